@@ -1,0 +1,14 @@
+-- Writes the hold count of a nested hold: absolute, so that a copy that comes twice does not count twice.
+-- KEYS[1]  the lock
+-- ARGV[1]  field: uuid:task-id:generation
+-- ARGV[2]  the hold count
+-- Returns 1  written
+--         0  gone: the lock is not held under this field
+local lock = KEYS[1]
+local field, count = ARGV[1], ARGV[2]
+
+if redis.call('HEXISTS', lock, field) == 0 then
+  return 0
+end
+redis.call('HSET', lock, field, count)
+return 1

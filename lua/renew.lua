@@ -1,0 +1,21 @@
+-- Starts the leases of many locks anew. Never creates a lock; one odd key does not fail the others.
+-- KEYS[i]      a lock
+-- ARGV[2*i-1]  its lease, in milliseconds
+-- ARGV[2*i]    its field: uuid:task-id:generation
+-- Returns an array, an entry a lock:
+--         1     renewed
+--         0     gone: the lock is not held under this field
+--         text  an error, word for word
+local answers = {}
+for i, lock in ipairs(KEYS) do
+  local lease_ms, field = ARGV[2 * i - 1], ARGV[2 * i]
+  local answer = redis.pcall('HEXISTS', lock, field)
+  if answer == 1 then
+    answer = redis.pcall('PEXPIRE', lock, lease_ms)
+  end
+  if type(answer) == 'table' then
+    answer = answer['err']
+  end
+  answers[i] = answer
+end
+return answers

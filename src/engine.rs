@@ -1,0 +1,46 @@
+//! The engine: one thread with a runtime of its own, which drives everything that talks to a server.
+//!
+//! Because of it a dropped future drops no command half-way, a guard can be dropped where there is no runtime, a blocked
+//! user runtime loses no lock, and any executor will do. It is never joined: whoever ends it may be async code.
+
+use std::future::Future;
+use std::io;
+
+use tokio::runtime::{Builder, Handle};
+use tokio_util::sync::CancellationToken;
+
+/// A handle on the engine. The thread ends when it is told to, and not before.
+#[derive(Debug, Clone)]
+pub(crate) struct Engine {
+    handle: Handle,
+    stop: CancellationToken,
+}
+
+impl Engine {
+    /// Starts the thread "lockhound".
+    pub(crate) fn start() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let engine = Self { handle: runtime.handle().clone(), stop: CancellationToken::new() };
+        let stop = engine.stop.clone();
+        std::thread::Builder::new().name("lockhound".into()).spawn(move || {
+            runtime.block_on(stop.cancelled());
+            // Dropping the runtime drops its tasks, and with them the connections.
+        })?;
+        Ok(engine)
+    }
+
+    /// Runs a task on the engine. After the engine's end it is dropped at once.
+    pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> tokio::task::AbortHandle {
+        self.handle.spawn(task).abort_handle()
+    }
+
+    /// Waits for a future on this thread, which must not be one that runs async code.
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.handle.block_on(future)
+    }
+
+    /// Ends the thread, and every task with it.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+}

@@ -1,0 +1,412 @@
+//! Who holds and who waits, a key at a time: the registry of holds and the local line, in one table.
+//!
+//! A waiter is data, not a future: the engine acquires for the head of each line and puts the grant into its slot, so
+//! that progress never depends on whether the caller polls.
+//!
+//! # Invariants
+//! - A slot exists while its key has a hold, a waiter or a driver; memory does not grow with the keys ever used.
+//! - While a line has waiters it has exactly one driver: whoever puts the first waiter into a line without one starts it,
+//!   and the driver leaves only under the shard's lock, when the line is empty.
+//! - At most one hold of an owner is in a slot; at most one hold of a slot is neither lost nor being released.
+//! - What is taken out of a slot is dropped and woken after the shard's lock is released; a hold's own mutex comes after it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dashmap::DashMap;
+use tokio::sync::{Notify, oneshot};
+
+use crate::clock::Instant;
+use crate::error::{Error, Loss};
+use crate::hold::{Hold, HoldState, Shut, Terms};
+use crate::key::Key;
+use crate::owner::Owner;
+
+/// All slots of a locker. `G` is what a waiter is given: the proof of one guard.
+#[derive(Debug)]
+pub(crate) struct Gate<G> {
+    slots: DashMap<Key, Slot<G>>,
+    ids: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Slot<G> {
+    holds: Vec<Arc<Hold>>,
+    line: VecDeque<Waiter<G>>,
+    driver: Option<Arc<Notify>>,
+    /// Whether the last round for this key had no majority.
+    last_round_failed: bool,
+}
+
+impl<G> Default for Slot<G> {
+    fn default() -> Self {
+        Self { holds: Vec::new(), line: VecDeque::new(), driver: None, last_round_failed: false }
+    }
+}
+
+/// One caller in line.
+#[derive(Debug)]
+pub(crate) struct Waiter<G> {
+    pub(crate) id: u64,
+    pub(crate) owner: Owner,
+    pub(crate) terms: Terms,
+    pub(crate) since: Instant,
+    /// `None`: its time is over and another holds it.
+    pub(crate) reply: oneshot::Sender<Result<Option<G>, Error>>,
+}
+
+/// What the owner of a hold finds when it comes again.
+#[derive(Debug)]
+pub(crate) enum Entry {
+    /// It holds already, and has entered again: the hold count.
+    Reentered(Arc<Hold>, u32),
+    /// It holds what is lost, and a guard of it lives.
+    Lost(Loss),
+    /// Another owner of this locker holds it, provably.
+    HeldHere,
+    /// Nothing here speaks against an attempt.
+    Open,
+}
+
+/// What comes of standing in line.
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    Reentered(Arc<Hold>, u32),
+    Lost(Loss),
+    /// In line; the driver that is to be started, if there is none.
+    Queued(Option<Arc<Notify>>),
+}
+
+/// What a driver is to do next.
+#[derive(Debug)]
+pub(crate) enum Next {
+    /// The line is empty; the driver is gone from the slot.
+    Done,
+    /// The head's owner holds what is lost: it is to be told.
+    Lost(u64, Loss),
+    /// Somebody here holds it, or releases it and has no answer yet.
+    Blocked,
+    Try(Head),
+}
+
+/// For whom the driver acquires.
+#[derive(Debug, Clone)]
+pub(crate) struct Head {
+    pub(crate) id: u64,
+    pub(crate) owner: Owner,
+    pub(crate) terms: Terms,
+}
+
+impl<G> Gate<G> {
+    pub(crate) fn new() -> Self {
+        Self { slots: DashMap::new(), ids: AtomicU64::new(0) }
+    }
+
+    /// A number for a waiter.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.ids.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Enters again what this owner holds, or says why not.
+    pub(crate) fn enter(&self, key: &Key, owner: &Owner, now: Instant) -> Entry {
+        let Some(slot) = self.slots.get(key) else { return Entry::Open };
+        let entry = slot.enter(owner, now);
+        let lost = slot.found_lost();
+        drop(slot);
+        fire(&lost);
+        entry
+    }
+
+    /// Enters again, or stands in line.
+    pub(crate) fn arrive(&self, key: &Key, waiter: Waiter<G>, now: Instant) -> Arrival {
+        let mut slot = self.slots.entry(key.clone()).or_default();
+        let arrival = match slot.enter(&waiter.owner, now) {
+            Entry::Reentered(hold, count) => Arrival::Reentered(hold, count),
+            Entry::Lost(loss) => Arrival::Lost(loss),
+            Entry::HeldHere | Entry::Open => {
+                slot.line.push_back(waiter);
+                Arrival::Queued(slot.start())
+            }
+        };
+        let lost = slot.found_lost();
+        drop(slot);
+        fire(&lost);
+        arrival
+    }
+
+    /// What the driver of this key is to do next.
+    pub(crate) fn next(&self, key: &Key, now: Instant) -> Next {
+        let Some(mut slot) = self.slots.get_mut(key) else { return Next::Done };
+        let next = slot.next(now);
+        let lost = slot.found_lost();
+        drop(slot);
+        fire(&lost);
+        if matches!(next, Next::Done) {
+            self.tidy(key);
+        }
+        next
+    }
+
+    /// Registers a grant. Returns the waiter that it is for, if it is still in line, and the waiters of the same owner,
+    /// who have entered the hold with it.
+    pub(crate) fn admit(
+        &self,
+        hold: &Arc<Hold>,
+        waiter: Option<u64>,
+        now: Instant,
+    ) -> (Option<Waiter<G>>, Vec<Waiter<G>>) {
+        let mut slot = self.slots.entry(hold.key.clone()).or_default();
+        slot.last_round_failed = false;
+        let found = match waiter {
+            Some(id) => match slot.position(id) {
+                Some(at) => slot.line.remove(at),
+                // Its caller is gone: nobody is to have the grant.
+                None => {
+                    drop(slot);
+                    self.tidy(&hold.key);
+                    return (None, Vec::new());
+                }
+            },
+            None => None,
+        };
+        slot.holds.push(Arc::clone(hold));
+        let owner = hold.owner();
+        if slot.line.iter().all(|waiter| waiter.owner != owner) {
+            return (found, Vec::new());
+        }
+        let (same, rest): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut slot.line)
+            .into_iter()
+            .partition(|waiter| waiter.owner == owner && hold.enter(now).is_ok());
+        slot.line = rest;
+        (found, same.into())
+    }
+
+    /// Takes a hold out: it was released, or the last guard of what was lost is gone. Wakes the head of the line.
+    pub(crate) fn remove(&self, hold: &Arc<Hold>) {
+        let mut taken = None;
+        if let Some(mut slot) = self.slots.get_mut(&hold.key) {
+            if let Some(at) = slot.holds.iter().position(|h| Arc::ptr_eq(h, hold)) {
+                taken = Some(slot.holds.swap_remove(at));
+            }
+            slot.wake();
+        }
+        drop(taken);
+        self.tidy(&hold.key);
+    }
+
+    /// Takes a waiter out: its caller is gone, or it is to be given an answer.
+    pub(crate) fn leave(&self, key: &Key, id: u64) -> Option<Waiter<G>> {
+        let mut slot = self.slots.get_mut(key)?;
+        let at = slot.position(id)?;
+        let waiter = slot.line.remove(at);
+        if slot.line.is_empty() {
+            slot.wake();
+        }
+        waiter
+    }
+
+    /// Takes out the waiters that satisfy this.
+    pub(crate) fn drain(&self, key: &Key, mut which: impl FnMut(&Waiter<G>) -> bool) -> Vec<Waiter<G>> {
+        let Some(mut slot) = self.slots.get_mut(key) else { return Vec::new() };
+        let (out, rest): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut slot.line).into_iter().partition(|waiter| which(waiter));
+        slot.line = rest;
+        if slot.line.is_empty() {
+            slot.wake();
+        }
+        out.into()
+    }
+
+    /// Takes every waiter out.
+    pub(crate) fn drain_all(&self) -> Vec<Waiter<G>> {
+        let keys: Vec<Key> = self.slots.iter().map(|slot| slot.key().clone()).collect();
+        keys.iter().flat_map(|key| self.drain(key, |_| true)).collect()
+    }
+
+    /// Wakes the head of a line: what it waits for may have come.
+    pub(crate) fn wake(&self, key: &Key) {
+        if let Some(slot) = self.slots.get(key) {
+            slot.wake();
+        }
+    }
+
+    /// Notes whether the last round for this key had a majority.
+    pub(crate) fn note_round(&self, key: &Key, failed: bool) {
+        if let Some(mut slot) = self.slots.get_mut(key) {
+            slot.last_round_failed = failed;
+        }
+    }
+
+    pub(crate) fn last_round_failed(&self, key: &Key) -> bool {
+        self.slots.get(key).is_some_and(|slot| slot.last_round_failed)
+    }
+
+    /// The holds of a key.
+    pub(crate) fn holds_of(&self, key: &Key) -> Vec<Arc<Hold>> {
+        self.slots.get(key).map(|slot| slot.holds.clone()).unwrap_or_default()
+    }
+
+    /// Every hold there is.
+    pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
+        self.slots.iter().flat_map(|slot| slot.holds.clone()).collect()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    fn tidy(&self, key: &Key) {
+        self.slots.remove_if(key, |_, slot| slot.holds.is_empty() && slot.line.is_empty() && slot.driver.is_none());
+    }
+}
+
+/// Fires the tokens of the holds that were found lost while a shard was locked.
+fn fire(lost: &[Arc<Hold>]) {
+    lost.iter().for_each(|hold| hold.fire());
+}
+
+impl<G> Slot<G> {
+    /// The driver that is to be started, if there is none.
+    fn start(&mut self) -> Option<Arc<Notify>> {
+        if self.driver.is_some() {
+            return None;
+        }
+        let wake = Arc::new(Notify::new());
+        self.driver = Some(Arc::clone(&wake));
+        Some(wake)
+    }
+
+    fn next(&mut self, now: Instant) -> Next {
+        let Some(waiter) = self.line.front() else {
+            self.driver = None;
+            return Next::Done;
+        };
+        let head = Head { id: waiter.id, owner: waiter.owner.clone(), terms: waiter.terms };
+        if self.holds.iter().any(|hold| hold.blocks(now)) {
+            return Next::Blocked;
+        }
+        // A lost hold is removed with its last guard: while it is here, one of them lives.
+        match self.holds.iter().find(|hold| hold.is_owned_by(&head.owner)).map(|hold| hold.mark(now).state) {
+            Some(HoldState::Lost(loss)) => Next::Lost(head.id, loss),
+            _ => Next::Try(head),
+        }
+    }
+
+    /// The holds whose loss was seen under the shard's lock: to be fired after it. The head may have waited for it.
+    fn found_lost(&self) -> Vec<Arc<Hold>> {
+        let lost: Vec<_> = self.holds.iter().filter(|hold| hold.is_unfired()).cloned().collect();
+        if !lost.is_empty() {
+            self.wake();
+        }
+        lost
+    }
+
+    fn enter(&self, owner: &Owner, now: Instant) -> Entry {
+        for hold in &self.holds {
+            if hold.is_owned_by(owner) {
+                match hold.enter(now) {
+                    Ok(count) => return Entry::Reentered(Arc::clone(hold), count),
+                    Err(Shut::Lost(loss)) => return Entry::Lost(loss),
+                    Err(Shut::Releasing) => return Entry::Open,
+                }
+            }
+        }
+        let held_here = self.holds.iter().any(|hold| hold.is_held() && hold.mark(now).state == HoldState::Safe);
+        if held_here { Entry::HeldHere } else { Entry::Open }
+    }
+
+    fn position(&self, id: u64) -> Option<usize> {
+        self.line.iter().position(|waiter| waiter.id == id)
+    }
+
+    fn wake(&self) {
+        // One driver waits, and a wake-up while it does not leaves its permit.
+        if let Some(driver) = &self.driver {
+            driver.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fence::Fence;
+    use std::time::Duration;
+
+    const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+
+    fn waiter(gate: &Gate<()>, owner: &Owner) -> (Waiter<()>, oneshot::Receiver<Result<Option<()>, Error>>) {
+        let (reply, answer) = oneshot::channel();
+        let waiter = Waiter { id: gate.next_id(), owner: owner.clone(), terms: TERMS, since: Instant::now(), reply };
+        (waiter, answer)
+    }
+
+    fn hold(owner: &Owner) -> Arc<Hold> {
+        let now = Instant::now();
+        Arc::new(Hold::new("k".into(), owner.clone(), "f".into(), 1, Fence::new(1), TERMS, now, &[0], 1))
+    }
+
+    #[test]
+    fn the_first_waiter_starts_the_driver_and_the_slot_goes_with_the_last() {
+        let (gate, key, owner) = (Gate::new(), Key::from("k"), Owner::new());
+        let now = Instant::now();
+        let (first, _answer) = waiter(&gate, &owner);
+        let (second, _answer) = waiter(&gate, &Owner::new());
+        let (first_id, second_id) = (first.id, second.id);
+        assert!(matches!(gate.arrive(&key, first, now), Arrival::Queued(Some(_))));
+        assert!(matches!(gate.arrive(&key, second, now), Arrival::Queued(None)));
+        assert!(matches!(gate.next(&key, now), Next::Try(head) if head.id == first_id));
+        assert!(gate.leave(&key, first_id).is_some());
+        assert!(matches!(gate.next(&key, now), Next::Try(head) if head.id == second_id));
+        assert!(gate.leave(&key, second_id).is_some());
+        assert!(!gate.is_empty(), "the driver has not left yet");
+        assert!(matches!(gate.next(&key, now), Next::Done));
+        assert!(gate.is_empty());
+    }
+
+    #[test]
+    fn a_grant_admits_the_same_owners_waiters_and_blocks_the_others() {
+        let (gate, key, owner, other) = (Gate::new(), Key::from("k"), Owner::new(), Owner::new());
+        let now = Instant::now();
+        let (head, _a) = waiter(&gate, &owner);
+        let head_id = head.id;
+        gate.arrive(&key, head, now);
+        let (same, _b) = waiter(&gate, &owner);
+        gate.arrive(&key, same, now);
+        let (foreign, _c) = waiter(&gate, &other);
+        gate.arrive(&key, foreign, now);
+        let hold = hold(&owner);
+        let (found, entered) = gate.admit(&hold, Some(head_id), now);
+        assert_eq!((found.map(|w| w.id), entered.len(), hold.guards()), (Some(head_id), 1, 2));
+        assert!(matches!(gate.next(&key, now), Next::Blocked));
+        assert!(matches!(gate.enter(&key, &other, now), Entry::HeldHere));
+        assert!(matches!(gate.enter(&key, &owner, now), Entry::Reentered(_, 3)));
+        gate.remove(&hold);
+        assert!(matches!(gate.next(&key, now), Next::Try(_)));
+    }
+
+    #[test]
+    fn a_grant_whose_waiter_is_gone_is_not_registered() {
+        let (gate, owner) = (Gate::<()>::new(), Owner::new());
+        let (found, entered) = gate.admit(&hold(&owner), Some(99), Instant::now());
+        assert!(found.is_none() && entered.is_empty());
+        assert!(gate.holds_of(&"k".into()).is_empty());
+    }
+
+    #[test]
+    fn a_lost_hold_shuts_its_owner_out_and_nobody_else() {
+        let (gate, key, owner, other) = (Gate::<()>::new(), Key::from("k"), Owner::new(), Owner::new());
+        let now = Instant::now();
+        let hold = hold(&owner);
+        gate.admit(&hold, None, now);
+        hold.lose(Loss::NotOwner);
+        assert!(matches!(gate.enter(&key, &owner, now), Entry::Lost(Loss::NotOwner)));
+        assert!(matches!(gate.enter(&key, &other, now), Entry::Open));
+        let (head, _answer) = waiter(&gate, &other);
+        gate.arrive(&key, head, now);
+        assert!(matches!(gate.next(&key, now), Next::Try(_)));
+        gate.remove(&hold);
+        assert!(matches!(gate.enter(&key, &owner, now), Entry::Open));
+    }
+}

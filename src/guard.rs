@@ -1,0 +1,175 @@
+//! The proof of a hold.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Error;
+use crate::fence::Fence;
+use crate::hold::HoldState;
+use crate::key::Key;
+use crate::owner::Owner;
+use crate::session::{Alive, Grip, View};
+
+/// One of the guards of a hold: the lock is released when the last of them is unlocked or dropped, in whatever order.
+///
+/// It can be moved to another task or thread. While it lives the watchdog renews the lease.
+///
+/// # What it promises
+/// [`lost`](Self::lost) fires before anybody else can enter, if the loss is one of time or silence: servers that do not
+/// answer, a process or machine that was stopped. A deletion from outside (`DEL`, `FLUSHALL`, eviction, a failover to a
+/// replica that had not heard of the lock) is noticed at the next renewal at the latest.
+///
+/// # What it does not
+/// A paused process cannot be stopped from acting when it wakes: have the resource check the [`fence`](Self::fence).
+///
+/// # Dropping
+/// Drop releases in the background and does not say whether that worked; it never blocks, never panics and needs no
+/// runtime. [`unlock`](Self::unlock) says it.
+#[must_use = "the lock is released when its guard is dropped"]
+pub struct Guard {
+    // The order matters: the grip is dropped first, while the engine still runs.
+    grip: Grip,
+    alive: Arc<Alive>,
+}
+
+impl Guard {
+    pub(crate) fn new(alive: Arc<Alive>, grip: Grip) -> Self {
+        Self { grip, alive }
+    }
+
+    /// A token that fires when the lock is lost; cancelling it cancels nothing else.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: lockhound::Lock) -> Result<(), lockhound::Error> {
+    /// # async fn charge(_: lockhound::Fence) {}
+    /// let guard = lock.lock().await?;
+    /// let (lost, fence) = (guard.lost(), guard.fence());
+    /// tokio::select! {
+    ///     biased;
+    ///     () = lost.cancelled() => { /* stop: the lock may be someone else's */ }
+    ///     () = charge(fence) => guard.unlock().await?,
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn lost(&self) -> CancellationToken {
+        self.grip.hold().token()
+    }
+
+    /// Whether the lock is lost. Reads the clock, so that it is right even where the watchdog is late.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.state(), HoldState::Lost(_))
+    }
+
+    /// For `?` inside a critical section; as [`is_lost`](Self::is_lost).
+    ///
+    /// # Errors
+    /// [`Error::Lost`].
+    pub fn check(&self) -> Result<(), Error> {
+        self.grip.view().check()
+    }
+
+    /// How safe the lock is. Reads the clock.
+    pub fn state(&self) -> HoldState {
+        self.grip.view().state()
+    }
+
+    /// For how long the lock is certainly held if it is not renewed again: until the end of its validity on the local
+    /// clock, or of `max_hold`. Zero if it is lost.
+    pub fn remaining(&self) -> Duration {
+        self.grip.view().remaining()
+    }
+
+    /// The fencing token of this hold.
+    pub fn fence(&self) -> Fence {
+        self.grip.hold().fence
+    }
+
+    /// How many guards this hold has.
+    pub fn hold_count(&self) -> u32 {
+        self.grip.hold().guards()
+    }
+
+    /// The name of the lock.
+    pub fn key(&self) -> &Key {
+        &self.grip.hold().key
+    }
+
+    /// As whom it is held.
+    pub fn owner(&self) -> Owner {
+        self.grip.hold().owner()
+    }
+
+    /// Gives the whole hold, all its guards with it, to an owner of its own: this task no longer enters it again. Nothing
+    /// is sent; on the server it stays as it is.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: lockhound::Lock) -> Result<(), lockhound::Error> {
+    /// # async fn work(_: lockhound::Guard) {}
+    /// loop {
+    ///     // Without `detach` the second round would enter again, beside the first one's work.
+    ///     let guard = lock.lock().await?.detach();
+    ///     tokio::spawn(work(guard));
+    /// }
+    /// # }
+    /// ```
+    pub fn detach(self) -> Self {
+        self.grip.detach();
+        self
+    }
+
+    /// Releases this guard; the lock, if it is the hold's last.
+    ///
+    /// `Ok`: released. For a guard that is not the last there is nothing on which the lock depends, and it is always `Ok`
+    /// while the lock is held.
+    ///
+    /// # Errors
+    /// - [`Error::Lost`]: the lock was lost before. Its release is sent all the same; it hurts nobody who holds it now.
+    /// - [`Error::Unavailable`]: not confirmed within a command timeout. The release is repeated in the background until
+    ///   the servers answer, and the lock ends with its lease at the latest.
+    /// - [`Error::Server`]: the server refused; the lock ends with its lease.
+    ///
+    /// # Cancel safety
+    /// Once it was polled it is carried out, even if the future is dropped; a future that was never polled drops its
+    /// guard, which releases it too.
+    pub async fn unlock(self) -> Result<(), Error> {
+        let Self { grip, alive } = self;
+        let answer = grip.unlock().await;
+        drop(alive);
+        answer
+    }
+
+    /// [`unlock`](Self::unlock) for threads without async code.
+    ///
+    /// # Errors
+    /// As [`unlock`](Self::unlock).
+    ///
+    /// # Panics
+    /// In async code, which it would block.
+    pub fn blocking_unlock(self) -> Result<(), Error> {
+        let Self { grip, alive } = self;
+        alive.session().block_on(grip.unlock())
+    }
+
+    /// A view for a critical section, which does not keep the lock.
+    pub(crate) fn view(&self) -> View {
+        self.grip.view().clone()
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hold = self.grip.hold();
+        f.debug_struct("Guard")
+            .field("key", &hold.key)
+            .field("owner", &format_args!("{}", hold.owner()))
+            .field("fence", &hold.fence)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}

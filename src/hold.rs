@@ -1,0 +1,450 @@
+//! One hold: an outermost acquisition with the guards of its re-entries. Plain data behind one mutex; it knows nobody.
+//!
+//! # Invariants
+//! - The phase goes from `Held` to `Releasing` or `Lost`, and from nowhere back: Lost is sticky.
+//! - Whoever asks says what time it is, and whoever first sees that validity is over makes the hold Lost.
+//! - The token is cancelled after the mutex is released, since its wakers run foreign code. What is called under the lock
+//!   of a gate's shard only marks a loss; the gate calls [`Hold::fire`] when it has let go.
+//! - `guards` counts the guards that exist or are on their way; only the step to zero sends the release.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Instant;
+use crate::error::Loss;
+use crate::fence::Fence;
+use crate::key::Key;
+use crate::lease;
+use crate::owner::Owner;
+use crate::quorum::NodeIndex;
+
+/// How long a hold may last. Terms belong to the outermost acquisition; re-entries neither shorten nor lengthen them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) lease: Duration,
+    /// Whether the watchdog renews the lease.
+    pub(crate) renewed: bool,
+    pub(crate) max_hold: Option<Duration>,
+}
+
+/// How safe a hold is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HoldState {
+    /// Held, and the last renewal (if one was due) succeeded.
+    Safe,
+    /// Held, but the last renewal failed. If the next ones fail too, the lock is lost.
+    Jeopardy,
+    /// Not provably held any more.
+    Lost(Loss),
+}
+
+/// An acquisition in this process.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) key: Key,
+    pub(crate) field: String,
+    pub(crate) generation: u64,
+    pub(crate) fence: Fence,
+    pub(crate) terms: Terms,
+    /// Before the acquire was sent.
+    pub(crate) since: Instant,
+    quorum: usize,
+    lost: CancellationToken,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Held,
+    Releasing,
+    Lost(Loss),
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    owner: Owner,
+    guards: u32,
+    /// Whether a caller has taken the grant. Until then it is not renewed, and may be taken back.
+    claimed: bool,
+    /// One a node: until when its vote is valid, if it has one.
+    votes: Vec<Option<Instant>>,
+    failed_ticks: u32,
+    /// Whether the token has been cancelled.
+    fired: bool,
+}
+
+/// What a first look at a hold found out, besides how safe it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    pub(crate) state: HoldState,
+    /// Whether it was this look that found it lost: the waiters of the key want to know.
+    pub(crate) newly_lost: bool,
+}
+
+/// What a guard that goes leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// Other guards remain: so many.
+    Nested(u32),
+    /// It was the last; the release is to be sent.
+    Last,
+    /// The hold was lost. The last guard's release is to be sent all the same.
+    Lost { loss: Loss, last: bool },
+}
+
+/// Why a hold cannot be entered again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shut {
+    Releasing,
+    Lost(Loss),
+}
+
+impl Hold {
+    /// A hold that these nodes have granted, with one guard on its way.
+    #[allow(clippy::too_many_arguments, reason = "they are the facts of an acquisition, each of them once")]
+    pub(crate) fn new(
+        key: Key,
+        owner: Owner,
+        field: String,
+        generation: u64,
+        fence: Fence,
+        terms: Terms,
+        since: Instant,
+        votes: &[NodeIndex],
+        nodes: usize,
+    ) -> Self {
+        let until = lease::valid_until(since, terms.lease);
+        let votes = (0..nodes).map(|node| votes.contains(&node).then_some(until)).collect();
+        let state =
+            State { phase: Phase::Held, owner, guards: 1, claimed: false, votes, failed_ticks: 0, fired: false };
+        Self {
+            key,
+            field,
+            generation,
+            fence,
+            terms,
+            since,
+            quorum: nodes / 2 + 1,
+            lost: CancellationToken::new(),
+            state: Mutex::new(state),
+        }
+    }
+
+    /// How safe it is at this time.
+    pub(crate) fn at(&self, now: Instant) -> Look {
+        let look = self.mark(now);
+        if look.newly_lost {
+            self.fire();
+        }
+        look
+    }
+
+    /// How safe it is at this time; fires nothing.
+    pub(crate) fn mark(&self, now: Instant) -> Look {
+        let mut state = self.state();
+        let newly_lost = self.expire(&mut state, now);
+        let answer = match state.phase {
+            Phase::Lost(loss) => HoldState::Lost(loss),
+            _ if state.failed_ticks > 0 => HoldState::Jeopardy,
+            _ => HoldState::Safe,
+        };
+        Look { state: answer, newly_lost }
+    }
+
+    /// Cancels the token of a hold that is lost.
+    pub(crate) fn fire(&self) {
+        let mut state = self.state();
+        let fire = matches!(state.phase, Phase::Lost(_)) && !std::mem::replace(&mut state.fired, true);
+        drop(state);
+        if fire {
+            self.lost.cancel();
+        }
+    }
+
+    /// Whether it is lost and the token does not say so yet.
+    pub(crate) fn is_unfired(&self) -> bool {
+        let state = self.state();
+        matches!(state.phase, Phase::Lost(_)) && !state.fired
+    }
+
+    /// Makes the hold lost, unless it is already, or being released. Whether it was this call that did.
+    pub(crate) fn lose(&self, loss: Loss) -> bool {
+        let mut state = self.state();
+        let newly = state.phase == Phase::Held;
+        if newly {
+            state.phase = Phase::Lost(loss);
+        }
+        drop(state);
+        if newly {
+            self.fire();
+        }
+        newly
+    }
+
+    /// Enters again: the new hold count, which counts before it is sent. Fires nothing.
+    pub(crate) fn enter(&self, now: Instant) -> Result<u32, Shut> {
+        let mut state = self.state();
+        self.expire(&mut state, now);
+        match state.phase {
+            Phase::Lost(loss) => Err(Shut::Lost(loss)),
+            Phase::Releasing => Err(Shut::Releasing),
+            Phase::Held => {
+                state.guards += 1;
+                Ok(state.guards)
+            }
+        }
+    }
+
+    /// A guard goes: counts down before anything is sent.
+    pub(crate) fn leave(&self, now: Instant) -> Leave {
+        let _: Look = self.at(now);
+        let mut state = self.state();
+        state.guards = state.guards.saturating_sub(1);
+        let last = state.guards == 0;
+        match state.phase {
+            Phase::Lost(loss) => Leave::Lost { loss, last },
+            Phase::Held if last => {
+                state.phase = Phase::Releasing;
+                Leave::Last
+            }
+            // A hold that is being released has no guards left that could go.
+            Phase::Held | Phase::Releasing => Leave::Nested(state.guards),
+        }
+    }
+
+    /// A caller takes the grant. False if it was taken back meanwhile.
+    pub(crate) fn claim(&self) -> bool {
+        let mut state = self.state();
+        state.claimed = state.claimed || state.phase != Phase::Releasing;
+        state.claimed
+    }
+
+    /// Takes a grant back that nobody has claimed. True if the release is now to be sent.
+    pub(crate) fn revoke(&self) -> bool {
+        let mut state = self.state();
+        let unclaimed = !state.claimed && state.phase == Phase::Held;
+        if unclaimed {
+            state.phase = Phase::Releasing;
+        }
+        unclaimed
+    }
+
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.state().claimed
+    }
+
+    /// A node has renewed what was sent at this time. True if a majority of the nodes is now valid to beyond what it was.
+    pub(crate) fn renewed(&self, node: NodeIndex, sent: Instant, now: Instant) -> bool {
+        let until = lease::valid_until(sent, self.terms.lease);
+        let _: Look = self.at(now);
+        let mut state = self.state();
+        if state.phase != Phase::Held {
+            return false;
+        }
+        let before = self.majority_until(&state);
+        let vote = &mut state.votes[node];
+        *vote = (*vote).max(Some(until));
+        let renewed = self.majority_until(&state) > before;
+        if renewed {
+            state.failed_ticks = 0;
+        }
+        renewed
+    }
+
+    /// A node says that the lock is not ours. True if with it no majority can have it any more.
+    pub(crate) fn gone(&self, node: NodeIndex) -> bool {
+        let mut state = self.state();
+        state.votes[node] = None;
+        state.votes.iter().flatten().count() < self.quorum
+    }
+
+    /// A renewal failed. How many have in a row.
+    pub(crate) fn tick_failed(&self) -> u32 {
+        let mut state = self.state();
+        state.failed_ticks += 1;
+        state.failed_ticks
+    }
+
+    /// Until when it is valid on the local clock, as far as the votes and `max_hold` go.
+    pub(crate) fn valid_until(&self) -> Instant {
+        self.ends(&self.state()).0
+    }
+
+    /// Whether it is held: neither lost nor being released.
+    pub(crate) fn is_held(&self) -> bool {
+        self.state().phase == Phase::Held
+    }
+
+    /// Whether this process still has something on the server under it: held, or released without an answer yet. Fires
+    /// nothing.
+    pub(crate) fn blocks(&self, now: Instant) -> bool {
+        let mut state = self.state();
+        self.expire(&mut state, now);
+        matches!(state.phase, Phase::Held | Phase::Releasing)
+    }
+
+    pub(crate) fn guards(&self) -> u32 {
+        self.state().guards
+    }
+
+    pub(crate) fn owner(&self) -> Owner {
+        self.state().owner.clone()
+    }
+
+    pub(crate) fn is_owned_by(&self, owner: &Owner) -> bool {
+        self.state().owner == *owner
+    }
+
+    /// Gives the whole hold to another owner.
+    pub(crate) fn give_to(&self, owner: Owner) {
+        self.state().owner = owner;
+    }
+
+    /// A token that fires with the loss; cancelling it cancels nothing else.
+    pub(crate) fn token(&self) -> CancellationToken {
+        self.lost.child_token()
+    }
+
+    fn expire(&self, state: &mut State, now: Instant) -> bool {
+        if state.phase != Phase::Held {
+            return false;
+        }
+        let (end, loss) = self.ends(state);
+        if now < end {
+            return false;
+        }
+        state.phase = Phase::Lost(loss);
+        true
+    }
+
+    fn ends(&self, state: &State) -> (Instant, Loss) {
+        let validity = self.majority_until(state).unwrap_or(self.since);
+        match self.terms.max_hold {
+            Some(max_hold) if self.since + max_hold < validity => (self.since + max_hold, Loss::MaxHold),
+            _ => (validity, Loss::Expired),
+        }
+    }
+
+    fn majority_until(&self, state: &State) -> Option<Instant> {
+        lease::majority_until(state.votes.iter().flatten().copied(), self.quorum)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn hold(terms: Terms) -> Hold {
+        let since = Instant::now();
+        Hold::new("k".into(), Owner::task(1), "f".into(), 1, Fence::new(1), terms, since, &[0], 1)
+    }
+
+    fn watched() -> Terms {
+        Terms { lease: LEASE, renewed: true, max_hold: None }
+    }
+
+    #[test]
+    fn lost_is_sticky_and_fires_the_token_once() {
+        let hold = hold(watched());
+        let token = hold.token();
+        let end = hold.valid_until();
+        assert_eq!(hold.at(end.before(Duration::from_nanos(1))).state, HoldState::Safe);
+        assert!(!token.is_cancelled());
+        assert_eq!(hold.at(end), Look { state: HoldState::Lost(Loss::Expired), newly_lost: true });
+        assert!(token.is_cancelled());
+        assert_eq!(hold.at(hold.since), Look { state: HoldState::Lost(Loss::Expired), newly_lost: false });
+        assert!(!hold.renewed(0, end, end), "a renewal that comes late brings nothing back");
+        assert_eq!(hold.enter(hold.since), Err(Shut::Lost(Loss::Expired)));
+        assert!(!hold.lose(Loss::NotOwner), "the first reason stays");
+    }
+
+    #[test]
+    fn a_suspended_machine_wakes_without_the_lock() {
+        let hold = hold(watched());
+        let after_an_hour = hold.since + Duration::from_secs(3600);
+        assert_eq!(hold.at(after_an_hour).state, HoldState::Lost(Loss::Expired));
+    }
+
+    #[test]
+    fn renewals_count_from_before_the_send() {
+        let hold = hold(watched());
+        let sent = hold.since + Duration::from_millis(5);
+        assert!(hold.renewed(0, sent, sent));
+        assert_eq!(hold.valid_until(), lease::valid_until(sent, LEASE));
+        assert!(!hold.renewed(0, hold.since, sent), "an older renewal does not shorten");
+        assert_eq!(hold.valid_until(), lease::valid_until(sent, LEASE));
+    }
+
+    #[test]
+    fn failures_are_counted_in_a_row() {
+        let hold = hold(watched());
+        assert_eq!(hold.tick_failed(), 1);
+        assert_eq!(hold.at(hold.since).state, HoldState::Jeopardy);
+        assert!(hold.renewed(0, hold.since + Duration::from_millis(1), hold.since));
+        assert_eq!(hold.at(hold.since).state, HoldState::Safe);
+        assert_eq!(hold.tick_failed(), 1);
+        assert_eq!(hold.tick_failed(), 2);
+    }
+
+    #[test]
+    fn only_the_last_guard_releases() {
+        let hold = hold(watched());
+        let now = hold.since;
+        assert_eq!(hold.enter(now), Ok(2));
+        assert_eq!(hold.leave(now), Leave::Nested(1));
+        assert_eq!(hold.leave(now), Leave::Last);
+        assert_eq!(hold.enter(now), Err(Shut::Releasing));
+        assert!(!hold.lose(Loss::Closed), "what is being released cannot be lost");
+    }
+
+    #[test]
+    fn guards_of_a_lost_hold_say_so_and_the_last_one_releases() {
+        let hold = hold(watched());
+        let now = hold.since;
+        assert_eq!(hold.enter(now), Ok(2));
+        assert!(hold.lose(Loss::NotOwner));
+        assert_eq!(hold.leave(now), Leave::Lost { loss: Loss::NotOwner, last: false });
+        assert_eq!(hold.leave(now), Leave::Lost { loss: Loss::NotOwner, last: true });
+    }
+
+    #[test]
+    fn max_hold_ends_what_is_renewed() {
+        let hold = hold(Terms { max_hold: Some(Duration::from_secs(45)), ..watched() });
+        let later = hold.since + Duration::from_secs(25);
+        assert!(hold.renewed(0, later, later));
+        assert_eq!(hold.at(hold.since + Duration::from_secs(44)).state, HoldState::Safe);
+        assert_eq!(hold.at(hold.since + Duration::from_secs(45)).state, HoldState::Lost(Loss::MaxHold));
+    }
+
+    #[test]
+    fn a_grant_is_claimed_or_revoked_but_not_both() {
+        let claimed = hold(watched());
+        assert!(claimed.claim());
+        assert!(!claimed.revoke());
+        let revoked = hold(watched());
+        assert!(revoked.revoke());
+        assert!(!revoked.claim());
+    }
+
+    #[test]
+    fn a_majority_decides_over_validity_and_loss() {
+        let since = Instant::now();
+        let hold = Hold::new("k".into(), Owner::task(1), "f".into(), 1, Fence::new(1), watched(), since, &[0, 1, 2], 3);
+        let sent = since + Duration::from_millis(3);
+        assert!(!hold.renewed(0, sent, sent), "one of three is no majority");
+        assert!(hold.renewed(2, sent, sent));
+        assert_eq!(hold.valid_until(), lease::valid_until(sent, LEASE));
+        assert!(!hold.gone(1));
+        assert!(hold.gone(2));
+    }
+}

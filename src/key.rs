@@ -1,0 +1,112 @@
+//! The name of a lock, and the names that Redisson derives from it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::Error;
+
+/// The name of a lock: the key under which it stands on the server, as given. UTF-8 and not empty.
+///
+/// Programs that give the same name to the same server share the lock; nothing is put before it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Arc<str>);
+
+impl Key {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// # Errors
+    /// [`Error::Config`] for the empty name, which Redis would take and nobody could tell from a mistake.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        if self.0.is_empty() {
+            return Err(Error::config("key", "the name of a lock is empty; give it one, such as \"orders:42\""));
+        }
+        Ok(())
+    }
+
+    /// The channel on which its release is announced.
+    pub(crate) fn channel(&self) -> String {
+        self.prefixed("redisson_lock__channel")
+    }
+
+    /// The key of the last fence that was given out for it.
+    pub(crate) fn fence_key(&self) -> String {
+        self.prefixed("lockhound_fence")
+    }
+
+    /// Redisson's `prefixName`: braces are added unless the name has an opening one anywhere, so that in a cluster
+    /// both names fall into the same slot.
+    fn prefixed(&self, prefix: &str) -> String {
+        if self.0.contains('{') { format!("{prefix}:{}", self.0) } else { format!("{prefix}:{{{}}}", self.0) }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &self.0)
+    }
+}
+
+impl AsRef<str> for Key {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Key {
+    fn from(name: &str) -> Self {
+        Self(name.into())
+    }
+}
+
+impl From<String> for Key {
+    fn from(name: String) -> Self {
+        Self(name.into())
+    }
+}
+
+impl From<&String> for Key {
+    fn from(name: &String) -> Self {
+        Self(name.as_str().into())
+    }
+}
+
+impl From<Arc<str>> for Key {
+    fn from(name: Arc<str>) -> Self {
+        Self(name)
+    }
+}
+
+impl From<&Self> for Key {
+    fn from(key: &Self) -> Self {
+        key.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn derived_names_follow_redisson() {
+        assert_eq!(Key::from("orders:42").channel(), "redisson_lock__channel:{orders:42}");
+        assert_eq!(Key::from("a{b}c").channel(), "redisson_lock__channel:a{b}c");
+        assert_eq!(Key::from("a{b").channel(), "redisson_lock__channel:a{b");
+        assert_eq!(Key::from("x").fence_key(), "lockhound_fence:{x}");
+    }
+
+    #[test]
+    fn the_empty_name_is_refused() {
+        let refusal = Key::from("").validate().expect_err("empty");
+        assert!(refusal.to_string().contains("empty"), "{refusal}");
+        assert!(Key::from(" ").validate().is_ok());
+    }
+}

@@ -1,0 +1,77 @@
+//! The arithmetic of leases: pure functions over instants that the caller passes in.
+//!
+//! Validity counts from *before the send*: the server started the lease at some moment after that, so the holder gives
+//! up before anybody else can enter. The allowance for clocks that run at different rates is the one of the Redis
+//! documentation's page on distributed locks: one hundredth of the lease and two milliseconds.
+
+use std::time::Duration;
+
+use crate::clock::Instant;
+
+/// How long before the end of validity the watchdog fires the token, so that a timer that is late by a little is not late.
+pub(crate) const ARM_EARLY: Duration = Duration::from_millis(5);
+
+/// What a clock that runs faster or slower than the server's may amount to within a lease.
+pub(crate) fn drift(lease: Duration) -> Duration {
+    lease / 100 + Duration::from_millis(2)
+}
+
+/// Until when a lease that was asked for at `sent` can be trusted.
+pub(crate) fn valid_until(sent: Instant, lease: Duration) -> Instant {
+    sent + lease.saturating_sub(drift(lease))
+}
+
+/// The distance of renewals: with one failure to bear the lease is halved, with two cut into thirds.
+pub(crate) fn tick_interval(lease: Duration, renewal_failures: u32) -> Duration {
+    lease / (renewal_failures + 1)
+}
+
+/// How long a waiter trusts that a message will come before it looks for itself.
+pub(crate) fn recheck_interval(lease: Duration) -> Duration {
+    lease / 6
+}
+
+/// Renewals fall on multiples of this, so that those due at about the same time travel together. New holds wait for the
+/// watchdog as long at the most, so that it never hears of the short ones: hence the bound.
+pub(crate) fn grid(lease: Duration) -> Duration {
+    (lease / 100).clamp(Duration::from_millis(5), Duration::from_secs(1))
+}
+
+/// The instant until which at least `quorum` of the votes are valid, if there are that many: the quorum-th largest.
+pub(crate) fn majority_until(votes: impl Iterator<Item = Instant>, quorum: usize) -> Option<Instant> {
+    let mut sorted: Vec<Instant> = votes.collect();
+    sorted.sort_unstable_by(|a, b| b.cmp(a));
+    sorted.get(quorum.checked_sub(1)?).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn validity_ends_before_the_lease_can() {
+        let sent = Instant::now();
+        assert_eq!(valid_until(sent, LEASE).since(sent), Duration::from_millis(29_698));
+        assert!(valid_until(sent, Duration::from_millis(100)) < sent + Duration::from_millis(100));
+    }
+
+    #[test]
+    fn two_failures_cut_the_lease_into_thirds() {
+        assert_eq!(tick_interval(LEASE, 2), Duration::from_secs(10));
+        assert_eq!(tick_interval(LEASE, 1), Duration::from_secs(15));
+        assert_eq!(recheck_interval(LEASE), Duration::from_secs(5));
+        assert_eq!(grid(LEASE), Duration::from_millis(300));
+        assert_eq!(grid(Duration::from_millis(100)), Duration::from_millis(5));
+    }
+
+    #[test]
+    fn a_majority_is_valid_until_its_weakest_member_is_not() {
+        let now = Instant::now();
+        let at = |ms| now + Duration::from_millis(ms);
+        assert_eq!(majority_until([at(1), at(3), at(2)].into_iter(), 2), Some(at(2)));
+        assert_eq!(majority_until([at(7)].into_iter(), 1), Some(at(7)));
+        assert_eq!(majority_until([at(7)].into_iter(), 2), None);
+    }
+}

@@ -1,0 +1,35 @@
+#![doc = include_str!("../README.md")]
+
+mod clock;
+mod engine;
+mod error;
+mod fence;
+mod gate;
+mod guard;
+mod hold;
+mod holder;
+mod identity;
+mod key;
+mod lease;
+mod lock;
+mod locker;
+mod node;
+mod notify;
+mod options;
+mod owner;
+mod quorum;
+mod script;
+mod session;
+mod watchdog;
+
+pub use error::{ConfigError, Error, Loss, NodeFailure, ServerError, ServerErrorKind};
+pub use fence::Fence;
+pub use guard::Guard;
+pub use hold::HoldState;
+pub use holder::Holder;
+pub use key::Key;
+pub use lock::{Lock, Section};
+pub use locker::{Locker, LockerBuilder};
+pub use owner::Owner;
+pub use tokio_util::sync::CancellationToken;
+pub use uuid::Uuid;

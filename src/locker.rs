@@ -1,0 +1,220 @@
+//! The locker: what a program keeps, and the builder that makes it.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::error::Error;
+use crate::key::Key;
+use crate::lock::Lock;
+use crate::node::Target;
+use crate::options::Options;
+use crate::session::{Alive, Session};
+
+/// The connection to the servers, from which a program gets its locks. Cheap to clone; make one and keep it.
+///
+/// It runs a thread of its own, "lockhound", which talks to the servers and renews what is held, whatever the program's
+/// own runtime does. The thread ends when the last clone, [`Lock`] and [`Guard`](crate::Guard) is dropped, or with
+/// [`close`](Self::close).
+///
+/// # Examples
+/// ```no_run
+/// # async fn example() -> Result<(), lockhound::Error> {
+/// use lockhound::Locker;
+///
+/// let locks = Locker::connect("redis://127.0.0.1:6379").await?;
+/// let guard = locks.get("orders:42").lock().await?;
+/// // Only one at a time is here, among all programs that share this server.
+/// guard.unlock().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Locker {
+    alive: Arc<Alive>,
+}
+
+impl Locker {
+    /// Connects to one server with the default options; see [`LockerBuilder::connect`].
+    ///
+    /// # Errors
+    /// As [`LockerBuilder::connect`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the attempt up and ends its thread.
+    pub async fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
+        Self::builder().node(url).connect().await
+    }
+
+    /// Starts with the default options.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example() -> Result<(), lockhound::Error> {
+    /// use std::time::Duration;
+    /// use lockhound::Locker;
+    ///
+    /// let locks = Locker::builder()
+    ///     .node("redis://127.0.0.1:6379")
+    ///     .lease(Duration::from_secs(10))
+    ///     .connect()
+    ///     .await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn builder() -> LockerBuilder {
+        LockerBuilder::default()
+    }
+
+    /// The lock of this name. Asks no server; an empty name is reported by [`Lock::lock`].
+    ///
+    /// Everybody who gives the same name to the same server shares the lock: other processes, and Redisson's `getLock`.
+    pub fn get(&self, key: impl Into<Key>) -> Lock {
+        Lock::new(Arc::clone(&self.alive), key.into())
+    }
+
+    /// The identity of this locker: the `uuid` of the `uuid:task-id` that it writes. New at every connect.
+    pub fn id(&self) -> Uuid {
+        self.alive.session().id()
+    }
+
+    /// Closes the locker, of which there may be clones, for all of them.
+    ///
+    /// New work is refused and waiters end, both with [`Error::Closed`]. Every token fires with
+    /// [`Loss::Closed`](crate::Loss::Closed) and nothing is renewed any more. It then waits for the guards that are still
+    /// held, up to the lease or five seconds, whichever is shorter: a key is released when its last guard goes, and the
+    /// others run out with their lease. At last it quits the connections.
+    ///
+    /// A program that exits without this, right after it dropped a guard, may leave a lease to run out.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops no more than the wait: closing goes on.
+    pub async fn close(&self) {
+        self.alive.session().close().await;
+    }
+}
+
+/// The options of a [`Locker`]. They are validated once, by [`connect`](Self::connect), and nothing is silently corrected.
+#[derive(Clone, Default)]
+#[must_use = "a builder does nothing until `connect` is awaited"]
+pub struct LockerBuilder {
+    nodes: Vec<String>,
+    options: Options,
+}
+
+impl LockerBuilder {
+    /// The address of the server: `redis://[user:password@]host[:port][/db]`, or, with the feature `unix`,
+    /// `redis+unix://[user:password@host]/path[?db=n]`. Special characters in the credentials are percent-encoded.
+    ///
+    /// A second one is refused: several independent servers are not supported yet.
+    pub fn node(mut self, url: impl AsRef<str>) -> Self {
+        self.nodes.push(url.as_ref().to_owned());
+        self
+    }
+
+    /// For how long the server keeps a lock that nobody renews, from 100 ms to 30 days.
+    ///
+    /// It is renewed at every third of it. A short one frees the lock of a dead holder sooner; a long one bears longer
+    /// outages and costs fewer renewals. Clients that share a lock should share the lease.
+    ///
+    /// Defaults to 30 seconds, as Redisson's `lockWatchdogTimeout`.
+    pub const fn lease(mut self, lease: Duration) -> Self {
+        self.options.lease = lease;
+        self
+    }
+
+    /// How long [`connect`](Self::connect) may take.
+    ///
+    /// A short one reports a dead server sooner; a long one bears a slow network.
+    ///
+    /// Defaults to 5 seconds.
+    pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.options.connect_timeout = timeout;
+        self
+    }
+
+    /// How long one command may take before its outcome counts as unknown. It has to be shorter than
+    /// lease / (`renewal_failures` + 1).
+    ///
+    /// A short one finds a dead connection sooner, and takes a slow server for a dead one; a long one delays
+    /// [`Lock::try_lock`] and [`Guard::unlock`](crate::Guard::unlock) during outages.
+    ///
+    /// Defaults to a tenth of the lease, at most 3 seconds.
+    pub const fn command_timeout(mut self, timeout: Duration) -> Self {
+        self.options.command_timeout = Some(timeout);
+        self
+    }
+
+    /// How many renewals in a row have to fail until the token of a lock fires; 1 or more.
+    ///
+    /// Renewals are lease / (this + 1) apart. More of them bear more single failures and cost more commands; the token
+    /// fires at the end of validity in any case.
+    ///
+    /// Defaults to 2: with a lease of 30 s the token fires 23 s after the last success.
+    pub const fn renewal_failures(mut self, failures: u32) -> Self {
+        self.options.renewal_failures = failures;
+        self
+    }
+
+    /// For how long [`Lock::lock`] and [`Lock::try_lock_for`] ride out servers that do not answer.
+    ///
+    /// A long one survives failovers; a short one lets callers do something else sooner. All waiters of a locker end
+    /// together. Zero ends a wait with the first round that has no answer.
+    ///
+    /// Defaults to one lease.
+    pub const fn outage_tolerance(mut self, tolerance: Duration) -> Self {
+        self.options.outage_tolerance = Some(tolerance);
+        self
+    }
+
+    /// The range of the random pause after a round that had no answer from a majority.
+    ///
+    /// A short one finds a server that is back sooner; a long one spares a server in trouble.
+    ///
+    /// Defaults to 50 to 200 ms.
+    pub const fn retry_delay(mut self, range: Range<Duration>) -> Self {
+        self.options.retry_delay = range;
+        self
+    }
+
+    /// Validates the options and connects. A server has to be version 6.2 or newer.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for an option or an address that cannot be used, or a server that is too old;
+    /// [`Error::Unavailable`] if it does not answer within [`connect_timeout`](Self::connect_timeout);
+    /// [`Error::Server`] if it refuses the credentials. A password is never shown: it reads `***`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives the attempt up and ends its thread.
+    pub async fn connect(self) -> Result<Locker, Error> {
+        let settings = self.options.validate()?;
+        let targets = self.nodes.iter().map(|url| Target::parse(url)).collect::<Result<Vec<_>, _>>()?;
+        match targets.as_slice() {
+            [] => Err(Error::config("node", "no server is given; name one with .node(\"redis://host:6379\")")),
+            [_] => Ok(Locker { alive: Arc::new(Session::connect(settings, targets).await?) }),
+            [first, second, ..] => Err(Error::config(
+                "node",
+                format!(
+                    "several servers are not supported yet, and both {} and {} are given; give one",
+                    first.name(),
+                    second.name()
+                ),
+            )),
+        }
+    }
+}
+
+impl fmt::Debug for LockerBuilder {
+    /// Shows no address that cannot be parsed, since it may hold a password anywhere.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes: Vec<String> = self
+            .nodes
+            .iter()
+            .map(|url| Target::parse(url).map_or_else(|error| error.to_string(), |target| target.name().to_string()))
+            .collect();
+        f.debug_struct("LockerBuilder").field("nodes", &nodes).field("options", &self.options).finish()
+    }
+}

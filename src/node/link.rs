@@ -1,0 +1,330 @@
+//! One connection to a server: a fred client made safe.
+//!
+//! fred 10.1 is fast and pipelines well, but its defaults repeat commands, trust connections that are silent, and stop
+//! where its router task does. What is set here, and why, each line a fault that was reproduced with the defaults:
+//! - `max_command_attempts = 1`, `max_redirections = 0`: with more, a lost reply executes a script again.
+//! - `reconnect_errors` is not enabled: it would hand one command's `LOADING` to all commands in flight.
+//! - A command runs to its end in a task of the engine under fred's own timeout, which alone takes it out of the queue.
+//! - A PING of our own with a token finds silent connections, and replies that have slipped by one.
+//! - `tcp.nodelay` is off by default; `broadcast_channel_capacity` of 32 loses messages.
+//! - Dropping a client leaks its connection: [`Link::quit`].
+//!
+//! # Invariants
+//! - The client is replaced only by [`Link::tend`], which announces [`LinkEvent::Up`] afterwards, as after each reconnect.
+//! - Nothing here is awaited while the mutex of the client is held.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fred::clients::Client;
+use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
+use fred::types::config::{ConnectionConfig, PerformanceConfig, ReconnectPolicy, TcpConfig};
+use fred::types::{ClusterHash, ConnectHandle, CustomCommand, RespVersion, Value};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::address::Address;
+use super::reply::{self, Outcome, Reply};
+use crate::error::NodeFailure;
+use crate::options::Settings;
+
+/// What a connection is for. Each kind has its own, so that a burst of one delays no other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Commands,
+    Subscriber,
+    Renewals,
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Commands => "commands",
+            Self::Subscriber => "subscriber",
+            Self::Renewals => "renewals",
+        }
+    }
+}
+
+/// What a connection tells by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum LinkEvent {
+    /// A message came on this channel.
+    Message(String),
+    /// Messages were dropped, of whatever channel.
+    Lagged,
+    /// It is connected anew: whatever was in flight is unknown, and no channel is subscribed.
+    Up,
+}
+
+/// A connection that is re-established for ever.
+pub(super) struct Link {
+    address: Arc<Address>,
+    role: Role,
+    client_name: String,
+    settings: Settings,
+    current: Mutex<(Client, ConnectHandle)>,
+    last_error: Mutex<String>,
+    tokens: AtomicU64,
+    stopped: CancellationToken,
+}
+
+impl Link {
+    /// Connects, and sees to the connection until [`Link::quit`]. Started by the node; ended by its quit.
+    pub(super) async fn connect(
+        address: Arc<Address>,
+        role: Role,
+        locker: &str,
+        settings: &Settings,
+        events: UnboundedSender<LinkEvent>,
+    ) -> Result<Arc<Self>, fred::error::Error> {
+        let client = build(&address, role, settings, true);
+        let task = client.init().await?;
+        let link = Arc::new(Self {
+            address,
+            role,
+            client_name: format!("lockhound:{}:{locker}", role.name()),
+            settings: settings.clone(),
+            current: Mutex::new((client, task)),
+            last_error: Mutex::new("no error was seen".to_owned()),
+            tokens: AtomicU64::new(0),
+            stopped: CancellationToken::new(),
+        });
+        link.introduce().await;
+        tokio::spawn(tend(Arc::clone(&link), events));
+        Ok(link)
+    }
+
+    /// Sends one command, once.
+    pub(super) async fn call(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
+        let client = self.client();
+        if !client.is_connected() {
+            // What is not handed to fred cannot be executed late. Nothing is awaited between the look and the
+            // subscription inside, and the router runs on this thread: no connect can slip through between them.
+            let patience = self.settings.command_timeout / 2;
+            if !matches!(timeout(patience, client.wait_for_connect()).await, Ok(Ok(()))) {
+                let reason = format!("not connected: {}", lock(&self.last_error));
+                return Outcome::NotExecuted(NodeFailure { node: Arc::clone(&self.address.name), reason });
+            }
+        }
+        let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
+        reply::sort(&self.address.name, client.custom_raw(command, args).await)
+    }
+
+    /// Sends SUBSCRIBE. It returns before the server has processed it: a [`Link::barrier`] tells.
+    pub(super) async fn subscribe(&self, channels: Vec<String>) -> Result<(), fred::error::Error> {
+        self.client().subscribe(channels).await
+    }
+
+    /// Sends UNSUBSCRIBE; as [`Link::subscribe`].
+    pub(super) async fn unsubscribe(&self, channels: Vec<String>) -> Result<(), fred::error::Error> {
+        self.client().unsubscribe(channels).await
+    }
+
+    /// Waits until the server has processed what was sent before. The echo of a token proves that the reply is the one
+    /// to this PING: an error reply to SUBSCRIBE is given by fred to whatever command comes next.
+    pub(super) async fn barrier(&self) -> Outcome<()> {
+        let token = self.tokens.fetch_add(1, Ordering::Relaxed).to_string();
+        let outcome = self.call("PING", vec![token.clone().into()]).await;
+        let in_step = |reply: &Reply| (*reply == Reply::Bytes(token.into_bytes())).then_some(());
+        outcome.and_then(&self.address.name, in_step)
+    }
+
+    /// Gives the connection up, so that its replies are in step again, or a demoted server's successor is found.
+    pub(super) async fn reconnect(&self) {
+        let client = self.client();
+        if client.is_connected() {
+            let _: Result<_, _> = timeout(self.settings.connect_timeout, client.force_reconnection()).await;
+        }
+    }
+
+    /// Ends the connection and the task that sees to it.
+    pub(super) async fn quit(&self) {
+        self.stopped.cancel();
+        let client = self.client();
+        // A stopped server does not answer, and the socket is closed by the abort all the same.
+        if client.is_connected() {
+            let _: Result<_, _> = timeout(self.settings.command_timeout, client.quit()).await;
+        }
+        lock(&self.current).1.abort();
+    }
+
+    fn client(&self) -> Client {
+        lock(&self.current).0.clone()
+    }
+
+    /// Names the connection for CLIENT LIST. A user that may not do this is served all the same.
+    async fn introduce(&self) {
+        let outcome = self.call("CLIENT", vec!["SETNAME".into(), self.client_name.clone().into()]).await;
+        if !matches!(outcome, Outcome::Done(_)) {
+            tracing::debug!(node = %self.address.name, ?outcome, "the connection could not be named");
+        }
+    }
+
+    /// Puts a new client in the place of one whose router no longer acts.
+    fn replace(&self) {
+        let client = build(&self.address, self.role, &self.settings, false);
+        let task = client.connect();
+        let (_, old_task) = std::mem::replace(&mut *lock(&self.current), (client, task));
+        old_task.abort();
+    }
+}
+
+/// Sees to a connection: passes on what it tells, finds out when it is silent, replaces it when it is dead. Ends with
+/// [`Link::quit`]; nobody awaits it.
+async fn tend(link: Arc<Link>, events: UnboundedSender<LinkEvent>) {
+    loop {
+        tokio::select! {
+            () = link.stopped.cancelled() => return,
+            () = listen(&link, &events) => {}
+            () = heartbeat(&link) => {}
+        }
+        tracing::debug!(node = %link.address.name, role = link.role.name(), "the client is replaced");
+        link.replace();
+        let patience = link.settings.connect_timeout;
+        tokio::select! {
+            () = link.stopped.cancelled() => return,
+            _ = timeout(patience, async { link.client().wait_for_connect().await }) => {}
+        }
+        link.introduce().await;
+        let _: Result<_, _> = events.send(LinkEvent::Up);
+    }
+}
+
+/// Passes on what the connection tells. Ends when the client has ended.
+async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
+    let client = link.client();
+    let (mut ups, mut messages, mut errors) = (client.reconnect_rx(), client.message_rx(), client.error_rx());
+    loop {
+        let event = tokio::select! {
+            biased;
+            error = errors.recv() => {
+                match error {
+                    Ok((error, _)) => *lock(&link.last_error) = error.to_string(),
+                    Err(RecvError::Lagged(_)) => {}
+                    Err(RecvError::Closed) => return,
+                }
+                continue;
+            }
+            up = ups.recv() => match up {
+                Ok(_) | Err(RecvError::Lagged(_)) => {
+                    let link = Arc::clone(link);
+                    tokio::spawn(async move { link.introduce().await });
+                    LinkEvent::Up
+                }
+                Err(RecvError::Closed) => return,
+            },
+            message = messages.recv() => match message {
+                Ok(message) => LinkEvent::Message(message.channel.to_string()),
+                Err(RecvError::Lagged(_)) => LinkEvent::Lagged,
+                Err(RecvError::Closed) => return,
+            },
+        };
+        // Nobody listens any more once the node is dropped.
+        let _: Result<_, _> = events.send(event);
+    }
+}
+
+/// Sends PINGs. Two silent ones force a reconnect; ends when that hangs, or when the client's task has ended.
+async fn heartbeat(link: &Link) {
+    let mut silent = 0;
+    loop {
+        sleep(link.settings.command_timeout).await;
+        if lock(&link.current).1.is_finished() {
+            return;
+        }
+        if !link.client().is_connected() {
+            // It is reconnecting by itself.
+            silent = 0;
+            continue;
+        }
+        silent = match link.barrier().await {
+            Outcome::Unknown(failure) => {
+                *lock(&link.last_error) = failure.reason;
+                silent + 1
+            }
+            _ => 0,
+        };
+        if silent == 2 {
+            silent = 0;
+            tracing::debug!(node = %link.address.name, role = link.role.name(), "two silent heartbeats: reconnecting");
+            let client = link.client();
+            let forced = timeout(link.settings.command_timeout, client.force_reconnection()).await;
+            // During an outage it goes on reconnecting, and is not connected. A router that is stuck still says so.
+            if forced.is_err() && client.is_connected() {
+                return;
+            }
+        }
+    }
+}
+
+fn build(address: &Address, role: Role, settings: &Settings, fail_fast: bool) -> Client {
+    let mut config = address.config();
+    config.fail_fast = fail_fast;
+    // In RESP2 a subscribed connection answers PING in another form and refuses everything else. The other connections
+    // speak RESP2, so that a server that is too old for us can say so.
+    config.version = if role == Role::Subscriber { RespVersion::RESP3 } else { RespVersion::RESP2 };
+    Client::new(config, Some(performance(settings)), Some(connection(settings)), Some(policy()))
+}
+
+fn policy() -> ReconnectPolicy {
+    let mut policy = ReconnectPolicy::new_exponential(0, 50, 2_000, 2);
+    policy.set_jitter(25);
+    policy
+}
+
+fn performance(settings: &Settings) -> PerformanceConfig {
+    PerformanceConfig {
+        default_command_timeout: settings.command_timeout,
+        broadcast_channel_capacity: 4096,
+        ..PerformanceConfig::default()
+    }
+}
+
+fn connection(settings: &Settings) -> ConnectionConfig {
+    ConnectionConfig {
+        connection_timeout: settings.connect_timeout,
+        internal_command_timeout: settings.connect_timeout,
+        max_command_attempts: 1,
+        max_redirections: 0,
+        max_command_buffer_len: 0,
+        tcp: TcpConfig {
+            nodelay: Some(true),
+            keepalive: Some(
+                socket2::TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5)),
+            ),
+            #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+            user_timeout: Some((settings.command_timeout * 2).max(Duration::from_secs(1))),
+            ..TcpConfig::default()
+        },
+        ..ConnectionConfig::default()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+
+    #[test]
+    fn fred_is_configured_to_send_once_and_to_time_out() {
+        let settings = Options::default().validate().expect("valid");
+        let connection = connection(&settings);
+        assert_eq!((connection.max_command_attempts, connection.max_redirections), (1, 0));
+        assert_eq!(connection.max_command_buffer_len, 0);
+        assert_eq!(connection.tcp.nodelay, Some(true));
+        assert!(connection.tcp.keepalive.is_some());
+        #[cfg(target_os = "linux")]
+        assert_eq!(connection.tcp.user_timeout, Some(Duration::from_secs(6)));
+        assert_eq!(performance(&settings).default_command_timeout, Duration::from_secs(3));
+        assert_eq!(performance(&settings).broadcast_channel_capacity, 4096);
+        assert_eq!(policy().max_attempts(), 0, "for ever");
+    }
+}

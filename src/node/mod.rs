@@ -1,0 +1,283 @@
+//! One independent Redis or Valkey: the only place that knows fred.
+//!
+//! A node has three connections: commands, subscriber, renewals. It is made and used inside the engine's runtime.
+
+mod address;
+mod link;
+mod reply;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fred::types::Value;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use uuid::Uuid;
+
+use self::address::Address;
+pub(crate) use self::link::LinkEvent;
+use self::link::{Link, Role};
+pub(crate) use self::reply::{Outcome, Reply};
+use crate::clock::Instant;
+use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
+use crate::options::Settings;
+
+/// A Lua script and the digest by which a server knows it.
+#[derive(Debug)]
+pub(crate) struct Lua {
+    body: &'static str,
+    sha: String,
+}
+
+impl Lua {
+    pub(crate) fn new(body: &'static str) -> Self {
+        Self { body, sha: sha1_smol::Sha1::from(body).digest().to_string() }
+    }
+}
+
+/// Which connection a script travels on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lane {
+    Commands,
+    Renewals,
+}
+
+/// An address that was found to be usable, before anything is connected.
+#[derive(Debug, Clone)]
+pub(crate) struct Target(Arc<Address>);
+
+impl Target {
+    /// # Errors
+    /// [`Error::Config`] that says what is wrong with the address, its password as `***`.
+    pub(crate) fn parse(url: &str) -> Result<Self, Error> {
+        Address::parse(url).map(|address| Self(Arc::new(address)))
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.0.name
+    }
+}
+
+/// One server and the connections to it.
+pub(crate) struct Node {
+    name: Arc<str>,
+    commands: Arc<Link>,
+    subscriber: Arc<Link>,
+    renewals: Arc<Link>,
+    /// When a connection was last given up because of a server that lost its role, in milliseconds of our clock.
+    last_suspicion: AtomicU64,
+    origin: Instant,
+}
+
+impl Node {
+    /// Connects, and makes sure that the server is one that this crate can work with. Returns what the subscriber's
+    /// connection tells by itself; what that of the renewals tells goes to `reconnected`.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where nobody answers, [`Error::Server`] where the credentials are refused,
+    /// [`Error::Config`] for a server that is too old.
+    pub(crate) async fn connect(
+        target: &Target,
+        locker: Uuid,
+        settings: &Settings,
+        reconnected: UnboundedSender<LinkEvent>,
+    ) -> Result<(Self, UnboundedReceiver<LinkEvent>), Error> {
+        let locker = locker.to_string();
+        let (events, _) = unbounded_channel();
+        let connect = |role, events| Link::connect(Arc::clone(&target.0), role, &locker, settings, events);
+        let commands = connect(Role::Commands, events).await.map_err(|e| refusal(target.name(), &e))?;
+        check_version(target.name(), &commands).await?;
+        check_eviction(target.name(), &commands).await;
+        let (events, subscriber_events) = unbounded_channel();
+        let subscriber = connect(Role::Subscriber, events).await.map_err(|e| refusal(target.name(), &e))?;
+        let renewals = connect(Role::Renewals, reconnected).await.map_err(|e| refusal(target.name(), &e))?;
+        let node = Self {
+            name: Arc::clone(target.name()),
+            commands,
+            subscriber,
+            renewals,
+            last_suspicion: AtomicU64::new(0),
+            origin: Instant::now().before(std::time::Duration::from_secs(60)),
+        };
+        Ok((node, subscriber_events))
+    }
+
+    /// The address, its password as `***`.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Runs a script once. A server that does not know it yet says so without running anything, and is given its text.
+    pub(crate) async fn eval(&self, lane: Lane, lua: &'static Lua, keys: &[&str], args: Vec<String>) -> Outcome<Reply> {
+        let link = match lane {
+            Lane::Commands => &self.commands,
+            Lane::Renewals => &self.renewals,
+        };
+        let mut words: Vec<Value> = Vec::with_capacity(2 + keys.len() + args.len());
+        words.push(lua.sha.as_str().into());
+        words.push(i64::try_from(keys.len()).unwrap_or(i64::MAX).into());
+        words.extend(keys.iter().map(|&key| Value::from(key)));
+        words.extend(args.into_iter().map(Value::from));
+        // Values are reference-counted bytes; the copy is for a NOSCRIPT.
+        let outcome = link.call("EVALSHA", words.clone()).await;
+        match outcome {
+            Outcome::NotExecuted(failure) if failure.reason.starts_with("NOSCRIPT") => {
+                words[0] = lua.body.into();
+                link.call("EVAL", words).await
+            }
+            Outcome::NotExecuted(failure) => {
+                self.suspect(link, &failure.reason);
+                Outcome::NotExecuted(failure)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Subscribes and unsubscribes, and waits until the server has done so.
+    pub(crate) async fn resubscribe(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
+        let unknown = |e: fred::error::Error| {
+            Outcome::Unknown(NodeFailure { node: Arc::clone(&self.name), reason: e.to_string() })
+        };
+        if !remove.is_empty()
+            && let Err(e) = self.subscriber.unsubscribe(remove).await
+        {
+            return unknown(e);
+        }
+        if !add.is_empty()
+            && let Err(e) = self.subscriber.subscribe(add).await
+        {
+            return unknown(e);
+        }
+        self.subscriber.barrier().await
+    }
+
+    /// Gives the subscriber's connection up, because its replies are out of step.
+    pub(crate) async fn reset_subscriber(&self) {
+        self.subscriber.reconnect().await;
+    }
+
+    /// Ends all connections.
+    pub(crate) async fn quit(&self) {
+        tokio::join!(self.commands.quit(), self.subscriber.quit(), self.renewals.quit());
+    }
+
+    /// A server that turned into a replica, or asks for other credentials, has a successor or a new password: the
+    /// connection is given up, at most once a second, so that the name is resolved and the credentials are sent anew.
+    fn suspect(&self, link: &Arc<Link>, reason: &str) {
+        if !matches!(reply::code(reason), "READONLY" | "MASTERDOWN" | "NOAUTH") {
+            return;
+        }
+        let now = u64::try_from(Instant::now().since(self.origin).as_millis()).unwrap_or(u64::MAX);
+        let last = self.last_suspicion.load(Ordering::Relaxed);
+        let once = |last| self.last_suspicion.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if now.saturating_sub(last) >= 1_000 && once(last) {
+            let link = Arc::clone(link);
+            tokio::spawn(async move { link.reconnect().await });
+        }
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node({})", self.name)
+    }
+}
+
+/// What kept us from connecting: the server's refusal, or its silence.
+fn refusal(node: &Arc<str>, error: &fred::error::Error) -> Error {
+    let kind = ServerErrorKind::of(reply::code(error.details()));
+    if kind == ServerErrorKind::Other {
+        let reason = format!("cannot connect: {error}");
+        return Error::Unavailable {
+            nodes: vec![NodeFailure { node: Arc::clone(node), reason }],
+            waited: std::time::Duration::ZERO,
+        };
+    }
+    Error::Server { kind, source: ServerError { node: Arc::clone(node), message: error.details().to_owned() } }
+}
+
+/// HELLO tells the version to every user that may connect at all; INFO is often not allowed.
+async fn check_version(node: &Arc<str>, link: &Link) -> Result<(), Error> {
+    let too_old = |version: &str| {
+        Error::config("node", format!("{node} is a server of version {version}; lockhound needs 6.2 or newer"))
+    };
+    match link.call("HELLO", Vec::new()).await {
+        Outcome::Done(reply) => {
+            let version = field(&reply, "version").unwrap_or_default();
+            match parse_version(&version) {
+                Some(found) if found < (6, 2) => Err(too_old(&version)),
+                Some(_) => Ok(()),
+                None => {
+                    tracing::warn!(%node, %version, "the server does not tell a version that can be read");
+                    Ok(())
+                }
+            }
+        }
+        Outcome::Refused(Error::Server { source, .. }) if source.message.contains("unknown command") => {
+            Err(too_old("5 or older"))
+        }
+        Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
+            tracing::debug!(%node, error = %source, "the server's version cannot be read");
+            Ok(())
+        }
+        Outcome::Refused(error) => Err(error),
+        Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
+            Err(Error::Unavailable { nodes: vec![failure], waited: std::time::Duration::ZERO })
+        }
+    }
+}
+
+/// Warns about a server that may delete locks to make room.
+async fn check_eviction(node: &Arc<str>, link: &Link) {
+    let Outcome::Done(Reply::Bytes(info)) = link.call("INFO", vec!["memory".into()]).await else {
+        tracing::debug!(%node, "INFO is not allowed: the eviction policy cannot be checked");
+        return;
+    };
+    let info = String::from_utf8_lossy(&info);
+    if let Some(policy) = info.lines().find_map(|line| line.strip_prefix("maxmemory_policy:"))
+        && policy.trim() != "noeviction"
+    {
+        tracing::warn!(
+            %node,
+            policy = policy.trim(),
+            "this server may delete locks when its memory is full, and two may then hold one lock: set \
+             `maxmemory-policy noeviction`"
+        );
+    }
+}
+
+/// The value behind a name in a flat list of names and values.
+fn field(reply: &Reply, name: &str) -> Option<String> {
+    let Reply::Array(items) = reply else { return None };
+    let at = items.iter().position(|item| *item == Reply::Bytes(name.as_bytes().to_vec()))?;
+    match items.get(at + 1)? {
+        Reply::Bytes(value) => Some(String::from_utf8_lossy(value).into_owned()),
+        _ => None,
+    }
+}
+
+fn parse_version(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert!(parse_version("6.0.16") < Some((6, 2)));
+        assert!(parse_version("7.0.15") > Some((6, 2)));
+        assert!(parse_version("10.0.0") > Some((6, 2)));
+        assert_eq!(parse_version("unstable"), None);
+    }
+
+    #[test]
+    fn a_name_is_found_in_a_flat_list() {
+        let bytes = |s: &str| Reply::Bytes(s.as_bytes().to_vec());
+        let hello = Reply::Array(vec![bytes("server"), bytes("redis"), bytes("version"), bytes("7.0.15")]);
+        assert_eq!(field(&hello, "version").as_deref(), Some("7.0.15"));
+        assert_eq!(field(&hello, "7.0.15"), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! What a server said, and what that tells about the command.
+
+use std::sync::Arc;
+
+use fred::types::Resp3Frame;
+
+use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
+
+/// A reply, as far as the scripts use the protocol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Nil,
+    Int(i64),
+    Bytes(Vec<u8>),
+    Array(Vec<Self>),
+}
+
+/// What became of a command.
+#[derive(Debug)]
+pub(crate) enum Outcome<T> {
+    /// It was executed, and this is its answer.
+    Done(T),
+    /// It was certainly not executed; it may be sent again.
+    NotExecuted(NodeFailure),
+    /// The server answered with an error; nothing was written.
+    Refused(Error),
+    /// It may have been executed, or may be yet. What it may have taken has to be undone.
+    Unknown(NodeFailure),
+}
+
+impl<T> Outcome<T> {
+    /// Reads the answer. One that does not have the expected form proves nothing, and counts as unknown.
+    pub(crate) fn and_then<U>(self, node: &Arc<str>, read: impl FnOnce(&T) -> Option<U>) -> Outcome<U>
+    where
+        T: std::fmt::Debug,
+    {
+        match self {
+            Self::Done(reply) => match read(&reply) {
+                Some(value) => Outcome::Done(value),
+                None => Outcome::Unknown(NodeFailure {
+                    node: Arc::clone(node),
+                    reason: format!("answered {reply:?}, which no script of this crate does"),
+                }),
+            },
+            Self::NotExecuted(failure) => Outcome::NotExecuted(failure),
+            Self::Refused(error) => Outcome::Refused(error),
+            Self::Unknown(failure) => Outcome::Unknown(failure),
+        }
+    }
+}
+
+/// Sorts what fred made of a command.
+///
+/// Only a frame is the server's word on *this* command. fred's own errors are not: it gives one error to every command
+/// that a broken connection had in flight, so none of them proves that this one was not executed.
+pub(super) fn sort(node: &Arc<str>, result: Result<Resp3Frame, fred::error::Error>) -> Outcome<Reply> {
+    let frame = match result {
+        Ok(frame) => frame,
+        Err(e) => return Outcome::Unknown(NodeFailure { node: Arc::clone(node), reason: e.to_string() }),
+    };
+    match frame {
+        Resp3Frame::SimpleError { data, .. } => sort_error(node, &data),
+        Resp3Frame::BlobError { data, .. } => sort_error(node, &String::from_utf8_lossy(&data)),
+        frame => Outcome::Done(reply(frame)),
+    }
+}
+
+/// The error replies with which a server says that it did not run the command at all, and may later.
+const NOT_EXECUTED: [&str; 9] =
+    ["NOSCRIPT", "READONLY", "LOADING", "MASTERDOWN", "BUSY", "MOVED", "ASK", "CLUSTERDOWN", "NOAUTH"];
+
+fn sort_error(node: &Arc<str>, message: &str) -> Outcome<Reply> {
+    let code = code(message);
+    if NOT_EXECUTED.contains(&code) {
+        return Outcome::NotExecuted(NodeFailure { node: Arc::clone(node), reason: message.to_owned() });
+    }
+    Outcome::Refused(Error::Server {
+        kind: ServerErrorKind::of(code),
+        source: ServerError { node: Arc::clone(node), message: message.to_owned() },
+    })
+}
+
+/// The first word of an error. Redis 6 wraps the error of a command that a script called:
+/// `ERR Error running script (call to f_<sha>): @user_script:7: -READONLY You can't write ..`.
+pub(super) fn code(message: &str) -> &str {
+    let inner = message.find("@user_script:").and_then(|at| {
+        let (_, rest) = message[at..].split_once(": ")?;
+        message.starts_with("ERR Error running script").then_some(rest)
+    });
+    inner.unwrap_or(message).trim_start_matches('-').split_whitespace().next().unwrap_or_default()
+}
+
+fn reply(frame: Resp3Frame) -> Reply {
+    match frame {
+        Resp3Frame::Number { data, .. } => Reply::Int(data),
+        Resp3Frame::BlobString { data, .. }
+        | Resp3Frame::SimpleString { data, .. }
+        | Resp3Frame::VerbatimString { data, .. } => Reply::Bytes(data.to_vec()),
+        Resp3Frame::Array { data, .. } => Reply::Array(data.into_iter().map(reply).collect()),
+        Resp3Frame::Map { data, .. } => {
+            Reply::Array(data.into_iter().flat_map(|(k, v)| [reply(k), reply(v)]).collect())
+        }
+        _ => Reply::Nil,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(message: &str) -> Outcome<Reply> {
+        sort_error(&"redis://h".into(), message)
+    }
+
+    #[test]
+    fn only_a_known_word_proves_that_nothing_ran() {
+        assert!(matches!(error("NOSCRIPT No matching script."), Outcome::NotExecuted(_)));
+        assert!(matches!(error("LOADING Redis is loading"), Outcome::NotExecuted(_)));
+        assert!(matches!(error("OOM command not allowed"), Outcome::Refused(Error::Server { .. })));
+        assert!(matches!(error("ERR NOSCRIPT"), Outcome::Refused(_)));
+        assert!(matches!(
+            error("ERR Error running script (call to f_ab): @user_script:7: -READONLY You can't write"),
+            Outcome::NotExecuted(_)
+        ));
+        let Outcome::Refused(Error::Server { kind, .. }) =
+            error("ERR Error running script (call to f_ab): @user_script:7: WRONGTYPE Operation")
+        else {
+            panic!("a refusal");
+        };
+        assert_eq!(kind, ServerErrorKind::WrongType);
+    }
+
+    #[test]
+    fn an_error_of_the_client_proves_nothing() {
+        let node = "redis://h".into();
+        for kind in [fred::error::ErrorKind::Cluster, fred::error::ErrorKind::Canceled, fred::error::ErrorKind::Timeout]
+        {
+            let result = Err(fred::error::Error::new(kind, "CLUSTERDOWN"));
+            assert!(matches!(sort(&node, result), Outcome::Unknown(_)));
+        }
+    }
+
+    #[test]
+    fn an_answer_of_another_form_is_unknown() {
+        let odd = Outcome::Done(Reply::Nil).and_then(&"redis://h".into(), |_| None::<()>);
+        assert!(matches!(odd, Outcome::Unknown(_)));
+    }
+}

@@ -1,0 +1,144 @@
+//! What can be set, and which settings contradict each other.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::error::Error;
+
+const SHORTEST_LEASE: Duration = Duration::from_millis(100);
+const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
+const LONGEST_COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The settings of a locker, as the builder collects them. `None` stands for a default that depends on the lease.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    pub(crate) lease: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) command_timeout: Option<Duration>,
+    pub(crate) renewal_failures: u32,
+    pub(crate) outage_tolerance: Option<Duration>,
+    pub(crate) retry_delay: Range<Duration>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(30),
+            connect_timeout: Duration::from_secs(5),
+            command_timeout: None,
+            renewal_failures: 2,
+            outage_tolerance: None,
+            retry_delay: Duration::from_millis(50)..Duration::from_millis(200),
+        }
+    }
+}
+
+/// Settings that agree with each other, every default filled in.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) lease: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) command_timeout: Duration,
+    pub(crate) renewal_failures: u32,
+    pub(crate) outage_tolerance: Duration,
+    pub(crate) retry_delay: Range<Duration>,
+}
+
+impl Options {
+    /// # Errors
+    /// [`Error::Config`] that names the option, its value and, where two contradict each other, the other value too.
+    pub(crate) fn validate(&self) -> Result<Settings, Error> {
+        validate_duration("lease", self.lease)?;
+        let command_timeout = self.command_timeout.unwrap_or((self.lease / 10).min(LONGEST_COMMAND_TIMEOUT));
+        if self.connect_timeout.is_zero() {
+            return Err(Error::config("connect_timeout", "0ns leaves no time to connect; give it some seconds"));
+        }
+        if self.renewal_failures == 0 {
+            return Err(Error::config(
+                "renewal_failures",
+                "0 would lose a lock before anything failed; give 1 or more",
+            ));
+        }
+        if command_timeout < Duration::from_millis(1) {
+            return Err(Error::config(
+                "command_timeout",
+                format!("{command_timeout:?} is shorter than any round trip; give 1 ms or more"),
+            ));
+        }
+        // A tick lasts one command_timeout and has to be over before the next one begins.
+        let ticks = self.renewal_failures.checked_add(1).ok_or_else(|| {
+            Error::config("renewal_failures", format!("{} is too many; 2 is usual", self.renewal_failures))
+        })?;
+        if command_timeout >= self.lease / ticks {
+            return Err(Error::config(
+                "command_timeout",
+                format!(
+                    "{command_timeout:?} is not shorter than lease / (renewal_failures + 1) = {:?} / {ticks} = {:?}; \
+                     shorten it, or lengthen the lease",
+                    self.lease,
+                    self.lease / ticks
+                ),
+            ));
+        }
+        if self.retry_delay.start >= self.retry_delay.end {
+            return Err(Error::config(
+                "retry_delay",
+                format!("{:?} is empty; its end has to be after its start", self.retry_delay),
+            ));
+        }
+        Ok(Settings {
+            lease: self.lease,
+            connect_timeout: self.connect_timeout,
+            command_timeout,
+            renewal_failures: self.renewal_failures,
+            outage_tolerance: self.outage_tolerance.unwrap_or(self.lease),
+            retry_delay: self.retry_delay.clone(),
+        })
+    }
+}
+
+/// # Errors
+/// [`Error::Config`] unless the duration is from 100 ms to 30 days.
+pub(crate) fn validate_duration(option: &'static str, duration: Duration) -> Result<(), Error> {
+    if duration < SHORTEST_LEASE {
+        return Err(Error::config(option, format!("{duration:?} is too short; give 100 ms to 30 days")));
+    }
+    if duration > LONGEST_LEASE {
+        return Err(Error::config(option, format!("{duration:?} is too long; give 100 ms to 30 days")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(change: impl FnOnce(&mut Options)) -> String {
+        let mut options = Options::default();
+        change(&mut options);
+        options.validate().expect_err("these options contradict each other").to_string()
+    }
+
+    #[test]
+    fn defaults_depend_on_the_lease() {
+        let settings = Options::default().validate().expect("valid");
+        assert_eq!(settings.command_timeout, Duration::from_secs(3));
+        assert_eq!(settings.outage_tolerance, Duration::from_secs(30));
+        let short = Options { lease: Duration::from_secs(1), ..Options::default() }.validate().expect("valid");
+        assert_eq!(short.command_timeout, Duration::from_millis(100));
+    }
+
+    #[test]
+    fn contradictions_name_both_values() {
+        let timeout = refusal(|o| o.command_timeout = Some(Duration::from_secs(10)));
+        assert!(timeout.contains("10s") && timeout.contains("30s / 3"), "{timeout}");
+        assert!(refusal(|o| o.lease = Duration::from_millis(99)).contains("99ms"));
+        assert!(refusal(|o| o.lease = Duration::from_secs(31 * 24 * 3600)).contains("2678400s"));
+        assert!(refusal(|o| o.renewal_failures = 0).contains('0'));
+        assert!(refusal(|o| o.renewal_failures = u32::MAX).contains("4294967295"));
+        assert!(refusal(|o| o.connect_timeout = Duration::ZERO).contains("connect_timeout"));
+        assert!(refusal(|o| o.command_timeout = Some(Duration::ZERO)).contains("command_timeout"));
+        let one = Duration::from_secs(1);
+        assert!(refusal(|o| o.retry_delay = one..one).contains("1s..1s"));
+    }
+}

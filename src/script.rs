@@ -1,0 +1,208 @@
+//! The Lua scripts as typed calls on one node. Nothing else includes or knows them.
+//!
+//! A field is in a hash or it is not, counts are absolute, and nothing creates but an acquire, which is sent at most
+//! once per generation: a copy of any script that comes twice or late changes nothing that it should not.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use crate::fence::Fence;
+use crate::key::Key;
+use crate::node::{Lane, Lua, Node, Outcome, Reply};
+
+static ACQUIRE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/acquire.lua")));
+static COUNT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/count.lua")));
+static RELEASE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/release.lua")));
+static RENEW: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/renew.lua")));
+static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/inspect.lua")));
+static FORCE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/force.lua")));
+
+/// What a node answered to an acquire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Acquire {
+    Granted(Fence),
+    /// Held by another, for at most this long if its lease is not renewed; `None`: it has no lease.
+    Held(Option<Duration>),
+}
+
+/// What a node answered to a write of the hold count.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Count {
+    Written,
+    Gone,
+}
+
+/// What a node answered to a release.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// Released, and this many clients were told.
+    Released(u64),
+    Gone,
+}
+
+/// What a node answered for one lock of a renewal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Renew {
+    Renewed,
+    /// Deleted, somebody else's, or not a lock any more.
+    Gone,
+    /// The node could not do it, and says why.
+    Failed(String),
+}
+
+/// Who stands in a lock's key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) owner: Vec<u8>,
+    pub(crate) count: u64,
+    pub(crate) remaining: Option<Duration>,
+}
+
+/// One lock of a renewal: its key, its lease, its field.
+#[derive(Debug, Clone)]
+pub(crate) struct Renewal {
+    pub(crate) key: Key,
+    pub(crate) lease: Duration,
+    pub(crate) field: String,
+}
+
+pub(crate) async fn acquire(node: &Node, key: &Key, lease: Duration, field: &str, floor: u64) -> Outcome<Acquire> {
+    let args = vec![millis(lease), field.to_owned(), floor.to_string()];
+    let reply = node.eval(Lane::Commands, &ACQUIRE, &[key.as_str(), &key.fence_key()], args).await;
+    reply.and_then(node.name(), |reply| match pair(reply)? {
+        (Reply::Int(1), Reply::Bytes(fence)) => {
+            let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
+            Some(Acquire::Granted(Fence::new(fence)))
+        }
+        (Reply::Int(0), Reply::Int(ttl)) => Some(Acquire::Held(remaining(*ttl))),
+        _ => None,
+    })
+}
+
+pub(crate) async fn count(node: &Node, key: &Key, field: &str, count: u32) -> Outcome<Count> {
+    let args = vec![field.to_owned(), count.to_string()];
+    let reply = node.eval(Lane::Commands, &COUNT, &[key.as_str()], args).await;
+    reply.and_then(node.name(), |reply| match reply {
+        Reply::Int(1) => Some(Count::Written),
+        Reply::Int(0) => Some(Count::Gone),
+        _ => None,
+    })
+}
+
+pub(crate) async fn release(node: &Node, key: &Key, field: &str) -> Outcome<Release> {
+    let reply = node.eval(Lane::Commands, &RELEASE, &[key.as_str(), &key.channel()], vec![field.to_owned()]).await;
+    reply.and_then(node.name(), |reply| match reply {
+        Reply::Int(-1) => Some(Release::Gone),
+        Reply::Int(told) => u64::try_from(*told).ok().map(Release::Released),
+        _ => None,
+    })
+}
+
+/// Renews many locks at once, and answers for each in the order given.
+pub(crate) async fn renew(node: &Node, renewals: &[Renewal]) -> Outcome<Vec<Renew>> {
+    let keys: Vec<&str> = renewals.iter().map(|r| r.key.as_str()).collect();
+    let args = renewals.iter().flat_map(|r| [millis(r.lease), r.field.clone()]).collect();
+    let reply = node.eval(Lane::Renewals, &RENEW, &keys, args).await;
+    reply.and_then(node.name(), |reply| match reply {
+        Reply::Array(answers) if answers.len() == renewals.len() => answers.iter().map(renewed).collect(),
+        _ => None,
+    })
+}
+
+fn renewed(answer: &Reply) -> Option<Renew> {
+    match answer {
+        Reply::Int(1) => Some(Renew::Renewed),
+        Reply::Int(0) => Some(Renew::Gone),
+        Reply::Bytes(error) => {
+            let error = String::from_utf8_lossy(error).into_owned();
+            Some(if error.contains("WRONGTYPE") { Renew::Gone } else { Renew::Failed(error) })
+        }
+        _ => None,
+    }
+}
+
+pub(crate) async fn inspect(node: &Node, key: &Key) -> Outcome<Option<Standing>> {
+    let reply = node.eval(Lane::Commands, &INSPECT, &[key.as_str()], Vec::new()).await;
+    reply.and_then(node.name(), |reply| match reply {
+        Reply::Array(items) if items.is_empty() => Some(None),
+        Reply::Array(items) => match items.as_slice() {
+            [Reply::Int(ttl), Reply::Bytes(owner), Reply::Int(count)] => Some(Some(Standing {
+                owner: owner.clone(),
+                count: u64::try_from(*count).ok()?,
+                remaining: remaining(*ttl),
+            })),
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+/// Releases whoever holds it; whether anybody did.
+pub(crate) async fn force(node: &Node, key: &Key) -> Outcome<bool> {
+    let reply = node.eval(Lane::Commands, &FORCE, &[key.as_str(), &key.channel()], Vec::new()).await;
+    reply.and_then(node.name(), |reply| match reply {
+        Reply::Int(n @ (0 | 1)) => Some(*n == 1),
+        _ => None,
+    })
+}
+
+fn pair(reply: &Reply) -> Option<(&Reply, &Reply)> {
+    match reply {
+        Reply::Array(items) => match items.as_slice() {
+            [first, second] => Some((first, second)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn millis(duration: Duration) -> String {
+    duration.as_millis().to_string()
+}
+
+/// PTTL says -1 for a key without a lease, and 0 for one that has less than a millisecond left.
+fn remaining(ttl: i64) -> Option<Duration> {
+    u64::try_from(ttl).ok().map(Duration::from_millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_describe_the_bodies() {
+        let scripts = [
+            ("acquire", include_str!("../lua/acquire.lua")),
+            ("count", include_str!("../lua/count.lua")),
+            ("release", include_str!("../lua/release.lua")),
+            ("renew", include_str!("../lua/renew.lua")),
+            ("inspect", include_str!("../lua/inspect.lua")),
+            ("force", include_str!("../lua/force.lua")),
+        ];
+        for (name, text) in scripts {
+            let header: String = text.lines().take_while(|l| l.starts_with("--")).collect();
+            let body: String = text.lines().skip_while(|l| l.starts_with("--")).collect();
+            assert!(header.contains("Returns"), "{name}: the header does not say what it returns");
+            for list in ["KEYS", "ARGV"] {
+                for n in 1..6 {
+                    let word = format!("{list}[{n}]");
+                    assert_eq!(header.contains(&word), body.contains(&word), "{name}: {word} is in one place only");
+                }
+                assert_eq!(header.contains(list), body.contains(list), "{name}: {list} is in one place only");
+            }
+            // Every key that a script touches is declared, so that a cluster and an ACL can know it.
+            assert!(!body.contains("call('DEL', '"), "{name}: a key that is not declared");
+        }
+    }
+
+    #[test]
+    fn replies_of_renewals_are_read_by_kind() {
+        assert_eq!(renewed(&Reply::Int(1)), Some(Renew::Renewed));
+        assert_eq!(renewed(&Reply::Int(0)), Some(Renew::Gone));
+        assert_eq!(renewed(&Reply::Bytes(b"WRONGTYPE Operation".to_vec())), Some(Renew::Gone));
+        assert_eq!(renewed(&Reply::Bytes(b"READONLY".to_vec())), Some(Renew::Failed("READONLY".into())));
+        assert_eq!(renewed(&Reply::Nil), None);
+        assert_eq!(remaining(-1), None);
+        assert_eq!(remaining(0), Some(Duration::ZERO));
+    }
+}

@@ -1,0 +1,359 @@
+//! Getting in: re-entry, one attempt, and the driver that acquires for the head of each line.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+use super::{Grip, Session};
+use crate::clock::{self, Instant};
+use crate::error::{Error, Loss, NodeFailure};
+use crate::fence;
+use crate::gate::{Arrival, Entry, Head, Next, Waiter};
+use crate::hold::{Hold, HoldState, Terms};
+use crate::key::Key;
+use crate::lease;
+use crate::notify::Subscription;
+use crate::owner::Owner;
+use crate::quorum::Acquired;
+
+/// What became of one acquire. What it may have left behind is being undone, unless it is granted.
+#[derive(Debug)]
+enum Attempt {
+    Granted(Arc<Hold>),
+    Held(Option<Duration>),
+    Refused(Error),
+    Unavailable(Vec<NodeFailure>),
+}
+
+/// A caller's place in a line. Dropping it leaves the line.
+struct Place<'a> {
+    session: &'a Session,
+    key: &'a Key,
+    id: u64,
+    timer: Option<AbortHandle>,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(timer) = &self.timer {
+            timer.abort();
+        }
+        // The waiter is dropped here, after the shard is released; a grant that is under way finds it gone.
+        let _: Option<Waiter<Grip>> = self.session.gate.leave(self.key, self.id);
+    }
+}
+
+impl Session {
+    /// Stands in line until the lock is granted, or until the time is over, where one is given: then `None`.
+    pub(crate) async fn lock(
+        self: &Arc<Self>,
+        key: &Key,
+        owner: &Owner,
+        terms: Terms,
+        wait: Option<Duration>,
+    ) -> Result<Option<Grip>, Error> {
+        let deadline = wait.map(|wait| Instant::now() + wait);
+        loop {
+            self.check_open()?;
+            let now = Instant::now();
+            let id = self.gate.next_id();
+            let (reply, answer) = oneshot::channel();
+            let waiter = Waiter { id, owner: owner.clone(), terms, since: now, reply };
+            let start = match self.gate.arrive(key, waiter, now) {
+                Arrival::Reentered(hold, count) => return self.reentered(hold, count).await.map(Some),
+                Arrival::Lost(loss) => return Err(Error::Lost(loss)),
+                Arrival::Queued(start) => start,
+            };
+            let mut place = Place { session: self, key, id, timer: None };
+            if let Some(wake) = start {
+                self.engine.spawn(drive(Arc::clone(self), key.clone(), wake));
+            }
+            if let Some(deadline) = deadline {
+                place.timer = Some(self.end_at(deadline, key, id));
+            }
+            // Closing sets the flag and then empties the lines: who stood in line after that sees the flag.
+            self.check_open()?;
+            let answer = answer.await.unwrap_or(Err(Error::Closed));
+            drop(place);
+            let Some(grip) = answer? else { return Ok(None) };
+            // A grant that nobody took for a while is taken back: this caller was not polled. It stands in line again.
+            if grip.hold().claim() {
+                return self.taken(grip).map(Some);
+            }
+        }
+    }
+
+    /// Makes one attempt, past the line.
+    pub(crate) async fn try_lock(
+        self: &Arc<Self>,
+        key: &Key,
+        owner: &Owner,
+        terms: Terms,
+    ) -> Result<Option<Grip>, Error> {
+        self.check_open()?;
+        match self.gate.enter(key, owner, Instant::now()) {
+            Entry::Reentered(hold, count) => return self.reentered(hold, count).await.map(Some),
+            Entry::Lost(loss) => return Err(Error::Lost(loss)),
+            Entry::HeldHere => return Ok(None),
+            Entry::Open => {}
+        }
+        let (session, asked, as_owner) = (Arc::clone(self), key.clone(), owner.clone());
+        let grip = self
+            .on_engine(async move {
+                match session.attempt(&asked, &as_owner, terms).await {
+                    Attempt::Granted(hold) => Ok(Some(session.register(hold))),
+                    Attempt::Held(_) => Ok(None),
+                    Attempt::Refused(error) => Err(error),
+                    Attempt::Unavailable(nodes) => Err(Error::Unavailable { nodes, waited: Duration::ZERO }),
+                }
+            })
+            .await?;
+        match grip {
+            Some(grip) if grip.hold().claim() => self.taken(grip).map(Some),
+            // It was granted and taken back: this caller was not polled.
+            Some(_) => Ok(None),
+            // Another branch of this very task may have got in meanwhile.
+            None => match self.gate.enter(key, owner, Instant::now()) {
+                Entry::Reentered(hold, count) => self.reentered(hold, count).await.map(Some),
+                _ => Ok(None),
+            },
+        }
+    }
+
+    /// A grant that its caller has taken.
+    fn taken(&self, grip: Grip) -> Result<Grip, Error> {
+        match grip.view().state() {
+            HoldState::Lost(Loss::Closed) => Err(Error::Closed),
+            HoldState::Lost(loss) => Err(Error::Lost(loss)),
+            HoldState::Safe | HoldState::Jeopardy => Ok(grip),
+        }
+    }
+
+    /// A hold that was entered again: it counts already, now the count is written.
+    async fn reentered(self: &Arc<Self>, hold: Arc<Hold>, count: u32) -> Result<Grip, Error> {
+        hold.claim();
+        let grip = Grip::new(Arc::clone(self), Arc::clone(&hold));
+        self.write_count(&hold, count).await?;
+        Ok(grip)
+    }
+
+    /// Ends a waiter's wait at this time.
+    fn end_at(self: &Arc<Self>, deadline: Instant, key: &Key, id: u64) -> AbortHandle {
+        let (session, key) = (Arc::clone(self), key.clone());
+        self.engine.spawn(async move {
+            sleep(Instant::now().until(deadline)).await;
+            let failed = session.gate.last_round_failed(&key);
+            if let Some(waiter) = session.gate.leave(&key, id) {
+                let answer = match session.outage.verdict(Instant::now(), Duration::ZERO) {
+                    Some(unavailable) if failed => Err(unavailable),
+                    _ => Ok(None),
+                };
+                let _: Result<_, _> = waiter.reply.send(answer);
+            }
+        })
+    }
+
+    /// Sends one acquire, with a generation of its own. This runs in a task of the engine, to its end: whatever the
+    /// acquire may have taken is known here and nowhere else.
+    async fn attempt(self: &Arc<Self>, key: &Key, owner: &Owner, terms: Terms) -> Attempt {
+        let generation = self.generations.fetch_add(1, Ordering::Relaxed);
+        let field = owner.field(self.id, generation);
+        let sent = Instant::now();
+        let floor = fence::floor(clock::wall_micros());
+        let round = self.quorum.acquire(key, terms.lease, &field, floor).await;
+        let attempt = match round.acquired {
+            Acquired::Granted { fence, votes } => {
+                let nodes = self.quorum.nodes().len();
+                let (key, owner, field) = (key.clone(), owner.clone(), field.clone());
+                let hold = Hold::new(key, owner, field, generation, fence, terms, sent, &votes, nodes);
+                if Instant::now() + lease::ARM_EARLY < hold.valid_until() {
+                    self.outage.answered();
+                    tracing::debug!(key = %hold.key, field = hold.field, fence = hold.fence.get(), "acquired");
+                    return Attempt::Granted(Arc::new(hold));
+                }
+                let late = |node: &Arc<crate::node::Node>| NodeFailure {
+                    node: Arc::clone(node.name()),
+                    reason: format!("granted after {:?}, when the lease was over", Instant::now().since(sent)),
+                };
+                Attempt::Unavailable(self.quorum.nodes().iter().map(late).collect())
+            }
+            Acquired::Held(ttl) => Attempt::Held(ttl),
+            Acquired::Refused(error) => Attempt::Refused(error),
+            Acquired::Unavailable(nodes) => Attempt::Unavailable(nodes),
+        };
+        self.undo(key, &field, round.taken, round.doubtful);
+        match &attempt {
+            Attempt::Unavailable(nodes) => self.outage.failed(sent, nodes.clone()),
+            _ => self.outage.answered(),
+        }
+        attempt
+    }
+
+    /// Registers a grant for a caller that does not stand in line.
+    fn register(self: &Arc<Self>, hold: Arc<Hold>) -> Grip {
+        let (_, same_owner) = self.admit(&hold, None);
+        self.serve(&hold, same_owner);
+        Grip::new(Arc::clone(self), hold)
+    }
+
+    /// Registers a grant for a waiter, and gives it to it; if it is gone, the grant is given back.
+    fn deliver(self: &Arc<Self>, hold: &Arc<Hold>, waiter: u64) {
+        let (found, same_owner) = self.admit(hold, Some(waiter));
+        let Some(waiter) = found else {
+            self.undo(&hold.key, &hold.field, (0..self.quorum.nodes().len()).collect(), Vec::new());
+            return;
+        };
+        self.serve(hold, same_owner);
+        // A caller that is gone drops the grip, and that releases.
+        let _: Result<_, _> = waiter.reply.send(Ok(Some(Grip::new(Arc::clone(self), Arc::clone(hold)))));
+    }
+
+    fn admit(self: &Arc<Self>, hold: &Arc<Hold>, waiter: Option<u64>) -> (Option<Waiter<Grip>>, Vec<Waiter<Grip>>) {
+        // The grant proves that whoever is registered for this key does not hold it any more.
+        for other in self.gate.holds_of(&hold.key) {
+            self.lose(&other, Loss::NotOwner);
+        }
+        let now = Instant::now();
+        let admitted = self.gate.admit(hold, waiter, now);
+        if waiter.is_none() || admitted.0.is_some() {
+            self.watchdog.watch(hold, now);
+            if self.is_closed() {
+                self.lose(hold, Loss::Closed);
+            }
+        }
+        admitted
+    }
+
+    /// Gives the waiters of the same owner their guards: they have entered with the grant.
+    fn serve(self: &Arc<Self>, hold: &Arc<Hold>, waiters: Vec<Waiter<Grip>>) {
+        if waiters.is_empty() {
+            return;
+        }
+        let (session, counted, count) = (Arc::clone(self), Arc::clone(hold), hold.guards());
+        self.engine.spawn(async move {
+            if let Err(error) = session.write_count(&counted, count).await {
+                tracing::debug!(key = %counted.key, %error, "the hold count could not be written");
+            }
+        });
+        for waiter in waiters {
+            let _: Result<_, _> = waiter.reply.send(Ok(Some(Grip::new(Arc::clone(self), Arc::clone(hold)))));
+        }
+    }
+}
+
+/// Acquires for the head of a key's line until the line is empty: the one waiter of this locker on the wire. Started by
+/// whoever stands in line first; ends with the line; nobody awaits it.
+async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
+    let driving = Driving { session: &session, key: &key };
+    let mut subscription = None;
+    loop {
+        match session.gate.next(&key, Instant::now()) {
+            Next::Done => break,
+            Next::Lost(id, loss) => driving.answer(id, Error::Lost(loss)),
+            // Sends nothing: the release's answer and a loss wake it. The bound is for what nobody thought of.
+            Next::Blocked => driving.park(&wake, None, lease::recheck_interval(session.settings.lease)).await,
+            Next::Try(head) => driving.try_for(head, &wake, &mut subscription).await,
+        }
+        if session.is_closed() {
+            driving.end(|_| true, &Error::Closed);
+        }
+    }
+}
+
+/// A driver at work.
+struct Driving<'a> {
+    session: &'a Arc<Session>,
+    key: &'a Key,
+}
+
+impl Drop for Driving<'_> {
+    /// A driver that panics would leave its line waiting for ever.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.end(|_| true, &Error::Closed);
+            let _: Next = self.session.gate.next(self.key, Instant::now());
+        }
+    }
+}
+
+impl Driving<'_> {
+    async fn try_for(&self, head: Head, wake: &Notify, subscription: &mut Option<Subscription>) {
+        let (session, key) = (self.session, self.key);
+        let sent = Instant::now();
+        let attempt = session.attempt(key, &head.owner, head.terms).await;
+        session.gate.note_round(key, matches!(attempt, Attempt::Unavailable(_)));
+        match attempt {
+            Attempt::Granted(hold) => session.deliver(&hold, head.id),
+            Attempt::Refused(error) => self.answer(head.id, error),
+            Attempt::Held(ttl) => match subscription {
+                // What was released between the answer and the subscription sends no message any more: behind the
+                // barrier it is tried again, and only then waited for.
+                None => {
+                    let listening = session.channels.subscribe(key, session.quorum.majority());
+                    let _: Result<_, _> = timeout(session.settings.command_timeout, listening.ready()).await;
+                    *subscription = Some(listening);
+                }
+                Some(listening) => {
+                    let recheck = lease::recheck_interval(session.settings.lease);
+                    // The lease has run out once its last millisecond is over.
+                    let ttl = ttl.map_or(recheck, |ttl| ttl + Duration::from_millis(1));
+                    self.park(wake, Some(listening), ttl.min(recheck)).await;
+                }
+            },
+            Attempt::Unavailable(_) => {
+                let now = Instant::now();
+                let tolerance = session.settings.outage_tolerance;
+                if let Some(unavailable) = session.outage.verdict(now, tolerance) {
+                    // Who came while the round was under way has a round of its own to come.
+                    self.end(|waiter| waiter.since <= sent, &unavailable);
+                    session.outage.announce();
+                    return;
+                }
+                let range = &session.settings.retry_delay;
+                let pause = range.start + (range.end - range.start).mul_f64(fastrand::f64());
+                let end = session.outage.ends_in(now, tolerance).unwrap_or(pause);
+                self.park(wake, None, pause.min(end)).await;
+            }
+        }
+    }
+
+    /// Waits for a message, a local event, or this time. If meanwhile an outage has lasted too long for all, the line ends.
+    async fn park(&self, wake: &Notify, listening: Option<&Subscription>, time: Duration) {
+        let message = async {
+            match listening {
+                Some(subscription) => subscription.notified().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = message => {}
+            // No wake-up is lost: this driver is the only one that waits, and a wake-up meanwhile leaves its permit.
+            () = wake.notified() => {}
+            () = sleep(time) => {}
+            () = self.session.outage.announced() => {
+                let tolerance = self.session.settings.outage_tolerance;
+                if let Some(unavailable) = self.session.outage.verdict(Instant::now(), tolerance) {
+                    self.end(|_| true, &unavailable);
+                }
+            }
+        }
+    }
+
+    /// Ends one waiter's wait with an error.
+    fn answer(&self, id: u64, error: Error) {
+        if let Some(waiter) = self.session.gate.leave(self.key, id) {
+            let _: Result<_, _> = waiter.reply.send(Err(error));
+        }
+    }
+
+    /// Ends the wait of all these with an error.
+    fn end(&self, which: impl FnMut(&Waiter<Grip>) -> bool, error: &Error) {
+        for waiter in self.session.gate.drain(self.key, which) {
+            let _: Result<_, _> = waiter.reply.send(Err(error.clone()));
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The session of a locker: the flows between a caller, the gate, the watchdog and the servers.
+//!
+//! # Invariants
+//! - Whatever talks to a server runs as a task of the engine, to its end; callers wait for what such a task sends them.
+//! - Whatever a task may have taken on a server is somebody's: a [`Grip`] that releases it on drop, or an undo's.
+//! - Once `closed` is set, nothing new is granted; what a racing task grants is given back.
+
+mod acquire;
+mod grip;
+mod outage;
+mod release;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{sleep, timeout};
+use uuid::Uuid;
+
+pub(crate) use self::grip::{Grip, View};
+use self::outage::Outage;
+use crate::clock::Instant;
+use crate::engine::Engine;
+use crate::error::{Error, Loss, NodeFailure};
+use crate::gate::Gate;
+use crate::hold::Hold;
+use crate::holder::Holder;
+use crate::key::Key;
+use crate::node::{Node, Target};
+use crate::notify::{self, Channels};
+use crate::options::Settings;
+use crate::quorum::Quorum;
+use crate::watchdog::{self, Verdict, Watchdog};
+
+/// How long closing waits for what is under way, at most.
+const CLOSING: Duration = Duration::from_secs(5);
+
+/// Everything that a locker's handles share.
+pub(crate) struct Session {
+    id: Uuid,
+    settings: Settings,
+    engine: Engine,
+    quorum: Arc<Quorum>,
+    channels: Arc<Channels>,
+    watchdog: Arc<Watchdog>,
+    gate: Gate<Grip>,
+    outage: Outage,
+    generations: AtomicU64,
+    closed: AtomicBool,
+    /// Releases and undos that have no answer yet.
+    pending: AtomicUsize,
+    /// Something ended that closing may wait for.
+    settled: Notify,
+}
+
+/// The session as the user's handles hold it: when the last of them is dropped, the engine ends.
+#[derive(Debug)]
+pub(crate) struct Alive {
+    session: Arc<Session>,
+}
+
+impl Alive {
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        let session = Arc::clone(&self.session);
+        let engine = session.engine.clone();
+        engine.spawn(async move {
+            session.wind_down().await;
+            session.engine.stop();
+        });
+    }
+}
+
+impl Session {
+    /// Starts an engine and connects to the servers.
+    ///
+    /// # Errors
+    /// See [`Node::connect`]. A majority of the servers must be reachable within `connect_timeout`.
+    pub(crate) async fn connect(settings: Settings, targets: Vec<Target>) -> Result<Alive, Error> {
+        let engine = Engine::start().map_err(|e| Error::Unavailable {
+            nodes: targets
+                .iter()
+                .map(|t| NodeFailure { node: Arc::clone(t.name()), reason: format!("the thread cannot start: {e}") })
+                .collect(),
+            waited: Duration::ZERO,
+        })?;
+        let (reply, answer) = oneshot::channel();
+        let starting = engine.clone();
+        engine.spawn(async move {
+            let bound = settings.connect_timeout;
+            let silent = |t: &Target| NodeFailure {
+                node: Arc::clone(t.name()),
+                reason: format!("did not answer within connect_timeout = {bound:?}"),
+            };
+            let nodes = targets.iter().map(silent).collect();
+            let connected = timeout(bound, Self::start(starting.clone(), settings, targets)).await;
+            let result = connected.unwrap_or(Err(Error::Unavailable { nodes, waited: Duration::ZERO }));
+            if result.is_err() {
+                starting.stop();
+            }
+            // If the caller is gone, this drops the session, which ends the engine.
+            let _: Result<_, _> = reply.send(result);
+        });
+        answer.await.unwrap_or(Err(Error::Closed))
+    }
+
+    async fn start(engine: Engine, settings: Settings, targets: Vec<Target>) -> Result<Alive, Error> {
+        let id = Uuid::new_v4();
+        let (mut nodes, mut subscribers) = (Vec::new(), Vec::new());
+        let (reconnected, reconnects) = unbounded_channel();
+        for target in &targets {
+            let (node, events) = Node::connect(target, id, &settings, reconnected.clone()).await?;
+            nodes.push(Arc::new(node));
+            subscribers.push(events);
+        }
+        let session = Arc::new_cyclic(|weak: &Weak<Self>| {
+            let hook = weak.clone();
+            let told = move |key: &Key| {
+                if let Some(session) = hook.upgrade() {
+                    session.message(key);
+                }
+            };
+            Self {
+                id,
+                engine,
+                channels: Channels::new(nodes.len(), Box::new(told)),
+                watchdog: Watchdog::new(&settings),
+                quorum: Arc::new(Quorum::new(nodes)),
+                gate: Gate::new(),
+                outage: Outage::default(),
+                generations: AtomicU64::new(1),
+                closed: AtomicBool::new(false),
+                pending: AtomicUsize::new(0),
+                settled: Notify::new(),
+                settings,
+            }
+        });
+        for (index, (node, events)) in session.quorum.nodes().iter().zip(subscribers).enumerate() {
+            tokio::spawn(notify::listen(Arc::clone(&session.channels), index, Arc::clone(node), events));
+        }
+        let judge = Arc::downgrade(&session);
+        let judge = Box::new(move |verdict| {
+            if let Some(session) = judge.upgrade() {
+                session.judge(verdict);
+            }
+        });
+        let (watchdog, quorum) = (Arc::clone(&session.watchdog), Arc::clone(&session.quorum));
+        tokio::spawn(watchdog::run(watchdog, quorum, session.settings.clone(), reconnects, judge));
+        Ok(Alive { session })
+    }
+
+    pub(crate) fn id(&self) -> Uuid {
+        self.id
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// See [`Engine::block_on`].
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.engine.block_on(future)
+    }
+
+    /// Who holds a key, as the servers say.
+    pub(crate) async fn holder(self: &Arc<Self>, key: &Key) -> Result<Option<Holder>, Error> {
+        let (session, asked) = (Arc::clone(self), key.clone());
+        let standing = self.on_engine(async move { session.quorum.inspect(&asked).await }).await?;
+        Ok(standing.map(|s| Holder { owner: s.owner, hold_count: s.count, remaining: s.remaining }))
+    }
+
+    /// Releases a key, whoever holds it.
+    pub(crate) async fn force_unlock(self: &Arc<Self>, key: &Key) -> Result<bool, Error> {
+        // Before it is sent: once it is, others may be in before the answer comes.
+        for hold in self.gate.holds_of(key) {
+            self.lose(&hold, Loss::ForceUnlocked);
+        }
+        let (session, forced) = (Arc::clone(self), key.clone());
+        self.on_engine(async move { session.quorum.force(&forced).await }).await
+    }
+
+    /// Runs an operation as a task of the engine, so that dropping the caller's future drops no command half-way.
+    async fn on_engine<T: Send + 'static>(
+        &self,
+        operation: impl Future<Output = Result<T, Error>> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.check_open()?;
+        let (reply, answer) = oneshot::channel();
+        self.engine.spawn(async move {
+            // A caller that is gone does not want the answer, and a grip in it releases what it stands for.
+            let _: Result<_, _> = reply.send(operation.await);
+        });
+        answer.await.unwrap_or(Err(Error::Closed))
+    }
+
+    fn check_open(&self) -> Result<(), Error> {
+        if self.is_closed() { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Makes a hold lost and tells everybody who waits for its key.
+    pub(crate) fn lose(self: &Arc<Self>, hold: &Arc<Hold>, loss: Loss) {
+        if hold.lose(loss) {
+            self.judge(Verdict::Lost(Arc::clone(hold)));
+        }
+    }
+
+    /// Acts on what the watchdog, or whoever looked first, found out.
+    pub(crate) fn judge(self: &Arc<Self>, verdict: Verdict) {
+        match verdict {
+            Verdict::Lost(hold) => {
+                let state = hold.at(Instant::now()).state;
+                let age = Instant::now().since(hold.since);
+                tracing::warn!(key = %hold.key, owner = %hold.owner(), field = hold.field, ?state, ?age, "lock lost");
+                self.gate.wake(&hold.key);
+            }
+            Verdict::Revoked(hold) => self.release_revoked(hold),
+        }
+    }
+
+    /// A message came for a key. If it is held here, somebody may have deleted it; the echo of a release of our own
+    /// that came before is not a reason to look.
+    fn message(&self, key: &Key) {
+        let now = Instant::now();
+        for hold in self.gate.holds_of(key) {
+            if hold.is_held() && now.since(hold.since) > self.settings.command_timeout {
+                self.watchdog.renew_now(&hold, now);
+            }
+        }
+    }
+
+    /// Closes: see [`Locker::close`](crate::Locker::close).
+    pub(crate) async fn close(self: &Arc<Self>) {
+        let (reply, answer) = oneshot::channel();
+        let session = Arc::clone(self);
+        self.engine.spawn(async move {
+            session.wind_down().await;
+            let _: Result<_, _> = reply.send(());
+            session.engine.stop();
+        });
+        // An error means that the engine has ended, which is what is waited for.
+        let _: Result<_, _> = answer.await;
+    }
+
+    /// Refuses new work, ends waiters, fires every token, waits for releases, quits. Runs on the engine.
+    async fn wind_down(self: &Arc<Self>) {
+        self.closed.store(true, Ordering::Release);
+        for waiter in self.gate.drain_all() {
+            let _: Result<_, _> = waiter.reply.send(Err(Error::Closed));
+        }
+        for hold in self.gate.holds() {
+            self.lose(&hold, Loss::Closed);
+        }
+        let settled = async {
+            while !self.gate.is_empty() || self.pending.load(Ordering::Acquire) > 0 {
+                // The pause bounds a wake-up that came between the look and the wait.
+                let _: Result<_, _> = timeout(Duration::from_millis(20), self.settled.notified()).await;
+            }
+        };
+        let _: Result<_, _> = timeout(CLOSING.min(self.settings.lease), settled).await;
+        self.quorum.quit().await;
+        // What fred has queued for its sockets is written by its own tasks.
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("id", &self.id).field("nodes", &self.quorum.nodes()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,257 @@
+//! The watchdog: one task that renews every lease at a third of its length and fires the token of what is lost.
+//!
+//! # Invariants
+//! - Every hold that is held for longer than a grid's width is in the wheel until it is released or lost.
+//! - The wheel is touched by one task only; others leave orders.
+//! - If the task ends for any reason, every token fires: nobody trusts a lock that nothing renews.
+
+mod batch;
+mod wheel;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::sleep;
+
+use self::batch::Answers;
+use self::wheel::Wheel;
+use crate::clock::Instant;
+use crate::error::Loss;
+use crate::hold::Hold;
+use crate::lease;
+use crate::node::LinkEvent;
+use crate::options::Settings;
+use crate::quorum::Quorum;
+
+/// What the watchdog found out, for the session to act on.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    /// This hold has just been lost; its token has fired.
+    Lost(Arc<Hold>),
+    /// Nobody took this grant: it is to be released.
+    Revoked(Arc<Hold>),
+}
+
+/// Called with every verdict, in the watchdog's task.
+pub(crate) type Judge = Box<dyn Fn(Verdict) + Send + Sync>;
+
+/// The watchdog's inbox. Others leave orders in it.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    inbox: Mutex<Inbox>,
+    bell: Notify,
+    grid: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    orders: Vec<Order>,
+    /// When the inbox is to be emptied; `None` while it is empty.
+    due: Option<Instant>,
+    /// Set when the task has ended.
+    closed: bool,
+}
+
+#[derive(Debug)]
+enum Order {
+    Watch(Weak<Hold>),
+    /// Something happened to this hold's key: look after it at once.
+    Renew(u64),
+    /// This hold was released, and its entry would stay for long.
+    Forget(u64),
+}
+
+impl Watchdog {
+    pub(crate) fn new(settings: &Settings) -> Arc<Self> {
+        let grid = lease::grid(settings.lease);
+        Arc::new(Self { inbox: Mutex::default(), bell: Notify::new(), grid })
+    }
+
+    /// Looks after a hold from now on. One that is released within the width of the grid never costs it anything.
+    pub(crate) fn watch(&self, hold: &Arc<Hold>, now: Instant) {
+        let first = hold.since + lease::recheck_interval(hold.terms.lease).min(self.grid);
+        if !self.order(Order::Watch(Arc::downgrade(hold)), first.max(now)) {
+            hold.lose(Loss::RenewalFailed);
+        }
+    }
+
+    /// Renews a hold at once: its key may have been deleted.
+    pub(crate) fn renew_now(&self, hold: &Hold, now: Instant) {
+        self.order(Order::Renew(hold.generation), now);
+    }
+
+    /// Forgets a hold that was released, if its entry would otherwise stay for long.
+    pub(crate) fn forget(&self, hold: &Hold, now: Instant) {
+        let long = !hold.terms.renewed || hold.terms.lease > Duration::from_secs(60);
+        if long && now.since(hold.since) > self.grid {
+            self.order(Order::Forget(hold.generation), now + self.grid);
+        }
+    }
+
+    /// Leaves an order that is to be carried out by then. False if nobody will.
+    fn order(&self, order: Order, due: Instant) -> bool {
+        let mut inbox = self.inbox();
+        if inbox.closed {
+            return false;
+        }
+        inbox.orders.push(order);
+        let earlier = inbox.due.is_none_or(|planned| due < planned);
+        if earlier {
+            inbox.due = Some(due);
+        }
+        drop(inbox);
+        if earlier {
+            self.bell.notify_one();
+        }
+        true
+    }
+
+    fn take_orders(&self) -> Vec<Order> {
+        let mut inbox = self.inbox();
+        inbox.due = None;
+        std::mem::take(&mut inbox.orders)
+    }
+
+    fn due(&self) -> Option<Instant> {
+        self.inbox().due
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends with the task: whatever was ordered and not begun is lost too.
+struct Closing(Arc<Watchdog>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let mut inbox = self.0.inbox();
+        inbox.closed = true;
+        let orders = std::mem::take(&mut inbox.orders);
+        drop(inbox);
+        for order in orders {
+            if let Order::Watch(hold) = order
+                && let Some(hold) = hold.upgrade()
+            {
+                hold.lose(Loss::RenewalFailed);
+            }
+        }
+    }
+}
+
+/// The watchdog's task. Started with the locker; ends with the engine; nobody awaits it.
+pub(crate) async fn run(
+    watchdog: Arc<Watchdog>,
+    quorum: Arc<Quorum>,
+    settings: Settings,
+    mut reconnects: UnboundedReceiver<LinkEvent>,
+    judge: Judge,
+) {
+    let _closing = Closing(Arc::clone(&watchdog));
+    let mut wheel = Wheel::new(&settings);
+    let (answers, mut answered) = unbounded_channel::<Answers>();
+    let beat = (settings.lease / 10).min(Duration::from_secs(1));
+    let mut clocks = Clocks::read();
+    loop {
+        let inbox_due = watchdog.due();
+        let drain = async {
+            match inbox_due {
+                // No wake-up is lost: the bell keeps its permit, and only this task waits for it.
+                None => watchdog.bell.notified().await,
+                Some(due) => {
+                    tokio::select! {
+                        () = sleep(Instant::now().until(due)) => {}
+                        () = watchdog.bell.notified() => {}
+                    }
+                }
+            }
+        };
+        let mut renewals = Vec::new();
+        tokio::select! {
+            () = wheel.expired(&mut renewals, &judge) => {}
+            Some(batch) = answered.recv() => wheel.answered(batch, &judge),
+            () = drain => {
+                if watchdog.due().is_some_and(|due| due <= Instant::now()) {
+                    for order in watchdog.take_orders() {
+                        match order {
+                            Order::Watch(hold) => wheel.insert(&hold),
+                            Order::Renew(generation) => wheel.renew_soon(generation, Duration::ZERO),
+                            Order::Forget(generation) => wheel.forget(generation),
+                        }
+                    }
+                }
+            }
+            Some(event) = reconnects.recv() => {
+                if event == LinkEvent::Up {
+                    wheel.renew_all();
+                }
+            }
+            () = sleep(beat), if !wheel.is_empty() => {}
+        }
+        if Instant::now().since(clocks.boot) >= beat && clocks.jumped() {
+            tracing::warn!("the machine was suspended: every lock is looked at");
+            wheel.sweep(&mut renewals, &judge);
+        }
+        batch::send(&quorum, renewals, &answers);
+    }
+}
+
+/// The two clocks: one goes on during a suspend, the timers' stands still.
+struct Clocks {
+    boot: Instant,
+    timers: tokio::time::Instant,
+}
+
+impl Clocks {
+    fn read() -> Self {
+        Self { boot: Instant::now(), timers: tokio::time::Instant::now() }
+    }
+
+    /// Whether they have moved apart since the last look.
+    fn jumped(&mut self) -> bool {
+        let last = std::mem::replace(self, Self::read());
+        let slept = self.boot.since(last.boot).saturating_sub(self.timers.duration_since(last.timers));
+        slept > Duration::from_millis(50)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fence::Fence;
+    use crate::hold::Terms;
+    use crate::options::Options;
+    use crate::owner::Owner;
+
+    fn hold() -> Arc<Hold> {
+        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        let now = Instant::now();
+        Arc::new(Hold::new("k".into(), Owner::task(1), "f".into(), 1, Fence::new(1), terms, now, &[0], 1))
+    }
+
+    fn watchdog() -> Arc<Watchdog> {
+        Watchdog::new(&Options::default().validate().expect("valid"))
+    }
+
+    #[test]
+    fn when_the_task_ends_every_token_fires() {
+        let (watchdog, hold, late) = (watchdog(), hold(), hold());
+        watchdog.watch(&hold, Instant::now());
+        drop(Closing(Arc::clone(&watchdog)));
+        assert!(hold.token().is_cancelled());
+        watchdog.watch(&late, Instant::now());
+        assert!(late.token().is_cancelled(), "nobody would look after it");
+    }
+
+    #[test]
+    fn a_clock_that_jumps_is_noticed() {
+        let mut clocks = Clocks::read();
+        assert!(!clocks.jumped());
+        clocks.boot = clocks.boot.before(Duration::from_secs(3600));
+        assert!(clocks.jumped());
+        assert!(!clocks.jumped());
+    }
+}

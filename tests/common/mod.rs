@@ -1,0 +1,47 @@
+//! What the tests share: private servers, a proxy that does harm, and the record of who was inside when.
+#![allow(dead_code, unreachable_pub, reason = "every test target uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+pub mod proxy;
+pub mod record;
+pub mod server;
+
+use std::time::{Duration, Instant};
+
+use lockhound::{Locker, LockerBuilder};
+pub use proxy::Proxy;
+pub use record::Record;
+pub use server::Server;
+
+/// A name that no other test has.
+pub fn key() -> String {
+    format!("test:{}", lockhound::Uuid::new_v4())
+}
+
+pub fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A locker with the default options.
+pub async fn locker(server: &Server) -> Locker {
+    Locker::connect(server.url()).await.unwrap()
+}
+
+/// A builder with a lease that is short enough to be waited for.
+pub fn builder(url: &str, lease: Duration) -> LockerBuilder {
+    Locker::builder().node(url).lease(lease)
+}
+
+pub async fn locker_with(server: &Server, lease: Duration) -> Locker {
+    builder(&server.url(), lease).connect().await.unwrap()
+}
+
+/// Waits until something is so, and fails if that takes longer than it may.
+pub async fn eventually(within: Duration, what: &str, mut so: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < within, "{what}: not within {within:?}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    start.elapsed()
+}

@@ -1,0 +1,146 @@
+//! A TCP proxy in front of a server that passes, refuses, black-holes, delays, or swallows a reply and cuts.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mode {
+    Pass,
+    /// Connections are accepted and closed.
+    Refuse,
+    /// Nothing is passed on, in either direction; connections stay open.
+    BlackHole,
+    /// A request that contains these bytes is passed on; its reply is swallowed and the connection is cut.
+    SwallowReplyTo(Vec<u8>),
+    /// Replies come this much later.
+    Delay(Duration),
+}
+
+pub struct Proxy {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    mode: Mutex<Mode>,
+    swallowed: AtomicUsize,
+    open: Mutex<Vec<TcpStream>>,
+    ended: AtomicBool,
+}
+
+impl Proxy {
+    /// Listens on a free port in front of a server's.
+    pub fn start(to: u16) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let shared = Arc::new(Shared {
+            mode: Mutex::new(Mode::Pass),
+            swallowed: AtomicUsize::new(0),
+            open: Mutex::default(),
+            ended: AtomicBool::new(false),
+        });
+        let accepting = Arc::clone(&shared);
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                if accepting.ended.load(Ordering::Relaxed) {
+                    return;
+                }
+                if let Ok(client) = client {
+                    accepting.serve(client, to);
+                }
+            }
+        });
+        Self { port, shared }
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn set(&self, mode: Mode) {
+        *self.shared.mode.lock().unwrap() = mode;
+    }
+
+    /// How many replies were swallowed.
+    pub fn swallowed(&self) -> usize {
+        self.shared.swallowed.load(Ordering::Relaxed)
+    }
+
+    /// Cuts every connection.
+    pub fn cut(&self) {
+        for stream in self.shared.open.lock().unwrap().drain(..) {
+            drop(stream.shutdown(Shutdown::Both));
+        }
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Relaxed);
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+        self.cut();
+    }
+}
+
+impl Shared {
+    fn mode(&self) -> Mode {
+        self.mode.lock().unwrap().clone()
+    }
+
+    fn serve(self: &Arc<Self>, client: TcpStream, to: u16) {
+        if self.mode() == Mode::Refuse {
+            return;
+        }
+        let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { return };
+        client.set_nodelay(true).unwrap();
+        server.set_nodelay(true).unwrap();
+        let mut open = self.open.lock().unwrap();
+        open.extend([client.try_clone().unwrap(), server.try_clone().unwrap()]);
+        drop(open);
+        // Set by the direction of requests once a request whose reply is to be swallowed was passed on.
+        let swallow = Arc::new(AtomicBool::new(false));
+        let (requests, replies) = (Arc::clone(self), Arc::clone(self));
+        let (from, into, marked) = (client.try_clone().unwrap(), server.try_clone().unwrap(), Arc::clone(&swallow));
+        thread::spawn(move || requests.pump(from, into, |shared, bytes| shared.request(bytes, &marked)));
+        thread::spawn(move || replies.pump(server, client, |shared, _| shared.reply(&swallow)));
+    }
+
+    /// Passes bytes on until an end of them, or until it is told to cut.
+    fn pump(&self, mut from: TcpStream, mut into: TcpStream, pass: impl Fn(&Self, &[u8]) -> bool) {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(n @ 1..) = from.read(&mut buffer) {
+            while self.mode() == Mode::BlackHole && !self.ended.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(2));
+            }
+            if !pass(self, &buffer[..n]) || into.write_all(&buffer[..n]).is_err() {
+                break;
+            }
+        }
+        drop(from.shutdown(Shutdown::Both));
+        drop(into.shutdown(Shutdown::Both));
+    }
+
+    fn request(&self, bytes: &[u8], swallow: &AtomicBool) -> bool {
+        if let Mode::SwallowReplyTo(needle) = self.mode()
+            && bytes.windows(needle.len()).any(|window| window == needle)
+        {
+            swallow.store(true, Ordering::SeqCst);
+        }
+        true
+    }
+
+    fn reply(&self, swallow: &AtomicBool) -> bool {
+        if let Mode::Delay(delay) = self.mode() {
+            thread::sleep(delay);
+        }
+        if swallow.load(Ordering::SeqCst) {
+            self.swallowed.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+}

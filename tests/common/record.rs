@@ -1,0 +1,74 @@
+//! The record of who was inside when, and the check that nobody was inside beside another.
+//!
+//! Times are of CLOCK_MONOTONIC, which all processes of a machine share. An interval begins after the lock was granted
+//! and ends before its release is asked for, or when its holder was told of the loss: so two of them that overlap were
+//! inside at once.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use rustix::time::{ClockId, clock_gettime};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Visit {
+    pub key: String,
+    pub who: String,
+    pub fence: u64,
+    pub entered: u64,
+    pub left: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct Record {
+    pub visits: Vec<Visit>,
+}
+
+/// Nanoseconds on the clock that all processes share.
+pub fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
+}
+
+impl Record {
+    /// # Errors
+    /// The first two visits of one key that overlap, or whose fences do not grow.
+    pub fn check(&self) -> Result<(), String> {
+        let mut visits: Vec<&Visit> = self.visits.iter().collect();
+        visits.sort_by(|a, b| (&a.key, a.entered).cmp(&(&b.key, b.entered)));
+        for pair in visits.windows(2) {
+            let (first, second) = (pair[0], pair[1]);
+            if first.key != second.key {
+                continue;
+            }
+            if second.entered < first.left {
+                return Err(format!("inside at once: {first:?} and {second:?}"));
+            }
+            if second.fence <= first.fence {
+                return Err(format!("the fence did not grow: {first:?} and {second:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn write(&self, path: &Path) {
+        let mut text = String::new();
+        for v in &self.visits {
+            writeln!(text, "{} {} {} {} {}", v.key, v.who, v.fence, v.entered, v.left).unwrap();
+        }
+        std::fs::write(path, text).unwrap();
+    }
+
+    pub fn read(&mut self, path: &Path) {
+        for line in std::fs::read_to_string(path).unwrap().lines() {
+            let mut words = line.split(' ');
+            let mut word = || words.next().unwrap().to_owned();
+            self.visits.push(Visit {
+                key: word(),
+                who: word(),
+                fence: word().parse().unwrap(),
+                entered: word().parse().unwrap(),
+                left: word().parse().unwrap(),
+            });
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! A private redis-server on a free port, gone at the end of the test.
+
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+pub struct Server {
+    port: u16,
+    args: Vec<String>,
+    child: Mutex<Child>,
+}
+
+impl Server {
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// Starts with further arguments of redis-server.
+    pub fn start_with(args: &[&str]) -> Self {
+        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        // Another test may take the port between the look and the start.
+        for _ in 0..10 {
+            let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+            let mut child = spawn(port, &args);
+            if answers(port, &mut child) {
+                return Self { port, args, child: Mutex::new(child) };
+            }
+            drop(child.kill());
+            drop(child.wait());
+        }
+        panic!("redis-server did not start ten times");
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Runs a command on a connection of its own and returns the reply.
+    pub fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        self.try_command(words).unwrap_or_else(|e| panic!("{words:?}: {e}"))
+    }
+
+    pub fn try_command<T: redis::FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
+        self.connection().and_then(|mut connection| {
+            let mut command = redis::cmd(words[0]);
+            words[1..].iter().for_each(|&word| _ = command.arg(word));
+            command.query(&mut connection)
+        })
+    }
+
+    pub fn connection(&self) -> redis::RedisResult<redis::Connection> {
+        redis::Client::open(self.url())?.get_connection_with_timeout(Duration::from_secs(5))
+    }
+
+    pub fn exists(&self, key: &str) -> bool {
+        self.command(&["EXISTS", key])
+    }
+
+    pub fn pttl(&self, key: &str) -> i64 {
+        self.command(&["PTTL", key])
+    }
+
+    /// The fields of a lock and their counts.
+    pub fn fields(&self, key: &str) -> Vec<(String, u64)> {
+        self.command(&["HGETALL", key])
+    }
+
+    /// How often a command was called since the start, or since CONFIG RESETSTAT.
+    pub fn calls(&self, command: &str) -> u64 {
+        let stats: String = self.command(&["INFO", "commandstats"]);
+        let prefix = format!("cmdstat_{command}:calls=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+    }
+
+    /// Stops the process as it is (SIGSTOP): connections stay open, and nothing is answered.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn go_on(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Ends the process at once.
+    pub fn kill(&self) {
+        let mut child = self.child.lock().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Starts anew on the same port, empty.
+    pub fn restart(&self) {
+        let mut child = self.child.lock().unwrap();
+        *child = spawn(self.port, &self.args);
+        assert!(answers(self.port, &mut child), "redis-server did not start again");
+    }
+
+    /// Cuts every connection but that of this command.
+    pub fn cut_connections(&self) -> u64 {
+        self.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
+    }
+
+    fn signal(&self, signal: Signal) {
+        let id = self.child.lock().unwrap().id();
+        kill_process(Pid::from_raw(i32::try_from(id).unwrap()).unwrap(), signal).unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let mut child = self.child.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        drop(child.kill());
+        drop(child.wait());
+    }
+}
+
+fn spawn(port: u16, args: &[String]) -> Child {
+    Command::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .args(["--dir", &std::env::temp_dir().display().to_string(), "--enable-debug-command", "yes"])
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("redis-server is needed: ./dev test installs it, or `apt-get install redis-server`")
+}
+
+/// Whether it comes up before it ends.
+fn answers(port: u16, child: &mut Child) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(10) {
+        if child.try_wait().unwrap().is_some() {
+            return false;
+        }
+        if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    false
+}
