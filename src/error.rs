@@ -28,7 +28,6 @@ pub enum Error {
     Config(ConfigError),
     /// A server answered with an error. Nothing was written; the reply is the [`source`](std::error::Error::source).
     #[error("{} {kind}", source.node)]
-    #[non_exhaustive]
     Server {
         /// What kind of refusal it was.
         kind: ServerErrorKind,

@@ -1,4 +1,5 @@
 //! Who may enter again, and what stands on the server while it does.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
 
@@ -28,4 +29,183 @@ async fn nested_locks_count_up_and_down() {
     }
     outer.unlock().await.unwrap();
     assert!(!server.exists(&key));
+}
+
+/// Whether somebody who has not got it waits.
+async fn waits<T>(future: &mut (impl Future<Output = T> + Unpin)) -> bool {
+    tokio::time::timeout(ms(150), future).await.is_err()
+}
+
+#[tokio::test]
+async fn a_spawned_task_is_somebody_else_and_waits() {
+    let server = Server::start();
+    let lock = locker(&server).await.get(key());
+    let guard = lock.lock().await.unwrap();
+    let child = lock.clone();
+    let mut waiting = tokio::spawn(async move { child.lock().await.map(|guard| guard.fence()) });
+    assert!(waits(&mut waiting).await);
+    assert!(lock.clone().owned_by(Owner::new()).try_lock().await.unwrap().is_none());
+    let fence = guard.fence();
+    guard.unlock().await.unwrap();
+    assert!(waiting.await.unwrap().unwrap() > fence);
+}
+
+#[tokio::test]
+async fn a_child_in_its_parents_scope_enters_again() {
+    let server = Server::start();
+    let lock = locker(&server).await.get(key());
+    let guard = lock.lock().await.unwrap();
+    let child = lock.clone();
+    let scoped = Owner::current().unwrap().scope(async move { child.lock().await.unwrap().hold_count() });
+    assert_eq!(tokio::spawn(scoped).await.unwrap(), 2);
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn branches_of_one_task_enter_unless_each_has_its_owner() {
+    let server = Server::start();
+    let lock = locker(&server).await.get(key());
+    let (one, two) = tokio::join!(lock.lock(), lock.lock());
+    let (one, two) = (one.unwrap(), two.unwrap());
+    assert_eq!((one.hold_count(), one.fence()), (2, two.fence()), "two first acquires of one owner share a hold");
+    assert_eq!(server.fields(lock.key().as_str()).len(), 1);
+    drop((one, two));
+    let (left, right) = (lock.clone().owned_by(Owner::new()), lock.owned_by(Owner::new()));
+    let left_guard = left.lock().await.unwrap();
+    let mut waiting = Box::pin(right.lock());
+    assert!(waits(&mut waiting).await);
+    left_guard.unlock().await.unwrap();
+    waiting.await.unwrap().unlock().await.unwrap();
+}
+
+/// Two first acquires of one owner at once, many times: by the line, past it, and both.
+#[tokio::test]
+async fn first_acquires_of_one_owner_at_once_never_block_each_other() {
+    let server = Server::start();
+    let lock = locker(&server).await.get(key());
+    for _ in 0..200 {
+        let (a, b, c) = tokio::join!(lock.lock(), lock.try_lock(), lock.lock());
+        let guards = [a.unwrap(), c.unwrap()];
+        let tried = b.unwrap();
+        let count = guards[0].hold_count();
+        assert_eq!(count, if tried.is_some() { 3 } else { 2 });
+        drop(tried);
+        for guard in guards {
+            guard.unlock().await.unwrap();
+        }
+        assert!(!server.exists(lock.key().as_str()));
+    }
+}
+
+#[tokio::test]
+async fn guards_go_in_any_order_and_from_any_task() {
+    let server = Server::start();
+    let lock = locker(&server).await.get(key());
+    let first = lock.lock().await.unwrap();
+    let second = lock.lock().await.unwrap();
+    let third = lock.lock().await.unwrap();
+    drop(first);
+    tokio::spawn(async move { second.unlock().await }).await.unwrap().unwrap();
+    assert_eq!(third.hold_count(), 1);
+    assert!(server.exists(lock.key().as_str()));
+    std::thread::spawn(move || drop(third)).join().unwrap();
+    common::eventually(ms(1_000), "the last guard releases", || !server.exists(lock.key().as_str())).await;
+}
+
+#[tokio::test]
+async fn what_is_detached_is_not_entered_again() {
+    let server = Server::start();
+    let lock = locker(&server).await.get(key());
+    let guard = lock.lock().await.unwrap();
+    let (field, owner) = (server.fields(lock.key().as_str()), guard.owner());
+    let guard = guard.detach();
+    assert_ne!(guard.owner(), owner);
+    assert_eq!(server.fields(lock.key().as_str()), field, "nothing is sent");
+    assert!(lock.try_lock().await.unwrap().is_none());
+    let mut waiting = Box::pin(lock.lock());
+    assert!(waits(&mut waiting).await);
+    tokio::spawn(guard.unlock()).await.unwrap().unwrap();
+    waiting.await.unwrap().unlock().await.unwrap();
+}
+
+#[test]
+fn threads_without_async_code_lock_as_themselves() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let lock = runtime.block_on(locker(&server)).get(key());
+    drop(runtime);
+    let outer = lock.blocking_lock().unwrap();
+    let inner = lock.blocking_try_lock().unwrap().expect("the same thread");
+    assert_eq!(outer.hold_count(), 2);
+    let other = lock.clone();
+    let waited = std::thread::spawn(move || {
+        assert!(other.blocking_try_lock().unwrap().is_none());
+        assert!(other.blocking_try_lock_for(ms(50)).unwrap().is_none());
+        other.blocking_lock().unwrap().blocking_unlock()
+    });
+    std::thread::sleep(ms(200));
+    assert!(!waited.is_finished());
+    inner.blocking_unlock().unwrap();
+    outer.blocking_unlock().unwrap();
+    waited.join().unwrap().unwrap();
+}
+
+#[test]
+fn another_executor_works_with_an_owner_and_is_told_so_without() {
+    let server = Server::start();
+    futures_executor::block_on(async {
+        let lock = locker(&server).await.get(key());
+        let error = lock.lock().await.expect_err("no task");
+        assert!(matches!(&error, Error::Config(e) if e.option() == "owner"), "{error}");
+        let lock = lock.owned_by(Owner::new());
+        let guard = lock.lock().await.unwrap();
+        let nested = lock.lock().await.unwrap();
+        assert_eq!(guard.hold_count(), 2);
+        nested.unlock().await.unwrap();
+        guard.unlock().await.unwrap();
+        assert!(lock.try_lock_for(ms(500)).await.unwrap().is_some());
+    });
+}
+
+#[tokio::test]
+async fn the_root_of_a_runtime_is_an_owner() {
+    let server = Server::start();
+    let lock = locker(&server).await.get(key());
+    let guard = lock.lock().await.unwrap();
+    assert!(guard.owner().to_string().starts_with('h'));
+    assert_eq!(lock.lock().await.unwrap().hold_count(), 2);
+}
+
+#[tokio::test]
+async fn terms_belong_to_the_outermost_acquisition() {
+    let server = Server::start();
+    let locks = common::locker_with(&server, ms(3_000)).await;
+    let lock = locks.get(key());
+    let outer = lock.lock().await.unwrap();
+    let nested = lock.clone().fixed_lease(ms(200)).lock().await.unwrap();
+    assert!(server.pttl(lock.key().as_str()) > 2_000, "a re-entry does not shorten the lease");
+    tokio::time::sleep(ms(3_500)).await;
+    outer.check().unwrap();
+    nested.check().unwrap();
+    drop((outer, nested));
+    let fixed = lock.clone().fixed_lease(ms(600)).owned_by(Owner::new());
+    let outer = fixed.lock().await.unwrap();
+    let longer = Owner::scope(outer.owner(), async { lock.clone().lock().await.unwrap() }).await;
+    assert_eq!(longer.hold_count(), 2);
+    assert!(longer.remaining() < ms(600), "a re-entry does not lengthen the lease");
+}
+
+#[tokio::test]
+async fn names_and_terms_that_cannot_be_used_are_reported_by_lock() {
+    let server = Server::start();
+    let locks = locker(&server).await;
+    let option = |error: Error| match error {
+        Error::Config(error) => error.option().to_owned(),
+        other => panic!("{other}"),
+    };
+    assert_eq!(option(locks.get("").lock().await.unwrap_err()), "key");
+    assert_eq!(option(locks.get("").is_locked().await.unwrap_err()), "key");
+    assert_eq!(option(locks.get("").force_unlock().await.unwrap_err()), "key");
+    assert_eq!(option(locks.get("k").fixed_lease(ms(99)).lock().await.unwrap_err()), "fixed_lease");
+    assert_eq!(option(locks.get("k").max_hold(ms(99)).try_lock().await.unwrap_err()), "max_hold");
 }

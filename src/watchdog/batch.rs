@@ -16,7 +16,7 @@ const KEYS: usize = 100;
 
 /// One hold that is to be renewed by the end of its tick.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(super) struct Due {
     pub(super) generation: u64,
     pub(super) renewal: Renewal,
     pub(super) until: Instant,
@@ -37,7 +37,7 @@ pub(super) enum Answer {
 }
 
 /// Sends the orders of one moment to every node.
-pub(super) fn send(quorum: &Arc<Quorum>, orders: Vec<Order>, answers: &UnboundedSender<Answers>) {
+pub(super) fn send(quorum: &Arc<Quorum>, orders: Vec<Due>, answers: &UnboundedSender<Answers>) {
     let Some(until) = orders.iter().map(|order| order.until).min() else { return };
     let mut orders: Vec<(u64, Renewal)> = orders.into_iter().map(|order| (order.generation, order.renewal)).collect();
     while !orders.is_empty() {

@@ -175,17 +175,13 @@ pub(crate) async fn run(
             Some(batch) = answered.recv() => wheel.answered(batch, &judge),
             () = drain => {
                 if watchdog.due().is_some_and(|due| due <= Instant::now()) {
-                    for order in watchdog.take_orders() {
-                        match order {
-                            Order::Watch(hold) => wheel.insert(&hold),
-                            Order::Renew(generation) => wheel.renew_soon(generation, Duration::ZERO),
-                            Order::Forget(generation) => wheel.forget(generation),
-                        }
-                    }
+                    wheel.carry_out(watchdog.take_orders());
                 }
             }
             Some(event) = reconnects.recv() => {
                 if event == LinkEvent::Up {
+                    // What was taken a moment ago may be gone as well as what is in the wheel.
+                    wheel.carry_out(watchdog.take_orders());
                     wheel.renew_all();
                 }
             }

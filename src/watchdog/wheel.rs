@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use tokio_util::time::{DelayQueue, delay_queue};
 
-use super::batch::{Answer, Answers, Order as Renewing};
-use super::{Judge, Verdict};
+use super::batch::{Answer, Answers, Due};
+use super::{Judge, Order, Verdict};
 use crate::clock::Instant;
 use crate::error::Loss;
 use crate::hold::{Hold, HoldState};
@@ -61,8 +61,18 @@ impl Wheel {
         self.entries.is_empty()
     }
 
+    pub(super) fn carry_out(&mut self, orders: Vec<Order>) {
+        for order in orders {
+            match order {
+                Order::Watch(hold) => self.insert(&hold),
+                Order::Renew(generation) => self.renew_soon(generation, Duration::ZERO),
+                Order::Forget(generation) => self.forget(generation),
+            }
+        }
+    }
+
     /// Takes a hold in, unless it has been released meanwhile.
-    pub(super) fn insert(&mut self, hold: &Weak<Hold>) {
+    fn insert(&mut self, hold: &Weak<Hold>) {
         let Some(held) = hold.upgrade().filter(|hold| hold.is_held()) else { return };
         let now = Instant::now();
         let base = held.since;
@@ -74,7 +84,7 @@ impl Wheel {
 
     /// Waits until entries are due, and says which of them are to be renewed. Cancel-safe: what has left the queue has
     /// been dealt with.
-    pub(super) async fn expired(&mut self, renewals: &mut Vec<Renewing>, judge: &Judge) {
+    pub(super) async fn expired(&mut self, renewals: &mut Vec<Due>, judge: &Judge) {
         if self.queue.is_empty() {
             // Orders come through the inbox, which wakes the task.
             return std::future::pending().await;
@@ -91,7 +101,7 @@ impl Wheel {
     }
 
     /// Looks at every entry: time has passed that no timer knows of.
-    pub(super) fn sweep(&mut self, renewals: &mut Vec<Renewing>, judge: &Judge) {
+    pub(super) fn sweep(&mut self, renewals: &mut Vec<Due>, judge: &Judge) {
         let generations: Vec<u64> = self.entries.keys().copied().collect();
         for generation in generations {
             if let Some(entry) = self.entries.get(&generation) {
@@ -102,7 +112,7 @@ impl Wheel {
     }
 
     /// Deals with an entry that has left the queue.
-    fn due(&mut self, generation: u64, renewals: &mut Vec<Renewing>, judge: &Judge) {
+    fn due(&mut self, generation: u64, renewals: &mut Vec<Due>, judge: &Judge) {
         let Some(mut entry) = self.entries.remove(&generation) else { return };
         let Some(hold) = entry.hold.upgrade() else { return };
         let now = Instant::now();
@@ -133,7 +143,7 @@ impl Wheel {
         if entry.tick_until.is_none() && hold.terms.renewed && hold.is_claimed() && now >= entry.renew_at {
             let until = now + self.command_timeout;
             entry.tick_until = Some(until);
-            renewals.push(Renewing {
+            renewals.push(Due {
                 generation,
                 renewal: Renewal { key: hold.key.clone(), lease: hold.terms.lease, field: hold.field.clone() },
                 until,
@@ -188,7 +198,7 @@ impl Wheel {
     }
 
     /// Renews a hold within this time, unless that was done out of turn a moment ago.
-    pub(super) fn renew_soon(&mut self, generation: u64, within: Duration) {
+    fn renew_soon(&mut self, generation: u64, within: Duration) {
         let Some(entry) = self.entries.get_mut(&generation) else { return };
         let Some(hold) = entry.hold.upgrade().filter(|hold| hold.terms.renewed) else { return };
         let now = Instant::now();
@@ -214,7 +224,7 @@ impl Wheel {
         }
     }
 
-    pub(super) fn forget(&mut self, generation: u64) {
+    fn forget(&mut self, generation: u64) {
         if let Some(entry) = self.entries.remove(&generation) {
             self.queue.try_remove(&entry.place);
         }

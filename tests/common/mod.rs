@@ -2,6 +2,7 @@
 #![allow(dead_code, unreachable_pub, reason = "every test target uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub mod log;
 pub mod proxy;
 pub mod record;
 pub mod server;
@@ -9,8 +10,6 @@ pub mod server;
 use std::time::{Duration, Instant};
 
 use lockhound::{Locker, LockerBuilder};
-pub use proxy::Proxy;
-pub use record::Record;
 pub use server::Server;
 
 /// A name that no other test has.

@@ -18,6 +18,8 @@ pub enum Mode {
     SwallowReplyTo(Vec<u8>),
     /// Replies come this much later.
     Delay(Duration),
+    /// Requests that contain these bytes wait until the mode changes.
+    Hold(Vec<u8>),
 }
 
 pub struct Proxy {
@@ -28,6 +30,10 @@ pub struct Proxy {
 struct Shared {
     mode: Mutex<Mode>,
     swallowed: AtomicUsize,
+    held: AtomicUsize,
+    /// Connections are numbered by this; those of a number below `frozen` are silent.
+    epoch: AtomicUsize,
+    frozen: AtomicUsize,
     open: Mutex<Vec<TcpStream>>,
     ended: AtomicBool,
 }
@@ -40,6 +46,9 @@ impl Proxy {
         let shared = Arc::new(Shared {
             mode: Mutex::new(Mode::Pass),
             swallowed: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
+            epoch: AtomicUsize::new(0),
+            frozen: AtomicUsize::new(0),
             open: Mutex::default(),
             ended: AtomicBool::new(false),
         });
@@ -70,11 +79,32 @@ impl Proxy {
         self.shared.swallowed.load(Ordering::Relaxed)
     }
 
+    /// How many requests were held back.
+    pub fn held(&self) -> usize {
+        self.shared.held.load(Ordering::Relaxed)
+    }
+
+    /// Nothing passes any more on the connections that are open; new ones are not concerned. Lasts as long as what is
+    /// returned.
+    pub fn freeze(&self) -> Frozen {
+        let epoch = self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        self.shared.frozen.store(epoch + 1, Ordering::SeqCst);
+        Frozen(Arc::clone(&self.shared))
+    }
+
     /// Cuts every connection.
     pub fn cut(&self) {
         for stream in self.shared.open.lock().unwrap().drain(..) {
             drop(stream.shutdown(Shutdown::Both));
         }
+    }
+}
+
+pub struct Frozen(Arc<Shared>);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.0.frozen.store(0, Ordering::SeqCst);
     }
 }
 
@@ -104,16 +134,18 @@ impl Shared {
         // Set by the direction of requests once a request whose reply is to be swallowed was passed on.
         let swallow = Arc::new(AtomicBool::new(false));
         let (requests, replies) = (Arc::clone(self), Arc::clone(self));
+        let epoch = self.epoch.load(Ordering::SeqCst);
         let (from, into, marked) = (client.try_clone().unwrap(), server.try_clone().unwrap(), Arc::clone(&swallow));
-        thread::spawn(move || requests.pump(from, into, |shared, bytes| shared.request(bytes, &marked)));
-        thread::spawn(move || replies.pump(server, client, |shared, _| shared.reply(&swallow)));
+        thread::spawn(move || requests.pump(epoch, from, into, |shared, bytes| shared.request(bytes, &marked)));
+        thread::spawn(move || replies.pump(epoch, server, client, |shared, _| shared.reply(&swallow)));
     }
 
     /// Passes bytes on until an end of them, or until it is told to cut.
-    fn pump(&self, mut from: TcpStream, mut into: TcpStream, pass: impl Fn(&Self, &[u8]) -> bool) {
+    fn pump(&self, epoch: usize, mut from: TcpStream, mut into: TcpStream, pass: impl Fn(&Self, &[u8]) -> bool) {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(n @ 1..) = from.read(&mut buffer) {
-            while self.mode() == Mode::BlackHole && !self.ended.load(Ordering::Relaxed) {
+            let silent = || self.mode() == Mode::BlackHole || epoch < self.frozen.load(Ordering::SeqCst);
+            while silent() && !self.ended.load(Ordering::Relaxed) {
                 thread::sleep(Duration::from_millis(2));
             }
             if !pass(self, &buffer[..n]) || into.write_all(&buffer[..n]).is_err() {
@@ -125,10 +157,16 @@ impl Shared {
     }
 
     fn request(&self, bytes: &[u8], swallow: &AtomicBool) -> bool {
-        if let Mode::SwallowReplyTo(needle) = self.mode()
-            && bytes.windows(needle.len()).any(|window| window == needle)
-        {
-            swallow.store(true, Ordering::SeqCst);
+        let has = |needle: &[u8]| bytes.windows(needle.len()).any(|window| window == needle);
+        match self.mode() {
+            Mode::SwallowReplyTo(needle) if has(&needle) => swallow.store(true, Ordering::SeqCst),
+            Mode::Hold(needle) if has(&needle) => {
+                self.held.fetch_add(1, Ordering::Relaxed);
+                while matches!(self.mode(), Mode::Hold(_)) && !self.ended.load(Ordering::Relaxed) {
+                    thread::sleep(Duration::from_millis(2));
+                }
+            }
+            _ => {}
         }
         true
     }

@@ -148,3 +148,39 @@ fn answers(port: u16, child: &mut Child) -> bool {
     }
     false
 }
+
+/// Every command that the server ran since it was started: MONITOR.
+pub struct Monitor {
+    lines: std::sync::Arc<Mutex<Vec<String>>>,
+    stream: TcpStream,
+}
+
+impl Monitor {
+    pub fn start(server: &Server) -> Self {
+        use std::io::{BufRead, BufReader, Write};
+        let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+        let lines = std::sync::Arc::<Mutex<Vec<String>>>::default();
+        stream.write_all(b"MONITOR\r\n").unwrap();
+        let mut reader = BufReader::new(stream.try_clone().unwrap()).lines();
+        assert_eq!(reader.next().unwrap().unwrap(), "+OK");
+        let into = std::sync::Arc::clone(&lines);
+        std::thread::spawn(move || {
+            while let Some(Ok(line)) = reader.next() {
+                into.lock().unwrap().push(line);
+            }
+        });
+        Self { lines, stream }
+    }
+
+    /// What clients sent, without what scripts called, of all lines that contain this.
+    pub fn sent(&self, needle: &str) -> Vec<String> {
+        let lines = self.lines.lock().unwrap();
+        lines.iter().filter(|line| line.contains(needle) && !line.contains(" lua] ")).cloned().collect()
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        drop(self.stream.shutdown(std::net::Shutdown::Both));
+    }
+}

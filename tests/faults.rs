@@ -1,0 +1,249 @@
+//! Lost replies, late commands, cut connections: nothing is executed twice, nothing stays behind.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use common::proxy::{Mode, Proxy};
+use common::server::Monitor;
+use common::{Server, builder, eventually, key, locker, locker_with, ms};
+use lockhound::{Error, Owner};
+
+/// The fields that acquires were sent with, and how often each.
+fn acquires(monitor: &Monitor, key: &str) -> HashMap<String, usize> {
+    let mut fields = HashMap::new();
+    for line in monitor.sent("lockhound_fence") {
+        // .. "EVALSHA" sha "2" key fence-key lease field floor
+        let words: Vec<&str> = line.split('"').filter(|word| !word.trim().is_empty()).collect();
+        if words.contains(&key) {
+            *fields.entry(words[words.len() - 2].to_owned()).or_default() += 1;
+        }
+    }
+    fields
+}
+
+#[tokio::test]
+async fn a_swallowed_reply_and_a_cut_do_not_execute_twice() {
+    let (server, key) = (Server::start(), key());
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
+    // The scripts are known to the server: an EVAL after a NOSCRIPT would blur what is counted.
+    locks.get(common::key()).lock().await.unwrap().unlock().await.unwrap();
+    let monitor = Monitor::start(&server);
+    proxy.set(Mode::SwallowReplyTo(b"lockhound_fence".to_vec()));
+    let lock = locks.get(&key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    eventually(ms(3_000), "three replies were swallowed", || proxy.swallowed() >= 3).await;
+    proxy.set(Mode::Pass);
+    let guard = waiting.await.unwrap().unwrap();
+    let fields = acquires(&monitor, &key);
+    assert!(fields.len() >= 4, "{fields:?}");
+    assert!(fields.values().all(|&times| times == 1), "each attempt was sent once: {fields:?}");
+    assert_eq!(server.fields(&key).len(), 1);
+    let nested = locks.get(&key).owned_by(guard.owner()).lock().await.unwrap();
+    assert_eq!(server.fields(&key)[0].1, 2, "the count is the guards', not the attempts'");
+    nested.unlock().await.unwrap();
+    guard.unlock().await.unwrap();
+    assert!(!server.exists(&key));
+}
+
+#[tokio::test]
+async fn a_swallowed_count_is_written_once_and_enters() {
+    let (server, key) = (Server::start(), key());
+    let proxy = Proxy::start(server.port());
+    let lock = builder(&proxy.url(), ms(3_000)).connect().await.unwrap().get(&key);
+    let guard = lock.lock().await.unwrap();
+    // The script is known to the server from here on.
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    let field = server.fields(&key)[0].0.clone();
+    proxy.set(Mode::SwallowReplyTo(format!("{field}\r\n$1\r\n2").into_bytes()));
+    let nested = lock.lock().await.unwrap();
+    assert_eq!(proxy.swallowed(), 1);
+    assert_eq!((nested.hold_count(), server.fields(&key)[0].1), (2, 2));
+    proxy.set(Mode::Pass);
+    nested.unlock().await.unwrap();
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_swallowed_release_is_released_and_ok() {
+    let (server, key) = (Server::start(), key());
+    let proxy = Proxy::start(server.port());
+    let lock = builder(&proxy.url(), ms(3_000)).connect().await.unwrap().get(&key);
+    let guard = lock.lock().await.unwrap();
+    proxy.set(Mode::SwallowReplyTo(b"redisson_lock__channel".to_vec()));
+    let unlocking = tokio::spawn(guard.unlock());
+    eventually(ms(2_000), "the reply was swallowed", || proxy.swallowed() == 1).await;
+    proxy.set(Mode::Pass);
+    unlocking.await.unwrap().expect("gone on a repeat is what a release wants");
+    assert!(!server.exists(&key));
+}
+
+#[tokio::test]
+async fn an_unlock_without_an_answer_is_unavailable_and_goes_on() {
+    let (server, key) = (Server::start(), key());
+    let lock = locker_with(&server, ms(10_000)).await.get(&key);
+    let guard = lock.lock().await.unwrap();
+    server.stop();
+    let start = Instant::now();
+    let error = guard.unlock().await.expect_err("stopped");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    // A command timeout, which is a tenth of the lease.
+    assert!(start.elapsed() < ms(1_500), "{:?}", start.elapsed());
+    server.go_on();
+    eventually(ms(2_000), "released in the background", || !server.exists(&key)).await;
+}
+
+#[tokio::test]
+async fn dropping_unlock_drops_no_release() {
+    let (server, key) = (Server::start(), key());
+    let lock = locker(&server).await.get(&key);
+    let guard = lock.lock().await.unwrap();
+    let mut unlocking = Box::pin(guard.unlock());
+    assert!(futures_util::poll!(&mut unlocking).is_pending());
+    drop(unlocking);
+    eventually(ms(500), "released", || !server.exists(&key)).await;
+    let guard = lock.lock().await.unwrap();
+    drop(guard.unlock());
+    eventually(ms(500), "released by the guard's drop", || !server.exists(&key)).await;
+}
+
+#[tokio::test]
+async fn a_lock_dropped_while_the_server_is_stopped_leaves_nothing_once_it_is_back() {
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(5_000)).connect().await.unwrap();
+    for stopped_for in [50, 700, 1_600] {
+        let keys: Vec<String> = (0..20).map(|_| key()).collect();
+        server.stop();
+        let mut futures: Vec<_> = Vec::new();
+        for key in &keys {
+            let lock = locks.get(key);
+            futures.push(Box::pin(async move { lock.lock().await }));
+        }
+        for future in &mut futures {
+            assert!(futures_util::poll!(future).is_pending());
+        }
+        tokio::time::sleep(ms(stopped_for)).await;
+        drop(futures);
+        server.go_on();
+        // Two command timeouts, of 500 ms each, after it answers.
+        tokio::time::sleep(ms(1_000)).await;
+        let left: Vec<_> = keys.iter().filter(|key| server.exists(key)).collect();
+        assert!(left.is_empty(), "stopped for {stopped_for} ms: {left:?}");
+        tokio::time::sleep(ms(600)).await;
+        assert!(keys.iter().all(|key| !server.exists(key)), "nothing comes late");
+    }
+}
+
+#[tokio::test]
+async fn scripts_are_given_again_after_a_flush() {
+    let (server, key) = (Server::start(), key());
+    let lock = locker(&server).await.get(&key);
+    for _ in 0..3 {
+        server.command::<()>(&["SCRIPT", "FLUSH"]);
+        let guard = lock.lock().await.unwrap();
+        server.command::<()>(&["SCRIPT", "FLUSH"]);
+        let nested = lock.lock().await.unwrap();
+        assert_eq!(server.fields(&key)[0].1, 2);
+        server.command::<()>(&["SCRIPT", "FLUSH"]);
+        nested.unlock().await.unwrap();
+        server.command::<()>(&["SCRIPT", "FLUSH"]);
+        guard.unlock().await.unwrap();
+        assert!(!server.exists(&key));
+    }
+}
+
+/// 3,000 futures of `lock()`, dropped at random instants: nothing is left, and nothing is renewed that nobody holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn three_thousand_locks_dropped_at_random_leave_nothing() {
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(3_000)).connect().await.unwrap();
+    let keys: Vec<String> = (0..10).map(|_| key()).collect();
+    let mut tasks = Vec::new();
+    for task in 0..30 {
+        let (locks, keys) = (locks.clone(), keys.clone());
+        tasks.push(tokio::spawn(async move {
+            let mut entered = 0;
+            for i in 0..100 {
+                let lock = locks.get(&keys[(task + i) % keys.len()]);
+                let patience = Duration::from_micros(fastrand::u64(0..2_000));
+                if let Ok(guard) = tokio::time::timeout(patience, lock.lock()).await {
+                    entered += 1;
+                    drop(guard.unwrap());
+                }
+            }
+            entered
+        }));
+    }
+    let mut entered = 0;
+    for task in tasks {
+        entered += task.await.unwrap();
+    }
+    assert!((100..2_990).contains(&entered), "some enter and some do not: {entered} of 3,000");
+    // Two command timeouts of 300 ms.
+    tokio::time::sleep(ms(600)).await;
+    let left: Vec<_> = keys.iter().filter(|key| server.exists(key)).collect();
+    assert!(left.is_empty(), "{left:?}");
+    server.command::<()>(&["CONFIG", "RESETSTAT"]);
+    tokio::time::sleep(ms(1_500)).await;
+    assert_eq!(server.calls("evalsha"), 0, "nothing is renewed and nobody asks");
+}
+
+#[tokio::test]
+async fn guards_dropped_without_a_runtime_or_in_a_panic_release() {
+    let (server, key) = (Server::start(), key());
+    let lock = locker(&server).await.get(&key);
+    let guard = lock.lock().await.unwrap();
+    std::thread::spawn(move || drop(guard)).join().unwrap();
+    eventually(ms(500), "dropped in a thread", || !server.exists(&key)).await;
+    let panicking = lock.clone();
+    let task = tokio::spawn(async move {
+        let _guard = panicking.lock().await.unwrap();
+        panic!("on purpose");
+    });
+    assert!(task.await.unwrap_err().is_panic());
+    eventually(ms(500), "dropped in a panic", || !server.exists(&key)).await;
+    let inner = lock.clone().owned_by(Owner::new());
+    let guard = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(inner.lock()).unwrap()
+    })
+    .join()
+    .unwrap();
+    guard.check().unwrap();
+    drop(guard);
+    eventually(ms(500), "the runtime that took it is gone", || !server.exists(&key)).await;
+}
+
+#[tokio::test]
+async fn the_last_handle_ends_the_engine_and_releases_first() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker(&server).await;
+    let guard = locks.get(&key).lock().await.unwrap();
+    drop(locks);
+    tokio::time::sleep(ms(100)).await;
+    guard.check().unwrap();
+    assert!(server.exists(&key), "a guard keeps the engine");
+    drop(guard);
+    eventually(ms(1_000), "released, and then every connection is quit", || {
+        !server.exists(&key) && !server.command::<String>(&["CLIENT", "LIST"]).contains("lockhound")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_given_up() {
+    let (server, key) = (Server::start(), key());
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(2_000)).outage_tolerance(ms(10_000)).connect().await.unwrap();
+    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+    // The connections that are open now stay open and silent; new ones work.
+    let silent = proxy.freeze();
+    let start = Instant::now();
+    let guard = locks.get(&key).lock().await.unwrap();
+    assert!(start.elapsed() < ms(4_000), "{:?}", start.elapsed());
+    guard.unlock().await.unwrap();
+    drop(silent);
+}

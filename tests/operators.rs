@@ -1,0 +1,127 @@
+//! Who holds it, and how to take it away.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::{Server, eventually, key, locker, locker_with, ms};
+use lockhound::{Error, HoldState, Loss, Owner, ServerErrorKind};
+
+#[tokio::test]
+async fn holders_of_this_crate_are_told() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker(&server).await;
+    let lock = locks.get(&key);
+    assert!(lock.holder().await.unwrap().is_none());
+    assert!(!lock.is_locked().await.unwrap());
+    let guard = lock.lock().await.unwrap();
+    let nested = lock.lock().await.unwrap();
+    let holder = locker(&server).await.get(&key).holder().await.unwrap().expect("held");
+    assert!(holder.owner().starts_with(&format!("{}:{}:", locks.id(), guard.owner())), "{holder:?}");
+    assert_eq!(holder.hold_count(), 2);
+    let remaining = holder.remaining().expect("a lease");
+    assert!(remaining <= ms(30_000) && remaining > ms(29_000), "{remaining:?}");
+    assert!(lock.is_locked().await.unwrap());
+    drop((guard, nested));
+}
+
+#[tokio::test]
+async fn foreign_holders_may_be_any_bytes() {
+    let server = Server::start();
+    let locks = locker(&server).await;
+    let mut connection = server.connection().unwrap();
+    let owner = [0xff, 0x00, b'\r', b'\n', 0xfe];
+    let (hash, string, forever, readers) = (key(), key(), key(), key());
+    let set = |command: &mut redis::Cmd, connection: &mut redis::Connection| command.exec(connection).unwrap();
+    set(redis::cmd("HSET").arg(&hash).arg(&owner[..]).arg(3), &mut connection);
+    set(redis::cmd("PEXPIRE").arg(&hash).arg(5_000), &mut connection);
+    set(redis::cmd("SET").arg(&string).arg(&owner[..]).arg("PX").arg(5_000), &mut connection);
+    set(redis::cmd("HSET").arg(&forever).arg("somebody:1").arg(1), &mut connection);
+    set(redis::cmd("HSET").arg(&readers).arg("mode").arg("read").arg("u:1").arg(2), &mut connection);
+    for (key, count) in [(&hash, 3), (&string, 1)] {
+        let holder = locks.get(key).holder().await.unwrap().expect("held");
+        assert_eq!((holder.owner_bytes(), holder.hold_count()), (&owner[..], count));
+        assert!(holder.remaining().is_some());
+        assert!(locks.get(key).try_lock().await.map_or(true, |guard| guard.is_none()), "it is not ours to take");
+    }
+    assert_eq!(locks.get(&forever).holder().await.unwrap().expect("held").remaining(), None);
+    let reader = locks.get(&readers).holder().await.unwrap().expect("held");
+    assert_eq!((reader.owner().as_ref(), reader.hold_count()), ("u:1", 2));
+    let list = key();
+    server.command::<u64>(&["RPUSH", &list, "x"]);
+    let error = locks.get(&list).holder().await.expect_err("a list is no lock");
+    assert!(matches!(error, Error::Server { kind: ServerErrorKind::WrongType, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn force_unlock_tells_local_holders_at_once_and_wakes_waiters() {
+    let (server, key) = (Server::start(), key());
+    let lock = locker(&server).await.get(&key);
+    let guard = lock.lock().await.unwrap();
+    let waiter = lock.clone();
+    let waiting = tokio::spawn(async move { waiter.lock().await });
+    tokio::time::sleep(ms(100)).await;
+    assert!(lock.force_unlock().await.unwrap());
+    assert_eq!(guard.state(), HoldState::Lost(Loss::ForceUnlocked));
+    assert!(guard.lost().is_cancelled());
+    let entered = tokio::time::timeout(ms(500), waiting).await.expect("woken").unwrap().unwrap();
+    assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::ForceUnlocked))));
+    entered.check().unwrap();
+    assert!(server.exists(&key), "the stale unlock hurts nobody");
+    entered.unlock().await.unwrap();
+    assert!(!lock.force_unlock().await.unwrap(), "it was free");
+}
+
+#[tokio::test]
+async fn force_unlock_of_another_process_is_told_by_the_next_renewal() {
+    let (server, key) = (Server::start(), key());
+    let (one, other) = (locker_with(&server, ms(900)).await, locker(&server).await);
+    let guard = one.get(&key).lock().await.unwrap();
+    assert!(other.get(&key).force_unlock().await.unwrap());
+    tokio::time::timeout(ms(700), guard.lost().cancelled()).await.expect("a third of the lease");
+    assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
+}
+
+#[tokio::test]
+async fn a_lock_held_by_a_plain_client_is_refused_by_its_type_only() {
+    let (server, key) = (Server::start(), key());
+    server.command::<()>(&["SET", &key, "somebody", "PX", "600"]);
+    let lock = locker(&server).await.get(&key).owned_by(Owner::new());
+    let error = lock.lock().await.expect_err("another format");
+    assert!(matches!(error, Error::Server { kind: ServerErrorKind::WrongType, .. }), "{error}");
+    eventually(ms(2_000), "it ran out", || !server.exists(&key)).await;
+    lock.lock().await.unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_user_without_permission_is_told_so_and_leaves_no_lock_without_a_lease() {
+    let server = Server::start_with(&[
+        "--user",
+        "weak",
+        "on",
+        ">pw",
+        "~*",
+        "&*",
+        "+@all",
+        "-pexpire",
+        "--user",
+        "deaf",
+        "on",
+        ">pw",
+        "~*",
+        "resetchannels",
+        "+@all",
+    ]);
+    let connect = |user: &str| lockhound::Locker::connect(format!("redis://{user}:pw@127.0.0.1:{}", server.port()));
+    let weak = key();
+    let error = connect("weak").await.unwrap().get(&weak).lock().await.expect_err("no PEXPIRE");
+    assert!(matches!(error, Error::Server { .. }), "{error}");
+    assert!(!server.exists(&weak), "a lock without a lease would stand for ever");
+    // Without the channels it works, and waiters look for themselves.
+    let deaf = connect("deaf").await.unwrap();
+    let lock = deaf.get(key());
+    let guard = lock.lock().await.unwrap();
+    let nested = lock.lock().await.unwrap();
+    nested.unlock().await.unwrap();
+    guard.unlock().await.unwrap();
+    assert!(!server.exists(lock.key().as_str()));
+}

@@ -1,0 +1,147 @@
+//! Critical sections that stop when the lock is lost.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::{Server, eventually, key, locker, locker_with, ms};
+use lockhound::{Error, Guard, HoldState, Lock, Locker, Loss, Section};
+
+#[tokio::test]
+async fn run_returns_what_the_section_does_and_releases() {
+    let (server, key) = (Server::start(), key());
+    let lock = locker(&server).await.get(&key);
+    let fence = lock
+        .run(|section| async move {
+            section.check().unwrap();
+            assert!(section.remaining() > ms(29_000) && !section.lost().is_cancelled());
+            section.fence()
+        })
+        .await
+        .unwrap();
+    assert!(!server.exists(&key));
+    let nested = lock.run(|_| async { lock.run(|section| async move { section.fence() }).await }).await.unwrap();
+    assert!(nested.unwrap() > fence);
+}
+
+#[tokio::test]
+async fn run_drops_a_section_whose_lock_is_lost() {
+    struct Dropped(Arc<AtomicBool>);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let (server, key) = (Server::start(), key());
+    let lock = locker_with(&server, ms(900)).await.get(&key);
+    let dropped = Arc::new(AtomicBool::new(false));
+    let mark = Dropped(Arc::clone(&dropped));
+    let result = lock
+        .run(|_| async {
+            let _mark = mark;
+            server.command::<bool>(&["DEL", &key]);
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        })
+        .await;
+    assert!(matches!(result, Err(Error::Lost(Loss::NotOwner))), "{result:?}");
+    assert!(dropped.load(Ordering::SeqCst));
+    lock.run(|_| async {}).await.expect("its owner is not shut out: the guard is gone");
+}
+
+#[tokio::test]
+async fn run_reports_a_loss_that_only_the_release_finds() {
+    let (server, key) = (Server::start(), key());
+    let lock = locker(&server).await.get(&key);
+    let result = lock.run(|_| async { server.command::<bool>(&["DEL", &key]) }).await;
+    assert!(matches!(result, Err(Error::Lost(Loss::NotOwner))), "{result:?}");
+}
+
+#[tokio::test]
+async fn the_token_of_a_guard_is_a_child() {
+    let server = Server::start();
+    let lock = locker(&server).await.get(key());
+    let guard = lock.lock().await.unwrap();
+    guard.lost().cancel();
+    assert!(!guard.lost().is_cancelled() && !guard.is_lost());
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn select_and_check_stop_at_a_loss() {
+    let (server, key) = (Server::start(), key());
+    let lock = locker_with(&server, ms(900)).await.get(&key);
+    let guard = lock.lock().await.unwrap();
+    server.command::<()>(&["FLUSHALL"]);
+    let lost = guard.lost();
+    tokio::select! {
+        biased;
+        () = lost.cancelled() => {}
+        () = tokio::time::sleep(Duration::from_secs(60)) => panic!("the section went on"),
+    }
+    let steps = || -> Result<(), Error> {
+        guard.check()?;
+        panic!("the next step was done");
+    };
+    assert!(matches!(steps(), Err(Error::Lost(Loss::NotOwner))));
+    assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
+}
+
+#[tokio::test]
+async fn unlock_after_a_loss_says_so_for_every_guard() {
+    let (server, key) = (Server::start(), key());
+    let lock = locker_with(&server, ms(900)).await.get(&key);
+    let (outer, nested) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
+    server.command::<bool>(&["DEL", &key]);
+    outer.lost().cancelled().await;
+    assert!(nested.is_lost(), "a hold is lost with all its guards");
+    assert!(matches!(nested.unlock().await, Err(Error::Lost(Loss::NotOwner))));
+    assert!(matches!(outer.unlock().await, Err(Error::Lost(Loss::NotOwner))));
+    lock.lock().await.unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reentry_finds_a_loss() {
+    let (server, key) = (Server::start(), key());
+    let lock = locker(&server).await.get(&key);
+    let guard = lock.lock().await.unwrap();
+    server.command::<bool>(&["DEL", &key]);
+    assert!(matches!(lock.lock().await, Err(Error::Lost(Loss::NotOwner))));
+    assert!(guard.is_lost(), "long before the next renewal");
+}
+
+#[test]
+fn handles_and_futures_can_be_sent_and_shared() {
+    fn both<T: Send + Sync + 'static>() {}
+    fn send<T: Send>(_: &T) {}
+    both::<Locker>();
+    both::<Lock>();
+    both::<Guard>();
+    both::<Section>();
+    both::<Error>();
+    // Never called: the futures only have to be of these types.
+    let _ = |locks: Locker, lock: Lock, guard: Guard| {
+        send(&Locker::connect(""));
+        send(&locks.close());
+        send(&lock.lock());
+        send(&lock.try_lock());
+        send(&lock.try_lock_for(ms(1)));
+        send(&lock.holder());
+        send(&lock.force_unlock());
+        send(&lock.run(|_| async {}));
+        send(&guard.unlock());
+    };
+}
+
+#[tokio::test]
+async fn a_panicking_section_releases() {
+    let (server, key) = (Server::start(), key());
+    let lock = locker(&server).await.get(&key);
+    let panicking = tokio::spawn(async move {
+        let _: Result<(), Error> = lock.run(|_| async { panic!("on purpose") }).await;
+    });
+    assert!(panicking.await.unwrap_err().is_panic());
+    eventually(ms(500), "released", || !server.exists(&key)).await;
+}

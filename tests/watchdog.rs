@@ -1,0 +1,262 @@
+//! Renewal, and how a loss comes to the holder's ears: in time, every time.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::proxy::{Mode, Proxy};
+use common::{Server, builder, eventually, key, locker_with, ms};
+use lockhound::{Error, Guard, HoldState, Locker, Loss, Owner};
+
+#[tokio::test]
+async fn a_lock_is_held_for_many_leases_and_renewed_at_thirds() {
+    let (server, key) = (Server::start(), key());
+    let guard = locker_with(&server, ms(900)).await.get(&key).lock().await.unwrap();
+    server.command::<()>(&["CONFIG", "RESETSTAT"]);
+    let start = Instant::now();
+    let mut least = i64::MAX;
+    while start.elapsed() < ms(4_500) {
+        least = least.min(server.pttl(&key));
+        tokio::time::sleep(ms(20)).await;
+    }
+    guard.check().unwrap();
+    assert_eq!(guard.state(), HoldState::Safe);
+    assert!(least > 450, "renewed at a third: {least} ms were left");
+    let renewals = server.calls("evalsha");
+    assert!((12..=18).contains(&renewals), "{renewals} renewals in 15 thirds");
+    assert_eq!(server.calls("expire") + server.calls("hset"), 0);
+}
+
+#[tokio::test]
+async fn a_blocked_runtime_of_the_user_loses_nothing() {
+    let (server, key) = (Server::start(), key());
+    let guard = locker_with(&server, ms(600)).await.get(&key).lock().await.unwrap();
+    // This runtime has one thread, and it does nothing for three leases.
+    std::thread::sleep(ms(1_800));
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn remaining_and_state_follow_the_renewals() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
+    let guard = locks.get(key()).lock().await.unwrap();
+    assert!(guard.remaining() <= ms(2_968) && guard.remaining() > ms(2_700), "{:?}", guard.remaining());
+    let seen = Instant::now();
+    proxy.set(Mode::BlackHole);
+    eventually(ms(2_000), "jeopardy after one failed tick", || guard.state() == HoldState::Jeopardy).await;
+    assert!(seen.elapsed() > ms(1_000), "{:?}", seen.elapsed());
+    guard.check().unwrap();
+    proxy.set(Mode::Pass);
+    eventually(ms(2_000), "safe again", || guard.state() == HoldState::Safe).await;
+    assert!(guard.remaining() > ms(2_000));
+    guard.unlock().await.unwrap();
+}
+
+/// 100 losses by silence: the token fires before anybody else could have entered.
+#[tokio::test]
+async fn losses_by_silence_are_told_before_the_lease_is_over() {
+    let server = Server::start();
+    for round in 0..4 {
+        let locks = locker_with(&server, ms(1_500)).await;
+        let mut holds = Vec::new();
+        for _ in 0..25 {
+            let key = key();
+            let sent = Instant::now();
+            holds.push((sent, locks.get(&key).lock().await.unwrap(), key));
+        }
+        server.stop();
+        let stopped = Instant::now();
+        let mut watchers = Vec::new();
+        for (sent, guard, key) in holds {
+            watchers.push(tokio::spawn(async move {
+                guard.lost().cancelled().await;
+                (sent, Instant::now(), guard, key)
+            }));
+        }
+        let mut lost = Vec::new();
+        for watcher in watchers {
+            lost.push(watcher.await.unwrap());
+        }
+        server.go_on();
+        for (sent, fired, guard, key) in lost {
+            let after = fired.duration_since(sent);
+            assert!(after < ms(1_500), "round {round}: the token fired {after:?} after the send");
+            // Two ticks of 150 ms failed, the second of them begun at two thirds.
+            assert!(after > ms(1_100), "round {round}: only {after:?} after the send");
+            assert_eq!(guard.state(), HoldState::Lost(Loss::RenewalFailed));
+            assert!(guard.is_lost() && guard.remaining().is_zero());
+            assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::RenewalFailed))));
+            eventually(ms(1_000), "released all the same", || !server.exists(&key)).await;
+        }
+        assert!(stopped.elapsed() < ms(4_000));
+        locks.close().await;
+    }
+}
+
+/// 100 losses by theft: told by the next renewal, and the stale unlock never touches the thief.
+#[tokio::test]
+async fn losses_by_theft_are_told_by_the_next_renewal() {
+    let server = Server::start();
+    let locks = locker_with(&server, ms(1_500)).await;
+    let mut holds = Vec::new();
+    for _ in 0..100 {
+        let key = key();
+        holds.push((locks.get(&key).lock().await.unwrap(), key));
+    }
+    let stolen = Instant::now();
+    for (i, (_, key)) in holds.iter().enumerate() {
+        server.command::<bool>(&["DEL", key]);
+        if i % 2 == 0 {
+            server.command::<u64>(&["HSET", key, "thief:1", "1"]);
+        }
+    }
+    for (i, (guard, key)) in holds.into_iter().enumerate() {
+        guard.lost().cancelled().await;
+        // A third of the lease, and the time of a round trip on a busy machine.
+        assert!(stolen.elapsed() < ms(500) + ms(400), "{:?}", stolen.elapsed());
+        assert!(matches!(guard.check(), Err(Error::Lost(Loss::NotOwner))));
+        assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
+        if i % 2 == 0 {
+            assert_eq!(server.fields(&key), [("thief:1".to_owned(), 1)]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_a_loss_of_this_key_alone() {
+    let server = Server::start();
+    let locks = locker_with(&server, ms(900)).await;
+    let (odd, fine) = (key(), key());
+    let odd_guard = locks.get(&odd).lock().await.unwrap();
+    let fine_guard = locks.get(&fine).lock().await.unwrap();
+    server.command::<()>(&["SET", &odd, "something"]);
+    odd_guard.lost().cancelled().await;
+    assert_eq!(odd_guard.state(), HoldState::Lost(Loss::NotOwner));
+    assert!(matches!(odd_guard.unlock().await, Err(Error::Lost(_))));
+    tokio::time::sleep(ms(1_000)).await;
+    fine_guard.check().unwrap();
+    assert_eq!(server.command::<String>(&["GET", &odd]), "something");
+    let error = locks.get(&odd).lock().await.expect_err("another type");
+    assert!(matches!(error, Error::Server { kind: lockhound::ServerErrorKind::WrongType, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_message_for_what_is_held_here_is_looked_into_at_once() {
+    let (server, key) = (Server::start(), key());
+    let locks = builder(&server.url(), ms(30_000)).command_timeout(ms(100)).connect().await.unwrap();
+    let guard = locks.get(&key).lock().await.unwrap();
+    let other = builder(&server.url(), ms(30_000)).connect().await.unwrap();
+    // A waiter of this locker makes it listen to the channel.
+    let waiting = locks.get(&key).owned_by(Owner::new());
+    let foreign = key.clone() + "x";
+    let foreign_guard = other.get(&foreign).lock().await.unwrap();
+    assert!(waiting.try_lock_for(ms(50)).await.unwrap().is_none());
+    drop(foreign_guard);
+    // A foreign lock makes it listen; then the hold's own channel.
+    let listening = locks.get(&key).owned_by(Owner::new());
+    let held = tokio::spawn(async move { listening.lock().await });
+    tokio::time::sleep(ms(200)).await;
+    other.get(&key).force_unlock().await.unwrap();
+    tokio::time::timeout(ms(12_000), guard.lost().cancelled()).await.expect("by the next renewal at the latest");
+    assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
+    held.await.unwrap().unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_fixed_lease_is_not_renewed_and_a_max_hold_ends_it() {
+    let server = Server::start();
+    let locks = locker_with(&server, ms(900)).await;
+    let (fixed_key, max_key) = (key(), key());
+    let start = Instant::now();
+    let fixed = locks.get(&fixed_key).fixed_lease(ms(700)).lock().await.unwrap();
+    let max = locks.get(&max_key).max_hold(ms(1_600)).lock().await.unwrap();
+    fixed.lost().cancelled().await;
+    let after = start.elapsed();
+    assert!(after < ms(700) && after > ms(600), "{after:?}");
+    assert_eq!(fixed.state(), HoldState::Lost(Loss::Expired));
+    assert!(max.remaining() < ms(900));
+    max.lost().cancelled().await;
+    let after = start.elapsed();
+    assert!(after < ms(1_700) && after > ms(1_500), "{after:?}");
+    assert_eq!(max.state(), HoldState::Lost(Loss::MaxHold));
+    assert!(server.exists(&max_key), "it is not released by itself");
+    assert!(matches!(max.unlock().await, Err(Error::Lost(Loss::MaxHold))));
+    eventually(ms(500), "released all the same", || !server.exists(&max_key)).await;
+}
+
+#[tokio::test]
+async fn a_lost_lock_shuts_its_owner_out_until_the_guard_is_gone() {
+    let (server, key) = (Server::start(), key());
+    let lock = locker_with(&server, ms(900)).await.get(&key);
+    let guard = lock.lock().await.unwrap();
+    server.command::<bool>(&["DEL", &key]);
+    guard.lost().cancelled().await;
+    assert!(matches!(lock.lock().await, Err(Error::Lost(Loss::NotOwner))));
+    assert!(matches!(lock.try_lock().await, Err(Error::Lost(Loss::NotOwner))));
+    let other = lock.clone().owned_by(Owner::new()).lock().await.unwrap();
+    drop(guard);
+    assert!(lock.try_lock().await.unwrap().is_none(), "somebody else has it");
+    other.check().unwrap();
+    other.unlock().await.unwrap();
+    lock.lock().await.unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_killed_connection_or_a_flushed_script_costs_no_tick() {
+    let server = Server::start();
+    let locks = locker_with(&server, ms(1_500)).await;
+    let guards = hold(&locks, 10).await;
+    let start = Instant::now();
+    while start.elapsed() < ms(3_000) {
+        server.command::<()>(&["SCRIPT", "FLUSH"]);
+        server.cut_connections();
+        for _ in 0..10 {
+            tokio::time::sleep(ms(30)).await;
+            assert!(guards.iter().all(|guard| guard.state() == HoldState::Safe));
+        }
+    }
+}
+
+#[tokio::test]
+async fn after_a_reconnect_what_is_gone_is_told_at_once() {
+    let server = Server::start();
+    let locks = locker_with(&server, ms(30_000)).await;
+    let guards = hold(&locks, 10).await;
+    server.kill();
+    server.restart();
+    let start = Instant::now();
+    for guard in &guards {
+        guard.lost().cancelled().await;
+        assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
+    }
+    assert!(start.elapsed() < ms(5_000), "the next renewal would have been after 10 s: {:?}", start.elapsed());
+}
+
+async fn hold(locks: &Locker, many: usize) -> Vec<Guard> {
+    let mut guards = Vec::new();
+    for _ in 0..many {
+        guards.push(locks.get(key()).lock().await.unwrap());
+    }
+    guards
+}
+
+/// A thousand held locks with a lease of two seconds: for half a minute nothing expires.
+#[tokio::test]
+async fn a_thousand_locks_do_not_expire() {
+    let server = Server::start();
+    let locks = locker_with(&server, ms(2_000)).await;
+    let guards = hold(&locks, 1_000).await;
+    server.command::<()>(&["CONFIG", "RESETSTAT"]);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let lost = guards.iter().filter(|guard| guard.state() != HoldState::Safe).count();
+    assert_eq!(lost, 0);
+    let stats: String = server.command(&["INFO", "stats"]);
+    assert!(stats.contains("expired_keys:0\r"), "{stats}");
+    let calls = server.calls("evalsha");
+    assert!(calls < 45 * 1_000 / 5, "{calls} calls for about 45 renewals of 1,000: they travel together");
+    locks.close().await;
+}
