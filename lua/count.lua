@@ -7,7 +7,12 @@
 local lock = KEYS[1]
 local field, count = ARGV[1], ARGV[2]
 
-if redis.call('HEXISTS', lock, field) == 0 then
+local held = redis.pcall('HEXISTS', lock, field)
+if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
+  return held
+end
+-- A key of another type holds no lock of ours.
+if held ~= 1 then
   return 0
 end
 redis.call('HSET', lock, field, count)

@@ -14,6 +14,10 @@ for i, lock in ipairs(KEYS) do
     answer = redis.pcall('PEXPIRE', lock, lease_ms)
   end
   if type(answer) == 'table' then
+    -- A replica writes nothing at all: that is the answer to the whole script.
+    if string.find(answer['err'], 'READONLY', 1, true) then
+      return answer
+    end
     answer = answer['err']
   end
   answers[i] = answer

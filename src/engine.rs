@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
@@ -22,10 +23,22 @@ impl Engine {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let engine = Self { handle: runtime.handle().clone(), stop: CancellationToken::new() };
         let stop = engine.stop.clone();
-        std::thread::Builder::new().name("lockhound".into()).spawn(move || {
-            runtime.block_on(stop.cancelled());
-            // Dropping the runtime drops its tasks, and with them the connections.
-        })?;
+        // If the thread cannot be made, the runtime is still here: async code may not drop one, only send it away.
+        let runtime = Arc::new(Mutex::new(Some(runtime)));
+        let taken = Arc::clone(&runtime);
+        let started = std::thread::Builder::new().name("lockhound".into()).spawn(move || {
+            let runtime = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(runtime) = runtime {
+                runtime.block_on(stop.cancelled());
+                // Dropping the runtime drops its tasks, and with them the connections.
+            }
+        });
+        if let Err(error) = started {
+            if let Some(runtime) = runtime.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                runtime.shutdown_background();
+            }
+            return Err(error);
+        }
         Ok(engine)
     }
 

@@ -79,6 +79,10 @@ pub enum Loss {
     /// The [`Locker`](crate::Locker) was closed while it was held.
     #[error("its locker was closed")]
     Closed,
+    /// It was released in the ordinary way, and a [`Section`](crate::Section) that outlived its run asks. Tokens do not
+    /// fire for this.
+    #[error("it was released")]
+    Released,
 }
 
 /// A server that gave no usable answer, and why.

@@ -35,14 +35,23 @@ struct Slot<G> {
     holds: Vec<Arc<Hold>>,
     line: VecDeque<Waiter<G>>,
     driver: Option<Arc<Notify>>,
-    /// Whether the last round for this key had no majority.
-    last_round_failed: bool,
+    last_round: LastRound,
 }
 
 impl<G> Default for Slot<G> {
     fn default() -> Self {
-        Self { holds: Vec::new(), line: VecDeque::new(), driver: None, last_round_failed: false }
+        Self { holds: Vec::new(), line: VecDeque::new(), driver: None, last_round: LastRound::Pending }
     }
+}
+
+/// What the last round for a key came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LastRound {
+    /// None has ended yet.
+    Pending,
+    Answered,
+    /// It had no majority.
+    Failed,
 }
 
 /// One caller in line.
@@ -157,7 +166,7 @@ impl<G> Gate<G> {
         now: Instant,
     ) -> (Option<Waiter<G>>, Vec<Waiter<G>>) {
         let mut slot = self.slots.entry(hold.key.clone()).or_default();
-        slot.last_round_failed = false;
+        slot.last_round = LastRound::Answered;
         let found = match waiter {
             Some(id) => match slot.position(id) {
                 Some(at) => slot.line.remove(at),
@@ -177,7 +186,7 @@ impl<G> Gate<G> {
         }
         let (same, rest): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut slot.line)
             .into_iter()
-            .partition(|waiter| waiter.owner == owner && hold.enter(now).is_ok());
+            .partition(|waiter| waiter.owner == owner && hold.enter_unclaimed(now).is_ok());
         slot.line = rest;
         (found, same.into())
     }
@@ -231,15 +240,18 @@ impl<G> Gate<G> {
         }
     }
 
-    /// Notes whether the last round for this key had a majority.
-    pub(crate) fn note_round(&self, key: &Key, failed: bool) {
+    /// Notes what a round for this key came to.
+    pub(crate) fn note_round(&self, key: &Key, round: LastRound) {
         if let Some(mut slot) = self.slots.get_mut(key) {
-            slot.last_round_failed = failed;
+            slot.last_round = round;
         }
     }
 
-    pub(crate) fn last_round_failed(&self, key: &Key) -> bool {
-        self.slots.get(key).is_some_and(|slot| slot.last_round_failed)
+    /// Whether somebody is known to hold this key: here, or as the last round for it answered.
+    pub(crate) fn is_known_held(&self, key: &Key, now: Instant) -> bool {
+        self.slots.get(key).is_some_and(|slot| {
+            slot.last_round == LastRound::Answered || slot.holds.iter().any(|hold| hold.blocks(now))
+        })
     }
 
     /// The holds of a key.
@@ -263,7 +275,9 @@ impl<G> Gate<G> {
 
 /// Fires the tokens of the holds that were found lost while a shard was locked.
 fn fire(lost: &[Arc<Hold>]) {
-    lost.iter().for_each(|hold| hold.fire());
+    for hold in lost {
+        hold.fire();
+    }
 }
 
 impl<G> Slot<G> {
@@ -287,7 +301,7 @@ impl<G> Slot<G> {
             return Next::Blocked;
         }
         // A lost hold is removed with its last guard: while it is here, one of them lives.
-        match self.holds.iter().find(|hold| hold.is_owned_by(&head.owner)).map(|hold| hold.mark(now).state) {
+        match self.holds.iter().find(|hold| hold.is_owned_by(&head.owner)).map(|hold| hold.mark(now)) {
             Some(HoldState::Lost(loss)) => Next::Lost(head.id, loss),
             _ => Next::Try(head),
         }
@@ -308,11 +322,12 @@ impl<G> Slot<G> {
                 match hold.enter(now) {
                     Ok(count) => return Entry::Reentered(Arc::clone(hold), count),
                     Err(Shut::Lost(loss)) => return Entry::Lost(loss),
-                    Err(Shut::Releasing) => return Entry::Open,
+                    // Another hold of this owner may stand behind it, taken past the line.
+                    Err(Shut::Releasing) => {}
                 }
             }
         }
-        let held_here = self.holds.iter().any(|hold| hold.is_held() && hold.mark(now).state == HoldState::Safe);
+        let held_here = self.holds.iter().any(|hold| hold.is_held() && hold.mark(now) == HoldState::Safe);
         if held_here { Entry::HeldHere } else { Entry::Open }
     }
 
@@ -344,7 +359,7 @@ mod tests {
 
     fn hold(owner: &Owner) -> Arc<Hold> {
         let now = Instant::now();
-        Arc::new(Hold::new("k".into(), owner.clone(), "f".into(), 1, Fence::new(1), TERMS, now, &[0], 1))
+        Arc::new(Hold::new("k".into(), owner.clone(), "f".into(), 1, Fence::new(1), TERMS, now, now, &[0], 1))
     }
 
     #[test]
@@ -384,6 +399,18 @@ mod tests {
         assert!(matches!(gate.enter(&key, &owner, now), Entry::Reentered(_, 3)));
         gate.remove(&hold);
         assert!(matches!(gate.next(&key, now), Next::Try(_)));
+    }
+
+    /// The owner's last release has no answer yet, it got in again past the line, and now enters a second time.
+    #[test]
+    fn a_hold_behind_one_that_is_being_released_is_entered() {
+        let (gate, key, owner) = (Gate::<()>::new(), Key::from("k"), Owner::new());
+        let now = Instant::now();
+        let (released, held) = (hold(&owner), hold(&owner));
+        gate.admit(&released, None, now);
+        released.leave(now);
+        gate.admit(&held, None, now);
+        assert!(matches!(gate.enter(&key, &owner, now), Entry::Reentered(hold, 2) if Arc::ptr_eq(&hold, &held)));
     }
 
     #[test]

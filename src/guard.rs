@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::error::Error;
+use crate::error::{Error, Loss};
 use crate::fence::Fence;
 use crate::hold::HoldState;
 use crate::key::Key;
@@ -18,9 +18,11 @@ use crate::session::{Alive, Grip, View};
 /// It can be moved to another task or thread. While it lives the watchdog renews the lease.
 ///
 /// # What it promises
-/// [`lost`](Self::lost) fires before anybody else can enter, if the loss is one of time or silence: servers that do not
-/// answer, a process or machine that was stopped. A deletion from outside (`DEL`, `FLUSHALL`, eviction, a failover to a
-/// replica that had not heard of the lock) is noticed at the next renewal at the latest.
+/// [`lost`](Self::lost) fires before anybody else can enter, if the loss is one of time or silence, such as servers that
+/// do not answer. A process or machine that was itself stopped hears of it when it goes on: [`check`](Self::check) says
+/// so to the first that asks. A deletion from outside (`DEL`, `FLUSHALL`, eviction, a failover to a replica that had not
+/// heard of the lock) is noticed at the next renewal at the latest; a [`fixed_lease`](crate::Lock::fixed_lease) has none,
+/// and there it is noticed by a re-entry or by [`unlock`](Self::unlock). It does not fire for a release.
 ///
 /// # What it does not
 /// A paused process cannot be stopped from acting when it wakes: have the resource check the [`fence`](Self::fence).
@@ -62,7 +64,15 @@ impl Guard {
 
     /// Whether the lock is lost. Reads the clock, so that it is right even where the watchdog is late.
     pub fn is_lost(&self) -> bool {
-        matches!(self.state(), HoldState::Lost(_))
+        self.loss().is_some()
+    }
+
+    /// How the lock was lost, if it was; as [`is_lost`](Self::is_lost).
+    pub fn loss(&self) -> Option<Loss> {
+        match self.state() {
+            HoldState::Lost(loss) => Some(loss),
+            HoldState::Safe | HoldState::Jeopardy => None,
+        }
     }
 
     /// For `?` inside a critical section; as [`is_lost`](Self::is_lost).

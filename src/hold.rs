@@ -6,6 +6,7 @@
 //! - The token is cancelled after the mutex is released, since its wakers run foreign code. What is called under the lock
 //!   of a gate's shard only marks a loss; the gate calls [`Hold::fire`] when it has let go.
 //! - `guards` counts the guards that exist or are on their way; only the step to zero sends the release.
+//! - What is on its way was granted with the hold itself: so one deadline, counted from the grant, is that of all.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -51,6 +52,8 @@ pub(crate) struct Hold {
     pub(crate) terms: Terms,
     /// Before the acquire was sent.
     pub(crate) since: Instant,
+    /// When its answer came.
+    granted: Instant,
     quorum: usize,
     lost: CancellationToken,
     state: Mutex<State>,
@@ -68,8 +71,10 @@ struct State {
     phase: Phase,
     owner: Owner,
     guards: u32,
-    /// Whether a caller has taken the grant. Until then it is not renewed, and may be taken back.
-    claimed: bool,
+    /// How many of the guards are on their way to callers who have not taken them yet. They may be taken back.
+    unclaimed: u32,
+    /// Grows when guards are taken back: those of an earlier one stand for nothing any more.
+    epoch: u32,
     /// One a node: until when its vote is valid, if it has one.
     votes: Vec<Option<Instant>>,
     failed_ticks: u32,
@@ -114,13 +119,22 @@ impl Hold {
         fence: Fence,
         terms: Terms,
         since: Instant,
+        granted: Instant,
         votes: &[NodeIndex],
         nodes: usize,
     ) -> Self {
         let until = lease::valid_until(since, terms.lease);
         let votes = (0..nodes).map(|node| votes.contains(&node).then_some(until)).collect();
-        let state =
-            State { phase: Phase::Held, owner, guards: 1, claimed: false, votes, failed_ticks: 0, fired: false };
+        let state = State {
+            phase: Phase::Held,
+            owner,
+            guards: 1,
+            unclaimed: 1,
+            epoch: 0,
+            votes,
+            failed_ticks: 0,
+            fired: false,
+        };
         Self {
             key,
             field,
@@ -128,6 +142,7 @@ impl Hold {
             fence,
             terms,
             since,
+            granted,
             quorum: nodes / 2 + 1,
             lost: CancellationToken::new(),
             state: Mutex::new(state),
@@ -136,33 +151,37 @@ impl Hold {
 
     /// How safe it is at this time.
     pub(crate) fn at(&self, now: Instant) -> Look {
-        let look = self.mark(now);
-        if look.newly_lost {
-            self.fire();
-        }
-        look
+        let state = self.mark(now);
+        // Whoever marked it may not have come to fire yet: this must not wait for that thread.
+        let newly_lost = matches!(state, HoldState::Lost(_)) && self.fire();
+        Look { state, newly_lost }
     }
 
     /// How safe it is at this time; fires nothing.
-    pub(crate) fn mark(&self, now: Instant) -> Look {
+    pub(crate) fn mark(&self, now: Instant) -> HoldState {
         let mut state = self.state();
-        let newly_lost = self.expire(&mut state, now);
-        let answer = match state.phase {
+        self.expire(&mut state, now);
+        match state.phase {
             Phase::Lost(loss) => HoldState::Lost(loss),
-            _ if state.failed_ticks > 0 => HoldState::Jeopardy,
-            _ => HoldState::Safe,
-        };
-        Look { state: answer, newly_lost }
+            Phase::Releasing => HoldState::Lost(Loss::Released),
+            Phase::Held if state.failed_ticks > 0 => HoldState::Jeopardy,
+            Phase::Held => HoldState::Safe,
+        }
     }
 
-    /// Cancels the token of a hold that is lost.
-    pub(crate) fn fire(&self) {
+    /// Cancels the token of a hold that is lost. Whether it was this call that did.
+    pub(crate) fn fire(&self) -> bool {
         let mut state = self.state();
-        let fire = matches!(state.phase, Phase::Lost(_)) && !std::mem::replace(&mut state.fired, true);
-        drop(state);
-        if fire {
-            self.lost.cancel();
+        let Phase::Lost(loss) = state.phase else { return false };
+        if std::mem::replace(&mut state.fired, true) {
+            return false;
         }
+        let owner = state.owner.clone();
+        drop(state);
+        self.lost.cancel();
+        let age = Instant::now().since(self.since);
+        tracing::warn!(key = %self.key, %owner, generation = self.generation, reason = %loss, ?age, "lock lost");
+        true
     }
 
     /// Whether it is lost and the token does not say so yet.
@@ -179,10 +198,7 @@ impl Hold {
             state.phase = Phase::Lost(loss);
         }
         drop(state);
-        if newly {
-            self.fire();
-        }
-        newly
+        newly && self.fire()
     }
 
     /// Enters again: the new hold count, which counts before it is sent. Fires nothing.
@@ -197,6 +213,13 @@ impl Hold {
                 Ok(state.guards)
             }
         }
+    }
+
+    /// Enters again with the grant itself, for a waiter that has to take its guard yet. Fires nothing.
+    pub(crate) fn enter_unclaimed(&self, now: Instant) -> Result<u32, Shut> {
+        let count = self.enter(now)?;
+        self.state().unclaimed += 1;
+        Ok(count)
     }
 
     /// A guard goes: counts down before anything is sent.
@@ -216,25 +239,43 @@ impl Hold {
         }
     }
 
-    /// A caller takes the grant. False if it was taken back meanwhile.
-    pub(crate) fn claim(&self) -> bool {
-        let mut state = self.state();
-        state.claimed = state.claimed || state.phase != Phase::Releasing;
-        state.claimed
+    /// The epoch that a guard on its way belongs to.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.state().epoch
     }
 
-    /// Takes a grant back that nobody has claimed. True if the release is now to be sent.
+    /// A caller takes its guard. False if it was taken back meanwhile; it then stands for nothing.
+    pub(crate) fn claim(&self, epoch: u32) -> bool {
+        let mut state = self.state();
+        if state.epoch != epoch {
+            return false;
+        }
+        state.unclaimed = state.unclaimed.saturating_sub(1);
+        true
+    }
+
+    /// Takes back the guards that nobody has taken. True if none is left and the release is to be sent.
     pub(crate) fn revoke(&self) -> bool {
         let mut state = self.state();
-        let unclaimed = !state.claimed && state.phase == Phase::Held;
-        if unclaimed {
+        state.guards = state.guards.saturating_sub(state.unclaimed);
+        state.unclaimed = 0;
+        state.epoch += 1;
+        let empty = state.guards == 0 && state.phase == Phase::Held;
+        if empty {
             state.phase = Phase::Releasing;
         }
-        unclaimed
+        empty
     }
 
+    /// When guards that nobody has taken are taken back, if there are any.
+    pub(crate) fn revoke_at(&self) -> Option<Instant> {
+        (self.state().unclaimed > 0).then(|| self.granted + lease::recheck_interval(self.terms.lease))
+    }
+
+    /// Whether any caller has a guard: without one it is not renewed.
     pub(crate) fn is_claimed(&self) -> bool {
-        self.state().claimed
+        let state = self.state();
+        state.guards > state.unclaimed
     }
 
     /// A node has renewed what was sent at this time. True if a majority of the nodes is now valid to beyond what it was.
@@ -258,8 +299,17 @@ impl Hold {
     /// A node says that the lock is not ours. True if with it no majority can have it any more.
     pub(crate) fn gone(&self, node: NodeIndex) -> bool {
         let mut state = self.state();
+        // Gone is what a renewal finds that was under way while the hold was released.
+        if state.phase != Phase::Held {
+            return false;
+        }
         state.votes[node] = None;
         state.votes.iter().flatten().count() < self.quorum
+    }
+
+    /// How many renewals have failed in a row.
+    pub(crate) fn failed_ticks(&self) -> u32 {
+        self.state().failed_ticks
     }
 
     /// A renewal failed. How many have in a row.
@@ -346,7 +396,7 @@ mod tests {
 
     fn hold(terms: Terms) -> Hold {
         let since = Instant::now();
-        Hold::new("k".into(), Owner::task(1), "f".into(), 1, Fence::new(1), terms, since, &[0], 1)
+        Hold::new("k".into(), Owner::task(1), "f".into(), 1, Fence::new(1), terms, since, since, &[0], 1)
     }
 
     fn watched() -> Terms {
@@ -429,17 +479,37 @@ mod tests {
     #[test]
     fn a_grant_is_claimed_or_revoked_but_not_both() {
         let claimed = hold(watched());
-        assert!(claimed.claim());
-        assert!(!claimed.revoke());
+        assert!(!claimed.is_claimed() && claimed.revoke_at().is_some());
+        assert!(claimed.claim(claimed.epoch()));
+        assert!(claimed.is_claimed() && claimed.revoke_at().is_none());
+        assert!(!claimed.revoke(), "a guard that was taken stays");
         let revoked = hold(watched());
+        let epoch = revoked.epoch();
         assert!(revoked.revoke());
-        assert!(!revoked.claim());
+        assert!(!revoked.claim(epoch));
+        assert_eq!(revoked.at(revoked.since).state, HoldState::Lost(Loss::Released));
+        assert!(!revoked.token().is_cancelled(), "what was released was not lost");
+    }
+
+    #[test]
+    fn only_the_guards_that_nobody_took_are_taken_back() {
+        let hold = hold(watched());
+        let (now, epoch) = (hold.since, hold.epoch());
+        assert_eq!(hold.enter_unclaimed(now), Ok(2));
+        assert!(hold.claim(epoch));
+        assert!(hold.revoke_at().is_some(), "the other one is on its way");
+        assert!(!hold.revoke());
+        assert_eq!((hold.guards(), hold.claim(epoch)), (1, false));
+        assert_eq!(hold.enter(now), Ok(2), "who enters by itself has taken its guard");
+        assert!(hold.revoke_at().is_none());
+        assert_eq!((hold.leave(now), hold.leave(now)), (Leave::Nested(1), Leave::Last));
     }
 
     #[test]
     fn a_majority_decides_over_validity_and_loss() {
         let since = Instant::now();
-        let hold = Hold::new("k".into(), Owner::task(1), "f".into(), 1, Fence::new(1), watched(), since, &[0, 1, 2], 3);
+        let hold =
+            Hold::new("k".into(), Owner::task(1), "f".into(), 1, Fence::new(1), watched(), since, since, &[0, 1, 2], 3);
         let sent = since + Duration::from_millis(3);
         assert!(!hold.renewed(0, sent, sent), "one of three is no majority");
         assert!(hold.renewed(2, sent, sent));

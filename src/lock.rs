@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::{Error, Loss};
 use crate::fence::Fence;
 use crate::guard::Guard;
-use crate::hold::{HoldState, Terms};
+use crate::hold::Terms;
 use crate::holder::Holder;
 use crate::key::Key;
 use crate::options::validate_duration;
@@ -207,8 +207,8 @@ impl Lock {
             value = work => Some(value),
         };
         let Some(value) = done else {
-            let HoldState::Lost(loss) = guard.state() else { return Err(Error::Lost(Loss::Expired)) };
-            return Err(Error::Lost(loss));
+            // The token has fired, so there is a loss to be named.
+            return Err(Error::Lost(guard.loss().unwrap_or(Loss::Expired)));
         };
         match guard.unlock().await {
             Err(Error::Lost(loss)) => Err(Error::Lost(loss)),

@@ -214,81 +214,105 @@ pub(crate) async fn listen(
     node: Arc<Node>,
     mut events: UnboundedReceiver<LinkEvent>,
 ) {
-    let mut have = HashSet::new();
-    // A reason to wake everybody, once a barrier has been passed after it.
-    let mut wake = false;
-    let mut renewed_at = Instant::now();
+    let mut ear = Ear { channels, index, node, have: HashSet::new(), wake: false };
+    let mut swept = Instant::now();
     loop {
-        let (add, remove) = channels.diff(index, &have);
-        if !add.is_empty() || !remove.is_empty() || wake {
-            let woken = std::mem::take(&mut wake);
-            let batch = node.resubscribe(add.clone(), remove.clone());
-            tokio::pin!(batch);
-            let mut reconnected = false;
-            let outcome = loop {
-                tokio::select! {
-                    outcome = &mut batch => break outcome,
-                    event = events.recv() => match event {
-                        Some(LinkEvent::Message(name)) => channels.message(&name),
-                        Some(LinkEvent::Lagged) => wake = true,
-                        Some(LinkEvent::Up) => reconnected = true,
-                        None => return,
-                    },
-                }
-            };
-            let failed = match outcome {
-                // What was confirmed on a connection that is gone is not subscribed on the new one.
-                _ if reconnected => {
-                    have.clear();
-                    channels.forget(index);
-                    wake = true;
-                    continue;
-                }
-                Outcome::Done(()) => false,
-                Outcome::Refused(error) => {
-                    tracing::warn!(%error, "unlock messages cannot be received: waiters look every sixth of a lease");
-                    false
-                }
-                Outcome::NotExecuted(_) => true,
-                Outcome::Unknown(_) => {
-                    node.reset_subscriber().await;
-                    true
-                }
-            };
-            if failed {
-                have.clear();
-                channels.forget(index);
-                wake = true;
-                sleep(RETRY).await;
-                continue;
-            }
-            channels.confirm(index, &add);
-            have.extend(add);
-            remove.iter().for_each(|name| _ = have.remove(name));
-            if woken {
-                channels.wake_all();
+        let (add, remove) = ear.channels.diff(index, &ear.have);
+        if !add.is_empty() || !remove.is_empty() || ear.wake {
+            if !ear.send(add, remove, &mut events).await {
+                return;
             }
             continue;
         }
-        let linger = LINGER.saturating_sub(Instant::now().since(renewed_at));
+        let linger = LINGER.saturating_sub(Instant::now().since(swept));
         tokio::select! {
             event = events.recv() => match event {
-                Some(LinkEvent::Message(name)) => channels.message(&name),
-                Some(LinkEvent::Lagged) => wake = true,
-                Some(LinkEvent::Up) => {
-                    have.clear();
-                    channels.forget(index);
-                    wake = true;
-                }
+                Some(event) => _ = ear.hear(event),
                 None => return,
             },
             // No wake-up is lost: this task is the only one that waits, and a change meanwhile leaves its permit.
-            () = channels.changed[index].notified() => {}
+            () = ear.channels.changed[index].notified() => {}
             () = sleep(linger) => {
-                renewed_at = Instant::now();
-                channels.sweep(renewed_at);
+                swept = Instant::now();
+                ear.channels.sweep(swept);
             }
         }
+    }
+}
+
+/// One node's subscriptions, as its task knows them.
+struct Ear {
+    channels: Arc<Channels>,
+    index: usize,
+    node: Arc<Node>,
+    have: HashSet<String>,
+    /// A reason to wake everybody, once a barrier has been passed after it.
+    wake: bool,
+}
+
+impl Ear {
+    /// Sends a batch and hears on meanwhile. False once nothing can be heard any more.
+    async fn send(&mut self, add: Vec<String>, remove: Vec<String>, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
+        let woken = std::mem::take(&mut self.wake);
+        let node = Arc::clone(&self.node);
+        let batch = node.resubscribe(add.clone(), remove.clone());
+        tokio::pin!(batch);
+        let mut reconnected = false;
+        let outcome = loop {
+            tokio::select! {
+                outcome = &mut batch => break outcome,
+                event = events.recv() => match event {
+                    Some(event) => reconnected |= self.hear(event),
+                    None => return false,
+                },
+            }
+        };
+        match outcome {
+            // What was confirmed on a connection that is gone is not subscribed on the new one.
+            _ if reconnected => return true,
+            Outcome::Done(()) => {}
+            Outcome::Refused(error) => {
+                tracing::warn!(%error, "unlock messages cannot be received: waiters look every sixth of a lease");
+            }
+            Outcome::NotExecuted(_) => return self.try_again().await,
+            Outcome::Unknown(_) => {
+                self.node.reset_subscriber().await;
+                return self.try_again().await;
+            }
+        }
+        self.channels.confirm(self.index, &add);
+        self.have.extend(add);
+        remove.iter().for_each(|name| _ = self.have.remove(name));
+        if woken {
+            self.channels.wake_all();
+        }
+        true
+    }
+
+    async fn try_again(&mut self) -> bool {
+        self.forget();
+        sleep(RETRY).await;
+        true
+    }
+
+    /// Takes in what the connection tells. True if it is a new connection.
+    fn hear(&mut self, event: LinkEvent) -> bool {
+        match event {
+            LinkEvent::Message(name) => self.channels.message(&name),
+            LinkEvent::Lagged => self.wake = true,
+            LinkEvent::Up => {
+                self.forget();
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Nothing is subscribed, and nobody knows what was missed.
+    fn forget(&mut self) {
+        self.have.clear();
+        self.channels.forget(self.index);
+        self.wake = true;
     }
 }
 

@@ -114,7 +114,7 @@ async fn users_passwords_and_databases() {
     assert!(there, "the lock is in the database that the address names");
     guard.unlock().await.unwrap();
     let outside = Locker::connect(format!("redis://:s3cret@127.0.0.1:{port}/99")).await.expect_err("16 databases");
-    assert!(outside.to_string().contains("DB index"), "{outside}");
+    assert!(outside.to_string().contains("DB index") && outside.to_string().contains("/99"), "{outside}");
 }
 
 #[cfg(feature = "unix")]

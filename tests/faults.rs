@@ -72,6 +72,8 @@ async fn a_swallowed_release_is_released_and_ok() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
     let lock = builder(&proxy.url(), ms(3_000)).connect().await.unwrap().get(&key);
+    // The script is known to the server from here on.
+    lock.lock().await.unwrap().unlock().await.unwrap();
     let guard = lock.lock().await.unwrap();
     proxy.set(Mode::SwallowReplyTo(b"redisson_lock__channel".to_vec()));
     let unlocking = tokio::spawn(guard.unlock());

@@ -145,3 +145,13 @@ async fn a_panicking_section_releases() {
     assert!(panicking.await.unwrap_err().is_panic());
     eventually(ms(500), "released", || !server.exists(&key)).await;
 }
+
+#[tokio::test]
+async fn a_section_that_outlives_its_run_is_told_that_it_was_released() {
+    let server = Server::start();
+    let lock = locker(&server).await.get(key());
+    let escaped = lock.run(|section| async move { section }).await.unwrap();
+    assert!(matches!(escaped.check(), Err(Error::Lost(Loss::Released))));
+    assert!(escaped.remaining().is_zero());
+    assert!(!escaped.lost().is_cancelled(), "tokens do not fire for a release");
+}

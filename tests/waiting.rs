@@ -170,8 +170,10 @@ async fn a_grant_that_is_not_polled_for_is_handed_on() {
 #[tokio::test]
 async fn all_waiters_end_together_when_an_outage_lasts() {
     let server = Server::start();
-    let lease = ms(1_500);
-    let locks = builder(&server.url(), lease).outage_tolerance(ms(1_000)).connect().await.unwrap();
+    // A look every second: those who only wait for a message are told by those who try.
+    let lease = ms(6_000);
+    let locks =
+        builder(&server.url(), lease).command_timeout(ms(150)).outage_tolerance(ms(1_000)).connect().await.unwrap();
     let held = key();
     take(&server, &held, "600000");
     let mut waiters = Vec::new();
@@ -193,7 +195,7 @@ async fn all_waiters_end_together_when_an_outage_lasts() {
         ends.push(end);
     }
     let spread = ends.iter().max().unwrap().duration_since(*ends.iter().min().unwrap());
-    assert!(spread < ms(700), "{spread:?}");
+    assert!(spread < ms(400), "{spread:?}");
     // A call after the clock ran out makes one round first.
     let start = Instant::now();
     let error = locks.get(key()).lock().await.expect_err("stopped");
@@ -246,4 +248,53 @@ async fn closing_ends_waiters_and_holders() {
         !server.command::<String>(&["CLIENT", "LIST"]).contains("lockhound")
     })
     .await;
+}
+
+/// Two futures of one task are granted together; one is polled and its guard goes, the other never is.
+#[tokio::test]
+async fn a_second_future_of_the_same_owner_that_is_not_polled_holds_nobody_up() {
+    let (server, key) = (Server::start(), key());
+    let lock = builder(&server.url(), ms(1_200)).connect().await.unwrap().get(&key);
+    let mut polled = Box::pin(lock.lock());
+    let mut idle = Box::pin(lock.lock());
+    assert!(futures_util::poll!(&mut polled).is_pending());
+    assert!(futures_util::poll!(&mut idle).is_pending());
+    polled.await.unwrap().unlock().await.unwrap();
+    let other = tokio::time::timeout(ms(1_000), lock.clone().owned_by(Owner::new()).lock()).await;
+    other.expect("not held up").unwrap().unlock().await.unwrap();
+    idle.await.unwrap().unlock().await.unwrap();
+    assert!(!server.exists(&key));
+}
+
+#[tokio::test]
+async fn try_lock_for_does_not_take_silence_for_a_holder() {
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(30_000)).connect().await.unwrap();
+    server.stop();
+    // The first round is under way for three seconds.
+    let answer = locks.get(key()).try_lock_for(ms(300)).await;
+    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+    server.go_on();
+}
+
+#[tokio::test]
+async fn closing_gives_back_what_is_granted_meanwhile() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    for _ in 0..10 {
+        let key = key();
+        let locks = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
+        locks.get(common::key()).lock().await.unwrap().unlock().await.unwrap();
+        proxy.set(Mode::Delay(ms(30)));
+        let (trying, waiting) = (locks.get(&key), locks.get(common::key()));
+        let waited = waiting.key().to_string();
+        let trying = tokio::spawn(async move { trying.try_lock().await });
+        let waiting = tokio::spawn(async move { waiting.lock().await });
+        eventually(ms(1_000), "both are granted", || server.exists(&key) && server.exists(&waited)).await;
+        locks.close().await;
+        assert!(trying.await.unwrap().is_err());
+        assert!(waiting.await.unwrap().is_err());
+        assert!(!server.exists(&key) && !server.exists(&waited));
+        proxy.set(Mode::Pass);
+    }
 }

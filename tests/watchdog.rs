@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::proxy::{Mode, Proxy};
 use common::{Server, builder, eventually, key, locker_with, ms};
-use lockhound::{Error, Guard, HoldState, Locker, Loss, Owner};
+use lockhound::{Error, Guard, HoldState, Lock, Locker, Loss, Owner};
 
 #[tokio::test]
 async fn a_lock_is_held_for_many_leases_and_renewed_at_thirds() {
@@ -147,23 +147,27 @@ async fn a_key_of_another_type_is_a_loss_of_this_key_alone() {
 #[tokio::test]
 async fn a_message_for_what_is_held_here_is_looked_into_at_once() {
     let (server, key) = (Server::start(), key());
-    let locks = builder(&server.url(), ms(30_000)).command_timeout(ms(100)).connect().await.unwrap();
-    let guard = locks.get(&key).lock().await.unwrap();
-    let other = builder(&server.url(), ms(30_000)).connect().await.unwrap();
-    // A waiter of this locker makes it listen to the channel.
-    let waiting = locks.get(&key).owned_by(Owner::new());
-    let foreign = key.clone() + "x";
-    let foreign_guard = other.get(&foreign).lock().await.unwrap();
-    assert!(waiting.try_lock_for(ms(50)).await.unwrap().is_none());
-    drop(foreign_guard);
-    // A foreign lock makes it listen; then the hold's own channel.
-    let listening = locks.get(&key).owned_by(Owner::new());
-    let held = tokio::spawn(async move { listening.lock().await });
-    tokio::time::sleep(ms(200)).await;
-    other.get(&key).force_unlock().await.unwrap();
-    tokio::time::timeout(ms(12_000), guard.lost().cancelled()).await.expect("by the next renewal at the latest");
+    let here = builder(&server.url(), ms(30_000)).command_timeout(ms(100)).connect().await.unwrap();
+    let elsewhere = builder(&server.url(), ms(30_000)).connect().await.unwrap();
+    let foreign = elsewhere.get(&key).lock().await.unwrap();
+    // Two wait here for a foreign holder; the second still does, and listens, when the first has got in.
+    let first = tokio::spawn(enter(here.get(&key).owned_by(Owner::new())));
+    tokio::time::sleep(ms(100)).await;
+    let second = tokio::spawn(enter(here.get(&key).owned_by(Owner::new())));
+    tokio::time::sleep(ms(100)).await;
+    foreign.unlock().await.unwrap();
+    let guard = first.await.unwrap();
+    tokio::time::sleep(ms(300)).await;
+    let forced = Instant::now();
+    assert!(elsewhere.get(&key).force_unlock().await.unwrap());
+    guard.lost().cancelled().await;
+    assert!(forced.elapsed() < ms(2_000), "the next renewal would be after 10 s: {:?}", forced.elapsed());
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
-    held.await.unwrap().unwrap().unlock().await.unwrap();
+    second.await.unwrap().unlock().await.unwrap();
+}
+
+async fn enter(lock: Lock) -> Guard {
+    lock.lock().await.unwrap()
 }
 
 #[tokio::test]
@@ -259,4 +263,38 @@ async fn a_thousand_locks_do_not_expire() {
     let calls = server.calls("evalsha");
     assert!(calls < 45 * 1_000 / 5, "{calls} calls for about 45 renewals of 1,000: they travel together");
     locks.close().await;
+}
+
+/// A lease of 30 s is looked at every 300 ms, and a short `max_hold` ends before that.
+#[tokio::test]
+async fn a_short_max_hold_of_a_long_lease_is_told_in_time() {
+    let server = Server::start();
+    let locks = locker_with(&server, ms(30_000)).await;
+    for _ in 0..5 {
+        let start = Instant::now();
+        let guard = locks.get(key()).max_hold(ms(120)).lock().await.unwrap();
+        guard.lost().cancelled().await;
+        assert!(start.elapsed() < ms(180), "{:?}", start.elapsed());
+        assert_eq!(guard.state(), HoldState::Lost(Loss::MaxHold));
+    }
+}
+
+/// A reconnect renews everything out of turn. That this fails is no failure of a tick: flaps do not add up to a loss.
+#[tokio::test]
+async fn renewals_out_of_turn_that_fail_do_not_count() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(9_000)).command_timeout(ms(200)).connect().await.unwrap();
+    let guard = locks.get(key()).lock().await.unwrap();
+    tokio::time::sleep(ms(150)).await;
+    // Each time everything is cut, reconnects, and no renewal is answered until the flap is over.
+    for _ in 0..3 {
+        proxy.set(Mode::SwallowReplyTo(b"EVALSHA".to_vec()));
+        proxy.cut();
+        tokio::time::sleep(ms(800)).await;
+        guard.check().unwrap();
+        assert_eq!(guard.state(), HoldState::Safe);
+    }
+    proxy.set(Mode::Pass);
+    guard.unlock().await.unwrap();
 }

@@ -23,6 +23,9 @@ impl Address {
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
         let url = Url::parse(text).map_err(|e| refuse(&redact(text), &format!("{e}; write {SCHEMES}")))?;
         let name = redact_url(&url);
+        if at_behind_authority(&url) || url.fragment().is_some() {
+            return Err(refuse(&name, "in a password, write / as %2F, ? as %3F, # as %23 and @ as %40"));
+        }
         let mut config = Config { fail_fast: true, ..Config::default() };
         config.username = decoded(&name, "user", url.username())?;
         config.password = url.password().map(|p| decoded(&name, "password", p)).transpose()?.flatten();
@@ -107,7 +110,7 @@ fn unix_socket(name: &str, _path: &str) -> Result<ServerConfig, Error> {
 }
 
 fn redact_url(url: &Url) -> String {
-    if url.cannot_be_a_base() || url.path().contains('@') {
+    if url.cannot_be_a_base() || at_behind_authority(url) {
         return redact(url.as_str());
     }
     if url.password().is_none() {
@@ -118,6 +121,11 @@ fn redact_url(url: &Url) -> String {
         Ok(()) => redacted.to_string(),
         Err(()) => redact(url.as_str()),
     }
+}
+
+/// An `@` there is the end of a password whose `/`, `?` or `#` is not percent-encoded.
+fn at_behind_authority(url: &Url) -> bool {
+    [Some(url.path()), url.query(), url.fragment()].iter().flatten().any(|part| part.contains('@'))
 }
 
 /// Hides whatever may be a password in text that is not an address: all from the first `//` to the last `@`.
@@ -160,6 +168,9 @@ mod tests {
             "ann:secret@h",
             "rediss://ann:secret@h",
             "redis://ann:secret@",
+            "redis://ann:1#secret@h",
+            "redis://ann:1?secret@h",
+            "redis://ann:1/secret@h",
         ];
         for text in texts {
             let message = refusal(text);

@@ -267,11 +267,14 @@ fn build(address: &Address, role: Role, settings: &Settings, fail_fast: bool) ->
     // In RESP2 a subscribed connection answers PING in another form and refuses everything else. The other connections
     // speak RESP2, so that a server that is too old for us can say so.
     config.version = if role == Role::Subscriber { RespVersion::RESP3 } else { RespVersion::RESP2 };
-    Client::new(config, Some(performance(settings)), Some(connection(settings)), Some(policy()))
+    Client::new(config, Some(performance(settings)), Some(connection(settings)), Some(policy(settings)))
 }
 
-fn policy() -> ReconnectPolicy {
-    let mut policy = ReconnectPolicy::new_exponential(0, 50, 2_000, 2);
+/// For ever, 50 ms to 2 s apart; but not so far that a short lease runs out meanwhile.
+fn policy(settings: &Settings) -> ReconnectPolicy {
+    let most = settings.command_timeout.clamp(Duration::from_millis(50), Duration::from_secs(2));
+    let most = u32::try_from(most.as_millis()).unwrap_or(2_000);
+    let mut policy = ReconnectPolicy::new_exponential(0, 50, most, 2);
     policy.set_jitter(25);
     policy
 }
@@ -325,6 +328,6 @@ mod tests {
         assert_eq!(connection.tcp.user_timeout, Some(Duration::from_secs(6)));
         assert_eq!(performance(&settings).default_command_timeout, Duration::from_secs(3));
         assert_eq!(performance(&settings).broadcast_channel_capacity, 4096);
-        assert_eq!(policy().max_attempts(), 0, "for ever");
+        assert_eq!(policy(&settings).max_attempts(), 0, "for ever");
     }
 }

@@ -185,15 +185,27 @@ impl fmt::Debug for Node {
 
 /// What kept us from connecting: the server's refusal, or its silence.
 fn refusal(node: &Arc<str>, error: &fred::error::Error) -> Error {
-    let kind = ServerErrorKind::of(reply::code(error.details()));
-    if kind == ServerErrorKind::Other {
-        let reason = format!("cannot connect: {error}");
-        return Error::Unavailable {
-            nodes: vec![NodeFailure { node: Arc::clone(node), reason }],
-            waited: std::time::Duration::ZERO,
+    let code = reply::code(error.details());
+    let kind = ServerErrorKind::of(code);
+    if kind != ServerErrorKind::Other {
+        return Error::Server {
+            kind,
+            source: ServerError { node: Arc::clone(node), message: error.details().to_owned() },
         };
     }
-    Error::Server { kind, source: ServerError { node: Arc::clone(node), message: error.details().to_owned() } }
+    // Only a server's reply begins with a code; it answers to the credentials or the database of the address.
+    if code == "ERR" {
+        return Error::config("node", format!("the server refuses the address {node}: {}", error.details()));
+    }
+    let reason = format!("cannot connect: {}", plain(error.details()));
+    let nodes = vec![NodeFailure { node: Arc::clone(node), reason }];
+    Error::Unavailable { nodes, waited: std::time::Duration::ZERO }
+}
+
+/// fred shows an IO error as `Os { code: 111, kind: ConnectionRefused, message: "Connection refused" }`.
+fn plain(details: &str) -> &str {
+    let quoted = details.split_once("message: \"").and_then(|(_, rest)| rest.split_once('"'));
+    quoted.map_or(details, |(message, _)| message)
 }
 
 /// HELLO tells the version to every user that may connect at all; INFO is often not allowed.
@@ -271,6 +283,13 @@ mod tests {
         assert!(parse_version("7.0.15") > Some((6, 2)));
         assert!(parse_version("10.0.0") > Some((6, 2)));
         assert_eq!(parse_version("unstable"), None);
+    }
+
+    #[test]
+    fn io_errors_are_shown_as_people_know_them() {
+        let details = r#"Os { code: 111, kind: ConnectionRefused, message: "Connection refused" }"#;
+        assert_eq!(plain(details), "Connection refused");
+        assert_eq!(plain("Connection closed."), "Connection closed.");
     }
 
     #[test]

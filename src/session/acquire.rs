@@ -12,10 +12,11 @@ use super::{Grip, Session};
 use crate::clock::{self, Instant};
 use crate::error::{Error, Loss, NodeFailure};
 use crate::fence;
-use crate::gate::{Arrival, Entry, Head, Next, Waiter};
+use crate::gate::{Arrival, Entry, Head, LastRound, Next, Waiter};
 use crate::hold::{Hold, HoldState, Terms};
 use crate::key::Key;
 use crate::lease;
+use crate::node::Node;
 use crate::notify::Subscription;
 use crate::owner::Owner;
 use crate::quorum::Acquired;
@@ -80,9 +81,10 @@ impl Session {
             let answer = answer.await.unwrap_or(Err(Error::Closed));
             drop(place);
             let Some(grip) = answer? else { return Ok(None) };
-            // A grant that nobody took for a while is taken back: this caller was not polled. It stands in line again.
-            if grip.hold().claim() {
-                return self.taken(grip).map(Some);
+            // What was taken back because this caller was not polled, or lost before it was, it never had: it stands in
+            // line again.
+            if let Some(grip) = self.take(grip)? {
+                return Ok(Some(grip));
             }
         }
     }
@@ -113,9 +115,7 @@ impl Session {
             })
             .await?;
         match grip {
-            Some(grip) if grip.hold().claim() => self.taken(grip).map(Some),
-            // It was granted and taken back: this caller was not polled.
-            Some(_) => Ok(None),
+            Some(grip) => self.take(grip),
             // Another branch of this very task may have got in meanwhile.
             None => match self.gate.enter(key, owner, Instant::now()) {
                 Entry::Reentered(hold, count) => self.reentered(hold, count).await.map(Some),
@@ -124,19 +124,22 @@ impl Session {
         }
     }
 
-    /// A grant that its caller has taken.
-    fn taken(&self, grip: Grip) -> Result<Grip, Error> {
+    /// A caller takes what was granted. `None` if it was taken back or lost before.
+    #[allow(clippy::unused_self, reason = "it belongs to the flow of the others")]
+    fn take(&self, mut grip: Grip) -> Result<Option<Grip>, Error> {
+        if !grip.claim() {
+            return Ok(None);
+        }
         match grip.view().state() {
             HoldState::Lost(Loss::Closed) => Err(Error::Closed),
-            HoldState::Lost(loss) => Err(Error::Lost(loss)),
-            HoldState::Safe | HoldState::Jeopardy => Ok(grip),
+            HoldState::Lost(_) => Ok(None),
+            HoldState::Safe | HoldState::Jeopardy => Ok(Some(grip)),
         }
     }
 
     /// A hold that was entered again: it counts already, now the count is written.
     async fn reentered(self: &Arc<Self>, hold: Arc<Hold>, count: u32) -> Result<Grip, Error> {
-        hold.claim();
-        let grip = Grip::new(Arc::clone(self), Arc::clone(&hold));
+        let grip = Grip::taken(Arc::clone(self), Arc::clone(&hold));
         self.write_count(&hold, count).await?;
         Ok(grip)
     }
@@ -146,14 +149,24 @@ impl Session {
         let (session, key) = (Arc::clone(self), key.clone());
         self.engine.spawn(async move {
             sleep(Instant::now().until(deadline)).await;
-            let failed = session.gate.last_round_failed(&key);
+            let held = session.gate.is_known_held(&key, Instant::now());
             if let Some(waiter) = session.gate.leave(&key, id) {
-                let answer = match session.outage.verdict(Instant::now(), Duration::ZERO) {
-                    Some(unavailable) if failed => Err(unavailable),
-                    _ => Ok(None),
-                };
+                let answer = if held { Ok(None) } else { Err(session.unanswered(waiter.since)) };
                 let _: Result<_, _> = waiter.reply.send(answer);
             }
+        })
+    }
+
+    /// The error of a waiter that since then has had no answer.
+    fn unanswered(&self, since: Instant) -> Error {
+        let now = Instant::now();
+        self.outage.verdict(now, Duration::ZERO).unwrap_or_else(|| {
+            let waited = now.since(since);
+            let silent = |node: &Arc<Node>| NodeFailure {
+                node: Arc::clone(node.name()),
+                reason: format!("has not answered within {waited:.1?}"),
+            };
+            Error::Unavailable { nodes: self.quorum.nodes().iter().map(silent).collect(), waited }
         })
     }
 
@@ -169,13 +182,14 @@ impl Session {
             Acquired::Granted { fence, votes } => {
                 let nodes = self.quorum.nodes().len();
                 let (key, owner, field) = (key.clone(), owner.clone(), field.clone());
-                let hold = Hold::new(key, owner, field, generation, fence, terms, sent, &votes, nodes);
-                if Instant::now() + lease::ARM_EARLY < hold.valid_until() {
+                let granted = Instant::now();
+                let hold = Hold::new(key, owner, field, generation, fence, terms, sent, granted, &votes, nodes);
+                if granted + lease::ARM_EARLY < hold.valid_until() {
                     self.outage.answered();
                     tracing::debug!(key = %hold.key, field = hold.field, fence = hold.fence.get(), "acquired");
                     return Attempt::Granted(Arc::new(hold));
                 }
-                let late = |node: &Arc<crate::node::Node>| NodeFailure {
+                let late = |node: &Arc<Node>| NodeFailure {
                     node: Arc::clone(node.name()),
                     reason: format!("granted after {:?}, when the lease was over", Instant::now().since(sent)),
                 };
@@ -187,7 +201,7 @@ impl Session {
         };
         self.undo(key, &field, round.taken, round.doubtful);
         match &attempt {
-            Attempt::Unavailable(nodes) => self.outage.failed(sent, nodes.clone()),
+            Attempt::Unavailable(nodes) => self.outage.failed(sent, self.settings.outage_tolerance, nodes.clone()),
             _ => self.outage.answered(),
         }
         attempt
@@ -197,7 +211,7 @@ impl Session {
     fn register(self: &Arc<Self>, hold: Arc<Hold>) -> Grip {
         let (_, same_owner) = self.admit(&hold, None);
         self.serve(&hold, same_owner);
-        Grip::new(Arc::clone(self), hold)
+        Grip::granted(Arc::clone(self), hold)
     }
 
     /// Registers a grant for a waiter, and gives it to it; if it is gone, the grant is given back.
@@ -209,7 +223,7 @@ impl Session {
         };
         self.serve(hold, same_owner);
         // A caller that is gone drops the grip, and that releases.
-        let _: Result<_, _> = waiter.reply.send(Ok(Some(Grip::new(Arc::clone(self), Arc::clone(hold)))));
+        let _: Result<_, _> = waiter.reply.send(Ok(Some(Grip::granted(Arc::clone(self), Arc::clone(hold)))));
     }
 
     fn admit(self: &Arc<Self>, hold: &Arc<Hold>, waiter: Option<u64>) -> (Option<Waiter<Grip>>, Vec<Waiter<Grip>>) {
@@ -240,7 +254,7 @@ impl Session {
             }
         });
         for waiter in waiters {
-            let _: Result<_, _> = waiter.reply.send(Ok(Some(Grip::new(Arc::clone(self), Arc::clone(hold)))));
+            let _: Result<_, _> = waiter.reply.send(Ok(Some(Grip::granted(Arc::clone(self), Arc::clone(hold)))));
         }
     }
 }
@@ -285,7 +299,8 @@ impl Driving<'_> {
         let (session, key) = (self.session, self.key);
         let sent = Instant::now();
         let attempt = session.attempt(key, &head.owner, head.terms).await;
-        session.gate.note_round(key, matches!(attempt, Attempt::Unavailable(_)));
+        let failed = matches!(attempt, Attempt::Unavailable(_));
+        session.gate.note_round(key, if failed { LastRound::Failed } else { LastRound::Answered });
         match attempt {
             Attempt::Granted(hold) => session.deliver(&hold, head.id),
             Attempt::Refused(error) => self.answer(head.id, error),

@@ -54,13 +54,29 @@ impl View {
 #[derive(Debug)]
 pub(crate) struct Grip {
     view: View,
+    /// The epoch of a grip that its caller has not taken yet.
+    unclaimed: Option<u32>,
     /// Whether the hold has been counted down for this grip.
     left: bool,
 }
 
 impl Grip {
-    pub(super) fn new(session: Arc<Session>, hold: Arc<Hold>) -> Self {
-        Self { view: View { session, hold }, left: false }
+    /// A grip of a caller that has entered by itself.
+    pub(super) fn taken(session: Arc<Session>, hold: Arc<Hold>) -> Self {
+        Self { view: View { session, hold }, unclaimed: None, left: false }
+    }
+
+    /// A grip on its way to its caller, who has to take it.
+    pub(super) fn granted(session: Arc<Session>, hold: Arc<Hold>) -> Self {
+        let unclaimed = Some(hold.epoch());
+        Self { view: View { session, hold }, unclaimed, left: false }
+    }
+
+    /// Its caller takes it. False if it was taken back, because that took too long: it then stands for nothing.
+    pub(super) fn claim(&mut self) -> bool {
+        let claimed = self.unclaimed.take().is_none_or(|epoch| self.view.hold.claim(epoch));
+        self.left |= !claimed;
+        claimed
     }
 
     pub(crate) fn view(&self) -> &View {
@@ -89,7 +105,7 @@ impl Grip {
 
 impl Drop for Grip {
     fn drop(&mut self) {
-        if !self.left {
+        if self.claim() && !self.left {
             // Best effort: the answer goes to nobody.
             let _: Result<_, _> = self.view.session.leave(self.hold());
         }

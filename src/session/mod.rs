@@ -21,6 +21,7 @@ use uuid::Uuid;
 
 pub(crate) use self::grip::{Grip, View};
 use self::outage::Outage;
+use self::release::Pending;
 use crate::clock::Instant;
 use crate::engine::Engine;
 use crate::error::{Error, Loss, NodeFailure};
@@ -49,7 +50,7 @@ pub(crate) struct Session {
     outage: Outage,
     generations: AtomicU64,
     closed: AtomicBool,
-    /// Releases and undos that have no answer yet.
+    /// Operations, releases and undos that have no answer yet.
     pending: AtomicUsize,
     /// Something ended that closing may wait for.
     settled: Notify,
@@ -188,14 +189,17 @@ impl Session {
 
     /// Runs an operation as a task of the engine, so that dropping the caller's future drops no command half-way.
     async fn on_engine<T: Send + 'static>(
-        &self,
+        self: &Arc<Self>,
         operation: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
         self.check_open()?;
         let (reply, answer) = oneshot::channel();
+        // Closing waits for it: what it is granted has to be given back while there is a connection.
+        let pending = Pending::new(self);
         self.engine.spawn(async move {
             // A caller that is gone does not want the answer, and a grip in it releases what it stands for.
             let _: Result<_, _> = reply.send(operation.await);
+            drop(pending);
         });
         answer.await.unwrap_or(Err(Error::Closed))
     }
@@ -218,12 +222,7 @@ impl Session {
     /// Acts on what the watchdog, or whoever looked first, found out.
     pub(crate) fn judge(self: &Arc<Self>, verdict: Verdict) {
         match verdict {
-            Verdict::Lost(hold) => {
-                let state = hold.at(Instant::now()).state;
-                let age = Instant::now().since(hold.since);
-                tracing::warn!(key = %hold.key, owner = %hold.owner(), field = hold.field, ?state, ?age, "lock lost");
-                self.gate.wake(&hold.key);
-            }
+            Verdict::Lost(hold) => self.gate.wake(&hold.key),
             Verdict::Revoked(hold) => self.release_revoked(hold),
         }
     }
@@ -267,8 +266,11 @@ impl Session {
                 let _: Result<_, _> = timeout(Duration::from_millis(20), self.settled.notified()).await;
             }
         };
-        let _: Result<_, _> = timeout(CLOSING.min(self.settings.lease), settled).await;
-        self.quorum.quit().await;
+        let bound = Instant::now() + CLOSING.min(self.settings.lease);
+        let _: Result<_, _> = timeout(Instant::now().until(bound), settled).await;
+        // Servers that do not answer are left without a word: the sockets are closed with the engine.
+        let politeness = Instant::now().until(bound).max(Duration::from_millis(100));
+        let _: Result<_, _> = timeout(politeness, self.quorum.quit()).await;
         // What fred has queued for its sockets is written by its own tasks.
         sleep(Duration::from_millis(1)).await;
     }

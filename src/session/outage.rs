@@ -12,34 +12,45 @@ use crate::error::{Error, NodeFailure};
 /// Since when, and what the last failed round said.
 #[derive(Debug, Default)]
 pub(super) struct Outage {
-    since: Mutex<Option<(Instant, Vec<NodeFailure>)>>,
+    failing: Mutex<Option<Failing>>,
     over: Notify,
+}
+
+#[derive(Debug)]
+struct Failing {
+    since: Instant,
+    last: Instant,
+    nodes: Vec<NodeFailure>,
 }
 
 impl Outage {
     /// A round had an answer.
     pub(super) fn answered(&self) {
-        *self.since() = None;
+        *self.failing() = None;
     }
 
-    /// A round that was sent at this time had none.
-    pub(super) fn failed(&self, sent: Instant, nodes: Vec<NodeFailure>) {
-        let mut since = self.since();
-        let start = since.as_ref().map_or(sent, |(start, _)| *start);
-        *since = Some((start, nodes));
+    /// A round that was sent at this time had none. If nobody has tried for longer than an outage is borne, what failed
+    /// before says nothing about the time between, and the clock starts anew.
+    pub(super) fn failed(&self, sent: Instant, tolerance: Duration, nodes: Vec<NodeFailure>) {
+        let mut failing = self.failing();
+        let since = match failing.as_ref() {
+            Some(earlier) if sent.since(earlier.last) <= tolerance => earlier.since,
+            _ => sent,
+        };
+        *failing = Some(Failing { since, last: sent, nodes });
     }
 
     /// The error with which waiters end, once the outage has lasted for as long as they bear it.
     pub(super) fn verdict(&self, now: Instant, tolerance: Duration) -> Option<Error> {
-        let since = self.since();
-        let (start, nodes) = since.as_ref()?;
-        let waited = now.since(*start);
-        (waited >= tolerance).then(|| Error::Unavailable { nodes: nodes.clone(), waited })
+        let failing = self.failing();
+        let failing = failing.as_ref()?;
+        let waited = now.since(failing.since);
+        (waited >= tolerance).then(|| Error::Unavailable { nodes: failing.nodes.clone(), waited })
     }
 
     /// How long it is until the outage has lasted for as long as waiters bear it; `None` without an outage.
     pub(super) fn ends_in(&self, now: Instant, tolerance: Duration) -> Option<Duration> {
-        self.since().as_ref().map(|(start, _)| now.until(*start + tolerance))
+        self.failing().as_ref().map(|failing| now.until(failing.since + tolerance))
     }
 
     /// Tells everybody who waits for something else that it is over.
@@ -52,8 +63,8 @@ impl Outage {
         self.over.notified().await;
     }
 
-    fn since(&self) -> MutexGuard<'_, Option<(Instant, Vec<NodeFailure>)>> {
-        self.since.lock().unwrap_or_else(PoisonError::into_inner)
+    fn failing(&self) -> MutexGuard<'_, Option<Failing>> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -65,13 +76,16 @@ mod tests {
     fn the_clock_starts_with_the_first_failure_and_ends_with_an_answer() {
         let (outage, now, tolerance) = (Outage::default(), Instant::now(), Duration::from_secs(10));
         assert!(outage.verdict(now, tolerance).is_none());
-        outage.failed(now, Vec::new());
-        outage.failed(now + Duration::from_secs(6), Vec::new());
+        outage.failed(now, tolerance, Vec::new());
+        outage.failed(now + Duration::from_secs(6), tolerance, Vec::new());
         assert!(outage.verdict(now + Duration::from_secs(9), tolerance).is_none());
         assert_eq!(outage.ends_in(now + Duration::from_secs(9), tolerance), Some(Duration::from_secs(1)));
         let verdict = outage.verdict(now + Duration::from_secs(11), tolerance).expect("over");
         assert!(verdict.to_string().contains("11.0s"), "{verdict}");
+        let much_later = now + Duration::from_secs(3600);
+        outage.failed(much_later, tolerance, Vec::new());
+        assert!(outage.verdict(much_later, tolerance).is_none(), "a failure of an hour ago is another outage");
         outage.answered();
-        assert!(outage.verdict(now + Duration::from_secs(60), tolerance).is_none());
+        assert!(outage.verdict(much_later + tolerance, tolerance).is_none());
     }
 }

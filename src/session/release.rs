@@ -9,22 +9,23 @@ use tokio::time::sleep;
 
 use super::Session;
 use crate::clock::Instant;
-use crate::error::{Error, Loss};
+use crate::error::{Error, Loss, NodeFailure};
 use crate::hold::{Hold, HoldState, Leave};
 use crate::key::Key;
+use crate::node::Node;
 use crate::quorum::{NodeIndex, Settled};
 
-/// The pause before a release or an undo is sent again.
-const AGAIN: Duration = Duration::from_millis(50);
+/// The first pause before a release or an undo is sent again; it doubles up to half a command timeout.
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// How many releases and undos may wait for an answer. Beyond that a key runs out with its lease.
 const MOST_PENDING: usize = 10_000;
 
 /// Counts what is under way, from before it is spawned to its end, however that comes.
-struct Pending(Arc<Session>);
+pub(super) struct Pending(Arc<Session>);
 
 impl Pending {
-    fn new(session: &Arc<Session>) -> Self {
+    pub(super) fn new(session: &Arc<Session>) -> Self {
         session.pending.fetch_add(1, Ordering::AcqRel);
         Self(Arc::clone(session))
     }
@@ -51,10 +52,13 @@ impl Session {
             Leave::Last => self.send_release(Arc::clone(hold), reply),
             Leave::Lost { loss, last } => {
                 if last {
-                    self.gate.remove(hold);
-                    self.watchdog.forget(hold, Instant::now());
+                    // Before the slot goes: closing sees the one or the other.
                     let nodes = 0..self.quorum.nodes().len();
                     self.undo(&hold.key, &hold.field, nodes.collect(), Vec::new());
+                    self.gate.remove(hold);
+                    self.watchdog.forget(hold, Instant::now());
+                } else {
+                    self.gate.wake(&hold.key);
                 }
                 return Err(loss);
             }
@@ -100,29 +104,41 @@ impl Session {
     }
 }
 
-/// Releases a hold, again and again until a majority has answered. The caller is told after a command timeout at the
-/// latest; the key's line goes on then too.
+/// Releases a hold, again and again until a majority has answered, or the lease is over in any case. The caller is told
+/// after a command timeout at the latest; the key's line goes on then too.
 async fn release(session: Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>, pending: Pending) {
     let deadline = Instant::now() + session.settings.command_timeout;
+    // A renewal that was under way may have started the lease anew just now, and no later one can.
+    let over = Instant::now() + hold.terms.lease;
     let mut reply = Some(reply);
+    let mut pause = AGAIN;
     // Whether a release may have been executed before: then "gone" is what is expected.
     let mut executed = false;
     let answer = loop {
-        match session.quorum.release(&hold.key, &hold.field).await {
+        let sending = session.quorum.release(&hold.key, &hold.field);
+        tokio::pin!(sending);
+        let settled = tokio::select! {
+            settled = &mut sending => settled,
+            () = sleep(Instant::now().until(deadline)), if reply.is_some() => {
+                tell_unconfirmed(&session, &hold, &mut reply, Vec::new());
+                sending.await
+            }
+        };
+        match settled {
             Settled::Done => break Ok(()),
             Settled::Gone if executed && Instant::now() < hold.valid_until() => break Ok(()),
             Settled::Gone => break Err(Error::Lost(Loss::NotOwner)),
             Settled::Refused(error) => break Err(error),
             Settled::Unanswered { nodes, executed: maybe } => {
                 executed |= maybe;
-                if Instant::now() >= deadline
-                    && let Some(reply) = reply.take()
-                {
-                    tracing::warn!(key = %hold.key, field = hold.field, "the release is not confirmed yet");
-                    session.gate.remove(&hold);
-                    let _: Result<_, _> = reply.send(Err(Error::Unavailable { nodes, waited: Duration::ZERO }));
+                let now = Instant::now();
+                if now >= deadline {
+                    tell_unconfirmed(&session, &hold, &mut reply, nodes);
                 }
-                sleep(AGAIN.min(session.settings.command_timeout / 4)).await;
+                if now >= over {
+                    break Ok(());
+                }
+                back_off(&session, &mut pause).await;
             }
         }
     };
@@ -139,6 +155,29 @@ async fn release(session: Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<
     }
 }
 
+/// The caller has waited for as long as it should; the release goes on, and so does the key's line.
+fn tell_unconfirmed(
+    session: &Session,
+    hold: &Arc<Hold>,
+    reply: &mut Option<oneshot::Sender<Result<(), Error>>>,
+    mut nodes: Vec<NodeFailure>,
+) {
+    let Some(reply) = reply.take() else { return };
+    tracing::warn!(key = %hold.key, field = hold.field, "the release is not confirmed yet");
+    session.gate.remove(hold);
+    if nodes.is_empty() {
+        let reason = format!("did not confirm the release within {:?}", session.settings.command_timeout);
+        let silent = |node: &Arc<Node>| NodeFailure { node: Arc::clone(node.name()), reason: reason.clone() };
+        nodes = session.quorum.nodes().iter().map(silent).collect();
+    }
+    let _: Result<_, _> = reply.send(Err(Error::Unavailable { nodes, waited: Duration::ZERO }));
+}
+
+async fn back_off(session: &Session, pause: &mut Duration) {
+    sleep(*pause).await;
+    *pause = (*pause * 2).min(session.settings.command_timeout / 2);
+}
+
 /// Undoes an acquire on one node, again and again until it answers. What may be executed late is undone once more: the
 /// acquire may have been on a connection that was given up, and the cancel overtook it on another.
 async fn undo(session: Arc<Session>, node: NodeIndex, key: Key, field: String, doubtful: bool, _pending: Pending) {
@@ -146,9 +185,10 @@ async fn undo(session: Arc<Session>, node: NodeIndex, key: Key, field: String, d
         if pass > 0 {
             sleep(session.settings.command_timeout).await;
         }
+        let mut pause = AGAIN;
         while let Err(failure) = session.quorum.cancel(node, &key, &field).await {
             tracing::trace!(%key, field, %failure, "an undo has no answer");
-            sleep(AGAIN.min(session.settings.command_timeout / 4)).await;
+            back_off(&session, &mut pause).await;
         }
     }
     tracing::debug!(%key, field, "undone");

@@ -71,7 +71,9 @@ impl Watchdog {
 
     /// Looks after a hold from now on. One that is released within the width of the grid never costs it anything.
     pub(crate) fn watch(&self, hold: &Arc<Hold>, now: Instant) {
-        let first = hold.since + lease::recheck_interval(hold.terms.lease).min(self.grid);
+        // A short lease or a short max_hold may end before the next line of the grid.
+        let first = (now + self.grid).min(hold.valid_until().before(lease::ARM_EARLY));
+        let first = hold.revoke_at().map_or(first, |at| first.min(at));
         if !self.order(Order::Watch(Arc::downgrade(hold)), first.max(now)) {
             hold.lose(Loss::RenewalFailed);
         }
@@ -85,7 +87,7 @@ impl Watchdog {
     /// Forgets a hold that was released, if its entry would otherwise stay for long.
     pub(crate) fn forget(&self, hold: &Hold, now: Instant) {
         let long = !hold.terms.renewed || hold.terms.lease > Duration::from_secs(60);
-        if long && now.since(hold.since) > self.grid {
+        if long {
             self.order(Order::Forget(hold.generation), now + self.grid);
         }
     }
@@ -171,8 +173,10 @@ pub(crate) async fn run(
         };
         let mut renewals = Vec::new();
         tokio::select! {
-            () = wheel.expired(&mut renewals, &judge) => {}
+            // An answer that is there goes before the end of the tick that it ends.
+            biased;
             Some(batch) = answered.recv() => wheel.answered(batch, &judge),
+            () = wheel.expired(&mut renewals, &judge) => {}
             () = drain => {
                 if watchdog.due().is_some_and(|due| due <= Instant::now()) {
                     wheel.carry_out(watchdog.take_orders());
@@ -225,7 +229,7 @@ mod tests {
     fn hold() -> Arc<Hold> {
         let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
         let now = Instant::now();
-        Arc::new(Hold::new("k".into(), Owner::task(1), "f".into(), 1, Fence::new(1), terms, now, &[0], 1))
+        Arc::new(Hold::new("k".into(), Owner::task(1), "f".into(), 1, Fence::new(1), terms, now, now, &[0], 1))
     }
 
     fn watchdog() -> Arc<Watchdog> {

@@ -44,6 +44,8 @@ struct RenewEntry {
     tick_until: Option<Instant>,
     /// When it was last renewed out of turn.
     hinted: Option<Instant>,
+    /// Whether the tick is out of turn: a message or a reconnect asked for it, and its failure counts for nothing.
+    extra: bool,
 }
 
 impl Wheel {
@@ -78,7 +80,8 @@ impl Wheel {
         let base = held.since;
         let renew_at = self.tick_at(&held, base, 0, now);
         let place = self.queue.insert(held.generation, now.until(next_look(&held, renew_at)));
-        let entry = RenewEntry { hold: hold.clone(), place, base, renew_at, tick_until: None, hinted: None };
+        let entry =
+            RenewEntry { hold: hold.clone(), place, base, renew_at, tick_until: None, hinted: None, extra: false };
         self.entries.insert(held.generation, entry);
     }
 
@@ -124,13 +127,13 @@ impl Wheel {
         if !hold.is_held() {
             return;
         }
-        if !hold.is_claimed() && now >= hold.since + lease::recheck_interval(hold.terms.lease) && hold.revoke() {
+        if hold.revoke_at().is_some_and(|at| now >= at) && hold.revoke() {
             judge(Verdict::Revoked(hold));
             return;
         }
         if entry.tick_until.is_some_and(|until| now >= until) {
             entry.tick_until = None;
-            let failed = hold.tick_failed();
+            let failed = if std::mem::take(&mut entry.extra) { hold.failed_ticks() } else { hold.tick_failed() };
             if failed >= self.renewal_failures {
                 if hold.lose(Loss::RenewalFailed) {
                     judge(Verdict::Lost(hold));
@@ -160,7 +163,7 @@ impl Wheel {
         for (generation, answer) in batch.answers {
             let Some(hold) = self.entries.get(&generation).and_then(|entry| entry.hold.upgrade()) else { continue };
             match answer {
-                Answer::Renewed => self.renewed(&hold, batch.node, batch.sent, now),
+                Answer::Renewed => self.renewed(&hold, batch.node, batch.sent, now, judge),
                 // For a hold that is not held any more, gone means nothing: it was released while this was under way.
                 Answer::Gone if hold.gone(batch.node) => {
                     if hold.lose(Loss::NotOwner) {
@@ -173,8 +176,14 @@ impl Wheel {
         }
     }
 
-    fn renewed(&mut self, hold: &Arc<Hold>, node: usize, sent: Instant, now: Instant) {
-        let jeopardy = hold.at(now).state == HoldState::Jeopardy;
+    fn renewed(&mut self, hold: &Arc<Hold>, node: usize, sent: Instant, now: Instant, judge: &Judge) {
+        let look = hold.at(now);
+        if look.newly_lost {
+            self.forget(hold.generation);
+            judge(Verdict::Lost(Arc::clone(hold)));
+            return;
+        }
+        let jeopardy = look.state == HoldState::Jeopardy;
         if !hold.renewed(node, sent, now) {
             return;
         }
@@ -186,6 +195,7 @@ impl Wheel {
         if let Some(entry) = self.entries.get_mut(&hold.generation) {
             entry.base = sent;
             entry.tick_until = None;
+            entry.extra = false;
             entry.renew_at = renew_at;
             self.queue.reset(&entry.place, now.until(next_look(hold, renew_at)));
         }
@@ -207,6 +217,7 @@ impl Wheel {
             return;
         }
         entry.hinted = Some(now);
+        entry.extra |= now + within < entry.renew_at;
         entry.renew_at = entry.renew_at.min(now + within);
         self.queue.reset(&entry.place, now.until(next_look(&hold, entry.renew_at)));
     }
@@ -236,7 +247,9 @@ impl Wheel {
 fn next_look(hold: &Hold, planned: Instant) -> Instant {
     let end = hold.valid_until().before(lease::ARM_EARLY);
     let planned = if hold.terms.renewed { planned.min(end) } else { end };
-    if hold.is_claimed() { planned } else { (hold.since + lease::recheck_interval(hold.terms.lease)).min(end) }
+    // What no caller has a guard of is not renewed.
+    let planned = if hold.is_claimed() { planned } else { end };
+    hold.revoke_at().map_or(planned, |at| planned.min(at))
 }
 
 impl Drop for Wheel {

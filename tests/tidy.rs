@@ -1,0 +1,762 @@
+//! Holds the layers and the manners of src/: who may use whom, and what is not done there.
+//!
+//! The checks are functions over text, and each is tried on small made-up sources that break its rule. They see words,
+//! not types. That is enough, since whatever a module uses it names in a `use` or a path; a lexer keeps what stands in
+//! comments and strings from being taken for one.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+/// One row of the table. A module may use those to its right in its own layer, and all of the layers below.
+struct Layer {
+    name: &'static str,
+    modules: &'static [&'static str],
+    /// The crates that it may name.
+    libraries: &'static [&'static str],
+}
+
+/// From top to bottom.
+const LAYERS: [Layer; 6] = [
+    Layer {
+        name: "user",
+        modules: &["locker", "lock", "guard"],
+        libraries: &["tokio", "tokio_util", "tracing", "uuid"],
+    },
+    Layer {
+        name: "life",
+        modules: &["session", "watchdog", "gate", "hold", "engine", "identity"],
+        libraries: &["tokio", "tokio_util", "dashmap", "tracing", "uuid", "fastrand"],
+    },
+    Layer { name: "agree", modules: &["quorum", "notify"], libraries: &["tokio", "tracing", "futures_util"] },
+    Layer { name: "proto", modules: &["script"], libraries: &[] },
+    Layer {
+        name: "wire",
+        modules: &["node"],
+        libraries: &["fred", "tokio", "tokio_util", "tracing", "uuid", "url", "socket2", "sha1_smol"],
+    },
+    Layer {
+        name: "pure",
+        modules: &["lease", "clock", "owner", "key", "fence", "options", "holder", "error"],
+        libraries: &["uuid", "rustix", "thiserror"],
+    },
+];
+
+/// They stand in one layer and never use each other: what the nodes agree on and what they announce are two things.
+const STRANGERS: [&str; 2] = ["quorum", "notify"];
+
+/// Lines of code, outside of tests and comments.
+const LONGEST_FILE: usize = 330;
+/// Lines from `fn` to its closing brace.
+const LONGEST_FUNCTION: usize = 80;
+
+/// Macros of unfinished work, and of output that the program did not ask its library for.
+const BANNED_MACROS: [&str; 7] = ["todo", "unimplemented", "dbg", "println", "print", "eprintln", "eprint"];
+
+#[test]
+fn the_source_is_tidy() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let libraries = dependencies(&fs::read_to_string(root.join("Cargo.toml")).expect("Cargo.toml"));
+    let sources = read(&root.join("src"), "");
+    let modules: BTreeSet<&str> = sources.iter().filter_map(Source::module).collect();
+    let placed: BTreeSet<&str> = LAYERS.iter().flat_map(|layer| layer.modules).copied().collect();
+    assert_eq!(modules, placed, "left what is in src/, right what is in the table of this test");
+    let known = |library: &&&str| libraries.iter().any(|name| name == **library);
+    let unknown = LAYERS.iter().flat_map(|layer| layer.libraries).find(|library| !known(library));
+    assert_eq!(unknown, None, "a layer may use what Cargo.toml does not have");
+    let complaints: Vec<String> = sources.iter().flat_map(|source| check(source, &libraries)).collect();
+    assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+/// All Rust files below a directory.
+fn read(directory: &Path, prefix: &str) -> Vec<Source> {
+    let mut sources = Vec::new();
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let entry = entry.expect("an entry");
+        let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
+        if entry.path().is_dir() {
+            sources.extend(read(&entry.path(), &format!("{path}/")));
+        } else if path.ends_with(".rs") {
+            sources.push(Source::new(&path, &fs::read_to_string(entry.path()).expect("UTF-8")));
+        }
+    }
+    sources.sort_by(|a, b| a.path.cmp(&b.path));
+    sources
+}
+
+/// The crates that the library depends on, as Rust code names them.
+fn dependencies(manifest: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut inside = false;
+    for line in manifest.lines().map(str::trim) {
+        if let Some(header) = line.strip_prefix('[') {
+            let header = header.trim_end_matches(']');
+            inside = header == "dependencies" || header.ends_with(".dependencies");
+            names.extend(header.strip_prefix("dependencies.").map(str::to_owned));
+        } else if inside && !line.starts_with('#') && !line.is_empty() {
+            names.extend(line.split(['=', '.', ' ']).next().map(str::to_owned));
+        }
+    }
+    names.iter().map(|name| name.replace('-', "_")).collect()
+}
+
+// ---- The rules ----
+
+/// A file of src/, taken apart, without its tests.
+struct Source {
+    /// Below src/, as `session/acquire.rs`.
+    path: String,
+    tokens: Vec<Token>,
+}
+
+impl Source {
+    fn new(path: &str, text: &str) -> Self {
+        Self { path: path.to_owned(), tokens: without_tests(&lex(text)) }
+    }
+
+    fn is_root(&self) -> bool {
+        self.path == "lib.rs"
+    }
+
+    /// Where it stands in the crate: `[session, acquire]`, and `[session]` for `session/mod.rs`.
+    fn place(&self) -> Vec<String> {
+        let path = self.path.trim_end_matches(".rs");
+        let path = path.strip_suffix("/mod").unwrap_or(path);
+        if self.is_root() { Vec::new() } else { path.split('/').map(str::to_owned).collect() }
+    }
+
+    /// The module of the table that it belongs to.
+    fn module(&self) -> Option<&str> {
+        let name = self.path.split(['/', '.']).next();
+        if self.is_root() { None } else { name }
+    }
+
+    fn complaint(&self, line: usize, what: &str) -> String {
+        format!("src/{}:{line}: {what}", self.path)
+    }
+}
+
+/// All rules, applied to one file.
+fn check(source: &Source, libraries: &[String]) -> Vec<String> {
+    let mut complaints = opening(source);
+    complaints.extend(size(source));
+    complaints.extend(manners(source));
+    complaints.extend(cancel_safety(source));
+    if source.is_root() {
+        complaints.extend(no_logic(source));
+    } else {
+        complaints.extend(imports(source));
+        complaints.extend(crates(source, libraries));
+    }
+    complaints
+}
+
+/// Modules import downwards only.
+fn imports(source: &Source) -> Vec<String> {
+    let Some(from) = source.module() else { return Vec::new() };
+    let place = source.place();
+    let mut complaints = Vec::new();
+    for (line, path) in references(&source.tokens) {
+        let Some(path_from_root) = absolute(&path, &place) else { continue };
+        let target = path_from_root.first().map_or("", String::as_str);
+        if layer(target).is_none() {
+            let path = path.join("::");
+            complaints.push(source.complaint(line, &format!("`{path}` passes by the modules: name the one it is in")));
+        } else if !may_use(from, target) {
+            complaints.push(source.complaint(line, &format!("`{from}` must not use `{target}`")));
+        }
+    }
+    // A `use` with braces may name several things of one module.
+    complaints.dedup();
+    complaints
+}
+
+/// Each layer names only the crates that the table gives it.
+fn crates(source: &Source, libraries: &[String]) -> Vec<String> {
+    let Some(layer) = source.module().and_then(layer).map(|(layer, _)| &LAYERS[layer]) else { return Vec::new() };
+    let used = references(&source.tokens).into_iter().map(|(line, path)| (line, path[0].clone()));
+    // A crate's name before `::` is the crate wherever it stands, macros included; no module bears the name of one.
+    let named = pairs(&source.tokens).filter(|(_, next)| next.is("::")).map(|(name, _)| (name.line, name.text.clone()));
+    let mut found: Vec<(usize, String)> = used.chain(named).collect();
+    found.retain(|(_, name)| libraries.contains(name) && !layer.libraries.contains(&name.as_str()));
+    found.sort();
+    found.dedup();
+    let what = |name: &str| format!("the layer `{}` must not use the crate {name}", layer.name);
+    found.iter().map(|(line, name)| source.complaint(*line, &what(name))).collect()
+}
+
+/// What a file opens with.
+fn opening(source: &Source) -> Vec<String> {
+    let first: Vec<&str> = source.tokens.iter().take(6).map(|token| token.text.as_str()).collect();
+    let opens = if source.is_root() {
+        first == ["#", "!", "[", "doc", "=", "include_str"]
+    } else {
+        source.tokens.first().is_some_and(|token| token.kind == Kind::FileDoc)
+    };
+    let wanted = if source.is_root() { "the README, as its documentation" } else { "`//!` and what it is" };
+    if opens { Vec::new() } else { vec![source.complaint(1, &format!("it has to open with {wanted}"))] }
+}
+
+/// Nothing is longer than one can overlook.
+fn size(source: &Source) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let code = source.tokens.iter().filter(|token| !token.is_doc());
+    let lines = code.flat_map(|token| token.line..=token.last_line).collect::<BTreeSet<usize>>().len();
+    if lines > LONGEST_FILE {
+        complaints.push(source.complaint(1, &format!("{lines} lines of code; {LONGEST_FILE} are the most")));
+    }
+    for (at, function) in source.tokens.iter().enumerate().filter(|(_, token)| token.is("fn")) {
+        let name = &source.tokens.get(at + 1).map_or("", |token| &token.text);
+        let last = item_end(&source.tokens, at) - 1;
+        let lines = source.tokens[last].last_line - function.line + 1;
+        // `fn(` is a type.
+        if *name != "(" && lines > LONGEST_FUNCTION {
+            let what = format!("`{name}` has {lines} lines; {LONGEST_FUNCTION} are the most");
+            complaints.push(source.complaint(function.line, &what));
+        }
+    }
+    complaints
+}
+
+/// What is not written outside of tests.
+fn manners(source: &Source) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (token, next) in pairs(&source.tokens) {
+        let what = if token.is("unwrap") {
+            "unwrap() says nothing to whom it hits: handle it, or `expect` with the reason why it cannot be"
+        } else if next.is("!") && BANNED_MACROS.contains(&token.text.as_str()) {
+            "a library neither prints nor ships unfinished work"
+        } else if next.is("!") && token.is("include_str") && !source.is_root() && source.module() != Some("script") {
+            "only `script` includes files"
+        } else {
+            continue;
+        };
+        complaints.push(source.complaint(token.line, &format!("`{}`: {what}", token.text)));
+    }
+    complaints
+}
+
+/// Whoever awaits something of the public API reads what dropping it does.
+fn cancel_safety(source: &Source) -> Vec<String> {
+    let tokens = &source.tokens;
+    let mut complaints = Vec::new();
+    for (at, start) in tokens.iter().enumerate().filter(|(_, token)| token.is("pub")) {
+        let qualifiers = tokens[at + 1..].iter().take_while(|t| t.is("const") || t.is("async") || t.is("unsafe"));
+        let function = at + 1 + qualifiers.count();
+        if !tokens.get(function).is_some_and(|token| token.is("fn")) {
+            continue;
+        }
+        let signature = tokens[function..item_end(tokens, function)].iter().take_while(|token| !token.is("{"));
+        let signature: Vec<&str> = signature.map(|token| token.text.as_str()).collect();
+        let is_async = tokens[at..function].iter().any(|token| token.is("async"));
+        // An async fn by another name.
+        let arrow = signature.windows(2).position(|words| words == ["->", "impl"]).unwrap_or(signature.len());
+        let is_async =
+            is_async || signature[arrow..].iter().take_while(|word| **word != "<").any(|word| *word == "Future");
+        if is_async && !docs_before(tokens, at).contains(&"# Cancel safety") {
+            let what = format!("`{}` has no section `# Cancel safety`", signature[1]);
+            complaints.push(source.complaint(start.line, &what));
+        }
+    }
+    complaints
+}
+
+/// lib.rs holds no logic: attributes, `mod x;` and `use`, and nothing else.
+fn no_logic(source: &Source) -> Vec<String> {
+    let tokens: Vec<Token> = source.tokens.iter().filter(|token| !token.is_doc()).cloned().collect();
+    let mut complaints = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        if tokens[at].is("#") {
+            let open = at + if tokens.get(at + 1).is_some_and(|token| token.is("!")) { 2 } else { 1 };
+            at = closing(&tokens, open) + 1;
+            continue;
+        }
+        let end = item_end(&tokens, at);
+        let mut words = at;
+        if tokens[words].is("pub") {
+            words += 1;
+            if tokens.get(words).is_some_and(|token| token.is("(")) {
+                words = closing(&tokens, words) + 1;
+            }
+        }
+        let kind = tokens.get(words).map_or("", |token| &token.text);
+        // A module with a body ends with a brace.
+        if !(kind == "use" || kind == "mod") || !tokens[end - 1].is(";") {
+            complaints.push(source.complaint(tokens[at].line, "lib.rs holds only attributes, `mod x;` and `use`"));
+        }
+        at = end;
+    }
+    complaints
+}
+
+fn layer(module: &str) -> Option<(usize, usize)> {
+    LAYERS.iter().enumerate().find_map(|(at, layer)| {
+        let place = layer.modules.iter().position(|name| *name == module)?;
+        Some((at, place))
+    })
+}
+
+fn may_use(from: &str, target: &str) -> bool {
+    let strangers = STRANGERS.contains(&from) && STRANGERS.contains(&target);
+    // Tuples compare as the table reads: from top to bottom, then from left to right.
+    from == target || (layer(from) < layer(target) && !strangers)
+}
+
+// ---- Paths ----
+
+/// All paths that start in the crate, and all that a `use` names, with the lines they stand in.
+fn references(tokens: &[Token]) -> Vec<(usize, Vec<String>)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        let next = tokens.get(at + 1);
+        if is_use(tokens, at) {
+            at = use_tree(tokens, at + 1, &[], &mut found);
+        } else if tokens[at].is("extern") && next.is_some_and(|next| next.is("crate")) {
+            at = use_tree(tokens, at + 2, &[], &mut found);
+        } else if ["crate", "self", "super"].contains(&tokens[at].text.as_str()) && next.is_some_and(|n| n.is("::")) {
+            let line = tokens[at].line;
+            let mut path = vec![tokens[at].text.clone()];
+            while tokens.get(at + 1).is_some_and(|token| token.is("::"))
+                && let Some(word) = tokens.get(at + 2).filter(|token| token.kind == Kind::Word)
+            {
+                path.push(word.text.clone());
+                at += 2;
+            }
+            found.push((line, path));
+        }
+        at += 1;
+    }
+    found
+}
+
+/// Whether a `use` starts here; `use<'a>` is a part of a type.
+fn is_use(tokens: &[Token], at: usize) -> bool {
+    tokens[at].is("use") && tokens.get(at + 1).is_some_and(|next| !next.is("<"))
+}
+
+/// Reads a `use` from after the word, or one branch of its braces, and returns where it stopped: at `;`, `,` or `}`.
+fn use_tree(tokens: &[Token], mut at: usize, prefix: &[String], found: &mut Vec<(usize, Vec<String>)>) -> usize {
+    let mut path = prefix.to_vec();
+    let mut branched = false;
+    let start = at;
+    while let Some(token) = tokens.get(at) {
+        match token.text.as_str() {
+            ";" | "," | "}" => break,
+            "{" => {
+                branched = true;
+                while !tokens.get(at).is_none_or(|token| token.is("}")) {
+                    at = use_tree(tokens, at + 1, &path, found);
+                }
+            }
+            // What it is called here does not matter.
+            "as" => at += 1,
+            _ if token.kind == Kind::Word || token.is("*") => path.push(token.text.clone()),
+            _ => {}
+        }
+        at += 1;
+    }
+    if !branched && path.len() > prefix.len() {
+        found.push((tokens[start].line, path));
+    }
+    at
+}
+
+/// Where a path leads, from the crate's root; `None` if it starts at a library or in scope.
+fn absolute(path: &[String], place: &[String]) -> Option<Vec<String>> {
+    let ups = path.iter().take_while(|word| *word == "super").count();
+    let (base, rest) = match path.first()?.as_str() {
+        "crate" => (0, 1),
+        "self" => (place.len(), 1),
+        "super" => (place.len().saturating_sub(ups), ups),
+        _ => return None,
+    };
+    Some(place[..base].iter().chain(&path[rest..]).cloned().collect())
+}
+
+// ---- Text ----
+
+const OPENING: [&str; 3] = ["{", "(", "["];
+const CLOSING: [&str; 3] = ["}", ")", "]"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Word,
+    Sign,
+    Literal,
+    /// `///`
+    Doc,
+    /// `//!`
+    FileDoc,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Token {
+    kind: Kind,
+    text: String,
+    line: usize,
+    last_line: usize,
+}
+
+impl Token {
+    fn is(&self, text: &str) -> bool {
+        self.text == text && matches!(self.kind, Kind::Word | Kind::Sign)
+    }
+
+    fn is_doc(&self) -> bool {
+        matches!(self.kind, Kind::Doc | Kind::FileDoc)
+    }
+}
+
+/// Takes a file apart. Comments other than documentation are left out.
+fn lex(text: &str) -> Vec<Token> {
+    let mut tokens = Vec::new();
+    let (mut at, mut line) = (0, 1);
+    while at < text.len() {
+        let (kind, length) = first_token(&text[at..]);
+        let piece = &text[at..at + length];
+        let last_line = line + piece.matches('\n').count();
+        if let Some(kind) = kind {
+            tokens.push(Token { kind, text: piece.to_owned(), line, last_line });
+        }
+        (at, line) = (at + length, last_line);
+    }
+    tokens
+}
+
+/// What text starts with, and how long that is; `None` for what is no token.
+fn first_token(text: &str) -> (Option<Kind>, usize) {
+    let run = |wanted: fn(char) -> bool| text.find(|c| !wanted(c)).unwrap_or(text.len());
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    if text.starts_with("//") {
+        let doc = match text.as_bytes().get(2..4) {
+            Some([b'!', _]) => Some(Kind::FileDoc),
+            // Four slashes are an ordinary comment.
+            Some([b'/', next]) if *next != b'/' => Some(Kind::Doc),
+            _ => None,
+        };
+        return (doc, text.find('\n').unwrap_or(text.len()));
+    }
+    if text.starts_with("/*") {
+        return (None, block_comment(text));
+    }
+    if let Some(length) = raw_string(text).or_else(|| string(text)).or_else(|| character(text)) {
+        return (Some(Kind::Literal), length);
+    }
+    match text.chars().next() {
+        Some(c) if c.is_whitespace() => (None, run(char::is_whitespace)),
+        Some(c) if c.is_ascii_digit() => (Some(Kind::Literal), run(is_word)),
+        Some(c) if is_word(c) => (Some(Kind::Word), run(is_word)),
+        _ if ["::", "->", "=>"].iter().any(|sign| text.starts_with(sign)) => (Some(Kind::Sign), 2),
+        Some(c) => (Some(Kind::Sign), c.len_utf8()),
+        None => (None, 0),
+    }
+}
+
+/// Block comments nest.
+fn block_comment(text: &str) -> usize {
+    let (mut depth, mut at) = (0_usize, 0);
+    while at < text.len() {
+        let rest = &text.as_bytes()[at..];
+        if rest.starts_with(b"/*") {
+            depth += 1;
+            at += 2;
+        } else if rest.starts_with(b"*/") {
+            depth -= 1;
+            at += 2;
+            if depth == 0 {
+                return at;
+            }
+        } else {
+            at += 1;
+        }
+    }
+    text.len()
+}
+
+fn raw_string(text: &str) -> Option<usize> {
+    let rest = ["br", "cr", "r"].iter().find_map(|prefix| text.strip_prefix(prefix))?;
+    let body = rest.trim_start_matches('#');
+    let end = format!("\"{}", &rest[..rest.len() - body.len()]);
+    let inside = body.strip_prefix('"')?;
+    Some(inside.find(&end).map_or(text.len(), |at| text.len() - inside.len() + at + end.len()))
+}
+
+fn string(text: &str) -> Option<usize> {
+    let body = text.strip_prefix(['b', 'c']).unwrap_or(text);
+    body.starts_with('"').then(|| text.len() - body.len() + quoted(body))
+}
+
+/// A character, but not a lifetime: `'a'`, and not `'a`.
+fn character(text: &str) -> Option<usize> {
+    let body = text.strip_prefix('b').unwrap_or(text);
+    let mut inside = body.strip_prefix('\'')?.chars();
+    let closes = match inside.next()? {
+        '\\' => true,
+        _ => inside.next() == Some('\''),
+    };
+    closes.then(|| text.len() - body.len() + quoted(body))
+}
+
+/// The length of what starts with a quote and ends with the same one.
+fn quoted(text: &str) -> usize {
+    let mut chars = text.char_indices();
+    let quote = chars.next().map(|(_, quote)| quote);
+    while let Some((at, c)) = chars.next() {
+        if c == '\\' {
+            chars.next();
+        } else if Some(c) == quote {
+            return at + 1;
+        }
+    }
+    text.len()
+}
+
+/// Leaves out what is there only for tests.
+fn without_tests(tokens: &[Token]) -> Vec<Token> {
+    let mark = ["#", "[", "cfg", "(", "test", ")", "]"];
+    let mut kept = Vec::new();
+    let mut at = 0;
+    while at < tokens.len() {
+        if tokens.len() - at >= mark.len() && tokens[at..].iter().zip(mark).all(|(token, text)| token.is(text)) {
+            at = item_end(tokens, at);
+        } else {
+            kept.push(tokens[at].clone());
+            at += 1;
+        }
+    }
+    kept
+}
+
+/// Where the item that starts here is over: behind its `;` or its braces, and with whatever it stands in.
+fn item_end(tokens: &[Token], start: usize) -> usize {
+    let mut at = start;
+    let mut import = false;
+    while let Some(token) = tokens.get(at).filter(|token| !CLOSING.iter().any(|sign| token.is(sign))) {
+        import |= is_use(tokens, at);
+        if token.is(";") {
+            return at + 1;
+        }
+        if token.is("{") && !import {
+            return closing(tokens, at) + 1;
+        }
+        at = if OPENING.iter().any(|sign| token.is(sign)) { closing(tokens, at) + 1 } else { at + 1 };
+    }
+    at
+}
+
+/// Where the bracket that opens here is closed.
+fn closing(tokens: &[Token], open: usize) -> usize {
+    let mut depth = 0_usize;
+    for (at, token) in tokens.iter().enumerate().skip(open) {
+        if OPENING.iter().any(|sign| token.is(sign)) {
+            depth += 1;
+        } else if CLOSING.iter().any(|sign| token.is(sign)) {
+            depth = depth.saturating_sub(1);
+            if depth == 0 {
+                return at;
+            }
+        }
+    }
+    tokens.len() - 1
+}
+
+/// The lines of documentation above an item, attributes between them passed over.
+fn docs_before(tokens: &[Token], item: usize) -> Vec<&str> {
+    let mut lines = Vec::new();
+    let mut at = item;
+    while let Some(before) = at.checked_sub(1) {
+        at = match &tokens[before] {
+            token if token.kind == Kind::Doc => {
+                lines.push(token.text.trim_start_matches('/').trim());
+                before
+            }
+            token if token.is("]") => {
+                let open = (0..before).rev().find(|&open| tokens[open].is("[") && closing(tokens, open) == before);
+                open.map_or(0, |open| open.saturating_sub(1))
+            }
+            _ => break,
+        };
+    }
+    lines
+}
+
+fn pairs(tokens: &[Token]) -> impl Iterator<Item = (&Token, &Token)> {
+    tokens.windows(2).map(|pair| (&pair[0], &pair[1])).filter(|(token, _)| token.kind == Kind::Word)
+}
+
+// ---- The checker, checked ----
+
+/// The complaints about a made-up file that opens as it should, without the path.
+fn complaints(path: &str, text: &str) -> Vec<String> {
+    let opening = if path == "lib.rs" { "#![doc = include_str!(\"../README.md\")]" } else { "//! A file." };
+    let libraries = ["tokio", "fred", "uuid", "thiserror"].map(str::to_owned);
+    check(&Source::new(path, &format!("{opening}\n{text}")), &libraries)
+}
+
+#[track_caller]
+fn assert_fine(path: &str, text: &str) {
+    assert_eq!(complaints(path, text), Vec::<String>::new(), "{path}: {text}");
+}
+
+#[track_caller]
+fn assert_complaint(path: &str, text: &str, about: &str) {
+    let found = complaints(path, text);
+    assert!(found.len() == 1 && found[0].contains(about), "{path}: {text}: {found:?}");
+}
+
+#[test]
+fn imports_go_downwards() {
+    assert_fine("gate.rs", "use crate::hold::{Hold, Shut}; use crate::{quorum::Quorum, key::Key as Name};");
+    assert_fine("lease.rs", "use crate::clock::{self, Instant};");
+    assert_fine("gate.rs", "use std::{fmt, sync::Arc}; use super::hold::Hold; fn f() { crate::lease::grid(self.x) }");
+    assert_fine("session/acquire.rs", "use super::{Grip, Session}; use crate::session::outage; use self::inner::X;");
+    assert_fine("session/mod.rs", "mod acquire; pub(crate) use self::acquire::X; pub(in crate::session) fn f() {}");
+    for text in [
+        "use crate::session::Session;",
+        "pub(crate) use crate::session::Session;",
+        "use crate::{clock, session::{Session, Grip}};",
+        "use super::session;",
+        "fn f() -> u8 { crate::session::f() }",
+        "fn f() { let x: Option<&super::session::Session> = None; }",
+        "tokio::select! { _ = crate::session::f() => {} }",
+        "use crate::session as below;",
+        "#[cfg(not(test))] use crate::session::Session;",
+    ] {
+        assert_complaint("gate.rs", text, "`gate` must not use `session`");
+    }
+    assert_complaint("session/acquire.rs", "use super::super::lock::Lock;", "`session` must not use `lock`");
+    assert_complaint("clock.rs", "use crate::lease;", "`clock` must not use `lease`");
+    assert_complaint("node/link.rs", "use crate::script;", "src/node/link.rs:2: `node` must not use `script`");
+}
+
+#[test]
+fn quorum_and_notify_do_not_know_each_other() {
+    assert_complaint("quorum.rs", "use crate::notify::Channels;", "`quorum` must not use `notify`");
+    assert_complaint("notify.rs", "use crate::quorum::Quorum;", "`notify` must not use `quorum`");
+    assert_fine("notify.rs", "use crate::script; use crate::notify::inner;");
+}
+
+#[test]
+fn nothing_passes_by_the_modules() {
+    for text in ["use crate::Locker;", "use super::*;", "use super::super::Locker;", "fn f() { crate::f() }"] {
+        assert_complaint("gate.rs", text, "passes by the modules");
+    }
+    assert_complaint("session/grip.rs", "use super::super::Locker;", "passes by the modules");
+}
+
+#[test]
+fn comments_strings_and_tests_are_not_read() {
+    for text in [
+        "// use crate::session;",
+        "/// [`x`](crate::session::X), `fred::X`, println!()\nfn f() {}",
+        "/* /* use crate::session; */ use crate::session; */",
+        "const A: &str = \"\\\"use crate::session;\"; const B: &str = r#\"\"use crate::session;\"#;",
+        "const A: [char; 2] = ['\"', '\\'']; // use crate::session; \"",
+        "fn f<'a>(x: &'a str) -> &'a str { x } // ' use crate::session;",
+        "#[cfg(test)]\nmod tests { use crate::session; fn f() { x.unwrap(); println!(\"{}\", '}'); } }",
+        "#[cfg(test)]\n#[allow(unused)]\nuse crate::{session, lock};",
+        "#[cfg(test)]\nfn f() -> [u8; 3] { crate::session::f().unwrap() }",
+        "struct X { #[cfg(test)] probe: crate::session::X }",
+    ] {
+        assert_fine("gate.rs", text);
+    }
+    // What comes after tests counts again.
+    let text = "#[cfg(test)] use crate::{session}; #[cfg(test)] mod tests {} use crate::lock;";
+    assert_complaint("gate.rs", text, "must not use `lock`");
+    let text = "struct X { #[cfg(test)] probe: u8 } use crate::lock;";
+    assert_complaint("gate.rs", text, "must not use `lock`");
+}
+
+#[test]
+fn layers_name_their_own_crates_only() {
+    assert_fine("node/link.rs", "use fred::clients::Client; fn f() -> fred::error::Error { tokio::spawn(x) }");
+    for text in [
+        "use fred::clients::Client;",
+        "use fred as redis;",
+        "use {std::fmt, fred::x};",
+        "extern crate fred;",
+        "fn f(x: fred::error::Error) {}",
+        "fn f() { ::fred::f!() }",
+    ] {
+        assert_complaint("session/acquire.rs", text, "the layer `life` must not use the crate fred");
+    }
+    assert_complaint("script.rs", "use tokio::time::sleep;", "the layer `proto` must not use the crate tokio");
+    assert_complaint("gate.rs", "#[derive(thiserror::Error)] struct E;", "must not use the crate thiserror");
+    assert_fine("gate.rs", "fn f(fred: u8) -> u8 { fred }");
+}
+
+#[test]
+fn files_open_with_what_they_are() {
+    let opening = |path, text| check(&Source::new(path, text), &[]).len();
+    assert_eq!(opening("gate.rs", "//! A file.\n"), 0);
+    assert_eq!(opening("gate.rs", "// Copyright\n//! A file.\nuse std::fmt;"), 0);
+    assert_eq!(opening("gate.rs", "use std::fmt;"), 1);
+    assert_eq!(opening("gate.rs", "/// An item.\nuse std::fmt;"), 1);
+    assert_eq!(opening("gate.rs", ""), 1);
+    assert_eq!(opening("lib.rs", "#![doc = include_str!(\"../README.md\")]\nmod gate;"), 0);
+    assert_eq!(opening("lib.rs", "//! A crate.\nmod gate;"), 1);
+}
+
+#[test]
+fn the_root_holds_no_logic() {
+    assert_fine("lib.rs", "#![warn(x)]\n/// Docs.\n#[cfg(unix)]\nmod gate;\npub use gate::{A, B};");
+    assert_fine("lib.rs", "pub(crate) use fred::X;");
+    for text in ["fn f() {}", "pub struct X;", "mod x { fn f() {} }", "pub const X: u8 = 1;", "foo!();", "impl X {}"] {
+        assert_complaint("lib.rs", text, "lib.rs holds only");
+    }
+}
+
+#[test]
+fn files_and_functions_stay_short() {
+    let lines = |n: usize, line: &str| format!("{line}\n").repeat(n);
+    let long = |n| format!("fn f(x: [u8; 3]) -> u8\nwhere\n    u8: Copy,\n{{\n{}}}", lines(n, "    g();"));
+    assert_fine("gate.rs", &long(75));
+    assert_complaint("gate.rs", &long(76), "`f` has 81 lines");
+    assert_complaint("gate.rs", &format!("impl X {{ {} }}", long(76)), "`f` has 81 lines");
+    let types = lines(100, "type F = fn(u8) -> u8;");
+    assert_fine("gate.rs", &types);
+    assert_fine("gate.rs", &lines(330, "use std::fmt; // twice\n// a comment\n\n/// a doc"));
+    assert_complaint("gate.rs", &lines(331, "use std::fmt;"), "331 lines of code");
+    let text = format!("const X: &str = \"{}\";", lines(330, "text"));
+    assert_complaint("gate.rs", &text, "331 lines of code");
+    let tests = format!("{}#[cfg(test)]\nmod tests {{\n{}}}", lines(330, "use std::fmt;"), lines(100, "fn f() {}"));
+    assert_fine("gate.rs", &tests);
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    assert_fine("gate.rs", "fn f() { x.unwrap_or(1); x.expect(\"why\"); writeln!(f, \"x\"); assert!(x); }");
+    for banned in ["x.unwrap()", "x.map(Option::unwrap)", "todo!()", "unimplemented!()", "println!(\"x\")", "dbg!(x)"] {
+        assert_complaint("gate.rs", &format!("fn f() {{\n    {banned};\n}}"), "src/gate.rs:3: `");
+    }
+    assert_complaint("gate.rs", "const X: &str = include_str!(\"x\");", "only `script` includes files");
+    assert_fine("script.rs", "const X: &str = include_str!(\"x\");");
+}
+
+#[test]
+fn what_can_be_awaited_says_what_dropping_does() {
+    let safety = "/// Does it.\n///\n/// # Cancel safety\n/// Safe.\n";
+    assert_fine("gate.rs", &format!("impl X {{ {safety}#[must_use = \"[x\"]\npub async fn f(&self) {{}} }}"));
+    assert_fine("gate.rs", &format!("{safety}pub fn f() -> impl Future<Output = u8> {{}}"));
+    assert_fine("gate.rs", "pub(crate) async fn f() {}\nasync fn g() {}\npub fn h() {}\npub struct X;");
+    for text in [
+        "pub async fn f() {}",
+        "/// Does it.\npub async fn f<T: Into<u8>>(x: T) {}",
+        "/// About a # Cancel safety of others.\npub const unsafe async fn f() {}",
+        "/// # Cancel safety\npub struct X;\n/// Does it.\n#[inline]\npub async fn f() {}",
+        "pub fn f() -> impl Future<Output = u8> { async { 1 } }",
+        "pub fn f<'a>() -> impl std::future::Future<Output = u8> + use<'a> { async { 1 } }",
+    ] {
+        assert_complaint("gate.rs", text, "`f` has no section `# Cancel safety`");
+    }
+}
+
+#[test]
+fn dependencies_are_read_from_the_manifest() {
+    let manifest = "[package]\nname = \"x\"\n[dependencies]\n# why\ntokio-util = \"1\"\nuuid.workspace = true\n\
+                    [target.'cfg(unix)'.dependencies]\nrustix = \"1\"\n[dependencies.url]\nversion = \"2\"\n\
+                    [dev-dependencies]\nredis = \"1\"\n";
+    assert_eq!(dependencies(manifest), ["tokio_util", "uuid", "rustix", "url"]);
+}
