@@ -19,9 +19,10 @@ local now_us = now[1] * 1000000 + now[2]
 local fence = math.max(math.min(floor_us, now_us), now_us - 60000000)
 fence = math.max(fence, (tonumber(redis.call('GET', last_fence) or '0') or 0) + 1)
 
+-- The first write is one that a server without memory refuses; after a first write it lets a script go on.
+redis.call('SET', last_fence, string.format('%.0f', fence), 'PX', 120000)
 -- On a free lock this does nothing but find out whether PEXPIRE is permitted: a lock must not come to stand without a lease.
 redis.call('PEXPIRE', lock, lease_ms)
-redis.call('SET', last_fence, string.format('%.0f', fence), 'PX', 120000)
 redis.call('HSETNX', lock, field, 1)
 redis.call('PEXPIRE', lock, lease_ms)
 return {1, string.format('%.0f', fence)}

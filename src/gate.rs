@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use dashmap::DashMap;
 use tokio::sync::{Notify, oneshot};
@@ -28,6 +28,9 @@ use crate::owner::Owner;
 pub(crate) struct Gate<G> {
     slots: DashMap<Key, Slot<G>>,
     ids: AtomicU64,
+    /// How many holds and waiters there are in all slots, so that nobody has to count them.
+    holds: AtomicUsize,
+    waiters: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -109,7 +112,7 @@ pub(crate) struct Head {
 
 impl<G> Gate<G> {
     pub(crate) fn new() -> Self {
-        Self { slots: DashMap::new(), ids: AtomicU64::new(0) }
+        Self { slots: DashMap::new(), ids: AtomicU64::new(0), holds: AtomicUsize::new(0), waiters: AtomicUsize::new(0) }
     }
 
     /// A number for a waiter.
@@ -135,6 +138,7 @@ impl<G> Gate<G> {
             Entry::Lost(loss) => Arrival::Lost(loss),
             Entry::HeldHere | Entry::Open => {
                 slot.line.push_back(waiter);
+                self.waiters.fetch_add(1, Ordering::Relaxed);
                 Arrival::Queued(slot.start())
             }
         };
@@ -169,7 +173,7 @@ impl<G> Gate<G> {
         slot.last_round = LastRound::Answered;
         let found = match waiter {
             Some(id) => match slot.position(id) {
-                Some(at) => slot.line.remove(at),
+                Some(at) => self.counted(slot.line.remove(at)),
                 // Its caller is gone: nobody is to have the grant.
                 None => {
                     drop(slot);
@@ -180,6 +184,7 @@ impl<G> Gate<G> {
             None => None,
         };
         slot.holds.push(Arc::clone(hold));
+        self.holds.fetch_add(1, Ordering::Relaxed);
         let owner = hold.owner();
         if slot.line.iter().all(|waiter| waiter.owner != owner) {
             return (found, Vec::new());
@@ -188,6 +193,7 @@ impl<G> Gate<G> {
             .into_iter()
             .partition(|waiter| waiter.owner == owner && hold.enter_unclaimed(now).is_ok());
         slot.line = rest;
+        self.waiters.fetch_sub(same.len(), Ordering::Relaxed);
         (found, same.into())
     }
 
@@ -197,6 +203,7 @@ impl<G> Gate<G> {
         if let Some(mut slot) = self.slots.get_mut(&hold.key) {
             if let Some(at) = slot.holds.iter().position(|h| Arc::ptr_eq(h, hold)) {
                 taken = Some(slot.holds.swap_remove(at));
+                self.holds.fetch_sub(1, Ordering::Relaxed);
             }
             slot.wake();
         }
@@ -208,7 +215,7 @@ impl<G> Gate<G> {
     pub(crate) fn leave(&self, key: &Key, id: u64) -> Option<Waiter<G>> {
         let mut slot = self.slots.get_mut(key)?;
         let at = slot.position(id)?;
-        let waiter = slot.line.remove(at);
+        let waiter = self.counted(slot.line.remove(at));
         if slot.line.is_empty() {
             slot.wake();
         }
@@ -221,6 +228,7 @@ impl<G> Gate<G> {
         let (out, rest): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut slot.line).into_iter().partition(|waiter| which(waiter));
         slot.line = rest;
+        self.waiters.fetch_sub(out.len(), Ordering::Relaxed);
         if slot.line.is_empty() {
             slot.wake();
         }
@@ -262,6 +270,18 @@ impl<G> Gate<G> {
     /// Every hold there is.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         self.slots.iter().flat_map(|slot| slot.holds.clone()).collect()
+    }
+
+    /// How many holds and how many waiters there are.
+    pub(crate) fn census(&self) -> (usize, usize) {
+        (self.holds.load(Ordering::Relaxed), self.waiters.load(Ordering::Relaxed))
+    }
+
+    fn counted(&self, waiter: Option<Waiter<G>>) -> Option<Waiter<G>> {
+        if waiter.is_some() {
+            self.waiters.fetch_sub(1, Ordering::Relaxed);
+        }
+        waiter
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -346,7 +366,6 @@ impl<G> Slot<G> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fence::Fence;
     use std::time::Duration;
 
     const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
@@ -358,8 +377,7 @@ mod tests {
     }
 
     fn hold(owner: &Owner) -> Arc<Hold> {
-        let now = Instant::now();
-        Arc::new(Hold::new("k".into(), owner.clone(), "f".into(), 1, Fence::new(1), TERMS, now, now, &[0], 1))
+        Arc::new(Hold::for_test(owner.clone(), TERMS, &[0], 1))
     }
 
     #[test]
@@ -397,8 +415,11 @@ mod tests {
         assert!(matches!(gate.next(&key, now), Next::Blocked));
         assert!(matches!(gate.enter(&key, &other, now), Entry::HeldHere));
         assert!(matches!(gate.enter(&key, &owner, now), Entry::Reentered(_, 3)));
+        assert_eq!(gate.census(), (1, 1));
         gate.remove(&hold);
         assert!(matches!(gate.next(&key, now), Next::Try(_)));
+        assert_eq!(gate.drain(&key, |_| true).len(), 1);
+        assert_eq!(gate.census(), (0, 0));
     }
 
     /// The owner's last release has no answer yet, it got in again past the line, and now enters a second time.

@@ -8,7 +8,7 @@
 //! - `guards` counts the guards that exist or are on their way; only the step to zero sends the release.
 //! - What is on its way was granted with the hold itself: so one deadline, counted from the grant, is that of all.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,7 @@ use crate::key::Key;
 use crate::lease;
 use crate::owner::Owner;
 use crate::quorum::NodeIndex;
+use crate::stats::Counters;
 
 /// How long a hold may last. Terms belong to the outermost acquisition; re-entries neither shorten nor lengthen them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +43,24 @@ pub enum HoldState {
     Lost(Loss),
 }
 
+/// The facts of an acquisition.
+#[derive(Debug)]
+pub(crate) struct Grant<'a> {
+    pub(crate) key: Key,
+    pub(crate) owner: Owner,
+    pub(crate) field: String,
+    pub(crate) generation: u64,
+    pub(crate) fence: Fence,
+    pub(crate) terms: Terms,
+    /// Before the acquire was sent.
+    pub(crate) since: Instant,
+    /// When its answer came.
+    pub(crate) granted: Instant,
+    /// The nodes that granted it, out of so many.
+    pub(crate) votes: &'a [NodeIndex],
+    pub(crate) nodes: usize,
+}
+
 /// An acquisition in this process.
 #[derive(Debug)]
 pub(crate) struct Hold {
@@ -56,6 +75,7 @@ pub(crate) struct Hold {
     granted: Instant,
     quorum: usize,
     lost: CancellationToken,
+    counters: Arc<Counters>,
     state: Mutex<State>,
 }
 
@@ -109,44 +129,35 @@ pub(crate) enum Shut {
 }
 
 impl Hold {
-    /// A hold that these nodes have granted, with one guard on its way.
-    #[allow(clippy::too_many_arguments, reason = "they are the facts of an acquisition, each of them once")]
-    pub(crate) fn new(
-        key: Key,
-        owner: Owner,
-        field: String,
-        generation: u64,
-        fence: Fence,
-        terms: Terms,
-        since: Instant,
-        granted: Instant,
-        votes: &[NodeIndex],
-        nodes: usize,
-    ) -> Self {
-        let until = lease::valid_until(since, terms.lease);
-        let votes = (0..nodes).map(|node| votes.contains(&node).then_some(until)).collect();
-        let state = State {
-            phase: Phase::Held,
-            owner,
-            guards: 1,
-            unclaimed: 1,
-            epoch: 0,
-            votes,
-            failed_ticks: 0,
-            fired: false,
-        };
+    /// A hold that has been granted, with one guard on its way.
+    pub(crate) fn new(grant: Grant<'_>, counters: Arc<Counters>) -> Self {
+        let until = lease::valid_until(grant.since, grant.terms.lease);
+        let votes = (0..grant.nodes).map(|node| grant.votes.contains(&node).then_some(until)).collect();
+        let owner = grant.owner;
+        let phase = Phase::Held;
+        let state = State { phase, owner, guards: 1, unclaimed: 1, epoch: 0, votes, failed_ticks: 0, fired: false };
         Self {
-            key,
-            field,
-            generation,
-            fence,
-            terms,
-            since,
-            granted,
-            quorum: nodes / 2 + 1,
+            key: grant.key,
+            field: grant.field,
+            generation: grant.generation,
+            fence: grant.fence,
+            terms: grant.terms,
+            since: grant.since,
+            granted: grant.granted,
+            quorum: grant.nodes / 2 + 1,
             lost: CancellationToken::new(),
+            counters,
             state: Mutex::new(state),
         }
+    }
+
+    /// A hold of the key "k" that these nodes have granted just now.
+    #[cfg(test)]
+    pub(crate) fn for_test(owner: Owner, terms: Terms, votes: &[NodeIndex], nodes: usize) -> Self {
+        let now = Instant::now();
+        let (key, field, fence) = ("k".into(), "f".into(), Fence::new(1));
+        let grant = Grant { key, owner, field, generation: 1, fence, terms, since: now, granted: now, votes, nodes };
+        Self::new(grant, Arc::new(Counters::new()))
     }
 
     /// How safe it is at this time.
@@ -179,6 +190,7 @@ impl Hold {
         let owner = state.owner.clone();
         drop(state);
         self.lost.cancel();
+        self.counters.lost(loss);
         let age = Instant::now().since(self.since);
         tracing::warn!(key = %self.key, %owner, generation = self.generation, reason = %loss, ?age, "lock lost");
         true
@@ -395,8 +407,7 @@ mod tests {
     const LEASE: Duration = Duration::from_secs(30);
 
     fn hold(terms: Terms) -> Hold {
-        let since = Instant::now();
-        Hold::new("k".into(), Owner::task(1), "f".into(), 1, Fence::new(1), terms, since, since, &[0], 1)
+        Hold::for_test(Owner::task(1), terms, &[0], 1)
     }
 
     fn watched() -> Terms {
@@ -416,6 +427,8 @@ mod tests {
         assert!(!hold.renewed(0, end, end), "a renewal that comes late brings nothing back");
         assert_eq!(hold.enter(hold.since), Err(Shut::Lost(Loss::Expired)));
         assert!(!hold.lose(Loss::NotOwner), "the first reason stays");
+        let losses = hold.counters.stats(0, 0, 0).losses;
+        assert_eq!((losses.expired, losses.total()), (1, 1), "counted once");
     }
 
     #[test]
@@ -507,9 +520,8 @@ mod tests {
 
     #[test]
     fn a_majority_decides_over_validity_and_loss() {
-        let since = Instant::now();
-        let hold =
-            Hold::new("k".into(), Owner::task(1), "f".into(), 1, Fence::new(1), watched(), since, since, &[0, 1, 2], 3);
+        let hold = Hold::for_test(Owner::task(1), watched(), &[0, 1, 2], 3);
+        let since = hold.since;
         let sent = since + Duration::from_millis(3);
         assert!(!hold.renewed(0, sent, sent), "one of three is no majority");
         assert!(hold.renewed(2, sent, sent));

@@ -20,6 +20,7 @@ mod owner;
 mod quorum;
 mod script;
 mod session;
+mod stats;
 mod watchdog;
 
 pub use error::{ConfigError, Error, Loss, NodeFailure, ServerError, ServerErrorKind};
@@ -31,5 +32,6 @@ pub use key::Key;
 pub use lock::{Lock, Section};
 pub use locker::{Locker, LockerBuilder};
 pub use owner::Owner;
+pub use stats::{Distribution, Losses, Stats};
 pub use tokio_util::sync::CancellationToken;
 pub use uuid::Uuid;

@@ -13,6 +13,7 @@ use crate::lock::Lock;
 use crate::node::Target;
 use crate::options::Options;
 use crate::session::{Alive, Session};
+use crate::stats::Stats;
 
 /// The connection to the servers, from which a program gets its locks. Cheap to clone; make one and keep it.
 ///
@@ -79,6 +80,11 @@ impl Locker {
     /// The identity of this locker: the `uuid` of the `uuid:task-id` that it writes. New at every connect.
     pub fn id(&self) -> Uuid {
         self.alive.session().id()
+    }
+
+    /// What this locker has done and is doing. Cheap: it counts nothing that is not counted already.
+    pub fn stats(&self) -> Stats {
+        self.alive.session().stats()
     }
 
     /// Closes the locker, of which there may be clones, for all of them.

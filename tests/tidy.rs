@@ -37,8 +37,8 @@ const LAYERS: [Layer; 6] = [
     },
     Layer {
         name: "pure",
-        modules: &["lease", "clock", "owner", "key", "fence", "options", "holder", "error"],
-        libraries: &["uuid", "rustix", "thiserror"],
+        modules: &["lease", "clock", "owner", "key", "fence", "options", "holder", "stats", "error"],
+        libraries: &["uuid", "rustix", "thiserror", "hdrhistogram", "metrics"],
     },
 ];
 

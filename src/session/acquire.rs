@@ -13,7 +13,7 @@ use crate::clock::{self, Instant};
 use crate::error::{Error, Loss, NodeFailure};
 use crate::fence;
 use crate::gate::{Arrival, Entry, Head, LastRound, Next, Waiter};
-use crate::hold::{Hold, HoldState, Terms};
+use crate::hold::{Grant, Hold, HoldState, Terms};
 use crate::key::Key;
 use crate::lease;
 use crate::node::Node;
@@ -57,7 +57,8 @@ impl Session {
         terms: Terms,
         wait: Option<Duration>,
     ) -> Result<Option<Grip>, Error> {
-        let deadline = wait.map(|wait| Instant::now() + wait);
+        let called = Instant::now();
+        let deadline = wait.map(|wait| called + wait);
         loop {
             self.check_open()?;
             let now = Instant::now();
@@ -84,6 +85,7 @@ impl Session {
             // What was taken back because this caller was not polled, or lost before it was, it never had: it stands in
             // line again.
             if let Some(grip) = self.take(grip)? {
+                self.counters.granted_after(Instant::now().since(called));
                 return Ok(Some(grip));
             }
         }
@@ -182,11 +184,14 @@ impl Session {
             Acquired::Granted { fence, votes } => {
                 let nodes = self.quorum.nodes().len();
                 let (key, owner, field) = (key.clone(), owner.clone(), field.clone());
-                let granted = Instant::now();
-                let hold = Hold::new(key, owner, field, generation, fence, terms, sent, granted, &votes, nodes);
+                let (since, granted, votes) = (sent, Instant::now(), &votes);
+                let grant = Grant { key, owner, field, generation, fence, terms, since, granted, votes, nodes };
+                let hold = Hold::new(grant, Arc::clone(&self.counters));
                 if granted + lease::ARM_EARLY < hold.valid_until() {
                     self.outage.answered();
-                    tracing::debug!(key = %hold.key, field = hold.field, fence = hold.fence.get(), "acquired");
+                    self.counters.acquired();
+                    let fence = hold.fence.get();
+                    tracing::debug!(key = %hold.key, owner = %hold.owner(), generation, fence, "acquired");
                     return Attempt::Granted(Arc::new(hold));
                 }
                 let late = |node: &Arc<Node>| NodeFailure {
@@ -316,6 +321,7 @@ impl Driving<'_> {
                     let recheck = lease::recheck_interval(session.settings.lease);
                     // The lease has run out once its last millisecond is over.
                     let ttl = ttl.map_or(recheck, |ttl| ttl + Duration::from_millis(1));
+                    tracing::debug!(%key, owner = %head.owner, ?ttl, "waiting");
                     self.park(wake, Some(listening), ttl.min(recheck)).await;
                 }
             },

@@ -33,6 +33,7 @@ use crate::node::{Node, Target};
 use crate::notify::{self, Channels};
 use crate::options::Settings;
 use crate::quorum::Quorum;
+use crate::stats::{Counters, Stats};
 use crate::watchdog::{self, Verdict, Watchdog};
 
 /// How long closing waits for what is under way, at most.
@@ -48,6 +49,7 @@ pub(crate) struct Session {
     watchdog: Arc<Watchdog>,
     gate: Gate<Grip>,
     outage: Outage,
+    counters: Arc<Counters>,
     generations: AtomicU64,
     closed: AtomicBool,
     /// Operations, releases and undos that have no answer yet.
@@ -121,6 +123,7 @@ impl Session {
             nodes.push(Arc::new(node));
             subscribers.push(events);
         }
+        let counters = Arc::new(Counters::new());
         let session = Arc::new_cyclic(|weak: &Weak<Self>| {
             let hook = weak.clone();
             let told = move |key: &Key| {
@@ -136,6 +139,7 @@ impl Session {
                 quorum: Arc::new(Quorum::new(nodes)),
                 gate: Gate::new(),
                 outage: Outage::default(),
+                counters: Arc::clone(&counters),
                 generations: AtomicU64::new(1),
                 closed: AtomicBool::new(false),
                 pending: AtomicUsize::new(0),
@@ -153,7 +157,8 @@ impl Session {
             }
         });
         let (watchdog, quorum) = (Arc::clone(&session.watchdog), Arc::clone(&session.quorum));
-        tokio::spawn(watchdog::run(watchdog, quorum, session.settings.clone(), reconnects, judge));
+        let settings = session.settings.clone();
+        tokio::spawn(watchdog::run(watchdog, quorum, settings, counters, reconnects, judge));
         Ok(Alive { session })
     }
 
@@ -163,6 +168,11 @@ impl Session {
 
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let (holds, waiters) = self.gate.census();
+        self.counters.stats(holds, waiters, self.pending.load(Ordering::Relaxed))
     }
 
     /// See [`Engine::block_on`].

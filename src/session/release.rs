@@ -45,7 +45,12 @@ impl Session {
     /// The loss, if the hold is lost; the last guard's release is sent all the same.
     pub(super) fn leave(self: &Arc<Self>, hold: &Arc<Hold>) -> Result<oneshot::Receiver<Result<(), Error>>, Loss> {
         let (reply, answer) = oneshot::channel();
-        match hold.leave(Instant::now()) {
+        let now = Instant::now();
+        let leave = hold.leave(now);
+        if matches!(leave, Leave::Last | Leave::Lost { last: true, .. }) {
+            self.counters.released_after(now.since(hold.since));
+        }
+        match leave {
             // Nothing of a revoked grant is left to be counted.
             Leave::Nested(0) => _ = reply.send(Ok(())),
             Leave::Nested(count) => self.send_count(hold, count, reply),
@@ -191,6 +196,7 @@ async fn undo(session: Arc<Session>, node: NodeIndex, key: Key, field: String, d
             back_off(&session, &mut pause).await;
         }
     }
+    session.counters.undone();
     tracing::debug!(%key, field, "undone");
 }
 

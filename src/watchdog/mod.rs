@@ -24,6 +24,7 @@ use crate::lease;
 use crate::node::LinkEvent;
 use crate::options::Settings;
 use crate::quorum::Quorum;
+use crate::stats::Counters;
 
 /// What the watchdog found out, for the session to act on.
 #[derive(Debug)]
@@ -149,11 +150,12 @@ pub(crate) async fn run(
     watchdog: Arc<Watchdog>,
     quorum: Arc<Quorum>,
     settings: Settings,
+    counters: Arc<Counters>,
     mut reconnects: UnboundedReceiver<LinkEvent>,
     judge: Judge,
 ) {
     let _closing = Closing(Arc::clone(&watchdog));
-    let mut wheel = Wheel::new(&settings);
+    let mut wheel = Wheel::new(&settings, counters);
     let (answers, mut answered) = unbounded_channel::<Answers>();
     let beat = (settings.lease / 10).min(Duration::from_secs(1));
     let mut clocks = Clocks::read();
@@ -221,15 +223,13 @@ impl Clocks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fence::Fence;
     use crate::hold::Terms;
     use crate::options::Options;
     use crate::owner::Owner;
 
     fn hold() -> Arc<Hold> {
         let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
-        let now = Instant::now();
-        Arc::new(Hold::new("k".into(), Owner::task(1), "f".into(), 1, Fence::new(1), terms, now, now, &[0], 1))
+        Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1))
     }
 
     fn watchdog() -> Arc<Watchdog> {

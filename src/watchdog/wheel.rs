@@ -19,6 +19,7 @@ use crate::hold::{Hold, HoldState};
 use crate::lease;
 use crate::options::Settings;
 use crate::script::Renewal;
+use crate::stats::Counters;
 
 /// Reconnects are followed by a renewal of everything, over this time at the most.
 const SPREAD: Duration = Duration::from_secs(1);
@@ -30,6 +31,7 @@ pub(super) struct Wheel {
     grid: Duration,
     command_timeout: Duration,
     renewal_failures: u32,
+    counters: Arc<Counters>,
 }
 
 /// One hold in the wheel. It does not keep the hold alive.
@@ -49,13 +51,14 @@ struct RenewEntry {
 }
 
 impl Wheel {
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(settings: &Settings, counters: Arc<Counters>) -> Self {
         Self {
             queue: DelayQueue::new(),
             entries: HashMap::new(),
             grid: lease::grid(settings.lease),
             command_timeout: settings.command_timeout,
             renewal_failures: settings.renewal_failures,
+            counters,
         }
     }
 
@@ -133,6 +136,7 @@ impl Wheel {
         }
         if entry.tick_until.is_some_and(|until| now >= until) {
             entry.tick_until = None;
+            self.counters.renewal_failed();
             let failed = if std::mem::take(&mut entry.extra) { hold.failed_ticks() } else { hold.tick_failed() };
             if failed >= self.renewal_failures {
                 if hold.lose(Loss::RenewalFailed) {
@@ -140,10 +144,12 @@ impl Wheel {
                 }
                 return;
             }
-            tracing::warn!(key = %hold.key, owner = %hold.owner(), failed, "a renewal failed: the lock is in jeopardy");
+            let (owner, generation) = (hold.owner(), hold.generation);
+            tracing::warn!(key = %hold.key, %owner, generation, failed, "a renewal failed: the lock is in jeopardy");
             entry.renew_at = self.tick_at(&hold, entry.base, failed, now);
         }
         if entry.tick_until.is_none() && hold.terms.renewed && hold.is_claimed() && now >= entry.renew_at {
+            self.counters.renewal_begun(now.since(entry.renew_at));
             let until = now + self.command_timeout;
             entry.tick_until = Some(until);
             renewals.push(Due {
@@ -187,7 +193,8 @@ impl Wheel {
         if !hold.renewed(node, sent, now) {
             return;
         }
-        tracing::trace!(key = %hold.key, field = hold.field, "renewed");
+        self.counters.renewed();
+        tracing::trace!(key = %hold.key, owner = %hold.owner(), generation = hold.generation, "renewed");
         if jeopardy {
             tracing::info!(key = %hold.key, owner = %hold.owner(), "renewed again: the lock is safe");
         }

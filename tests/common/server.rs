@@ -1,6 +1,7 @@
 //! A private redis-server on a free port, gone at the end of the test.
 
 use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -10,6 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 pub struct Server {
     port: u16,
     args: Vec<String>,
+    /// Of its own, so that it loads nothing that another server saved.
+    directory: PathBuf,
     child: Mutex<Child>,
 }
 
@@ -20,13 +23,17 @@ impl Server {
 
     /// Starts with further arguments of redis-server.
     pub fn start_with(args: &[&str]) -> Self {
-        let args: Vec<String> = args.iter().map(|&arg| arg.to_owned()).collect();
+        let directory = std::env::temp_dir().join(format!("lockhound-{}", lockhound::Uuid::new_v4()));
+        std::fs::create_dir(&directory).unwrap();
+        let mut all = vec!["--dir".to_owned(), directory.display().to_string()];
+        all.extend(args.iter().map(|&arg| arg.to_owned()));
+        let args = all;
         // Another test may take the port between the look and the start.
         for _ in 0..10 {
             let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
             let mut child = spawn(port, &args);
             if answers(port, &mut child) {
-                return Self { port, args, child: Mutex::new(child) };
+                return Self { port, args, directory, child: Mutex::new(child) };
             }
             drop(child.kill());
             drop(child.wait());
@@ -85,6 +92,11 @@ impl Server {
         self.signal(Signal::STOP);
     }
 
+    /// Takes its directory away: it cannot save any more.
+    pub fn remove_directory(&self) {
+        std::fs::remove_dir_all(&self.directory).unwrap();
+    }
+
     /// Lets it go on.
     pub fn go_on(&self) {
         self.signal(Signal::CONT);
@@ -120,13 +132,14 @@ impl Drop for Server {
         let mut child = self.child.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         drop(child.kill());
         drop(child.wait());
+        drop(std::fs::remove_dir_all(&self.directory));
     }
 }
 
 fn spawn(port: u16, args: &[String]) -> Child {
     Command::new("redis-server")
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-        .args(["--dir", &std::env::temp_dir().display().to_string(), "--enable-debug-command", "yes"])
+        .args(["--enable-debug-command", "yes"])
         .args(args)
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -1,0 +1,187 @@
+//! A server that answers with an error: what becomes of a lock, a nested lock, an unlock and a renewal, in the real state.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Server, builder, eventually, key, ms};
+use lockhound::{Error, HoldState, Owner, ServerErrorKind};
+
+/// What a state does to the operations.
+struct Expected {
+    /// `None`: they ride it out, and enter when it is over.
+    lock: Option<ServerErrorKind>,
+    unlock: Unlock,
+    /// Whether renewals fail meanwhile.
+    jeopardy: bool,
+}
+
+enum Unlock {
+    Done,
+    /// Not confirmed; released once the state is over.
+    Later,
+    /// The lock runs out with its lease.
+    Refused(ServerErrorKind),
+}
+
+/// Takes locks, brings the server into a state, looks at every operation, and ends the state again.
+async fn in_state(server: &Server, name: &str, enter: impl FnOnce(), leave: impl FnOnce(), expected: Expected) {
+    let locks = builder(&server.url(), ms(3_000)).outage_tolerance(Duration::from_secs(10)).connect().await.unwrap();
+    let lock = || locks.get(key()).owned_by(Owner::new());
+    let (nested, unlocked, renewed, waited) = (lock(), lock(), lock(), lock());
+    let outer = nested.lock().await.unwrap();
+    let to_unlock = unlocked.lock().await.unwrap();
+    let to_renew = renewed.lock().await.unwrap();
+    // Every script is known to the server, so that each answer is that of the state.
+    nested.lock().await.unwrap().unlock().await.unwrap();
+    lock().lock().await.unwrap().unlock().await.unwrap();
+
+    let since = Instant::now();
+    enter();
+
+    let inner = nested.lock().await.unwrap_or_else(|e| panic!("{name}: a safe lock is entered again: {e}"));
+    assert_eq!((inner.hold_count(), outer.state()), (2, HoldState::Safe), "{name}");
+    let answer = to_unlock.unlock().await;
+    match (&expected.unlock, &answer) {
+        (Unlock::Done, Ok(())) | (Unlock::Later, Err(Error::Unavailable { .. })) => {}
+        (Unlock::Refused(kind), Err(Error::Server { kind: found, .. })) if kind == found => {}
+        _ => panic!("{name}: unlock: {answer:?}"),
+    }
+    let answer = lock().try_lock().await;
+    match (&expected.lock, &answer) {
+        (None, Err(Error::Unavailable { nodes, .. })) => {
+            assert!(nodes[0].reason().contains(name), "{name}: {}", nodes[0]);
+        }
+        (Some(kind), Err(Error::Server { kind: found, source })) if kind == found => {
+            assert!(source.to_string().contains(name), "{name}: {source}");
+        }
+        _ => panic!("{name}: try_lock: {answer:?}"),
+    }
+    let waiting = tokio::spawn({
+        let waited = waited.clone();
+        async move { waited.lock().await }
+    });
+    if expected.jeopardy {
+        eventually(ms(1_800), "jeopardy", || to_renew.state() == HoldState::Jeopardy).await;
+    } else {
+        tokio::time::sleep(ms(1_500)).await;
+        assert_eq!(to_renew.state(), HoldState::Safe, "{name}");
+    }
+    assert!(since.elapsed() < ms(2_200), "{name}: two ticks have not failed yet: {:?}", since.elapsed());
+
+    leave();
+
+    match (expected.lock, waiting.await.unwrap()) {
+        (None, Ok(guard)) => guard.unlock().await.unwrap(),
+        (Some(kind), Err(Error::Server { kind: found, .. })) if kind == found => {}
+        (_, answer) => panic!("{name}: lock: {answer:?}"),
+    }
+    eventually(ms(2_000), "safe again", || to_renew.state() == HoldState::Safe).await;
+    eventually(ms(3_500), "released, or run out", || !server.exists(unlocked.key().as_str())).await;
+    inner.unlock().await.unwrap();
+    outer.unlock().await.unwrap();
+    to_renew.unlock().await.unwrap();
+    assert!(since.elapsed() > ms(1_000), "{name}: the state lasted over a tick");
+    eventually(ms(1_000), "nothing is left", || {
+        [&nested, &unlocked, &renewed, &waited].iter().all(|lock| !server.exists(lock.key().as_str()))
+    })
+    .await;
+}
+
+const RIDDEN_OUT: Expected = Expected { lock: None, unlock: Unlock::Later, jeopardy: true };
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readonly() {
+    let server = Server::start();
+    let replica = || server.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    let master = || server.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+    in_state(&server, "READONLY", replica, master, RIDDEN_OUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn loading() {
+    let server = std::sync::Arc::new(Server::start_with(&["--loading-process-events-interval-bytes", "1024"]));
+    // 1,600 keys of a millisecond each: longer than to the end of the first tick, shorter than to that of the second.
+    server.command::<()>(&["DEBUG", "POPULATE", "1600"]);
+    server.command::<()>(&["CONFIG", "SET", "key-load-delay", "1000"]);
+    let reloading = std::sync::Mutex::new(None);
+    let reload = || {
+        let loading = std::sync::Arc::clone(&server);
+        *reloading.lock().unwrap() = Some(std::thread::spawn(move || loading.command::<()>(&["DEBUG", "RELOAD"])));
+        while server.try_command::<u64>(&["DBSIZE"]).is_ok() {
+            std::thread::sleep(ms(5));
+        }
+    };
+    let loaded = || reloading.lock().unwrap().take().unwrap().join().unwrap();
+    in_state(&server, "LOADING", reload, loaded, RIDDEN_OUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn busy() {
+    let server = Server::start_with(&["--busy-reply-threshold", "20"]);
+    let spin = || {
+        let mut connection = server.connection().unwrap();
+        std::thread::spawn(move || redis::cmd("EVAL").arg("while true do end").arg(0).exec(&mut connection));
+        while server.try_command::<u64>(&["DBSIZE"]).is_ok() {
+            std::thread::sleep(ms(5));
+        }
+    };
+    let kill = || server.command::<()>(&["SCRIPT", "KILL"]);
+    in_state(&server, "BUSY", spin, kill, RIDDEN_OUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_that_was_changed() {
+    let server = Server::start_with(&["--user", "admin", "on", ">pw", "~*", "&*", "+@all"]);
+    let admin = redis::Client::open(format!("redis://admin:pw@127.0.0.1:{}", server.port())).unwrap();
+    let admin = |words: &[&str]| {
+        let mut command = redis::cmd(words[0]);
+        words[1..].iter().for_each(|&word| _ = command.arg(word));
+        command.exec(&mut admin.get_connection().unwrap()).unwrap();
+    };
+    let change = || {
+        admin(&["CONFIG", "SET", "requirepass", "other"]);
+        admin(&["CLIENT", "KILL", "USER", "default"]);
+    };
+    let restore = || admin(&["CONFIG", "SET", "requirepass", ""]);
+    in_state(&server, "NOAUTH", change, restore, RIDDEN_OUT).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn out_of_memory() {
+    let server = Server::start();
+    let full = || server.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let free = || server.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    // A release and a renewal need no memory.
+    let expected = Expected { lock: Some(ServerErrorKind::OutOfMemory), unlock: Unlock::Done, jeopardy: false };
+    in_state(&server, "OOM", full, free, expected).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_permission() {
+    let server = Server::start();
+    let forbid = || server.command::<()>(&["ACL", "SETUSER", "default", "resetkeys", "~other:*"]);
+    let allow = || server.command::<()>(&["ACL", "SETUSER", "default", "allkeys"]);
+    let kind = ServerErrorKind::NoPermission;
+    let expected = Expected { lock: Some(kind), unlock: Unlock::Refused(kind), jeopardy: true };
+    in_state(&server, "NOPERM", forbid, allow, expected).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_cannot_persist() {
+    let server = Server::start();
+    server.remove_directory();
+    let fail = || {
+        server.command::<()>(&["CONFIG", "SET", "save", "3600 1"]);
+        server.command::<String>(&["BGSAVE"]);
+        while !server.command::<String>(&["INFO", "persistence"]).contains("rdb_last_bgsave_status:err") {
+            std::thread::sleep(ms(5));
+        }
+    };
+    let mend = || server.command::<()>(&["CONFIG", "SET", "save", ""]);
+    let kind = ServerErrorKind::Persistence;
+    let expected = Expected { lock: Some(kind), unlock: Unlock::Refused(kind), jeopardy: true };
+    in_state(&server, "MISCONF", fail, mend, expected).await;
+}
