@@ -4,78 +4,18 @@
 mod common;
 
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::Duration;
 
+use common::children::{self, scratch, spawn_child};
 use common::record::{self, Record, Visit};
 use common::{Server, eventually, key, locker, ms};
 use lockhound::Locker;
 
-/// What a child process is told through its environment.
-const CHILD: &str = "LOCKHOUND_TEST_CHILD";
-
-/// Starts this test binary again as a child that runs `child_process` and nothing else.
-fn spawn_child(task: &str, url: &str, key: &str, rounds: usize, out: &std::path::Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_process", "--nocapture"])
-        .env(CHILD, format!("{task} {url} {key} {rounds} {}", out.display()))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
-}
-
 /// The body of a child process. Run as a test by itself it proves that nobody asked for anything else.
 #[test]
 fn child_process() {
-    let Ok(told) = std::env::var(CHILD) else { return };
-    let words: Vec<&str> = told.split(' ').collect();
-    let [task, url, key, rounds, out] = words[..] else { panic!("{told}") };
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    match task {
-        "visit" => runtime.block_on(visit(url, key, rounds.parse().unwrap(), out.into())),
-        "hold" => runtime.block_on(hold(url, key, out.into())),
-        other => panic!("{other}"),
-    }
-}
-
-/// Eight tasks enter and leave; what they saw is written at the end.
-async fn visit(url: &str, key: &str, rounds: usize, out: PathBuf) {
-    let locks = Locker::builder().node(url).lease(Duration::from_secs(10)).connect().await.unwrap();
-    let mut tasks = Vec::new();
-    for _ in 0..8 {
-        let lock = locks.get(key);
-        tasks.push(tokio::spawn(async move {
-            let mut visits = Vec::new();
-            for _ in 0..rounds {
-                let guard = lock.lock().await.unwrap();
-                let (who, fence, entered) = (guard.owner().to_string(), guard.fence().get(), record::now());
-                tokio::task::yield_now().await;
-                guard.check().unwrap();
-                let left = record::now();
-                visits.push(Visit { key: lock.key().to_string(), who, fence, entered, left });
-                guard.unlock().await.unwrap();
-            }
-            visits
-        }));
-    }
-    let mut record = Record::default();
-    for task in tasks {
-        record.visits.extend(task.await.unwrap());
-    }
-    locks.close().await;
-    record.write(&out);
-}
-
-/// Takes the lock and says so, and holds it until it is killed.
-async fn hold(url: &str, key: &str, out: PathBuf) {
-    let locks = Locker::builder().node(url).lease(Duration::from_secs(2)).connect().await.unwrap();
-    let guard = locks.get(key).lock().await.unwrap();
-    std::fs::write(out, "held").unwrap();
-    guard.lost().cancelled().await;
-}
-
-fn scratch(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("lockhound-{name}-{}", lockhound::Uuid::new_v4()))
+    children::run();
 }
 
 #[test]
@@ -84,7 +24,7 @@ fn eight_processes_of_eight_tasks_are_inside_one_after_the_other() {
     let children: Vec<(Child, PathBuf)> = (0..8)
         .map(|_| {
             let out = scratch("visits");
-            (spawn_child("visit", &server.url(), &key, 157, &out), out)
+            (spawn_child("visit", &server.url(), &[&key], 157, &out), out)
         })
         .collect();
     let mut record = Record::default();
@@ -134,7 +74,7 @@ async fn the_record_of_tasks_without_a_lock_fails_the_check() {
 async fn a_waiter_enters_within_the_lease_of_a_holder_that_was_killed() {
     let (server, key, out) = (Server::start(), key(), scratch("held"));
     let locks = Locker::builder().node(server.url()).lease(Duration::from_secs(2)).connect().await.unwrap();
-    let mut child = spawn_child("hold", &server.url(), &key, 0, &out);
+    let mut child = spawn_child("hold", &server.url(), &[&key], 0, &out);
     eventually(Duration::from_secs(20), "the child holds the lock", || out.exists()).await;
     let lock = locks.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });

@@ -2,7 +2,10 @@
 #![allow(dead_code, unreachable_pub, reason = "every test target uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+pub mod chaos;
+pub mod children;
 pub mod log;
+pub mod losses;
 pub mod proxy;
 pub mod record;
 pub mod server;

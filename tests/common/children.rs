@@ -1,0 +1,136 @@
+//! Child processes: this test binary started again, with the test `child_process` and nothing else.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use lockhound::{Guard, Lock, Locker, Owner};
+
+use super::record::{self, Record, Visit};
+
+/// What a child is told through its environment.
+const CHILD: &str = "LOCKHOUND_TEST_CHILD";
+
+/// Starts a child for a task of [`run`].
+pub fn spawn_child(task: &str, url: &str, keys: &[&str], rounds: usize, out: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_process", "--nocapture"])
+        .env(CHILD, format!("{task} {url} {} {rounds} {}", keys.join(","), out.display()))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// A path that nobody else uses.
+pub fn scratch(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("lockhound-{name}-{}", lockhound::Uuid::new_v4()))
+}
+
+/// The body of the test `child_process`.
+pub fn run() {
+    let Ok(told) = std::env::var(CHILD) else { return };
+    let words: Vec<&str> = told.split(' ').collect();
+    let [task, url, keys, rounds, out] = words[..] else { panic!("{told}") };
+    let keys: Vec<String> = keys.split(',').map(str::to_owned).collect();
+    let rounds = rounds.parse().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        match task {
+            "visit" => visit(url, &keys, rounds, out.as_ref()).await,
+            "survive" => survive(url, &keys, rounds, out.as_ref()).await,
+            "hold" => hold(url, &keys[0], out.as_ref()).await,
+            other => panic!("{other}"),
+        }
+    });
+}
+
+/// Eight tasks enter and leave, on a good day: nothing may be lost.
+async fn visit(url: &str, keys: &[String], rounds: usize, out: &Path) {
+    let locks = Locker::builder().node(url).lease(Duration::from_secs(10)).connect().await.unwrap();
+    let tasks = (0..8).map(|task| {
+        let lock = locks.get(&keys[task % keys.len()]);
+        tokio::spawn(async move {
+            let mut visits = Vec::new();
+            for _ in 0..rounds {
+                let guard = lock.lock().await.unwrap();
+                let (who, fence, entered) = (guard.owner().to_string(), guard.fence().get(), record::now());
+                tokio::task::yield_now().await;
+                guard.check().unwrap();
+                let left = record::now();
+                visits.push(Visit { key: lock.key().to_string(), who, fence, entered, left });
+                guard.unlock().await.unwrap();
+            }
+            visits
+        })
+    });
+    finish(&locks, tasks.collect(), out).await;
+}
+
+/// Eight tasks enter and leave on a bad day: operations fail, locks are lost, and everything is tried again.
+async fn survive(url: &str, keys: &[String], rounds: usize, out: &Path) {
+    let connect = || {
+        let lease = Duration::from_secs(1);
+        Locker::builder().node(url).lease(lease).outage_tolerance(Duration::from_secs(30)).connect()
+    };
+    // The bad day may have begun.
+    let mut connected = connect().await;
+    while connected.is_err() {
+        connected = connect().await;
+    }
+    let locks = connected.unwrap();
+    let tasks = (0..8).map(|task| {
+        let lock = locks.get(&keys[task % keys.len()]).owned_by(Owner::new());
+        tokio::spawn(async move {
+            let mut visits = Vec::new();
+            while visits.len() < rounds {
+                if let Ok(guard) = lock.lock().await {
+                    visits.extend(stay(&lock, &guard).await);
+                    // Whether it is confirmed is of no account here.
+                    drop(guard.unlock().await);
+                }
+            }
+            visits
+        })
+    });
+    finish(&locks, tasks.collect(), out).await;
+}
+
+/// Is inside for a moment, and re-enters now and then. The visit lasts to the last look at which the lock was held: the
+/// time is taken before the look.
+async fn stay(lock: &Lock, guard: &Guard) -> Option<Visit> {
+    let (who, fence) = (guard.owner().to_string(), guard.fence().get());
+    let look = || {
+        let now = record::now();
+        guard.check().ok().map(|()| now)
+    };
+    let entered = look()?;
+    let mut left = entered;
+    if fastrand::u8(..) < 32
+        && let Ok(nested) = lock.lock().await
+    {
+        drop(nested.unlock().await);
+    }
+    for _ in 0..fastrand::u8(0..4) {
+        tokio::time::sleep(Duration::from_micros(fastrand::u64(0..800))).await;
+        let Some(now) = look() else { break };
+        left = now;
+    }
+    Some(Visit { key: lock.key().to_string(), who, fence, entered, left })
+}
+
+async fn finish(locks: &Locker, tasks: Vec<tokio::task::JoinHandle<Vec<Visit>>>, out: &Path) {
+    let mut record = Record::default();
+    for task in tasks {
+        record.visits.extend(task.await.unwrap());
+    }
+    locks.close().await;
+    record.write(out);
+}
+
+/// Takes the lock and says so, and holds it until it is killed.
+async fn hold(url: &str, key: &str, out: &Path) {
+    let locks = Locker::builder().node(url).lease(Duration::from_secs(2)).connect().await.unwrap();
+    let guard = locks.get(key).lock().await.unwrap();
+    std::fs::write(out, "held").unwrap();
+    guard.lost().cancelled().await;
+}
