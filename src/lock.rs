@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 use crate::error::{Error, Loss};
 use crate::fence::Fence;
@@ -260,13 +261,15 @@ impl Lock {
     }
 
     async fn lock_as(&self, owner: Owner) -> Result<Guard, Error> {
-        let grip = self.session().lock(&self.key, &owner, self.terms()?, None).await?;
+        let span = self.span("lock", &owner);
+        let grip = self.session().lock(&self.key, &owner, self.terms()?, None).instrument(span).await?;
         // Without a time there is no end of it but a grant or an error.
         grip.map(|grip| Guard::new(Arc::clone(&self.alive), grip)).ok_or(Error::Closed)
     }
 
     async fn try_lock_as(&self, owner: Owner) -> Result<Option<Guard>, Error> {
-        let grip = self.session().try_lock(&self.key, &owner, self.terms()?).await?;
+        let span = self.span("try_lock", &owner);
+        let grip = self.session().try_lock(&self.key, &owner, self.terms()?).instrument(span).await?;
         Ok(grip.map(|grip| Guard::new(Arc::clone(&self.alive), grip)))
     }
 
@@ -274,8 +277,14 @@ impl Lock {
         if wait.is_zero() {
             return self.try_lock_as(owner).await;
         }
-        let grip = self.session().lock(&self.key, &owner, self.terms()?, Some(wait)).await?;
+        let span = self.span("try_lock_for", &owner);
+        let grip = self.session().lock(&self.key, &owner, self.terms()?, Some(wait)).instrument(span).await?;
         Ok(grip.map(|grip| Guard::new(Arc::clone(&self.alive), grip)))
+    }
+
+    /// What the caller waits in; what the engine does for it is logged by itself.
+    fn span(&self, operation: &'static str, owner: &Owner) -> tracing::Span {
+        tracing::debug_span!("lockhound", operation, key = %self.key, %owner)
     }
 
     fn terms(&self) -> Result<Terms, Error> {

@@ -170,7 +170,7 @@ async fn three_thousand_locks_dropped_at_random_leave_nothing() {
             let mut entered = 0;
             for i in 0..100 {
                 let lock = locks.get(&keys[(task + i) % keys.len()]);
-                let patience = Duration::from_micros(fastrand::u64(0..2_000));
+                let patience = Duration::from_micros(fastrand::u64(0..8_000));
                 if let Ok(guard) = tokio::time::timeout(patience, lock.lock()).await {
                     entered += 1;
                     drop(guard.unwrap());
@@ -183,7 +183,7 @@ async fn three_thousand_locks_dropped_at_random_leave_nothing() {
     for task in tasks {
         entered += task.await.unwrap();
     }
-    assert!((100..2_990).contains(&entered), "some enter and some do not: {entered} of 3,000");
+    assert!((30..2_990).contains(&entered), "some enter and some do not: {entered} of 3,000");
     // Two command timeouts of 300 ms.
     tokio::time::sleep(ms(600)).await;
     let left: Vec<_> = keys.iter().filter(|key| server.exists(key)).collect();
@@ -235,17 +235,138 @@ async fn the_last_handle_ends_the_engine_and_releases_first() {
     .await;
 }
 
+/// The connections are opened in the order commands, subscriber, renewals.
 #[tokio::test]
-async fn a_silent_connection_is_given_up() {
+async fn a_silent_connection_of_commands_is_given_up() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(2_000)).outage_tolerance(ms(10_000)).connect().await.unwrap();
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
-    // The connections that are open now stay open and silent; new ones work.
-    let silent = proxy.freeze();
+    proxy.freeze_one(0);
     let start = Instant::now();
     let guard = locks.get(&key).lock().await.unwrap();
     assert!(start.elapsed() < ms(4_000), "{:?}", start.elapsed());
     guard.unlock().await.unwrap();
-    drop(silent);
+}
+
+#[tokio::test]
+async fn a_silent_subscriber_is_given_up() {
+    let (server, key) = (Server::start(), key());
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(30_000)).command_timeout(ms(200)).connect().await.unwrap();
+    let holder = locker(&server).await.get(&key).lock().await.unwrap();
+    let lock = locks.get(&key);
+    let waiting = tokio::spawn(async move { lock.lock().await.map(|_| Instant::now()) });
+    eventually(ms(2_000), "the waiter listens", || channels(&server) == 1).await;
+    proxy.freeze_one(1);
+    // Two silent heartbeats, a reconnect, and the barrier; the next look would be after 5 s.
+    tokio::time::sleep(ms(2_000)).await;
+    let released = Instant::now();
+    holder.unlock().await.unwrap();
+    let entered = waiting.await.unwrap().unwrap();
+    assert!(entered.duration_since(released) < ms(500), "{:?}", entered.duration_since(released));
+}
+
+#[tokio::test]
+async fn a_silent_connection_of_renewals_is_given_up_before_a_lock_is_lost() {
+    let (server, key) = (Server::start(), key());
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
+    let guard = locks.get(&key).lock().await.unwrap();
+    proxy.freeze_one(2);
+    tokio::time::sleep(ms(6_000)).await;
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn all_silent_connections_are_given_up() {
+    let (server, key) = (Server::start(), key());
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
+    let guard = locks.get(&key).lock().await.unwrap();
+    proxy.freeze();
+    tokio::time::sleep(ms(5_000)).await;
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
+    assert!(!server.exists(&key));
+}
+
+fn channels(server: &Server) -> usize {
+    server.command::<Vec<String>>(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]).len()
+}
+
+/// fred's router waits inside a write that never ends: it neither times out nor reconnects by itself.
+#[tokio::test]
+async fn a_router_that_is_stuck_in_a_write_is_replaced() {
+    let (server, key) = (Server::start(), key());
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(8_000)).outage_tolerance(ms(30_000)).connect().await.unwrap();
+    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+    proxy.freeze_one(0);
+    // More than the buffers of all sockets on the way hold, which nobody empties.
+    let large = "x".repeat(1 << 20);
+    let filling: Vec<_> = (0..14)
+        .map(|i| {
+            let lock = locks.get(format!("{large}{i}"));
+            tokio::spawn(async move { lock.try_lock().await.is_err() })
+        })
+        .collect();
+    tokio::time::sleep(ms(100)).await;
+    let start = Instant::now();
+    let guard = locks.get(&key).lock().await.unwrap();
+    assert!(start.elapsed() < ms(12_000), "{:?}", start.elapsed());
+    guard.unlock().await.unwrap();
+    for task in filling {
+        assert!(task.await.unwrap(), "no attempt on the stuck connection had an answer");
+    }
+}
+
+/// fred gives the error reply to a SUBSCRIBE to the command behind it. A barrier must not take that command's answer, or a
+/// heartbeat's, for its own; and the connection is of use for what is allowed.
+#[tokio::test]
+async fn a_refused_subscription_does_not_put_replies_out_of_step() {
+    let server = Server::start_with(&[
+        "--user",
+        "half",
+        "on",
+        ">pw",
+        "~*",
+        "resetchannels",
+        "&redisson_lock__channel:{heard*",
+        "+@all",
+    ]);
+    let url = format!("redis://half:pw@127.0.0.1:{}", server.port());
+    let locks = builder(&url, ms(6_000)).command_timeout(ms(100)).connect().await.unwrap();
+    let (unheard, heard) = (key(), format!("heard:{}", key()));
+    let elsewhere = locker(&server).await;
+    let (first, second) = (elsewhere.get(&unheard).lock().await.unwrap(), elsewhere.get(&heard).lock().await.unwrap());
+    let connection = subscriber(&server);
+    let deaf = tokio::spawn(enter(locks.get(&unheard)));
+    tokio::time::sleep(ms(700)).await;
+    let hearing = tokio::spawn(enter(locks.get(&heard)));
+    eventually(ms(2_000), "what is allowed is subscribed", || channels(&server) == 1).await;
+    tokio::time::sleep(ms(500)).await;
+    let released = Instant::now();
+    second.unlock().await.unwrap();
+    assert!(hearing.await.unwrap().duration_since(released) < ms(400), "woken by its message");
+    assert_eq!(subscriber(&server), connection, "ten heartbeats were in step");
+    let released = Instant::now();
+    first.unlock().await.unwrap();
+    // A sixth of the lease.
+    assert!(deaf.await.unwrap().duration_since(released) < ms(1_500), "it looks for itself");
+}
+
+async fn enter(lock: lockhound::Lock) -> Instant {
+    let guard = lock.lock().await.unwrap();
+    let entered = Instant::now();
+    guard.unlock().await.unwrap();
+    entered
+}
+
+/// The id of the connection of the first locker that is a subscriber's.
+fn subscriber(server: &Server) -> String {
+    let list: String = server.command(&["CLIENT", "LIST"]);
+    let line = list.lines().find(|line| line.contains("lockhound:subscriber") && line.contains("user=half"));
+    line.unwrap().split_whitespace().next().unwrap().to_owned()
 }

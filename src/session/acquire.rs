@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
+use tracing::Instrument as _;
 
 use super::{Grip, Session};
 use crate::clock::{self, Instant};
@@ -72,7 +73,8 @@ impl Session {
             };
             let mut place = Place { session: self, key, id, timer: None };
             if let Some(wake) = start {
-                self.engine.spawn(drive(Arc::clone(self), key.clone(), wake));
+                let span = tracing::debug_span!(parent: None, "lockhound", operation = "drive", %key);
+                self.engine.spawn(drive(Arc::clone(self), key.clone(), wake).instrument(span));
             }
             if let Some(deadline) = deadline {
                 place.timer = Some(self.end_at(deadline, key, id));

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use lockhound::{Guard, HoldState, Locker, Loss};
+use tokio::task::JoinHandle;
 
 use super::proxy::{Mode, Proxy};
 use super::{Server, key};
@@ -54,7 +55,7 @@ impl Kind {
     }
 }
 
-/// When the token of each lock fired: after the send of its acquire for losses of time, after the deed for the others.
+/// When the token of each lock fired: after the send of its last success for losses of time, after the deed for others.
 pub struct Losses {
     pub kind: Kind,
     pub after: Vec<Duration>,
@@ -68,25 +69,24 @@ pub async fn lose(kind: Kind, many: usize) -> Losses {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = Locker::builder().node(proxy.url()).lease(LEASE).connect().await.unwrap();
-    let mut holds: Vec<(Instant, Guard)> = Vec::new();
+    let mut guards: Vec<Guard> = Vec::new();
     for _ in 0..many {
-        let sent = Instant::now();
-        holds.push((sent, locks.get(key()).lock().await.unwrap()));
+        guards.push(locks.get(key()).lock().await.unwrap());
     }
-    let deed = Instant::now();
-    // What fires is noted by tasks that wait from before the deed.
-    let watching: Vec<_> = holds
-        .into_iter()
-        .map(|(sent, guard)| {
-            tokio::spawn(async move {
-                guard.lost().cancelled().await;
-                (Instant::now().duration_since(if kind.is_of_time() { sent } else { deed }), guard)
-            })
-        })
-        .collect();
     let keys: Vec<String> = server.command(&["KEYS", "test:*"]);
+    let deed = Instant::now();
+    // For the others those who wait do so from before the deed.
+    let early = if kind.is_of_time() { None } else { Some(watch(std::mem::take(&mut guards), |_| deed)) };
     commit(kind, &server, &proxy, &keys).await;
     let done = deed.elapsed();
+    let watching = match early {
+        Some(watching) => watching,
+        None => {
+            // An answer that was on its way may still count; after it nothing changes validity any more.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            watch(guards, sent)
+        }
+    };
     let mut after = Vec::new();
     for task in watching {
         let (fired, guard) = task.await.unwrap();
@@ -106,6 +106,24 @@ pub async fn lose(kind: Kind, many: usize) -> Losses {
     proxy.set(Mode::Pass);
     after.sort_unstable();
     Losses { kind, after }
+}
+
+/// When the last success was sent: validity lasts from then for the lease without the allowance for drift.
+fn sent(guard: &Guard) -> Instant {
+    let validity = LEASE - LEASE / 100 - Duration::from_millis(2);
+    Instant::now() + guard.remaining() - validity
+}
+
+/// Waits for the tokens; how long after `from` each fired.
+fn watch(guards: Vec<Guard>, from: impl Fn(&Guard) -> Instant) -> Vec<JoinHandle<(Duration, Guard)>> {
+    let waiting = guards.into_iter().map(|guard| {
+        let from = from(&guard);
+        tokio::spawn(async move {
+            guard.lost().cancelled().await;
+            (from.elapsed(), guard)
+        })
+    });
+    waiting.collect()
 }
 
 async fn commit(kind: Kind, server: &Server, proxy: &Proxy, keys: &[String]) {

@@ -1,5 +1,6 @@
 //! A TCP proxy in front of a server that passes, refuses, black-holes, delays, or swallows a reply and cuts.
 
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,9 +32,9 @@ struct Shared {
     mode: Mutex<Mode>,
     swallowed: AtomicUsize,
     held: AtomicUsize,
-    /// Connections are numbered by this; those of a number below `frozen` are silent.
-    epoch: AtomicUsize,
-    frozen: AtomicUsize,
+    /// Connections are numbered as they are opened; those whose number is in `frozen` are silent.
+    opened: AtomicUsize,
+    frozen: Mutex<HashSet<usize>>,
     open: Mutex<Vec<TcpStream>>,
     ended: AtomicBool,
 }
@@ -47,8 +48,8 @@ impl Proxy {
             mode: Mutex::new(Mode::Pass),
             swallowed: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
-            epoch: AtomicUsize::new(0),
-            frozen: AtomicUsize::new(0),
+            opened: AtomicUsize::new(0),
+            frozen: Mutex::default(),
             open: Mutex::default(),
             ended: AtomicBool::new(false),
         });
@@ -84,12 +85,15 @@ impl Proxy {
         self.shared.held.load(Ordering::Relaxed)
     }
 
-    /// Nothing passes any more on the connections that are open; new ones are not concerned. Lasts as long as what is
-    /// returned.
-    pub fn freeze(&self) -> Frozen {
-        let epoch = self.shared.epoch.fetch_add(1, Ordering::SeqCst);
-        self.shared.frozen.store(epoch + 1, Ordering::SeqCst);
-        Frozen(Arc::clone(&self.shared))
+    /// Nothing passes any more on the connections that are open; new ones are not concerned. For the proxy's life.
+    pub fn freeze(&self) {
+        let opened = self.shared.opened.load(Ordering::SeqCst);
+        self.shared.frozen.lock().unwrap().extend(0..opened);
+    }
+
+    /// Nothing passes any more on the connection that was opened as the nth, counted from zero.
+    pub fn freeze_one(&self, nth: usize) {
+        self.shared.frozen.lock().unwrap().insert(nth);
     }
 
     /// Cuts every connection.
@@ -97,14 +101,6 @@ impl Proxy {
         for stream in self.shared.open.lock().unwrap().drain(..) {
             drop(stream.shutdown(Shutdown::Both));
         }
-    }
-}
-
-pub struct Frozen(Arc<Shared>);
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        self.0.frozen.store(0, Ordering::SeqCst);
     }
 }
 
@@ -134,17 +130,17 @@ impl Shared {
         // Set by the direction of requests once a request whose reply is to be swallowed was passed on.
         let swallow = Arc::new(AtomicBool::new(false));
         let (requests, replies) = (Arc::clone(self), Arc::clone(self));
-        let epoch = self.epoch.load(Ordering::SeqCst);
+        let number = self.opened.fetch_add(1, Ordering::SeqCst);
         let (from, into, marked) = (client.try_clone().unwrap(), server.try_clone().unwrap(), Arc::clone(&swallow));
-        thread::spawn(move || requests.pump(epoch, from, into, |shared, bytes| shared.request(bytes, &marked)));
-        thread::spawn(move || replies.pump(epoch, server, client, |shared, _| shared.reply(&swallow)));
+        thread::spawn(move || requests.pump(number, from, into, |shared, bytes| shared.request(bytes, &marked)));
+        thread::spawn(move || replies.pump(number, server, client, |shared, _| shared.reply(&swallow)));
     }
 
     /// Passes bytes on until an end of them, or until it is told to cut.
-    fn pump(&self, epoch: usize, mut from: TcpStream, mut into: TcpStream, pass: impl Fn(&Self, &[u8]) -> bool) {
+    fn pump(&self, number: usize, mut from: TcpStream, mut into: TcpStream, pass: impl Fn(&Self, &[u8]) -> bool) {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(n @ 1..) = from.read(&mut buffer) {
-            let silent = || self.mode() == Mode::BlackHole || epoch < self.frozen.load(Ordering::SeqCst);
+            let silent = || self.mode() == Mode::BlackHole || self.frozen.lock().unwrap().contains(&number);
             while silent() && !self.ended.load(Ordering::Relaxed) {
                 thread::sleep(Duration::from_millis(2));
             }

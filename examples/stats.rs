@@ -1,0 +1,71 @@
+//! A live table of what a locker does: `cargo run --example stats`.
+//!
+//! Some tasks fight for a few locks, one lock is deleted behind its holder's back, and every second the counters are
+//! shown, for eight seconds. Uses REDIS_URL, or redis://127.0.0.1:6379.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use lockhound::{Error, Locker, Stats};
+use tokio::time::sleep;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let url = std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".into());
+    match Locker::builder().node(&url).lease(Duration::from_secs(3)).connect().await {
+        Ok(locks) => {
+            show(&locks).await;
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("stats: {error}\nStart a server with `redis-server`, or name one in REDIS_URL.");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn show(locks: &Locker) {
+    let workers: Vec<_> = (0..32).map(|i| tokio::spawn(work(locks.clone(), i % 4))).collect();
+    let victim = locks.get("lockhound:example:stats:victim");
+    let held = victim.lock().await;
+    println!("holds waiters acquired renewals losses pending   acquire p50     p99    held p50     p99");
+    for second in 1..=8 {
+        sleep(Duration::from_secs(1)).await;
+        line(&locks.stats());
+        if second == 4 {
+            // Another process would do this.
+            match victim.force_unlock().await {
+                Ok(_) => println!("(one lock was taken away)"),
+                Err(error) => println!("(one lock could not be taken away: {error})"),
+            }
+        }
+    }
+    drop(held);
+    workers.iter().for_each(tokio::task::JoinHandle::abort);
+    locks.close().await;
+}
+
+async fn work(locks: Locker, n: usize) -> Result<(), Error> {
+    let lock = locks.get(format!("lockhound:example:stats:{n}"));
+    loop {
+        let guard = lock.lock().await?;
+        sleep(Duration::from_millis(5)).await;
+        guard.unlock().await?;
+    }
+}
+
+fn line(s: &Stats) {
+    println!(
+        "{:>5} {:>7} {:>8} {:>8} {:>6} {:>7}   {:>11.1?} {:>7.1?} {:>11.1?} {:>7.1?}",
+        s.holds,
+        s.waiters,
+        s.acquired,
+        s.renewals,
+        s.losses.total(),
+        s.pending,
+        s.acquire_time.p50,
+        s.acquire_time.p99,
+        s.hold_time.p50,
+        s.hold_time.p99,
+    );
+}

@@ -1,0 +1,215 @@
+//! Every public future is polled n times and dropped, for every n until it completes: nothing is left on the server, and
+//! the locker goes on working.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+
+use common::proxy::{Mode, Proxy};
+use common::{Server, builder, eventually, key, ms};
+use lockhound::{Lock, Locker, Owner};
+
+/// A waker that can be waited for.
+struct Bell(tokio::sync::Notify);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
+    }
+}
+
+/// Polls a future so often, each time after it was woken, or after it had time to be. Its value, if it completes.
+async fn poll_times<T>(mut future: Pin<Box<dyn Future<Output = T> + '_>>, times: usize) -> Option<T> {
+    let bell = Arc::new(Bell(tokio::sync::Notify::new()));
+    let waker = Waker::from(Arc::clone(&bell));
+    for _ in 0..times {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return Some(value);
+        }
+        drop(tokio::time::timeout(ms(100), bell.0.notified()).await);
+    }
+    None
+}
+
+/// What is polled and dropped, and what then has to be so.
+struct Case<'a> {
+    server: &'a Server,
+    name: &'static str,
+}
+
+impl Case<'_> {
+    /// `make` gets a lock of its own for every n; afterwards its key has to be free, and lockable.
+    async fn run<'f, T: 'f>(&self, locks: &Locker, make: impl Fn(Lock) -> Pin<Box<dyn Future<Output = T> + 'f>>) {
+        let mut completed = false;
+        for times in 0..40 {
+            let lock = locks.get(key()).owned_by(Owner::new());
+            let value = poll_times(make(lock.clone()), times).await;
+            completed = value.is_some();
+            drop(value);
+            let name = lock.key().to_string();
+            let what = format!("{} after {times} polls", self.name);
+            eventually(ms(1_500), &what, || !self.server.exists(&name)).await;
+            let again = tokio::time::timeout(ms(2_000), lock.owned_by(Owner::new()).lock()).await;
+            again.unwrap_or_else(|_| panic!("{what}: it cannot be locked")).unwrap().unlock().await.unwrap();
+            if completed {
+                break;
+            }
+        }
+        assert!(completed, "{}: not complete after 40 polls", self.name);
+    }
+}
+
+async fn every_future(server: &Server, url: &str) {
+    let locks = builder(url, ms(3_000)).connect().await.unwrap();
+    let case = |name| Case { server, name };
+    case("lock").run(&locks, |lock| Box::pin(async move { lock.lock().await.unwrap() })).await;
+    case("try_lock").run(&locks, |lock| Box::pin(async move { lock.try_lock().await.unwrap() })).await;
+    case("try_lock_for").run(&locks, |lock| Box::pin(async move { lock.try_lock_for(ms(1_000)).await.unwrap() })).await;
+    case("nested lock")
+        .run(&locks, |lock| {
+            Box::pin(
+                async move { (lock.lock().await.unwrap(), lock.lock().await.unwrap(), lock.lock().await.unwrap()) },
+            )
+        })
+        .await;
+    case("unlock").run(&locks, |lock| Box::pin(async move { lock.lock().await.unwrap().unlock().await })).await;
+    case("nested unlock")
+        .run(&locks, |lock| {
+            Box::pin(async move {
+                let outer = lock.lock().await.unwrap();
+                lock.lock().await.unwrap().unlock().await.unwrap();
+                outer.unlock().await.unwrap();
+            })
+        })
+        .await;
+    case("run")
+        .run(&locks, |lock| Box::pin(async move { lock.run(|_| tokio::task::yield_now()).await.unwrap() }))
+        .await;
+    case("scope")
+        .run(&locks, |lock| {
+            Box::pin(Owner::new().scope(async move { lock.lock().await.unwrap().unlock().await.unwrap() }))
+        })
+        .await;
+    case("holder").run(&locks, |lock| Box::pin(async move { lock.holder().await.unwrap() })).await;
+    case("is_locked").run(&locks, |lock| Box::pin(async move { lock.is_locked().await.unwrap() })).await;
+    // Held by another: nobody who gave up gets it later.
+    for times in 0..6 {
+        let lock = locks.get(key());
+        let other = lock.clone().owned_by(Owner::new()).lock().await.unwrap();
+        let waiter = lock.clone().owned_by(Owner::new());
+        assert!(poll_times(Box::pin(async move { waiter.lock().await }), times).await.is_none());
+        let waiter = lock.clone().owned_by(Owner::new());
+        drop(poll_times(Box::pin(async move { waiter.try_lock_for(ms(150)).await.unwrap() }), times).await);
+        other.check().unwrap();
+        other.unlock().await.unwrap();
+        tokio::time::sleep(ms(100)).await;
+        assert!(!server.exists(lock.key().as_str()), "a waiter that was dropped after {times} polls has it");
+    }
+    // Once polled it is carried out.
+    for times in 1..6 {
+        let lock = locks.get(key());
+        let guard = lock.lock().await.unwrap();
+        let forcing = lock.clone();
+        let done = poll_times(Box::pin(async move { forcing.force_unlock().await.unwrap() }), times).await;
+        eventually(ms(1_000), "forced", || !server.exists(lock.key().as_str())).await;
+        assert!(guard.is_lost());
+        if done.is_some() {
+            break;
+        }
+    }
+    assert_eq!((locks.stats().holds, locks.stats().waiters), (0, 0));
+    locks.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn futures_dropped_at_every_poll_leave_nothing() {
+    let server = Server::start();
+    every_future(&server, &server.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn futures_dropped_at_every_poll_leave_nothing_when_answers_are_late() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    proxy.set(Mode::Delay(ms(3)));
+    every_future(&server, &proxy.url()).await;
+}
+
+fn connections(server: &Server) -> usize {
+    server.command::<String>(&["CLIENT", "LIST"]).matches("lockhound:").count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connecting_and_closing_dropped_at_every_poll_leave_no_connection() {
+    let server = Server::start();
+    for times in 0..40 {
+        let connected = poll_times(Box::pin(Locker::connect(server.url())), times).await;
+        let done = connected.is_some();
+        drop(connected);
+        eventually(ms(2_000), "no connection is left", || connections(&server) == 0).await;
+        if done {
+            break;
+        }
+        assert!(times < 39);
+    }
+    for times in 1..40 {
+        // Closing waits for the guard up to a lease.
+        let locks = builder(&server.url(), ms(300)).connect().await.unwrap();
+        assert_eq!(connections(&server), 3);
+        let guard = locks.get(key()).lock().await.unwrap();
+        let closing = locks.clone();
+        let waited = poll_times(Box::pin(async move { closing.close().await }), times).await;
+        drop(guard);
+        eventually(ms(2_000), "closing goes on", || connections(&server) == 0).await;
+        if waited.is_some() {
+            break;
+        }
+        assert!(times < 39);
+    }
+}
+
+#[test]
+fn guards_outlive_the_runtime_that_took_them() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let locks = runtime.block_on(Locker::connect(server.url())).unwrap();
+    let (kept, dropped) = (locks.get(key()), locks.get(key()));
+    let guard = runtime.block_on(kept.lock()).unwrap();
+    let (taken, holds) = std::sync::mpsc::channel();
+    let inner = dropped.clone();
+    runtime.spawn(async move {
+        let _guard = inner.lock().await.unwrap();
+        taken.send(()).unwrap();
+        std::future::pending::<()>().await;
+    });
+    holds.recv().unwrap();
+    // The shutdown drops the task, and with it the guard.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    let start = std::time::Instant::now();
+    while server.exists(dropped.key().as_str()) {
+        assert!(start.elapsed() < ms(1_000));
+    }
+    guard.check().unwrap();
+    guard.blocking_unlock().unwrap();
+    assert!(!server.exists(kept.key().as_str()));
+}
+
+#[tokio::test]
+async fn guards_outlive_their_closed_locker() {
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(600)).connect().await.unwrap();
+    let lock = locks.get(key());
+    let (outer, nested) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
+    locks.close().await;
+    assert!(outer.is_lost() && outer.lost().is_cancelled());
+    drop(nested);
+    assert!(outer.unlock().await.is_err());
+    eventually(ms(1_000), "what could not be released runs out", || !server.exists(lock.key().as_str())).await;
+    locks.close().await;
+}

@@ -1,0 +1,111 @@
+//! What operators see of a locker, and that nothing of it is left afterwards. One test: threads and the log are the whole
+//! process's.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use common::log::Log;
+use common::{Server, eventually, key, locker_with, ms};
+use lockhound::{HoldState, Owner};
+
+fn names(server: &Server) -> Vec<String> {
+    let list: String = server.command(&["CLIENT", "LIST"]);
+    let mut names: Vec<String> = list
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("name=lockhound:"))
+        .map(|name| name.to_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Threads of this process that are called so.
+fn engines() -> usize {
+    std::fs::read_dir("/proc/self/task")
+        .unwrap()
+        .filter(|task| {
+            let name = std::fs::read_to_string(task.as_ref().unwrap().path().join("comm"));
+            name.is_ok_and(|name| name.trim() == "lockhound")
+        })
+        .count()
+}
+
+#[tokio::test]
+async fn a_locker_is_seen_while_it_lives_and_gone_afterwards() {
+    let log = Log::collect();
+    let server = Server::start();
+    let locks = locker_with(&server, ms(900)).await;
+    assert_eq!(engines(), 1);
+    let id = locks.id();
+    let named = [format!("commands:{id}"), format!("renewals:{id}"), format!("subscriber:{id}")];
+    assert_eq!(names(&server), named);
+
+    // The happy path says nothing that an operator has to read.
+    let name = key();
+    let lock = locks.get(&name);
+    let guard = lock.lock().await.unwrap();
+    let waiter = lock.clone().owned_by(Owner::new());
+    let waiting = tokio::spawn(async move { waiter.lock().await.unwrap().unlock().await });
+    tokio::time::sleep(ms(700)).await;
+    let stats = locks.stats();
+    assert_eq!((stats.holds, stats.waiters, stats.acquired), (1, 1, 1));
+    assert!(stats.renewals >= 1 && stats.renewal_lateness.count >= 1, "{stats:?}");
+    guard.unlock().await.unwrap();
+    waiting.await.unwrap().unwrap();
+    let stats = locks.stats();
+    assert_eq!((stats.holds, stats.waiters, stats.acquired, stats.losses.total()), (0, 0, 2, 0));
+    assert_eq!((stats.acquire_time.count, stats.hold_time.count), (2, 2));
+    assert!(stats.hold_time.max >= ms(690) && stats.acquire_time.max >= ms(600), "{stats:?}");
+    let text = log.text();
+    assert!(!text.contains("WARN") && !text.contains("ERROR") && !text.contains(" INFO"), "{text}");
+    for event in ["acquired", "renewed", "released"] {
+        let line = text.lines().find(|line| line.contains(event)).unwrap_or_else(|| panic!("no event {event}"));
+        assert!(line.contains(&name), "{line}");
+    }
+    for field in ["owner=", "generation="] {
+        assert!(text.lines().any(|line| line.contains("acquired") && line.contains(field)), "{field}");
+    }
+
+    // What is logged while a caller waits, or for it, says so.
+    assert!(text.lines().any(|line| line.contains("lockhound{operation=\"drive\"") && line.contains("acquired")));
+
+    // Connections are called the same after a reconnect.
+    server.cut_connections();
+    server.command::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    eventually(ms(3_000), "the names are back", || names(&server) == named).await;
+
+    // A loss is a warning, with its reason and age; silence before it is another.
+    let guard = lock.lock().await.unwrap();
+    server.stop();
+    eventually(ms(1_500), "jeopardy", || guard.state() == HoldState::Jeopardy).await;
+    guard.lost().cancelled().await;
+    server.go_on();
+    let stats = locks.stats();
+    assert_eq!((stats.losses.renewal_failed, stats.losses.total()), (1, 1));
+    assert!(stats.renewal_errors >= 2, "{stats:?}");
+    drop(guard);
+    let text = log.text();
+    let lost = text.lines().find(|line| line.contains("lock lost")).expect("a warning");
+    for part in ["WARN", &name, "owner=", "generation=", "reason=its renewals failed", "age="] {
+        assert!(lost.contains(part), "{part}: {lost}");
+    }
+    assert!(text.lines().any(|line| line.contains("WARN") && line.contains("in jeopardy") && line.contains(&name)));
+    eventually(ms(3_000), "the release of the lost lock is confirmed", || locks.stats().pending == 0).await;
+    let undone = text.lines().filter(|line| line.contains("undone")).count();
+    assert!(locks.stats().undone >= 1, "{undone} {:?}", locks.stats());
+
+    // After the close there is no thread and no connection; nor after the last handle of another.
+    locks.close().await;
+    eventually(ms(1_000), "no thread", || engines() == 0).await;
+    eventually(ms(1_000), "no connection", || names(&server).is_empty()).await;
+    let locks = locker_with(&server, ms(900)).await;
+    let guard = locks.get(&name).lock().await.unwrap();
+    drop(locks);
+    tokio::time::sleep(ms(50)).await;
+    assert_eq!(engines(), 1, "a guard keeps it");
+    drop(guard);
+    eventually(ms(1_000), "no thread", || engines() == 0).await;
+    eventually(ms(1_000), "no connection", || names(&server).is_empty()).await;
+    assert!(!server.exists(&name));
+}

@@ -1,0 +1,50 @@
+//! The `metrics` facade: what a program's recorder is told.
+
+#![cfg(feature = "metrics")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{Server, key, locker_with, ms};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+
+/// Counts, and how many times were recorded, by name and labels.
+fn told(snapshotter: &Snapshotter) -> BTreeMap<String, u64> {
+    let values = snapshotter.snapshot().into_vec().into_iter().map(|(key, _, _, value)| {
+        let labels: String = key.key().labels().map(|l| format!(" {}={}", l.key(), l.value())).collect();
+        let count = match value {
+            DebugValue::Counter(count) => count,
+            DebugValue::Histogram(times) => u64::try_from(times.len()).unwrap(),
+            DebugValue::Gauge(_) => 0,
+        };
+        (format!("{}{labels}", key.key().name()), count)
+    });
+    values.collect()
+}
+
+#[tokio::test]
+async fn the_recorder_of_the_program_is_told() {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    recorder.install().unwrap();
+    let server = Server::start();
+    let locks = locker_with(&server, ms(600)).await;
+    let lost = locks.get(key());
+    let guard = lost.lock().await.unwrap();
+    locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    tokio::time::sleep(ms(500)).await;
+    server.command::<bool>(&["DEL", lost.key().as_str()]);
+    guard.lost().cancelled().await;
+    drop(guard);
+    locks.close().await;
+    let told = told(&snapshotter);
+    let of = |name: &str| *told.get(name).unwrap_or_else(|| panic!("{name} is not in {told:?}"));
+    assert_eq!(of("lockhound_acquired_total"), 2);
+    assert_eq!(of("lockhound_losses_total reason=not_owner"), 1);
+    assert!(of("lockhound_renewals_total") >= 1);
+    assert_eq!(of("lockhound_acquire_seconds"), 2);
+    assert_eq!(of("lockhound_hold_seconds"), 2);
+    assert!(of("lockhound_renewal_lateness_seconds") >= 1);
+}
