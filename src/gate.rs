@@ -308,6 +308,8 @@ impl<G> Slot<G> {
         }
         let wake = Arc::new(Notify::new());
         self.driver = Some(Arc::clone(&wake));
+        // What an earlier line was told says nothing to this one.
+        self.last_round = LastRound::Pending;
         Some(wake)
     }
 
@@ -321,7 +323,8 @@ impl<G> Slot<G> {
             return Next::Blocked;
         }
         // A lost hold is removed with its last guard: while it is here, one of them lives.
-        match self.holds.iter().find(|hold| hold.is_owned_by(&head.owner)).map(|hold| hold.mark(now)) {
+        let of_head = |hold: &&Arc<Hold>| hold.is_owned_by(&head.owner) && hold.claims().claimed;
+        match self.holds.iter().find(of_head).map(|hold| hold.mark(now)) {
             Some(HoldState::Lost(loss)) => Next::Lost(head.id, loss),
             _ => Next::Try(head),
         }
@@ -448,6 +451,7 @@ mod tests {
         let now = Instant::now();
         let hold = hold(&owner);
         gate.admit(&hold, None, now);
+        assert!(hold.claim());
         hold.lose(Loss::NotOwner);
         assert!(matches!(gate.enter(&key, &owner, now), Entry::Lost(Loss::NotOwner)));
         assert!(matches!(gate.enter(&key, &other, now), Entry::Open));

@@ -71,8 +71,8 @@ pub(crate) struct Hold {
     pub(crate) terms: Terms,
     /// Before the acquire was sent.
     pub(crate) since: Instant,
-    /// When its answer came.
-    granted: Instant,
+    /// When guards that nobody has taken are taken back.
+    revoke_at: Instant,
     quorum: usize,
     lost: CancellationToken,
     counters: Arc<Counters>,
@@ -91,10 +91,10 @@ struct State {
     phase: Phase,
     owner: Owner,
     guards: u32,
-    /// How many of the guards are on their way to callers who have not taken them yet. They may be taken back.
+    /// How many of the guards are on their way to callers who have not taken them yet. They may be taken back, once.
     unclaimed: u32,
-    /// Grows when guards are taken back: those of an earlier one stand for nothing any more.
-    epoch: u32,
+    /// Whether they were: such a guard stands for nothing any more.
+    revoked: bool,
     /// One a node: until when its vote is valid, if it has one.
     votes: Vec<Option<Instant>>,
     failed_ticks: u32,
@@ -108,6 +108,15 @@ pub(crate) struct Look {
     pub(crate) state: HoldState,
     /// Whether it was this look that found it lost: the waiters of the key want to know.
     pub(crate) newly_lost: bool,
+}
+
+/// What callers have taken of a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claims {
+    /// Whether any caller has a guard: without one the hold is not renewed.
+    pub(crate) claimed: bool,
+    /// When guards that nobody has taken are taken back, if there are any.
+    pub(crate) revoke_at: Option<Instant>,
 }
 
 /// What a guard that goes leaves behind.
@@ -132,10 +141,13 @@ impl Hold {
     /// A hold that has been granted, with one guard on its way.
     pub(crate) fn new(grant: Grant<'_>, counters: Arc<Counters>) -> Self {
         let until = lease::valid_until(grant.since, grant.terms.lease);
+        // An answer that came late leaves less time: half of it is for whoever is to take it, half for a renewal.
+        let patience = lease::recheck_interval(grant.terms.lease).min(grant.granted.until(until) / 2);
         let votes = (0..grant.nodes).map(|node| grant.votes.contains(&node).then_some(until)).collect();
         let owner = grant.owner;
         let phase = Phase::Held;
-        let state = State { phase, owner, guards: 1, unclaimed: 1, epoch: 0, votes, failed_ticks: 0, fired: false };
+        let state =
+            State { phase, owner, guards: 1, unclaimed: 1, revoked: false, votes, failed_ticks: 0, fired: false };
         Self {
             key: grant.key,
             field: grant.field,
@@ -143,7 +155,7 @@ impl Hold {
             fence: grant.fence,
             terms: grant.terms,
             since: grant.since,
-            granted: grant.granted,
+            revoke_at: grant.granted + patience,
             quorum: grant.nodes / 2 + 1,
             lost: CancellationToken::new(),
             counters,
@@ -218,8 +230,9 @@ impl Hold {
         let mut state = self.state();
         self.expire(&mut state, now);
         match state.phase {
-            Phase::Lost(loss) => Err(Shut::Lost(loss)),
-            Phase::Releasing => Err(Shut::Releasing),
+            Phase::Lost(loss) if state.guards > state.unclaimed => Err(Shut::Lost(loss)),
+            // Nobody has a guard of it: it is on its way out.
+            Phase::Lost(_) | Phase::Releasing => Err(Shut::Releasing),
             Phase::Held => {
                 state.guards += 1;
                 Ok(state.guards)
@@ -251,43 +264,40 @@ impl Hold {
         }
     }
 
-    /// The epoch that a guard on its way belongs to.
-    pub(crate) fn epoch(&self) -> u32 {
-        self.state().epoch
-    }
-
-    /// A caller takes its guard. False if it was taken back meanwhile; it then stands for nothing.
-    pub(crate) fn claim(&self, epoch: u32) -> bool {
+    /// A caller takes the guard that was on its way to it. False if it was taken back meanwhile; it then stands for
+    /// nothing.
+    pub(crate) fn claim(&self) -> bool {
         let mut state = self.state();
-        if state.epoch != epoch {
+        if state.revoked {
             return false;
         }
         state.unclaimed = state.unclaimed.saturating_sub(1);
         true
     }
 
-    /// Takes back the guards that nobody has taken. True if none is left and the release is to be sent.
+    /// Takes back the guards that nobody has taken. True if there were any, none is left, and the release is to be sent; a
+    /// hold that is lost stays lost.
     pub(crate) fn revoke(&self) -> bool {
         let mut state = self.state();
+        if state.unclaimed == 0 {
+            return false;
+        }
         state.guards = state.guards.saturating_sub(state.unclaimed);
         state.unclaimed = 0;
-        state.epoch += 1;
-        let empty = state.guards == 0 && state.phase == Phase::Held;
-        if empty {
+        state.revoked = true;
+        if state.guards > 0 {
+            return false;
+        }
+        if state.phase == Phase::Held {
             state.phase = Phase::Releasing;
         }
-        empty
+        true
     }
 
-    /// When guards that nobody has taken are taken back, if there are any.
-    pub(crate) fn revoke_at(&self) -> Option<Instant> {
-        (self.state().unclaimed > 0).then(|| self.granted + lease::recheck_interval(self.terms.lease))
-    }
-
-    /// Whether any caller has a guard: without one it is not renewed.
-    pub(crate) fn is_claimed(&self) -> bool {
+    /// What callers have taken of the grant: read at once, since they take it while others look.
+    pub(crate) fn claims(&self) -> Claims {
         let state = self.state();
-        state.guards > state.unclaimed
+        Claims { claimed: state.guards > state.unclaimed, revoke_at: (state.unclaimed > 0).then_some(self.revoke_at) }
     }
 
     /// A node has renewed what was sent at this time. True if a majority of the nodes is now valid to beyond what it was.
@@ -425,9 +435,10 @@ mod tests {
         assert!(token.is_cancelled());
         assert_eq!(hold.at(hold.since), Look { state: HoldState::Lost(Loss::Expired), newly_lost: false });
         assert!(!hold.renewed(0, end, end), "a renewal that comes late brings nothing back");
+        assert!(hold.claim());
         assert_eq!(hold.enter(hold.since), Err(Shut::Lost(Loss::Expired)));
         assert!(!hold.lose(Loss::NotOwner), "the first reason stays");
-        let losses = hold.counters.stats(0, 0, 0).losses;
+        let losses = hold.counters.stats(0, 0, 0, 0).losses;
         assert_eq!((losses.expired, losses.total()), (1, 1), "counted once");
     }
 
@@ -492,29 +503,38 @@ mod tests {
     #[test]
     fn a_grant_is_claimed_or_revoked_but_not_both() {
         let claimed = hold(watched());
-        assert!(!claimed.is_claimed() && claimed.revoke_at().is_some());
-        assert!(claimed.claim(claimed.epoch()));
-        assert!(claimed.is_claimed() && claimed.revoke_at().is_none());
+        assert_eq!(claimed.claims(), Claims { claimed: false, revoke_at: Some(claimed.revoke_at) });
+        assert!(claimed.claim());
+        assert_eq!(claimed.claims(), Claims { claimed: true, revoke_at: None });
         assert!(!claimed.revoke(), "a guard that was taken stays");
         let revoked = hold(watched());
-        let epoch = revoked.epoch();
         assert!(revoked.revoke());
-        assert!(!revoked.claim(epoch));
+        assert!(!revoked.claim());
         assert_eq!(revoked.at(revoked.since).state, HoldState::Lost(Loss::Released));
         assert!(!revoked.token().is_cancelled(), "what was released was not lost");
     }
 
     #[test]
+    fn a_lost_grant_that_nobody_took_is_taken_back_and_stays_lost() {
+        let hold = hold(watched());
+        assert!(hold.lose(Loss::NotOwner));
+        assert_eq!(hold.enter(hold.since), Err(Shut::Releasing), "nobody has a guard that shuts others out");
+        assert!(hold.revoke(), "its release is to be sent");
+        assert!(!hold.claim() && !hold.revoke());
+        assert_eq!(hold.at(hold.since).state, HoldState::Lost(Loss::NotOwner));
+    }
+
+    #[test]
     fn only_the_guards_that_nobody_took_are_taken_back() {
         let hold = hold(watched());
-        let (now, epoch) = (hold.since, hold.epoch());
+        let now = hold.since;
         assert_eq!(hold.enter_unclaimed(now), Ok(2));
-        assert!(hold.claim(epoch));
-        assert!(hold.revoke_at().is_some(), "the other one is on its way");
+        assert!(hold.claim());
+        assert!(hold.claims().revoke_at.is_some(), "the other one is on its way");
         assert!(!hold.revoke());
-        assert_eq!((hold.guards(), hold.claim(epoch)), (1, false));
+        assert_eq!((hold.guards(), hold.claim()), (1, false));
         assert_eq!(hold.enter(now), Ok(2), "who enters by itself has taken its guard");
-        assert!(hold.revoke_at().is_none());
+        assert!(hold.claims().revoke_at.is_none());
         assert_eq!((hold.leave(now), hold.leave(now)), (Leave::Nested(1), Leave::Last));
     }
 

@@ -214,7 +214,7 @@ pub(crate) async fn listen(
     node: Arc<Node>,
     mut events: UnboundedReceiver<LinkEvent>,
 ) {
-    let mut ear = Ear { channels, index, node, have: HashSet::new(), wake: false };
+    let mut ear = Ear { channels, index, node, have: HashSet::new(), wake: false, deaf: false };
     let mut swept = Instant::now();
     loop {
         let (add, remove) = ear.channels.diff(index, &ear.have);
@@ -248,6 +248,8 @@ struct Ear {
     have: HashSet<String>,
     /// A reason to wake everybody, once a barrier has been passed after it.
     wake: bool,
+    /// Whether a subscription was refused, which is said once.
+    deaf: bool,
 }
 
 impl Ear {
@@ -272,7 +274,9 @@ impl Ear {
             _ if reconnected => return true,
             Outcome::Done(()) => {}
             Outcome::Refused(error) => {
-                tracing::warn!(%error, "unlock messages cannot be received: waiters look every sixth of a lease");
+                if !std::mem::replace(&mut self.deaf, true) {
+                    tracing::warn!(%error, "unlock messages cannot be received: waiters look every sixth of a lease");
+                }
             }
             Outcome::NotExecuted(_) => return self.try_again().await,
             Outcome::Unknown(_) => {

@@ -29,6 +29,8 @@ pub struct Stats {
     pub undone: u64,
     /// Operations, releases and undos that wait for an answer.
     pub pending: usize,
+    /// Those of them that are undos. Beyond 10,000 nothing more is undone: a key then runs out with its lease.
+    pub pending_undos: usize,
     /// Losses, by reason.
     pub losses: Losses,
     /// How long `lock()` took from its call to its grant, for those that did not enter again.
@@ -149,7 +151,7 @@ impl Counters {
     }
 
     /// What is known by now, together with what others count.
-    pub(crate) fn stats(&self, holds: usize, waiters: usize, pending: usize) -> Stats {
+    pub(crate) fn stats(&self, holds: usize, waiters: usize, pending: usize, pending_undos: usize) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let [not_owner, renewal_failed, expired, max_hold, force_unlocked, closed] = self.losses.each_ref().map(read);
         Stats {
@@ -160,6 +162,7 @@ impl Counters {
             renewal_errors: read(&self.renewal_errors),
             undone: read(&self.undone),
             pending,
+            pending_undos,
             losses: Losses { not_owner, renewal_failed, expired, max_hold, force_unlocked, closed },
             acquire_time: self.acquire_time.distribution(),
             hold_time: self.hold_time.distribution(),
@@ -229,7 +232,7 @@ mod tests {
             counters.granted_after(Duration::from_millis(ms));
         }
         counters.released_after(Duration::from_secs(100 * 86_400));
-        let stats = counters.stats(3, 2, 1);
+        let stats = counters.stats(3, 2, 1, 1);
         assert_eq!((stats.holds, stats.waiters, stats.pending, stats.acquired), (3, 2, 1, 1));
         assert_eq!((stats.losses.expired, stats.losses.closed, stats.losses.total()), (2, 1, 3));
         let close = |time: Duration, ms: u64| time.abs_diff(Duration::from_millis(ms)) < Duration::from_millis(2);

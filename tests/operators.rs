@@ -125,3 +125,46 @@ async fn a_user_without_permission_is_told_so_and_leaves_no_lock_without_a_lease
     guard.unlock().await.unwrap();
     assert!(!server.exists(lock.key().as_str()));
 }
+
+/// The force_unlock of a locker deposes whoever holds, and nobody after: its waiters do not get a lock that it then deletes.
+#[tokio::test(flavor = "multi_thread")]
+async fn force_unlock_does_not_delete_what_the_next_local_waiter_is_granted() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker(&server).await;
+    let mut tasks = Vec::new();
+    for _ in 0..4 {
+        let lock = locks.get(&key).owned_by(Owner::new());
+        tasks.push(tokio::spawn(async move {
+            let mut forced = 0;
+            for _ in 0..150 {
+                let guard = lock.lock().await.unwrap();
+                let field = format!(":{}:", guard.owner());
+                let holder = lock.holder().await.unwrap();
+                // A guard is lost before its key is deleted: one that is not has its key.
+                if !guard.is_lost() {
+                    assert!(holder.as_ref().is_some_and(|h| h.owner().contains(&field)), "{holder:?} {guard:?}");
+                }
+                match guard.unlock().await {
+                    Ok(()) => {}
+                    // The force may come while the release is on its way.
+                    Err(Error::Lost(Loss::ForceUnlocked | Loss::NotOwner)) => forced += 1,
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            forced
+        }));
+    }
+    let forcing = locks.get(&key);
+    let mut deposed = 0;
+    while tasks.iter().any(|task| !task.is_finished()) {
+        deposed += u32::from(forcing.force_unlock().await.unwrap());
+        tokio::time::sleep(ms(1)).await;
+    }
+    let mut told = 0;
+    for task in tasks {
+        told += task.await.unwrap();
+    }
+    assert!(deposed > 0 && told > 0, "deposed {deposed}, told {told}");
+    assert!(!server.exists(&key));
+    assert_eq!(locks.stats().holds, 0);
+}

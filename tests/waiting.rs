@@ -298,3 +298,25 @@ async fn closing_gives_back_what_is_granted_meanwhile() {
         proxy.set(Mode::Pass);
     }
 }
+
+/// A grant that nobody took is lost: others are not kept out by it, and its owner gets in again.
+#[tokio::test]
+async fn a_grant_that_is_lost_before_it_is_polled_for_is_given_back() {
+    let (server, key) = (Server::start(), key());
+    let locks = builder(&server.url(), ms(30_000)).connect().await.unwrap();
+    let lock = locks.get(&key);
+    let mut idle = Box::pin(lock.lock());
+    assert!(futures_util::poll!(&mut idle).is_pending());
+    eventually(ms(1_000), "granted", || server.exists(&key)).await;
+    assert!(lock.force_unlock().await.unwrap());
+    eventually(ms(1_000), "nothing of it stays", || locks.stats().holds == 0).await;
+    // Another future of the same owner is not told of a loss that it has no guard of.
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    idle.await.unwrap().unlock().await.unwrap();
+    let mut idle = Box::pin(lock.lock());
+    assert!(futures_util::poll!(&mut idle).is_pending());
+    eventually(ms(1_000), "granted", || server.exists(&key)).await;
+    locks.close().await;
+    assert!(!server.exists(&key), "closing gives back what nobody took");
+    assert!(matches!(idle.await, Err(Error::Closed)));
+}

@@ -80,14 +80,14 @@ fn sort_error(node: &Arc<str>, message: &str) -> Outcome<Reply> {
     })
 }
 
-/// The first word of an error. Redis 6 wraps the error of a command that a script called:
-/// `ERR Error running script (call to f_<sha>): @user_script:7: -READONLY You can't write ..`.
+/// The first word of an error. Redis 6 puts the place in the script before the error of a command that a script called,
+/// once or twice: `ERR Error running script (call to f_<sha>): @user_script:7: @user_script: 7: -READONLY You can't ..`.
 pub(super) fn code(message: &str) -> &str {
-    let inner = message.find("@user_script:").and_then(|at| {
-        let (_, rest) = message[at..].split_once(": ")?;
-        message.starts_with("ERR Error running script").then_some(rest)
-    });
-    inner.unwrap_or(message).trim_start_matches('-').split_whitespace().next().unwrap_or_default()
+    let wrapped = message.starts_with("ERR Error running script") || message.starts_with("@user_script:");
+    let inner = if wrapped { message.rsplit_once("@user_script:") } else { None };
+    let inner =
+        inner.map_or(message, |(_, rest)| rest.trim_start_matches(|c: char| c.is_ascii_digit() || ": ".contains(c)));
+    inner.trim_start_matches('-').split_whitespace().next().unwrap_or_default()
 }
 
 fn reply(frame: Resp3Frame) -> Reply {
@@ -122,6 +122,17 @@ mod tests {
             error("ERR Error running script (call to f_ab): @user_script:7: -READONLY You can't write"),
             Outcome::NotExecuted(_)
         ));
+        for message in [
+            "ERR Error running script (call to f_ab): @user_script:4: @user_script: 4: -READONLY You can't write against",
+            "@user_script: 19: -READONLY You can't write against a read only replica.",
+        ] {
+            assert!(matches!(error(message), Outcome::NotExecuted(_)), "{message}");
+        }
+        assert_eq!(
+            code("ERR Error running script (call to f_a): @user_script:4: @user_script: 4: -OOM command"),
+            "OOM"
+        );
+        assert_eq!(code("READONLY You can't write script: ab, on @user_script:7."), "READONLY");
         let Outcome::Refused(Error::Server { kind, .. }) =
             error("ERR Error running script (call to f_ab): @user_script:7: WRONGTYPE Operation")
         else {

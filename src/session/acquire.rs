@@ -25,10 +25,18 @@ use crate::quorum::Acquired;
 /// What became of one acquire. What it may have left behind is being undone, unless it is granted.
 #[derive(Debug)]
 enum Attempt {
-    Granted(Arc<Hold>),
+    Granted(Granted),
     Held(Option<Duration>),
     Refused(Error),
     Unavailable(Vec<NodeFailure>),
+}
+
+/// A grant that is not registered yet.
+#[derive(Debug)]
+struct Granted {
+    hold: Arc<Hold>,
+    /// [`Session::forces`] before it was asked for.
+    forces: u64,
 }
 
 /// A caller's place in a line. Dropping it leaves the line.
@@ -90,6 +98,9 @@ impl Session {
                 self.counters.granted_after(Instant::now().since(called));
                 return Ok(Some(grip));
             }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return self.try_lock(key, owner, terms).await;
+            }
         }
     }
 
@@ -111,7 +122,7 @@ impl Session {
         let grip = self
             .on_engine(async move {
                 match session.attempt(&asked, &as_owner, terms).await {
-                    Attempt::Granted(hold) => Ok(Some(session.register(hold))),
+                    Attempt::Granted(granted) => Ok(Some(session.register(&granted))),
                     Attempt::Held(_) => Ok(None),
                     Attempt::Refused(error) => Err(error),
                     Attempt::Unavailable(nodes) => Err(Error::Unavailable { nodes, waited: Duration::ZERO }),
@@ -129,10 +140,9 @@ impl Session {
     }
 
     /// A caller takes what was granted. `None` if it was taken back or lost before.
-    #[allow(clippy::unused_self, reason = "it belongs to the flow of the others")]
     fn take(&self, mut grip: Grip) -> Result<Option<Grip>, Error> {
         if !grip.claim() {
-            return Ok(None);
+            return self.check_open().map(|()| None);
         }
         match grip.view().state() {
             HoldState::Lost(Loss::Closed) => Err(Error::Closed),
@@ -164,7 +174,7 @@ impl Session {
     /// The error of a waiter that since then has had no answer.
     fn unanswered(&self, since: Instant) -> Error {
         let now = Instant::now();
-        self.outage.verdict(now, Duration::ZERO).unwrap_or_else(|| {
+        self.outage.failure_since(since, now).unwrap_or_else(|| {
             let waited = now.since(since);
             let silent = |node: &Arc<Node>| NodeFailure {
                 node: Arc::clone(node.name()),
@@ -177,6 +187,11 @@ impl Session {
     /// Sends one acquire, with a generation of its own. This runs in a task of the engine, to its end: whatever the
     /// acquire may have taken is known here and nowhere else.
     async fn attempt(self: &Arc<Self>, key: &Key, owner: &Owner, terms: Terms) -> Attempt {
+        // On this thread nothing comes between the look and the send: what is sent is sent before the connections quit.
+        if self.is_closed() {
+            return Attempt::Refused(Error::Closed);
+        }
+        let forces = self.forces();
         let generation = self.generations.fetch_add(1, Ordering::Relaxed);
         let field = owner.field(self.id, generation);
         let sent = Instant::now();
@@ -194,7 +209,7 @@ impl Session {
                     self.counters.acquired();
                     let fence = hold.fence.get();
                     tracing::debug!(key = %hold.key, owner = %hold.owner(), generation, fence, "acquired");
-                    return Attempt::Granted(Arc::new(hold));
+                    return Attempt::Granted(Granted { hold: Arc::new(hold), forces });
                 }
                 let late = |node: &Arc<Node>| NodeFailure {
                     node: Arc::clone(node.name()),
@@ -215,38 +230,49 @@ impl Session {
     }
 
     /// Registers a grant for a caller that does not stand in line.
-    fn register(self: &Arc<Self>, hold: Arc<Hold>) -> Grip {
-        let (_, same_owner) = self.admit(&hold, None);
-        self.serve(&hold, same_owner);
-        Grip::granted(Arc::clone(self), hold)
+    fn register(self: &Arc<Self>, granted: &Granted) -> Grip {
+        let (_, same_owner) = self.admit(granted, None);
+        let grip = Grip::granted(Arc::clone(self), Arc::clone(&granted.hold));
+        self.serve(&granted.hold, same_owner);
+        self.settle(granted);
+        grip
     }
 
     /// Registers a grant for a waiter, and gives it to it; if it is gone, the grant is given back.
-    fn deliver(self: &Arc<Self>, hold: &Arc<Hold>, waiter: u64) {
-        let (found, same_owner) = self.admit(hold, Some(waiter));
+    fn deliver(self: &Arc<Self>, granted: &Granted, waiter: u64) {
+        let hold = &granted.hold;
+        let (found, same_owner) = self.admit(granted, Some(waiter));
         let Some(waiter) = found else {
             self.undo(&hold.key, &hold.field, (0..self.quorum.nodes().len()).collect(), Vec::new());
             return;
         };
+        let grip = Grip::granted(Arc::clone(self), Arc::clone(hold));
         self.serve(hold, same_owner);
+        self.settle(granted);
         // A caller that is gone drops the grip, and that releases.
-        let _: Result<_, _> = waiter.reply.send(Ok(Some(Grip::granted(Arc::clone(self), Arc::clone(hold)))));
+        let _: Result<_, _> = waiter.reply.send(Ok(Some(grip)));
     }
 
-    fn admit(self: &Arc<Self>, hold: &Arc<Hold>, waiter: Option<u64>) -> (Option<Waiter<Grip>>, Vec<Waiter<Grip>>) {
+    fn admit(self: &Arc<Self>, granted: &Granted, waiter: Option<u64>) -> (Option<Waiter<Grip>>, Vec<Waiter<Grip>>) {
+        let hold = &granted.hold;
         // The grant proves that whoever is registered for this key does not hold it any more.
         for other in self.gate.holds_of(&hold.key) {
             self.lose(&other, Loss::NotOwner);
         }
-        let now = Instant::now();
-        let admitted = self.gate.admit(hold, waiter, now);
-        if waiter.is_none() || admitted.0.is_some() {
-            self.watchdog.watch(hold, now);
-            if self.is_closed() {
-                self.lose(hold, Loss::Closed);
-            }
+        self.gate.admit(hold, waiter, Instant::now())
+    }
+
+    /// A grant is registered and its grips are made: the watchdog looks after it, and what happened meanwhile is told.
+    fn settle(self: &Arc<Self>, granted: &Granted) {
+        let hold = &granted.hold;
+        self.watchdog.watch(hold, Instant::now());
+        if self.is_closed() {
+            self.lose(hold, Loss::Closed);
         }
-        admitted
+        // A force_unlock that began after the registration has found the hold; one that began before it is found here.
+        if self.forced_since(granted.forces) {
+            self.lose(hold, Loss::ForceUnlocked);
+        }
     }
 
     /// Gives the waiters of the same owner their guards: they have entered with the grant.
@@ -309,7 +335,7 @@ impl Driving<'_> {
         let failed = matches!(attempt, Attempt::Unavailable(_));
         session.gate.note_round(key, if failed { LastRound::Failed } else { LastRound::Answered });
         match attempt {
-            Attempt::Granted(hold) => session.deliver(&hold, head.id),
+            Attempt::Granted(granted) => session.deliver(&granted, head.id),
             Attempt::Refused(error) => self.answer(head.id, error),
             Attempt::Held(ttl) => match subscription {
                 // What was released between the answer and the subscription sends no message any more: behind the

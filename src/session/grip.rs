@@ -54,8 +54,8 @@ impl View {
 #[derive(Debug)]
 pub(crate) struct Grip {
     view: View,
-    /// The epoch of a grip that its caller has not taken yet.
-    unclaimed: Option<u32>,
+    /// Whether its caller has yet to take it.
+    unclaimed: bool,
     /// Whether the hold has been counted down for this grip.
     left: bool,
 }
@@ -63,18 +63,17 @@ pub(crate) struct Grip {
 impl Grip {
     /// A grip of a caller that has entered by itself.
     pub(super) fn taken(session: Arc<Session>, hold: Arc<Hold>) -> Self {
-        Self { view: View { session, hold }, unclaimed: None, left: false }
+        Self { view: View { session, hold }, unclaimed: false, left: false }
     }
 
     /// A grip on its way to its caller, who has to take it.
     pub(super) fn granted(session: Arc<Session>, hold: Arc<Hold>) -> Self {
-        let unclaimed = Some(hold.epoch());
-        Self { view: View { session, hold }, unclaimed, left: false }
+        Self { view: View { session, hold }, unclaimed: true, left: false }
     }
 
     /// Its caller takes it. False if it was taken back, because that took too long: it then stands for nothing.
     pub(super) fn claim(&mut self) -> bool {
-        let claimed = self.unclaimed.take().is_none_or(|epoch| self.view.hold.claim(epoch));
+        let claimed = !std::mem::take(&mut self.unclaimed) || self.view.hold.claim();
         self.left |= !claimed;
         claimed
     }

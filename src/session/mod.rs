@@ -54,6 +54,11 @@ pub(crate) struct Session {
     closed: AtomicBool,
     /// Operations, releases and undos that have no answer yet.
     pending: AtomicUsize,
+    /// Those of them that are undos.
+    undos: AtomicUsize,
+    /// How many force_unlocks are under way, and how many have begun or ended.
+    forcing: AtomicUsize,
+    forces: AtomicU64,
     /// Something ended that closing may wait for.
     settled: Notify,
 }
@@ -143,6 +148,9 @@ impl Session {
                 generations: AtomicU64::new(1),
                 closed: AtomicBool::new(false),
                 pending: AtomicUsize::new(0),
+                undos: AtomicUsize::new(0),
+                forcing: AtomicUsize::new(0),
+                forces: AtomicU64::new(0),
                 settled: Notify::new(),
                 settings,
             }
@@ -172,7 +180,8 @@ impl Session {
 
     pub(crate) fn stats(&self) -> Stats {
         let (holds, waiters) = self.gate.census();
-        self.counters.stats(holds, waiters, self.pending.load(Ordering::Relaxed))
+        let read = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
+        self.counters.stats(holds, waiters, read(&self.pending), read(&self.undos))
     }
 
     /// See [`Engine::block_on`].
@@ -189,12 +198,33 @@ impl Session {
 
     /// Releases a key, whoever holds it.
     pub(crate) async fn force_unlock(self: &Arc<Self>, key: &Key) -> Result<bool, Error> {
+        self.check_open()?;
+        // From here on a grant may be deleted by what is about to be sent: whoever registers one asks `forced_since`.
+        let forcing = Forcing::new(self);
         // Before it is sent: once it is, others may be in before the answer comes.
+        let mut deposed = false;
         for hold in self.gate.holds_of(key) {
-            self.lose(&hold, Loss::ForceUnlocked);
+            deposed |= self.lose(&hold, Loss::ForceUnlocked);
         }
         let (session, forced) = (Arc::clone(self), key.clone());
-        self.on_engine(async move { session.quorum.force(&forced).await }).await
+        let operation = async move {
+            let answer = session.quorum.force(&forced).await;
+            drop(forcing);
+            answer
+        };
+        // The release of a guard that was deposed here may have come first.
+        Ok(self.on_engine(operation).await? || deposed)
+    }
+
+    /// How many force_unlocks have begun or ended: for [`forced_since`](Self::forced_since).
+    fn forces(&self) -> u64 {
+        self.forces.load(Ordering::SeqCst)
+    }
+
+    /// Whether what was granted to an attempt that began then may have been deleted by a force_unlock of this session: one
+    /// is under way, or was since.
+    fn forced_since(&self, forces: u64) -> bool {
+        self.forcing.load(Ordering::SeqCst) > 0 || self.forces() != forces
     }
 
     /// Runs an operation as a task of the engine, so that dropping the caller's future drops no command half-way.
@@ -222,18 +252,26 @@ impl Session {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Makes a hold lost and tells everybody who waits for its key.
-    pub(crate) fn lose(self: &Arc<Self>, hold: &Arc<Hold>, loss: Loss) {
-        if hold.lose(loss) {
+    /// Makes a hold lost and tells everybody who waits for its key. Whether it was this call that did.
+    pub(crate) fn lose(self: &Arc<Self>, hold: &Arc<Hold>, loss: Loss) -> bool {
+        let newly = hold.lose(loss);
+        if newly {
             self.judge(Verdict::Lost(Arc::clone(hold)));
         }
+        newly
     }
 
     /// Acts on what the watchdog, or whoever looked first, found out.
     pub(crate) fn judge(self: &Arc<Self>, verdict: Verdict) {
         match verdict {
-            Verdict::Lost(hold) => self.gate.wake(&hold.key),
-            Verdict::Revoked(hold) => self.release_revoked(hold),
+            Verdict::Lost(hold) => {
+                self.gate.wake(&hold.key);
+                // Callers who have not taken it yet never will: they stand in line again.
+                if hold.revoke() {
+                    self.take_back(hold);
+                }
+            }
+            Verdict::Revoked(hold) => self.take_back(hold),
         }
     }
 
@@ -283,6 +321,24 @@ impl Session {
         let _: Result<_, _> = timeout(politeness, self.quorum.quit()).await;
         // What fred has queued for its sockets is written by its own tasks.
         sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// A force_unlock under way, from before anything is deposed to its answer.
+struct Forcing(Arc<Session>);
+
+impl Forcing {
+    fn new(session: &Arc<Session>) -> Self {
+        session.forcing.fetch_add(1, Ordering::SeqCst);
+        session.forces.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(session))
+    }
+}
+
+impl Drop for Forcing {
+    fn drop(&mut self) {
+        self.0.forces.fetch_add(1, Ordering::SeqCst);
+        self.0.forcing.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

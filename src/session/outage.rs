@@ -48,6 +48,12 @@ impl Outage {
         (waited >= tolerance).then(|| Error::Unavailable { nodes: failing.nodes.clone(), waited })
     }
 
+    /// The error of a waiter whose time is over, if a round failed since it came.
+    pub(super) fn failure_since(&self, came: Instant, now: Instant) -> Option<Error> {
+        let failed = self.failing().as_ref().is_some_and(|failing| failing.last >= came);
+        if failed { self.verdict(now, Duration::ZERO) } else { None }
+    }
+
     /// How long it is until the outage has lasted for as long as waiters bear it; `None` without an outage.
     pub(super) fn ends_in(&self, now: Instant, tolerance: Duration) -> Option<Duration> {
         self.failing().as_ref().map(|failing| now.until(failing.since + tolerance))
@@ -79,6 +85,8 @@ mod tests {
         outage.failed(now, tolerance, Vec::new());
         outage.failed(now + Duration::from_secs(6), tolerance, Vec::new());
         assert!(outage.verdict(now + Duration::from_secs(9), tolerance).is_none());
+        assert!(outage.failure_since(now + Duration::from_secs(7), now + Duration::from_secs(9)).is_none());
+        assert!(outage.failure_since(now + Duration::from_secs(5), now + Duration::from_secs(9)).is_some());
         assert_eq!(outage.ends_in(now + Duration::from_secs(9), tolerance), Some(Duration::from_secs(1)));
         let verdict = outage.verdict(now + Duration::from_secs(11), tolerance).expect("over");
         assert!(verdict.to_string().contains("11.0s"), "{verdict}");

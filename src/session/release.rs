@@ -14,27 +14,41 @@ use crate::hold::{Hold, HoldState, Leave};
 use crate::key::Key;
 use crate::node::Node;
 use crate::quorum::{NodeIndex, Settled};
+use crate::watchdog::Verdict;
 
 /// The first pause before a release or an undo is sent again; it doubles up to half a command timeout.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// How many releases and undos may wait for an answer. Beyond that a key runs out with its lease.
-const MOST_PENDING: usize = 10_000;
+/// How many undos may wait for an answer. Beyond that a key runs out with its lease.
+const MOST_UNDOS: usize = 10_000;
 
 /// Counts what is under way, from before it is spawned to its end, however that comes.
-pub(super) struct Pending(Arc<Session>);
+pub(super) struct Pending {
+    session: Arc<Session>,
+    undo: bool,
+}
 
 impl Pending {
     pub(super) fn new(session: &Arc<Session>) -> Self {
         session.pending.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(session))
+        Self { session: Arc::clone(session), undo: false }
+    }
+
+    fn undo(session: &Arc<Session>) -> Self {
+        session.undos.fetch_add(1, Ordering::AcqRel);
+        let mut pending = Self::new(session);
+        pending.undo = true;
+        pending
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.0.pending.fetch_sub(1, Ordering::AcqRel);
-        self.0.settled.notify_one();
+        if self.undo {
+            self.session.undos.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.session.pending.fetch_sub(1, Ordering::AcqRel);
+        self.session.settled.notify_one();
     }
 }
 
@@ -57,11 +71,7 @@ impl Session {
             Leave::Last => self.send_release(Arc::clone(hold), reply),
             Leave::Lost { loss, last } => {
                 if last {
-                    // Before the slot goes: closing sees the one or the other.
-                    let nodes = 0..self.quorum.nodes().len();
-                    self.undo(&hold.key, &hold.field, nodes.collect(), Vec::new());
-                    self.gate.remove(hold);
-                    self.watchdog.forget(hold, Instant::now());
+                    self.bury(hold);
                 } else {
                     self.gate.wake(&hold.key);
                 }
@@ -88,22 +98,35 @@ impl Session {
         self.engine.spawn(release(Arc::clone(self), hold, reply, pending));
     }
 
-    /// Nobody took this grant in time.
-    pub(super) fn release_revoked(self: &Arc<Self>, hold: Arc<Hold>) {
-        tracing::debug!(key = %hold.key, field = hold.field, "nobody took the lock that was granted: it is released");
-        let (reply, _) = oneshot::channel();
-        self.send_release(hold, reply);
+    /// The last guard of a lost hold is gone. What may stand under its field is released all the same.
+    fn bury(self: &Arc<Self>, hold: &Arc<Hold>) {
+        // Before the slot goes: closing sees the one or the other.
+        self.undo(&hold.key, &hold.field, (0..self.quorum.nodes().len()).collect(), Vec::new());
+        self.gate.remove(hold);
+        self.watchdog.forget(hold, Instant::now());
+    }
+
+    /// Nobody took this grant in time, or before it was lost.
+    pub(super) fn take_back(self: &Arc<Self>, hold: Arc<Hold>) {
+        tracing::debug!(key = %hold.key, field = hold.field, "nobody took the lock that was granted: it is given back");
+        match hold.mark(Instant::now()) {
+            HoldState::Lost(Loss::Released) => {
+                let (reply, _) = oneshot::channel();
+                self.send_release(hold, reply);
+            }
+            _ => self.bury(&hold),
+        }
     }
 
     /// Undoes an acquire on the nodes that granted it, and on those that may have or may yet.
     pub(super) fn undo(self: &Arc<Self>, key: &Key, field: &str, taken: Vec<NodeIndex>, doubtful: Vec<NodeIndex>) {
         let taken = taken.into_iter().map(|node| (node, false));
         for (node, doubtful) in taken.chain(doubtful.into_iter().map(|node| (node, true))) {
-            if self.pending.load(Ordering::Acquire) >= MOST_PENDING {
+            if self.undos.load(Ordering::Acquire) >= MOST_UNDOS {
                 tracing::warn!(%key, field, "too many undos are waiting for their server: this key runs out with its lease");
                 return;
             }
-            let pending = Pending::new(self);
+            let pending = Pending::undo(self);
             self.engine.spawn(undo(Arc::clone(self), node, key.clone(), field.to_owned(), doubtful, pending));
         }
     }
@@ -219,7 +242,11 @@ impl Session {
             Settled::Refused(error) => error,
             Settled::Unanswered { nodes, .. } => Error::Unavailable { nodes, waited: Duration::ZERO },
         };
-        match hold.at(Instant::now()).state {
+        let look = hold.at(Instant::now());
+        if look.newly_lost {
+            self.judge(Verdict::Lost(Arc::clone(hold)));
+        }
+        match look.state {
             HoldState::Safe => {
                 tracing::warn!(key = %hold.key, count, %error, "entered again, but the count could not be written");
                 Ok(())

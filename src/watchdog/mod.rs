@@ -74,7 +74,7 @@ impl Watchdog {
     pub(crate) fn watch(&self, hold: &Arc<Hold>, now: Instant) {
         // A short lease or a short max_hold may end before the next line of the grid.
         let first = (now + self.grid).min(hold.valid_until().before(lease::ARM_EARLY));
-        let first = hold.revoke_at().map_or(first, |at| first.min(at));
+        let first = hold.claims().revoke_at.map_or(first, |at| first.min(at));
         if !self.order(Order::Watch(Arc::downgrade(hold)), first.max(now)) {
             hold.lose(Loss::RenewalFailed);
         }

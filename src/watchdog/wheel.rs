@@ -124,14 +124,15 @@ impl Wheel {
         let now = Instant::now();
         let look = hold.at(now + lease::ARM_EARLY);
         if look.newly_lost {
-            judge(Verdict::Lost(hold));
+            judge(Verdict::Lost(Arc::clone(&hold)));
+        }
+        let claims = hold.claims();
+        let revoke = !hold.is_held() || claims.revoke_at.is_some_and(|at| now >= at);
+        if revoke && hold.revoke() {
+            judge(Verdict::Revoked(hold));
             return;
         }
         if !hold.is_held() {
-            return;
-        }
-        if hold.revoke_at().is_some_and(|at| now >= at) && hold.revoke() {
-            judge(Verdict::Revoked(hold));
             return;
         }
         if entry.tick_until.is_some_and(|until| now >= until) {
@@ -144,11 +145,15 @@ impl Wheel {
                 }
                 return;
             }
-            let (owner, generation) = (hold.owner(), hold.generation);
-            tracing::warn!(key = %hold.key, %owner, generation, failed, "a renewal failed: the lock is in jeopardy");
+            let (key, owner, generation) = (&hold.key, hold.owner(), hold.generation);
+            if failed > 0 {
+                tracing::warn!(%key, %owner, generation, failed, "a renewal failed: the lock is in jeopardy");
+            } else {
+                tracing::debug!(%key, %owner, generation, "a renewal out of turn failed");
+            }
             entry.renew_at = self.tick_at(&hold, entry.base, failed, now);
         }
-        if entry.tick_until.is_none() && hold.terms.renewed && hold.is_claimed() && now >= entry.renew_at {
+        if entry.tick_until.is_none() && hold.terms.renewed && hold.claims().claimed && now >= entry.renew_at {
             self.counters.renewal_begun(now.since(entry.renew_at));
             let until = now + self.command_timeout;
             entry.tick_until = Some(until);
@@ -255,8 +260,9 @@ fn next_look(hold: &Hold, planned: Instant) -> Instant {
     let end = hold.valid_until().before(lease::ARM_EARLY);
     let planned = if hold.terms.renewed { planned.min(end) } else { end };
     // What no caller has a guard of is not renewed.
-    let planned = if hold.is_claimed() { planned } else { end };
-    hold.revoke_at().map_or(planned, |at| planned.min(at))
+    let claims = hold.claims();
+    let planned = if claims.claimed { planned } else { end };
+    claims.revoke_at.map_or(planned, |at| planned.min(at))
 }
 
 impl Drop for Wheel {

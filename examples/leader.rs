@@ -1,0 +1,82 @@
+//! Run it with `cargo run --example leader`. It needs a Redis: the one that REDIS_URL names, or one on this machine.
+//!
+//! Leader election: who holds the lock leads. One leader steps down after a moment, one is deposed by an operator and
+//! stands again, and each time another takes over.
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use lockhound::{Fence, Lock, Locker};
+use tokio::time::{sleep, timeout};
+
+/// Renewed at every third of it: so long may it take until a leader learns that it was deposed.
+const LEASE: Duration = Duration::from_secs(3);
+const TERM: Duration = Duration::from_millis(1500);
+/// It takes about six seconds.
+const LONGEST: Duration = Duration::from_secs(20);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("leader: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    let url = std::env::var("REDIS_URL").ok().filter(|url| !url.is_empty());
+    let url = url.unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
+    let advice = "Start a server with `redis-server`, or name one that is there: REDIS_URL=redis://HOST:PORT";
+    let connect = || Locker::builder().node(&url).lease(LEASE).connect();
+    let locks = connect().await.map_err(|error| format!("{error}\n{advice}"))?;
+    let election = locks.get("lockhound:example:leader");
+    // Each task is an owner of its own, and could be a process of its own on another machine.
+    let candidates = ["Ann", "Bob", "Cem"].map(|name| tokio::spawn(candidate(name, election.clone())));
+
+    sleep(TERM * 3 / 2).await;
+    println!("an operator, who is another program, deposes whoever leads");
+    let operator = connect().await?;
+    operator.get(election.key()).force_unlock().await?;
+    operator.close().await;
+    let terms = async {
+        for candidate in candidates {
+            candidate.await??;
+        }
+        Ok(())
+    };
+    let late = |_| Err(format!("not everybody has led after {LONGEST:?}: does another program hold the lock?").into());
+    let outcome = timeout(LONGEST, terms).await.unwrap_or_else(late);
+    locks.close().await;
+    outcome
+}
+
+/// Stands for election until it has led for a whole term.
+async fn candidate(name: &str, election: Lock) -> Result<(), lockhound::Error> {
+    loop {
+        let guard = election.lock().await?;
+        let (lost, fence) = (guard.lost(), guard.fence());
+        tokio::select! {
+            // The loss is looked at first, every time.
+            biased;
+            () = lost.cancelled() => {
+                if let Err(error) = guard.check() {
+                    println!("{name} stops at once, and stands again: {error}");
+                }
+            }
+            () = lead(name, fence) => {
+                println!("{name} steps down");
+                return guard.unlock().await;
+            }
+        }
+    }
+}
+
+/// Whoever carries out a leader's orders refuses those with a lower fence: a leader that was paused may still give some.
+async fn lead(name: &str, fence: Fence) {
+    println!("{name} leads, fence {fence}");
+    sleep(TERM).await;
+}
