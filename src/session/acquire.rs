@@ -1,30 +1,30 @@
-//! Getting in: re-entry, one attempt, and the driver that acquires for the head of each line.
+//! Getting in: standing in line, re-entry, one attempt, and what is done with a grant.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 use tracing::Instrument as _;
 
+use super::driver::drive;
 use super::{Grip, Session};
 use crate::clock::{self, Instant};
 use crate::error::{Error, Loss, NodeFailure};
 use crate::fence;
-use crate::gate::{Arrival, Entry, Head, LastRound, Next, Waiter};
+use crate::gate::{Arrival, Entry, Waiter};
 use crate::hold::{Grant, Hold, HoldState, Terms};
 use crate::key::Key;
 use crate::lease;
 use crate::node::Node;
-use crate::notify::Subscription;
 use crate::owner::Owner;
 use crate::quorum::Acquired;
 
 /// What became of one acquire. What it may have left behind is being undone, unless it is granted.
 #[derive(Debug)]
-enum Attempt {
+pub(super) enum Attempt {
     Granted(Granted),
     Held(Option<Duration>),
     Refused(Error),
@@ -33,7 +33,7 @@ enum Attempt {
 
 /// A grant that is not registered yet.
 #[derive(Debug)]
-struct Granted {
+pub(super) struct Granted {
     hold: Arc<Hold>,
     /// [`Session::forces`] before it was asked for.
     forces: u64,
@@ -186,7 +186,7 @@ impl Session {
 
     /// Sends one acquire, with a generation of its own. This runs in a task of the engine, to its end: whatever the
     /// acquire may have taken is known here and nowhere else.
-    async fn attempt(self: &Arc<Self>, key: &Key, owner: &Owner, terms: Terms) -> Attempt {
+    pub(super) async fn attempt(self: &Arc<Self>, key: &Key, owner: &Owner, terms: Terms) -> Attempt {
         // On this thread nothing comes between the look and the send: what is sent is sent before the connections quit.
         if self.is_closed() {
             return Attempt::Refused(Error::Closed);
@@ -239,7 +239,7 @@ impl Session {
     }
 
     /// Registers a grant for a waiter, and gives it to it; if it is gone, the grant is given back.
-    fn deliver(self: &Arc<Self>, granted: &Granted, waiter: u64) {
+    pub(super) fn deliver(self: &Arc<Self>, granted: &Granted, waiter: u64) {
         let hold = &granted.hold;
         let (found, same_owner) = self.admit(granted, Some(waiter));
         let Some(waiter) = found else {
@@ -288,121 +288,6 @@ impl Session {
         });
         for waiter in waiters {
             let _: Result<_, _> = waiter.reply.send(Ok(Some(Grip::granted(Arc::clone(self), Arc::clone(hold)))));
-        }
-    }
-}
-
-/// Acquires for the head of a key's line until the line is empty: the one waiter of this locker on the wire. Started by
-/// whoever stands in line first; ends with the line; nobody awaits it.
-async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
-    let driving = Driving { session: &session, key: &key };
-    let mut subscription = None;
-    loop {
-        match session.gate.next(&key, Instant::now()) {
-            Next::Done => break,
-            Next::Lost(id, loss) => driving.answer(id, Error::Lost(loss)),
-            // Sends nothing: the release's answer and a loss wake it. The bound is for what nobody thought of.
-            Next::Blocked => driving.park(&wake, None, lease::recheck_interval(session.settings.lease)).await,
-            Next::Try(head) => driving.try_for(head, &wake, &mut subscription).await,
-        }
-        if session.is_closed() {
-            driving.end(|_| true, &Error::Closed);
-        }
-    }
-}
-
-/// A driver at work.
-struct Driving<'a> {
-    session: &'a Arc<Session>,
-    key: &'a Key,
-}
-
-impl Drop for Driving<'_> {
-    /// A driver that panics would leave its line waiting for ever.
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.end(|_| true, &Error::Closed);
-            let _: Next = self.session.gate.next(self.key, Instant::now());
-        }
-    }
-}
-
-impl Driving<'_> {
-    async fn try_for(&self, head: Head, wake: &Notify, subscription: &mut Option<Subscription>) {
-        let (session, key) = (self.session, self.key);
-        let sent = Instant::now();
-        let attempt = session.attempt(key, &head.owner, head.terms).await;
-        let failed = matches!(attempt, Attempt::Unavailable(_));
-        session.gate.note_round(key, if failed { LastRound::Failed } else { LastRound::Answered });
-        match attempt {
-            Attempt::Granted(granted) => session.deliver(&granted, head.id),
-            Attempt::Refused(error) => self.answer(head.id, error),
-            Attempt::Held(ttl) => match subscription {
-                // What was released between the answer and the subscription sends no message any more: behind the
-                // barrier it is tried again, and only then waited for.
-                None => {
-                    let listening = session.channels.subscribe(key, session.quorum.majority());
-                    let _: Result<_, _> = timeout(session.settings.command_timeout, listening.ready()).await;
-                    *subscription = Some(listening);
-                }
-                Some(listening) => {
-                    let recheck = lease::recheck_interval(session.settings.lease);
-                    // The lease has run out once its last millisecond is over.
-                    let ttl = ttl.map_or(recheck, |ttl| ttl + Duration::from_millis(1));
-                    tracing::debug!(%key, owner = %head.owner, ?ttl, "waiting");
-                    self.park(wake, Some(listening), ttl.min(recheck)).await;
-                }
-            },
-            Attempt::Unavailable(_) => {
-                let now = Instant::now();
-                let tolerance = session.settings.outage_tolerance;
-                if let Some(unavailable) = session.outage.verdict(now, tolerance) {
-                    // Who came while the round was under way has a round of its own to come.
-                    self.end(|waiter| waiter.since <= sent, &unavailable);
-                    session.outage.announce();
-                    return;
-                }
-                let range = &session.settings.retry_delay;
-                let pause = range.start + (range.end - range.start).mul_f64(fastrand::f64());
-                let end = session.outage.ends_in(now, tolerance).unwrap_or(pause);
-                self.park(wake, None, pause.min(end)).await;
-            }
-        }
-    }
-
-    /// Waits for a message, a local event, or this time. If meanwhile an outage has lasted too long for all, the line ends.
-    async fn park(&self, wake: &Notify, listening: Option<&Subscription>, time: Duration) {
-        let message = async {
-            match listening {
-                Some(subscription) => subscription.notified().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = message => {}
-            // No wake-up is lost: this driver is the only one that waits, and a wake-up meanwhile leaves its permit.
-            () = wake.notified() => {}
-            () = sleep(time) => {}
-            () = self.session.outage.announced() => {
-                let tolerance = self.session.settings.outage_tolerance;
-                if let Some(unavailable) = self.session.outage.verdict(Instant::now(), tolerance) {
-                    self.end(|_| true, &unavailable);
-                }
-            }
-        }
-    }
-
-    /// Ends one waiter's wait with an error.
-    fn answer(&self, id: u64, error: Error) {
-        if let Some(waiter) = self.session.gate.leave(self.key, id) {
-            let _: Result<_, _> = waiter.reply.send(Err(error));
-        }
-    }
-
-    /// Ends the wait of all these with an error.
-    fn end(&self, which: impl FnMut(&Waiter<Grip>) -> bool, error: &Error) {
-        for waiter in self.session.gate.drain(self.key, which) {
-            let _: Result<_, _> = waiter.reply.send(Err(error.clone()));
         }
     }
 }

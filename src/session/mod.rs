@@ -6,6 +6,7 @@
 //! - Once `closed` is set, nothing new is granted; what a racing task grants is given back.
 
 mod acquire;
+mod driver;
 mod grip;
 mod outage;
 mod release;

@@ -1,0 +1,131 @@
+//! The driver of a key's line: the one waiter of this locker on the wire.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+
+use super::acquire::Attempt;
+use super::{Grip, Session};
+use crate::clock::Instant;
+use crate::error::Error;
+use crate::gate::{Head, LastRound, Next, Waiter};
+use crate::key::Key;
+use crate::lease;
+use crate::notify::Subscription;
+
+/// Acquires for the head of a key's line until the line is empty: the one waiter of this locker on the wire. Started by
+/// whoever stands in line first; ends with the line; nobody awaits it.
+pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
+    let driving = Driving { session: &session, key: &key };
+    let mut subscription = None;
+    loop {
+        match session.gate.next(&key, Instant::now()) {
+            Next::Done => break,
+            Next::Lost(id, loss) => driving.answer(id, Error::Lost(loss)),
+            // Sends nothing: the release's answer and a loss wake it. The bound is for what nobody thought of.
+            Next::Blocked => driving.park(&wake, None, lease::recheck_interval(session.settings.lease)).await,
+            Next::Try(head) => driving.try_for(head, &wake, &mut subscription).await,
+        }
+        if session.is_closed() {
+            driving.end(|_| true, &Error::Closed);
+        }
+    }
+}
+
+/// A driver at work.
+struct Driving<'a> {
+    session: &'a Arc<Session>,
+    key: &'a Key,
+}
+
+impl Drop for Driving<'_> {
+    /// A driver that panics would leave its line waiting for ever.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.end(|_| true, &Error::Closed);
+            let _: Next = self.session.gate.next(self.key, Instant::now());
+        }
+    }
+}
+
+impl Driving<'_> {
+    async fn try_for(&self, head: Head, wake: &Notify, subscription: &mut Option<Subscription>) {
+        let (session, key) = (self.session, self.key);
+        let sent = Instant::now();
+        let attempt = session.attempt(key, &head.owner, head.terms).await;
+        let failed = matches!(attempt, Attempt::Unavailable(_));
+        session.gate.note_round(key, if failed { LastRound::Failed } else { LastRound::Answered });
+        match attempt {
+            Attempt::Granted(granted) => session.deliver(&granted, head.id),
+            Attempt::Refused(error) => self.answer(head.id, error),
+            Attempt::Held(ttl) => match subscription {
+                // What was released between the answer and the subscription sends no message any more: behind the
+                // barrier it is tried again, and only then waited for.
+                None => {
+                    let listening = session.channels.subscribe(key, session.quorum.majority());
+                    let _: Result<_, _> = timeout(session.settings.command_timeout, listening.ready()).await;
+                    *subscription = Some(listening);
+                }
+                Some(listening) => {
+                    let recheck = lease::recheck_interval(session.settings.lease);
+                    // The lease has run out once its last millisecond is over.
+                    let ttl = ttl.map_or(recheck, |ttl| ttl + Duration::from_millis(1));
+                    tracing::debug!(%key, owner = %head.owner, ?ttl, "waiting");
+                    self.park(wake, Some(listening), ttl.min(recheck)).await;
+                }
+            },
+            Attempt::Unavailable(_) => {
+                let now = Instant::now();
+                let tolerance = session.settings.outage_tolerance;
+                if let Some(unavailable) = session.outage.verdict(now, tolerance) {
+                    // Who came while the round was under way has a round of its own to come.
+                    self.end(|waiter| waiter.since <= sent, &unavailable);
+                    session.outage.announce();
+                    return;
+                }
+                let range = &session.settings.retry_delay;
+                let pause = range.start + (range.end - range.start).mul_f64(fastrand::f64());
+                let end = session.outage.ends_in(now, tolerance).unwrap_or(pause);
+                self.park(wake, None, pause.min(end)).await;
+            }
+        }
+    }
+
+    /// Waits for a message, a local event, or this time. If meanwhile an outage has lasted too long for all, the line ends.
+    async fn park(&self, wake: &Notify, listening: Option<&Subscription>, time: Duration) {
+        let message = async {
+            match listening {
+                Some(subscription) => subscription.notified().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = message => {}
+            // No wake-up is lost: this driver is the only one that waits, and a wake-up meanwhile leaves its permit.
+            () = wake.notified() => {}
+            () = sleep(time) => {}
+            () = self.session.outage.announced() => {
+                let tolerance = self.session.settings.outage_tolerance;
+                if let Some(unavailable) = self.session.outage.verdict(Instant::now(), tolerance) {
+                    self.end(|_| true, &unavailable);
+                }
+            }
+        }
+    }
+
+    /// Ends one waiter's wait with an error.
+    fn answer(&self, id: u64, error: Error) {
+        if let Some(waiter) = self.session.gate.leave(self.key, id) {
+            let _: Result<_, _> = waiter.reply.send(Err(error));
+        }
+    }
+
+    /// Ends the wait of all these with an error.
+    fn end(&self, which: impl FnMut(&Waiter<Grip>) -> bool, error: &Error) {
+        for waiter in self.session.gate.drain(self.key, which) {
+            let _: Result<_, _> = waiter.reply.send(Err(error.clone()));
+        }
+    }
+}
