@@ -318,7 +318,8 @@ impl Hold {
         renewed
     }
 
-    /// A node says that the lock is not ours. True if with it no majority can have it any more.
+    /// A node says that the lock is not ours. Lost if with it no majority can have it any more; whether it was this call
+    /// that found it.
     pub(crate) fn gone(&self, node: NodeIndex) -> bool {
         let mut state = self.state();
         // Gone is what a renewal finds that was under way while the hold was released.
@@ -326,7 +327,12 @@ impl Hold {
             return false;
         }
         state.votes[node] = None;
-        state.votes.iter().flatten().count() < self.quorum
+        if state.votes.iter().flatten().count() >= self.quorum {
+            return false;
+        }
+        state.phase = Phase::Lost(Loss::NotOwner);
+        drop(state);
+        self.fire()
     }
 
     /// How many renewals have failed in a row.
@@ -548,5 +554,6 @@ mod tests {
         assert_eq!(hold.valid_until(), lease::valid_until(sent, LEASE));
         assert!(!hold.gone(1));
         assert!(hold.gone(2));
+        assert_eq!(hold.at(since).state, HoldState::Lost(Loss::NotOwner));
     }
 }

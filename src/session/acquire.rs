@@ -255,9 +255,9 @@ impl Session {
 
     fn admit(self: &Arc<Self>, granted: &Granted, waiter: Option<u64>) -> (Option<Waiter<Grip>>, Vec<Waiter<Grip>>) {
         let hold = &granted.hold;
-        // The grant proves that whoever is registered for this key does not hold it any more.
-        for other in self.gate.holds_of(&hold.key) {
-            self.lose(&other, Loss::NotOwner);
+        // The grant proves that whoever was granted this key before does not hold it any more.
+        for other in self.gate.holds_of(&hold.key).iter().filter(|other| other.generation < hold.generation) {
+            self.lose(other, Loss::NotOwner);
         }
         self.gate.admit(hold, waiter, Instant::now())
     }
@@ -268,6 +268,10 @@ impl Session {
         self.watchdog.watch(hold, Instant::now());
         if self.is_closed() {
             self.lose(hold, Loss::Closed);
+        }
+        // An answer that was overtaken by that to a later attempt: the later grant proves that this one is gone.
+        if self.gate.holds_of(&hold.key).iter().any(|other| other.generation > hold.generation && other.is_held()) {
+            self.lose(hold, Loss::NotOwner);
         }
         // A force_unlock that began after the registration has found the hold; one that began before it is found here.
         if self.forced_since(granted.forces) {

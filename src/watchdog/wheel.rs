@@ -177,10 +177,8 @@ impl Wheel {
                 Answer::Renewed => self.renewed(&hold, batch.node, batch.sent, now, judge),
                 // For a hold that is not held any more, gone means nothing: it was released while this was under way.
                 Answer::Gone if hold.gone(batch.node) => {
-                    if hold.lose(Loss::NotOwner) {
-                        self.forget(generation);
-                        judge(Verdict::Lost(hold));
-                    }
+                    self.forget(generation);
+                    judge(Verdict::Lost(hold));
                 }
                 Answer::Gone => {}
             }

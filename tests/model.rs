@@ -1,0 +1,337 @@
+//! The protocol on one server, model-checked: every state that it can come into within bounds, by whatever commands are
+//! lost, late, or executed twice, and mutants of it that have to break a promise within the same bounds.
+//!
+//! # What is modelled
+//! - The server: one key with the field of its holder, the hold count and the lease, and what `acquire`, `count`,
+//!   `release` and `renew` do to them. A release and a cancel are one script, as in `lua/`.
+//! - The wire: what was sent is executed at any time, in any order, or never, which is what a loss is. Everything but an
+//!   acquire may be executed any number of times, which is what a repetition is, and a copy that comes late.
+//! - The clients, of one owner each, as `hold.rs`, `session/` and `watchdog/` have it: the phases of a hold, a generation
+//!   per attempt, validity that counts from before the send, re-entry that counts before it sends, renewals that are tried
+//!   again, releases and undos that are sent until they are answered, the second cancel of an unknown acquire, callers
+//!   that are gone when their grant comes. A timeout may come at any time after the send.
+//! - Answers: that of a grant or a renewal is on its way for any time, or lost. The others arrive at once or never: to
+//!   hear later that a lock is another's, is gone or was released is to have been told by a later copy.
+//! - Time: ticks of the server and of the clients. A client's clock may be slow by one tick, which is the drift.
+//!
+//! # What is abstracted away
+//! - Gate and line, messages, TTLs and pauses: whoever may try, tries at any time, or never. So nothing is said about
+//!   progress. Two owners of one process are two clients here, though the real ones keep out of each other's way.
+//! - When a renewal is due and how many may fail: any may be sent, and a holder may give up at any time.
+//! - Outcomes that are certain (*not executed*, *refused*), fences, the bound on pending undos, and that a release is
+//!   given up after a lease.
+//! - More nodes than one, and hand-over, which are not there yet.
+//!
+//! # Why the bounds suffice
+//! - Every promise is about two at most: a holder and who comes between. A third client is there to find nothing.
+//! - A late command is of an earlier generation than the hold that it meets; two attempts of an owner make such a pair.
+//! - Two guards are a nested hold; a third would ask for one more count of the same kind.
+//! - With three ticks of lease and two of validity, a command can cross a tick and be in time, or cross two and be late.
+//!   Ticks have no end, and neither have delays, renewals and copies: no run is cut off at a depth.
+//! - One deletion is enough to fool a holder, and one slow tick is all the drift that a lease allows for.
+//!
+//! `cargo test --test model -- --nocapture` prints the counts of states, and short ways in which the mutants fail. The
+//! feature `soak` adds a test with wider bounds: `cargo test --release --features soak --test model -- --nocapture`.
+
+#[path = "model/client.rs"]
+mod client;
+#[path = "model/promises.rs"]
+mod promises;
+#[path = "model/server.rs"]
+mod server;
+#[path = "model/state.rs"]
+mod state;
+
+use std::time::Instant;
+
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use client::{Acquire, Client, Hold, Renewal, Undo};
+use promises::{BELIEF, COUNT, EXCLUSION, LEAK, RUNS_OUT, STALE, TOLD};
+use server::{Attempt, Server, Wire};
+use state::{Action, State};
+
+/// In ticks. A lease is trusted for one less.
+const LEASE: u8 = 3;
+/// The most clients that there are.
+const CLIENTS: usize = 3;
+/// The most attempts that a client makes.
+const ATTEMPTS: usize = 2;
+
+/// The protocol within bounds, or what a mistake makes of it.
+#[derive(Debug, Clone, Copy)]
+struct Protocol {
+    owners: &'static [Limits],
+    renews: bool,
+    /// How often somebody deletes the key from outside.
+    deletions: u8,
+    /// Whether clocks drift.
+    drifts: bool,
+    mutant: Option<Mutant>,
+}
+
+/// What an owner does at most.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    attempts: u8,
+    guards: u8,
+}
+
+const ONCE: Limits = Limits { attempts: 1, guards: 1 };
+const TWICE: Limits = Limits { attempts: 2, guards: 1 };
+const NESTED: Limits = Limits { attempts: 1, guards: 2 };
+const NESTED_TWICE: Limits = Limits { attempts: 2, guards: 2 };
+
+/// One owner comes again, and another comes between.
+const AGAIN: Protocol = Protocol { owners: &[TWICE, ONCE], renews: true, deletions: 0, drifts: false, mutant: None };
+/// One owner alone comes again, and nests.
+const ALONE: Protocol = Protocol { owners: &[NESTED_TWICE], ..AGAIN };
+/// The key may be deleted under a hold that may be nested.
+const DELETED: Protocol = Protocol { owners: &[NESTED, ONCE], deletions: 1, ..AGAIN };
+const DRIFTING: Protocol = Protocol { owners: &[ONCE, ONCE], drifts: true, ..AGAIN };
+const THREE: Protocol = Protocol { owners: &[ONCE, ONCE, ONCE], renews: false, ..AGAIN };
+
+/// One mistake each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mutant {
+    /// All attempts of an owner bear the same generation.
+    GenerationPerTask,
+    /// Validity counts from the reply, of a grant as of a renewal.
+    ValidityFromReply,
+    /// Validity is as long as the lease.
+    NoDrift,
+    /// An acquire without an answer is sent once more, as it was.
+    UnknownRepeated,
+    /// An acquire without an answer is not undone.
+    NoCancel,
+    /// It is undone, but its cancel is not sent again after an answer.
+    CancelOnce,
+    /// A grant whose caller is gone is not undone.
+    UnwantedKept,
+    /// Re-entry increments, and a nested guard's release decrements.
+    CountIncrements,
+    /// A release deletes whatever there is.
+    ReleaseBlind,
+    /// A renewal writes whatever there is, or is not.
+    RenewalCreates,
+    /// The answer to a renewal revives what was lost.
+    LostRevives,
+    /// The answer that a lock is gone is not taken for a loss.
+    GoneIgnored,
+}
+
+impl Protocol {
+    fn is(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    /// What a client may do.
+    fn actions_of(&self, owner: u8, client: &Client, actions: &mut Vec<Action>) {
+        let limits = self.owners[usize::from(owner)];
+        match client.acquire {
+            None if client.hold == Hold::None && client.made < limits.attempts => actions.push(Action::Lock(owner)),
+            None => {}
+            Some(Acquire { granted: false, .. }) => actions.push(Action::Timeout(owner)),
+            Some(_) => actions.extend([Action::Timeout(owner), Action::Granted(owner), Action::Unwanted(owner)]),
+        }
+        match client.hold {
+            Hold::None => {}
+            Hold::Held { guards, .. } => {
+                actions.extend([Action::Leave(owner), Action::GiveUp(owner)]);
+                if guards < limits.guards {
+                    actions.push(Action::Enter(owner));
+                }
+                if self.renews && client.renewal.is_none() {
+                    actions.push(Action::Renew(owner));
+                }
+            }
+            Hold::Releasing { .. } => actions.push(Action::Unconfirmed(owner)),
+            Hold::Lost { .. } => actions.push(Action::Leave(owner)),
+        }
+        match client.renewal {
+            None => {}
+            Some(Renewal { done: false, .. }) => actions.push(Action::RenewalTimeout(owner)),
+            Some(_) => actions.extend([Action::RenewalTimeout(owner), Action::Renewed(owner)]),
+        }
+        for (number, undo) in (0..).zip(client.undos) {
+            if undo == Undo::Pause {
+                actions.push(Action::CancelAgain(Attempt { owner, number }));
+            }
+        }
+    }
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            server: Server::default(),
+            wire: Wire::default(),
+            clients: [Client::default(); CLIENTS],
+            deletions: self.deletions,
+            drifts: self.drifts,
+            victim: None,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        actions.push(Action::Tick);
+        if state.deletions > 0 && state.server.key.is_some() {
+            actions.push(Action::Delete);
+        }
+        for command in state.wire.commands() {
+            actions.push(Action::Execute(command));
+            if state.is_heard(command) {
+                actions.push(Action::ExecuteUnheard(command));
+            }
+        }
+        for (owner, client) in (0..).zip(&state.clients[..self.owners.len()]) {
+            self.actions_of(owner, client, actions);
+            if state.drifts && client.has_clocks() {
+                actions.push(Action::Drift(owner));
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = *last;
+        state.act(self, action);
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = promises::promises();
+        properties.extend(promises::sights(self));
+        properties
+    }
+}
+
+/// Checks every state within the bounds.
+fn keeps_its_promises(protocol: Protocol) {
+    let start = Instant::now();
+    let checker = protocol.checker().spawn_bfs().join();
+    let (states, steps, depth) = (checker.unique_state_count(), checker.state_count(), checker.max_depth());
+    println!("{protocol:?}: {states} states, {steps} steps, depth {depth}, {:.1?}", start.elapsed());
+    assert!(checker.is_done(), "states are left");
+    checker.assert_properties();
+}
+
+/// Looks for a way in which a mutant breaks each of these promises.
+fn breaks(mutant: Mutant, bounds: Protocol, promises: &[&'static str]) {
+    let protocol = Protocol { mutant: Some(mutant), ..bounds };
+    let all = HasDiscoveries::AllOf(promises.iter().copied().collect());
+    let checker = protocol.checker().finish_when(all).spawn_bfs().join();
+    println!("{mutant:?}: {} states", checker.unique_state_count());
+    for promise in promises {
+        let way = checker.discovery(promise);
+        assert!(way.is_some(), "{mutant:?} keeps the promise: {promise}");
+        println!("not \"{promise}\": {:#?}", way.map(|way| way.into_actions()));
+    }
+}
+
+// ---- The protocol ----
+
+#[test]
+fn an_owner_that_comes_again_keeps_its_promises() {
+    keeps_its_promises(AGAIN);
+}
+
+#[test]
+fn an_owner_that_comes_again_and_nests_keeps_its_promises() {
+    keeps_its_promises(ALONE);
+}
+
+#[test]
+fn promises_are_kept_though_the_key_is_deleted() {
+    keeps_its_promises(DELETED);
+}
+
+#[test]
+fn promises_are_kept_though_clocks_drift() {
+    keeps_its_promises(DRIFTING);
+}
+
+#[test]
+fn three_owners_keep_their_promises() {
+    keeps_its_promises(THREE);
+}
+
+/// Two and a half million states.
+#[cfg(feature = "soak")]
+#[test]
+fn wider_bounds_find_no_more() {
+    keeps_its_promises(Protocol { owners: &[NESTED_TWICE, ONCE], deletions: 1, ..AGAIN });
+    keeps_its_promises(Protocol { owners: &[TWICE, TWICE], ..AGAIN });
+    keeps_its_promises(Protocol { renews: true, drifts: true, ..THREE });
+}
+
+// ---- Its mutants ----
+
+/// A late cancel of the first attempt frees the second.
+#[test]
+fn a_generation_per_task_is_too_few() {
+    breaks(Mutant::GenerationPerTask, AGAIN, &[EXCLUSION, STALE]);
+    breaks(Mutant::GenerationPerTask, ALONE, &[COUNT]);
+}
+
+#[test]
+fn validity_from_the_reply_is_too_long() {
+    breaks(Mutant::ValidityFromReply, AGAIN, &[EXCLUSION]);
+}
+
+#[test]
+fn validity_without_drift_is_too_long() {
+    breaks(Mutant::NoDrift, DRIFTING, &[EXCLUSION, BELIEF]);
+}
+
+/// The first copy comes when the second has been granted and released.
+#[test]
+fn an_unknown_acquire_is_not_to_be_repeated() {
+    breaks(Mutant::UnknownRepeated, AGAIN, &[LEAK]);
+}
+
+#[test]
+fn an_unknown_acquire_has_to_be_cancelled() {
+    breaks(Mutant::NoCancel, AGAIN, &[LEAK]);
+}
+
+/// The cancel overtakes the acquire.
+#[test]
+fn an_unknown_acquire_has_to_be_cancelled_twice() {
+    breaks(Mutant::CancelOnce, AGAIN, &[LEAK]);
+}
+
+#[test]
+fn a_grant_that_nobody_wants_has_to_be_undone() {
+    breaks(Mutant::UnwantedKept, AGAIN, &[LEAK]);
+}
+
+#[test]
+fn a_count_has_to_be_absolute() {
+    breaks(Mutant::CountIncrements, ALONE, &[COUNT]);
+}
+
+/// The copy that comes late deletes the hold of whoever is next.
+#[test]
+fn a_release_has_to_compare_the_field() {
+    breaks(Mutant::ReleaseBlind, AGAIN, &[EXCLUSION, STALE]);
+}
+
+/// One that comes after the release takes the lock for nobody.
+#[test]
+fn a_renewal_must_not_create() {
+    breaks(Mutant::RenewalCreates, AGAIN, &[LEAK, RUNS_OUT, STALE]);
+}
+
+/// The renewal was executed before the deletion, a re-entry has found out about it, and then the answer comes.
+#[test]
+fn lost_has_to_be_sticky() {
+    breaks(Mutant::LostRevives, DELETED, &[EXCLUSION, BELIEF]);
+}
+
+#[test]
+fn who_is_told_has_to_listen() {
+    breaks(Mutant::GoneIgnored, DELETED, &[TOLD]);
+}
