@@ -1,0 +1,100 @@
+//! The bare socket: a blocking TcpStream that speaks just enough of RESP2, with no client library above it.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// A socket and its two buffers, which are used again so that a call allocates nothing.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: TcpStream,
+    request: Vec<u8>,
+    reply: Vec<u8>,
+}
+
+impl Connection {
+    pub(crate) fn open(port: u16) -> io::Result<Self> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        // Far above any answer of a server that lives; a bench does not hang on one that does not.
+        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+        Ok(Self { stream, request: Vec::new(), reply: Vec::new() })
+    }
+
+    /// Sends one command and returns its reply as it came: one write, and as a rule one read.
+    ///
+    /// # Errors
+    /// Those of the socket, and an error reply.
+    pub(crate) fn call(&mut self, words: &[&[u8]]) -> io::Result<&[u8]> {
+        self.request.clear();
+        write!(self.request, "*{}\r\n", words.len())?;
+        for word in words {
+            write!(self.request, "${}\r\n", word.len())?;
+            self.request.extend_from_slice(word);
+            self.request.extend_from_slice(b"\r\n");
+        }
+        self.stream.write_all(&self.request)?;
+        self.reply.clear();
+        while reply_len(&self.reply).is_none() {
+            let mut bytes = [0; 4096];
+            let n = self.stream.read(&mut bytes)?;
+            if n == 0 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            self.reply.extend_from_slice(&bytes[..n]);
+        }
+        if self.reply.starts_with(b"-") {
+            return Err(io::Error::other(String::from_utf8_lossy(&self.reply).trim().to_owned()));
+        }
+        Ok(&self.reply)
+    }
+
+    /// Makes a script known to the server and returns its digest.
+    pub(crate) fn load(&mut self, script: &str) -> io::Result<Vec<u8>> {
+        let reply = self.call(&[b"SCRIPT", b"LOAD", script.as_bytes()])?;
+        let digest = reply.split(|&byte| byte == b'\n').nth(1).unwrap_or_default();
+        Ok(digest.trim_ascii().to_vec())
+    }
+
+    /// A value of INFO, as text.
+    pub(crate) fn info(&mut self, section: &str, name: &str) -> io::Result<String> {
+        let reply = String::from_utf8_lossy(self.call(&[b"INFO", section.as_bytes()])?);
+        let value = reply.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.map(str::to_owned).ok_or_else(|| io::Error::other(format!("INFO {section} does not tell {name}")))
+    }
+
+    /// The seconds of CPU time that the server has used so far.
+    pub(crate) fn cpu(&mut self) -> io::Result<f64> {
+        let reply = String::from_utf8_lossy(self.call(&[b"INFO", b"cpu"])?);
+        let of = |name| reply.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+        let seconds = of("used_cpu_user:").zip(of("used_cpu_sys:")).map(|(user, sys)| user + sys);
+        seconds.ok_or_else(|| io::Error::other("INFO cpu does not tell used_cpu_user and used_cpu_sys"))
+    }
+}
+
+/// The length of the reply that the bytes begin with, once all of it is there.
+fn reply_len(bytes: &[u8]) -> Option<usize> {
+    let line = bytes.windows(2).position(|end| end == b"\r\n")? + 2;
+    let number = || std::str::from_utf8(&bytes[1..line - 2]).ok()?.parse::<i64>().ok();
+    match bytes[0] {
+        // -1, nil, has no body.
+        b'$' => Some(usize::try_from(number()?).map_or(line, |n| line + n + 2)).filter(|&end| end <= bytes.len()),
+        b'*' => (0..number()?).try_fold(line, |end, _| Some(end + reply_len(&bytes[end..])?)),
+        _ => Some(line),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_is_complete_with_its_last_byte() {
+        for reply in ["+OK\r\n", ":-1\r\n", "$3\r\nabc\r\n", "$-1\r\n", "*2\r\n:1\r\n$2\r\n17\r\n", "*0\r\n"] {
+            let bytes = reply.as_bytes();
+            assert_eq!(reply_len(bytes), Some(bytes.len()), "{reply:?}");
+            assert!((0..bytes.len()).all(|n| reply_len(&bytes[..n]).is_none()), "{reply:?}, cut short");
+        }
+        assert_eq!(reply_len(b":1\r\n:2\r\n"), Some(4));
+    }
+}

@@ -1,0 +1,251 @@
+//! Those that are measured: the bare socket, lockhound and rslock, each with a loop of pairs that does the same.
+
+use std::io;
+use std::sync::Barrier;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use lockhound::{Lock, Locker};
+use rslock::LockManager;
+use tokio::runtime::Runtime;
+
+use crate::Failure;
+use crate::connection::Connection;
+use crate::laps::Laps;
+use crate::server::Server;
+
+/// The scripts of the library, word for word.
+pub(crate) const ACQUIRE: &str = include_str!("../../lua/acquire.lua");
+const RELEASE: &str = include_str!("../../lua/release.lua");
+
+/// lockhound's default, given to all.
+const LEASE: Duration = Duration::from_secs(30);
+
+/// More blocking threads than this measure the scheduler and not the server.
+pub(crate) const MOST_SOCKETS: usize = 64;
+
+/// One of those that are compared.
+pub(crate) enum Contender {
+    Socket(Floor),
+    Lockhound(Locker),
+    Rslock(LockManager),
+}
+
+impl Contender {
+    pub(crate) async fn lockhound(server: &Server) -> Result<Self, Failure> {
+        Ok(Self::Lockhound(Locker::connect(server.url()).await?))
+    }
+
+    pub(crate) fn rslock(server: &Server) -> Self {
+        Self::Rslock(LockManager::new(vec![server.url()]))
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Socket(floor) => floor.name,
+            Self::Lockhound(_) => "lockhound",
+            Self::Rslock(_) => "rslock",
+        }
+    }
+
+    /// Locks and unlocks for this time, each task its own key.
+    pub(crate) fn run(&mut self, runtime: &Runtime, callers: Callers, slot: Duration) -> Result<Laps, Failure> {
+        let prefix = prefix(self.name());
+        let keys: Vec<String> = (0..callers.count()).map(|caller| format!("{prefix}{caller}")).collect();
+        match self {
+            Self::Socket(floor) => Ok(floor.run(&keys, slot)?),
+            Self::Lockhound(locker) => {
+                let pairs = |key: String| lockhound_pairs(locker.get(key), slot);
+                runtime.block_on(callers.run(keys.into_iter().map(pairs)))
+            }
+            Self::Rslock(manager) => {
+                let pairs = |key| rslock_pairs(manager.clone(), key, slot);
+                runtime.block_on(callers.run(keys.into_iter().map(pairs)))
+            }
+        }
+    }
+
+    /// Takes leave of the server.
+    pub(crate) async fn close(self) {
+        if let Self::Lockhound(locker) = self {
+            locker.close().await;
+        }
+    }
+}
+
+/// What the names of a contender's keys begin with: every one has keys of its own.
+pub(crate) fn prefix(contender: &str) -> String {
+    format!("bench:{contender}:")
+}
+
+/// Who locks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Callers {
+    /// The future of `block_on`, which is what an `async fn main` is. The thread that polls it is none of the workers.
+    Main,
+    /// This many spawned tasks.
+    Tasks(usize),
+}
+
+impl Callers {
+    pub(crate) fn count(self) -> usize {
+        match self {
+            Self::Main => 1,
+            Self::Tasks(count) => count,
+        }
+    }
+
+    async fn run(
+        self,
+        futures: impl Iterator<Item = impl Future<Output = Result<Laps, Failure>> + Send + 'static>,
+    ) -> Result<Laps, Failure> {
+        let mut laps = Vec::with_capacity(self.count());
+        match self {
+            Self::Main => {
+                for future in futures {
+                    laps.push(future.await?);
+                }
+            }
+            Self::Tasks(_) => {
+                let tasks: Vec<_> = futures.map(tokio::spawn).collect();
+                for task in tasks {
+                    laps.push(task.await??);
+                }
+            }
+        }
+        Ok(Laps::merge(laps))
+    }
+}
+
+async fn lockhound_pairs(lock: Lock, slot: Duration) -> Result<Laps, Failure> {
+    let mut laps = Laps::start();
+    while let Some(asked) = laps.next(slot) {
+        let guard = lock.lock().await?;
+        let locked = Instant::now();
+        guard.unlock().await?;
+        laps.note(asked, locked);
+    }
+    Ok(laps)
+}
+
+async fn rslock_pairs(manager: LockManager, key: String, slot: Duration) -> Result<Laps, Failure> {
+    let mut laps = Laps::start();
+    while let Some(asked) = laps.next(slot) {
+        let guard = manager.acquire(&*key, LEASE).await?;
+        let locked = Instant::now();
+        guard.release().await;
+        laps.note(asked, locked);
+    }
+    Ok(laps)
+}
+
+/// The scripts on blocking sockets: what a pair costs before there is any library.
+pub(crate) struct Floor {
+    name: &'static str,
+    scripts: Scripts,
+    sockets: Vec<Connection>,
+}
+
+/// Digests of the two scripts, and whether the first one makes a fence.
+#[derive(Debug, Clone)]
+struct Scripts {
+    acquire: Vec<u8>,
+    release: Vec<u8>,
+    fenced: bool,
+}
+
+impl Floor {
+    /// The library's scripts, over as many sockets.
+    pub(crate) fn new(name: &'static str, server: &Server, sockets: usize) -> io::Result<Self> {
+        Self::with_acquire(name, server, sockets, ACQUIRE, true)
+    }
+
+    /// Another script in the place of `acquire.lua`, which takes no fence key and no clock.
+    pub(crate) fn without_fence(name: &'static str, server: &Server, acquire: &str) -> io::Result<Self> {
+        Self::with_acquire(name, server, 1, acquire, false)
+    }
+
+    fn with_acquire(
+        name: &'static str,
+        server: &Server,
+        sockets: usize,
+        acquire: &str,
+        fenced: bool,
+    ) -> io::Result<Self> {
+        let mut sockets = (0..sockets).map(|_| server.connect()).collect::<io::Result<Vec<_>>>()?;
+        let first = &mut sockets[0];
+        let scripts = Scripts { acquire: first.load(acquire)?, release: first.load(RELEASE)?, fenced };
+        Ok(Self { name, scripts, sockets })
+    }
+
+    /// A thread a socket; where there are more keys than sockets, each thread goes round its share of them.
+    fn run(&mut self, keys: &[String], slot: Duration) -> io::Result<Laps> {
+        let threads = keys.len().min(self.sockets.len());
+        let (scripts, barrier) = (&self.scripts, &Barrier::new(threads));
+        std::thread::scope(|scope| {
+            let mut running = Vec::new();
+            for (thread, socket) in self.sockets.iter_mut().take(threads).enumerate() {
+                let mine: Vec<&str> = keys.iter().skip(thread).step_by(threads).map(String::as_str).collect();
+                running.push(scope.spawn(move || {
+                    barrier.wait();
+                    scripts.pairs(socket, &mine, slot)
+                }));
+            }
+            let panicked = |_| io::Error::other("a thread of the bare socket panicked");
+            let laps =
+                running.into_iter().map(|thread| thread.join().map_err(panicked)?).collect::<io::Result<Vec<_>>>();
+            Ok(Laps::merge(laps?))
+        })
+    }
+}
+
+impl Scripts {
+    fn pairs(&self, socket: &mut Connection, keys: &[&str], slot: Duration) -> io::Result<Laps> {
+        let names: Vec<[String; 3]> = keys
+            .iter()
+            .map(|key| {
+                [(*key).to_owned(), format!("lockhound_fence:{{{key}}}"), format!("redisson_lock__channel:{{{key}}}")]
+            })
+            .collect();
+        let lease_ms = LEASE.as_millis().to_string();
+        let mut laps = Laps::start();
+        // The thread stands in for a task; the number behind it for a generation.
+        while let Some(asked) = laps.next(slot) {
+            let [key, fence_key, channel] = &names[laps.pairs() % names.len()];
+            let field = format!("6f1d9a52-0c8e-4b57-9d35-5a1c7e2b9f40:1:{}", laps.pairs());
+            let (key, field, lease_ms) = (key.as_bytes(), field.as_bytes(), lease_ms.as_bytes());
+            let granted = if self.fenced {
+                let floor_us = micros();
+                socket.call(&[
+                    b"EVALSHA",
+                    &self.acquire,
+                    b"2",
+                    key,
+                    fence_key.as_bytes(),
+                    lease_ms,
+                    field,
+                    floor_us.as_bytes(),
+                ])?
+            } else {
+                socket.call(&[b"EVALSHA", &self.acquire, b"1", key, lease_ms, field])?
+            };
+            expect(granted, &[b"*2\r\n:1\r\n", b"*1\r\n:1\r\n"])?;
+            let locked = Instant::now();
+            expect(socket.call(&[b"EVALSHA", &self.release, b"2", key, channel.as_bytes(), field])?, &[b":0\r\n"])?;
+            laps.note(asked, locked);
+        }
+        Ok(laps)
+    }
+}
+
+fn micros() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    now.as_micros().to_string()
+}
+
+/// A pair that did not lock would be a fast one.
+fn expect(reply: &[u8], beginnings: &[&[u8]]) -> io::Result<()> {
+    if beginnings.iter().any(|beginning| reply.starts_with(beginning)) {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("the server answered {:?}", String::from_utf8_lossy(reply))))
+}

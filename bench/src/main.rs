@@ -1,0 +1,111 @@
+//! What a lock costs, beside rslock and the same scripts on a bare socket: `./dev bench [NAME] [--json]`.
+
+mod bar;
+mod connection;
+mod contender;
+mod fence;
+mod laps;
+mod report;
+mod scenario;
+mod server;
+mod spread;
+mod table;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use crate::report::Report;
+use crate::scenario::Name;
+
+/// Nothing here can be put right by the program: whatever fails is shown, and ends it.
+type Failure = Box<dyn Error + Send + Sync>;
+
+const USAGE: &str = "\
+usage: ./dev bench [NAME] [--json]
+
+  pair     uncontended lock and unlock: p50 and p99
+  tasks    1, 64 and 1024 tasks, a key each
+  fence    what a fence costs: acquire.lua against the same script without it
+
+Without a NAME it measures all of them, which takes about a minute.";
+
+fn main() -> ExitCode {
+    let request = match Request::parse(std::env::args().skip(1)) {
+        Ok(request) => request,
+        Err(what) => {
+            eprintln!("{what}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    if request.help {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    if !server::is_installed() {
+        eprintln!(
+            "redis-server is missing, and the bench starts one of its own; install it (on Debian: apt-get install \
+             redis-server), so that it is on the PATH"
+        );
+        return ExitCode::from(2);
+    }
+    match scenario::measure(&request.names).and_then(|report| show(&report, request.json)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("bench: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn show(report: &Report, json: bool) -> Result<(), Failure> {
+    if json {
+        println!("{}", serde_json::to_string_pretty(report)?);
+    } else {
+        print!("{}", table::text(report));
+    }
+    Ok(())
+}
+
+/// What the command line asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Request {
+    names: Vec<Name>,
+    json: bool,
+    help: bool,
+}
+
+impl Request {
+    fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut request = Self::default();
+        for argument in arguments {
+            match argument.as_str() {
+                "--json" => request.json = true,
+                "-h" | "--help" => request.help = true,
+                "pair" => request.names.push(Name::Pair),
+                "tasks" => request.names.push(Name::Tasks),
+                "fence" => request.names.push(Name::Fence),
+                other => return Err(format!("there is nothing to measure by the name \"{other}\"")),
+            }
+        }
+        if request.names.is_empty() {
+            request.names = Name::ALL.to_vec();
+        }
+        Ok(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Request, String> {
+        Request::parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn without_a_name_everything_is_measured() {
+        assert_eq!(parse("--json").map(|r| (r.names, r.json)), Ok((Name::ALL.to_vec(), true)));
+        assert_eq!(parse("fence").map(|r| (r.names, r.json)), Ok((vec![Name::Fence], false)));
+        assert!(parse("speed").is_err_and(|what| what.contains("speed")));
+    }
+}

@@ -1,0 +1,130 @@
+//! What is measured, and how: in rounds, in each of which every contender has a slot, one after the other.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use tokio::runtime::Runtime;
+
+use crate::Failure;
+use crate::bar::Bar;
+use crate::connection::Connection;
+use crate::contender::{Callers, Contender, Floor, MOST_SOCKETS};
+use crate::fence::{self, Price};
+use crate::report::{Outcome, Report, Sample, Setting};
+use crate::server::Server;
+
+/// What the machine does besides comes and goes; an odd number of rounds has a median that was measured.
+const ROUNDS: usize = 9;
+/// Some thousand pairs each, which is enough for a p99.
+const SLOT: Duration = Duration::from_millis(400);
+/// Before the first round: scripts are loaded, memory is allocated, connections are made.
+const WARM_UP: Duration = Duration::from_millis(100);
+
+pub(crate) const SOCKET: &str = "socket";
+pub(crate) const LOCKHOUND: &str = "lockhound";
+pub(crate) const RSLOCK: &str = "rslock";
+/// Whom the others are compared with.
+const PEERS: [&str; 2] = [SOCKET, RSLOCK];
+
+/// What can be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Name {
+    Pair,
+    Tasks,
+    Fence,
+}
+
+impl Name {
+    pub(crate) const ALL: [Self; 3] = [Self::Pair, Self::Tasks, Self::Fence];
+}
+
+/// Measures what is asked for on a server of its own.
+pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
+    let server = Server::start()?;
+    // As #[tokio::main] makes it: a worker a CPU, which lockhound's and rslock's tasks have one after the other.
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let mut bench = Bench { control: server.connect()?, server, runtime };
+    let mut report = Report::new(Setting::of(&mut bench.control, ROUNDS, SLOT)?);
+    if names.contains(&Name::Pair) || names.contains(&Name::Tasks) {
+        let mut contenders = bench.peers()?;
+        if names.contains(&Name::Pair) {
+            let title = "one key, nobody else; in the `async fn main` of a program";
+            report.scenarios.push(bench.rounds("pair", title, Callers::Main, &PEERS, &mut contenders)?);
+        }
+        if names.contains(&Name::Tasks) {
+            let title = "1 spawned task";
+            report.scenarios.push(bench.rounds("tasks-1", title, Callers::Tasks(1), &PEERS, &mut contenders)?);
+            let title = "64 tasks, a key each; a socket and a thread each";
+            report.scenarios.push(bench.rounds("tasks-64", title, Callers::Tasks(64), &PEERS, &mut contenders)?);
+            let title = format!("1024 tasks, a key each; the bare socket: {MOST_SOCKETS} of them share the keys");
+            report.scenarios.push(bench.rounds("tasks-1024", &title, Callers::Tasks(1024), &PEERS, &mut contenders)?);
+        }
+        for contender in contenders {
+            bench.runtime.block_on(contender.close());
+        }
+    }
+    if names.contains(&Name::Fence) {
+        let script = fence::removed_from(crate::contender::ACQUIRE)?;
+        let with = Floor::new(fence::WITH, &bench.server, 1)?;
+        let without = Floor::without_fence(fence::WITHOUT, &bench.server, &script)?;
+        let mut contenders = [Contender::Socket(with), Contender::Socket(without)];
+        let outcome = bench.rounds("fence", "one bare socket", Callers::Main, &[fence::WITHOUT], &mut contenders)?;
+        report.fence = Some(Price::of(&outcome, &mut bench.control)?);
+        report.scenarios.push(outcome);
+    }
+    report.bars = Bar::all(&report.scenarios);
+    Ok(report)
+}
+
+struct Bench {
+    control: Connection,
+    server: Server,
+    runtime: Runtime,
+}
+
+impl Bench {
+    fn peers(&self) -> Result<Vec<Contender>, Failure> {
+        Ok(vec![
+            Contender::Socket(Floor::new(SOCKET, &self.server, MOST_SOCKETS)?),
+            self.runtime.block_on(Contender::lockhound(&self.server))?,
+            Contender::rslock(&self.server),
+        ])
+    }
+
+    /// A B C, A B C, ..: whatever disturbs the machine for a while disturbs all of them.
+    fn rounds(
+        &mut self,
+        name: &'static str,
+        title: &str,
+        callers: Callers,
+        rivals: &[&'static str],
+        contenders: &mut [Contender],
+    ) -> Result<Outcome, Failure> {
+        let slots = u32::try_from(ROUNDS * contenders.len())?;
+        eprintln!("measuring {name}: {:.0} s", (SLOT * slots).as_secs_f64());
+        for contender in &mut *contenders {
+            contender.run(&self.runtime, callers, WARM_UP)?;
+        }
+        let mut samples = vec![Vec::new(); contenders.len()];
+        for _ in 0..ROUNDS {
+            for (contender, samples) in contenders.iter_mut().zip(&mut samples) {
+                samples.push(self.slot(contender, callers)?);
+            }
+        }
+        let measured: Vec<_> = contenders.iter().map(Contender::name).zip(samples).collect();
+        Ok(Outcome::new(name, title, callers.count(), rivals, &measured))
+    }
+
+    fn slot(&mut self, contender: &mut Contender, callers: Callers) -> Result<Sample, Failure> {
+        let (server, client) = (self.control.cpu()?, client_cpu());
+        let laps = contender.run(&self.runtime, callers, SLOT)?;
+        let (client, server) = (client_cpu() - client, self.control.cpu()? - server);
+        Ok(Sample::of(&laps, server, client))
+    }
+}
+
+/// The seconds of CPU time that this process has used so far, all of its threads together.
+fn client_cpu() -> f64 {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
+}

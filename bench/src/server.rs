@@ -1,0 +1,91 @@
+//! A private redis-server, gone with the value.
+
+use std::io;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+use crate::connection::Connection;
+
+/// How long a server may take to answer at first.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server on a free port of the loopback interface that keeps nothing on disk.
+#[derive(Debug)]
+pub(crate) struct Server {
+    port: u16,
+    directory: PathBuf,
+    child: Child,
+}
+
+/// Whether there is a redis-server to start.
+pub(crate) fn is_installed() -> bool {
+    let tried = Command::new("redis-server").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    !tried.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+impl Server {
+    pub(crate) fn start() -> Result<Self, Failure> {
+        // Somebody else may take the port between the look and the start; a server whose port is taken ends at once.
+        for _ in 0..10 {
+            let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+            let mut server = Self::spawn(port)?;
+            if server.answers()? {
+                return Ok(server);
+            }
+        }
+        Err("redis-server did not start ten times; `redis-server --port 0` may tell why".into())
+    }
+
+    fn spawn(port: u16) -> Result<Self, Failure> {
+        let directory = std::env::temp_dir().join(format!("lockhound-bench-{}-{port}", std::process::id()));
+        std::fs::create_dir(&directory)?;
+        let child = Command::new("redis-server")
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
+            .arg(&directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        match child {
+            Ok(child) => Ok(Self { port, directory, child }),
+            Err(error) => {
+                std::fs::remove_dir_all(&directory)?;
+                Err(format!("redis-server cannot be started: {error}").into())
+            }
+        }
+    }
+
+    /// Whether it comes up before it ends.
+    fn answers(&mut self) -> io::Result<bool> {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE && self.child.try_wait()?.is_none() {
+            // Another server may have the port, and ours is about to find that out.
+            let process = self.connect().and_then(|mut connection| connection.info("server", "process_id"));
+            if process.is_ok_and(|id| id == self.child.id().to_string()) {
+                return Ok(true);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(false)
+    }
+
+    pub(crate) fn connect(&self) -> io::Result<Connection> {
+        Connection::open(self.port)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It has nothing to save. An error means that it has ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+        drop(std::fs::remove_dir_all(&self.directory));
+    }
+}
