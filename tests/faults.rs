@@ -103,9 +103,12 @@ async fn dropping_unlock_drops_no_release() {
     let (server, key) = (Server::start(), key());
     let lock = locker(&server).await.get(&key);
     let guard = lock.lock().await.unwrap();
+    // No answer can come between the poll and the drop.
+    server.stop();
     let mut unlocking = Box::pin(guard.unlock());
     assert!(futures_util::poll!(&mut unlocking).is_pending());
     drop(unlocking);
+    server.go_on();
     eventually(ms(500), "released", || !server.exists(&key)).await;
     let guard = lock.lock().await.unwrap();
     drop(guard.unlock());

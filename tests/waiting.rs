@@ -158,7 +158,10 @@ async fn a_grant_that_is_not_polled_for_is_handed_on() {
     let lock = locks.get(&key);
     let idle = lock.lock();
     tokio::pin!(idle);
+    // No grant can come between the call and its first look.
+    server.stop();
     assert!(futures_util::poll!(&mut idle).is_pending());
+    server.go_on();
     // Nobody polls it. A sixth of the lease later somebody else gets in, and it stands in line again.
     let other = tokio::time::timeout(ms(1_000), lock.clone().owned_by(Owner::new()).lock()).await;
     let guard = other.expect("not held up").unwrap();
@@ -257,8 +260,10 @@ async fn a_second_future_of_the_same_owner_that_is_not_polled_holds_nobody_up() 
     let lock = builder(&server.url(), ms(1_200)).connect().await.unwrap().get(&key);
     let mut polled = Box::pin(lock.lock());
     let mut idle = Box::pin(lock.lock());
+    server.stop();
     assert!(futures_util::poll!(&mut polled).is_pending());
     assert!(futures_util::poll!(&mut idle).is_pending());
+    server.go_on();
     polled.await.unwrap().unlock().await.unwrap();
     let other = tokio::time::timeout(ms(1_000), lock.clone().owned_by(Owner::new()).lock()).await;
     other.expect("not held up").unwrap().unlock().await.unwrap();
@@ -306,7 +311,9 @@ async fn a_grant_that_is_lost_before_it_is_polled_for_is_given_back() {
     let locks = builder(&server.url(), ms(30_000)).connect().await.unwrap();
     let lock = locks.get(&key);
     let mut idle = Box::pin(lock.lock());
+    server.stop();
     assert!(futures_util::poll!(&mut idle).is_pending());
+    server.go_on();
     eventually(ms(1_000), "granted", || server.exists(&key)).await;
     assert!(lock.force_unlock().await.unwrap());
     eventually(ms(1_000), "nothing of it stays", || locks.stats().holds == 0).await;
@@ -314,7 +321,9 @@ async fn a_grant_that_is_lost_before_it_is_polled_for_is_given_back() {
     lock.lock().await.unwrap().unlock().await.unwrap();
     idle.await.unwrap().unlock().await.unwrap();
     let mut idle = Box::pin(lock.lock());
+    server.stop();
     assert!(futures_util::poll!(&mut idle).is_pending());
+    server.go_on();
     eventually(ms(1_000), "granted", || server.exists(&key)).await;
     locks.close().await;
     assert!(!server.exists(&key), "closing gives back what nobody took");
