@@ -7,22 +7,32 @@
 -- Returns {1, fence}  granted
 --         {0, ttl}    held by another: milliseconds until its lease runs out, -1 if it has none
 local lock, last_fence = KEYS[1], KEYS[2]
-local lease_ms, field, floor_us = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local lease_ms, field = ARGV[1], ARGV[2]
 
-if redis.call('EXISTS', lock) == 1 and redis.call('HEXISTS', lock, field) == 0 then
-  return {0, redis.call('PTTL', lock)}
+local ttl = redis.call('PTTL', lock)
+if ttl ~= -2 and redis.call('HEXISTS', lock, field) == 0 then
+  return {0, ttl}
 end
 
 -- The client's clock counts only within the last minute of this server's own: one bad clock cannot spoil the sequence.
 local now = redis.call('TIME')
-local now_us = now[1] * 1000000 + now[2]
+local now_us, floor_us = now[1] * 1000000 + now[2], tonumber(ARGV[3])
 local fence = math.max(math.min(floor_us, now_us), now_us - 60000000)
-fence = math.max(fence, (tonumber(redis.call('GET', last_fence) or '0') or 0) + 1)
 
 -- The first write is one that a server without memory refuses; after a first write it lets a script go on.
-redis.call('SET', last_fence, string.format('%.0f', fence), 'PX', 120000)
--- On a free lock this does nothing but find out whether PEXPIRE is permitted: a lock must not come to stand without a lease.
-redis.call('PEXPIRE', lock, lease_ms)
+local text = string.format('%.0f', fence)
+local last = tonumber(redis.call('SET', last_fence, text, 'PX', 120000, 'GET') or 0)
+if last and last >= fence then
+  text = string.format('%.0f', last + 1)
+  redis.call('SET', last_fence, text, 'PX', 120000)
+end
 redis.call('HSETNX', lock, field, 1)
-redis.call('PEXPIRE', lock, lease_ms)
-return {1, string.format('%.0f', fence)}
+local leased = redis.pcall('PEXPIRE', lock, lease_ms)
+if leased == 1 then
+  return {1, text}
+end
+-- A user that may not call PEXPIRE, perhaps not DEL either, but SET: a lock must not stand without a lease.
+if redis.pcall('DEL', lock) ~= 1 then
+  redis.call('SET', lock, '', 'PX', 1)
+end
+return leased

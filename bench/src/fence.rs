@@ -18,21 +18,25 @@ pub(crate) const WITHOUT: &str = "without";
 
 /// What has to change for the fence to be gone: each of these stands once in `acquire.lua`, or the bench says that it
 /// has to be brought up to date.
-const EDITS: [(&str, &str); 6] = [
+const EDITS: [(&str, &str); 5] = [
     ("local lock, last_fence = KEYS[1], KEYS[2]\n", "local lock = KEYS[1]\n"),
     (
-        "local lease_ms, field, floor_us = ARGV[1], ARGV[2], tonumber(ARGV[3])\n",
-        "local lease_ms, field = ARGV[1], ARGV[2]\n",
-    ),
-    (
         "local now = redis.call('TIME')\n\
-         local now_us = now[1] * 1000000 + now[2]\n\
+         local now_us, floor_us = now[1] * 1000000 + now[2], tonumber(ARGV[3])\n\
          local fence = math.max(math.min(floor_us, now_us), now_us - 60000000)\n",
         "",
     ),
-    ("fence = math.max(fence, (tonumber(redis.call('GET', last_fence) or '0') or 0) + 1)\n", ""),
-    ("redis.call('SET', last_fence, string.format('%.0f', fence), 'PX', 120000)\n", ""),
-    ("return {1, string.format('%.0f', fence)}", "return {1}"),
+    (
+        "local text = string.format('%.0f', fence)\n\
+         local last = tonumber(redis.call('SET', last_fence, text, 'PX', 120000, 'GET') or 0)\n",
+        "",
+    ),
+    (
+        "if last and last >= fence then\n  text = string.format('%.0f', last + 1)\n  redis.call('SET', last_fence, text, \
+         'PX', 120000)\nend\n",
+        "",
+    ),
+    ("return {1, text}", "return {1}"),
 ];
 
 /// The given `acquire.lua` without its fence: neither its key nor the clock of the client is sent.

@@ -87,8 +87,16 @@ pub(super) fn code(message: &str) -> &str {
     let inner = if wrapped { message.rsplit_once("@user_script:") } else { None };
     let inner =
         inner.map_or(message, |(_, rest)| rest.trim_start_matches(|c: char| c.is_ascii_digit() || ": ".contains(c)));
-    inner.trim_start_matches('-').split_whitespace().next().unwrap_or_default()
+    let inner = inner.trim_start_matches('-');
+    // What a command that a script called may not do is told without a code of its own.
+    if FORBIDDEN_TO_SCRIPTS.iter().any(|beginning| inner.starts_with(beginning)) {
+        return "NOPERM";
+    }
+    inner.split_whitespace().next().unwrap_or_default()
 }
+
+/// How Redis begins its refusal of a command in a script: 6 and 7, and newer ones with Valkey.
+const FORBIDDEN_TO_SCRIPTS: [&str; 2] = ["ERR The user executing the script can't", "ERR ACL failure in script"];
 
 fn reply(frame: Resp3Frame) -> Reply {
     match frame {
@@ -118,6 +126,9 @@ mod tests {
         assert!(matches!(error("LOADING Redis is loading"), Outcome::NotExecuted(_)));
         assert!(matches!(error("OOM command not allowed"), Outcome::Refused(Error::Server { .. })));
         assert!(matches!(error("ERR NOSCRIPT"), Outcome::Refused(_)));
+        let forbidden = error("ERR The user executing the script can't run this command or subcommand");
+        let no_permission = ServerErrorKind::NoPermission;
+        assert!(matches!(forbidden, Outcome::Refused(Error::Server { kind, .. }) if kind == no_permission));
         assert!(matches!(
             error("ERR Error running script (call to f_ab): @user_script:7: -READONLY You can't write"),
             Outcome::NotExecuted(_)
