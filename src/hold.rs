@@ -8,11 +8,14 @@
 //! - `guards` counts the guards that exist or are on their way; only the step to zero sends the release.
 //! - What is on its way was granted with the hold itself: so one deadline, counted from the grant, is that of all.
 
+mod votes;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use self::votes::Votes;
 use crate::clock::Instant;
 use crate::error::Loss;
 use crate::fence::Fence;
@@ -73,7 +76,6 @@ pub(crate) struct Hold {
     pub(crate) since: Instant,
     /// When guards that nobody has taken are taken back.
     revoke_at: Instant,
-    quorum: usize,
     lost: CancellationToken,
     counters: Arc<Counters>,
     state: Mutex<State>,
@@ -95,8 +97,7 @@ struct State {
     unclaimed: u32,
     /// Whether they were: such a guard stands for nothing any more.
     revoked: bool,
-    /// One a node: until when its vote is valid, if it has one.
-    votes: Vec<Option<Instant>>,
+    votes: Votes,
     failed_ticks: u32,
     /// Whether the token has been cancelled.
     fired: bool,
@@ -143,7 +144,7 @@ impl Hold {
         let until = lease::valid_until(grant.since, grant.terms.lease);
         // An answer that came late leaves less time: half of it is for whoever is to take it, half for a renewal.
         let patience = lease::recheck_interval(grant.terms.lease).min(grant.granted.until(until) / 2);
-        let votes = (0..grant.nodes).map(|node| grant.votes.contains(&node).then_some(until)).collect();
+        let votes = Votes::new(grant.nodes, grant.votes, until);
         let owner = grant.owner;
         let phase = Phase::Held;
         let state =
@@ -156,7 +157,6 @@ impl Hold {
             terms: grant.terms,
             since: grant.since,
             revoke_at: grant.granted + patience,
-            quorum: grant.nodes / 2 + 1,
             lost: CancellationToken::new(),
             counters,
             state: Mutex::new(state),
@@ -308,14 +308,42 @@ impl Hold {
         if state.phase != Phase::Held {
             return false;
         }
-        let before = self.majority_until(&state);
-        let vote = &mut state.votes[node];
-        *vote = (*vote).max(Some(until));
-        let renewed = self.majority_until(&state) > before;
+        let before = state.votes.majority_until();
+        state.votes.add(node, until);
+        let renewed = state.votes.majority_until() > before;
         if renewed {
             state.failed_ticks = 0;
         }
         renewed
+    }
+
+    /// A node says yes to what was sent at this time, apart from the watchdog's rounds. False if the hold is not held any
+    /// more: the vote is to be undone.
+    pub(crate) fn vote(&self, node: NodeIndex, sent: Instant, now: Instant) -> bool {
+        let until = lease::valid_until(sent, self.terms.lease);
+        let _: Look = self.at(now);
+        let mut state = self.state();
+        if state.phase != Phase::Held {
+            return false;
+        }
+        state.votes.add(node, until);
+        state.votes.trust(node);
+        true
+    }
+
+    /// Something is on its way to this node that may put the lock there.
+    pub(crate) fn doubt(&self, node: NodeIndex) {
+        self.state().votes.doubt(node);
+    }
+
+    /// What was on its way to this node has done nothing, and will not.
+    pub(crate) fn trust(&self, node: NodeIndex) {
+        self.state().votes.trust(node);
+    }
+
+    /// Whether something may still be executed on this node that puts the lock there.
+    pub(crate) fn is_doubtful(&self, node: NodeIndex) -> bool {
+        self.state().votes.is_doubtful(node)
     }
 
     /// A node says that the lock is not ours. Lost if with it no majority can have it any more; whether it was this call
@@ -326,8 +354,7 @@ impl Hold {
         if state.phase != Phase::Held {
             return false;
         }
-        state.votes[node] = None;
-        if state.votes.iter().flatten().count() >= self.quorum {
+        if state.votes.remove(node) {
             return false;
         }
         state.phase = Phase::Lost(Loss::NotOwner);
@@ -400,15 +427,11 @@ impl Hold {
     }
 
     fn ends(&self, state: &State) -> (Instant, Loss) {
-        let validity = self.majority_until(state).unwrap_or(self.since);
+        let validity = state.votes.majority_until().unwrap_or(self.since);
         match self.terms.max_hold {
             Some(max_hold) if self.since + max_hold < validity => (self.since + max_hold, Loss::MaxHold),
             _ => (validity, Loss::Expired),
         }
-    }
-
-    fn majority_until(&self, state: &State) -> Option<Instant> {
-        lease::majority_until(state.votes.iter().flatten().copied(), self.quorum)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -291,6 +291,7 @@ impl Lock {
         self.key.validate()?;
         if let Some(lease) = self.fixed_lease {
             validate_duration("fixed_lease", lease)?;
+            self.session().settings().check_quarantine("fixed_lease", lease)?;
         }
         if let Some(max_hold) = self.max_hold {
             validate_duration("max_hold", max_hold)?;

@@ -112,10 +112,13 @@ pub struct LockerBuilder {
 }
 
 impl LockerBuilder {
-    /// The address of the server: `redis://[user:password@]host[:port][/db]`, or, with the feature `unix`,
+    /// The address of a server: `redis://[user:password@]host[:port][/db]`, or, with the feature `unix`,
     /// `redis+unix://[user:password@host]/path[?db=n]`. Special characters in the credentials are percent-encoded.
     ///
-    /// A second one is refused: several independent servers are not supported yet.
+    /// Called again, it adds further servers, which have to be independent masters: a lock is then held while more than
+    /// half of them say so (Redlock), and nothing is lost while fewer than half are away. Three or five are usual; an even
+    /// count bears no more failures than the odd one below it, and is warned about. Each has to be reached by every
+    /// program that shares the locks. See [`restart_quarantine`](Self::restart_quarantine).
     pub fn node(mut self, url: impl AsRef<str>) -> Self {
         self.nodes.push(url.as_ref().to_owned());
         self
@@ -186,30 +189,44 @@ impl LockerBuilder {
         self
     }
 
+    /// With several servers: for how long after its start a server abstains, because it may have forgotten locks in the
+    /// restart. Redis calls this *delayed restarts*. Until then its vote counts as missing: if that leaves no majority, as
+    /// in a fresh deployment, [`Lock::lock`] waits and [`Error::Unavailable`] says which server abstains for how long.
+    ///
+    /// It must not be shorter than the longest lease of *any* client of these servers. Zero is for servers that forget
+    /// nothing (`appendonly yes` and `appendfsync always`).
+    ///
+    /// Defaults to the lease; to zero for a single server, which forgets its locks for everybody.
+    pub const fn restart_quarantine(mut self, quarantine: Duration) -> Self {
+        self.options.restart_quarantine = Some(quarantine);
+        self
+    }
+
     /// Validates the options and connects. A server has to be version 6.2 or newer.
     ///
     /// # Errors
     /// [`Error::Config`] for an option or an address that cannot be used, or a server that is too old;
-    /// [`Error::Unavailable`] if it does not answer within [`connect_timeout`](Self::connect_timeout);
+    /// [`Error::Unavailable`] if no majority of the servers answers within [`connect_timeout`](Self::connect_timeout); the
+    /// others may come later;
     /// [`Error::Server`] if it refuses the credentials. A password is never shown: it reads `***`.
     ///
     /// # Cancel safety
     /// Dropping the future gives the attempt up and ends its thread.
     pub async fn connect(self) -> Result<Locker, Error> {
-        let settings = self.options.validate()?;
+        let settings = self.options.validate(self.nodes.len())?;
         let targets = self.nodes.iter().map(|url| Target::parse(url)).collect::<Result<Vec<_>, _>>()?;
-        match targets.as_slice() {
-            [] => Err(Error::config("node", "no server is given; name one with .node(\"redis://host:6379\")")),
-            [_] => Ok(Locker { alive: Arc::new(Session::connect(settings, targets).await?) }),
-            [first, second, ..] => Err(Error::config(
-                "node",
-                format!(
-                    "several servers are not supported yet, and both {} and {} are given; give one",
-                    first.name(),
-                    second.name()
-                ),
-            )),
+        match targets.len() {
+            0 => return Err(Error::config("node", "no server is given; name one with .node(\"redis://host:6379\")")),
+            nodes if nodes % 2 == 0 => tracing::warn!(
+                nodes,
+                "an even number of servers bears no more failures than one server less, and costs one more: {} of them \
+                 may be away, and {} have to answer",
+                (nodes - 1) / 2,
+                nodes / 2 + 1
+            ),
+            _ => {}
         }
+        Ok(Locker { alive: Arc::new(Session::connect(settings, targets).await?) })
     }
 }
 

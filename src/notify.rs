@@ -50,8 +50,10 @@ struct Table {
 struct Channel {
     key: Key,
     users: usize,
-    /// How many nodes have confirmed the subscription.
+    /// The nodes that have confirmed the subscription.
     confirmed: HashSet<usize>,
+    /// The nodes that have sent a message since the last round began.
+    heard: HashSet<usize>,
     listener: Arc<Listener>,
 }
 
@@ -83,6 +85,7 @@ impl Channels {
             key: key.clone(),
             users: 0,
             confirmed: HashSet::new(),
+            heard: HashSet::new(),
             listener: Arc::default(),
         });
         channel.users += 1;
@@ -102,12 +105,23 @@ impl Channels {
         self.changed.iter().for_each(Notify::notify_one);
     }
 
-    fn message(&self, name: &str) {
-        let found = self.table().channels.get(name).map(|c| (c.key.clone(), Arc::clone(&c.listener)));
-        if let Some((key, listener)) = found {
-            listener.message.notify_one();
-            (self.hook)(&key);
+    /// A node sent a message. The release of a lock sends one on each of a majority; those of the undos of a minority
+    /// wake nobody.
+    fn message(&self, node: usize, name: &str) {
+        let majority = self.changed.len() / 2 + 1;
+        let mut table = self.table();
+        let Some(channel) = table.channels.get_mut(name) else { return };
+        channel.heard.insert(node);
+        let wake = channel.heard.len() >= majority;
+        if wake {
+            channel.heard.clear();
         }
+        let (key, listener) = (channel.key.clone(), Arc::clone(&channel.listener));
+        drop(table);
+        if wake {
+            listener.message.notify_one();
+        }
+        (self.hook)(&key);
     }
 
     fn wake_all(&self) {
@@ -188,7 +202,14 @@ impl Subscription {
         }
     }
 
-    /// Waits for a message, or for a reason to look.
+    /// A round begins: what was heard before says nothing about what it finds.
+    pub(crate) fn begin(&self) {
+        if let Some(channel) = self.channels.table().channels.get_mut(&self.name) {
+            channel.heard.clear();
+        }
+    }
+
+    /// Waits for messages of a majority, or for a reason to look.
     pub(crate) async fn notified(&self) {
         // No wake-up is lost: there is one waiter a locker and key, and a message while nobody waits leaves its permit.
         self.listener.message.notified().await;
@@ -302,7 +323,7 @@ impl Ear {
     /// Takes in what the connection tells. True if it is a new connection.
     fn hear(&mut self, event: LinkEvent) -> bool {
         match event {
-            LinkEvent::Message(name) => self.channels.message(&name),
+            LinkEvent::Message(name) => self.channels.message(self.index, &name),
             LinkEvent::Lagged => self.wake = true,
             LinkEvent::Up => {
                 self.forget();

@@ -18,6 +18,7 @@ pub(crate) struct Options {
     pub(crate) renewal_failures: u32,
     pub(crate) outage_tolerance: Option<Duration>,
     pub(crate) retry_delay: Range<Duration>,
+    pub(crate) restart_quarantine: Option<Duration>,
 }
 
 impl Default for Options {
@@ -29,6 +30,7 @@ impl Default for Options {
             renewal_failures: 2,
             outage_tolerance: None,
             retry_delay: Duration::from_millis(50)..Duration::from_millis(200),
+            restart_quarantine: None,
         }
     }
 }
@@ -42,12 +44,33 @@ pub(crate) struct Settings {
     pub(crate) renewal_failures: u32,
     pub(crate) outage_tolerance: Duration,
     pub(crate) retry_delay: Range<Duration>,
+    pub(crate) restart_quarantine: Duration,
+}
+
+impl Settings {
+    /// # Errors
+    /// [`Error::Config`] for a lease that a server which restarted could have forgotten when its vote counts again.
+    pub(crate) fn check_quarantine(&self, option: &'static str, lease: Duration) -> Result<(), Error> {
+        let quarantine = self.restart_quarantine;
+        if quarantine.is_zero() || lease <= quarantine {
+            return Ok(());
+        }
+        Err(Error::config(
+            option,
+            format!(
+                "{lease:?} is longer than restart_quarantine = {quarantine:?}: a server that restarted would vote while \
+                 such a lock that it has forgotten is still held; lengthen the quarantine, or shorten this"
+            ),
+        ))
+    }
 }
 
 impl Options {
+    /// The settings for so many nodes.
+    ///
     /// # Errors
     /// [`Error::Config`] that names the option, its value and, where two contradict each other, the other value too.
-    pub(crate) fn validate(&self) -> Result<Settings, Error> {
+    pub(crate) fn validate(&self, nodes: usize) -> Result<Settings, Error> {
         validate_duration("lease", self.lease)?;
         let command_timeout = self.command_timeout.unwrap_or((self.lease / 10).min(LONGEST_COMMAND_TIMEOUT));
         if self.connect_timeout.is_zero() {
@@ -86,14 +109,19 @@ impl Options {
                 format!("{:?} is empty; its end has to be after its start", self.retry_delay),
             ));
         }
-        Ok(Settings {
+        // A single server that forgets its locks has forgotten them for everybody.
+        let default_quarantine = if nodes > 1 { self.lease } else { Duration::ZERO };
+        let settings = Settings {
             lease: self.lease,
             connect_timeout: self.connect_timeout,
             command_timeout,
             renewal_failures: self.renewal_failures,
             outage_tolerance: self.outage_tolerance.unwrap_or(self.lease),
             retry_delay: self.retry_delay.clone(),
-        })
+            restart_quarantine: self.restart_quarantine.unwrap_or(default_quarantine),
+        };
+        settings.check_quarantine("lease", self.lease)?;
+        Ok(settings)
     }
 }
 
@@ -116,16 +144,18 @@ mod tests {
     fn refusal(change: impl FnOnce(&mut Options)) -> String {
         let mut options = Options::default();
         change(&mut options);
-        options.validate().expect_err("these options contradict each other").to_string()
+        options.validate(1).expect_err("these options contradict each other").to_string()
     }
 
     #[test]
     fn defaults_depend_on_the_lease() {
-        let settings = Options::default().validate().expect("valid");
+        let settings = Options::default().validate(1).expect("valid");
         assert_eq!(settings.command_timeout, Duration::from_secs(3));
         assert_eq!(settings.outage_tolerance, Duration::from_secs(30));
-        let short = Options { lease: Duration::from_secs(1), ..Options::default() }.validate().expect("valid");
+        let short = Options { lease: Duration::from_secs(1), ..Options::default() }.validate(1).expect("valid");
         assert_eq!(short.command_timeout, Duration::from_millis(100));
+        assert_eq!(settings.restart_quarantine, Duration::ZERO);
+        assert_eq!(Options::default().validate(3).expect("valid").restart_quarantine, Duration::from_secs(30));
     }
 
     #[test]
@@ -138,6 +168,8 @@ mod tests {
         assert!(refusal(|o| o.renewal_failures = u32::MAX).contains("4294967295"));
         assert!(refusal(|o| o.connect_timeout = Duration::ZERO).contains("connect_timeout"));
         assert!(refusal(|o| o.command_timeout = Some(Duration::ZERO)).contains("command_timeout"));
+        let quarantine = refusal(|o| o.restart_quarantine = Some(Duration::from_secs(29)));
+        assert!(quarantine.contains("30s") && quarantine.contains("29s"), "{quarantine}");
         let one = Duration::from_secs(1);
         assert!(refusal(|o| o.retry_delay = one..one).contains("1s..1s"));
     }

@@ -14,6 +14,8 @@ static ACQUIRE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/a
 static COUNT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/count.lua")));
 static RELEASE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/release.lua")));
 static RENEW: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/renew.lua")));
+static RETAKE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/retake.lua")));
+static RAISE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/raise.lua")));
 static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/inspect.lua")));
 static FORCE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/force.lua")));
 
@@ -98,6 +100,23 @@ pub(crate) async fn release(node: &Node, key: &Key, field: &str) -> Outcome<Rele
     })
 }
 
+/// Takes a node's vote for a held lock back; true if it has been, false if another holds it there. It travels with the
+/// commands, so that a release that is sent later comes behind it.
+pub(crate) async fn retake(node: &Node, key: &Key, lease: Duration, field: &str, count: u32) -> Outcome<bool> {
+    let args = vec![millis(lease), field.to_owned(), count.to_string()];
+    let reply = node.eval(Lane::Commands, &RETAKE, &[key.as_str()], args).await;
+    reply.and_then(node.name(), |reply| match reply {
+        Reply::Int(n @ (0 | 1)) => Some(*n == 1),
+        _ => None,
+    })
+}
+
+/// Raises the last fence of a lock to this one, unless it is higher already.
+pub(crate) async fn raise(node: &Node, key: &Key, fence: Fence) -> Outcome<()> {
+    let reply = node.eval(Lane::Commands, &RAISE, &[&key.fence_key()], vec![fence.to_string()]).await;
+    reply.and_then(node.name(), |reply| (*reply == Reply::Int(1)).then_some(()))
+}
+
 /// Renews many locks at once, and answers for each in the order given.
 pub(crate) async fn renew(node: &Node, renewals: &[Renewal]) -> Outcome<Vec<Renew>> {
     let keys: Vec<&str> = renewals.iter().map(|r| r.key.as_str()).collect();
@@ -176,6 +195,8 @@ mod tests {
             ("count", include_str!("../lua/count.lua")),
             ("release", include_str!("../lua/release.lua")),
             ("renew", include_str!("../lua/renew.lua")),
+            ("retake", include_str!("../lua/retake.lua")),
+            ("raise", include_str!("../lua/raise.lua")),
             ("inspect", include_str!("../lua/inspect.lua")),
             ("force", include_str!("../lua/force.lua")),
         ];

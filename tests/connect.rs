@@ -56,14 +56,6 @@ async fn addresses_that_cannot_be_used_are_named() {
 }
 
 #[tokio::test]
-async fn a_second_server_is_refused_until_there_is_a_quorum() {
-    let twice = Locker::builder().node("redis://:pw@127.0.0.1:1").node("redis://127.0.0.1:2").connect().await;
-    let Err(Error::Config(error)) = twice else { panic!("{twice:?}") };
-    let text = error.to_string();
-    assert!(text.contains("redis://:***@127.0.0.1:1") && text.contains("redis://127.0.0.1:2"), "{text}");
-}
-
-#[tokio::test]
 async fn contradicting_options_are_refused_before_anything_is_sent() {
     let error = builder("redis://127.0.0.1:1", ms(50)).connect().await.expect_err("too short");
     assert!(matches!(&error, Error::Config(e) if e.option() == "lease"), "{error}");

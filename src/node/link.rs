@@ -69,6 +69,8 @@ pub(super) struct Link {
     current: Mutex<(Client, ConnectHandle)>,
     last_error: Mutex<String>,
     tokens: AtomicU64,
+    /// How often it has been connected anew.
+    epoch: AtomicU64,
     stopped: CancellationToken,
 }
 
@@ -83,7 +85,36 @@ impl Link {
     ) -> Result<Arc<Self>, fred::error::Error> {
         let client = build(&address, role, settings, true);
         let task = client.init().await?;
-        let link = Arc::new(Self {
+        let link = Self::new(address, role, locker, settings, client, task);
+        link.introduce().await;
+        tokio::spawn(tend(Arc::clone(&link), events));
+        Ok(link)
+    }
+
+    /// Goes on connecting in the background to a server that is away; otherwise as [`Link::connect`].
+    pub(super) fn await_server(
+        address: Arc<Address>,
+        role: Role,
+        locker: &str,
+        settings: &Settings,
+        events: UnboundedSender<LinkEvent>,
+    ) -> Arc<Self> {
+        let client = build(&address, role, settings, false);
+        let task = client.connect();
+        let link = Self::new(address, role, locker, settings, client, task);
+        tokio::spawn(tend(Arc::clone(&link), events));
+        link
+    }
+
+    fn new(
+        address: Arc<Address>,
+        role: Role,
+        locker: &str,
+        settings: &Settings,
+        client: Client,
+        task: ConnectHandle,
+    ) -> Arc<Self> {
+        Arc::new(Self {
             address,
             role,
             client_name: format!("lockhound:{}:{locker}", role.name()),
@@ -91,11 +122,14 @@ impl Link {
             current: Mutex::new((client, task)),
             last_error: Mutex::new("no error was seen".to_owned()),
             tokens: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
             stopped: CancellationToken::new(),
-        });
-        link.introduce().await;
-        tokio::spawn(tend(Arc::clone(&link), events));
-        Ok(link)
+        })
+    }
+
+    /// Which connection this is: another number after each reconnect.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
     }
 
     /// Sends one command, once.
@@ -170,6 +204,7 @@ impl Link {
         let task = client.connect();
         let (_, old_task) = std::mem::replace(&mut *lock(&self.current), (client, task));
         old_task.abort();
+        self.epoch.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -211,6 +246,7 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
             }
             up = ups.recv() => match up {
                 Ok(_) | Err(RecvError::Lagged(_)) => {
+                    link.epoch.fetch_add(1, Ordering::Relaxed);
                     let link = Arc::clone(link);
                     tokio::spawn(async move { link.introduce().await });
                     LinkEvent::Up
@@ -318,7 +354,7 @@ mod tests {
 
     #[test]
     fn fred_is_configured_to_send_once_and_to_time_out() {
-        let settings = Options::default().validate().expect("valid");
+        let settings = Options::default().validate(1).expect("valid");
         let connection = connection(&settings);
         assert_eq!((connection.max_command_attempts, connection.max_redirections), (1, 0));
         assert_eq!(connection.max_command_buffer_len, 0);

@@ -5,19 +5,24 @@
 mod address;
 mod link;
 mod reply;
+mod standing;
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use fred::types::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use uuid::Uuid;
+use tokio::time::sleep;
 
 use self::address::Address;
 pub(crate) use self::link::LinkEvent;
 use self::link::{Link, Role};
 pub(crate) use self::reply::{Outcome, Reply};
+pub(crate) use self::standing::Roll;
+use self::standing::{Standing, Vetted};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
 use crate::options::Settings;
@@ -67,6 +72,8 @@ pub(crate) struct Node {
     /// When a connection was last given up because of a server that lost its role, in milliseconds of our clock.
     last_suspicion: AtomicU64,
     origin: Instant,
+    vetted: Vetted,
+    command_timeout: Duration,
 }
 
 impl Node {
@@ -75,31 +82,100 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::Unavailable`] where nobody answers, [`Error::Server`] where the credentials are refused,
-    /// [`Error::Config`] for a server that is too old.
+    /// [`Error::Config`] for a server that is too old, is a replica, or is already there under another address.
     pub(crate) async fn connect(
         target: &Target,
-        locker: Uuid,
-        settings: &Settings,
-        reconnected: UnboundedSender<LinkEvent>,
-    ) -> Result<(Self, UnboundedReceiver<LinkEvent>), Error> {
-        let locker = locker.to_string();
-        let (events, _) = unbounded_channel();
-        let connect = |role, events| Link::connect(Arc::clone(&target.0), role, &locker, settings, events);
+        wiring: Wiring<'_>,
+    ) -> Result<(Arc<Self>, UnboundedReceiver<LinkEvent>), Error> {
+        let connect =
+            |role, events| Link::connect(Arc::clone(&target.0), role, &wiring.locker, wiring.settings, events);
+        let (events, ups) = unbounded_channel();
         let commands = connect(Role::Commands, events).await.map_err(|e| refusal(target.name(), &e))?;
         check_version(target.name(), &commands).await?;
         check_eviction(target.name(), &commands).await;
         let (events, subscriber_events) = unbounded_channel();
         let subscriber = connect(Role::Subscriber, events).await.map_err(|e| refusal(target.name(), &e))?;
-        let renewals = connect(Role::Renewals, reconnected).await.map_err(|e| refusal(target.name(), &e))?;
-        let node = Self {
+        let renewals =
+            connect(Role::Renewals, wiring.reconnected.clone()).await.map_err(|e| refusal(target.name(), &e))?;
+        let node = Self::new(target, &wiring, commands, subscriber, renewals);
+        let standing = node.vet().await;
+        if let Standing::Unfit(reason) = standing {
+            node.quit().await;
+            return Err(Error::config("node", format!("{} {reason}", node.name)));
+        }
+        tokio::spawn(look_after(Arc::clone(&node), standing, ups));
+        Ok((node, subscriber_events))
+    }
+
+    /// A node whose server is away: goes on connecting in the background.
+    pub(crate) fn await_server(target: &Target, wiring: &Wiring<'_>) -> (Arc<Self>, UnboundedReceiver<LinkEvent>) {
+        let start =
+            |role, events| Link::await_server(Arc::clone(&target.0), role, &wiring.locker, wiring.settings, events);
+        let (events, ups) = unbounded_channel();
+        let commands = start(Role::Commands, events);
+        let (events, subscriber_events) = unbounded_channel();
+        let subscriber = start(Role::Subscriber, events);
+        let renewals = start(Role::Renewals, wiring.reconnected.clone());
+        let node = Self::new(target, wiring, commands, subscriber, renewals);
+        let standing = Standing::Unknown("it was never connected".to_owned());
+        tokio::spawn(look_after(Arc::clone(&node), standing, ups));
+        (node, subscriber_events)
+    }
+
+    fn new(
+        target: &Target,
+        wiring: &Wiring<'_>,
+        commands: Arc<Link>,
+        subscriber: Arc<Link>,
+        renewals: Arc<Link>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
             name: Arc::clone(target.name()),
             commands,
             subscriber,
             renewals,
             last_suspicion: AtomicU64::new(0),
-            origin: Instant::now().before(std::time::Duration::from_secs(60)),
+            origin: Instant::now().before(Duration::from_secs(60)),
+            vetted: Vetted::new(wiring.roll.clone(), wiring.place, Arc::clone(target.name())),
+            command_timeout: wiring.settings.command_timeout,
+        })
+    }
+
+    /// Finds out who the server is, on the connection that there is now.
+    async fn vet(&self) -> Standing {
+        let epoch = self.commands.epoch();
+        if self.vetted.is_moot() {
+            return Standing::Votes;
+        }
+        let reason = match self.commands.call("INFO", Vec::new()).await {
+            Outcome::Done(Reply::Bytes(info)) if self.commands.epoch() == epoch => {
+                return self.vetted.read(epoch, &String::from_utf8_lossy(&info), Instant::now());
+            }
+            Outcome::Done(_) => "it was connected anew meanwhile".to_owned(),
+            Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
+                return self.vetted.unreadable(epoch, &source.message);
+            }
+            Outcome::Refused(error) => error.to_string(),
+            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => failure.reason,
         };
-        Ok((node, subscriber_events))
+        self.vetted.unknown(&reason);
+        Standing::Unknown(reason)
+    }
+
+    /// Runs a script whose answer counts as the server's vote, if it has one.
+    pub(crate) async fn vote<T>(&self, script: impl Future<Output = Outcome<T>>) -> Outcome<T> {
+        let epoch = || self.commands.epoch();
+        let vetted = match self.vetted.may_vote(epoch, self.command_timeout / 2).await {
+            Ok(vetted) => vetted,
+            Err(failure) => return Outcome::NotExecuted(failure),
+        };
+        match script.await {
+            Outcome::Done(_) if epoch() != vetted && !self.vetted.is_moot() => Outcome::Unknown(NodeFailure {
+                node: Arc::clone(&self.name),
+                reason: "it was connected anew, and may have restarted, while it was asked".to_owned(),
+            }),
+            outcome => outcome,
+        }
     }
 
     /// The address, its password as `***`.
@@ -177,6 +253,34 @@ impl Node {
     }
 }
 
+/// What a node is told about the locker that it belongs to.
+#[derive(Debug, Clone)]
+pub(crate) struct Wiring<'a> {
+    /// Its place among the nodes.
+    pub(crate) place: usize,
+    pub(crate) locker: String,
+    pub(crate) settings: &'a Settings,
+    pub(crate) roll: Roll,
+    /// Where what the renewals' connection tells goes to.
+    pub(crate) reconnected: UnboundedSender<LinkEvent>,
+}
+
+/// How long after an answer that does not help a server is asked again who it is.
+const VET_AGAIN: Duration = Duration::from_millis(100);
+
+/// Finds out anew who the server is after each reconnect, before its vote counts again. Started with the node; ends when
+/// its connection is quit, or with the engine.
+async fn look_after(node: Arc<Node>, mut standing: Standing, mut ups: UnboundedReceiver<LinkEvent>) {
+    loop {
+        let settled = matches!(standing, Standing::Votes | Standing::Abstains { .. });
+        tokio::select! {
+            up = ups.recv() => if up.is_none() { return },
+            () = sleep(VET_AGAIN), if !settled => {}
+        }
+        standing = node.vet().await;
+    }
+}
+
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Node({})", self.name)
@@ -199,7 +303,7 @@ fn refusal(node: &Arc<str>, error: &fred::error::Error) -> Error {
     }
     let reason = format!("cannot connect: {}", plain(error.details()));
     let nodes = vec![NodeFailure { node: Arc::clone(node), reason }];
-    Error::Unavailable { nodes, waited: std::time::Duration::ZERO }
+    Error::Unavailable { nodes, waited: Duration::ZERO }
 }
 
 /// fred shows an IO error as `Os { code: 111, kind: ConnectionRefused, message: "Connection refused" }`.
@@ -234,7 +338,7 @@ async fn check_version(node: &Arc<str>, link: &Link) -> Result<(), Error> {
         }
         Outcome::Refused(error) => Err(error),
         Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-            Err(Error::Unavailable { nodes: vec![failure], waited: std::time::Duration::ZERO })
+            Err(Error::Unavailable { nodes: vec![failure], waited: Duration::ZERO })
         }
     }
 }

@@ -29,6 +29,16 @@ pub(crate) enum Outcome<T> {
 }
 
 impl<T> Outcome<T> {
+    /// Puts the answer in other words.
+    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
+        match self {
+            Self::Done(answer) => Outcome::Done(change(answer)),
+            Self::NotExecuted(failure) => Outcome::NotExecuted(failure),
+            Self::Refused(error) => Outcome::Refused(error),
+            Self::Unknown(failure) => Outcome::Unknown(failure),
+        }
+    }
+
     /// Reads the answer. One that does not have the expected form proves nothing, and counts as unknown.
     pub(crate) fn and_then<U>(self, node: &Arc<str>, read: impl FnOnce(&T) -> Option<U>) -> Outcome<U>
     where

@@ -18,7 +18,6 @@ use crate::gate::{Arrival, Entry, Waiter};
 use crate::hold::{Grant, Hold, HoldState, Terms};
 use crate::key::Key;
 use crate::lease;
-use crate::node::Node;
 use crate::owner::Owner;
 use crate::quorum::Acquired;
 
@@ -27,6 +26,8 @@ use crate::quorum::Acquired;
 pub(super) enum Attempt {
     Granted(Granted),
     Held(Option<Duration>),
+    /// Several want it at once, and nobody has got it.
+    Split,
     Refused(Error),
     Unavailable(Vec<NodeFailure>),
 }
@@ -123,7 +124,7 @@ impl Session {
             .on_engine(async move {
                 match session.attempt(&asked, &as_owner, terms).await {
                     Attempt::Granted(granted) => Ok(Some(session.register(&granted))),
-                    Attempt::Held(_) => Ok(None),
+                    Attempt::Held(_) | Attempt::Split => Ok(None),
                     Attempt::Refused(error) => Err(error),
                     Attempt::Unavailable(nodes) => Err(Error::Unavailable { nodes, waited: Duration::ZERO }),
                 }
@@ -176,11 +177,7 @@ impl Session {
         let now = Instant::now();
         self.outage.failure_since(since, now).unwrap_or_else(|| {
             let waited = now.since(since);
-            let silent = |node: &Arc<Node>| NodeFailure {
-                node: Arc::clone(node.name()),
-                reason: format!("has not answered within {waited:.1?}"),
-            };
-            Error::Unavailable { nodes: self.quorum.nodes().iter().map(silent).collect(), waited }
+            Error::Unavailable { nodes: self.quorum.failures(format!("has not answered within {waited:.1?}")), waited }
         })
     }
 
@@ -196,7 +193,7 @@ impl Session {
         let field = owner.field(self.id, generation);
         let sent = Instant::now();
         let floor = fence::floor(clock::wall_micros());
-        let round = self.quorum.acquire(key, terms.lease, &field, floor).await;
+        let mut round = self.quorum.acquire(key, terms.lease, &field, floor).await;
         let attempt = match round.acquired {
             Acquired::Granted { fence, votes } => {
                 let nodes = self.quorum.nodes().len();
@@ -209,18 +206,20 @@ impl Session {
                     self.counters.acquired();
                     let fence = hold.fence.get();
                     tracing::debug!(key = %hold.key, owner = %hold.owner(), generation, fence, "acquired");
-                    return Attempt::Granted(Granted { hold: Arc::new(hold), forces });
+                    let hold = Arc::new(hold);
+                    self.keep_late(&hold, sent, round.late, &round.doubtful);
+                    return Attempt::Granted(Granted { hold, forces });
                 }
-                let late = |node: &Arc<Node>| NodeFailure {
-                    node: Arc::clone(node.name()),
-                    reason: format!("granted after {:?}, when the lease was over", Instant::now().since(sent)),
-                };
-                Attempt::Unavailable(self.quorum.nodes().iter().map(late).collect())
+                let took = Instant::now().since(sent);
+                Attempt::Unavailable(self.quorum.failures(format!("granted after {took:?}, when the lease was over")))
             }
             Acquired::Held(ttl) => Attempt::Held(ttl),
+            Acquired::Split => Attempt::Split,
             Acquired::Refused(error) => Attempt::Refused(error),
             Acquired::Unavailable(nodes) => Attempt::Unavailable(nodes),
         };
+        // The undo comes behind an acquire that is still on its way.
+        round.doubtful.extend(round.late.missing());
         self.undo(key, &field, round.taken, round.doubtful);
         match &attempt {
             Attempt::Unavailable(nodes) => self.outage.failed(sent, self.settings.outage_tolerance, nodes.clone()),
@@ -243,7 +242,7 @@ impl Session {
         let hold = &granted.hold;
         let (found, same_owner) = self.admit(granted, Some(waiter));
         let Some(waiter) = found else {
-            self.undo(&hold.key, &hold.field, (0..self.quorum.nodes().len()).collect(), Vec::new());
+            self.undo(&hold.key, &hold.field, self.quorum.everywhere().collect(), Vec::new());
             return;
         };
         let grip = Grip::granted(Arc::clone(self), Arc::clone(hold));
@@ -275,6 +274,7 @@ impl Session {
         }
         // A force_unlock that began after the registration has found the hold; one that began before it is found here.
         if self.forced_since(granted.forces) {
+            self.note_deposed(&hold.key);
             self.lose(hold, Loss::ForceUnlocked);
         }
     }

@@ -54,6 +54,9 @@ impl Driving<'_> {
     async fn try_for(&self, head: Head, wake: &Notify, subscription: &mut Option<Subscription>) {
         let (session, key) = (self.session, self.key);
         let sent = Instant::now();
+        if let Some(listening) = subscription {
+            listening.begin();
+        }
         let attempt = session.attempt(key, &head.owner, head.terms).await;
         let failed = matches!(attempt, Attempt::Unavailable(_));
         session.gate.note_round(key, if failed { LastRound::Failed } else { LastRound::Answered });
@@ -76,6 +79,8 @@ impl Driving<'_> {
                     self.park(wake, Some(listening), ttl.min(recheck)).await;
                 }
             },
+            // Whoever tries again at another moment than the others finds it free.
+            Attempt::Split => self.park(wake, None, self.pause()).await,
             Attempt::Unavailable(_) => {
                 let now = Instant::now();
                 let tolerance = session.settings.outage_tolerance;
@@ -85,12 +90,17 @@ impl Driving<'_> {
                     session.outage.announce();
                     return;
                 }
-                let range = &session.settings.retry_delay;
-                let pause = range.start + (range.end - range.start).mul_f64(fastrand::f64());
+                let pause = self.pause();
                 let end = session.outage.ends_in(now, tolerance).unwrap_or(pause);
                 self.park(wake, None, pause.min(end)).await;
             }
         }
+    }
+
+    /// A random time between two rounds.
+    fn pause(&self) -> Duration {
+        let range = &self.session.settings.retry_delay;
+        range.start + (range.end - range.start).mul_f64(fastrand::f64())
     }
 
     /// Waits for a message, a local event, or this time. If meanwhile an outage has lasted too long for all, the line ends.

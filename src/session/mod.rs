@@ -8,11 +8,12 @@
 mod acquire;
 mod driver;
 mod grip;
+mod late;
 mod outage;
 mod release;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc::unbounded_channel;
@@ -30,10 +31,10 @@ use crate::gate::Gate;
 use crate::hold::Hold;
 use crate::holder::Holder;
 use crate::key::Key;
-use crate::node::{Node, Target};
+use crate::node::Target;
 use crate::notify::{self, Channels};
 use crate::options::Settings;
-use crate::quorum::Quorum;
+use crate::quorum::{self, Quorum};
 use crate::stats::{Counters, Stats};
 use crate::watchdog::{self, Verdict, Watchdog};
 
@@ -60,6 +61,8 @@ pub(crate) struct Session {
     /// How many force_unlocks are under way, and how many have begun or ended.
     forcing: AtomicUsize,
     forces: AtomicU64,
+    /// The keys whose grants were deposed because of one of those under way.
+    deposed: Mutex<Vec<Key>>,
     /// Something ended that closing may wait for.
     settled: Notify,
 }
@@ -103,14 +106,7 @@ impl Session {
         let (reply, answer) = oneshot::channel();
         let starting = engine.clone();
         engine.spawn(async move {
-            let bound = settings.connect_timeout;
-            let silent = |t: &Target| NodeFailure {
-                node: Arc::clone(t.name()),
-                reason: format!("did not answer within connect_timeout = {bound:?}"),
-            };
-            let nodes = targets.iter().map(silent).collect();
-            let connected = timeout(bound, Self::start(starting.clone(), settings, targets)).await;
-            let result = connected.unwrap_or(Err(Error::Unavailable { nodes, waited: Duration::ZERO }));
+            let result = Self::start(starting.clone(), settings, targets).await;
             if result.is_err() {
                 starting.stop();
             }
@@ -122,13 +118,8 @@ impl Session {
 
     async fn start(engine: Engine, settings: Settings, targets: Vec<Target>) -> Result<Alive, Error> {
         let id = Uuid::new_v4();
-        let (mut nodes, mut subscribers) = (Vec::new(), Vec::new());
         let (reconnected, reconnects) = unbounded_channel();
-        for target in &targets {
-            let (node, events) = Node::connect(target, id, &settings, reconnected.clone()).await?;
-            nodes.push(Arc::new(node));
-            subscribers.push(events);
-        }
+        let (nodes, subscribers) = quorum::connect(&settings, &targets, id, &reconnected).await?;
         let counters = Arc::new(Counters::new());
         let session = Arc::new_cyclic(|weak: &Weak<Self>| {
             let hook = weak.clone();
@@ -152,6 +143,7 @@ impl Session {
                 undos: AtomicUsize::new(0),
                 forcing: AtomicUsize::new(0),
                 forces: AtomicU64::new(0),
+                deposed: Mutex::default(),
                 settled: Notify::new(),
                 settings,
             }
@@ -210,11 +202,25 @@ impl Session {
         let (session, forced) = (Arc::clone(self), key.clone());
         let operation = async move {
             let answer = session.quorum.force(&forced).await;
+            // A grant that came meanwhile, and whose release came before the force, was held all the same.
+            let deposed = session.deposed().contains(&forced);
             drop(forcing);
-            answer
+            Ok(answer? || deposed)
         };
         // The release of a guard that was deposed here may have come first.
         Ok(self.on_engine(operation).await? || deposed)
+    }
+
+    /// A grant of this key was deposed: whoever forces it now may find it deleted already.
+    fn note_deposed(&self, key: &Key) {
+        let mut deposed = self.deposed();
+        if self.forcing.load(Ordering::SeqCst) > 0 {
+            deposed.push(key.clone());
+        }
+    }
+
+    fn deposed(&self) -> MutexGuard<'_, Vec<Key>> {
+        self.deposed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many force_unlocks have begun or ended: for [`forced_since`](Self::forced_since).
@@ -273,6 +279,7 @@ impl Session {
                 }
             }
             Verdict::Revoked(hold) => self.take_back(hold),
+            Verdict::VoteLost(hold, node) => self.retake(hold, node),
         }
     }
 
@@ -339,7 +346,11 @@ impl Forcing {
 impl Drop for Forcing {
     fn drop(&mut self) {
         self.0.forces.fetch_add(1, Ordering::SeqCst);
-        self.0.forcing.fetch_sub(1, Ordering::SeqCst);
+        // Under the lock: a force that begins now and what it deposes come before or after.
+        let mut deposed = self.0.deposed();
+        if self.0.forcing.fetch_sub(1, Ordering::SeqCst) == 1 {
+            deposed.clear();
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! Giving back: the release of a hold, the count of a nested one, the undo of an acquire.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -12,8 +13,8 @@ use crate::clock::Instant;
 use crate::error::{Error, Loss, NodeFailure};
 use crate::hold::{Hold, HoldState, Leave};
 use crate::key::Key;
-use crate::node::Node;
-use crate::quorum::{NodeIndex, Settled};
+use crate::node::Outcome;
+use crate::quorum::{Calls, Count, NodeIndex, Settled};
 use crate::watchdog::Verdict;
 
 /// The first pause before a release or an undo is sent again; it doubles up to half a command timeout.
@@ -101,7 +102,8 @@ impl Session {
     /// The last guard of a lost hold is gone. What may stand under its field is released all the same.
     fn bury(self: &Arc<Self>, hold: &Arc<Hold>) {
         // Before the slot goes: closing sees the one or the other.
-        self.undo(&hold.key, &hold.field, (0..self.quorum.nodes().len()).collect(), Vec::new());
+        let (doubtful, taken) = self.quorum.everywhere().partition(|&node| hold.is_doubtful(node));
+        self.undo(&hold.key, &hold.field, taken, doubtful);
         self.gate.remove(hold);
         self.watchdog.forget(hold, Instant::now());
     }
@@ -132,73 +134,103 @@ impl Session {
     }
 }
 
-/// Releases a hold, again and again until a majority has answered, or the lease is over in any case. The caller is told
-/// after a command timeout at the latest; the key's line goes on then too.
+/// Releases a hold on every node, again and again until each has answered, or the lease is over in any case. The caller is
+/// told as soon as a majority makes it certain, and after a command timeout at the latest; the key's line goes on then too.
 async fn release(session: Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>, pending: Pending) {
     let deadline = Instant::now() + session.settings.command_timeout;
-    // A renewal that was under way may have started the lease anew just now, and no later one can.
-    let over = Instant::now() + hold.terms.lease;
-    let mut reply = Some(reply);
-    let mut pause = AGAIN;
-    // Whether a release may have been executed before: then "gone" is what is expected.
-    let mut executed = false;
-    let answer = loop {
-        let sending = session.quorum.release(&hold.key, &hold.field);
-        tokio::pin!(sending);
+    let silences = Arc::<Silences>::default();
+    let release_on = |node| (node, release_on(Arc::clone(&session), Arc::clone(&hold), node, Arc::clone(&silences)));
+    let mut releasing = Calls::new(session.quorum.everywhere().map(release_on));
+    // What may yet be executed there is undone once more, behind it.
+    let doubtful = session.quorum.everywhere().filter(|&node| hold.is_doubtful(node)).collect();
+    session.undo(&hold.key, &hold.field, Vec::new(), doubtful);
+    let mut tally = Count::new(session.quorum.nodes().len());
+    let mut waiting = Some((reply, pending));
+    loop {
         let settled = tokio::select! {
-            settled = &mut sending => settled,
-            () = sleep(Instant::now().until(deadline)), if reply.is_some() => {
-                tell_unconfirmed(&session, &hold, &mut reply, Vec::new());
-                sending.await
+            biased;
+            answer = releasing.next() => {
+                let Some((_, answer)) = answer else { break };
+                tally.add(answer);
+                tally.verdict()
+            }
+            () = sleep(Instant::now().until(deadline)), if waiting.is_some() => {
+                tracing::warn!(key = %hold.key, field = hold.field, "the release is not confirmed yet");
+                Some(Settled::Unanswered(silences.told(&session)))
             }
         };
-        match settled {
-            Settled::Done => break Ok(()),
-            Settled::Gone if executed && Instant::now() < hold.valid_until() => break Ok(()),
-            Settled::Gone => break Err(Error::Lost(Loss::NotOwner)),
-            Settled::Refused(error) => break Err(error),
-            Settled::Unanswered { nodes, executed: maybe } => {
-                executed |= maybe;
-                let now = Instant::now();
-                if now >= deadline {
-                    tell_unconfirmed(&session, &hold, &mut reply, nodes);
-                }
-                if now >= over {
-                    break Ok(());
-                }
-                back_off(&session, &mut pause).await;
-            }
+        if let Some(settled) = settled
+            && let Some((reply, pending)) = waiting.take()
+        {
+            conclude(&session, &hold, settled, reply);
+            // Closing does not wait for a minority that is silent.
+            drop(pending);
         }
-    };
-    session.gate.remove(&hold);
-    session.watchdog.forget(&hold, Instant::now());
-    match &answer {
-        Ok(()) => tracing::debug!(key = %hold.key, field = hold.field, "released"),
-        Err(error) => tracing::warn!(key = %hold.key, field = hold.field, %error, "released, but it was not ours"),
-    }
-    drop(pending);
-    if let Some(reply) = reply {
-        // Dropped guards do not wait for it.
-        let _: Result<_, _> = reply.send(answer);
     }
 }
 
-/// The caller has waited for as long as it should; the release goes on, and so does the key's line.
-fn tell_unconfirmed(
-    session: &Session,
-    hold: &Arc<Hold>,
-    reply: &mut Option<oneshot::Sender<Result<(), Error>>>,
-    mut nodes: Vec<NodeFailure>,
-) {
-    let Some(reply) = reply.take() else { return };
-    tracing::warn!(key = %hold.key, field = hold.field, "the release is not confirmed yet");
+/// What the release came to is told, and the key's line goes on.
+fn conclude(session: &Arc<Session>, hold: &Arc<Hold>, settled: Settled, reply: oneshot::Sender<Result<(), Error>>) {
+    let answer = match settled {
+        Settled::Done => Ok(()),
+        Settled::Gone => Err(Error::Lost(Loss::NotOwner)),
+        Settled::Refused(error) => Err(error),
+        Settled::Unanswered(nodes) => Err(Error::Unavailable { nodes, waited: Duration::ZERO }),
+    };
     session.gate.remove(hold);
-    if nodes.is_empty() {
-        let reason = format!("did not confirm the release within {:?}", session.settings.command_timeout);
-        let silent = |node: &Arc<Node>| NodeFailure { node: Arc::clone(node.name()), reason: reason.clone() };
-        nodes = session.quorum.nodes().iter().map(silent).collect();
+    session.watchdog.forget(hold, Instant::now());
+    match &answer {
+        Ok(()) => tracing::debug!(key = %hold.key, field = hold.field, "released"),
+        Err(Error::Unavailable { .. }) => {}
+        Err(error) => tracing::warn!(key = %hold.key, field = hold.field, %error, "released, but it was not ours"),
     }
-    let _: Result<_, _> = reply.send(Err(Error::Unavailable { nodes, waited: Duration::ZERO }));
+    // Dropped guards do not wait for it.
+    let _: Result<_, _> = reply.send(answer);
+}
+
+/// Releases a hold on one node; whether it was there.
+async fn release_on(session: Arc<Session>, hold: Arc<Hold>, node: NodeIndex, silences: Arc<Silences>) -> Outcome<bool> {
+    // A renewal that was under way may have started the lease anew just now, and no later one can.
+    let over = Instant::now() + hold.terms.lease;
+    let mut pause = AGAIN;
+    // Whether a release may have been executed before: then "gone" is what is expected.
+    let mut executed = false;
+    loop {
+        let failure = match session.quorum.release(node, &hold.key, &hold.field).await {
+            Outcome::Done(false) if executed && Instant::now() < hold.valid_until() => return Outcome::Done(true),
+            Outcome::NotExecuted(failure) => failure,
+            Outcome::Unknown(failure) => {
+                executed = true;
+                failure
+            }
+            answer => return answer,
+        };
+        if Instant::now() >= over {
+            return Outcome::Unknown(failure);
+        }
+        silences.note(node, failure);
+        back_off(&session, &mut pause).await;
+    }
+}
+
+/// Why the nodes that have not confirmed a release have not, as far as they said anything.
+#[derive(Debug, Default)]
+struct Silences(Mutex<BTreeMap<NodeIndex, NodeFailure>>);
+
+impl Silences {
+    fn note(&self, node: NodeIndex, failure: NodeFailure) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node, failure);
+    }
+
+    /// The failures of those that said something, of all if none did.
+    fn told(&self, session: &Session) -> Vec<NodeFailure> {
+        let said: Vec<_> = self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        if !said.is_empty() {
+            return said;
+        }
+        let bound = session.settings.command_timeout;
+        session.quorum.failures(format!("did not confirm the release within {bound:?}"))
+    }
 }
 
 async fn back_off(session: &Session, pause: &mut Duration) {
@@ -214,8 +246,18 @@ async fn undo(session: Arc<Session>, node: NodeIndex, key: Key, field: String, d
             sleep(session.settings.command_timeout).await;
         }
         let mut pause = AGAIN;
-        while let Err(failure) = session.quorum.cancel(node, &key, &field).await {
-            tracing::trace!(%key, field, %failure, "an undo has no answer");
+        loop {
+            match session.quorum.release(node, &key, &field).await {
+                Outcome::Done(_) => break,
+                // It did not take either: a server that refuses a release by this user has refused the acquire too.
+                Outcome::Refused(error) => {
+                    tracing::debug!(%key, field, %error, "an undo was refused");
+                    break;
+                }
+                Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
+                    tracing::trace!(%key, field, %failure, "an undo has no answer");
+                }
+            }
             back_off(&session, &mut pause).await;
         }
     }
@@ -240,7 +282,7 @@ impl Session {
                 Error::Lost(Loss::NotOwner)
             }
             Settled::Refused(error) => error,
-            Settled::Unanswered { nodes, .. } => Error::Unavailable { nodes, waited: Duration::ZERO },
+            Settled::Unanswered(nodes) => Error::Unavailable { nodes, waited: Duration::ZERO },
         };
         let look = hold.at(Instant::now());
         if look.newly_lost {

@@ -23,7 +23,7 @@ use crate::hold::Hold;
 use crate::lease;
 use crate::node::LinkEvent;
 use crate::options::Settings;
-use crate::quorum::Quorum;
+use crate::quorum::{NodeIndex, Quorum};
 use crate::stats::Counters;
 
 /// What the watchdog found out, for the session to act on.
@@ -33,6 +33,8 @@ pub(crate) enum Verdict {
     Lost(Arc<Hold>),
     /// Nobody took this grant: it is to be released.
     Revoked(Arc<Hold>),
+    /// This node has not got the lock, and a majority of the others has.
+    VoteLost(Arc<Hold>, NodeIndex),
 }
 
 /// Called with every verdict, in the watchdog's task.
@@ -233,7 +235,7 @@ mod tests {
     }
 
     fn watchdog() -> Arc<Watchdog> {
-        Watchdog::new(&Options::default().validate().expect("valid"))
+        Watchdog::new(&Options::default().validate(1).expect("valid"))
     }
 
     #[test]

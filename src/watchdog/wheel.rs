@@ -180,6 +180,7 @@ impl Wheel {
                     self.forget(generation);
                     judge(Verdict::Lost(hold));
                 }
+                Answer::Gone if hold.is_held() => judge(Verdict::VoteLost(hold, batch.node)),
                 Answer::Gone => {}
             }
         }

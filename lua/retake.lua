@@ -1,0 +1,21 @@
+-- Takes the vote of a server back that has lost the lock of a holder, who holds it on a majority of the others. Its fence stays.
+-- KEYS[1]  the lock
+-- ARGV[1]  lease, in milliseconds
+-- ARGV[2]  field: uuid:task-id:generation
+-- ARGV[3]  the hold count
+-- Returns 1  it holds again
+--         0  held by another
+local lock = KEYS[1]
+local lease_ms, field, count = ARGV[1], ARGV[2], ARGV[3]
+
+if redis.call('EXISTS', lock) == 1 and redis.call('HEXISTS', lock, field) == 0 then
+  return 0
+end
+redis.call('HSET', lock, field, count)
+local leased = redis.pcall('PEXPIRE', lock, lease_ms)
+if leased == 1 then
+  return 1
+end
+-- A user that may not call PEXPIRE: a lock must not stand without a lease.
+redis.call('DEL', lock)
+return leased

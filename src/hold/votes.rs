@@ -1,0 +1,57 @@
+//! Which nodes vote for a hold, and until when.
+
+use crate::clock::Instant;
+use crate::lease;
+use crate::quorum::NodeIndex;
+
+/// The votes of all nodes.
+#[derive(Debug)]
+pub(super) struct Votes {
+    /// One a node: until when its vote is valid, if it has one.
+    until: Vec<Option<Instant>>,
+    /// Nodes on which something may still be executed that puts the lock there.
+    doubtful: Vec<NodeIndex>,
+    majority: usize,
+}
+
+impl Votes {
+    /// Of so many nodes these vote, until then.
+    pub(super) fn new(nodes: usize, votes: &[NodeIndex], until: Instant) -> Self {
+        let until = (0..nodes).map(|node| votes.contains(&node).then_some(until)).collect();
+        Self { until, doubtful: Vec::new(), majority: nodes / 2 + 1 }
+    }
+
+    /// Until when a majority votes for it, if one does.
+    pub(super) fn majority_until(&self) -> Option<Instant> {
+        lease::majority_until(self.until.iter().flatten().copied(), self.majority)
+    }
+
+    /// A node votes, until then at least.
+    pub(super) fn add(&mut self, node: NodeIndex, until: Instant) {
+        let vote = &mut self.until[node];
+        *vote = (*vote).max(Some(until));
+    }
+
+    /// A node does not vote any more; whether the others are a majority.
+    pub(super) fn remove(&mut self, node: NodeIndex) -> bool {
+        self.until[node] = None;
+        self.until.iter().flatten().count() >= self.majority
+    }
+
+    /// Something is on its way to this node that may put the lock there.
+    pub(super) fn doubt(&mut self, node: NodeIndex) {
+        if !self.is_doubtful(node) {
+            self.doubtful.push(node);
+        }
+    }
+
+    /// What was on its way to this node has had its answer.
+    pub(super) fn trust(&mut self, node: NodeIndex) {
+        self.doubtful.retain(|doubtful| *doubtful != node);
+    }
+
+    /// Whether something may still be executed on this node that puts the lock there.
+    pub(super) fn is_doubtful(&self, node: NodeIndex) -> bool {
+        self.doubtful.contains(&node)
+    }
+}

@@ -1,0 +1,88 @@
+//! Connecting to the servers: a majority at once, the others when they come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::time::{sleep, timeout};
+use uuid::Uuid;
+
+use crate::clock::Instant;
+use crate::error::{Error, NodeFailure};
+use crate::node::{LinkEvent, Node, Roll, Target, Wiring};
+use crate::options::Settings;
+
+/// The nodes, and what the subscriber's connection of each tells.
+type Connected = (Vec<Arc<Node>>, Vec<UnboundedReceiver<LinkEvent>>);
+
+/// How long after a majority the others may take until they are left to the background.
+const STRAGGLERS: Duration = Duration::from_millis(200);
+
+/// Connects to all servers at once. Those that do not answer, while a majority does, are connected in the background.
+///
+/// # Errors
+/// See [`Node::connect`]. [`Error::Unavailable`] without a majority within `connect_timeout`; a server that cannot be used
+/// as it is told of even if the others are a majority.
+pub(crate) async fn connect(
+    settings: &Settings,
+    targets: &[Target],
+    id: Uuid,
+    reconnected: &UnboundedSender<LinkEvent>,
+) -> Result<Connected, Error> {
+    let roll = Roll::new(targets.len(), settings.restart_quarantine);
+    let wiring = |place| Wiring {
+        place,
+        locker: id.to_string(),
+        settings,
+        roll: roll.clone(),
+        reconnected: reconnected.clone(),
+    };
+    let bound = settings.connect_timeout;
+    let connect = |(place, target)| async move { (place, timeout(bound, Node::connect(target, wiring(place))).await) };
+    let mut connecting: FuturesUnordered<_> = targets.iter().enumerate().map(connect).collect();
+    let mut slots: Vec<_> = targets.iter().map(|_| None).collect();
+    let (mut failures, mut patience) = (Vec::new(), None);
+    loop {
+        let straggling = async {
+            match patience {
+                Some(until) => sleep(Instant::now().until(until)).await,
+                None => std::future::pending().await,
+            }
+        };
+        let (place, connected) = tokio::select! {
+            connected = connecting.next() => match connected {
+                Some(connected) => connected,
+                None => break,
+            },
+            () = straggling => break,
+        };
+        match connected {
+            Ok(Ok(node)) => slots[place] = Some(node),
+            Ok(Err(Error::Unavailable { nodes, .. })) => failures.extend(nodes),
+            Ok(Err(unusable)) => return Err(unusable),
+            Err(_) => failures.push(NodeFailure {
+                node: Arc::clone(targets[place].name()),
+                reason: format!("did not answer within connect_timeout = {bound:?}"),
+            }),
+        }
+        if patience.is_none() && slots.iter().flatten().count() > targets.len() / 2 {
+            patience = Some(Instant::now() + STRAGGLERS);
+        }
+    }
+    drop(connecting);
+    if slots.iter().flatten().count() <= targets.len() / 2 {
+        return Err(Error::Unavailable { nodes: failures, waited: Duration::ZERO });
+    }
+    for failure in failures {
+        tracing::warn!(
+            node = failure.node(),
+            reason = failure.reason(),
+            "a server is away: it is connected once it is back"
+        );
+    }
+    let awaited =
+        |(place, slot): (usize, Option<_>)| slot.unwrap_or_else(|| Node::await_server(&targets[place], &wiring(place)));
+    Ok(slots.into_iter().enumerate().map(awaited).unzip())
+}

@@ -1,0 +1,300 @@
+//! N independent nodes as one: what each of them says becomes one outcome. A single server is a quorum of one.
+//!
+//! The algorithm is the one of the Redis documentation's page on distributed locks (Redlock): a lock is held while more
+//! than half of the nodes say so. All nodes are asked at once, and nobody waits for the slowest: a decision stands as soon
+//! as a majority makes it certain. What Redlock lacks according to Martin Kleppmann's *How to do distributed locking*, a
+//! number that grows, is agreed on here: see [`Quorum::acquire`].
+
+mod calls;
+mod connect;
+mod tally;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+pub(crate) use self::calls::Calls;
+pub(crate) use self::connect::connect;
+use self::tally::Ballot;
+pub(crate) use self::tally::Count;
+use crate::clock::Instant;
+use crate::error::{Error, NodeFailure};
+use crate::fence::Fence;
+use crate::key::Key;
+use crate::node::{Node, Outcome};
+use crate::script::{self, Acquire, Release, Renew, Renewal, Standing};
+
+/// The place of a node in the quorum.
+pub(crate) type NodeIndex = usize;
+
+/// How much longer than a majority the other nodes may take, where the decision depends on them: this, and twice as long
+/// as the majority took. What they have not answered by then is undone.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// What the nodes, together, say to an acquire.
+#[derive(Debug)]
+pub(crate) enum Acquired {
+    /// These nodes granted it.
+    Granted { fence: Fence, votes: Vec<NodeIndex> },
+    /// A majority says that another holds it; a majority may be free after this time.
+    Held(Option<Duration>),
+    /// A majority answered, and nobody has one: several want it at once.
+    Split,
+    /// A server refused the command.
+    Refused(Error),
+    /// No majority answered.
+    Unavailable(Vec<NodeFailure>),
+}
+
+/// An acquire's outcome, and what it may have left behind unless it was granted.
+#[derive(Debug)]
+pub(crate) struct Round {
+    pub(crate) acquired: Acquired,
+    /// Nodes that granted: one release settles them.
+    pub(crate) taken: Vec<NodeIndex>,
+    /// Nodes that may have granted, or may yet.
+    pub(crate) doubtful: Vec<NodeIndex>,
+    /// Nodes that have not answered yet.
+    pub(crate) late: Calls<Acquire>,
+}
+
+/// What the nodes say to a write of the count, or to a release.
+#[derive(Debug)]
+pub(crate) enum Settled {
+    Done,
+    /// So many say that the lock is not ours that no majority can have it.
+    Gone,
+    Refused(Error),
+    /// No majority answered.
+    Unanswered(Vec<NodeFailure>),
+}
+
+/// The nodes of a locker.
+#[derive(Debug)]
+pub(crate) struct Quorum {
+    nodes: Vec<Arc<Node>>,
+}
+
+impl Quorum {
+    pub(crate) fn new(nodes: Vec<Arc<Node>>) -> Self {
+        Self { nodes }
+    }
+
+    pub(crate) fn nodes(&self) -> &[Arc<Node>] {
+        &self.nodes
+    }
+
+    /// The places of all nodes.
+    pub(crate) fn everywhere(&self) -> std::ops::Range<NodeIndex> {
+        0..self.nodes.len()
+    }
+
+    /// Every node with the same reason why it is of no use.
+    pub(crate) fn failures(&self, reason: impl std::fmt::Display) -> Vec<NodeFailure> {
+        let failure = |node: &Arc<Node>| NodeFailure { node: Arc::clone(node.name()), reason: reason.to_string() };
+        self.nodes.iter().map(failure).collect()
+    }
+
+    /// How many nodes make a majority.
+    pub(crate) fn majority(&self) -> usize {
+        tally::majority(self.nodes.len())
+    }
+
+    /// Asks every node at once.
+    fn ask<T, F>(&self, call: impl Fn(Arc<Node>) -> F) -> Calls<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Outcome<T>> + Send + 'static,
+    {
+        Calls::new(self.nodes.iter().map(|node| call(Arc::clone(node))).enumerate())
+    }
+
+    /// Asks all nodes for a lock, and decides as soon as the others cannot change it. Where the nodes that granted it gave
+    /// different fences, the highest is written to a majority before this returns: a later majority shares a node with
+    /// it, and gives out a higher one.
+    pub(crate) async fn acquire(&self, key: &Key, lease: Duration, field: &str, floor: u64) -> Round {
+        let started = Instant::now();
+        let mut late = self.ask(|node| {
+            let (key, field) = (key.clone(), field.to_owned());
+            async move { node.vote(script::acquire(&node, &key, lease, &field, floor)).await }
+        });
+        let mut ballot = Ballot::new(self.nodes.len());
+        let mut patience = None;
+        let acquired = loop {
+            let answer = match patience {
+                None => late.next().await,
+                Some(until) => timeout(Instant::now().until(until), late.next()).await.unwrap_or(None),
+            };
+            let Some((node, answer)) = answer else { break ballot.close() };
+            ballot.add(node, answer);
+            if let Some(acquired) = ballot.verdict() {
+                break acquired;
+            }
+            if ballot.is_heard() && patience.is_none() {
+                let now = Instant::now();
+                patience = Some(now + now.since(started) * 2 + PATIENCE);
+            }
+        };
+        let taken = ballot.granted.iter().map(|&(node, _)| node).collect();
+        let acquired = match acquired {
+            Acquired::Granted { fence, votes } => match self.agree(key, fence, &ballot.granted).await {
+                Ok(()) => Acquired::Granted { fence, votes },
+                Err(nodes) => Acquired::Unavailable(nodes),
+            },
+            other => other,
+        };
+        Round { acquired, taken, doubtful: ballot.doubtful, late }
+    }
+
+    /// Makes a majority of the nodes remember this fence, those that gave out lower ones among them.
+    ///
+    /// # Errors
+    /// The nodes that did not take it, so that no majority has it.
+    async fn agree(&self, key: &Key, fence: Fence, given: &[(NodeIndex, Fence)]) -> Result<(), Vec<NodeFailure>> {
+        let has_it = |node: &NodeIndex| given.contains(&(*node, fence));
+        let mut agreed = self.everywhere().filter(has_it).count();
+        if agreed >= self.majority() {
+            return Ok(());
+        }
+        let behind = self.everywhere().filter(|node| !has_it(node));
+        let mut raising = Calls::new(behind.map(|index| {
+            let (node, key) = (Arc::clone(&self.nodes[index]), key.clone());
+            (index, async move { script::raise(&node, &key, fence).await })
+        }));
+        let mut failures = Vec::new();
+        while let Some((_, answer)) = raising.next().await {
+            match answer {
+                Outcome::Done(()) => agreed += 1,
+                Outcome::Refused(Error::Server { source, .. }) => {
+                    failures.push(NodeFailure { node: Arc::clone(&source.node), reason: source.to_string() });
+                }
+                Outcome::Refused(_) => {}
+                Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => failures.push(failure),
+            }
+            if agreed >= self.majority() {
+                return Ok(());
+            }
+        }
+        Err(failures)
+    }
+
+    /// Takes one node's vote for a held lock back; true if it has been.
+    pub(crate) async fn retake(
+        &self,
+        node: NodeIndex,
+        key: &Key,
+        lease: Duration,
+        field: &str,
+        count: u32,
+    ) -> Outcome<bool> {
+        script::retake(&self.nodes[node], key, lease, field, count).await
+    }
+
+    /// Writes the hold count. The answer does not wait for the slowest.
+    pub(crate) async fn count(&self, key: &Key, field: &str, count: u32) -> Settled {
+        let mut writing =
+            self.ask(|node| {
+                let (key, field) = (key.clone(), field.to_owned());
+                async move {
+                    script::count(&node, &key, &field, count).await.map(|written| written == script::Count::Written)
+                }
+            });
+        let mut tally = Count::new(self.nodes.len());
+        while let Some((_, answer)) = writing.next().await {
+            tally.add(answer);
+            if let Some(settled) = tally.verdict() {
+                return settled;
+            }
+        }
+        Settled::Unanswered(Vec::new())
+    }
+
+    /// Releases a lock on one node; whether it was there.
+    pub(crate) async fn release(&self, node: NodeIndex, key: &Key, field: &str) -> Outcome<bool> {
+        script::release(&self.nodes[node], key, field).await.map(|release| match release {
+            Release::Released(told) => {
+                tracing::trace!(%key, told, "released");
+                true
+            }
+            Release::Gone => false,
+        })
+    }
+
+    pub(crate) async fn renew(&self, node: NodeIndex, renewals: &[Renewal]) -> Outcome<Vec<Renew>> {
+        script::renew(&self.nodes[node], renewals).await
+    }
+
+    /// Who holds the key on a majority of the nodes.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], or the refusal of a server.
+    pub(crate) async fn inspect(&self, key: &Key) -> Result<Option<Standing>, Error> {
+        let asking = self.ask(|node| {
+            let key = key.clone();
+            async move { script::inspect(&node, &key).await }
+        });
+        let majority = self.majority();
+        let holder = |standings: &[Option<Standing>]| {
+            let same = |owner: &[u8]| standings.iter().flatten().filter(|s| s.owner == owner).count();
+            standings.iter().flatten().find(|s| same(&s.owner) >= majority).cloned()
+        };
+        // With another answer missing, one more node could make somebody the holder.
+        let certain = |standings: &[Option<Standing>], missing: usize| {
+            let same = |owner: &[u8]| standings.iter().flatten().filter(|s| s.owner == owner).count();
+            let most = standings.iter().flatten().map(|s| same(&s.owner)).max().unwrap_or(0);
+            holder(standings).is_some() || most + missing < majority
+        };
+        Ok(holder(&self.hear(asking, certain).await?))
+    }
+
+    /// Releases whoever holds the key; whether anybody did on any node.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], or the refusal of a server.
+    pub(crate) async fn force(&self, key: &Key) -> Result<bool, Error> {
+        let asking = self.ask(|node| {
+            let key = key.clone();
+            async move { script::force(&node, &key).await }
+        });
+        // Whoever holds it has a majority, and any majority of answers shares a node with that.
+        Ok(self.hear(asking, |_, _| true).await?.contains(&true))
+    }
+
+    /// The answers of a majority, and of more until they are certain or a while has passed.
+    async fn hear<T: Send + 'static>(
+        &self,
+        mut asking: Calls<T>,
+        certain: impl Fn(&[T], usize) -> bool,
+    ) -> Result<Vec<T>, Error> {
+        let started = Instant::now();
+        let (mut done, mut failures, mut refusal, mut patience) = (Vec::new(), Vec::new(), None, None);
+        let mut missing = self.nodes.len();
+        loop {
+            let answer = match patience {
+                None => asking.next().await,
+                Some(until) => timeout(Instant::now().until(until), asking.next()).await.unwrap_or(None),
+            };
+            missing = missing.saturating_sub(1);
+            match answer {
+                Some((_, Outcome::Done(value))) => done.push(value),
+                Some((_, Outcome::Refused(error))) => refusal = Some(error),
+                Some((_, Outcome::NotExecuted(failure) | Outcome::Unknown(failure))) => failures.push(failure),
+                None if done.len() >= self.majority() => return Ok(done),
+                None => return Err(refusal.unwrap_or(Error::Unavailable { nodes: failures, waited: Duration::ZERO })),
+            }
+            if done.len() >= self.majority() {
+                if certain(&done, missing) {
+                    return Ok(done);
+                }
+                let now = Instant::now();
+                patience = patience.or(Some(now + now.since(started) * 2 + PATIENCE));
+            }
+        }
+    }
+
+    pub(crate) async fn quit(&self) {
+        futures_util::future::join_all(self.nodes.iter().map(|node| node.quit())).await;
+    }
+}

@@ -1,0 +1,218 @@
+//! What the answers that have come so far amount to: pure counting, for any number of nodes.
+
+use std::time::Duration;
+
+use super::{Acquired, NodeIndex, Settled};
+use crate::error::{Error, NodeFailure};
+use crate::fence::Fence;
+use crate::node::Outcome;
+use crate::script::Acquire;
+
+/// The votes of one round of an acquire.
+#[derive(Debug)]
+pub(super) struct Ballot {
+    nodes: usize,
+    pub(super) granted: Vec<(NodeIndex, Fence)>,
+    /// When those that said no may be free; `None`: not before they are released.
+    held: Vec<Option<Duration>>,
+    /// Nodes that may have granted, or may yet.
+    pub(super) doubtful: Vec<NodeIndex>,
+    refusal: Option<Error>,
+    failures: Vec<NodeFailure>,
+    answers: usize,
+}
+
+impl Ballot {
+    pub(super) fn new(nodes: usize) -> Self {
+        let (granted, held, doubtful, failures) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { nodes, granted, held, doubtful, refusal: None, failures, answers: 0 }
+    }
+
+    pub(super) fn add(&mut self, node: NodeIndex, answer: Outcome<Acquire>) {
+        self.answers += 1;
+        match answer {
+            Outcome::Done(Acquire::Granted(fence)) => self.granted.push((node, fence)),
+            Outcome::Done(Acquire::Held(ttl)) => self.held.push(ttl),
+            Outcome::Refused(error) => self.refusal = Some(error),
+            Outcome::NotExecuted(failure) => self.failures.push(failure),
+            Outcome::Unknown(failure) => {
+                self.doubtful.push(node);
+                self.failures.push(failure);
+            }
+        }
+    }
+
+    /// Whether a majority has said yes or no, so that the others do not matter much longer.
+    pub(super) fn is_heard(&self) -> bool {
+        self.granted.len() + self.held.len() >= majority(self.nodes)
+    }
+
+    /// What is certain by now, whatever the others say: `None` as long as it depends on them.
+    pub(super) fn verdict(&self) -> Option<Acquired> {
+        let (majority, missing) = (majority(self.nodes), self.nodes - self.answers);
+        if self.granted.len() >= majority {
+            let fence = self.granted.iter().map(|&(_, fence)| fence).max()?;
+            return Some(Acquired::Granted { fence, votes: self.granted.iter().map(|&(node, _)| node).collect() });
+        }
+        if self.granted.len() + missing >= majority {
+            return None;
+        }
+        if self.is_heard() {
+            return Some(self.contended());
+        }
+        if self.granted.len() + self.held.len() + missing >= majority {
+            return None;
+        }
+        Some(match &self.refusal {
+            Some(error) => Acquired::Refused(error.clone()),
+            None => Acquired::Unavailable(self.failures.clone()),
+        })
+    }
+
+    /// What it amounts to if nobody waits for the others.
+    pub(super) fn close(&mut self) -> Acquired {
+        // Those that have not answered are as good as silent.
+        self.answers = self.nodes;
+        self.verdict().unwrap_or_else(|| Acquired::Unavailable(self.failures.clone()))
+    }
+
+    /// A majority answered, and this was not granted it.
+    fn contended(&self) -> Acquired {
+        let majority = majority(self.nodes);
+        if self.held.len() < majority {
+            return Acquired::Split;
+        }
+        // What this took itself is free as soon as it is undone.
+        let mut free: Vec<Duration> = self.held.iter().flatten().copied().collect();
+        free.extend(self.granted.iter().map(|_| Duration::ZERO));
+        free.sort_unstable();
+        Acquired::Held(free.get(majority - 1).copied())
+    }
+}
+
+/// The answers to a write of the count, or to a release.
+#[derive(Debug)]
+pub(crate) struct Count {
+    nodes: usize,
+    done: usize,
+    gone: usize,
+    answers: usize,
+    refusal: Option<Error>,
+    failures: Vec<NodeFailure>,
+}
+
+impl Count {
+    pub(crate) fn new(nodes: usize) -> Self {
+        Self { nodes, done: 0, gone: 0, answers: 0, refusal: None, failures: Vec::new() }
+    }
+
+    /// A node has done it (true), or says that the lock is not ours there (false).
+    pub(crate) fn add(&mut self, answer: Outcome<bool>) {
+        self.answers += 1;
+        match answer {
+            Outcome::Done(true) => self.done += 1,
+            Outcome::Done(false) => self.gone += 1,
+            Outcome::Refused(error) => self.refusal = Some(error),
+            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => self.failures.push(failure),
+        }
+    }
+
+    /// What is certain by now, whatever the others say.
+    pub(crate) fn verdict(&self) -> Option<Settled> {
+        let majority = majority(self.nodes);
+        if self.done >= majority {
+            return Some(Settled::Done);
+        }
+        if self.nodes - self.gone < majority {
+            return Some(Settled::Gone);
+        }
+        if self.answers < self.nodes {
+            return None;
+        }
+        Some(match &self.refusal {
+            Some(error) => Settled::Refused(error.clone()),
+            None => Settled::Unanswered(self.failures.clone()),
+        })
+    }
+}
+
+/// How many of so many nodes make a majority.
+pub(crate) fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn granted(fence: u64) -> Outcome<Acquire> {
+        Outcome::Done(Acquire::Granted(Fence::new(fence)))
+    }
+
+    fn held(ms: u64) -> Outcome<Acquire> {
+        Outcome::Done(Acquire::Held(Some(Duration::from_millis(ms))))
+    }
+
+    fn failed() -> Outcome<Acquire> {
+        Outcome::Unknown(NodeFailure { node: "n".into(), reason: "silent".into() })
+    }
+
+    fn ballot(nodes: usize, answers: impl IntoIterator<Item = Outcome<Acquire>>) -> Ballot {
+        let mut ballot = Ballot::new(nodes);
+        for (node, answer) in answers.into_iter().enumerate() {
+            ballot.add(node, answer);
+        }
+        ballot
+    }
+
+    #[test]
+    fn the_third_yes_of_five_decides() {
+        assert!(ballot(5, [granted(1), granted(3)]).verdict().is_none());
+        let verdict = ballot(5, [granted(1), failed(), granted(3), granted(2)]).verdict();
+        assert!(
+            matches!(verdict, Some(Acquired::Granted { fence, ref votes }) if fence.get() == 3 && *votes == [0, 2, 3]),
+            "{verdict:?}"
+        );
+    }
+
+    #[test]
+    fn three_of_five_that_are_held_decide_and_the_third_to_run_out_counts() {
+        let verdict = ballot(5, [held(30), held(10), held(20)]).verdict();
+        assert!(matches!(verdict, Some(Acquired::Held(Some(ttl))) if ttl.as_millis() == 30), "{verdict:?}");
+        let with_ours = ballot(5, [granted(1), held(30), held(10), held(20)]).verdict();
+        assert!(matches!(with_ours, Some(Acquired::Held(Some(ttl))) if ttl.as_millis() == 20), "{with_ours:?}");
+        let forever = ballot(1, [Outcome::Done(Acquire::Held(None))]).verdict();
+        assert!(matches!(forever, Some(Acquired::Held(None))));
+    }
+
+    #[test]
+    fn a_split_vote_is_nobody_s() {
+        assert!(matches!(ballot(3, [granted(1), held(9), failed()]).verdict(), Some(Acquired::Split)));
+        let mut undecided = ballot(5, [granted(1), granted(1), held(9)]);
+        assert!(undecided.verdict().is_none() && undecided.is_heard());
+        assert!(matches!(undecided.close(), Acquired::Split));
+    }
+
+    #[test]
+    fn without_a_majority_of_answers_nothing_is_known() {
+        assert!(ballot(5, [failed(), failed()]).verdict().is_none());
+        let verdict = ballot(5, [failed(), failed(), held(1), granted(1)]).verdict();
+        assert!(verdict.is_none(), "the fifth may make it known that nobody has it: {verdict:?}");
+        let verdict = ballot(5, [failed(), failed(), failed(), granted(1), held(1)]).verdict();
+        assert!(matches!(verdict, Some(Acquired::Unavailable(ref nodes)) if nodes.len() == 3), "{verdict:?}");
+    }
+
+    #[test]
+    fn a_release_is_done_or_gone_by_majority() {
+        let count = |nodes, answers: &[bool]| {
+            let mut count = Count::new(nodes);
+            answers.iter().for_each(|&done| count.add(Outcome::Done(done)));
+            count.verdict()
+        };
+        assert!(matches!(count(1, &[true]), Some(Settled::Done)));
+        assert!(matches!(count(1, &[false]), Some(Settled::Gone)));
+        assert!(matches!(count(5, &[false, false, true, true, true]), Some(Settled::Done)));
+        assert!(count(5, &[false, false, true, true]).is_none());
+        assert!(matches!(count(5, &[false, true, false, false]), Some(Settled::Gone)));
+    }
+}
