@@ -9,6 +9,22 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 const LONGEST_COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// The shortest pause with which the waiters of a polled format do not make a busy loop.
+const SHORTEST_POLL: Duration = Duration::from_millis(1);
+
+/// How a lock stands on the server, and with whom it is shared. Everybody who shares a lock has to use the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Format {
+    /// A hash with the owner and the hold count: Redisson's `getLock`, which tells waiters of its releases.
+    #[default]
+    Redisson,
+    /// A string with the owner, `SET key owner NX PX lease`: that of Redlock clients (redsync, redis-py, node-redlock,
+    /// rslock and others), which tell nobody. Waiters therefore poll, at intervals of
+    /// [`retry_delay`](crate::LockerBuilder::retry_delay); by the releases of this crate they are woken all the same.
+    /// The hold count is kept in its holder's process only.
+    Plain,
+}
+
 /// The settings of a locker, as the builder collects them. `None` stands for a default that depends on the lease.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
@@ -18,6 +34,7 @@ pub(crate) struct Options {
     pub(crate) renewal_failures: u32,
     pub(crate) outage_tolerance: Option<Duration>,
     pub(crate) retry_delay: Range<Duration>,
+    pub(crate) format: Format,
 }
 
 impl Default for Options {
@@ -29,6 +46,7 @@ impl Default for Options {
             renewal_failures: 2,
             outage_tolerance: None,
             retry_delay: Duration::from_millis(50)..Duration::from_millis(200),
+            format: Format::default(),
         }
     }
 }
@@ -42,6 +60,14 @@ pub(crate) struct Settings {
     pub(crate) renewal_failures: u32,
     pub(crate) outage_tolerance: Duration,
     pub(crate) retry_delay: Range<Duration>,
+    pub(crate) format: Format,
+}
+
+impl Settings {
+    /// A pause out of `retry_delay`.
+    pub(crate) fn retry_pause(&self, random: f64) -> Duration {
+        self.retry_delay.start + (self.retry_delay.end - self.retry_delay.start).mul_f64(random)
+    }
 }
 
 impl Options {
@@ -86,6 +112,15 @@ impl Options {
                 format!("{:?} is empty; its end has to be after its start", self.retry_delay),
             ));
         }
+        if self.format == Format::Plain && self.retry_delay.end <= SHORTEST_POLL {
+            return Err(Error::config(
+                "retry_delay",
+                format!(
+                    "{:?} makes a busy loop of waiters, which poll with it in Format::Plain; end it after {SHORTEST_POLL:?}",
+                    self.retry_delay
+                ),
+            ));
+        }
         Ok(Settings {
             lease: self.lease,
             connect_timeout: self.connect_timeout,
@@ -93,6 +128,7 @@ impl Options {
             renewal_failures: self.renewal_failures,
             outage_tolerance: self.outage_tolerance.unwrap_or(self.lease),
             retry_delay: self.retry_delay.clone(),
+            format: self.format,
         })
     }
 }
@@ -140,5 +176,17 @@ mod tests {
         assert!(refusal(|o| o.command_timeout = Some(Duration::ZERO)).contains("command_timeout"));
         let one = Duration::from_secs(1);
         assert!(refusal(|o| o.retry_delay = one..one).contains("1s..1s"));
+    }
+
+    #[test]
+    fn the_plain_format_polls_with_a_pause() {
+        let busy = Options { retry_delay: Duration::ZERO..Duration::from_millis(1), ..Options::default() };
+        let settings = busy.validate().expect("it is for outages only");
+        assert!(settings.retry_pause(0.5) < Duration::from_millis(1));
+        let error = Options { format: Format::Plain, ..busy }.validate().expect_err("a busy loop").to_string();
+        assert!(error.contains("0ns..1ms") && error.contains("Format::Plain"), "{error}");
+        let settings = Options { format: Format::Plain, ..Options::default() }.validate().expect("valid");
+        assert_eq!(settings.retry_pause(0.0), Duration::from_millis(50));
+        assert_eq!(settings.retry_pause(0.5), Duration::from_millis(125));
     }
 }

@@ -20,7 +20,7 @@ use self::link::{Link, Role};
 pub(crate) use self::reply::{Outcome, Reply};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
-use crate::options::Settings;
+use crate::options::{Format, Settings};
 
 /// A Lua script and the digest by which a server knows it.
 #[derive(Debug)]
@@ -61,6 +61,7 @@ impl Target {
 /// One server and the connections to it.
 pub(crate) struct Node {
     name: Arc<str>,
+    format: Format,
     commands: Arc<Link>,
     subscriber: Arc<Link>,
     renewals: Arc<Link>,
@@ -93,6 +94,7 @@ impl Node {
         let renewals = connect(Role::Renewals, reconnected).await.map_err(|e| refusal(target.name(), &e))?;
         let node = Self {
             name: Arc::clone(target.name()),
+            format: settings.format,
             commands,
             subscriber,
             renewals,
@@ -105,6 +107,11 @@ impl Node {
     /// The address, its password as `***`.
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// How this locker's locks stand on it.
+    pub(crate) fn format(&self) -> Format {
+        self.format
     }
 
     /// Runs a script once. A server that does not know it yet says so without running anything, and is given its text.

@@ -14,6 +14,7 @@ use crate::gate::{Head, LastRound, Next, Waiter};
 use crate::key::Key;
 use crate::lease;
 use crate::notify::Subscription;
+use crate::options::Format;
 
 /// Acquires for the head of a key's line until the line is empty: the one waiter of this locker on the wire. Started by
 /// whoever stands in line first; ends with the line; nobody awaits it.
@@ -70,10 +71,15 @@ impl Driving<'_> {
                 }
                 Some(listening) => {
                     let recheck = lease::recheck_interval(session.settings.lease);
+                    // Clients of other languages tell nobody of a release.
+                    let look = match session.settings.format {
+                        Format::Redisson => recheck,
+                        Format::Plain => recheck.min(session.settings.retry_pause(fastrand::f64())),
+                    };
                     // The lease has run out once its last millisecond is over.
-                    let ttl = ttl.map_or(recheck, |ttl| ttl + Duration::from_millis(1));
+                    let ttl = ttl.map_or(look, |ttl| ttl + Duration::from_millis(1));
                     tracing::debug!(%key, owner = %head.owner, ?ttl, "waiting");
-                    self.park(wake, Some(listening), ttl.min(recheck)).await;
+                    self.park(wake, Some(listening), ttl.min(look)).await;
                 }
             },
             Attempt::Unavailable(_) => {
@@ -85,8 +91,7 @@ impl Driving<'_> {
                     session.outage.announce();
                     return;
                 }
-                let range = &session.settings.retry_delay;
-                let pause = range.start + (range.end - range.start).mul_f64(fastrand::f64());
+                let pause = session.settings.retry_pause(fastrand::f64());
                 let end = session.outage.ends_in(now, tolerance).unwrap_or(pause);
                 self.park(wake, None, pause.min(end)).await;
             }
