@@ -244,6 +244,22 @@ async fn a_server_without_memory_refuses_and_keeps_no_lock() {
     held.unlock().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_user_needs_no_command_of_hashes() {
+    let rights = ["on", ">pw", "~*", "&*", "+@all", "-@hash", "-exists"];
+    let server = Server::start_with(&[&["--user", "app"][..], &rights[..]].concat());
+    let url = format!("redis://app:pw@127.0.0.1:{}", server.port());
+    let lock = builder(&url, ms(600)).format(Format::Plain).connect().await.unwrap().get(key());
+    let outer = lock.lock().await.unwrap();
+    let nested = lock.lock().await.unwrap();
+    tokio::time::sleep(ms(900)).await;
+    assert_eq!(outer.state(), HoldState::Safe, "renewed");
+    assert!(lock.is_locked().await.unwrap());
+    nested.unlock().await.unwrap();
+    outer.unlock().await.unwrap();
+    assert!(!lock.is_locked().await.unwrap());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_lockers_are_inside_one_after_the_other() {
     let (server, key) = (Server::start(), key());
