@@ -43,7 +43,7 @@ impl Client {
         let prepared = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("foreign").join(name);
         let (tool, words) = match name {
             "go" => ("go", vec![prepared.join("main")]),
-            "node" => ("node", vec![PathBuf::from("node"), prepared.join("main.js")]),
+            "node" => ("npm", vec![PathBuf::from("node"), prepared.join("main.js")]),
             "python" => ("python3", vec![prepared.join("bin/python"), prepared.join("main.py")]),
             "rust" => ("cargo", vec![prepared.join("debug/lockhound-foreign")]),
             other => panic!("{other}"),
