@@ -28,8 +28,6 @@ const BOUND: Duration = Duration::from_secs(60);
 /// A program in another language, and how it is started.
 struct Client {
     name: &'static str,
-    /// Without it there is nothing to be prepared.
-    tool: &'static str,
     words: Vec<OsString>,
 }
 
@@ -41,19 +39,19 @@ impl Client {
     /// In CI, if there is the tool and `./dev test` has not prepared the program.
     fn find(name: &'static str) -> Result<Self, String> {
         let prepared = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("foreign").join(name);
-        let (tool, words) = match name {
-            "go" => ("go", vec![prepared.join("main")]),
-            "node" => ("npm", vec![PathBuf::from("node"), prepared.join("main.js")]),
-            "python" => ("python3", vec![prepared.join("bin/python"), prepared.join("main.py")]),
-            "rust" => ("cargo", vec![prepared.join("debug/lockhound-foreign")]),
+        // Without the tool there is nothing to be prepared; the word makes it tell its version.
+        let (tool, word, words) = match name {
+            "go" => ("go", "version", vec![prepared.join("main")]),
+            "node" => ("npm", "--version", vec![PathBuf::from("node"), prepared.join("main.js")]),
+            "python" => ("python3", "--version", vec![prepared.join("bin/python"), prepared.join("main.py")]),
+            "rust" => ("cargo", "--version", vec![prepared.join("debug/lockhound-foreign")]),
             other => panic!("{other}"),
         };
-        let client = Self { name, tool, words: words.into_iter().map(PathBuf::into_os_string).collect() };
         if prepared.join("prepared").exists() {
-            return Ok(client);
+            return Ok(Self { name, words: words.into_iter().map(PathBuf::into_os_string).collect() });
         }
-        if Command::new(tool).arg("--help").output().is_err() {
-            return Err(format!("{tool} is not installed"));
+        if !Command::new(tool).arg(word).output().is_ok_and(|version| version.status.success()) {
+            return Err(format!("there is no {tool}"));
         }
         let reason = "it is not prepared: `./dev test` does that, and says why if it cannot";
         assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "{name}: {reason}");
@@ -64,7 +62,7 @@ impl Client {
     fn start(&self, server: &Server, key: &str, record: &str, rounds: usize) -> Running {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).args([&server.url(), key, record, self.name, &rounds.to_string()]);
-        Running(command.spawn().unwrap_or_else(|e| panic!("{} ({}): {e}", self.name, self.tool)))
+        Running(command.spawn().unwrap_or_else(|e| panic!("{}: {e}", self.name)))
     }
 }
 

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::proxy::{Mode, Proxy};
@@ -232,6 +234,79 @@ async fn a_swallowed_reply_leaves_nothing_and_takes_nothing_twice() {
     proxy.set(Mode::Pass);
     waiting.await.unwrap().unwrap().unlock().await.unwrap();
     eventually(ms(1_000), "what was granted unseen is undone", || !server.exists(&key)).await;
+}
+
+/// Scripts as they are sent, and once more as late copies.
+#[test]
+fn copies_that_come_late_change_nothing() {
+    let (server, key) = (Server::start(), key());
+    let mut connection = server.connection().unwrap();
+    let (fence, channel) = (format!("lockhound_fence:{{{key}}}"), format!("redisson_lock__channel:{{{key}}}"));
+    let acquire = redis::Script::new(include_str!("../lua/plain_acquire.lua"));
+    let release = redis::Script::new(include_str!("../lua/plain_release.lua"));
+    let mut acquire = |value: &str| -> (i64, String) {
+        acquire.key(&key).key(&fence).arg(5_000).arg(value).arg(0).invoke(&mut connection).unwrap()
+    };
+    let (granted, first) = acquire("u:1:1");
+    let (again, second) = acquire("u:1:1");
+    assert_eq!((granted, again), (1, 1), "it is its own");
+    assert!(second.parse::<u64>().unwrap() > first.parse::<u64>().unwrap());
+    assert_eq!(acquire("u:1:2").0, 0, "another generation of the same owner is another");
+    let mut connection = server.connection().unwrap();
+    let mut release =
+        |value: &str| -> i64 { release.key(&key).key(&channel).arg(value).invoke(&mut connection).unwrap() };
+    assert_eq!(release("u:1:0"), -1, "the undo of an earlier attempt");
+    assert_eq!((release("u:1:1"), release("u:1:1")), (0, -1));
+    assert!(!server.exists(&key));
+}
+
+/// Undone, tried again and released: nobody is inside beside another, every waiter returns, nothing is left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_day_of_swallowed_replies() {
+    let (server, key) = (Server::start(), key());
+    let proxy = Arc::new(Proxy::start(server.port()));
+    let mut tasks = Vec::new();
+    for _ in 0..2 {
+        let connect = builder(&proxy.url(), ms(1_000)).outage_tolerance(Duration::from_secs(30));
+        let locks = connect.format(Format::Plain).connect().await.unwrap();
+        for _ in 0..3 {
+            let lock = locks.get(&key).owned_by(Owner::new());
+            tasks.push(tokio::spawn(async move {
+                let mut visits = Vec::new();
+                while visits.len() < 40 {
+                    let Ok(guard) = lock.lock().await else { continue };
+                    let (who, fence, entered) = (guard.owner().to_string(), guard.fence().get(), record::now());
+                    tokio::task::yield_now().await;
+                    // The time is taken before the look: until then it was held.
+                    let left = record::now();
+                    if guard.check().is_ok() {
+                        visits.push(Visit { key: lock.key().to_string(), who, fence, entered, left });
+                    }
+                    drop(guard.unlock().await);
+                }
+                visits
+            }));
+        }
+    }
+    let (over, harmed) = (Arc::new(AtomicBool::new(false)), Arc::clone(&proxy));
+    let until = Arc::clone(&over);
+    let harm = std::thread::spawn(move || {
+        while !until.load(Ordering::Relaxed) {
+            harmed.set(Mode::SwallowReplyTo(b"EVALSHA".to_vec()));
+            std::thread::sleep(ms(fastrand::u64(1..20)));
+            harmed.set(Mode::Pass);
+            std::thread::sleep(ms(fastrand::u64(10..100)));
+        }
+    });
+    let mut record = Record::default();
+    for task in tasks {
+        record.visits.extend(task.await.unwrap());
+    }
+    over.store(true, Ordering::Relaxed);
+    harm.join().unwrap();
+    assert!(proxy.swallowed() > 0);
+    record.check().unwrap();
+    eventually(ms(1_500), "a lease later nothing is left", || !server.exists(&key)).await;
 }
 
 #[tokio::test]
