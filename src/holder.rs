@@ -24,7 +24,8 @@ impl Holder {
         String::from_utf8_lossy(&self.owner)
     }
 
-    /// How many times the owner has entered. Informative: the holder's own process knows better.
+    /// How many times the owner has entered. Informative: the holder's own process knows better, and alone knows it in
+    /// [`Format::Plain`](crate::Format::Plain), where this is 1.
     pub fn hold_count(&self) -> u64 {
         self.hold_count
     }

@@ -31,6 +31,7 @@ pub use holder::Holder;
 pub use key::Key;
 pub use lock::{Lock, Section};
 pub use locker::{Locker, LockerBuilder};
+pub use options::Format;
 pub use owner::Owner;
 pub use stats::{Distribution, Losses, Stats};
 pub use tokio_util::sync::CancellationToken;

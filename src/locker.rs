@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::key::Key;
 use crate::lock::Lock;
 use crate::node::Target;
-use crate::options::Options;
+use crate::options::{Format, Options};
 use crate::session::{Alive, Session};
 use crate::stats::Stats;
 
@@ -72,7 +72,8 @@ impl Locker {
 
     /// The lock of this name. Asks no server; an empty name is reported by [`Lock::lock`].
     ///
-    /// Everybody who gives the same name to the same server shares the lock: other processes, and Redisson's `getLock`.
+    /// Everybody who gives the same name to the same server shares the lock: other processes, and those with whom the
+    /// [`Format`] is shared, such as Redisson's `getLock`.
     pub fn get(&self, key: impl Into<Key>) -> Lock {
         Lock::new(Arc::clone(&self.alive), key.into())
     }
@@ -179,9 +180,10 @@ impl LockerBuilder {
         self
     }
 
-    /// The range of the random pause after a round that had no answer from a majority.
+    /// The range of the random pause after a round that had no answer from a majority, and of the one with which waiters
+    /// poll in [`Format::Plain`].
     ///
-    /// A short one finds a server that is back sooner; a long one spares a server in trouble.
+    /// A short one finds a server that is back, or a lock that is free, sooner; a long one spares a server in trouble.
     ///
     /// Defaults to 50 to 200 ms.
     pub const fn retry_delay(mut self, range: Range<Duration>) -> Self {
@@ -199,6 +201,18 @@ impl LockerBuilder {
     /// Defaults to the lease; to zero for a single server, which forgets its locks for everybody.
     pub const fn restart_quarantine(mut self, quarantine: Duration) -> Self {
         self.options.restart_quarantine = Some(quarantine);
+        self
+    }
+
+    /// How locks stand on the server: who else can share them.
+    ///
+    /// [`Format::Redisson`] shares with Redisson and is waited for by message; [`Format::Plain`] shares with Redlock clients of
+    /// other languages and is polled. Under one key the two exclude each other; who waits in the one for a holder in the
+    /// other may be refused with [`Error::Server`].
+    ///
+    /// Defaults to [`Format::Redisson`].
+    pub const fn format(mut self, format: Format) -> Self {
+        self.options.format = format;
         self
     }
 

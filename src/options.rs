@@ -9,6 +9,22 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 const LONGEST_COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// The shortest pause with which the waiters of a polled format do not make a busy loop.
+const SHORTEST_POLL: Duration = Duration::from_millis(1);
+
+/// How a lock stands on the server, and with whom it is shared. Everybody who shares a lock has to use the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Format {
+    /// A hash with the owner and the hold count: Redisson's `getLock`, which tells waiters of its releases.
+    #[default]
+    Redisson,
+    /// A string with the owner, `SET key owner NX PX lease`: that of Redlock clients (redsync, redis-py, node-redlock,
+    /// rslock and others), which tell nobody. Waiters therefore poll, at intervals of
+    /// [`retry_delay`](crate::LockerBuilder::retry_delay); by the releases of this crate they are woken all the same.
+    /// The hold count is kept in its holder's process only.
+    Plain,
+}
+
 /// The settings of a locker, as the builder collects them. `None` stands for a default that depends on the lease.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
@@ -19,6 +35,7 @@ pub(crate) struct Options {
     pub(crate) outage_tolerance: Option<Duration>,
     pub(crate) retry_delay: Range<Duration>,
     pub(crate) restart_quarantine: Option<Duration>,
+    pub(crate) format: Format,
 }
 
 impl Default for Options {
@@ -31,6 +48,7 @@ impl Default for Options {
             outage_tolerance: None,
             retry_delay: Duration::from_millis(50)..Duration::from_millis(200),
             restart_quarantine: None,
+            format: Format::default(),
         }
     }
 }
@@ -45,6 +63,7 @@ pub(crate) struct Settings {
     pub(crate) outage_tolerance: Duration,
     pub(crate) retry_delay: Range<Duration>,
     pub(crate) restart_quarantine: Duration,
+    pub(crate) format: Format,
 }
 
 impl Settings {
@@ -62,6 +81,11 @@ impl Settings {
                  such a lock that it has forgotten is still held; lengthen the quarantine, or shorten this"
             ),
         ))
+    }
+
+    /// A pause out of `retry_delay`.
+    pub(crate) fn retry_pause(&self, random: f64) -> Duration {
+        self.retry_delay.start + (self.retry_delay.end - self.retry_delay.start).mul_f64(random)
     }
 }
 
@@ -109,6 +133,15 @@ impl Options {
                 format!("{:?} is empty; its end has to be after its start", self.retry_delay),
             ));
         }
+        if self.format == Format::Plain && self.retry_delay.end <= SHORTEST_POLL {
+            return Err(Error::config(
+                "retry_delay",
+                format!(
+                    "{:?} makes a busy loop of waiters, which poll with it in Format::Plain; end it after {SHORTEST_POLL:?}",
+                    self.retry_delay
+                ),
+            ));
+        }
         // A single server that forgets its locks has forgotten them for everybody.
         let default_quarantine = if nodes > 1 { self.lease } else { Duration::ZERO };
         let settings = Settings {
@@ -119,6 +152,7 @@ impl Options {
             outage_tolerance: self.outage_tolerance.unwrap_or(self.lease),
             retry_delay: self.retry_delay.clone(),
             restart_quarantine: self.restart_quarantine.unwrap_or(default_quarantine),
+            format: self.format,
         };
         settings.check_quarantine("lease", self.lease)?;
         Ok(settings)
@@ -172,5 +206,17 @@ mod tests {
         assert!(quarantine.contains("30s") && quarantine.contains("29s"), "{quarantine}");
         let one = Duration::from_secs(1);
         assert!(refusal(|o| o.retry_delay = one..one).contains("1s..1s"));
+    }
+
+    #[test]
+    fn the_plain_format_polls_with_a_pause() {
+        let busy = Options { retry_delay: Duration::ZERO..Duration::from_millis(1), ..Options::default() };
+        let settings = busy.validate(1).expect("it is for outages only");
+        assert!(settings.retry_pause(0.5) < Duration::from_millis(1));
+        let error = Options { format: Format::Plain, ..busy }.validate(1).expect_err("a busy loop").to_string();
+        assert!(error.contains("0ns..1ms") && error.contains("Format::Plain"), "{error}");
+        let settings = Options { format: Format::Plain, ..Options::default() }.validate(1).expect("valid");
+        assert_eq!(settings.retry_pause(0.0), Duration::from_millis(50));
+        assert_eq!(settings.retry_pause(0.5), Duration::from_millis(125));
     }
 }

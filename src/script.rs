@@ -1,7 +1,8 @@
 //! The Lua scripts as typed calls on one node. Nothing else includes or knows them.
 //!
 //! A field is in a hash or it is not, counts are absolute, and nothing creates but an acquire, which is sent at most
-//! once per generation: a copy of any script that comes twice or late changes nothing that it should not.
+//! once per generation: a copy of any script that comes twice or late changes nothing that it should not. The plain
+//! format has the same scripts with the same replies, the field as the value of a string: nobody above knows which.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -9,12 +10,31 @@ use std::time::Duration;
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::node::{Lane, Lua, Node, Outcome, Reply};
+use crate::options::Format;
 
-static ACQUIRE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/acquire.lua")));
-static COUNT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/count.lua")));
-static RELEASE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/release.lua")));
-static RENEW: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/renew.lua")));
-static RETAKE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/retake.lua")));
+/// The scripts that differ from format to format.
+struct Scripts {
+    acquire: Lua,
+    count: Lua,
+    release: Lua,
+    renew: Lua,
+    retake: Lua,
+}
+
+static REDISSON: LazyLock<Scripts> = LazyLock::new(|| Scripts {
+    acquire: Lua::new(include_str!("../lua/acquire.lua")),
+    count: Lua::new(include_str!("../lua/count.lua")),
+    release: Lua::new(include_str!("../lua/release.lua")),
+    renew: Lua::new(include_str!("../lua/renew.lua")),
+    retake: Lua::new(include_str!("../lua/retake.lua")),
+});
+static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts {
+    acquire: Lua::new(include_str!("../lua/plain_acquire.lua")),
+    count: Lua::new(include_str!("../lua/plain_count.lua")),
+    release: Lua::new(include_str!("../lua/plain_release.lua")),
+    renew: Lua::new(include_str!("../lua/plain_renew.lua")),
+    retake: Lua::new(include_str!("../lua/plain_retake.lua")),
+});
 static RAISE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/raise.lua")));
 static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/inspect.lua")));
 static FORCE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/force.lua")));
@@ -70,7 +90,7 @@ pub(crate) struct Renewal {
 
 pub(crate) async fn acquire(node: &Node, key: &Key, lease: Duration, field: &str, floor: u64) -> Outcome<Acquire> {
     let args = vec![millis(lease), field.to_owned(), floor.to_string()];
-    let reply = node.eval(Lane::Commands, &ACQUIRE, &[key.as_str(), &key.fence_key()], args).await;
+    let reply = node.eval(Lane::Commands, &scripts(node).acquire, &[key.as_str(), &key.fence_key()], args).await;
     reply.and_then(node.name(), |reply| match pair(reply)? {
         (Reply::Int(1), Reply::Bytes(fence)) => {
             let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
@@ -83,7 +103,7 @@ pub(crate) async fn acquire(node: &Node, key: &Key, lease: Duration, field: &str
 
 pub(crate) async fn count(node: &Node, key: &Key, field: &str, count: u32) -> Outcome<Count> {
     let args = vec![field.to_owned(), count.to_string()];
-    let reply = node.eval(Lane::Commands, &COUNT, &[key.as_str()], args).await;
+    let reply = node.eval(Lane::Commands, &scripts(node).count, &[key.as_str()], args).await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Int(1) => Some(Count::Written),
         Reply::Int(0) => Some(Count::Gone),
@@ -92,7 +112,9 @@ pub(crate) async fn count(node: &Node, key: &Key, field: &str, count: u32) -> Ou
 }
 
 pub(crate) async fn release(node: &Node, key: &Key, field: &str) -> Outcome<Release> {
-    let reply = node.eval(Lane::Commands, &RELEASE, &[key.as_str(), &key.channel()], vec![field.to_owned()]).await;
+    let reply = node
+        .eval(Lane::Commands, &scripts(node).release, &[key.as_str(), &key.channel()], vec![field.to_owned()])
+        .await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Int(-1) => Some(Release::Gone),
         Reply::Int(told) => u64::try_from(*told).ok().map(Release::Released),
@@ -104,7 +126,7 @@ pub(crate) async fn release(node: &Node, key: &Key, field: &str) -> Outcome<Rele
 /// commands, so that a release that is sent later comes behind it.
 pub(crate) async fn retake(node: &Node, key: &Key, lease: Duration, field: &str, count: u32) -> Outcome<bool> {
     let args = vec![millis(lease), field.to_owned(), count.to_string()];
-    let reply = node.eval(Lane::Commands, &RETAKE, &[key.as_str()], args).await;
+    let reply = node.eval(Lane::Commands, &scripts(node).retake, &[key.as_str()], args).await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Int(n @ (0 | 1)) => Some(*n == 1),
         _ => None,
@@ -121,7 +143,7 @@ pub(crate) async fn raise(node: &Node, key: &Key, fence: Fence) -> Outcome<()> {
 pub(crate) async fn renew(node: &Node, renewals: &[Renewal]) -> Outcome<Vec<Renew>> {
     let keys: Vec<&str> = renewals.iter().map(|r| r.key.as_str()).collect();
     let args = renewals.iter().flat_map(|r| [millis(r.lease), r.field.clone()]).collect();
-    let reply = node.eval(Lane::Renewals, &RENEW, &keys, args).await;
+    let reply = node.eval(Lane::Renewals, &scripts(node).renew, &keys, args).await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Array(answers) if answers.len() == renewals.len() => answers.iter().map(renewed).collect(),
         _ => None,
@@ -165,6 +187,13 @@ pub(crate) async fn force(node: &Node, key: &Key) -> Outcome<bool> {
     })
 }
 
+fn scripts(node: &Node) -> &'static Scripts {
+    match node.format() {
+        Format::Redisson => &REDISSON,
+        Format::Plain => &PLAIN,
+    }
+}
+
 fn pair(reply: &Reply) -> Option<(&Reply, &Reply)> {
     match reply {
         Reply::Array(items) => match items.as_slice() {
@@ -199,6 +228,11 @@ mod tests {
             ("raise", include_str!("../lua/raise.lua")),
             ("inspect", include_str!("../lua/inspect.lua")),
             ("force", include_str!("../lua/force.lua")),
+            ("plain_acquire", include_str!("../lua/plain_acquire.lua")),
+            ("plain_count", include_str!("../lua/plain_count.lua")),
+            ("plain_release", include_str!("../lua/plain_release.lua")),
+            ("plain_renew", include_str!("../lua/plain_renew.lua")),
+            ("plain_retake", include_str!("../lua/plain_retake.lua")),
         ];
         for (name, text) in scripts {
             let header: String = text.lines().take_while(|l| l.starts_with("--")).collect();
@@ -214,6 +248,16 @@ mod tests {
             // Every key that a script touches is declared, so that a cluster and an ACL can know it.
             assert!(!body.contains("call('DEL', '"), "{name}: a key that is not declared");
         }
+    }
+
+    #[test]
+    fn fences_are_the_same_in_every_format() {
+        let made = |text: &'static str| {
+            let from = text.find("-- The client's clock").expect("where the fence is made");
+            let to = text.rfind("redis.call('SET', last_fence").expect("where it is kept");
+            &text[from..to]
+        };
+        assert_eq!(made(include_str!("../lua/acquire.lua")), made(include_str!("../lua/plain_acquire.lua")));
     }
 
     #[test]

@@ -5,9 +5,8 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::proxy::{Mode, Proxy};
 use common::{Server, eventually, key, ms};
-use lockhound::{Error, HoldState, Locker, LockerBuilder};
+use lockhound::{HoldState, Locker, LockerBuilder};
 
 fn servers(count: usize) -> Vec<Server> {
     (0..count).map(|_| Server::start()).collect()

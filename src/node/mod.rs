@@ -25,7 +25,7 @@ pub(crate) use self::standing::Roll;
 use self::standing::{Standing, Vetted};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
-use crate::options::Settings;
+use crate::options::{Format, Settings};
 
 /// A Lua script and the digest by which a server knows it.
 #[derive(Debug)]
@@ -66,6 +66,7 @@ impl Target {
 /// One server and the connections to it.
 pub(crate) struct Node {
     name: Arc<str>,
+    format: Format,
     commands: Arc<Link>,
     subscriber: Arc<Link>,
     renewals: Arc<Link>,
@@ -131,6 +132,7 @@ impl Node {
     ) -> Arc<Self> {
         Arc::new(Self {
             name: Arc::clone(target.name()),
+            format: wiring.settings.format,
             commands,
             subscriber,
             renewals,
@@ -181,6 +183,11 @@ impl Node {
     /// The address, its password as `***`.
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// How this locker's locks stand on it.
+    pub(crate) fn format(&self) -> Format {
+        self.format
     }
 
     /// Runs a script once. A server that does not know it yet says so without running anything, and is given its text.

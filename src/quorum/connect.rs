@@ -7,7 +7,6 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{sleep, timeout};
-use uuid::Uuid;
 
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
@@ -28,13 +27,13 @@ const STRAGGLERS: Duration = Duration::from_millis(200);
 pub(crate) async fn connect(
     settings: &Settings,
     targets: &[Target],
-    id: Uuid,
+    locker: &str,
     reconnected: &UnboundedSender<LinkEvent>,
 ) -> Result<Connected, Error> {
     let roll = Roll::new(targets.len(), settings.restart_quarantine);
     let wiring = |place| Wiring {
         place,
-        locker: id.to_string(),
+        locker: locker.to_owned(),
         settings,
         roll: roll.clone(),
         reconnected: reconnected.clone(),

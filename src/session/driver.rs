@@ -14,6 +14,7 @@ use crate::gate::{Head, LastRound, Next, Waiter};
 use crate::key::Key;
 use crate::lease;
 use crate::notify::Subscription;
+use crate::options::Format;
 
 /// Acquires for the head of a key's line until the line is empty: the one waiter of this locker on the wire. Started by
 /// whoever stands in line first; ends with the line; nobody awaits it.
@@ -73,14 +74,19 @@ impl Driving<'_> {
                 }
                 Some(listening) => {
                     let recheck = lease::recheck_interval(session.settings.lease);
+                    // Clients of other languages tell nobody of a release.
+                    let look = match session.settings.format {
+                        Format::Redisson => recheck,
+                        Format::Plain => recheck.min(session.settings.retry_pause(fastrand::f64())),
+                    };
                     // The lease has run out once its last millisecond is over.
-                    let ttl = ttl.map_or(recheck, |ttl| ttl + Duration::from_millis(1));
+                    let ttl = ttl.map_or(look, |ttl| ttl + Duration::from_millis(1));
                     tracing::debug!(%key, owner = %head.owner, ?ttl, "waiting");
-                    self.park(wake, Some(listening), ttl.min(recheck)).await;
+                    self.park(wake, Some(listening), ttl.min(look)).await;
                 }
             },
             // Whoever tries again at another moment than the others finds it free.
-            Attempt::Split => self.park(wake, None, self.pause()).await,
+            Attempt::Split => self.park(wake, None, session.settings.retry_pause(fastrand::f64())).await,
             Attempt::Unavailable(_) => {
                 let now = Instant::now();
                 let tolerance = session.settings.outage_tolerance;
@@ -90,17 +96,11 @@ impl Driving<'_> {
                     session.outage.announce();
                     return;
                 }
-                let pause = self.pause();
+                let pause = session.settings.retry_pause(fastrand::f64());
                 let end = session.outage.ends_in(now, tolerance).unwrap_or(pause);
                 self.park(wake, None, pause.min(end)).await;
             }
         }
-    }
-
-    /// A random time between two rounds.
-    fn pause(&self) -> Duration {
-        let range = &self.session.settings.retry_delay;
-        range.start + (range.end - range.start).mul_f64(fastrand::f64())
     }
 
     /// Waits for a message, a local event, or this time. If meanwhile an outage has lasted too long for all, the line ends.

@@ -119,7 +119,7 @@ impl Session {
     async fn start(engine: Engine, settings: Settings, targets: Vec<Target>) -> Result<Alive, Error> {
         let id = Uuid::new_v4();
         let (reconnected, reconnects) = unbounded_channel();
-        let (nodes, subscribers) = quorum::connect(&settings, &targets, id, &reconnected).await?;
+        let (nodes, subscribers) = quorum::connect(&settings, &targets, &id.to_string(), &reconnected).await?;
         let counters = Arc::new(Counters::new());
         let session = Arc::new_cyclic(|weak: &Weak<Self>| {
             let hook = weak.clone();

@@ -1,0 +1,13 @@
+-- Looks whether a nested hold of the plain format still stands: its count is nowhere but in its own process.
+-- KEYS[1]  the lock
+-- ARGV[1]  value: uuid:task-id:generation
+-- Returns 1  held under this value; as if the count were written
+--         0  gone: the lock is not held under this value
+local lock = KEYS[1]
+local value = ARGV[1]
+
+local held = redis.pcall('GET', lock)
+if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
+  return held
+end
+return held == value and 1 or 0
