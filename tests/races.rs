@@ -214,6 +214,43 @@ async fn a_long_hold_after_5_000_short_ones_is_renewed_once_a_period() {
     guard.unlock().await.unwrap();
 }
 
+/// The acquires are executed when the server is back, for callers who have been told that it is not; what they take is
+/// undone at once, and not after the lease of ten seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn ghosts_of_a_stopped_server_block_the_others_no_longer_than_their_undo() {
+    let server = Server::start();
+    let lease = ms(10_000);
+    let here = builder(&server.url(), lease).command_timeout(ms(400)).connect().await.unwrap();
+    for stopped_for in [100, 500, 900] {
+        let elsewhere = builder(&server.url(), lease).command_timeout(ms(400)).connect().await.unwrap();
+        let keys: Vec<String> = (0..50).map(|_| key()).collect();
+        server.stop();
+        let in_flight: Vec<_> = keys
+            .iter()
+            .map(|key| {
+                let lock = here.get(key);
+                let patience = ms(stopped_for);
+                // The longest of them is told after a command timeout, the others are dropped.
+                tokio::spawn(async move { drop(tokio::time::timeout(patience, lock.try_lock()).await) })
+            })
+            .collect();
+        for task in in_flight {
+            task.await.unwrap();
+        }
+        server.go_on();
+        let back = Instant::now();
+        let others = keys.iter().map(|key| {
+            let lock = elsewhere.get(key).owned_by(Owner::new());
+            async move { lock.lock().await.unwrap().unlock().await.unwrap() }
+        });
+        join_all(others).await;
+        // An undo that is under way, one that follows a command timeout later, and a connection that is made anew.
+        assert!(back.elapsed() < ms(1_500), "stopped for {stopped_for} ms: {:?}", back.elapsed());
+        tokio::time::sleep(ms(500)).await;
+        assert_eq!(server.command::<Vec<String>>(&["KEYS", "test:*"]).len(), 0, "nothing comes late");
+    }
+}
+
 /// Holds that are safe, nested, of fixed lease, in jeopardy, lost, being released, granted to nobody and waited for.
 async fn close_with_holds_in_every_state(back: bool) {
     let server = Server::start();

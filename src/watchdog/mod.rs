@@ -293,6 +293,27 @@ mod tests {
         assert_eq!(odd.as_deref(), Some("without a message"));
     }
 
+    /// The timers stood still meanwhile, so that none of them says that anything is due.
+    #[tokio::test]
+    async fn what_ran_out_during_a_suspend_is_lost_at_the_first_sweep() {
+        let settings = Options::default().validate().expect("valid");
+        let mut wheel = Wheel::new(&settings, Arc::new(Counters::new()));
+        let short = Terms { lease: Duration::from_millis(100), renewed: true, max_hold: None };
+        let hold = Arc::new(Hold::for_test(Owner::task(1), short, &[0], 1));
+        assert!(hold.claim());
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let verdicts = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&verdicts);
+        let judge: Judge = Box::new(move |verdict| told.lock().expect("sound").push(verdict));
+        wheel.sweep(&mut Vec::new(), &judge);
+        assert!(!hold.token().is_cancelled());
+        std::thread::sleep(Duration::from_millis(110));
+        wheel.sweep(&mut Vec::new(), &judge);
+        assert!(hold.token().is_cancelled());
+        let verdicts = verdicts.lock().expect("sound");
+        assert!(matches!(&verdicts[..], [Verdict::Lost(lost)] if Arc::ptr_eq(lost, &hold)), "{verdicts:?}");
+    }
+
     #[test]
     fn a_clock_that_jumps_is_noticed() {
         let mut clocks = Clocks::read();
