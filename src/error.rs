@@ -37,6 +37,15 @@ pub enum Error {
     /// The [`Locker`](crate::Locker) was closed. Connect a new one.
     #[error("the locker is closed")]
     Closed,
+    /// The watchdog of the [`Locker`](crate::Locker) ended by a panic: nothing would renew a lock. Every token of it has
+    /// fired, and nothing is granted any more; guards still release. Close this locker and connect a new one. The panic is
+    /// a bug of this crate, or of what the watchdog calls: a `tracing` subscriber, a recorder of metrics, a waker.
+    #[error("the watchdog ended by a panic ({message}): close this locker and connect a new one")]
+    #[non_exhaustive]
+    WatchdogPanicked {
+        /// What the panic said.
+        message: String,
+    },
 }
 
 impl Error {

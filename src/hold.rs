@@ -227,6 +227,15 @@ impl Hold {
 
     /// Enters again: the new hold count, which counts before it is sent. Fires nothing.
     pub(crate) fn enter(&self, now: Instant) -> Result<u32, Shut> {
+        self.come_in(now, 0)
+    }
+
+    /// Enters again with the grant itself, for a waiter that has to take its guard yet. Fires nothing.
+    pub(crate) fn enter_unclaimed(&self, now: Instant) -> Result<u32, Shut> {
+        self.come_in(now, 1)
+    }
+
+    fn come_in(&self, now: Instant, unclaimed: u32) -> Result<u32, Shut> {
         let mut state = self.state();
         self.expire(&mut state, now);
         match state.phase {
@@ -235,16 +244,10 @@ impl Hold {
             Phase::Lost(_) | Phase::Releasing => Err(Shut::Releasing),
             Phase::Held => {
                 state.guards += 1;
+                state.unclaimed += unclaimed;
                 Ok(state.guards)
             }
         }
-    }
-
-    /// Enters again with the grant itself, for a waiter that has to take its guard yet. Fires nothing.
-    pub(crate) fn enter_unclaimed(&self, now: Instant) -> Result<u32, Shut> {
-        let count = self.enter(now)?;
-        self.state().unclaimed += 1;
-        Ok(count)
     }
 
     /// A guard goes: counts down before anything is sent.
@@ -438,6 +441,9 @@ impl Hold {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod explorer;
 
 #[cfg(test)]
 mod tests {

@@ -104,7 +104,8 @@ impl Lock {
     /// # Errors
     /// [`Error::Lost`] if this owner still has a guard of this lock that is lost; [`Error::Unavailable`] after
     /// `outage_tolerance` without an answer; [`Error::Server`] if the server refuses; [`Error::Config`] for an empty name,
-    /// terms out of range, or a caller that cannot be told apart ([`Owner::current`]); [`Error::Closed`].
+    /// terms out of range, or a caller that cannot be told apart ([`Owner::current`]); [`Error::Closed`];
+    /// [`Error::WatchdogPanicked`].
     ///
     /// # Cancel safety
     /// Dropping the future leaves the line, and nothing is held: what a server may have granted meanwhile is given back in

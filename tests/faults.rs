@@ -160,18 +160,19 @@ async fn scripts_are_given_again_after_a_flush() {
     }
 }
 
-/// 3,000 futures of `lock()`, dropped at random instants: nothing is left, and nothing is renewed that nobody holds.
+/// Futures of `lock()`, dropped at random instants: nothing is left, and nothing is renewed that nobody holds. (Redisson
+/// goes on renewing 13 to 18 % of what it was granted then.)
 #[tokio::test(flavor = "multi_thread")]
-async fn three_thousand_locks_dropped_at_random_leave_nothing() {
+async fn ten_thousand_locks_dropped_at_random_leave_nothing() {
     let server = Server::start();
     let locks = builder(&server.url(), ms(3_000)).connect().await.unwrap();
     let keys: Vec<String> = (0..10).map(|_| key()).collect();
     let mut tasks = Vec::new();
-    for task in 0..30 {
+    for task in 0..50 {
         let (locks, keys) = (locks.clone(), keys.clone());
         tasks.push(tokio::spawn(async move {
             let mut entered = 0;
-            for i in 0..100 {
+            for i in 0..200 {
                 let lock = locks.get(&keys[(task + i) % keys.len()]);
                 let patience = Duration::from_micros(fastrand::u64(0..8_000));
                 if let Ok(guard) = tokio::time::timeout(patience, lock.lock()).await {
@@ -186,7 +187,7 @@ async fn three_thousand_locks_dropped_at_random_leave_nothing() {
     for task in tasks {
         entered += task.await.unwrap();
     }
-    assert!((30..2_990).contains(&entered), "some enter and some do not: {entered} of 3,000");
+    assert!((100..9_900).contains(&entered), "some enter and some do not: {entered} of 10,000");
     // Two command timeouts of 300 ms.
     tokio::time::sleep(ms(600)).await;
     let left: Vec<_> = keys.iter().filter(|key| server.exists(key)).collect();

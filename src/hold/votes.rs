@@ -5,7 +5,7 @@ use crate::lease;
 use crate::quorum::NodeIndex;
 
 /// The votes of all nodes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Votes {
     /// One a node: until when its vote is valid, if it has one.
     until: Vec<Option<Instant>>,
@@ -24,6 +24,12 @@ impl Votes {
     /// Until when a majority votes for it, if one does.
     pub(super) fn majority_until(&self) -> Option<Instant> {
         lease::majority_until(self.until.iter().flatten().copied(), self.majority)
+    }
+
+    /// Until when each node's vote is valid.
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = Option<Instant>> {
+        self.until.iter().copied()
     }
 
     /// A node votes, until then at least.

@@ -147,7 +147,7 @@ impl Session {
         }
         match grip.view().state() {
             HoldState::Lost(Loss::Closed) => Err(Error::Closed),
-            HoldState::Lost(_) => Ok(None),
+            HoldState::Lost(_) => self.check_open().map(|()| None),
             HoldState::Safe | HoldState::Jeopardy => Ok(Some(grip)),
         }
     }
@@ -185,8 +185,8 @@ impl Session {
     /// acquire may have taken is known here and nowhere else.
     pub(super) async fn attempt(self: &Arc<Self>, key: &Key, owner: &Owner, terms: Terms) -> Attempt {
         // On this thread nothing comes between the look and the send: what is sent is sent before the connections quit.
-        if self.is_closed() {
-            return Attempt::Refused(Error::Closed);
+        if let Err(error) = self.check_open() {
+            return Attempt::Refused(error);
         }
         let forces = self.forces();
         let generation = self.generations.fetch_add(1, Ordering::Relaxed);
@@ -264,7 +264,9 @@ impl Session {
     /// A grant is registered and its grips are made: the watchdog looks after it, and what happened meanwhile is told.
     fn settle(self: &Arc<Self>, granted: &Granted) {
         let hold = &granted.hold;
-        self.watchdog.watch(hold, Instant::now());
+        if !self.watchdog.watch(hold, Instant::now()) {
+            self.lose(hold, Loss::RenewalFailed);
+        }
         if self.is_closed() {
             self.lose(hold, Loss::Closed);
         }

@@ -29,8 +29,8 @@ pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
             Next::Blocked => driving.park(&wake, None, lease::recheck_interval(session.settings.lease)).await,
             Next::Try(head) => driving.try_for(head, &wake, &mut subscription).await,
         }
-        if session.is_closed() {
-            driving.end(|_| true, &Error::Closed);
+        if let Err(error) = session.check_open() {
+            driving.end(|_| true, &error);
         }
     }
 }

@@ -3,7 +3,7 @@
 //! # Invariants
 //! - Whatever talks to a server runs as a task of the engine, to its end; callers wait for what such a task sends them.
 //! - Whatever a task may have taken on a server is somebody's: a [`Grip`] that releases it on drop, or an undo's.
-//! - Once `closed` is set, nothing new is granted; what a racing task grants is given back.
+//! - Once `closed` or `failure` is set, nothing new is granted; what a racing task grants is given back.
 
 mod acquire;
 mod driver;
@@ -12,8 +12,9 @@ mod late;
 mod outage;
 mod release;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc::unbounded_channel;
@@ -54,6 +55,8 @@ pub(crate) struct Session {
     counters: Arc<Counters>,
     generations: AtomicU64,
     closed: AtomicBool,
+    /// What the panic said by which the watchdog ended.
+    failure: OnceLock<String>,
     /// Operations, releases and undos that have no answer yet.
     pending: AtomicUsize,
     /// Those of them that are undos.
@@ -139,6 +142,7 @@ impl Session {
                 counters: Arc::clone(&counters),
                 generations: AtomicU64::new(1),
                 closed: AtomicBool::new(false),
+                failure: OnceLock::new(),
                 pending: AtomicUsize::new(0),
                 undos: AtomicUsize::new(0),
                 forcing: AtomicUsize::new(0),
@@ -251,8 +255,13 @@ impl Session {
         answer.await.unwrap_or(Err(Error::Closed))
     }
 
+    /// # Errors
+    /// [`Error::Closed`], or [`Error::WatchdogPanicked`]: nothing new is begun.
     fn check_open(&self) -> Result<(), Error> {
-        if self.is_closed() { Err(Error::Closed) } else { Ok(()) }
+        if self.is_closed() {
+            return Err(Error::Closed);
+        }
+        self.failure.get().map_or(Ok(()), |message| Err(Error::WatchdogPanicked { message: message.clone() }))
     }
 
     fn is_closed(&self) -> bool {
@@ -280,7 +289,22 @@ impl Session {
             }
             Verdict::Revoked(hold) => self.take_back(hold),
             Verdict::VoteLost(hold, node) => self.retake(hold, node),
+            Verdict::Panicked(message) => self.fail(message),
         }
+    }
+
+    /// Nothing renews any more: nothing is granted from here on, waiters end, every token fires.
+    fn fail(self: &Arc<Self>, message: String) {
+        // First: whoever hears of a loss and asks again is told why.
+        let message = self.failure.get_or_init(|| message);
+        for waiter in self.gate.drain_all() {
+            let _: Result<_, _> = waiter.reply.send(Err(Error::WatchdogPanicked { message: message.clone() }));
+        }
+        for hold in self.gate.holds() {
+            // What panicked may be told of this loss too, and panic again; it must not save the next hold from it.
+            let _: Result<_, _> = catch_unwind(AssertUnwindSafe(|| self.lose(&hold, Loss::RenewalFailed)));
+        }
+        tracing::error!(message, "the watchdog ended by a panic: every lock is lost, and none is granted any more");
     }
 
     /// A message came for a key. If it is held here, somebody may have deleted it; the echo of a release of our own

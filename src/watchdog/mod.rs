@@ -3,12 +3,18 @@
 //! # Invariants
 //! - Every hold that is held for longer than a grid's width is in the wheel until it is released or lost.
 //! - The wheel is touched by one task only; others leave orders.
-//! - If the task ends for any reason, every token fires: nobody trusts a lock that nothing renews.
+//! - If the task ends for any reason, every token fires: nobody trusts a lock that nothing renews. After a panic the
+//!   session hears of it first, so that whoever is told of the loss and asks again is told why.
 
 mod batch;
 mod wheel;
 
+use std::any::Any;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -35,6 +41,8 @@ pub(crate) enum Verdict {
     Revoked(Arc<Hold>),
     /// This node has not got the lock, and a majority of the others has.
     VoteLost(Arc<Hold>, NodeIndex),
+    /// The watchdog panicked, with this message. Some holds may be in none of its tables any more.
+    Panicked(String),
 }
 
 /// Called with every verdict, in the watchdog's task.
@@ -72,14 +80,14 @@ impl Watchdog {
         Arc::new(Self { inbox: Mutex::default(), bell: Notify::new(), grid })
     }
 
-    /// Looks after a hold from now on. One that is released within the width of the grid never costs it anything.
-    pub(crate) fn watch(&self, hold: &Arc<Hold>, now: Instant) {
+    /// Looks after a hold from now on; false if nobody will, because the task has ended. One that is released within the
+    /// width of the grid never costs it anything.
+    #[must_use = "what nobody looks after is lost"]
+    pub(crate) fn watch(&self, hold: &Arc<Hold>, now: Instant) -> bool {
         // A short lease or a short max_hold may end before the next line of the grid.
         let first = (now + self.grid).min(hold.valid_until().before(lease::ARM_EARLY));
         let first = hold.claims().revoke_at.map_or(first, |at| first.min(at));
-        if !self.order(Order::Watch(Arc::downgrade(hold)), first.max(now)) {
-            hold.lose(Loss::RenewalFailed);
-        }
+        self.order(Order::Watch(Arc::downgrade(hold)), first.max(now))
     }
 
     /// Renews a hold at once: its key may have been deleted.
@@ -147,19 +155,50 @@ impl Drop for Closing {
     }
 }
 
-/// The watchdog's task. Started with the locker; ends with the engine; nobody awaits it.
+/// The watchdog's task. Started with the locker; ends with the engine, or by a panic, which it tells; nobody awaits it.
 pub(crate) async fn run(
     watchdog: Arc<Watchdog>,
     quorum: Arc<Quorum>,
     settings: Settings,
     counters: Arc<Counters>,
-    mut reconnects: UnboundedReceiver<LinkEvent>,
+    reconnects: UnboundedReceiver<LinkEvent>,
     judge: Judge,
 ) {
     let _closing = Closing(Arc::clone(&watchdog));
+    // Out of the reach of a panic: unwinding drops nothing that fires tokens before the reason is told.
     let mut wheel = Wheel::new(&settings, counters);
+    let watching = keep_watch(&watchdog, &mut wheel, &quorum, settings.lease, reconnects, &judge);
+    if let Some(message) = panic_of(watching).await {
+        judge(Verdict::Panicked(message));
+    }
+}
+
+/// Runs a future to its end. What a panic said, if it ended by one.
+async fn panic_of(future: impl Future<Output = ()>) -> Option<String> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(poll) => poll.map(|()| None),
+        Err(panic) => Poll::Ready(Some(said(&*panic))),
+    })
+    .await
+}
+
+fn said(panic: &(dyn Any + Send)) -> String {
+    let literal = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
+    let formatted = || panic.downcast_ref::<String>().cloned();
+    literal.or_else(formatted).unwrap_or_else(|| "without a message".to_owned())
+}
+
+async fn keep_watch(
+    watchdog: &Watchdog,
+    wheel: &mut Wheel,
+    quorum: &Arc<Quorum>,
+    lease: Duration,
+    mut reconnects: UnboundedReceiver<LinkEvent>,
+    judge: &Judge,
+) {
     let (answers, mut answered) = unbounded_channel::<Answers>();
-    let beat = (settings.lease / 10).min(Duration::from_secs(1));
+    let beat = (lease / 10).min(Duration::from_secs(1));
     let mut clocks = Clocks::read();
     loop {
         let inbox_due = watchdog.due();
@@ -179,8 +218,8 @@ pub(crate) async fn run(
         tokio::select! {
             // An answer that is there goes before the end of the tick that it ends.
             biased;
-            Some(batch) = answered.recv() => wheel.answered(batch, &judge),
-            () = wheel.expired(&mut renewals, &judge) => {}
+            Some(batch) = answered.recv() => wheel.answered(batch, judge),
+            () = wheel.expired(&mut renewals, judge) => {}
             () = drain => {
                 if watchdog.due().is_some_and(|due| due <= Instant::now()) {
                     wheel.carry_out(watchdog.take_orders());
@@ -197,9 +236,9 @@ pub(crate) async fn run(
         }
         if Instant::now().since(clocks.boot) >= beat && clocks.jumped() {
             tracing::warn!("the machine was suspended: every lock is looked at");
-            wheel.sweep(&mut renewals, &judge);
+            wheel.sweep(&mut renewals, judge);
         }
-        batch::send(&quorum, renewals, &answers);
+        batch::send(quorum, renewals, &answers);
     }
 }
 
@@ -241,11 +280,40 @@ mod tests {
     #[test]
     fn when_the_task_ends_every_token_fires() {
         let (watchdog, hold, late) = (watchdog(), hold(), hold());
-        watchdog.watch(&hold, Instant::now());
+        assert!(watchdog.watch(&hold, Instant::now()));
         drop(Closing(Arc::clone(&watchdog)));
         assert!(hold.token().is_cancelled());
-        watchdog.watch(&late, Instant::now());
-        assert!(late.token().is_cancelled(), "nobody would look after it");
+        assert!(!watchdog.watch(&late, Instant::now()), "nobody would look after it");
+    }
+
+    #[tokio::test]
+    async fn a_panic_ends_the_future_and_says_what_it_said() {
+        assert_eq!(panic_of(async {}).await, None);
+        assert_eq!(panic_of(async { panic!("literal") }).await.as_deref(), Some("literal"));
+        assert_eq!(panic_of(async { panic!("{} formatted", 1) }).await.as_deref(), Some("1 formatted"));
+        let odd = panic_of(async { std::panic::panic_any(7) }).await;
+        assert_eq!(odd.as_deref(), Some("without a message"));
+    }
+
+    /// The timers stood still meanwhile, so that none of them says that anything is due.
+    #[tokio::test]
+    async fn what_ran_out_during_a_suspend_is_lost_at_the_first_sweep() {
+        let settings = Options::default().validate(1).expect("valid");
+        let mut wheel = Wheel::new(&settings, Arc::new(Counters::new()));
+        let short = Terms { lease: Duration::from_millis(100), renewed: true, max_hold: None };
+        let hold = Arc::new(Hold::for_test(Owner::task(1), short, &[0], 1));
+        assert!(hold.claim());
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let verdicts = Arc::new(Mutex::new(Vec::new()));
+        let told = Arc::clone(&verdicts);
+        let judge: Judge = Box::new(move |verdict| told.lock().expect("sound").push(verdict));
+        wheel.sweep(&mut Vec::new(), &judge);
+        assert!(!hold.token().is_cancelled());
+        std::thread::sleep(Duration::from_millis(110));
+        wheel.sweep(&mut Vec::new(), &judge);
+        assert!(hold.token().is_cancelled());
+        let verdicts = verdicts.lock().expect("sound");
+        assert!(matches!(&verdicts[..], [Verdict::Lost(lost)] if Arc::ptr_eq(lost, &hold)), "{verdicts:?}");
     }
 
     #[test]

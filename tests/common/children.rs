@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use lockhound::{Guard, Lock, Locker, Owner};
+use lockhound::{Error, Guard, Lock, Locker, Loss, Owner};
 
 use super::record::{self, Record, Visit};
 
@@ -39,6 +39,7 @@ pub fn run() {
             "visit" => visit(url, &keys, rounds, out.as_ref()).await,
             "survive" => survive(url, &keys, rounds, out.as_ref()).await,
             "hold" => hold(url, &keys[0], out.as_ref()).await,
+            "stall" => stall(url, &keys, out.as_ref()).await,
             other => panic!("{other}"),
         }
     });
@@ -133,4 +134,35 @@ async fn hold(url: &str, key: &str, out: &Path) {
     let guard = locks.get(key).lock().await.unwrap();
     std::fs::write(out, "held").unwrap();
     guard.lost().cancelled().await;
+}
+
+/// Holds two locks with a lease of a second until it gets no CPU for longer than that, and then reports: what `check()` said
+/// to the first who asked, and how much later the token fired of the lock that nobody asked for.
+async fn stall(url: &str, keys: &[String], out: &Path) {
+    let locks = Locker::builder().node(url).lease(Duration::from_secs(1)).connect().await.unwrap();
+    let (asked, watched) = (locks.get(&keys[0]).lock().await.unwrap(), locks.get(&keys[1]).lock().await.unwrap());
+    let token = watched.lost();
+    let asking = std::thread::spawn(move || {
+        let mut last = Instant::now();
+        loop {
+            let (before, answer) = (Instant::now(), asked.check());
+            let slept = before.duration_since(last) > Duration::from_secs(1);
+            match answer {
+                Ok(()) => assert!(!slept, "it believes in a lock that has run out"),
+                Err(Error::Lost(Loss::Expired)) if slept => return before,
+                // It was stopped between the look at the clock and the question.
+                Err(Error::Lost(Loss::Expired)) if before.elapsed() > Duration::from_secs(1) => return Instant::now(),
+                Err(error) => panic!("{error}"),
+            }
+            last = before;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    std::fs::write(out, "held").unwrap();
+    token.cancelled().await;
+    let fired = Instant::now();
+    let awake = asking.join().unwrap();
+    let late = fired.saturating_duration_since(awake);
+    std::fs::write(out, format!("{}", late.as_micros())).unwrap();
+    assert!(matches!(watched.unlock().await, Err(Error::Lost(Loss::Expired | Loss::RenewalFailed))));
 }

@@ -21,6 +21,8 @@ pub enum Mode {
     Delay(Duration),
     /// Requests that contain these bytes wait until the mode changes.
     Hold(Vec<u8>),
+    /// Requests that contain these bytes are passed on this much later.
+    Late(Vec<u8>, Duration),
 }
 
 pub struct Proxy {
@@ -156,6 +158,7 @@ impl Shared {
         let has = |needle: &[u8]| bytes.windows(needle.len()).any(|window| window == needle);
         match self.mode() {
             Mode::SwallowReplyTo(needle) if has(&needle) => swallow.store(true, Ordering::SeqCst),
+            Mode::Late(needle, time) if has(&needle) => thread::sleep(time),
             Mode::Hold(needle) if has(&needle) => {
                 self.held.fetch_add(1, Ordering::Relaxed);
                 while matches!(self.mode(), Mode::Hold(_)) && !self.ended.load(Ordering::Relaxed) {

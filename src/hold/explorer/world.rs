@@ -1,0 +1,331 @@
+//! A hold with what its world knows: the steps that may come next, and what has to be so after each.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Bounds, Flaw, Step};
+use crate::clock::Instant;
+use crate::error::Loss;
+use crate::hold::{Hold, HoldState, Leave, Phase, Shut, State, Terms};
+use crate::owner::Owner;
+use crate::quorum::NodeIndex;
+
+/// Validity lasts for two ticks and a bit of the third, a `max_hold` of 35 s for three and a half.
+const TICK: Duration = Duration::from_secs(10);
+const LEASE: Duration = Duration::from_secs(30);
+const VALID_TICKS: u8 = 2;
+const MAX_HOLD_TICKS: u8 = 3;
+
+/// What the world knows, kept apart from the hold.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Facts {
+    now: u8,
+    /// Guards that callers have, grips on their way, and of these those that were taken back.
+    taken: u32,
+    travelling: u32,
+    void: u32,
+    releases: u32,
+    /// A node's last success, and its renewal that is under way: the ticks at which they were sent.
+    success: Vec<Option<u8>>,
+    flying: Vec<Option<u8>>,
+    failed: u32,
+    /// The phase that ended the hold.
+    end: Option<&'static str>,
+    tellings: u32,
+}
+
+/// What a hold has beside its phase, which the facts have too.
+pub(super) type Print = ([u32; 3], [bool; 2], Vec<Option<Duration>>);
+
+pub(super) struct World {
+    hold: Hold,
+    facts: Facts,
+    /// The steps that have been taken.
+    pub(super) trail: Vec<Step>,
+}
+
+pub(super) type Broken = String;
+
+fn ensure(so: bool, promise: impl fmt::Display) -> Result<(), Broken> {
+    if so { Ok(()) } else { Err(promise.to_string()) }
+}
+
+impl World {
+    pub(super) fn new(bounds: Bounds) -> Self {
+        let max_hold = bounds.max_hold.then_some(TICK * u32::from(MAX_HOLD_TICKS) + TICK / 2);
+        let terms = Terms { lease: LEASE, renewed: true, max_hold };
+        let votes: Vec<NodeIndex> = (0..bounds.nodes).collect();
+        let hold = Hold::for_test(Owner::task(1), terms, &votes, bounds.nodes);
+        for _ in 1..bounds.granted {
+            assert!(hold.enter_unclaimed(hold.since).is_ok());
+        }
+        let (success, flying) = (vec![Some(0); bounds.nodes], vec![None; bounds.nodes]);
+        let (now, taken, travelling, void, releases) = (0, 0, bounds.granted, 0, 0);
+        let facts =
+            Facts { now, taken, travelling, void, releases, success, flying, failed: 0, end: None, tellings: 0 };
+        Self { hold, facts, trail: Vec::new() }
+    }
+
+    /// The same world again, with a hold of its own.
+    pub(super) fn copy(&self) -> Self {
+        let (hold, from) = (&self.hold, self.hold.state());
+        let state = State { owner: from.owner.clone(), votes: from.votes.clone(), ..*from };
+        let lost = CancellationToken::new();
+        if hold.lost.is_cancelled() {
+            lost.cancel();
+        }
+        let hold = Hold {
+            key: hold.key.clone(),
+            field: hold.field.clone(),
+            lost,
+            counters: Arc::clone(&hold.counters),
+            state: Mutex::new(state),
+            ..*hold
+        };
+        Self { hold, facts: self.facts.clone(), trail: self.trail.clone() }
+    }
+
+    /// All that two worlds have to have in common to go on alike.
+    pub(super) fn print(&self) -> (Print, Facts) {
+        let state = self.hold.state();
+        let votes = state.votes.iter().map(|vote| vote.map(|until| until.since(self.hold.since))).collect();
+        let counts = [state.guards, state.unclaimed, state.failed_ticks];
+        ((counts, [state.revoked, state.fired], votes), self.facts.clone())
+    }
+
+    fn at(&self, tick: u8) -> Instant {
+        self.hold.since + TICK * u32::from(tick)
+    }
+
+    /// The last tick at which it is valid, and how it ends then, counted from the facts alone.
+    fn last_tick(&self) -> (u8, Loss) {
+        let mut successes: Vec<u8> = self.facts.success.iter().flatten().copied().collect();
+        successes.sort_unstable();
+        let quorum = self.facts.success.len() / 2 + 1;
+        let weakest = successes.len().checked_sub(quorum).map_or(0, |at| successes[at]);
+        match self.hold.terms.max_hold {
+            Some(_) if MAX_HOLD_TICKS <= weakest + VALID_TICKS => (MAX_HOLD_TICKS, Loss::MaxHold),
+            _ => (weakest + VALID_TICKS, Loss::Expired),
+        }
+    }
+
+    pub(super) fn steps(&self, bounds: Bounds) -> Vec<Step> {
+        let facts = &self.facts;
+        let mut steps = vec![Step::Fire, Step::Revoke, Step::Lose(Loss::ForceUnlocked)];
+        if facts.now < bounds.ticks {
+            steps.push(Step::Tick);
+        }
+        for clock in facts.now.saturating_sub(1)..=facts.now {
+            steps.extend([Step::Look(clock), Step::Mark(clock)]);
+            // Who enters found it in the gate's table, out of which it is taken when its release is answered.
+            if facts.taken < bounds.guards {
+                steps.push(Step::Enter(clock));
+            }
+            if facts.taken > 0 {
+                steps.push(Step::Leave(clock));
+            }
+        }
+        if facts.travelling > 0 {
+            steps.push(Step::Claim);
+        }
+        match facts.failed {
+            0 | 1 => steps.push(Step::TickFailed),
+            _ => steps.push(Step::Lose(Loss::RenewalFailed)),
+        }
+        for node in 0..bounds.nodes {
+            match facts.flying[node] {
+                // The wheel looks before it sends.
+                None if self.hold.is_held() && self.hold.claims().claimed => steps.push(Step::Send(node)),
+                None => {}
+                Some(_) => steps.extend([Step::Renewed(node), Step::Gone(node), Step::Unanswered(node)]),
+            }
+        }
+        steps
+    }
+
+    /// Takes a step, with what it answers held against the facts.
+    pub(super) fn take(&mut self, step: Step, flaw: Option<Flaw>) -> Result<(), Broken> {
+        self.trail.push(step);
+        let held = self.hold.is_held();
+        let unfired = self.hold.is_unfired();
+        let now = self.at(self.facts.now);
+        let mut told = false;
+        match step {
+            Step::Tick => self.facts.now += 1,
+            Step::Look(clock) if flaw == Some(Flaw::LookFiresNothing) => _ = self.hold.mark(self.at(clock)),
+            Step::Look(clock) => {
+                let look = self.hold.at(self.at(clock));
+                told = look.newly_lost;
+                self.check_look(held, clock, look.state)?;
+            }
+            Step::Mark(clock) => {
+                let state = self.hold.mark(self.at(clock));
+                self.check_look(held, clock, state)?;
+            }
+            Step::Fire => told = self.hold.fire(),
+            Step::Enter(clock) => self.enter(held, clock, flaw)?,
+            Step::Claim => self.claim(flaw)?,
+            Step::Leave(clock) => {
+                self.leave(clock, flaw)?;
+                // What is found lost here is told to the caller, who sees to the line.
+                told = self.hold.lost.is_cancelled() && self.facts.tellings == 0;
+            }
+            Step::Revoke => self.revoke(flaw),
+            Step::Send(node) => self.facts.flying[node] = Some(self.facts.now),
+            Step::Renewed(node) => {
+                // As the wheel does: it looks first.
+                told = self.hold.at(now).newly_lost;
+                self.renewed(node, flaw)?;
+            }
+            Step::Gone(node) => {
+                self.facts.flying[node] = None;
+                if held {
+                    self.facts.success[node] = None;
+                }
+                told = self.hold.gone(node);
+                if flaw == Some(Flaw::GoneMeansLossDuringRelease) && self.is_releasing() {
+                    self.hold.state().phase = Phase::Lost(Loss::NotOwner);
+                }
+            }
+            Step::Unanswered(node) => self.facts.flying[node] = None,
+            Step::TickFailed => {
+                self.facts.failed += 1;
+                ensure(self.hold.tick_failed() == self.facts.failed, "failures are counted in a row")?;
+            }
+            Step::Lose(loss) => {
+                told = self.hold.lose(loss);
+                ensure(told == held, "who makes it lost hears so, and nobody else")?;
+                if flaw == Some(Flaw::LossIsReplaced) && !held && !self.is_releasing() {
+                    self.hold.state().phase = Phase::Lost(loss);
+                }
+            }
+        }
+        self.facts.tellings += u32::from(told);
+        let silent = matches!(step, Step::Mark(_) | Step::Enter(_)) || (unfired && !fires(step));
+        ensure(silent || !self.hold.is_unfired(), "whoever finds it lost fires the token")?;
+        self.check()
+    }
+
+    fn enter(&mut self, held: bool, clock: u8, flaw: Option<Flaw>) -> Result<(), Broken> {
+        if flaw == Some(Flaw::ReleasingIsEntered) && self.is_releasing() {
+            self.hold.state().guards += 1;
+            self.facts.taken += 1;
+            return Ok(());
+        }
+        let valid = held && clock <= self.last_tick().0;
+        let entered = self.hold.enter(self.at(clock));
+        ensure(entered.is_ok() == valid, "what is held is entered, and nothing else")?;
+        match entered {
+            Ok(count) => {
+                self.facts.taken += 1;
+                ensure(count == self.hold.guards(), "the count is the guards'")?;
+                if flaw == Some(Flaw::EntryIsNotCounted) {
+                    self.hold.state().guards -= 1;
+                }
+                Ok(())
+            }
+            Err(Shut::Lost(_)) => ensure(self.facts.taken > 0, "only a guard that lives shuts its owner out"),
+            Err(Shut::Releasing) => {
+                ensure(self.facts.taken == 0 || self.is_releasing(), "who has a guard of what is lost is told so")
+            }
+        }
+    }
+
+    fn claim(&mut self, flaw: Option<Flaw>) -> Result<(), Broken> {
+        self.facts.travelling -= 1;
+        let expected = self.facts.void == 0;
+        self.facts.void = self.facts.void.saturating_sub(1);
+        let claimed = self.hold.claim() || flaw == Some(Flaw::RevokedIsClaimed);
+        self.facts.taken += u32::from(claimed);
+        ensure(claimed == expected, "a grip is taken or taken back, and not both")
+    }
+
+    fn leave(&mut self, clock: u8, flaw: Option<Flaw>) -> Result<(), Broken> {
+        self.facts.taken -= 1;
+        let others = self.facts.taken + self.facts.travelling - self.facts.void;
+        let left = self.hold.leave(self.at(clock));
+        let last = matches!(left, Leave::Last | Leave::Lost { last: true, .. });
+        self.facts.releases += u32::from(last && flaw != Some(Flaw::LeaveForgetsTheLast));
+        if left == Leave::Last && flaw == Some(Flaw::LastGuardStaysHeld) {
+            self.hold.state().phase = Phase::Held;
+        }
+        ensure(last == (others == 0), "the last guard releases, and only the last")
+    }
+
+    fn revoke(&mut self, flaw: Option<Flaw>) {
+        let all = flaw == Some(Flaw::RevokeTakesAll) && self.facts.travelling > self.facts.void;
+        self.facts.releases += u32::from(self.hold.revoke() || all);
+        self.facts.void = self.facts.travelling;
+    }
+
+    fn renewed(&mut self, node: usize, flaw: Option<Flaw>) -> Result<(), Broken> {
+        let now = self.at(self.facts.now);
+        let Some(sent) = self.facts.flying[node].take() else { return Ok(()) };
+        let (held, until) = (self.hold.is_held(), self.hold.valid_until());
+        let counted = if flaw == Some(Flaw::RenewalCountsFromTheAnswer) { now } else { self.at(sent) };
+        let renewed = self.hold.renewed(node, counted, now);
+        if flaw == Some(Flaw::RenewalRevives) && !held {
+            self.hold.state().phase = Phase::Held;
+        }
+        if held {
+            self.facts.success[node] = self.facts.success[node].max(Some(sent));
+        }
+        if renewed {
+            self.facts.failed = 0;
+        }
+        ensure(held || (!renewed && self.hold.valid_until() == until), "nothing renews what is not held any more")
+    }
+
+    fn check_look(&self, held: bool, clock: u8, state: HoldState) -> Result<(), Broken> {
+        let (last, loss) = self.last_tick();
+        let expected = match (held, clock <= last, self.facts.failed) {
+            (true, true, 0) => Some(HoldState::Safe),
+            (true, true, _) => Some(HoldState::Jeopardy),
+            (true, false, _) => Some(HoldState::Lost(loss)),
+            (false, ..) => None,
+        };
+        let wrong = || format!("it is as safe as its validity says: {state:?} instead of {expected:?}");
+        match expected {
+            Some(expected) => ensure(state == expected, wrong()),
+            None => ensure(matches!(state, HoldState::Lost(_)), "what has ended is not held again"),
+        }
+    }
+
+    /// What has to be so after every step.
+    fn check(&mut self) -> Result<(), Broken> {
+        let state = self.hold.state();
+        let end = match state.phase {
+            Phase::Held => None,
+            Phase::Releasing => Some("released"),
+            Phase::Lost(Loss::NotOwner) => Some("not owner"),
+            Phase::Lost(Loss::RenewalFailed) => Some("renewal failed"),
+            Phase::Lost(Loss::Expired) => Some("expired"),
+            Phase::Lost(Loss::MaxHold) => Some("max hold"),
+            Phase::Lost(_) => Some("forced"),
+        };
+        ensure(self.facts.end.is_none() || self.facts.end == end, "the end of a hold is its only one")?;
+        self.facts.end = end;
+        let facts = &self.facts;
+        let fired = self.hold.lost.is_cancelled();
+        ensure(fired == state.fired, "the token is cancelled when it is said to be")?;
+        ensure(!fired || matches!(state.phase, Phase::Lost(_)), "the token fires for a loss, and for nothing else")?;
+        ensure(facts.tellings <= u32::from(fired), "a loss is told once")?;
+        let guards = facts.taken + facts.travelling - facts.void;
+        ensure(state.guards == guards, format_args!("{} guards are counted, and there are {guards}", state.guards))?;
+        ensure(state.unclaimed == facts.travelling - facts.void, "what is on its way is counted")?;
+        ensure(facts.releases == u32::from(guards == 0), "one release is sent, with the last guard")?;
+        ensure(guards > 0 || state.phase != Phase::Held, "what nobody has is not held")
+    }
+
+    fn is_releasing(&self) -> bool {
+        self.hold.state().phase == Phase::Releasing
+    }
+}
+
+/// Steps that fire the token of what another has marked.
+fn fires(step: Step) -> bool {
+    matches!(step, Step::Look(_) | Step::Fire | Step::Leave(_) | Step::Renewed(_))
+}

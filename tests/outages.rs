@@ -1,0 +1,105 @@
+//! Outages and their ticks: one tick fails at most once, however fast the refusals come, and a short outage loses nothing.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::proxy::{Mode, Proxy};
+use common::{Server, builder, eventually, key, locker_with, ms};
+use lockhound::{Guard, HoldState, Locker, Loss};
+
+/// Renewals are refused at once, again and again within each tick: with a lease of 3 s, a tick a second, and 300 ms for
+/// each, the first has failed after 1.3 s and the second after 2.3 s.
+async fn refused_renewals_fail_a_tick_at_a_time(server: &Server, refuse: impl FnOnce()) {
+    let locks = locker_with(server, ms(3_000)).await;
+    let start = Instant::now();
+    let mut guards = Vec::new();
+    for _ in 0..20 {
+        guards.push(locks.get(key()).lock().await.unwrap());
+    }
+    let taken = start.elapsed();
+    refuse();
+    let state = |wanted| guards.iter().all(|guard: &Guard| guard.state() == wanted);
+    eventually(ms(2_000), "one tick has failed", || state(HoldState::Jeopardy)).await;
+    // Ticks begin a hundredth of the lease early at the most.
+    assert!((ms(1_250)..ms(1_700) + taken).contains(&start.elapsed()), "{:?}", start.elapsed());
+    eventually(ms(2_000), "two ticks have failed", || state(HoldState::Lost(Loss::RenewalFailed))).await;
+    assert!((ms(2_250)..ms(2_700) + taken).contains(&start.elapsed()), "{:?}", start.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readonly_answered_at_once_fails_a_tick_once() {
+    let server = Server::start();
+    let refuse = || server.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    refused_renewals_fail_a_tick_at_a_time(&server, refuse).await;
+    assert!(server.calls("evalsha") > 0, "it did answer");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn loading_answered_at_once_fails_a_tick_once() {
+    let server = std::sync::Arc::new(Server::start_with(&["--loading-process-events-interval-bytes", "1024"]));
+    // A millisecond each: longer than to the end of the second tick.
+    server.command::<()>(&["DEBUG", "POPULATE", "5000"]);
+    server.command::<()>(&["CONFIG", "SET", "key-load-delay", "1000"]);
+    let loading = std::sync::Arc::clone(&server);
+    let refuse = move || {
+        std::thread::spawn({
+            let server = std::sync::Arc::clone(&loading);
+            // The server ends before that does.
+            move || drop(server.try_command::<()>(&["DEBUG", "RELOAD"]))
+        });
+        while loading.try_command::<u64>(&["DBSIZE"]).is_ok() {
+            std::thread::sleep(ms(5));
+        }
+    };
+    refused_renewals_fail_a_tick_at_a_time(&server, refuse).await;
+    let error = server.try_command::<u64>(&["DBSIZE"]).expect_err("it refused to the end").to_string();
+    assert!(error.to_uppercase().contains("LOADING"), "{error}");
+    server.kill();
+}
+
+/// With the defaults: six seconds, and a lease of thirty. Here both are a fifth of that, except in the soak.
+const LEASE: Duration = Duration::from_secs(if cfg!(feature = "soak") { 30 } else { 4 });
+
+/// Locks that are taken at every moment of a tick, before an outage that is as long as a fifth of the lease.
+async fn no_lock_is_lost(locks: &Locker, fail: impl FnOnce(), recover: impl FnOnce()) {
+    let mut guards = Vec::new();
+    for _ in 0..40 {
+        guards.push(locks.get(key()).lock().await.unwrap());
+        tokio::time::sleep(LEASE / 3 / 40).await;
+    }
+    fail();
+    tokio::time::sleep(LEASE / 5).await;
+    let shaken = guards.iter().filter(|guard| guard.state() == HoldState::Jeopardy).count();
+    assert!(shaken > 0, "ticks do fail in it");
+    recover();
+    // Whatever the outage has begun ends within this.
+    let end = Instant::now() + LEASE * 2 / 3;
+    while Instant::now() < end {
+        assert!(guards.iter().all(|guard| guard.check().is_ok()));
+        tokio::time::sleep(ms(20)).await;
+    }
+    assert!(guards.iter().all(|guard| guard.state() == HoldState::Safe));
+    assert_eq!(locks.stats().losses.total(), 0);
+}
+
+#[tokio::test]
+async fn a_silence_of_a_fifth_of_the_lease_loses_nothing() {
+    let server = Server::start();
+    let locks = locker_with(&server, LEASE).await;
+    no_lock_is_lost(&locks, || server.stop(), || server.go_on()).await;
+}
+
+#[tokio::test]
+async fn a_server_out_of_reach_for_a_fifth_of_the_lease_loses_nothing() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), LEASE).connect().await.unwrap();
+    let refuse = || {
+        proxy.set(Mode::Refuse);
+        proxy.cut();
+    };
+    no_lock_is_lost(&locks, refuse, || proxy.set(Mode::Pass)).await;
+}

@@ -1,0 +1,370 @@
+//! Races of a renewal, a loss or a close with whatever a holder does meanwhile: each run many thousand times.
+//!
+//! What they do to the bookkeeping of a hold is explored exhaustively in `src/hold/explorer.rs`.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::proxy::{Mode, Proxy};
+use common::server::Monitor;
+use common::{Server, builder, eventually, key, locker_with, ms};
+use futures_util::future::join_all;
+use lockhound::{Error, Guard, HoldState, Lock, Locker, Loss, Owner};
+
+/// `./dev soak` runs each race so many times as often.
+const TIMES: usize = if cfg!(feature = "soak") { 20 } else { 1 };
+
+/// Ends holds around the moment at which their first renewal is under way, and returns their keys.
+async fn end_during_renewals<F: Future<Output = ()> + Send + 'static>(
+    locks: &Locker,
+    end: impl Fn(Guard) -> F + Copy + Send + 'static,
+) -> Vec<String> {
+    let tasks = (0..1_000).map(|_| {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            let mut keys = Vec::new();
+            for _ in 0..4 * TIMES {
+                let lock = locks.get(key());
+                let taken = Instant::now();
+                let guard = lock.lock().await.unwrap();
+                // Planned after a third of the lease, less a hundredth; executed 8 ms after its send.
+                let moment = taken + ms(965) + Duration::from_micros(fastrand::u64(0..50_000));
+                tokio::time::sleep_until(moment.into()).await;
+                end(guard).await;
+                keys.push(lock.key().to_string());
+            }
+            keys
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    join_all(tasks).await.into_iter().flat_map(Result::unwrap).collect()
+}
+
+/// Renewals come to the server so late that releases overtake them: these have a connection of their own.
+fn late_renewals() -> Mode {
+    let script = redis::Script::new(include_str!("../lua/renew.lua"));
+    Mode::Late(script.get_hash().as_bytes().to_vec(), ms(8))
+}
+
+/// Nothing stands under these keys, nothing comes to stand there, and nobody renews.
+async fn assert_gone_for_good(server: &Server, locks: &Locker, keys: &[String]) {
+    let words = |keys: &[String]| ["EXISTS"].into_iter().map(str::to_owned).chain(keys.to_vec()).collect::<Vec<_>>();
+    let left = || keys.chunks(1_000).map(|keys| count(server, &words(keys))).sum::<u64>();
+    // One that came back would stay for a lease of three seconds.
+    eventually(ms(500), "every key is gone", || left() == 0).await;
+    server.command::<()>(&["CONFIG", "RESETSTAT"]);
+    tokio::time::sleep(ms(1_200)).await;
+    assert_eq!((server.calls("evalsha"), left()), (0, 0), "more than a tick later");
+    let stats = locks.stats();
+    assert_eq!((stats.holds, stats.pending, stats.losses.total()), (0, 0, 0), "{stats:?}");
+    let in_flight = stats.renewal_lateness.count - stats.renewals - stats.renewal_errors;
+    assert!(in_flight >= 200, "only {in_flight} of {} renewals met an end", stats.renewal_lateness.count);
+}
+
+fn count(server: &Server, words: &[String]) -> u64 {
+    server.command(&words.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unlock_while_a_renewal_is_in_flight_is_the_end() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
+    proxy.set(late_renewals());
+    let keys = end_during_renewals(&locks, |guard| async move { guard.unlock().await.unwrap() }).await;
+    assert_gone_for_good(&server, &locks, &keys).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drop_while_a_renewal_is_in_flight_is_the_end() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
+    proxy.set(late_renewals());
+    let keys = end_during_renewals(&locks, |guard| async move { drop(guard) }).await;
+    assert_gone_for_good(&server, &locks, &keys).await;
+}
+
+/// The old guard says Lost for as long as it lives, shuts its owner out, and never touches the hold of another.
+#[tokio::test(flavor = "multi_thread")]
+async fn lock_loss_and_lock_again_by_the_same_task() {
+    let server = Server::start();
+    let (here, elsewhere) = (locker_with(&server, ms(10_000)).await, locker_with(&server, ms(10_000)).await);
+    let tasks: Vec<_> = (0..16)
+        .map(|task| {
+            let (lock, stolen) = (here.get(key()), elsewhere.clone());
+            tokio::spawn(async move {
+                for round in 0..125 * TIMES {
+                    let theft = if (task + round) % 2 == 0 { stolen.get(lock.key().clone()) } else { lock.clone() };
+                    let loss = if (task + round) % 2 == 0 { Loss::NotOwner } else { Loss::ForceUnlocked };
+                    lose_and_lock_again(&lock, &theft.owned_by(Owner::new()), loss).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    eventually(ms(1_000), "nothing is left", || server.command::<u64>(&["DBSIZE"]) <= 16).await;
+    assert_eq!((here.stats().holds, elsewhere.stats().holds), (0, 0));
+}
+
+async fn lose_and_lock_again(lock: &Lock, thief: &Lock, loss: Loss) {
+    let lost = |error: Error| assert!(matches!(error, Error::Lost(found) if found == loss), "{error}");
+    let old = lock.lock().await.unwrap();
+    assert!(thief.force_unlock().await.unwrap());
+    let stolen = thief.lock().await.unwrap();
+    lost(lock.lock().await.expect_err("a guard of what is lost lives"));
+    lost(lock.try_lock().await.expect_err("a guard of what is lost lives"));
+    assert_eq!(old.state(), HoldState::Lost(loss));
+    assert!(old.lost().is_cancelled());
+    // The last guard's release is sent all the same. In line behind the thief, or at once: it gets in after it.
+    let waiting = fastrand::bool();
+    let unlocking = async {
+        if fastrand::bool() {
+            lost(old.unlock().await.expect_err("lost"));
+        } else {
+            drop(old);
+        }
+        if waiting { Some(lock.lock().await.unwrap()) } else { None }
+    };
+    let stealing = async {
+        for _ in 0..fastrand::u8(0..4) {
+            tokio::task::yield_now().await;
+        }
+        stolen.check().unwrap();
+        stolen.unlock().await.expect("the old guard never touches it");
+    };
+    let (again, ()) = tokio::join!(unlocking, stealing);
+    let again = match again {
+        Some(again) => again,
+        None => lock.lock().await.unwrap(),
+    };
+    again.check().unwrap();
+    again.unlock().await.unwrap();
+}
+
+/// The guards of a nested lock all hear of it, at one time, whatever its holder does just then.
+#[tokio::test(flavor = "multi_thread")]
+async fn max_hold_reached_while_nested() {
+    let server = Server::start();
+    let locks = locker_with(&server, ms(3_000)).await;
+    let tasks: Vec<_> = (0..250)
+        .map(|_| {
+            let locks = locks.clone();
+            tokio::spawn(async move {
+                for _ in 0..12 * TIMES {
+                    nest_until_it_is_over(&locks.get(key()).max_hold(ms(100))).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let stats = locks.stats();
+    assert_eq!(stats.losses.max_hold, 250 * 12 * TIMES as u64, "{stats:?}");
+    eventually(ms(1_000), "released all the same", || locks.stats().pending == 0).await;
+    assert_eq!(server.command::<Vec<String>>(&["KEYS", "test:*"]).len(), 0);
+    assert_eq!(locks.stats().holds, 0);
+}
+
+async fn nest_until_it_is_over(lock: &Lock) {
+    let mut guards = vec![lock.lock().await.unwrap()];
+    let token = guards[0].lost();
+    loop {
+        match fastrand::u8(0..3) {
+            0 if guards.len() > 1 => match guards.swap_remove(0).unlock().await {
+                Ok(()) => {}
+                Err(Error::Lost(Loss::MaxHold)) => break,
+                Err(error) => panic!("{error}"),
+            },
+            1 if guards.len() < 4 => match lock.lock().await {
+                Ok(nested) => guards.push(nested),
+                Err(Error::Lost(Loss::MaxHold)) => break,
+                Err(error) => panic!("{error}"),
+            },
+            _ => tokio::time::sleep(Duration::from_micros(fastrand::u64(0..20_000))).await,
+        }
+        if token.is_cancelled() {
+            break;
+        }
+    }
+    assert!(token.is_cancelled());
+    assert!(matches!(lock.lock().await, Err(Error::Lost(Loss::MaxHold))), "a guard of it lives");
+    for guard in guards {
+        assert_eq!(guard.state(), HoldState::Lost(Loss::MaxHold));
+        assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::MaxHold))));
+    }
+}
+
+/// Redisson's renewals of short holds add up: it would send about 5,000 a period here.
+#[tokio::test]
+async fn a_long_hold_after_5_000_short_ones_is_renewed_once_a_period() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker_with(&server, ms(900)).await;
+    let lock = locks.get(&key);
+    for _ in 0..5_000 * TIMES {
+        lock.lock().await.unwrap().unlock().await.unwrap();
+    }
+    let guard = lock.lock().await.unwrap();
+    let before = locks.stats().renewals;
+    let monitor = Monitor::start(&server);
+    tokio::time::sleep(ms(3_000)).await;
+    let (sent, counted) = (monitor.sent(&key).len(), locks.stats().renewals - before);
+    assert!((9..=11).contains(&sent), "{sent} renewals were sent in ten periods");
+    assert!((9..=11).contains(&counted), "{counted} renewals in ten periods");
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
+}
+
+/// The acquires are executed when the server is back, for callers who have been told that it is not; what they take is
+/// undone at once, and not after the lease of ten seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn ghosts_of_a_stopped_server_block_the_others_no_longer_than_their_undo() {
+    let server = Server::start();
+    let lease = ms(10_000);
+    let here = builder(&server.url(), lease).command_timeout(ms(400)).connect().await.unwrap();
+    for stopped_for in [100, 500, 900] {
+        let elsewhere = builder(&server.url(), lease).command_timeout(ms(400)).connect().await.unwrap();
+        let keys: Vec<String> = (0..50).map(|_| key()).collect();
+        server.stop();
+        let in_flight: Vec<_> = keys
+            .iter()
+            .map(|key| {
+                let lock = here.get(key);
+                let patience = ms(stopped_for);
+                // The longest of them is told after a command timeout, the others are dropped.
+                tokio::spawn(async move { drop(tokio::time::timeout(patience, lock.try_lock()).await) })
+            })
+            .collect();
+        for task in in_flight {
+            task.await.unwrap();
+        }
+        server.go_on();
+        let back = Instant::now();
+        let others = keys.iter().map(|key| {
+            let lock = elsewhere.get(key).owned_by(Owner::new());
+            async move { lock.lock().await.unwrap().unlock().await.unwrap() }
+        });
+        join_all(others).await;
+        // An undo that is under way, one that follows a command timeout later, and a connection that is made anew.
+        assert!(back.elapsed() < ms(1_500), "stopped for {stopped_for} ms: {:?}", back.elapsed());
+        tokio::time::sleep(ms(500)).await;
+        assert_eq!(server.command::<Vec<String>>(&["KEYS", "test:*"]).len(), 0, "nothing comes late");
+    }
+}
+
+/// Holds that are safe, nested, of fixed lease, in jeopardy, lost, being released, granted to nobody and waited for.
+async fn close_with_holds_in_every_state(back: bool) {
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(1_500)).connect().await.unwrap();
+    let lock = || locks.get(key()).owned_by(Owner::new());
+    let (nested, forced, releasing) = (lock(), lock(), lock());
+    let mut guards = vec![lock().lock().await.unwrap(), lock().fixed_lease(ms(2_500)).lock().await.unwrap()];
+    guards.extend([nested.lock().await.unwrap(), nested.lock().await.unwrap()]);
+    guards.push(lock().max_hold(ms(100)).lock().await.unwrap());
+    guards.push(forced.lock().await.unwrap());
+    forced.force_unlock().await.unwrap();
+    let in_line = nested.clone().owned_by(Owner::new());
+    let in_line = tokio::spawn(async move { in_line.lock().await });
+    let released = releasing.lock().await.unwrap();
+    server.stop();
+    eventually(ms(1_000), "jeopardy", || guards[0].state() == HoldState::Jeopardy).await;
+    assert_eq!(guards[1].state(), HoldState::Safe);
+    assert_eq!(guards[4].state(), HoldState::Lost(Loss::MaxHold));
+    assert_eq!(guards[5].state(), HoldState::Lost(Loss::ForceUnlocked));
+    let mut unlocking = Box::pin(released.unlock());
+    assert!(futures_util::poll!(&mut unlocking).is_pending());
+    let (ghost, in_flight) = (lock(), lock());
+    let mut idle = Box::pin(ghost.lock());
+    assert!(futures_util::poll!(&mut idle).is_pending());
+    let in_flight = tokio::spawn(async move { in_flight.lock().await });
+    let start = Instant::now();
+    let closing = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.close().await }
+    });
+    if back {
+        server.go_on();
+    }
+    for guard in &guards {
+        tokio::time::timeout(ms(200), guard.lost().cancelled()).await.expect("every token fires");
+    }
+    let reasons = [Loss::Closed, Loss::Closed, Loss::Closed, Loss::Closed, Loss::MaxHold, Loss::ForceUnlocked];
+    for (guard, reason) in guards.into_iter().zip(reasons) {
+        assert!(matches!(guard.unlock().await, Err(Error::Lost(loss)) if loss == reason));
+    }
+    assert!(matches!(in_line.await.unwrap(), Err(Error::Closed)));
+    assert!(matches!(in_flight.await.unwrap(), Err(Error::Closed)));
+    closing.await.unwrap();
+    // A lease at the most, and then a moment for the connections.
+    assert!(start.elapsed() < ms(if back { 1_000 } else { 2_000 }), "{:?}", start.elapsed());
+    assert!(matches!(idle.await, Err(Error::Closed)));
+    assert_eq!(unlocking.await.is_ok(), back);
+    server.go_on();
+    if back {
+        assert_eq!(server.command::<Vec<String>>(&["KEYS", "test:*"]).len(), 0, "everything was given back");
+    } else {
+        // The longest lease is of two and a half seconds.
+        eventually(ms(2_500), "it runs out", || server.command::<Vec<String>>(&["KEYS", "test:*"]).is_empty()).await;
+    }
+}
+
+#[tokio::test]
+async fn close_with_holds_in_every_state_while_the_server_answers() {
+    close_with_holds_in_every_state(true).await;
+}
+
+#[tokio::test]
+async fn close_with_holds_in_every_state_while_the_server_is_silent() {
+    close_with_holds_in_every_state(false).await;
+}
+
+/// 8,000 operations that a close meets at a random moment.
+#[tokio::test(flavor = "multi_thread")]
+async fn close_at_any_moment_leaves_nothing() {
+    let server = Server::start();
+    for _ in 0..100 * TIMES {
+        let locks = builder(&server.url(), ms(3_000)).connect().await.unwrap();
+        let keys = [key(), key()];
+        let tasks: Vec<_> = (0..80)
+            .map(|task| {
+                let lock = locks.get(&keys[task % 2]).owned_by(Owner::new());
+                tokio::spawn(async move { while lock_and_go(&lock).await {} })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_micros(fastrand::u64(0..6_000))).await;
+        locks.close().await;
+        for task in tasks {
+            tokio::time::timeout(ms(1_000), task).await.expect("everybody returns").unwrap();
+        }
+        assert!(!keys.iter().any(|key| server.exists(key)), "what was granted is given back");
+    }
+}
+
+/// Enters and leaves in one of several ways. False once the locker is closed.
+async fn lock_and_go(lock: &Lock) -> bool {
+    let guard = match fastrand::u8(0..3) {
+        0 => lock.try_lock().await,
+        1 => lock.try_lock_for(ms(2)).await,
+        _ => lock.lock().await.map(Some),
+    };
+    match guard {
+        Err(Error::Closed) => return false,
+        // No round had an answer within so short a time.
+        Err(Error::Unavailable { .. }) | Ok(None) => {}
+        Err(error) => panic!("{error}"),
+        Ok(Some(guard)) => {
+            let nested = if fastrand::bool() { lock.lock().await.ok() } else { None };
+            if fastrand::bool() {
+                assert!(matches!(guard.unlock().await, Ok(()) | Err(Error::Lost(Loss::Closed))));
+            }
+            drop(nested);
+        }
+    }
+    true
+}

@@ -1,0 +1,130 @@
+//! Very many holds: all of them in jeopardy, safe again, lost at once; and all of them renewed after a reconnect. One test
+//! at a time, since each looks at milliseconds.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
+
+mod common;
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use common::{Server, eventually, key, locker_with, ms};
+use futures_util::future::join_all;
+use lockhound::{Guard, HoldState, Locker, Loss};
+use tokio::sync::Mutex;
+
+static ALONE: Mutex<()> = Mutex::const_new(());
+
+const HOLDS: usize = 10_000;
+/// Within what the tokens of one step have to fire; an unoptimized build takes longer over 10,000.
+const TOGETHER: Duration = Duration::from_millis(if cfg!(debug_assertions) { 150 } else { 50 });
+const LEASE: Duration = Duration::from_secs(if cfg!(feature = "soak") { 30 } else { 6 });
+
+async fn hold(locks: &Locker, many: usize) -> Vec<Guard> {
+    let start = Instant::now();
+    let tasks = (0..many).map(|_| {
+        let lock = locks.get(key());
+        tokio::spawn(async move { lock.lock().await.unwrap() })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    let guards = join_all(tasks).await.into_iter().map(Result::unwrap).collect();
+    println!("{many} locks were taken in {:?}", start.elapsed());
+    guards
+}
+
+/// The clock of the watchdog, since its origin: the lines of its grid are multiples of the grid's width.
+fn clock() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(u64::try_from(now.tv_sec).unwrap(), u32::try_from(now.tv_nsec).unwrap())
+}
+
+/// A tick fails for all, the next succeeds for all, and two in a row fire every token. Ticks are due by when each lock was
+/// last renewed, in steps of a hundredth of the lease; those of one step fail together, and their tokens fire together.
+#[tokio::test(flavor = "multi_thread")]
+async fn ticks_of_very_many_holds_fail_and_succeed_together() {
+    let _alone = ALONE.lock().await;
+    let server = Server::start();
+    let (tick, command_timeout, grid) = (LEASE / 3, LEASE / 10, LEASE / 100);
+    let locks = locker_with(&server, LEASE).await;
+    let guards = hold(&locks, HOLDS).await;
+    let all = |wanted| guards.iter().all(|guard| guard.state() == wanted);
+
+    server.stop();
+    eventually(tick * 2, "one tick has failed for all", || all(HoldState::Jeopardy)).await;
+    assert!(guards.iter().all(|guard| guard.check().is_ok()));
+    server.go_on();
+    eventually(tick * 2, "the next succeeds for all", || all(HoldState::Safe)).await;
+
+    server.stop();
+    // An answer that was on its way may still count.
+    tokio::time::sleep(ms(100)).await;
+    let validity = LEASE - LEASE / 100 - ms(2);
+    let second_tick = |guard: &Guard| {
+        let due = clock() + guard.remaining() - validity + tick * 2;
+        due.as_nanos() / grid.as_nanos()
+    };
+    let lines: Vec<u128> = guards.iter().map(second_tick).collect();
+    let tokens: Vec<_> = guards.iter().map(|guard| guard.lost()).collect();
+    let fired = join_all(tokens.iter().map(|token| async {
+        token.cancelled().await;
+        clock()
+    }));
+    let fired = fired.await;
+    server.go_on();
+    assert!(all(HoldState::Lost(Loss::RenewalFailed)));
+    let mut groups = HashMap::<u128, Vec<Duration>>::new();
+    for (&line, at) in lines.iter().zip(fired) {
+        let failed = Duration::from_nanos(u64::try_from(line * grid.as_nanos()).unwrap()) + command_timeout;
+        groups.entry(line).or_default().push(at.saturating_sub(failed));
+    }
+    let spread = |late: &Vec<Duration>| *late.iter().max().unwrap() - *late.iter().min().unwrap();
+    let (widest, latest) = (groups.values().map(spread).max().unwrap(), groups.values().flatten().max().unwrap());
+    let largest = groups.values().map(Vec::len).max().unwrap();
+    println!(
+        "{HOLDS} tokens in {} steps, the largest of {largest}: {widest:?} apart in a step, {latest:?} late at the most",
+        groups.len()
+    );
+    assert!(widest < TOGETHER, "the tokens of one step fire within {widest:?}");
+    assert!(*latest < TOGETHER, "a token fires {latest:?} after the end of its tick");
+}
+
+/// The next regular renewal would be ten seconds later.
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_reconnect_everything_is_renewed_spread_over_a_second() {
+    let _alone = ALONE.lock().await;
+    let server = Server::start();
+    let locks = locker_with(&server, ms(30_000)).await;
+    let mut guards = hold(&locks, HOLDS).await;
+    let gone = guards.split_off(HOLDS - 50);
+    let mut pipeline = redis::pipe();
+    gone.iter().for_each(|guard| _ = pipeline.del(guard.key().as_str()));
+    pipeline.exec(&mut server.connection().unwrap()).unwrap();
+    assert_eq!(locks.stats().renewals, 0);
+    server.cut_connections();
+    let start = Instant::now();
+    // How many were renewed by when, every few milliseconds.
+    let mut seen = vec![(Duration::ZERO, 0)];
+    eventually(ms(3_000), "all are renewed", || {
+        let renewals = locks.stats().renewals;
+        seen.push((start.elapsed(), renewals));
+        renewals >= guards.len() as u64
+    })
+    .await;
+    for guard in &gone {
+        tokio::time::timeout(ms(500), guard.lost().cancelled()).await.expect("what is gone is told");
+        assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
+    }
+    let first = seen.iter().find(|(_, renewals)| *renewals > 0).unwrap().0;
+    let took = start.elapsed() - first;
+    assert!((ms(700)..ms(1_500)).contains(&took), "from the first to the last in {took:?}");
+    // 200 ms hold a fifth of them.
+    for (at, renewals) in &seen {
+        let before =
+            seen.iter().rev().find(|(earlier, _)| *earlier + ms(200) <= *at).map_or(0, |(_, renewals)| *renewals);
+        assert!(renewals - before < HOLDS as u64 / 2, "{} at a time, after {at:?}", renewals - before);
+    }
+    tokio::time::sleep(ms(300)).await;
+    assert_eq!(locks.stats().renewals, guards.len() as u64, "once each");
+    assert!(guards.iter().all(|guard| guard.state() == HoldState::Safe));
+}

@@ -1,0 +1,90 @@
+//! Threads that do not run: the user's cost no lock, and a whole process that did not run knows what it has lost.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
+
+mod common;
+
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use common::{Server, builder, children, key, locker_with, ms};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The body of a child process. Run as a test by itself it proves that nobody asked for anything else.
+#[test]
+fn child_process() {
+    children::run();
+}
+
+/// For three leases every worker sleeps. (For a runtime of one thread see `watchdog`.)
+#[test]
+fn a_runtime_whose_workers_are_all_blocked_keeps_its_locks() {
+    let (server, names) = (Server::start(), [key(), key()]);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let locks = runtime.block_on(builder(&server.url(), ms(600)).connect()).unwrap();
+    let all_blocked = Arc::new(Barrier::new(3));
+    let tasks: Vec<_> = names
+        .iter()
+        .map(|name| {
+            let (lock, all_blocked) = (locks.get(name), Arc::clone(&all_blocked));
+            runtime.spawn(async move {
+                let guard = lock.lock().await.unwrap();
+                // A worker each.
+                all_blocked.wait();
+                std::thread::sleep(ms(1_800));
+                guard.check().unwrap();
+                guard.unlock().await.unwrap();
+            })
+        })
+        .collect();
+    all_blocked.wait();
+    let start = Instant::now();
+    while start.elapsed() < ms(1_700) {
+        assert!(names.iter().all(|name| server.pttl(name) > 200), "renewed meanwhile");
+        std::thread::sleep(ms(10));
+    }
+    for task in tasks {
+        runtime.block_on(task).unwrap();
+    }
+    assert_eq!(locks.stats().losses.total(), 0);
+}
+
+/// Five processes get no CPU for longer than their lease, and others take their locks meanwhile.
+#[tokio::test]
+async fn a_process_without_cpu_knows_at_its_first_look_what_it_has_lost() {
+    let server = Server::start();
+    let others = locker_with(&server, ms(1_000)).await;
+    let mut children: Vec<_> = (0..5)
+        .map(|_| {
+            let (keys, out) = ([key(), key()], children::scratch("stall"));
+            let child = children::spawn_child("stall", &server.url(), &[&keys[0], &keys[1]], 0, &out);
+            (child, keys, out)
+        })
+        .collect();
+    let mut taken = Vec::new();
+    for (child, keys, out) in &children {
+        common::eventually(ms(5_000), "it holds both", || std::fs::read(out).is_ok_and(|text| text == b"held")).await;
+        let id = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
+        kill_process(id, Signal::STOP).unwrap();
+        let stopped = Instant::now();
+        for key in keys {
+            taken.push(others.get(key).lock().await.unwrap());
+        }
+        // Its leases are of a second.
+        tokio::time::sleep_until((stopped + ms(1_100)).into()).await;
+        kill_process(id, Signal::CONT).unwrap();
+    }
+    let mut late = Vec::new();
+    for (child, _, out) in &mut children {
+        assert!(child.wait().unwrap().success(), "check() did not say at once that the lock is lost");
+        late.push(Duration::from_micros(std::fs::read_to_string(&*out).unwrap().parse().unwrap()));
+        std::fs::remove_file(out).unwrap();
+    }
+    println!("tokens fired so long after their process woke: {late:?}");
+    assert!(late.iter().all(|late| *late < ms(500)), "{late:?}");
+    for guard in taken {
+        guard.check().unwrap();
+        guard.unlock().await.expect("nobody who woke late touches it");
+    }
+}
