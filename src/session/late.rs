@@ -6,6 +6,7 @@ use super::Session;
 use super::release::Pending;
 use crate::clock::Instant;
 use crate::hold::{Hold, HoldState};
+use crate::key::Key;
 use crate::node::Outcome;
 use crate::quorum::{Calls, NodeIndex};
 use crate::script::Acquire;
@@ -29,6 +30,25 @@ impl Session {
         self.engine.spawn(async move {
             while let Some((node, answer)) = late.next().await {
                 session.settle_vote(&hold, node, sent, &answer.map(|answer| matches!(answer, Acquire::Granted(_))));
+            }
+            drop(pending);
+        });
+    }
+
+    /// Sees to the nodes that a refused round did not wait for. An undo that went before the answer could be overtaken by an
+    /// acquire that waits for its connection, or for its script: so each is undone once it has answered.
+    pub(super) fn undo_late(self: &Arc<Self>, key: &Key, field: String, mut late: Calls<Acquire>) {
+        if late.missing().is_empty() {
+            return;
+        }
+        let (session, key, pending) = (Arc::clone(self), key.clone(), Pending::new(self));
+        self.engine.spawn(async move {
+            while let Some((node, answer)) = late.next().await {
+                match answer {
+                    Outcome::Done(Acquire::Granted(_)) => session.undo(&key, &field, vec![node], Vec::new()),
+                    Outcome::Unknown(_) => session.undo(&key, &field, Vec::new(), vec![node]),
+                    Outcome::Done(Acquire::Held(_)) | Outcome::NotExecuted(_) | Outcome::Refused(_) => {}
+                }
             }
             drop(pending);
         });
