@@ -37,11 +37,11 @@ pub(crate) fn grid(lease: Duration) -> Duration {
     (lease / 100).clamp(Duration::from_millis(5), Duration::from_secs(1))
 }
 
-/// The instant until which at least `quorum` of the votes are valid, if there are that many: the quorum-th largest.
-pub(crate) fn majority_until(votes: impl Iterator<Item = Instant>, quorum: usize) -> Option<Instant> {
-    let mut sorted: Vec<Instant> = votes.collect();
-    sorted.sort_unstable_by(|a, b| b.cmp(a));
-    sorted.get(quorum.checked_sub(1)?).copied()
+/// The instant until which at least `quorum` of the votes are valid, if there are that many: the quorum-th largest. There
+/// are few votes, and this is asked at every look at a hold: nothing is allocated or sorted.
+pub(crate) fn majority_until(votes: impl Iterator<Item = Instant> + Clone, quorum: usize) -> Option<Instant> {
+    let valid = |until: &Instant| votes.clone().filter(|vote| vote >= until).count() >= quorum;
+    votes.clone().filter(valid).max()
 }
 
 #[cfg(test)]
@@ -72,6 +72,7 @@ mod tests {
         let at = |ms| now + Duration::from_millis(ms);
         assert_eq!(majority_until([at(1), at(3), at(2)].into_iter(), 2), Some(at(2)));
         assert_eq!(majority_until([at(7)].into_iter(), 1), Some(at(7)));
+        assert_eq!(majority_until([at(2), at(2), at(1)].into_iter(), 2), Some(at(2)));
         assert_eq!(majority_until([at(7)].into_iter(), 2), None);
     }
 }

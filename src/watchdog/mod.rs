@@ -6,6 +6,7 @@
 //! - If the task ends for any reason, every token fires: nobody trusts a lock that nothing renews.
 
 mod batch;
+mod lines;
 mod wheel;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::sleep;
 
-use self::batch::Answers;
+use self::batch::{Answers, Sender};
 use self::wheel::Wheel;
 use crate::clock::Instant;
 use crate::error::Loss;
@@ -155,8 +156,9 @@ pub(crate) async fn run(
     judge: Judge,
 ) {
     let _closing = Closing(Arc::clone(&watchdog));
-    let mut wheel = Wheel::new(&settings, counters);
+    let mut wheel = Wheel::new(&settings, Arc::clone(&counters));
     let (answers, mut answered) = unbounded_channel::<Answers>();
+    let sender = Sender::new(quorum, counters, answers);
     let beat = (settings.lease / 10).min(Duration::from_secs(1));
     let mut clocks = Clocks::read();
     loop {
@@ -177,7 +179,7 @@ pub(crate) async fn run(
         tokio::select! {
             // An answer that is there goes before the end of the tick that it ends.
             biased;
-            Some(batch) = answered.recv() => wheel.answered(batch, &judge),
+            Some(batch) = answered.recv() => wheel.answered(&batch, &judge),
             () = wheel.expired(&mut renewals, &judge) => {}
             () = drain => {
                 if watchdog.due().is_some_and(|due| due <= Instant::now()) {
@@ -197,7 +199,11 @@ pub(crate) async fn run(
             tracing::warn!("the machine was suspended: every lock is looked at");
             wheel.sweep(&mut renewals, &judge);
         }
-        batch::send(&quorum, renewals, &answers);
+        if !renewals.is_empty() {
+            sender.send(&renewals);
+            // Its task runs before the next line is looked at: after a stall there may be many.
+            tokio::task::yield_now().await;
+        }
     }
 }
 
