@@ -142,7 +142,10 @@ impl Held {
                 let lock = |key: String| {
                     let connection = connection.clone();
                     async move {
-                        let options = LockOptions::builder(DistkitRedisKey::try_from(key)?, connection).ttl(LEASE);
+                        // It allows no colons.
+                        let options =
+                            LockOptions::builder(DistkitRedisKey::try_from(key.replace(':', "-"))?, connection)
+                                .ttl(LEASE);
                         Ok(Mutex::new(options.build()).try_lock().await?)
                     }
                 };

@@ -49,9 +49,7 @@ impl Sender {
 
     /// Sends the orders of one moment to every node.
     pub(super) fn send(self: &Arc<Self>, orders: &[Due]) {
-        for batch in
-            orders.chunk_by(|a, b| a.hold.terms.lease == b.hold.terms.lease).flat_map(|same| same.chunks(BATCH))
-        {
+        for batch in orders.chunk_by(|a, b| a.hold.terms.lease == b.hold.terms.lease).flat_map(equal_chunks) {
             let Some(until) = batch.iter().map(|order| order.until).min() else { continue };
             let batch: Batch = batch.iter().map(|order| Arc::clone(&order.hold)).collect();
             for node in 0..self.quorum.nodes().len() {
@@ -115,4 +113,9 @@ fn failed(batch: &Batch, said: &[Renew]) -> Option<(Batch, String)> {
     })?;
     let failed = batch.iter().zip(said).filter(|(_, answer)| matches!(answer, Renew::Failed(_)));
     Some((failed.map(|(hold, _)| Arc::clone(hold)).collect(), reason))
+}
+
+/// Cuts into as few batches as can be, all of about the same length.
+fn equal_chunks(orders: &[Due]) -> impl Iterator<Item = &[Due]> {
+    orders.chunks(orders.len().div_ceil(orders.len().div_ceil(BATCH).max(1)).max(1))
 }
