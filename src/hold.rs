@@ -426,7 +426,7 @@ impl Hold {
     }
 
     fn majority_until(&self, state: &State) -> Option<Instant> {
-        lease::majority_until(state.votes.iter().flatten().copied(), self.quorum)
+        lease::majority_until(&state.votes, self.quorum)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
