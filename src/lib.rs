@@ -32,6 +32,6 @@ pub use key::Key;
 pub use lock::{Lock, Section};
 pub use locker::{Locker, LockerBuilder};
 pub use owner::Owner;
-pub use stats::{Distribution, Losses, Stats};
+pub use stats::{Distribution, Losses, NodeTimes, Sizes, Stats};
 pub use tokio_util::sync::CancellationToken;
 pub use uuid::Uuid;

@@ -132,7 +132,8 @@ impl Session {
             nodes.push(Arc::new(node));
             subscribers.push(events);
         }
-        let counters = Arc::new(Counters::new());
+        let names: Vec<_> = nodes.iter().map(|node: &Arc<Node>| Arc::clone(node.name())).collect();
+        let counters = Arc::new(Counters::of_nodes(&names));
         let session = Arc::new_cyclic(|weak: &Weak<Self>| {
             let hook = weak.clone();
             let told = move |key: &Key| {
