@@ -32,6 +32,9 @@ async fn show(locks: &Locker) {
     for second in 1..=8 {
         sleep(Duration::from_secs(1)).await;
         line(&locks.stats());
+        if second == 8 {
+            renewals(&locks.stats());
+        }
         if second == 4 {
             // Another process would do this.
             match victim.force_unlock().await {
@@ -51,6 +54,22 @@ async fn work(locks: Locker, n: usize) -> Result<(), Error> {
         let guard = lock.lock().await?;
         sleep(Duration::from_millis(5)).await;
         guard.unlock().await?;
+    }
+}
+
+/// What the watchdog does: how late and how many at a time, and who is slow to answer.
+fn renewals(s: &Stats) {
+    let (late, batches) = (s.renewal_lateness, s.renewal_batches);
+    println!(
+        "renewals: late p50 {:.1?}, p99 {:.1?}; locks a script p50 {}, max {}",
+        late.p50, late.p99, batches.p50, batches.max
+    );
+    if let Some(slowest) = &s.slowest_node {
+        let times = slowest.round_trip;
+        println!(
+            "slowest node: {} answers in p50 {:.1?}, p99 {:.1?}, max {:.1?}",
+            slowest.node, times.p50, times.p99, times.max
+        );
     }
 }
 

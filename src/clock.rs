@@ -33,8 +33,14 @@ impl Instant {
 
     /// The last point not after this one whose distance from the clock's origin is a multiple of `grid`.
     pub(crate) fn round_down(self, grid: Duration) -> Self {
-        let rest = self.0.as_nanos() % grid.as_nanos().max(1);
-        Self(self.0 - Duration::from_nanos(u64::try_from(rest).unwrap_or(0)))
+        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0 - Duration::from_nanos(nanos(self.0) % nanos(grid).max(1)))
+    }
+
+    /// The first point not before this one whose distance from the clock's origin is a multiple of `grid`.
+    pub(crate) fn round_up(self, grid: Duration) -> Self {
+        let down = self.round_down(grid);
+        if down == self { self } else { down + grid }
     }
 }
 
@@ -86,5 +92,7 @@ mod tests {
         let point = Instant(Duration::from_millis(1_234));
         assert_eq!(point.round_down(grid), Instant(Duration::from_millis(1_200)));
         assert_eq!(point.round_down(grid).round_down(grid), Instant(Duration::from_millis(1_200)));
+        assert_eq!(point.round_up(grid), Instant(Duration::from_millis(1_500)));
+        assert_eq!(point.round_up(grid).round_up(grid), Instant(Duration::from_millis(1_500)));
     }
 }

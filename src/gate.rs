@@ -183,6 +183,10 @@ impl<G> Gate<G> {
             },
             None => None,
         };
+        if slot.line.is_empty() {
+            // The slot stays for as long as the hold does: room for waiters would be half of what a hold takes.
+            slot.line = VecDeque::new();
+        }
         slot.holds.push(Arc::clone(hold));
         self.holds.fetch_add(1, Ordering::Relaxed);
         let owner = hold.owner();

@@ -111,6 +111,14 @@ pub(crate) struct Look {
     pub(crate) newly_lost: bool,
 }
 
+/// All that the watchdog wants to know of a hold, read at once: others take, leave and lose it meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Survey {
+    pub(crate) look: Look,
+    pub(crate) claims: Claims,
+    pub(crate) valid_until: Instant,
+}
+
 /// What callers have taken of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claims {
@@ -184,12 +192,17 @@ impl Hold {
     pub(crate) fn mark(&self, now: Instant) -> HoldState {
         let mut state = self.state();
         self.expire(&mut state, now);
-        match state.phase {
-            Phase::Lost(loss) => HoldState::Lost(loss),
-            Phase::Releasing => HoldState::Lost(Loss::Released),
-            Phase::Held if state.failed_ticks > 0 => HoldState::Jeopardy,
-            Phase::Held => HoldState::Safe,
-        }
+        state.safety()
+    }
+
+    /// As [`Hold::at`], with what else the watchdog asks.
+    pub(crate) fn survey(&self, now: Instant) -> Survey {
+        let mut state = self.state();
+        self.expire(&mut state, now);
+        let (safety, claims, (valid_until, _)) = (state.safety(), self.claims_of(&state), self.ends(&state));
+        drop(state);
+        let newly_lost = matches!(safety, HoldState::Lost(_)) && self.fire();
+        Survey { look: Look { state: safety, newly_lost }, claims, valid_until }
     }
 
     /// Cancels the token of a hold that is lost. Whether it was this call that did.
@@ -299,16 +312,17 @@ impl Hold {
 
     /// What callers have taken of the grant: read at once, since they take it while others look.
     pub(crate) fn claims(&self) -> Claims {
-        let state = self.state();
-        Claims { claimed: state.guards > state.unclaimed, revoke_at: (state.unclaimed > 0).then_some(self.revoke_at) }
+        self.claims_of(&self.state())
     }
 
     /// A node has renewed what was sent at this time. True if a majority of the nodes is now valid to beyond what it was.
     pub(crate) fn renewed(&self, node: NodeIndex, sent: Instant, now: Instant) -> bool {
         let until = lease::valid_until(sent, self.terms.lease);
-        let _: Look = self.at(now);
         let mut state = self.state();
+        self.expire(&mut state, now);
         if state.phase != Phase::Held {
+            drop(state);
+            self.fire();
             return false;
         }
         let before = state.votes.majority_until();
@@ -437,8 +451,23 @@ impl Hold {
         }
     }
 
+    fn claims_of(&self, state: &State) -> Claims {
+        Claims { claimed: state.guards > state.unclaimed, revoke_at: (state.unclaimed > 0).then_some(self.revoke_at) }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn safety(&self) -> HoldState {
+        match self.phase {
+            Phase::Lost(loss) => HoldState::Lost(loss),
+            Phase::Releasing => HoldState::Lost(Loss::Released),
+            Phase::Held if self.failed_ticks > 0 => HoldState::Jeopardy,
+            Phase::Held => HoldState::Safe,
+        }
     }
 }
 

@@ -37,11 +37,12 @@ pub(crate) fn grid(lease: Duration) -> Duration {
     (lease / 100).clamp(Duration::from_millis(5), Duration::from_secs(1))
 }
 
-/// The instant until which at least `quorum` of the votes are valid, if there are that many: the quorum-th largest.
-pub(crate) fn majority_until(votes: impl Iterator<Item = Instant>, quorum: usize) -> Option<Instant> {
-    let mut sorted: Vec<Instant> = votes.collect();
-    sorted.sort_unstable_by(|a, b| b.cmp(a));
-    sorted.get(quorum.checked_sub(1)?).copied()
+/// The instant until which at least `quorum` of the votes are valid, if there are that many: the quorum-th largest. There
+/// are few votes, and this is asked at every look at a hold: nothing is allocated or sorted.
+pub(crate) fn majority_until(votes: &[Option<Instant>], quorum: usize) -> Option<Instant> {
+    let votes = || votes.iter().flatten();
+    let valid = |until: &&Instant| votes().filter(|vote| vote >= until).count() >= quorum;
+    votes().filter(valid).max().copied()
 }
 
 #[cfg(test)]
@@ -69,9 +70,10 @@ mod tests {
     #[test]
     fn a_majority_is_valid_until_its_weakest_member_is_not() {
         let now = Instant::now();
-        let at = |ms| now + Duration::from_millis(ms);
-        assert_eq!(majority_until([at(1), at(3), at(2)].into_iter(), 2), Some(at(2)));
-        assert_eq!(majority_until([at(7)].into_iter(), 1), Some(at(7)));
-        assert_eq!(majority_until([at(7)].into_iter(), 2), None);
+        let at = |ms| Some(now + Duration::from_millis(ms));
+        assert_eq!(majority_until(&[at(1), at(3), at(2)], 2), at(2));
+        assert_eq!(majority_until(&[at(7)], 1), at(7));
+        assert_eq!(majority_until(&[at(2), at(2), at(1)], 2), at(2));
+        assert_eq!(majority_until(&[at(7), None], 2), None);
     }
 }

@@ -33,6 +33,6 @@ pub use lock::{Lock, Section};
 pub use locker::{Locker, LockerBuilder};
 pub use options::Format;
 pub use owner::Owner;
-pub use stats::{Distribution, Losses, Stats};
+pub use stats::{Distribution, Losses, NodeTimes, Sizes, Stats};
 pub use tokio_util::sync::CancellationToken;
 pub use uuid::Uuid;

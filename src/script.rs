@@ -80,17 +80,9 @@ pub(crate) struct Standing {
     pub(crate) remaining: Option<Duration>,
 }
 
-/// One lock of a renewal: its key, its lease, its field.
-#[derive(Debug, Clone)]
-pub(crate) struct Renewal {
-    pub(crate) key: Key,
-    pub(crate) lease: Duration,
-    pub(crate) field: String,
-}
-
 pub(crate) async fn acquire(node: &Node, key: &Key, lease: Duration, field: &str, floor: u64) -> Outcome<Acquire> {
-    let args = vec![millis(lease), field.to_owned(), floor.to_string()];
-    let reply = node.eval(Lane::Commands, &scripts(node).acquire, &[key.as_str(), &key.fence_key()], args).await;
+    let args = [&millis(lease), field, &floor.to_string()];
+    let reply = node.eval(Lane::Commands, &scripts(node).acquire, &[key.as_str(), &key.fence_key()], &args).await;
     reply.and_then(node.name(), |reply| match pair(reply)? {
         (Reply::Int(1), Reply::Bytes(fence)) => {
             let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
@@ -102,8 +94,7 @@ pub(crate) async fn acquire(node: &Node, key: &Key, lease: Duration, field: &str
 }
 
 pub(crate) async fn count(node: &Node, key: &Key, field: &str, count: u32) -> Outcome<Count> {
-    let args = vec![field.to_owned(), count.to_string()];
-    let reply = node.eval(Lane::Commands, &scripts(node).count, &[key.as_str()], args).await;
+    let reply = node.eval(Lane::Commands, &scripts(node).count, &[key.as_str()], &[field, &count.to_string()]).await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Int(1) => Some(Count::Written),
         Reply::Int(0) => Some(Count::Gone),
@@ -112,9 +103,7 @@ pub(crate) async fn count(node: &Node, key: &Key, field: &str, count: u32) -> Ou
 }
 
 pub(crate) async fn release(node: &Node, key: &Key, field: &str) -> Outcome<Release> {
-    let reply = node
-        .eval(Lane::Commands, &scripts(node).release, &[key.as_str(), &key.channel()], vec![field.to_owned()])
-        .await;
+    let reply = node.eval(Lane::Commands, &scripts(node).release, &[key.as_str(), &key.channel()], &[field]).await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Int(-1) => Some(Release::Gone),
         Reply::Int(told) => u64::try_from(*told).ok().map(Release::Released),
@@ -125,8 +114,8 @@ pub(crate) async fn release(node: &Node, key: &Key, field: &str) -> Outcome<Rele
 /// Takes a node's vote for a held lock back; true if it has been, false if another holds it there. It travels with the
 /// commands, so that a release that is sent later comes behind it.
 pub(crate) async fn retake(node: &Node, key: &Key, lease: Duration, field: &str, count: u32) -> Outcome<bool> {
-    let args = vec![millis(lease), field.to_owned(), count.to_string()];
-    let reply = node.eval(Lane::Commands, &scripts(node).retake, &[key.as_str()], args).await;
+    let args = [&millis(lease), field, &count.to_string()];
+    let reply = node.eval(Lane::Commands, &scripts(node).retake, &[key.as_str()], &args).await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Int(n @ (0 | 1)) => Some(*n == 1),
         _ => None,
@@ -135,35 +124,42 @@ pub(crate) async fn retake(node: &Node, key: &Key, lease: Duration, field: &str,
 
 /// Raises the last fence of a lock to this one, unless it is higher already.
 pub(crate) async fn raise(node: &Node, key: &Key, fence: Fence) -> Outcome<()> {
-    let reply = node.eval(Lane::Commands, &RAISE, &[&key.fence_key()], vec![fence.to_string()]).await;
+    let reply = node.eval(Lane::Commands, &RAISE, &[&key.fence_key()], &[&fence.to_string()]).await;
     reply.and_then(node.name(), |reply| (*reply == Reply::Int(1)).then_some(()))
 }
 
-/// Renews many locks at once, and answers for each in the order given.
-pub(crate) async fn renew(node: &Node, renewals: &[Renewal]) -> Outcome<Vec<Renew>> {
-    let keys: Vec<&str> = renewals.iter().map(|r| r.key.as_str()).collect();
-    let args = renewals.iter().flat_map(|r| [millis(r.lease), r.field.clone()]).collect();
-    let reply = node.eval(Lane::Renewals, &scripts(node).renew, &keys, args).await;
-    reply.and_then(node.name(), |reply| match reply {
-        Reply::Array(answers) if answers.len() == renewals.len() => answers.iter().map(renewed).collect(),
-        _ => None,
-    })
+/// Renews many locks at once, each a key and its field, and answers for each in the order given.
+pub(crate) async fn renew(node: &Node, lease: Duration, locks: &[(&Key, &str)]) -> Outcome<Vec<Renew>> {
+    let lease_ms = millis(lease);
+    let keys: Vec<&str> = locks.iter().map(|(key, _)| key.as_str()).collect();
+    let args: Vec<&str> = std::iter::once(lease_ms.as_str()).chain(locks.iter().map(|(_, field)| *field)).collect();
+    let reply = node.eval(Lane::Renewals, &scripts(node).renew, &keys, &args).await;
+    reply.and_then(node.name(), |reply| answers(reply, locks.len()))
 }
 
-fn renewed(answer: &Reply) -> Option<Renew> {
-    match answer {
-        Reply::Int(1) => Some(Renew::Renewed),
-        Reply::Int(0) => Some(Renew::Gone),
-        Reply::Bytes(error) => {
-            let error = String::from_utf8_lossy(error).into_owned();
-            Some(if error.contains("WRONGTYPE") { Renew::Gone } else { Renew::Failed(error) })
-        }
-        _ => None,
+/// Each lock's answer, of so many. The reply names only those that were not renewed, and counts the others.
+fn answers(reply: &Reply, locks: usize) -> Option<Vec<Renew>> {
+    let Reply::Array(items) = reply else { return None };
+    let [Reply::Int(renewed), odd @ ..] = items.as_slice() else { return None };
+    let mut answers = vec![Renew::Renewed; locks];
+    for pair in odd.chunks(2) {
+        let [Reply::Int(position), said] = pair else { return None };
+        let answer = answers.get_mut(usize::try_from(*position).ok()?.checked_sub(1)?)?;
+        *answer = match said {
+            Reply::Int(0) => Renew::Gone,
+            Reply::Bytes(error) => {
+                let error = String::from_utf8_lossy(error).into_owned();
+                if error.contains("WRONGTYPE") { Renew::Gone } else { Renew::Failed(error) }
+            }
+            _ => return None,
+        };
     }
+    let counted = answers.iter().filter(|answer| **answer == Renew::Renewed).count();
+    (usize::try_from(*renewed) == Ok(counted)).then_some(answers)
 }
 
 pub(crate) async fn inspect(node: &Node, key: &Key) -> Outcome<Option<Standing>> {
-    let reply = node.eval(Lane::Commands, &INSPECT, &[key.as_str()], Vec::new()).await;
+    let reply = node.eval(Lane::Commands, &INSPECT, &[key.as_str()], &[]).await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Array(items) if items.is_empty() => Some(None),
         Reply::Array(items) => match items.as_slice() {
@@ -180,7 +176,7 @@ pub(crate) async fn inspect(node: &Node, key: &Key) -> Outcome<Option<Standing>>
 
 /// Releases whoever holds it; whether anybody did.
 pub(crate) async fn force(node: &Node, key: &Key) -> Outcome<bool> {
-    let reply = node.eval(Lane::Commands, &FORCE, &[key.as_str(), &key.channel()], Vec::new()).await;
+    let reply = node.eval(Lane::Commands, &FORCE, &[key.as_str(), &key.channel()], &[]).await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Int(n @ (0 | 1)) => Some(*n == 1),
         _ => None,
@@ -262,12 +258,26 @@ mod tests {
 
     #[test]
     fn replies_of_renewals_are_read_by_kind() {
-        assert_eq!(renewed(&Reply::Int(1)), Some(Renew::Renewed));
-        assert_eq!(renewed(&Reply::Int(0)), Some(Renew::Gone));
-        assert_eq!(renewed(&Reply::Bytes(b"WRONGTYPE Operation".to_vec())), Some(Renew::Gone));
-        assert_eq!(renewed(&Reply::Bytes(b"READONLY".to_vec())), Some(Renew::Failed("READONLY".into())));
-        assert_eq!(renewed(&Reply::Nil), None);
+        let bytes = |error: &str| Reply::Bytes(error.into());
+        let read = |items: Vec<Reply>| answers(&Reply::Array(items), 3);
+        let all = [Reply::Int(3)];
+        assert_eq!(read(all.to_vec()), Some(vec![Renew::Renewed; 3]));
+        let odd = vec![Reply::Int(1), Reply::Int(1), Reply::Int(0), Reply::Int(3), bytes("WRONGTYPE Operation")];
+        assert_eq!(read(odd), Some(vec![Renew::Gone, Renew::Renewed, Renew::Gone]));
+        let failed = vec![Reply::Int(2), Reply::Int(2), bytes("OOM")];
+        assert_eq!(read(failed), Some(vec![Renew::Renewed, Renew::Failed("OOM".into()), Renew::Renewed]));
         assert_eq!(remaining(-1), None);
         assert_eq!(remaining(0), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_reply_that_does_not_account_for_every_lock_renews_none() {
+        let read = |items: &[i64]| answers(&Reply::Array(items.iter().map(|n| Reply::Int(*n)).collect()), 3);
+        for items in
+            [&[][..], &[2], &[4], &[-1], &[3, 1, 0], &[2, 4, 0], &[2, 0, 0], &[2, 1], &[2, 1, 1], &[1, 1, 0, 1, 0]]
+        {
+            assert_eq!(read(items), None, "{items:?}");
+        }
+        assert_eq!(answers(&Reply::Nil, 3), None);
     }
 }

@@ -4,7 +4,7 @@
 //! program has installed for the `metrics` facade.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -37,8 +37,13 @@ pub struct Stats {
     pub acquire_time: Distribution,
     /// How long locks were held, from the send of their acquire to their last guard's end.
     pub hold_time: Distribution,
-    /// How much later than planned renewals were begun.
+    /// How much later than planned renewals were begun. A batch that waits its turn among those of the same moment is not
+    /// late: a third of the lease after the last renewal there are many, and they are spread.
     pub renewal_lateness: Distribution,
+    /// How many locks each script of renewals carried, to one node.
+    pub renewal_batches: Sizes,
+    /// The node whose answers to renewals take the longest, by the p99; `None` while there is no answer.
+    pub slowest_node: Option<NodeTimes>,
 }
 
 /// Losses, by reason.
@@ -80,6 +85,30 @@ pub struct Distribution {
     pub max: Duration,
 }
 
+/// A distribution of numbers, to two significant digits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sizes {
+    /// How many there are.
+    pub count: u64,
+    /// Half of them are at most this large.
+    pub p50: u64,
+    /// 99 of 100 are at most this large.
+    pub p99: u64,
+    /// The largest.
+    pub max: u64,
+}
+
+/// How long a node takes to answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeTimes {
+    /// Its address, without its password.
+    pub node: Arc<str>,
+    /// From the send of a script of renewals to its answer.
+    pub round_trip: Distribution,
+}
+
 /// The counters behind [`Stats`].
 #[derive(Debug)]
 pub(crate) struct Counters {
@@ -91,10 +120,18 @@ pub(crate) struct Counters {
     acquire_time: Times,
     hold_time: Times,
     renewal_lateness: Times,
+    renewal_batches: Numbers,
+    /// One a node, in the order of the quorum.
+    round_trips: Vec<(Arc<str>, Times)>,
 }
 
 impl Counters {
+    #[cfg(test)]
     pub(crate) fn new() -> Self {
+        Self::of_nodes(&[])
+    }
+
+    pub(crate) fn of_nodes(names: &[Arc<str>]) -> Self {
         Self {
             acquired: AtomicU64::new(0),
             renewals: AtomicU64::new(0),
@@ -104,6 +141,8 @@ impl Counters {
             acquire_time: Times::new("lockhound_acquire_seconds"),
             hold_time: Times::new("lockhound_hold_seconds"),
             renewal_lateness: Times::new("lockhound_renewal_lateness_seconds"),
+            renewal_batches: Numbers::new("lockhound_renewal_batch_locks", MOST_LOCKS),
+            round_trips: names.iter().map(|name| (Arc::clone(name), Times::of_node(name))).collect(),
         }
     }
 
@@ -119,16 +158,29 @@ impl Counters {
         self.hold_time.record(time);
     }
 
-    pub(crate) fn renewed(&self) {
-        count(&self.renewals, "lockhound_renewals_total");
+    /// So many leases were started anew.
+    pub(crate) fn renewed(&self, locks: usize) {
+        count_many(&self.renewals, "lockhound_renewals_total", as_u64(locks));
     }
 
     pub(crate) fn renewal_failed(&self) {
         count(&self.renewal_errors, "lockhound_renewal_errors_total");
     }
 
-    pub(crate) fn renewal_begun(&self, late: Duration) {
-        self.renewal_lateness.record(late);
+    /// So many renewals were begun, each of them so late.
+    pub(crate) fn renewals_begun(&self, locks: usize, late: Duration) {
+        self.renewal_lateness.record_many(late, locks);
+    }
+
+    pub(crate) fn batch_sent(&self, locks: usize) {
+        // A double holds every number that a script can carry.
+        self.renewal_batches.record(as_u64(locks), f64::from(u32::try_from(locks).unwrap_or(u32::MAX)), 1);
+    }
+
+    pub(crate) fn batch_answered(&self, node: usize, round_trip: Duration) {
+        if let Some((_, times)) = self.round_trips.get(node) {
+            times.record(round_trip);
+        }
     }
 
     pub(crate) fn undone(&self) {
@@ -167,49 +219,109 @@ impl Counters {
             acquire_time: self.acquire_time.distribution(),
             hold_time: self.hold_time.distribution(),
             renewal_lateness: self.renewal_lateness.distribution(),
+            renewal_batches: self.renewal_batches.sizes(),
+            slowest_node: self.slowest_node(),
         }
+    }
+
+    fn slowest_node(&self) -> Option<NodeTimes> {
+        let nodes = self.round_trips.iter().map(|(node, times)| (node, times.distribution()));
+        let slowest = nodes.filter(|(_, times)| times.count > 0).max_by_key(|(_, times)| (times.p99, times.max));
+        slowest.map(|(node, round_trip)| NodeTimes { node: Arc::clone(node), round_trip })
     }
 }
 
-fn count(counter: &AtomicU64, _name: &'static str) {
-    counter.fetch_add(1, Ordering::Relaxed);
+fn count(counter: &AtomicU64, name: &'static str) {
+    count_many(counter, name, 1);
+}
+
+fn count_many(counter: &AtomicU64, _name: &'static str, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
     #[cfg(feature = "metrics")]
-    metrics::counter!(_name).increment(1);
+    metrics::counter!(_name).increment(n);
 }
 
 /// Times, in microseconds.
 #[derive(Debug)]
-struct Times {
-    histogram: Option<Mutex<Histogram<u64>>>,
-    _name: &'static str,
-}
+struct Times(Numbers);
 
 const DAY_US: u64 = 86_400_000_000;
 
+/// Far more locks than a script carries.
+const MOST_LOCKS: u64 = 10_000;
+
 impl Times {
     fn new(name: &'static str) -> Self {
-        // These bounds are valid, so that there always is a histogram.
-        Self { histogram: Histogram::new_with_bounds(1, DAY_US, 2).ok().map(Mutex::new), _name: name }
+        Self(Numbers::new(name, DAY_US))
+    }
+
+    /// Of renewals' round trips to this node.
+    fn of_node(node: &Arc<str>) -> Self {
+        let mut numbers = Numbers::new("lockhound_renewal_round_trip_seconds", DAY_US);
+        numbers._node = Some(Arc::clone(node));
+        Self(numbers)
     }
 
     fn record(&self, time: Duration) {
-        if let Some(histogram) = &self.histogram {
-            lock(histogram).saturating_record(u64::try_from(time.as_micros()).unwrap_or(DAY_US).max(1));
-        }
-        #[cfg(feature = "metrics")]
-        metrics::histogram!(self._name).record(time.as_secs_f64());
+        self.record_many(time, 1);
+    }
+
+    fn record_many(&self, time: Duration, times: usize) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(DAY_US);
+        self.0.record(micros, time.as_secs_f64(), times);
     }
 
     fn distribution(&self) -> Distribution {
-        let Some(histogram) = &self.histogram else { return Distribution::default() };
-        let histogram = lock(histogram);
-        Distribution {
-            count: histogram.len(),
-            p50: Duration::from_micros(histogram.value_at_quantile(0.5)),
-            p99: Duration::from_micros(histogram.value_at_quantile(0.99)),
-            max: Duration::from_micros(histogram.max()),
+        let sizes = self.0.sizes();
+        let time = Duration::from_micros;
+        Distribution { count: sizes.count, p50: time(sizes.p50), p99: time(sizes.p99), max: time(sizes.max) }
+    }
+}
+
+/// Whole numbers from one on.
+#[derive(Debug)]
+struct Numbers {
+    histogram: Option<Mutex<Histogram<u64>>>,
+    _name: &'static str,
+    /// The recorder of the program tells nodes apart.
+    _node: Option<Arc<str>>,
+}
+
+impl Numbers {
+    fn new(name: &'static str, most: u64) -> Self {
+        // These bounds are valid, so that there always is a histogram.
+        Self { histogram: Histogram::new_with_bounds(1, most, 2).ok().map(Mutex::new), _name: name, _node: None }
+    }
+
+    /// Counts a number so many times; the recorder of the program gets it in its own unit.
+    fn record(&self, number: u64, _told: f64, times: usize) {
+        if times == 0 {
+            return;
+        }
+        if let Some(histogram) = &self.histogram {
+            lock(histogram).saturating_record_n(number.max(1), as_u64(times));
+        }
+        #[cfg(feature = "metrics")]
+        match &self._node {
+            Some(node) => metrics::histogram!(self._name, "node" => Arc::clone(node)).record_many(_told, times),
+            None => metrics::histogram!(self._name).record_many(_told, times),
         }
     }
+
+    fn sizes(&self) -> Sizes {
+        let Some(histogram) = &self.histogram else { return Sizes::default() };
+        let histogram = lock(histogram);
+        Sizes {
+            count: histogram.len(),
+            p50: histogram.value_at_quantile(0.5),
+            p99: histogram.value_at_quantile(0.99),
+            max: histogram.max(),
+        }
+    }
+}
+
+fn as_u64(n: usize) -> u64 {
+    u64::try_from(n).unwrap_or(u64::MAX)
 }
 
 fn lock(histogram: &Mutex<Histogram<u64>>) -> MutexGuard<'_, Histogram<u64>> {
@@ -232,6 +344,7 @@ mod tests {
             counters.granted_after(Duration::from_millis(ms));
         }
         counters.released_after(Duration::from_secs(100 * 86_400));
+        counters.renewals_begun(0, Duration::from_secs(1));
         let stats = counters.stats(3, 2, 1, 1);
         assert_eq!((stats.holds, stats.waiters, stats.pending, stats.acquired), (3, 2, 1, 1));
         assert_eq!((stats.losses.expired, stats.losses.closed, stats.losses.total()), (2, 1, 3));
@@ -240,5 +353,23 @@ mod tests {
         assert_eq!(stats.acquire_time.count, 100);
         assert!(stats.hold_time.max >= Duration::from_secs(86_000), "{stats:?}");
         assert_eq!(stats.renewal_lateness, Distribution::default());
+    }
+
+    #[test]
+    fn the_slowest_node_is_named_and_batches_are_numbers() {
+        let counters = Counters::of_nodes(&["redis://a".into(), "redis://b".into(), "redis://c".into()]);
+        assert_eq!(counters.stats(0, 0, 0, 0).slowest_node, None);
+        for (node, ms) in [(0, 3), (1, 90), (0, 5), (9, 1_000)] {
+            counters.batch_answered(node, Duration::from_millis(ms));
+        }
+        [100, 100, 7].iter().for_each(|locks| counters.batch_sent(*locks));
+        counters.renewals_begun(100, Duration::from_millis(2));
+        counters.renewed(99);
+        let stats = counters.stats(0, 0, 0, 0);
+        let slowest = stats.slowest_node.expect("answers");
+        assert_eq!((&*slowest.node, slowest.round_trip.count), ("redis://b", 1));
+        let batches = stats.renewal_batches;
+        assert_eq!((batches.count, batches.p50, batches.p99, batches.max), (3, 100, 100, 100));
+        assert_eq!((stats.renewal_lateness.count, stats.renewals), (100, 99));
     }
 }

@@ -51,6 +51,11 @@ async fn a_locker_is_seen_while_it_lives_and_gone_afterwards() {
     let stats = locks.stats();
     assert_eq!((stats.holds, stats.waiters, stats.acquired), (1, 1, 1));
     assert!(stats.renewals >= 1 && stats.renewal_lateness.count >= 1, "{stats:?}");
+    let batches = stats.renewal_batches;
+    assert!(batches.count >= 1 && (batches.p50, batches.max) == (1, 1), "{batches:?}");
+    let slowest = stats.slowest_node.expect("it has answered");
+    assert_eq!(&*slowest.node, server.url());
+    assert!(slowest.round_trip.count >= 1 && slowest.round_trip.max < ms(90), "{slowest:?}");
     guard.unlock().await.unwrap();
     waiting.await.unwrap().unwrap();
     let stats = locks.stats();

@@ -47,4 +47,6 @@ async fn the_recorder_of_the_program_is_told() {
     assert_eq!(of("lockhound_acquire_seconds"), 2);
     assert_eq!(of("lockhound_hold_seconds"), 2);
     assert!(of("lockhound_renewal_lateness_seconds") >= 1);
+    assert!(of("lockhound_renewal_batch_locks") >= 1);
+    assert!(of(&format!("lockhound_renewal_round_trip_seconds node={}", server.url())) >= 1);
 }

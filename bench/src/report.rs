@@ -10,6 +10,7 @@ use crate::bar::Bar;
 use crate::connection::Connection;
 use crate::fence::Price;
 use crate::laps::Laps;
+use crate::renewal::Renewals;
 use crate::spread::Spread;
 
 /// The lock file that this program was built with: it knows the releases that were measured.
@@ -21,12 +22,14 @@ pub(crate) struct Report {
     pub(crate) setting: Setting,
     pub(crate) scenarios: Vec<Outcome>,
     pub(crate) fence: Option<Price>,
+    /// Empty unless it was asked for.
+    pub(crate) renewal: Vec<Renewals>,
     pub(crate) bars: Vec<Bar>,
 }
 
 impl Report {
     pub(crate) fn new(setting: Setting) -> Self {
-        Self { setting, scenarios: Vec::new(), fence: None, bars: Vec::new() }
+        Self { setting, scenarios: Vec::new(), fence: None, renewal: Vec::new(), bars: Vec::new() }
     }
 }
 
@@ -43,7 +46,7 @@ pub(crate) struct Setting {
 
 impl Setting {
     pub(crate) fn of(control: &mut Connection, rounds: usize, slot: Duration) -> io::Result<Self> {
-        let crates = ["lockhound", "fred", "rslock", "redis", "tokio"];
+        let crates = ["lockhound", "fred", "rslock", "rlock", "distkit", "redis", "tokio"];
         Ok(Self {
             cpus: std::thread::available_parallelism()?.get(),
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),

@@ -10,6 +10,7 @@ use crate::bar::Bar;
 use crate::connection::Connection;
 use crate::contender::{Callers, Contender, Floor, MOST_SOCKETS};
 use crate::fence::{self, Price};
+use crate::renewal;
 use crate::report::{Outcome, Report, Sample, Setting};
 use crate::server::Server;
 
@@ -32,10 +33,11 @@ pub(crate) enum Name {
     Pair,
     Tasks,
     Fence,
+    Renewal,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 3] = [Self::Pair, Self::Tasks, Self::Fence];
+    pub(crate) const ALL: [Self; 4] = [Self::Pair, Self::Tasks, Self::Fence, Self::Renewal];
 }
 
 /// Measures what is asked for on a server of its own.
@@ -71,6 +73,9 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
         let outcome = bench.rounds("fence", "one bare socket", Callers::Main, &[fence::WITHOUT], &mut contenders)?;
         report.fence = Some(Price::of(&outcome, &mut bench.control)?);
         report.scenarios.push(outcome);
+    }
+    if names.contains(&Name::Renewal) {
+        report.renewal = renewal::measure(&bench.server, &mut bench.control, &bench.runtime)?;
     }
     report.bars = Bar::all(&report.scenarios);
     Ok(report)
@@ -124,7 +129,7 @@ impl Bench {
 }
 
 /// The seconds of CPU time that this process has used so far, all of its threads together.
-fn client_cpu() -> f64 {
+pub(crate) fn client_cpu() -> f64 {
     let used = clock_gettime(ClockId::ProcessCPUTime);
     used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
 }

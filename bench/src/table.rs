@@ -14,6 +14,7 @@ pub(crate) fn text(report: &Report) -> String {
     let mut blocks = vec![header(&report.setting)];
     blocks.extend(report.scenarios.iter().map(scenario));
     blocks.extend(report.fence.as_ref().map(ToString::to_string));
+    blocks.extend(report.renewal.iter().map(ToString::to_string));
     if !report.bars.is_empty() {
         blocks.push(bars(&report.bars));
     }

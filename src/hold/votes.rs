@@ -23,7 +23,7 @@ impl Votes {
 
     /// Until when a majority votes for it, if one does.
     pub(super) fn majority_until(&self) -> Option<Instant> {
-        lease::majority_until(self.until.iter().flatten().copied(), self.majority)
+        lease::majority_until(&self.until, self.majority)
     }
 
     /// Until when each node's vote is valid.

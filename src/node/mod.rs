@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use fred::bytes::BytesMut;
 use fred::types::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::sleep;
@@ -191,22 +192,15 @@ impl Node {
     }
 
     /// Runs a script once. A server that does not know it yet says so without running anything, and is given its text.
-    pub(crate) async fn eval(&self, lane: Lane, lua: &'static Lua, keys: &[&str], args: Vec<String>) -> Outcome<Reply> {
+    pub(crate) async fn eval(&self, lane: Lane, lua: &'static Lua, keys: &[&str], args: &[&str]) -> Outcome<Reply> {
         let link = match lane {
             Lane::Commands => &self.commands,
             Lane::Renewals => &self.renewals,
         };
-        let mut words: Vec<Value> = Vec::with_capacity(2 + keys.len() + args.len());
-        words.push(lua.sha.as_str().into());
-        words.push(i64::try_from(keys.len()).unwrap_or(i64::MAX).into());
-        words.extend(keys.iter().map(|&key| Value::from(key)));
-        words.extend(args.into_iter().map(Value::from));
-        // Values are reference-counted bytes; the copy is for a NOSCRIPT.
-        let outcome = link.call("EVALSHA", words.clone()).await;
+        let outcome = link.call("EVALSHA", words(&lua.sha, keys, args)).await;
         match outcome {
             Outcome::NotExecuted(failure) if failure.reason.starts_with("NOSCRIPT") => {
-                words[0] = lua.body.into();
-                link.call("EVAL", words).await
+                link.call("EVAL", words(lua.body, keys, args)).await
             }
             Outcome::NotExecuted(failure) => {
                 self.suspect(link, &failure.reason);
@@ -292,6 +286,26 @@ impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Node({})", self.name)
     }
+}
+
+/// The arguments of EVALSHA or EVAL. All of them are slices of one buffer: fred copies each again for the wire, and a batch
+/// of renewals would otherwise allocate for each word twice.
+fn words(script: &str, keys: &[&str], args: &[&str]) -> Vec<Value> {
+    let texts = || std::iter::once(&script).chain(keys).chain(args);
+    let mut buffer = BytesMut::with_capacity(texts().map(|text| text.len()).sum());
+    texts().for_each(|text| buffer.extend_from_slice(text.as_bytes()));
+    let buffer = buffer.freeze();
+    let mut end = 0;
+    let mut slices = texts().map(|text| {
+        let start = end;
+        end += text.len();
+        Value::Bytes(buffer.slice(start..end))
+    });
+    let mut words = Vec::with_capacity(2 + keys.len() + args.len());
+    words.extend(slices.next());
+    words.push(i64::try_from(keys.len()).unwrap_or(i64::MAX).into());
+    words.extend(slices);
+    words
 }
 
 /// What kept us from connecting: the server's refusal, or its silence.

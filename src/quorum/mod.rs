@@ -24,7 +24,7 @@ use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::node::{Node, Outcome};
-use crate::script::{self, Acquire, Release, Renew, Renewal, Standing};
+use crate::script::{self, Acquire, Release, Renew, Standing};
 
 /// The place of a node in the quorum.
 pub(crate) type NodeIndex = usize;
@@ -222,8 +222,9 @@ impl Quorum {
         })
     }
 
-    pub(crate) async fn renew(&self, node: NodeIndex, renewals: &[Renewal]) -> Outcome<Vec<Renew>> {
-        script::renew(&self.nodes[node], renewals).await
+    /// Renews locks on one node, each a key and its field.
+    pub(crate) async fn renew(&self, node: NodeIndex, lease: Duration, locks: &[(&Key, &str)]) -> Outcome<Vec<Renew>> {
+        script::renew(&self.nodes[node], lease, locks).await
     }
 
     /// Who holds the key on a majority of the nodes.

@@ -123,7 +123,8 @@ impl Session {
         let id = Uuid::new_v4();
         let (reconnected, reconnects) = unbounded_channel();
         let (nodes, subscribers) = quorum::connect(&settings, &targets, &id.to_string(), &reconnected).await?;
-        let counters = Arc::new(Counters::new());
+        let names: Vec<_> = nodes.iter().map(|node| Arc::clone(node.name())).collect();
+        let counters = Arc::new(Counters::of_nodes(&names));
         let session = Arc::new_cyclic(|weak: &Weak<Self>| {
             let hook = weak.clone();
             let told = move |key: &Key| {

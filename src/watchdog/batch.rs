@@ -6,85 +6,86 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::sleep;
 
+use super::lines::BATCH;
 use crate::clock::Instant;
+use crate::hold::Hold;
+use crate::key::Key;
 use crate::node::Outcome;
 use crate::quorum::{NodeIndex, Quorum};
-use crate::script::{Renew, Renewal};
-
-/// Beyond about a hundred keys a script gains nothing, and other clients wait for it.
-const KEYS: usize = 100;
+use crate::script::Renew;
+use crate::stats::Counters;
 
 /// One hold that is to be renewed by the end of its tick.
 #[derive(Debug)]
 pub(super) struct Due {
-    pub(super) generation: u64,
-    pub(super) renewal: Renewal,
+    pub(super) hold: Arc<Hold>,
     pub(super) until: Instant,
 }
 
-/// What a node said to holds of a batch that was sent at this time.
+/// What a node said to each hold of a batch that was sent at this time. What it could not renew is being tried again.
 #[derive(Debug)]
 pub(super) struct Answers {
     pub(super) node: NodeIndex,
     pub(super) sent: Instant,
-    pub(super) answers: Vec<(u64, Answer)>,
+    pub(super) holds: Batch,
+    pub(super) said: Vec<Renew>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answer {
-    Renewed,
-    Gone,
+/// Holds that travel together, to every node: they have one lease.
+type Batch = Arc<[Arc<Hold>]>;
+
+/// What all batches are sent with.
+#[derive(Debug)]
+pub(super) struct Sender {
+    quorum: Arc<Quorum>,
+    counters: Arc<Counters>,
+    answers: UnboundedSender<Answers>,
 }
 
-/// Sends the orders of one moment to every node.
-pub(super) fn send(quorum: &Arc<Quorum>, orders: Vec<Due>, answers: &UnboundedSender<Answers>) {
-    let Some(until) = orders.iter().map(|order| order.until).min() else { return };
-    let mut orders: Vec<(u64, Renewal)> = orders.into_iter().map(|order| (order.generation, order.renewal)).collect();
-    while !orders.is_empty() {
-        let rest = orders.split_off(orders.len().min(KEYS));
-        let batch = std::mem::replace(&mut orders, rest);
-        for node in 0..quorum.nodes().len() {
-            spawn(Arc::clone(quorum), node, batch.clone(), until, answers.clone());
+impl Sender {
+    pub(super) fn new(quorum: Arc<Quorum>, counters: Arc<Counters>, answers: UnboundedSender<Answers>) -> Arc<Self> {
+        Arc::new(Self { quorum, counters, answers })
+    }
+
+    /// Sends the orders of one moment to every node.
+    pub(super) fn send(self: &Arc<Self>, orders: &[Due]) {
+        for batch in orders.chunk_by(|a, b| a.hold.terms.lease == b.hold.terms.lease).flat_map(equal_chunks) {
+            let Some(until) = batch.iter().map(|order| order.until).min() else { continue };
+            let batch: Batch = batch.iter().map(|order| Arc::clone(&order.hold)).collect();
+            for node in 0..self.quorum.nodes().len() {
+                self.spawn(node, Arc::clone(&batch), until);
+            }
         }
     }
-}
 
-fn spawn(
-    quorum: Arc<Quorum>,
-    node: NodeIndex,
-    batch: Vec<(u64, Renewal)>,
-    until: Instant,
-    answers: UnboundedSender<Answers>,
-) {
-    tokio::spawn(renew(quorum, node, batch, until, answers));
+    fn spawn(self: &Arc<Self>, node: NodeIndex, batch: Batch, until: Instant) {
+        tokio::spawn(renew(Arc::clone(self), node, batch, until));
+    }
 }
 
 /// Renews a batch on one node. Renewals are idempotent: anything but an answer is tried again until the tick is over.
 /// Ends then at the latest; the wheel does not wait for it.
-async fn renew(
-    quorum: Arc<Quorum>,
-    node: NodeIndex,
-    mut batch: Vec<(u64, Renewal)>,
-    until: Instant,
-    answers: UnboundedSender<Answers>,
-) {
+async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, until: Instant) {
     loop {
+        let Some(lease) = batch.first().map(|hold| hold.terms.lease) else { return };
+        let locks: Vec<(&Key, &str)> = batch.iter().map(|hold| (&hold.key, hold.field.as_str())).collect();
+        sender.counters.batch_sent(batch.len());
         let sent = Instant::now();
-        let renewals: Vec<Renewal> = batch.iter().map(|(_, renewal)| renewal.clone()).collect();
-        let reason = match quorum.renew(node, &renewals).await {
+        let outcome = sender.quorum.renew(node, lease, &locks).await;
+        let reason = match outcome {
             Outcome::Done(said) => {
-                let (known, failed) = sort(batch, said);
+                sender.counters.batch_answered(node, Instant::now().since(sent));
+                let failed = failed(&batch, &said);
                 // The wheel is gone when the engine ends, and then nobody wants to know.
-                let _: Result<_, _> = answers.send(Answers { node, sent, answers: known });
-                let Some((_, (_, reason))) = failed.first() else { return };
-                let reason = reason.clone();
-                batch = failed.into_iter().map(|(generation, (renewal, _))| (generation, renewal)).collect();
+                let _: Result<_, _> = sender.answers.send(Answers { node, sent, holds: batch, said });
+                let Some((holds, reason)) = failed else { return };
+                batch = holds;
                 reason
             }
             // The server refused the whole batch for the sake of one key, perhaps: each is asked for by itself.
             Outcome::Refused(_) if batch.len() > 1 => {
-                for item in batch {
-                    spawn(Arc::clone(&quorum), node, vec![item], until, answers.clone());
+                for hold in batch.iter() {
+                    sender.spawn(node, Arc::new([Arc::clone(hold)]), until);
                 }
                 return;
             }
@@ -94,7 +95,8 @@ async fn renew(
             },
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => failure.reason,
         };
-        tracing::debug!(node = %quorum.nodes()[node].name(), keys = batch.len(), reason, "a renewal has no answer");
+        let name = sender.quorum.nodes()[node].name();
+        tracing::debug!(node = %name, keys = batch.len(), reason, "a renewal has no answer");
         let pause = Duration::from_millis(20).min(Instant::now().until(until) / 4);
         sleep(pause.max(Duration::from_millis(1))).await;
         if Instant::now() >= until {
@@ -103,17 +105,17 @@ async fn renew(
     }
 }
 
-/// A hold that a node could not renew, and why.
-type Failed = (u64, (Renewal, String));
+/// The holds that a node could not renew, and the reason for the first of them; as a rule there are none.
+fn failed(batch: &Batch, said: &[Renew]) -> Option<(Batch, String)> {
+    let reason = said.iter().find_map(|answer| match answer {
+        Renew::Failed(reason) => Some(reason.clone()),
+        Renew::Renewed | Renew::Gone => None,
+    })?;
+    let failed = batch.iter().zip(said).filter(|(_, answer)| matches!(answer, Renew::Failed(_)));
+    Some((failed.map(|(hold, _)| Arc::clone(hold)).collect(), reason))
+}
 
-fn sort(batch: Vec<(u64, Renewal)>, said: Vec<Renew>) -> (Vec<(u64, Answer)>, Vec<Failed>) {
-    let (mut known, mut failed) = (Vec::with_capacity(batch.len()), Vec::new());
-    for ((generation, renewal), answer) in batch.into_iter().zip(said) {
-        match answer {
-            Renew::Renewed => known.push((generation, Answer::Renewed)),
-            Renew::Gone => known.push((generation, Answer::Gone)),
-            Renew::Failed(reason) => failed.push((generation, (renewal, reason))),
-        }
-    }
-    (known, failed)
+/// Cuts into as few batches as can be, all of about the same length.
+fn equal_chunks(orders: &[Due]) -> impl Iterator<Item = &[Due]> {
+    orders.chunks(orders.len().div_ceil(orders.len().div_ceil(BATCH).max(1)).max(1))
 }

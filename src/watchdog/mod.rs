@@ -7,6 +7,7 @@
 //!   session hears of it first, so that whoever is told of the loss and asks again is told why.
 
 mod batch;
+mod lines;
 mod wheel;
 
 use std::any::Any;
@@ -21,7 +22,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::sleep;
 
-use self::batch::Answers;
+use self::batch::{Answers, Sender};
 use self::wheel::Wheel;
 use crate::clock::Instant;
 use crate::error::Loss;
@@ -166,8 +167,11 @@ pub(crate) async fn run(
 ) {
     let _closing = Closing(Arc::clone(&watchdog));
     // Out of the reach of a panic: unwinding drops nothing that fires tokens before the reason is told.
-    let mut wheel = Wheel::new(&settings, counters);
-    let watching = keep_watch(&watchdog, &mut wheel, &quorum, settings.lease, reconnects, &judge);
+    let mut wheel = Wheel::new(&settings, Arc::clone(&counters));
+    let (answers, answered) = unbounded_channel();
+    let sender = Sender::new(quorum, counters, answers);
+    let sources = Sources { answered, reconnects };
+    let watching = keep_watch(&watchdog, &mut wheel, &sender, settings.lease, sources, &judge);
     if let Some(message) = panic_of(watching).await {
         judge(Verdict::Panicked(message));
     }
@@ -189,15 +193,20 @@ fn said(panic: &(dyn Any + Send)) -> String {
     literal.or_else(formatted).unwrap_or_else(|| "without a message".to_owned())
 }
 
+/// What others tell the watchdog's task.
+struct Sources {
+    answered: UnboundedReceiver<Answers>,
+    reconnects: UnboundedReceiver<LinkEvent>,
+}
+
 async fn keep_watch(
     watchdog: &Watchdog,
     wheel: &mut Wheel,
-    quorum: &Arc<Quorum>,
+    sender: &Arc<Sender>,
     lease: Duration,
-    mut reconnects: UnboundedReceiver<LinkEvent>,
+    mut sources: Sources,
     judge: &Judge,
 ) {
-    let (answers, mut answered) = unbounded_channel::<Answers>();
     let beat = (lease / 10).min(Duration::from_secs(1));
     let mut clocks = Clocks::read();
     loop {
@@ -218,14 +227,14 @@ async fn keep_watch(
         tokio::select! {
             // An answer that is there goes before the end of the tick that it ends.
             biased;
-            Some(batch) = answered.recv() => wheel.answered(batch, judge),
+            Some(batch) = sources.answered.recv() => wheel.answered(&batch, judge),
             () = wheel.expired(&mut renewals, judge) => {}
             () = drain => {
                 if watchdog.due().is_some_and(|due| due <= Instant::now()) {
                     wheel.carry_out(watchdog.take_orders());
                 }
             }
-            Some(event) = reconnects.recv() => {
+            Some(event) = sources.reconnects.recv() => {
                 if event == LinkEvent::Up {
                     // What was taken a moment ago may be gone as well as what is in the wheel.
                     wheel.carry_out(watchdog.take_orders());
@@ -238,7 +247,11 @@ async fn keep_watch(
             tracing::warn!("the machine was suspended: every lock is looked at");
             wheel.sweep(&mut renewals, judge);
         }
-        batch::send(quorum, renewals, &answers);
+        if !renewals.is_empty() {
+            sender.send(&renewals);
+            // Its task runs before the next line is looked at: after a stall there may be many.
+            tokio::task::yield_now().await;
+        }
     }
 }
 

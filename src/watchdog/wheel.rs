@@ -5,39 +5,47 @@
 //! validity, whichever is first, before its batch is sent, so that no answer has to come for a loss to be noticed.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
-use tokio_util::time::{DelayQueue, delay_queue};
+use tokio::time::sleep;
 
-use super::batch::{Answer, Answers, Due};
+use super::batch::{Answers, Due};
+use super::lines::{Lines, Place, Until};
 use super::{Judge, Order, Verdict};
 use crate::clock::Instant;
 use crate::error::Loss;
-use crate::hold::{Hold, HoldState};
+use crate::hold::{Hold, HoldState, Survey};
 use crate::lease;
 use crate::options::Settings;
-use crate::script::Renewal;
+use crate::script::Renew;
 use crate::stats::Counters;
 
 /// Reconnects are followed by a renewal of everything, over this time at the most.
 const SPREAD: Duration = Duration::from_secs(1);
 
-/// All entries, by the generation of their holds, and the queue of their due times.
+/// All entries, by the generation of their holds, and the lines of time in which they stand.
 pub(super) struct Wheel {
-    queue: DelayQueue<u64>,
-    entries: HashMap<u64, RenewEntry>,
+    lines: Lines,
+    entries: HashMap<u64, RenewEntry, BuildHasherDefault<Sequential>>,
+    rhythm: Rhythm,
+    counters: Arc<Counters>,
+}
+
+/// How far ticks are apart, and how long they last.
+#[derive(Debug, Clone, Copy)]
+struct Rhythm {
     grid: Duration,
     command_timeout: Duration,
     renewal_failures: u32,
-    counters: Arc<Counters>,
 }
 
 /// One hold in the wheel. It does not keep the hold alive.
 struct RenewEntry {
     hold: Weak<Hold>,
-    place: delay_queue::Key,
+    /// The one place that counts: where it was put last.
+    placing: u32,
     /// Before the last renewal that succeeded was sent.
     base: Instant,
     /// When the next tick begins.
@@ -50,16 +58,27 @@ struct RenewEntry {
     extra: bool,
 }
 
+/// Hashes numbers that count up and that nobody chooses: holds that were taken one after the other, and so are renewed
+/// together, have their entries side by side.
+#[derive(Default)]
+struct Sequential(u64);
+
+/// What comes of a look at an entry.
+enum Tended {
+    /// It has no more business in the wheel.
+    Leave,
+    /// It is to be looked at then.
+    Stay(Instant, Until),
+}
+
 impl Wheel {
     pub(super) fn new(settings: &Settings, counters: Arc<Counters>) -> Self {
-        Self {
-            queue: DelayQueue::new(),
-            entries: HashMap::new(),
+        let rhythm = Rhythm {
             grid: lease::grid(settings.lease),
             command_timeout: settings.command_timeout,
             renewal_failures: settings.renewal_failures,
-            counters,
-        }
+        };
+        Self { lines: Lines::new(rhythm.grid), entries: HashMap::default(), rhythm, counters }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -69,153 +88,114 @@ impl Wheel {
     pub(super) fn carry_out(&mut self, orders: Vec<Order>) {
         for order in orders {
             match order {
-                Order::Watch(hold) => self.insert(&hold),
+                Order::Watch(hold) => self.insert(hold),
                 Order::Renew(generation) => self.renew_soon(generation, Duration::ZERO),
-                Order::Forget(generation) => self.forget(generation),
+                Order::Forget(generation) => _ = self.entries.remove(&generation),
             }
         }
+        self.tidy();
     }
 
     /// Takes a hold in, unless it has been released meanwhile.
-    fn insert(&mut self, hold: &Weak<Hold>) {
+    fn insert(&mut self, hold: Weak<Hold>) {
         let Some(held) = hold.upgrade().filter(|hold| hold.is_held()) else { return };
         let now = Instant::now();
         let base = held.since;
-        let renew_at = self.tick_at(&held, base, 0, now);
-        let place = self.queue.insert(held.generation, now.until(next_look(&held, renew_at)));
-        let entry =
-            RenewEntry { hold: hold.clone(), place, base, renew_at, tick_until: None, hinted: None, extra: false };
+        let renew_at = self.rhythm.tick_at(&held, base, 0, now);
+        let entry = RenewEntry { hold, placing: 0, base, renew_at, tick_until: None, hinted: None, extra: false };
+        let (at, until) = self.rhythm.next_look(&held, &held.survey(now), &entry);
+        self.lines.put(at, until, Place { generation: held.generation, placing: 0 });
         self.entries.insert(held.generation, entry);
     }
 
-    /// Waits until entries are due, and says which of them are to be renewed. Cancel-safe: what has left the queue has
-    /// been dealt with.
+    /// Waits until a line is due, and says which of its holds are to be renewed. Cancel-safe: nothing is awaited once the
+    /// line is taken.
     pub(super) async fn expired(&mut self, renewals: &mut Vec<Due>, judge: &Judge) {
-        if self.queue.is_empty() {
-            // Orders come through the inbox, which wakes the task.
-            return std::future::pending().await;
+        // Orders come through the inbox, which wakes the task.
+        let Some(first) = self.lines.first() else { return std::future::pending().await };
+        let wait = Instant::now().until(first);
+        if !wait.is_zero() {
+            sleep(wait).await;
         }
-        std::future::poll_fn(|cx| {
-            let mut any = false;
-            while let Poll::Ready(Some(expired)) = self.queue.poll_expired(cx) {
-                any = true;
-                self.due(expired.into_inner(), renewals, judge);
+        let now = Instant::now();
+        if let Some((planned, places)) = self.lines.take(now) {
+            for place in places {
+                self.due(place, now, renewals, judge);
             }
-            if any { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+            self.counters.renewals_begun(renewals.len(), now.since(planned));
+        }
     }
 
     /// Looks at every entry: time has passed that no timer knows of.
     pub(super) fn sweep(&mut self, renewals: &mut Vec<Due>, judge: &Judge) {
-        let generations: Vec<u64> = self.entries.keys().copied().collect();
-        for generation in generations {
-            if let Some(entry) = self.entries.get(&generation) {
-                self.queue.try_remove(&entry.place);
-                self.due(generation, renewals, judge);
-            }
+        let now = Instant::now();
+        let place =
+            |(generation, entry): (&u64, &RenewEntry)| Place { generation: *generation, placing: entry.placing };
+        let places: Vec<Place> = self.entries.iter().map(place).collect();
+        for place in places {
+            self.due(place, now, renewals, judge);
         }
+        self.tidy();
     }
 
-    /// Deals with an entry that has left the queue.
-    fn due(&mut self, generation: u64, renewals: &mut Vec<Due>, judge: &Judge) {
-        let Some(mut entry) = self.entries.remove(&generation) else { return };
-        let Some(hold) = entry.hold.upgrade() else { return };
-        let now = Instant::now();
-        let look = hold.at(now + lease::ARM_EARLY);
-        if look.newly_lost {
-            judge(Verdict::Lost(Arc::clone(&hold)));
-        }
-        let claims = hold.claims();
-        let revoke = !hold.is_held() || claims.revoke_at.is_some_and(|at| now >= at);
-        if revoke && hold.revoke() {
-            judge(Verdict::Revoked(hold));
+    /// Looks at the entry that stands there, and puts it into its next place.
+    fn due(&mut self, place: Place, now: Instant, renewals: &mut Vec<Due>, judge: &Judge) {
+        let generation = place.generation;
+        // It may have been placed anew since, or have left.
+        let Some(entry) = self.entries.get_mut(&generation).filter(|entry| entry.placing == place.placing) else {
             return;
+        };
+        match self.rhythm.tend(entry, now, renewals, judge, &self.counters) {
+            Tended::Leave => _ = self.entries.remove(&generation),
+            Tended::Stay(at, until) => self.lines.put(at, until, entry.next_place(generation)),
         }
-        if !hold.is_held() {
-            return;
-        }
-        if entry.tick_until.is_some_and(|until| now >= until) {
-            entry.tick_until = None;
-            self.counters.renewal_failed();
-            let failed = if std::mem::take(&mut entry.extra) { hold.failed_ticks() } else { hold.tick_failed() };
-            if failed >= self.renewal_failures {
-                if hold.lose(Loss::RenewalFailed) {
-                    judge(Verdict::Lost(hold));
-                }
-                return;
-            }
-            let (key, owner, generation) = (&hold.key, hold.owner(), hold.generation);
-            if failed > 0 {
-                tracing::warn!(%key, %owner, generation, failed, "a renewal failed: the lock is in jeopardy");
-            } else {
-                tracing::debug!(%key, %owner, generation, "a renewal out of turn failed");
-            }
-            entry.renew_at = self.tick_at(&hold, entry.base, failed, now);
-        }
-        if entry.tick_until.is_none() && hold.terms.renewed && hold.claims().claimed && now >= entry.renew_at {
-            self.counters.renewal_begun(now.since(entry.renew_at));
-            let until = now + self.command_timeout;
-            entry.tick_until = Some(until);
-            renewals.push(Due {
-                generation,
-                renewal: Renewal { key: hold.key.clone(), lease: hold.terms.lease, field: hold.field.clone() },
-                until,
-            });
-        }
-        let next = next_look(&hold, entry.tick_until.unwrap_or(entry.renew_at));
-        entry.place = self.queue.insert(generation, now.until(next));
-        self.entries.insert(generation, entry);
     }
 
     /// Takes in what a node said to a batch.
-    pub(super) fn answered(&mut self, batch: Answers, judge: &Judge) {
+    pub(super) fn answered(&mut self, batch: &Answers, judge: &Judge) {
         let now = Instant::now();
-        for (generation, answer) in batch.answers {
-            let Some(hold) = self.entries.get(&generation).and_then(|entry| entry.hold.upgrade()) else { continue };
-            match answer {
-                Answer::Renewed => self.renewed(&hold, batch.node, batch.sent, now, judge),
+        let mut renewed = 0;
+        for (hold, said) in batch.holds.iter().zip(&batch.said) {
+            match said {
+                Renew::Renewed => renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now, judge)),
                 // For a hold that is not held any more, gone means nothing: it was released while this was under way.
-                Answer::Gone if hold.gone(batch.node) => {
-                    self.forget(generation);
-                    judge(Verdict::Lost(hold));
+                Renew::Gone if self.entries.contains_key(&hold.generation) && hold.gone(batch.node) => {
+                    self.entries.remove(&hold.generation);
+                    judge(Verdict::Lost(Arc::clone(hold)));
                 }
-                Answer::Gone if hold.is_held() => judge(Verdict::VoteLost(hold, batch.node)),
-                Answer::Gone => {}
+                Renew::Gone if hold.is_held() => judge(Verdict::VoteLost(Arc::clone(hold), batch.node)),
+                // What failed is tried again for as long as the tick lasts.
+                Renew::Gone | Renew::Failed(_) => {}
             }
         }
+        self.counters.renewed(renewed);
+        self.tidy();
     }
 
-    fn renewed(&mut self, hold: &Arc<Hold>, node: usize, sent: Instant, now: Instant, judge: &Judge) {
-        let look = hold.at(now);
-        if look.newly_lost {
-            self.forget(hold.generation);
+    /// Whether a majority now has started this hold's lease anew.
+    fn renewed(&mut self, hold: &Arc<Hold>, node: usize, sent: Instant, now: Instant, judge: &Judge) -> bool {
+        let Some(entry) = self.entries.get_mut(&hold.generation) else { return false };
+        let mut survey = hold.survey(now);
+        if survey.look.newly_lost {
+            self.entries.remove(&hold.generation);
             judge(Verdict::Lost(Arc::clone(hold)));
-            return;
+            return false;
         }
-        let jeopardy = look.state == HoldState::Jeopardy;
         if !hold.renewed(node, sent, now) {
-            return;
+            return false;
         }
-        self.counters.renewed();
         tracing::trace!(key = %hold.key, owner = %hold.owner(), generation = hold.generation, "renewed");
-        if jeopardy {
+        if survey.look.state == HoldState::Jeopardy {
             tracing::info!(key = %hold.key, owner = %hold.owner(), "renewed again: the lock is safe");
         }
-        let renew_at = self.tick_at(hold, sent, 0, now);
-        if let Some(entry) = self.entries.get_mut(&hold.generation) {
-            entry.base = sent;
-            entry.tick_until = None;
-            entry.extra = false;
-            entry.renew_at = renew_at;
-            self.queue.reset(&entry.place, now.until(next_look(hold, renew_at)));
-        }
-    }
-
-    /// When the tick after so many failures begins: on the grid, so that batches fill, and never in the past.
-    fn tick_at(&self, hold: &Hold, base: Instant, failed: u32, now: Instant) -> Instant {
-        let interval = lease::tick_interval(hold.terms.lease, self.renewal_failures);
-        (base + interval * (failed + 1)).round_down(self.grid.min(interval / 10)).max(now)
+        entry.base = sent;
+        entry.tick_until = None;
+        entry.extra = false;
+        entry.renew_at = self.rhythm.tick_at(hold, sent, 0, now);
+        survey.valid_until = hold.valid_until();
+        let (at, until) = self.rhythm.next_look(hold, &survey, entry);
+        self.lines.put(at, until, entry.next_place(hold.generation));
+        true
     }
 
     /// Renews a hold within this time, unless that was done out of turn a moment ago.
@@ -230,7 +210,8 @@ impl Wheel {
         entry.hinted = Some(now);
         entry.extra |= now + within < entry.renew_at;
         entry.renew_at = entry.renew_at.min(now + within);
-        self.queue.reset(&entry.place, now.until(next_look(&hold, entry.renew_at)));
+        let (at, until) = self.rhythm.next_look(&hold, &hold.survey(now), entry);
+        self.lines.put(at, until, entry.next_place(generation));
     }
 
     /// Renews everything, spread a little: after a reconnect nobody knows what became of what was under way.
@@ -238,7 +219,7 @@ impl Wheel {
         let generations: Vec<u64> = self.entries.keys().copied().collect();
         for generation in generations {
             let Some(hold) = self.entries.get(&generation).and_then(|entry| entry.hold.upgrade()) else { continue };
-            let spread = SPREAD.min(lease::tick_interval(hold.terms.lease, self.renewal_failures) / 2);
+            let spread = SPREAD.min(self.rhythm.interval(&hold) / 2);
             if let Some(entry) = self.entries.get_mut(&generation) {
                 entry.hinted = None;
             }
@@ -246,22 +227,113 @@ impl Wheel {
         }
     }
 
-    fn forget(&mut self, generation: u64) {
-        if let Some(entry) = self.entries.remove(&generation) {
-            self.queue.try_remove(&entry.place);
-        }
+    fn tidy(&mut self) {
+        let stands =
+            |place: &Place| self.entries.get(&place.generation).is_some_and(|entry| entry.placing == place.placing);
+        self.lines.tidy(self.entries.len(), stands);
     }
 }
 
-/// When a hold has to be looked at next: when something is planned, when its validity ends, or when a grant that nobody
-/// took is to be taken back.
-fn next_look(hold: &Hold, planned: Instant) -> Instant {
-    let end = hold.valid_until().before(lease::ARM_EARLY);
-    let planned = if hold.terms.renewed { planned.min(end) } else { end };
-    // What no caller has a guard of is not renewed.
-    let claims = hold.claims();
-    let planned = if claims.claimed { planned } else { end };
-    claims.revoke_at.map_or(planned, |at| planned.min(at))
+impl RenewEntry {
+    /// A new place, which makes the ones before it count no more.
+    fn next_place(&mut self, generation: u64) -> Place {
+        self.placing = self.placing.wrapping_add(1);
+        Place { generation, placing: self.placing }
+    }
+}
+
+impl Rhythm {
+    /// Looks at an entry that is due: what ended, what is to be renewed, and when to look again.
+    fn tend(
+        self,
+        entry: &mut RenewEntry,
+        now: Instant,
+        renewals: &mut Vec<Due>,
+        judge: &Judge,
+        counters: &Counters,
+    ) -> Tended {
+        let Some(hold) = entry.hold.upgrade() else { return Tended::Leave };
+        let survey = hold.survey(now + lease::ARM_EARLY);
+        if survey.look.newly_lost {
+            judge(Verdict::Lost(Arc::clone(&hold)));
+        }
+        let held = !matches!(survey.look.state, HoldState::Lost(_));
+        let revoke = !held || survey.claims.revoke_at.is_some_and(|at| now >= at);
+        if revoke && hold.revoke() {
+            judge(Verdict::Revoked(hold));
+            return Tended::Leave;
+        }
+        if !held {
+            return Tended::Leave;
+        }
+        if entry.tick_until.is_some_and(|until| now >= until) {
+            entry.tick_until = None;
+            counters.renewal_failed();
+            let failed = if std::mem::take(&mut entry.extra) { hold.failed_ticks() } else { hold.tick_failed() };
+            if failed >= self.renewal_failures {
+                if hold.lose(Loss::RenewalFailed) {
+                    judge(Verdict::Lost(hold));
+                }
+                return Tended::Leave;
+            }
+            let (key, owner, generation) = (&hold.key, hold.owner(), hold.generation);
+            if failed > 0 {
+                tracing::warn!(%key, %owner, generation, failed, "a renewal failed: the lock is in jeopardy");
+            } else {
+                tracing::debug!(%key, %owner, generation, "a renewal out of turn failed");
+            }
+            entry.renew_at = self.tick_at(&hold, entry.base, failed, now);
+        }
+        if entry.tick_until.is_none() && hold.terms.renewed && survey.claims.claimed && now >= entry.renew_at {
+            let until = now + self.command_timeout;
+            entry.tick_until = Some(until);
+            renewals.push(Due { hold: Arc::clone(&hold), until });
+        }
+        let (at, until) = self.next_look(&hold, &survey, entry);
+        Tended::Stay(at, until)
+    }
+
+    /// When a hold has to be looked at next: when something is planned, when its validity ends, or when a grant that
+    /// nobody took is to be taken back.
+    fn next_look(self, hold: &Hold, survey: &Survey, entry: &RenewEntry) -> (Instant, Until) {
+        let end = survey.valid_until.before(lease::ARM_EARLY);
+        let end = survey.claims.revoke_at.map_or(end, |at| end.min(at));
+        // What no caller has a guard of is not renewed.
+        if !hold.terms.renewed || !survey.claims.claimed {
+            return (end, Until::End);
+        }
+        match entry.tick_until {
+            Some(until) => (until.min(end), Until::End),
+            // A tick may wait for the rest of its line. What may end before that must not.
+            None if entry.renew_at + self.grid + self.grid < end => (entry.renew_at, Until::Tick),
+            None => (entry.renew_at.min(end), Until::End),
+        }
+    }
+
+    /// When the tick after so many failures begins: on the grid, so that batches fill, and never in the past.
+    fn tick_at(self, hold: &Hold, base: Instant, failed: u32, now: Instant) -> Instant {
+        let interval = self.interval(hold);
+        (base + interval * (failed + 1)).round_down(self.grid.min(interval / 10)).max(now)
+    }
+
+    fn interval(self, hold: &Hold) -> Duration {
+        lease::tick_interval(hold.terms.lease, self.renewal_failures)
+    }
+}
+
+impl Hasher for Sequential {
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    /// The table takes the place from the low bits, and from the seven highest what tells neighbours apart.
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 57 << 57)
+    }
 }
 
 impl Drop for Wheel {
@@ -269,5 +341,147 @@ impl Drop for Wheel {
         for hold in self.entries.values().filter_map(|entry| entry.hold.upgrade()) {
             hold.lose(Loss::RenewalFailed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hold::Terms;
+    use crate::options::Options;
+    use crate::owner::Owner;
+
+    const LEASE: Duration = Duration::from_secs(30);
+    const TERMS: Terms = Terms { lease: LEASE, renewed: true, max_hold: None };
+
+    fn wheel() -> Wheel {
+        Wheel::new(&Options::default().validate(1).expect("valid"), Arc::new(Counters::new()))
+    }
+
+    /// A hold that its caller has taken.
+    fn hold(terms: Terms, votes: &[usize], nodes: usize) -> Arc<Hold> {
+        let hold = Arc::new(Hold::for_test(Owner::task(1), terms, votes, nodes));
+        assert!(hold.claim());
+        hold
+    }
+
+    fn no_verdict() -> Judge {
+        Box::new(|verdict| panic!("{verdict:?}"))
+    }
+
+    fn entry(wheel: &Wheel) -> &RenewEntry {
+        wheel.entries.get(&1).expect("in the wheel")
+    }
+
+    fn look(wheel: &mut Wheel, now: Instant, renewals: &mut Vec<Due>, judge: &Judge) {
+        wheel.due(Place { generation: 1, placing: entry(wheel).placing }, now, renewals, judge);
+    }
+
+    /// The places of the entry that count: every one that is to be looked at.
+    fn places(wheel: &mut Wheel) -> Vec<Instant> {
+        let far = Instant::now() + Duration::from_secs(86_400);
+        let mut lines = std::mem::replace(&mut wheel.lines, Lines::new(wheel.rhythm.grid));
+        let (mut counting, placing) = (Vec::new(), entry(wheel).placing);
+        while let Some((at, places)) = lines.take(far) {
+            for place in places.iter().filter(|place| place.placing == placing) {
+                counting.push(at);
+                wheel.lines.put(at, Until::End, *place);
+            }
+        }
+        counting
+    }
+
+    #[test]
+    fn an_entry_stands_in_one_place_while_its_renewal_is_under_way_and_after() {
+        let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0], 1), no_verdict());
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let begin = hold.since + LEASE / 3;
+        let planned = places(&mut wheel);
+        assert!(planned.len() == 1 && planned[0] <= begin + Duration::from_millis(1), "a third, rounded down");
+        let mut renewals = Vec::new();
+        look(&mut wheel, begin, &mut renewals, &judge);
+        assert_eq!(renewals.len(), 1);
+        let end = begin + wheel.rhythm.command_timeout;
+        assert_eq!(places(&mut wheel), [end.round_up(Duration::from_millis(1))], "no answer has to come");
+        look(&mut wheel, begin + Duration::from_millis(5), &mut renewals, &judge);
+        assert_eq!(renewals.len(), 1, "a tick renews once");
+        let holds: Arc<[Arc<Hold>]> = Arc::new([Arc::clone(&hold)]);
+        let stale = Place { generation: 1, placing: entry(&wheel).placing };
+        wheel.answered(&Answers { node: 0, sent: begin, holds, said: vec![Renew::Renewed] }, &judge);
+        wheel.due(stale, end, &mut renewals, &judge);
+        assert_eq!(hold.at(end).state, HoldState::Safe, "the end of a tick that succeeded is none");
+        let next = places(&mut wheel);
+        assert!(next.len() == 1 && begin.until(next[0]) > LEASE / 3 - wheel.rhythm.grid, "{next:?}");
+        assert_eq!((entry(&wheel).base, entry(&wheel).tick_until), (begin, None));
+    }
+
+    #[test]
+    fn an_answer_for_one_key_says_nothing_of_the_others() {
+        let (mut wheel, judge) = (wheel(), no_verdict());
+        let (hold, stranger) = (hold(TERMS, &[0], 1), hold(TERMS, &[0], 1));
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let begin = hold.since + LEASE / 3;
+        look(&mut wheel, begin, &mut Vec::new(), &judge);
+        let (holds, said) = (Arc::new([Arc::clone(&hold)]), vec![Renew::Failed("OOM".to_owned())]);
+        wheel.answered(&Answers { node: 0, sent: begin, holds, said }, &judge);
+        assert!(entry(&wheel).tick_until.is_some(), "it is being tried again");
+        wheel.entries.remove(&1);
+        let (holds, said) = (Arc::new([Arc::clone(&stranger)]), vec![Renew::Gone]);
+        wheel.answered(&Answers { node: 0, sent: begin, holds, said }, &judge);
+        assert!(stranger.is_held(), "what has left the wheel was released: gone means nothing");
+    }
+
+    #[test]
+    fn a_tick_of_several_nodes_succeeds_with_the_majority() {
+        let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0, 1, 2], 3), no_verdict());
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let begin = hold.since + LEASE / 3;
+        look(&mut wheel, begin, &mut Vec::new(), &judge);
+        let answer = |node| {
+            let holds: Arc<[Arc<Hold>]> = Arc::new([Arc::clone(&hold)]);
+            Answers { node, sent: begin, holds, said: vec![Renew::Renewed] }
+        };
+        wheel.answered(&answer(2), &judge);
+        assert!(entry(&wheel).tick_until.is_some(), "one of three");
+        wheel.answered(&answer(0), &judge);
+        assert!(entry(&wheel).tick_until.is_none());
+        assert_eq!(hold.valid_until(), lease::valid_until(begin, LEASE));
+    }
+
+    #[test]
+    fn ticks_without_an_answer_end_in_a_loss() {
+        let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
+        let (verdicts, told) = std::sync::mpsc::channel();
+        let judge: Judge = Box::new(move |verdict| verdicts.send(verdict).expect("listens"));
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let timeout = wheel.rhythm.command_timeout;
+        for (third, state) in [(1, HoldState::Jeopardy), (2, HoldState::Lost(Loss::RenewalFailed))] {
+            let (begin, mut renewals) = (hold.since + LEASE / 3 * third, Vec::new());
+            look(&mut wheel, begin, &mut renewals, &judge);
+            assert_eq!(renewals.len(), 1);
+            look(&mut wheel, begin + timeout, &mut renewals, &judge);
+            assert_eq!((renewals.len(), hold.at(begin + timeout).state), (1, state));
+        }
+        assert!(matches!(told.try_recv(), Ok(Verdict::Lost(_))));
+        assert!(wheel.is_empty());
+    }
+
+    #[test]
+    fn what_nobody_renews_is_looked_at_when_it_ends() {
+        let terms = Terms { renewed: false, ..TERMS };
+        let (mut wheel, hold) = (wheel(), hold(terms, &[0], 1));
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let end = hold.valid_until().before(lease::ARM_EARLY);
+        assert_eq!(places(&mut wheel), [end.round_up(Duration::from_millis(1))]);
+        wheel.carry_out(vec![Order::Forget(1)]);
+        assert!(wheel.is_empty());
+    }
+
+    #[test]
+    fn who_drops_the_wheel_loses_all() {
+        let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        drop(wheel);
+        assert!(hold.token().is_cancelled());
     }
 }
