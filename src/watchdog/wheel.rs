@@ -159,7 +159,8 @@ impl Wheel {
             match said {
                 Renew::Renewed => renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now, judge)),
                 // For a hold that is not held any more, gone means nothing: it was released while this was under way.
-                Renew::Gone if self.entries.contains_key(&hold.generation) && hold.gone(batch.node) => {
+                Renew::Gone if !self.entries.contains_key(&hold.generation) => {}
+                Renew::Gone if hold.gone(batch.node) => {
                     self.entries.remove(&hold.generation);
                     judge(Verdict::Lost(Arc::clone(hold)));
                 }
