@@ -8,6 +8,7 @@
 //! - `guards` counts the guards that exist or are on their way; only the step to zero sends the release.
 //! - What is on its way was granted with the hold itself: so one deadline, counted from the grant, is that of all.
 
+mod found;
 mod votes;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::found::{Claims, Leave, Look, Shut, Survey};
 use self::votes::Votes;
 use crate::clock::Instant;
 use crate::error::Loss;
@@ -101,49 +103,6 @@ struct State {
     failed_ticks: u32,
     /// Whether the token has been cancelled.
     fired: bool,
-}
-
-/// What a first look at a hold found out, besides how safe it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Look {
-    pub(crate) state: HoldState,
-    /// Whether it was this look that found it lost: the waiters of the key want to know.
-    pub(crate) newly_lost: bool,
-}
-
-/// All that the watchdog wants to know of a hold, read at once: others take, leave and lose it meanwhile.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Survey {
-    pub(crate) look: Look,
-    pub(crate) claims: Claims,
-    pub(crate) valid_until: Instant,
-}
-
-/// What callers have taken of a grant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Claims {
-    /// Whether any caller has a guard: without one the hold is not renewed.
-    pub(crate) claimed: bool,
-    /// When guards that nobody has taken are taken back, if there are any.
-    pub(crate) revoke_at: Option<Instant>,
-}
-
-/// What a guard that goes leaves behind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Leave {
-    /// Other guards remain: so many.
-    Nested(u32),
-    /// It was the last; the release is to be sent.
-    Last,
-    /// The hold was lost. The last guard's release is to be sent all the same.
-    Lost { loss: Loss, last: bool },
-}
-
-/// Why a hold cannot be entered again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Shut {
-    Releasing,
-    Lost(Loss),
 }
 
 impl Hold {

@@ -1,0 +1,48 @@
+//! What those who ask a hold something find.
+
+use super::HoldState;
+use crate::clock::Instant;
+use crate::error::Loss;
+
+/// What a first look at a hold found out, besides how safe it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Look {
+    pub(crate) state: HoldState,
+    /// Whether it was this look that found it lost: the waiters of the key want to know.
+    pub(crate) newly_lost: bool,
+}
+
+/// All that the watchdog wants to know of a hold, read at once: others take, leave and lose it meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Survey {
+    pub(crate) look: Look,
+    pub(crate) claims: Claims,
+    pub(crate) valid_until: Instant,
+}
+
+/// What callers have taken of a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Claims {
+    /// Whether any caller has a guard: without one the hold is not renewed.
+    pub(crate) claimed: bool,
+    /// When guards that nobody has taken are taken back, if there are any.
+    pub(crate) revoke_at: Option<Instant>,
+}
+
+/// What a guard that goes leaves behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leave {
+    /// Other guards remain: so many.
+    Nested(u32),
+    /// It was the last; the release is to be sent.
+    Last,
+    /// The hold was lost. The last guard's release is to be sent all the same.
+    Lost { loss: Loss, last: bool },
+}
+
+/// Why a hold cannot be entered again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shut {
+    Releasing,
+    Lost(Loss),
+}
