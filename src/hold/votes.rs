@@ -38,14 +38,19 @@ impl Votes {
         self.until.iter().flatten().count() >= self.majority
     }
 
-    /// Something is on its way to this node that may put the lock there.
+    /// Whether a node votes, or voted until its time was over.
+    pub(super) fn has(&self, node: NodeIndex) -> bool {
+        self.until[node].is_some()
+    }
+
+    /// Something may still be executed on this node that puts the lock there.
     pub(super) fn doubt(&mut self, node: NodeIndex) {
         if !self.is_doubtful(node) {
             self.doubtful.push(node);
         }
     }
 
-    /// What was on its way to this node has had its answer.
+    /// What came last to this node has had its answer.
     pub(super) fn trust(&mut self, node: NodeIndex) {
         self.doubtful.retain(|doubtful| *doubtful != node);
     }

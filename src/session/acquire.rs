@@ -193,7 +193,7 @@ impl Session {
         let field = owner.field(self.id, generation);
         let sent = Instant::now();
         let floor = fence::floor(clock::wall_micros());
-        let mut round = self.quorum.acquire(key, terms.lease, &field, floor).await;
+        let round = self.quorum.acquire(key, terms.lease, &field, floor).await;
         let attempt = match round.acquired {
             Acquired::Granted { fence, votes } => {
                 let nodes = self.quorum.nodes().len();
@@ -218,9 +218,7 @@ impl Session {
             Acquired::Refused(error) => Attempt::Refused(error),
             Acquired::Unavailable(nodes) => Attempt::Unavailable(nodes),
         };
-        // The undo comes behind an acquire that is still on its way.
-        round.doubtful.extend(round.late.missing());
-        self.undo(key, &field, round.taken, round.doubtful);
+        self.undo_attempt(key, field, round.late, round.taken, round.doubtful);
         match &attempt {
             Attempt::Unavailable(nodes) => self.outage.failed(sent, self.settings.outage_tolerance, nodes.clone()),
             _ => self.outage.answered(),
@@ -242,7 +240,9 @@ impl Session {
         let hold = &granted.hold;
         let (found, same_owner) = self.admit(granted, Some(waiter));
         let Some(waiter) = found else {
-            self.undo(&hold.key, &hold.field, self.quorum.everywhere().collect(), Vec::new());
+            // It is not held from here on: a late yes is undone too.
+            hold.revoke();
+            self.undo_hold(hold);
             return;
         };
         let grip = Grip::granted(Arc::clone(self), Arc::clone(hold));

@@ -39,12 +39,14 @@ pub(super) enum Answer {
 /// Sends the orders of one moment to every node.
 pub(super) fn send(quorum: &Arc<Quorum>, orders: Vec<Due>, answers: &UnboundedSender<Answers>) {
     let Some(until) = orders.iter().map(|order| order.until).min() else { return };
+    // One moment for all nodes: a majority is as valid with the first answers as with the last.
+    let now = Instant::now();
     let mut orders: Vec<(u64, Renewal)> = orders.into_iter().map(|order| (order.generation, order.renewal)).collect();
     while !orders.is_empty() {
         let rest = orders.split_off(orders.len().min(KEYS));
         let batch = std::mem::replace(&mut orders, rest);
         for node in 0..quorum.nodes().len() {
-            spawn(Arc::clone(quorum), node, batch.clone(), until, answers.clone());
+            spawn(Arc::clone(quorum), node, batch.clone(), now, until, answers.clone());
         }
     }
 }
@@ -53,10 +55,11 @@ fn spawn(
     quorum: Arc<Quorum>,
     node: NodeIndex,
     batch: Vec<(u64, Renewal)>,
+    sent: Instant,
     until: Instant,
     answers: UnboundedSender<Answers>,
 ) {
-    tokio::spawn(renew(quorum, node, batch, until, answers));
+    tokio::spawn(renew(quorum, node, batch, sent, until, answers));
 }
 
 /// Renews a batch on one node. Renewals are idempotent: anything but an answer is tried again until the tick is over.
@@ -65,11 +68,11 @@ async fn renew(
     quorum: Arc<Quorum>,
     node: NodeIndex,
     mut batch: Vec<(u64, Renewal)>,
+    mut sent: Instant,
     until: Instant,
     answers: UnboundedSender<Answers>,
 ) {
     loop {
-        let sent = Instant::now();
         let renewals: Vec<Renewal> = batch.iter().map(|(_, renewal)| renewal.clone()).collect();
         let reason = match quorum.renew(node, &renewals).await {
             Outcome::Done(said) => {
@@ -84,7 +87,7 @@ async fn renew(
             // The server refused the whole batch for the sake of one key, perhaps: each is asked for by itself.
             Outcome::Refused(_) if batch.len() > 1 => {
                 for item in batch {
-                    spawn(Arc::clone(&quorum), node, vec![item], until, answers.clone());
+                    spawn(Arc::clone(&quorum), node, vec![item], Instant::now(), until, answers.clone());
                 }
                 return;
             }
@@ -97,7 +100,8 @@ async fn renew(
         tracing::debug!(node = %quorum.nodes()[node].name(), keys = batch.len(), reason, "a renewal has no answer");
         let pause = Duration::from_millis(20).min(Instant::now().until(until) / 4);
         sleep(pause.max(Duration::from_millis(1))).await;
-        if Instant::now() >= until {
+        sent = Instant::now();
+        if sent >= until {
             return;
         }
     }
