@@ -303,18 +303,23 @@ impl Hold {
             return false;
         }
         state.votes.add(node, until);
-        state.votes.trust(node);
         true
     }
 
-    /// Something is on its way to this node that may put the lock there.
-    pub(crate) fn doubt(&self, node: NodeIndex) {
-        self.state().votes.doubt(node);
+    /// Something may still be executed on this node that puts the lock there: the release sees to it. False if the hold
+    /// is not held any more: it is to be undone.
+    pub(crate) fn doubt(&self, node: NodeIndex) -> bool {
+        let mut state = self.state();
+        let held = state.phase == Phase::Held;
+        if held {
+            state.votes.doubt(node);
+        }
+        held
     }
 
-    /// What was on its way to this node has done nothing, and will not.
-    pub(crate) fn trust(&self, node: NodeIndex) {
-        self.state().votes.trust(node);
+    /// Whether this node has said that the lock is there, and nothing else since.
+    pub(crate) fn has_vote(&self, node: NodeIndex) -> bool {
+        self.state().votes.has(node)
     }
 
     /// Whether something may still be executed on this node that puts the lock there.

@@ -44,16 +44,17 @@ impl Votes {
         self.until.iter().flatten().count() >= self.majority
     }
 
-    /// Something is on its way to this node that may put the lock there.
+    /// Whether a node votes, or voted until its time was over.
+    pub(super) fn has(&self, node: NodeIndex) -> bool {
+        self.until[node].is_some()
+    }
+
+    /// Something may still be executed on this node that puts the lock there. An answer to something else says nothing
+    /// about it: the doubt stays.
     pub(super) fn doubt(&mut self, node: NodeIndex) {
         if !self.is_doubtful(node) {
             self.doubtful.push(node);
         }
-    }
-
-    /// What was on its way to this node has had its answer.
-    pub(super) fn trust(&mut self, node: NodeIndex) {
-        self.doubtful.retain(|doubtful| *doubtful != node);
     }
 
     /// Whether something may still be executed on this node that puts the lock there.

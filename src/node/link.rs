@@ -84,8 +84,10 @@ impl Link {
         events: UnboundedSender<LinkEvent>,
     ) -> Result<Arc<Self>, fred::error::Error> {
         let client = build(&address, role, settings, true);
-        let task = client.init().await?;
-        let link = Self::new(address, role, locker, settings, client, task);
+        let task = client.connect();
+        // From here on the link ends what was begun, if this is dropped or fails.
+        let link = Self::new(address, role, locker, settings, client.clone(), task);
+        client.wait_for_connect().await?;
         link.introduce().await;
         tokio::spawn(tend(Arc::clone(&link), events));
         Ok(link)
@@ -186,6 +188,12 @@ impl Link {
         lock(&self.current).1.abort();
     }
 
+    /// Ends the connection without a word.
+    pub(super) fn abandon(&self) {
+        self.stopped.cancel();
+        lock(&self.current).1.abort();
+    }
+
     fn client(&self) -> Client {
         lock(&self.current).0.clone()
     }
@@ -205,6 +213,13 @@ impl Link {
         let (_, old_task) = std::mem::replace(&mut *lock(&self.current), (client, task));
         old_task.abort();
         self.epoch.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Link {
+    /// Only a link that nobody tends yet is dropped while its connection lives.
+    fn drop(&mut self) {
+        lock(&self.current).1.abort();
     }
 }
 

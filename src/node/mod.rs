@@ -93,18 +93,21 @@ impl Node {
             |role, events| Link::connect(Arc::clone(&target.0), role, &wiring.locker, wiring.settings, events);
         let (events, ups) = unbounded_channel();
         let commands = connect(Role::Commands, events).await.map_err(|e| refusal(target.name(), &e))?;
+        let mut begun = Begun(vec![Arc::clone(&commands)]);
         check_version(target.name(), &commands).await?;
         check_eviction(target.name(), &commands).await;
         let (events, subscriber_events) = unbounded_channel();
         let subscriber = connect(Role::Subscriber, events).await.map_err(|e| refusal(target.name(), &e))?;
+        begun.0.push(Arc::clone(&subscriber));
         let renewals =
             connect(Role::Renewals, wiring.reconnected.clone()).await.map_err(|e| refusal(target.name(), &e))?;
+        begun.0.push(Arc::clone(&renewals));
         let node = Self::new(target, &wiring, commands, subscriber, renewals);
         let standing = node.vet().await;
         if let Standing::Unfit(reason) = standing {
-            node.quit().await;
             return Err(Error::config("node", format!("{} {reason}", node.name)));
         }
+        begun.0.clear();
         tokio::spawn(look_after(Arc::clone(&node), standing, ups));
         Ok((node, subscriber_events))
     }
@@ -266,6 +269,15 @@ pub(crate) struct Wiring<'a> {
     pub(crate) reconnected: UnboundedSender<LinkEvent>,
 }
 
+/// The connections to a server that is not connected as a whole yet. Where that fails, or is given up, they end.
+struct Begun(Vec<Arc<Link>>);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|link| link.abandon());
+    }
+}
+
 /// How long after an answer that does not help a server is asked again who it is.
 const VET_AGAIN: Duration = Duration::from_millis(100);
 
@@ -278,7 +290,12 @@ async fn look_after(node: Arc<Node>, mut standing: Standing, mut ups: UnboundedR
             up = ups.recv() => if up.is_none() { return },
             () = sleep(VET_AGAIN), if !settled => {}
         }
-        standing = node.vet().await;
+        let before = std::mem::replace(&mut standing, node.vet().await);
+        if let Standing::Unfit(reason) = &standing
+            && standing != before
+        {
+            tracing::warn!(node = %node.name, reason, "the vote of this server does not count");
+        }
     }
 }
 

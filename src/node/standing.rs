@@ -100,7 +100,8 @@ impl Vetted {
             (Some(run_id), _, Some(Ok(seconds))) => match self.roll.enter(self.place, &self.name, run_id) {
                 Err(other) => Standing::Unfit(format!("is the same server as {other}; it has one vote")),
                 Ok(()) => {
-                    let uptime = Duration::from_secs(seconds);
+                    // The difference of two clocks that show whole seconds: it may have run for almost a second less.
+                    let uptime = Duration::from_secs(seconds.saturating_sub(1));
                     match self.roll.quarantine.checked_sub(uptime) {
                         Some(rest) if !rest.is_zero() => Standing::Abstains { until: now + rest, uptime },
                         _ => Standing::Votes,
@@ -155,7 +156,7 @@ impl Vetted {
                 Standing::Unfit(reason) => return Err(self.failure(reason)),
                 Standing::Abstains { until, uptime } if of == Some(epoch()) && now < until => {
                     return Err(self.failure(format!(
-                        "abstains for another {:.1?}: it started {uptime:.0?} before it was connected, and whoever holds a \
+                        "abstains for another {:.1?}: it started {uptime:.0?} or a little more before it was connected, and whoever holds a \
                          lock that it has forgotten has to run out first (restart_quarantine = {:?})",
                         now.until(until),
                         self.roll.quarantine
@@ -198,9 +199,9 @@ mod tests {
         let now = Instant::now();
         let roll = Roll::new(3, Duration::from_secs(30));
         let standing = vetted(&roll, 0).read(0, INFO, now);
-        let until = now + Duration::from_secs(23);
-        assert_eq!(standing, Standing::Abstains { until, uptime: Duration::from_secs(7) });
-        let old = INFO.replace(":7", ":30");
+        let until = now + Duration::from_secs(24);
+        assert_eq!(standing, Standing::Abstains { until, uptime: Duration::from_secs(6) });
+        let old = INFO.replace(":7", ":31");
         assert_eq!(vetted(&roll, 0).read(0, &old, now), Standing::Votes);
         assert_eq!(vetted(&Roll::new(3, Duration::ZERO), 0).read(0, INFO, now), Standing::Votes);
     }

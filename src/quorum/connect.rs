@@ -8,6 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{sleep, timeout};
 
+use super::STRAGGLERS;
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::node::{LinkEvent, Node, Roll, Target, Wiring};
@@ -15,9 +16,6 @@ use crate::options::Settings;
 
 /// The nodes, and what the subscriber's connection of each tells.
 type Connected = (Vec<Arc<Node>>, Vec<UnboundedReceiver<LinkEvent>>);
-
-/// How long after a majority the others may take until they are left to the background.
-const STRAGGLERS: Duration = Duration::from_millis(200);
 
 /// Connects to all servers at once. Those that do not answer, while a majority does, are connected in the background.
 ///
@@ -74,12 +72,10 @@ pub(crate) async fn connect(
     if slots.iter().flatten().count() <= targets.len() / 2 {
         return Err(Error::Unavailable { nodes: failures, waited: Duration::ZERO });
     }
-    for failure in failures {
-        tracing::warn!(
-            node = failure.node(),
-            reason = failure.reason(),
-            "a server is away: it is connected once it is back"
-        );
+    for (target, _) in targets.iter().zip(&slots).filter(|(_, slot)| slot.is_none()) {
+        let failure = failures.iter().find(|failure| failure.node() == &**target.name());
+        let reason = failure.map_or("it has not answered yet", NodeFailure::reason);
+        tracing::warn!(node = %target.name(), reason, "a server is away: it is connected once it is back");
     }
     let awaited =
         |(place, slot): (usize, Option<_>)| slot.unwrap_or_else(|| Node::await_server(&targets[place], &wiring(place)));

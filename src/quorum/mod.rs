@@ -13,6 +13,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
 pub(crate) use self::calls::Calls;
@@ -33,6 +35,9 @@ pub(crate) type NodeIndex = usize;
 /// as the majority took. What they have not answered by then is undone.
 const PATIENCE: Duration = Duration::from_millis(20);
 
+/// How much longer than a majority the other nodes may take where nothing depends on them: connecting, and closing.
+pub(crate) const STRAGGLERS: Duration = Duration::from_millis(200);
+
 /// What the nodes, together, say to an acquire.
 #[derive(Debug)]
 pub(crate) enum Acquired {
@@ -46,6 +51,16 @@ pub(crate) enum Acquired {
     Refused(Error),
     /// No majority answered.
     Unavailable(Vec<NodeFailure>),
+}
+
+/// What a node is asked for again that has lost it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Vote<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) lease: Duration,
+    pub(crate) field: &'a str,
+    pub(crate) count: u32,
+    pub(crate) fence: Fence,
 }
 
 /// An acquire's outcome, and what it may have left behind unless it was granted.
@@ -180,16 +195,16 @@ impl Quorum {
         Err(failures)
     }
 
-    /// Takes one node's vote for a held lock back; true if it has been.
-    pub(crate) async fn retake(
-        &self,
-        node: NodeIndex,
-        key: &Key,
-        lease: Duration,
-        field: &str,
-        count: u32,
-    ) -> Outcome<bool> {
-        script::retake(&self.nodes[node], key, lease, field, count).await
+    /// Takes one node's vote for a held lock back; true if it has been. A node that forgot the lock may have forgotten its
+    /// fence too, and one by one all of them may.
+    pub(crate) async fn retake(&self, node: NodeIndex, vote: Vote<'_>) -> Outcome<bool> {
+        let node = &self.nodes[node];
+        let answer = script::retake(node, vote.key, vote.lease, vote.field, vote.count).await;
+        if let Outcome::Done(true) = answer {
+            let raised = script::raise(node, vote.key, vote.fence).await;
+            tracing::trace!(key = %vote.key, fence = %vote.fence, ?raised, "the fence is remembered again");
+        }
+        answer
     }
 
     /// Writes the hold count. The answer does not wait for the slowest.
@@ -295,7 +310,13 @@ impl Quorum {
         }
     }
 
+    /// Ends all connections. Of a minority that does not answer the sockets are closed with the engine.
     pub(crate) async fn quit(&self) {
-        futures_util::future::join_all(self.nodes.iter().map(|node| node.quit())).await;
+        let mut quitting: FuturesUnordered<_> = self.nodes.iter().map(|node| node.quit()).collect();
+        for _ in 0..self.majority() {
+            quitting.next().await;
+        }
+        let rest = async { while quitting.next().await.is_some() {} };
+        let _: Result<_, _> = timeout(STRAGGLERS, rest).await;
     }
 }

@@ -218,8 +218,7 @@ impl Session {
             Acquired::Refused(error) => Attempt::Refused(error),
             Acquired::Unavailable(nodes) => Attempt::Unavailable(nodes),
         };
-        self.undo(key, &field, round.taken, round.doubtful);
-        self.undo_late(key, field, round.late);
+        self.undo_attempt(key, field, round.late, round.taken, round.doubtful);
         match &attempt {
             Attempt::Unavailable(nodes) => self.outage.failed(sent, self.settings.outage_tolerance, nodes.clone()),
             _ => self.outage.answered(),
@@ -241,7 +240,9 @@ impl Session {
         let hold = &granted.hold;
         let (found, same_owner) = self.admit(granted, Some(waiter));
         let Some(waiter) = found else {
-            self.undo(&hold.key, &hold.field, self.quorum.everywhere().collect(), Vec::new());
+            // It is not held from here on: a late yes is undone too.
+            hold.revoke();
+            self.undo_hold(hold);
             return;
         };
         let grip = Grip::granted(Arc::clone(self), Arc::clone(hold));

@@ -1,56 +1,68 @@
 //! Votes that come late or are lost: of nodes that answer after the decision, and of nodes that forgot.
+//!
+//! # Invariants
+//! - What is on its way to a node is seen to by the task that waits for its answer: a late yes is a vote while the hold is
+//!   held, and undone afterwards. An answer that never comes leaves a doubt: the release undoes on that node once more.
+//! - A node that answered that another holds the lock has nothing of ours, since an acquire is sent once a generation:
+//!   nothing is undone there.
 
 use std::sync::Arc;
 
 use super::Session;
-use super::release::Pending;
+use super::pending::Pending;
 use crate::clock::Instant;
 use crate::hold::{Hold, HoldState};
 use crate::key::Key;
 use crate::node::Outcome;
-use crate::quorum::{Calls, NodeIndex};
+use crate::quorum::{Calls, NodeIndex, Vote};
 use crate::script::Acquire;
 
 impl Session {
-    /// Sees to the nodes that a grant did not wait for. A late yes is a vote while the hold is held, and undone after.
+    /// Sees to the nodes that a grant did not wait for, and to those that may have granted it.
     pub(super) fn keep_late(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
         sent: Instant,
-        mut late: Calls<Acquire>,
+        late: Calls<Acquire>,
         doubtful: &[NodeIndex],
     ) {
-        for &node in doubtful.iter().chain(late.missing()) {
+        for &node in doubtful {
             hold.doubt(node);
         }
-        if late.missing().is_empty() {
-            return;
-        }
-        let (session, hold, pending) = (Arc::clone(self), Arc::clone(hold), Pending::new(self));
-        self.engine.spawn(async move {
-            while let Some((node, answer)) = late.next().await {
-                session.settle_vote(&hold, node, sent, &answer.map(|answer| matches!(answer, Acquire::Granted(_))));
-            }
-            drop(pending);
-        });
+        let hold = Arc::clone(hold);
+        self.follow(late, move |session, node, answer| session.settle_vote(&hold, node, sent, &answer));
     }
 
-    /// Sees to the nodes that a refused round did not wait for. An undo that went before the answer could be overtaken by an
-    /// acquire that waits for its connection, or for its script: so each is undone once it has answered.
-    pub(super) fn undo_late(self: &Arc<Self>, key: &Key, field: String, mut late: Calls<Acquire>) {
+    /// Undoes an attempt that came to nothing, on the nodes that have answered and on those that have not yet.
+    pub(super) fn undo_attempt(
+        self: &Arc<Self>,
+        key: &Key,
+        field: String,
+        late: Calls<Acquire>,
+        taken: Vec<NodeIndex>,
+        doubtful: Vec<NodeIndex>,
+    ) {
+        self.undo(key, &field, taken, doubtful);
+        let key = key.clone();
+        self.follow(late, move |session, node, answer| session.undo_vote(&key, &field, node, &answer));
+    }
+
+    /// Waits for late answers, each of which is `settled`.
+    fn follow(
+        self: &Arc<Self>,
+        mut late: Calls<Acquire>,
+        settled: impl Fn(&Arc<Self>, NodeIndex, Outcome<bool>) + Send + 'static,
+    ) {
         if late.missing().is_empty() {
             return;
         }
-        let (session, key, pending) = (Arc::clone(self), key.clone(), Pending::new(self));
+        let session = Arc::clone(self);
+        let mut pending: Vec<_> = late.missing().iter().map(|&node| (node, Pending::at(self, node))).collect();
         self.engine.spawn(async move {
             while let Some((node, answer)) = late.next().await {
-                match answer {
-                    Outcome::Done(Acquire::Granted(_)) => session.undo(&key, &field, vec![node], Vec::new()),
-                    Outcome::Unknown(_) => session.undo(&key, &field, Vec::new(), vec![node]),
-                    Outcome::Done(Acquire::Held(_)) | Outcome::NotExecuted(_) | Outcome::Refused(_) => {}
-                }
+                settled(&session, node, answer.map(|answer| matches!(answer, Acquire::Granted(_))));
+                pending.retain(|(waiting, _)| *waiting != node);
             }
-            drop(pending);
         });
     }
 
@@ -59,14 +71,13 @@ impl Session {
         if !hold.is_held() || self.is_closed() {
             return;
         }
-        hold.doubt(node);
-        let (session, pending) = (Arc::clone(self), Pending::new(self));
+        let (session, pending) = (Arc::clone(self), Pending::at(self, node));
         self.engine.spawn(async move {
             let sent = Instant::now();
-            // Nothing comes between the look and the send: a release that follows is behind it on the same connection.
             if matches!(hold.mark(sent), HoldState::Safe | HoldState::Jeopardy) {
-                let (count, lease) = (hold.guards(), hold.terms.lease);
-                let answer = session.quorum.retake(node, &hold.key, lease, &hold.field, count).await;
+                let (key, lease, field, fence) = (&hold.key, hold.terms.lease, hold.field.as_str(), hold.fence);
+                let vote = Vote { key, lease, field, count: hold.guards(), fence };
+                let answer = session.quorum.retake(node, vote).await;
                 let taken = matches!(answer, Outcome::Done(true));
                 tracing::debug!(key = %hold.key, field = %hold.field, node, taken, "a lost vote is asked for again");
                 session.settle_vote(&hold, node, sent, &answer);
@@ -77,13 +88,23 @@ impl Session {
 
     /// A node answered to what may have made it vote for this hold: yes or no, or nobody knows.
     fn settle_vote(self: &Arc<Self>, hold: &Arc<Hold>, node: NodeIndex, sent: Instant, answer: &Outcome<bool>) {
-        match answer {
-            Outcome::Done(true) if hold.vote(node, sent, Instant::now()) => {}
-            Outcome::Done(true) => self.undo(&hold.key, &hold.field, vec![node], Vec::new()),
+        let settled = match answer {
+            Outcome::Done(true) => hold.vote(node, sent, Instant::now()),
             // It may be there, or come to be there: while the hold is held that does no harm.
-            Outcome::Unknown(_) if hold.is_held() => {}
-            Outcome::Unknown(_) => self.undo(&hold.key, &hold.field, Vec::new(), vec![node]),
-            Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => hold.trust(node),
+            Outcome::Unknown(_) => hold.doubt(node),
+            Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => true,
+        };
+        if !settled {
+            self.undo_vote(&hold.key, &hold.field, node, answer);
+        }
+    }
+
+    /// A node answered to what nobody wants any more.
+    fn undo_vote(self: &Arc<Self>, key: &Key, field: &str, node: NodeIndex, answer: &Outcome<bool>) {
+        match answer {
+            Outcome::Done(true) => self.undo(key, field, vec![node], Vec::new()),
+            Outcome::Unknown(_) => self.undo(key, field, Vec::new(), vec![node]),
+            Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => {}
         }
     }
 }

@@ -10,6 +10,7 @@ mod driver;
 mod grip;
 mod late;
 mod outage;
+mod pending;
 mod release;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,13 +19,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc::unbounded_channel;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 pub(crate) use self::grip::{Grip, View};
 use self::outage::Outage;
-use self::release::Pending;
+use self::pending::{Pending, Pendings};
 use crate::clock::Instant;
 use crate::engine::Engine;
 use crate::error::{Error, Loss, NodeFailure};
@@ -57,17 +58,12 @@ pub(crate) struct Session {
     closed: AtomicBool,
     /// What the panic said by which the watchdog ended.
     failure: OnceLock<String>,
-    /// Operations, releases and undos that have no answer yet.
-    pending: AtomicUsize,
-    /// Those of them that are undos.
-    undos: AtomicUsize,
+    pendings: Pendings,
     /// How many force_unlocks are under way, and how many have begun or ended.
     forcing: AtomicUsize,
     forces: AtomicU64,
     /// The keys whose grants were deposed because of one of those under way.
     deposed: Mutex<Vec<Key>>,
-    /// Something ended that closing may wait for.
-    settled: Notify,
 }
 
 /// The session as the user's handles hold it: when the last of them is dropped, the engine ends.
@@ -136,6 +132,7 @@ impl Session {
                 id,
                 engine,
                 channels: Channels::new(nodes.len(), Box::new(told)),
+                pendings: Pendings::new(nodes.len()),
                 watchdog: Watchdog::new(&settings),
                 quorum: Arc::new(Quorum::new(nodes)),
                 gate: Gate::new(),
@@ -144,12 +141,9 @@ impl Session {
                 generations: AtomicU64::new(1),
                 closed: AtomicBool::new(false),
                 failure: OnceLock::new(),
-                pending: AtomicUsize::new(0),
-                undos: AtomicUsize::new(0),
                 forcing: AtomicUsize::new(0),
                 forces: AtomicU64::new(0),
                 deposed: Mutex::default(),
-                settled: Notify::new(),
                 settings,
             }
         });
@@ -178,8 +172,7 @@ impl Session {
 
     pub(crate) fn stats(&self) -> Stats {
         let (holds, waiters) = self.gate.census();
-        let read = |counter: &AtomicUsize| counter.load(Ordering::Relaxed);
-        self.counters.stats(holds, waiters, read(&self.pending), read(&self.undos))
+        self.counters.stats(holds, waiters, self.pendings.all(), self.pendings.undos())
     }
 
     /// See [`Engine::block_on`].
@@ -341,12 +334,8 @@ impl Session {
         for hold in self.gate.holds() {
             self.lose(&hold, Loss::Closed);
         }
-        let settled = async {
-            while !self.gate.is_empty() || self.pending.load(Ordering::Acquire) > 0 {
-                // The pause bounds a wake-up that came between the look and the wait.
-                let _: Result<_, _> = timeout(Duration::from_millis(20), self.settled.notified()).await;
-            }
-        };
+        let minority = self.quorum.nodes().len() - self.quorum.majority();
+        let settled = self.pendings.end(minority, || self.gate.is_empty());
         let bound = Instant::now() + CLOSING.min(self.settings.lease);
         let _: Result<_, _> = timeout(Instant::now().until(bound), settled).await;
         // Servers that do not answer are left without a word: the sockets are closed with the engine.

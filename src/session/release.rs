@@ -1,7 +1,6 @@
 //! Giving back: the release of a hold, the count of a nested one, the undo of an acquire.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::Session;
+use super::pending::Pending;
 use crate::clock::Instant;
 use crate::error::{Error, Loss, NodeFailure};
 use crate::hold::{Hold, HoldState, Leave};
@@ -22,36 +22,6 @@ const AGAIN: Duration = Duration::from_millis(20);
 
 /// How many undos may wait for an answer. Beyond that a key runs out with its lease.
 const MOST_UNDOS: usize = 10_000;
-
-/// Counts what is under way, from before it is spawned to its end, however that comes.
-pub(super) struct Pending {
-    session: Arc<Session>,
-    undo: bool,
-}
-
-impl Pending {
-    pub(super) fn new(session: &Arc<Session>) -> Self {
-        session.pending.fetch_add(1, Ordering::AcqRel);
-        Self { session: Arc::clone(session), undo: false }
-    }
-
-    fn undo(session: &Arc<Session>) -> Self {
-        session.undos.fetch_add(1, Ordering::AcqRel);
-        let mut pending = Self::new(session);
-        pending.undo = true;
-        pending
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if self.undo {
-            self.session.undos.fetch_sub(1, Ordering::AcqRel);
-        }
-        self.session.pending.fetch_sub(1, Ordering::AcqRel);
-        self.session.settled.notify_one();
-    }
-}
 
 impl Session {
     /// A guard of this hold goes. The answer of what is sent for it comes through the channel.
@@ -102,10 +72,15 @@ impl Session {
     /// The last guard of a lost hold is gone. What may stand under its field is released all the same.
     fn bury(self: &Arc<Self>, hold: &Arc<Hold>) {
         // Before the slot goes: closing sees the one or the other.
-        let (doubtful, taken) = self.quorum.everywhere().partition(|&node| hold.is_doubtful(node));
-        self.undo(&hold.key, &hold.field, taken, doubtful);
+        self.undo_hold(hold);
         self.gate.remove(hold);
         self.watchdog.forget(hold, Instant::now());
+    }
+
+    /// Undoes what stands under the field of a hold that nobody holds any more, wherever it may.
+    pub(super) fn undo_hold(self: &Arc<Self>, hold: &Hold) {
+        let (doubtful, taken) = self.quorum.everywhere().partition(|&node| hold.is_doubtful(node));
+        self.undo(&hold.key, &hold.field, taken, doubtful);
     }
 
     /// Nobody took this grant in time, or before it was lost.
@@ -124,11 +99,11 @@ impl Session {
     pub(super) fn undo(self: &Arc<Self>, key: &Key, field: &str, taken: Vec<NodeIndex>, doubtful: Vec<NodeIndex>) {
         let taken = taken.into_iter().map(|node| (node, false));
         for (node, doubtful) in taken.chain(doubtful.into_iter().map(|node| (node, true))) {
-            if self.undos.load(Ordering::Acquire) >= MOST_UNDOS {
+            if self.pendings.undos() >= MOST_UNDOS {
                 tracing::warn!(%key, field, "too many undos are waiting for their server: this key runs out with its lease");
                 return;
             }
-            let pending = Pending::undo(self);
+            let pending = Pending::undo(self, node);
             self.engine.spawn(undo(Arc::clone(self), node, key.clone(), field.to_owned(), doubtful, pending));
         }
     }
@@ -205,7 +180,8 @@ async fn release_on(session: Arc<Session>, hold: Arc<Hold>, node: NodeIndex, sil
             }
             answer => return answer,
         };
-        if Instant::now() >= over {
+        // A node that never had it has nothing to release. What may yet come to it has somebody who sees to it.
+        if Instant::now() >= over || !hold.has_vote(node) {
             return Outcome::Unknown(failure);
         }
         silences.note(node, failure);

@@ -49,28 +49,29 @@ impl Sender {
 
     /// Sends the orders of one moment to every node.
     pub(super) fn send(self: &Arc<Self>, orders: &[Due]) {
+        // One moment for all nodes: a majority is as valid with the first answers as with the last.
+        let now = Instant::now();
         for batch in orders.chunk_by(|a, b| a.hold.terms.lease == b.hold.terms.lease).flat_map(equal_chunks) {
             let Some(until) = batch.iter().map(|order| order.until).min() else { continue };
             let batch: Batch = batch.iter().map(|order| Arc::clone(&order.hold)).collect();
             for node in 0..self.quorum.nodes().len() {
-                self.spawn(node, Arc::clone(&batch), until);
+                self.spawn(node, Arc::clone(&batch), now, until);
             }
         }
     }
 
-    fn spawn(self: &Arc<Self>, node: NodeIndex, batch: Batch, until: Instant) {
-        tokio::spawn(renew(Arc::clone(self), node, batch, until));
+    fn spawn(self: &Arc<Self>, node: NodeIndex, batch: Batch, sent: Instant, until: Instant) {
+        tokio::spawn(renew(Arc::clone(self), node, batch, sent, until));
     }
 }
 
 /// Renews a batch on one node. Renewals are idempotent: anything but an answer is tried again until the tick is over.
 /// Ends then at the latest; the wheel does not wait for it.
-async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, until: Instant) {
+async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, mut sent: Instant, until: Instant) {
     loop {
         let Some(lease) = batch.first().map(|hold| hold.terms.lease) else { return };
         let locks: Vec<(&Key, &str)> = batch.iter().map(|hold| (&hold.key, hold.field.as_str())).collect();
         sender.counters.batch_sent(batch.len());
-        let sent = Instant::now();
         let outcome = sender.quorum.renew(node, lease, &locks).await;
         let reason = match outcome {
             Outcome::Done(said) => {
@@ -85,7 +86,7 @@ async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, until: In
             // The server refused the whole batch for the sake of one key, perhaps: each is asked for by itself.
             Outcome::Refused(_) if batch.len() > 1 => {
                 for hold in batch.iter() {
-                    sender.spawn(node, Arc::new([Arc::clone(hold)]), until);
+                    sender.spawn(node, Arc::new([Arc::clone(hold)]), Instant::now(), until);
                 }
                 return;
             }
@@ -99,7 +100,8 @@ async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, until: In
         tracing::debug!(node = %name, keys = batch.len(), reason, "a renewal has no answer");
         let pause = Duration::from_millis(20).min(Instant::now().until(until) / 4);
         sleep(pause.max(Duration::from_millis(1))).await;
-        if Instant::now() >= until {
+        sent = Instant::now();
+        if sent >= until {
             return;
         }
     }

@@ -21,6 +21,14 @@ impl Log {
         log
     }
 
+    /// Collects the events of this thread, for as long as the guard lives.
+    pub fn of_thread() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let events = tracing_subscriber::fmt().with_ansi(false).with_writer(log.clone()).finish();
+        let guard = tracing::subscriber::set_default(events);
+        (log, guard)
+    }
+
     pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }

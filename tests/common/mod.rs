@@ -9,6 +9,7 @@ pub mod losses;
 pub mod proxy;
 pub mod record;
 pub mod server;
+pub mod several;
 
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,110 @@
+//! What is under way: operations, releases and undos without an answer, for closing to wait for and for operators to see.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::Session;
+use crate::clock::Instant;
+use crate::quorum::{NodeIndex, STRAGGLERS};
+
+/// How much is under way.
+#[derive(Debug)]
+pub(super) struct Pendings {
+    all: AtomicUsize,
+    undos: AtomicUsize,
+    /// One a node: what waits for it alone, and for no majority.
+    at: Vec<AtomicUsize>,
+    /// Something ended that closing may wait for.
+    settled: Notify,
+}
+
+impl Pendings {
+    pub(super) fn new(nodes: usize) -> Self {
+        let at = (0..nodes).map(|_| AtomicUsize::new(0)).collect();
+        Self { all: AtomicUsize::new(0), undos: AtomicUsize::new(0), at, settled: Notify::new() }
+    }
+
+    pub(super) fn all(&self) -> usize {
+        self.all.load(Ordering::Acquire)
+    }
+
+    pub(super) fn undos(&self) -> usize {
+        self.undos.load(Ordering::Acquire)
+    }
+
+    /// Waits until nothing is under way and `idle` says yes too. A minority of the nodes may take a moment longer than the
+    /// others; silent ones are not waited for.
+    pub(super) async fn end(&self, minority: usize, idle: impl Fn() -> bool) {
+        let mut alone_since = None;
+        loop {
+            let waiting: Vec<usize> = self.at.iter().map(|at| at.load(Ordering::Acquire)).filter(|&n| n > 0).collect();
+            let (all, now) = (self.all(), Instant::now());
+            if idle() && all == 0 {
+                return;
+            }
+            if idle() && waiting.iter().sum::<usize>() == all && waiting.len() <= minority {
+                if now.since(*alone_since.get_or_insert(now)) >= STRAGGLERS {
+                    return;
+                }
+            } else {
+                alone_since = None;
+            }
+            // The pause bounds a wake-up that came between the look and the wait.
+            let _: Result<_, _> = timeout(Duration::from_millis(20), self.settled.notified()).await;
+        }
+    }
+}
+
+/// Counts what is under way, from before it is spawned to its end, however that comes.
+pub(super) struct Pending {
+    session: Arc<Session>,
+    node: Option<NodeIndex>,
+    undo: bool,
+}
+
+impl Pending {
+    /// Something that ends as soon as a majority has answered.
+    pub(super) fn new(session: &Arc<Session>) -> Self {
+        Self::count(session, None, false)
+    }
+
+    /// Something that ends when this node has answered.
+    pub(super) fn at(session: &Arc<Session>, node: NodeIndex) -> Self {
+        Self::count(session, Some(node), false)
+    }
+
+    /// An undo on this node.
+    pub(super) fn undo(session: &Arc<Session>, node: NodeIndex) -> Self {
+        Self::count(session, Some(node), true)
+    }
+
+    fn count(session: &Arc<Session>, node: Option<NodeIndex>, undo: bool) -> Self {
+        let pendings = &session.pendings;
+        pendings.all.fetch_add(1, Ordering::AcqRel);
+        if let Some(node) = node {
+            pendings.at[node].fetch_add(1, Ordering::AcqRel);
+        }
+        if undo {
+            pendings.undos.fetch_add(1, Ordering::AcqRel);
+        }
+        Self { session: Arc::clone(session), node, undo }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let pendings = &self.session.pendings;
+        if self.undo {
+            pendings.undos.fetch_sub(1, Ordering::AcqRel);
+        }
+        if let Some(node) = self.node {
+            pendings.at[node].fetch_sub(1, Ordering::AcqRel);
+        }
+        pendings.all.fetch_sub(1, Ordering::AcqRel);
+        pendings.settled.notify_one();
+    }
+}

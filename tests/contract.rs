@@ -1,0 +1,307 @@
+//! What a lock promises, whatever it stands on: one list of behaviours, run on every kind of deployment.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::several::{over, servers};
+use common::{Server, eventually, key, ms};
+use lockhound::{Error, Format, HoldState, Locker, Loss, Owner};
+use tokio::time::{sleep, timeout};
+
+/// Servers, and how locks stand on them.
+struct Deployment {
+    servers: Vec<Server>,
+    format: Format,
+    /// Whether one server is killed and one is stopped once the lockers are connected.
+    down: bool,
+}
+
+impl Deployment {
+    fn of(count: usize, format: Format) -> Self {
+        Self { servers: servers(count), format, down: false }
+    }
+
+    /// Five, of which one is killed and one stopped.
+    fn crippled() -> Self {
+        Self { servers: servers(5), format: Format::Redisson, down: true }
+    }
+
+    async fn locker(&self, lease: Duration) -> Locker {
+        let [locker] = self.lockers(lease).await;
+        locker
+    }
+
+    async fn lockers<const N: usize>(&self, lease: Duration) -> [Locker; N] {
+        let mut lockers = Vec::new();
+        for _ in 0..N {
+            lockers.push(over(&self.servers, lease).format(self.format).connect().await.unwrap());
+        }
+        if self.down {
+            self.servers[1].kill();
+            self.servers[3].stop();
+        }
+        lockers.try_into().unwrap()
+    }
+
+    fn up(&self) -> impl Iterator<Item = &Server> {
+        self.servers.iter().enumerate().filter(|(at, _)| !self.down || ![1, 3].contains(at)).map(|(_, server)| server)
+    }
+
+    async fn is_free_everywhere(&self, key: &str) {
+        eventually(ms(500), "free", || self.up().all(|server| !server.exists(key))).await;
+    }
+}
+
+/// A lease that nobody waits for.
+const LONG: Duration = Duration::from_secs(30);
+
+async fn a_lock_excludes_other_owners_and_other_lockers(on: Deployment) {
+    let ([one, two], key) = (on.lockers(LONG).await, key());
+    let guard = one.get(&key).lock().await.unwrap();
+    assert!(two.get(&key).try_lock().await.unwrap().is_none());
+    assert!(one.get(&key).owned_by(Owner::new()).try_lock().await.unwrap().is_none());
+    assert!(two.get(common::key()).try_lock().await.unwrap().is_some(), "another key");
+    guard.unlock().await.unwrap();
+    on.is_free_everywhere(&key).await;
+    two.get(&key).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+}
+
+async fn a_bounded_wait_ends_in_time(on: Deployment) {
+    let ([one, two], key) = (on.lockers(LONG).await, key());
+    let guard = one.get(&key).lock().await.unwrap();
+    let start = Instant::now();
+    assert!(two.get(&key).try_lock_for(ms(150)).await.unwrap().is_none());
+    let waited = start.elapsed();
+    assert!(waited >= ms(150) && waited < ms(400), "{waited:?}");
+    let lock = two.get(&key);
+    let waiting = tokio::spawn(async move { lock.try_lock_for(ms(2_000)).await });
+    sleep(ms(20)).await;
+    guard.unlock().await.unwrap();
+    waiting.await.unwrap().unwrap().expect("free in time").unlock().await.unwrap();
+}
+
+async fn its_owner_enters_again_and_leaves_as_often(on: Deployment) {
+    let ([one, two], key) = (on.lockers(LONG).await, key());
+    let lock = one.get(&key);
+    let (first, second) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
+    let third = lock.try_lock().await.unwrap().expect("ours");
+    assert_eq!((third.hold_count(), first.fence()), (3, third.fence()));
+    first.unlock().await.unwrap();
+    third.unlock().await.unwrap();
+    assert_eq!(second.hold_count(), 1);
+    assert!(two.get(&key).try_lock().await.unwrap().is_none(), "held until the last is out");
+    second.unlock().await.unwrap();
+    on.is_free_everywhere(&key).await;
+}
+
+async fn an_owner_is_the_same_in_every_task(on: Deployment) {
+    let (locks, key, owner) = (on.locker(LONG).await, key(), Owner::new());
+    let lock = locks.get(&key).owned_by(owner.clone());
+    let guard = lock.lock().await.unwrap();
+    let (again, name) = (locks.get(&key), key.clone());
+    let nested = tokio::spawn(owner.scope(async move { again.try_lock().await })).await.unwrap().unwrap();
+    assert_eq!(nested.expect("the same owner").hold_count(), 2);
+    drop(guard);
+    on.is_free_everywhere(&name).await;
+}
+
+async fn a_waiter_is_woken_by_the_release(on: Deployment) {
+    let ([one, two], key) = (on.lockers(LONG).await, key());
+    let guard = one.get(&key).lock().await.unwrap();
+    let (near, far) = (one.get(&key).owned_by(Owner::new()), two.get(&key));
+    let waiting = tokio::spawn(async move {
+        let (near, far) = tokio::join!(async { near.lock().await.unwrap().unlock().await }, async {
+            far.lock().await.unwrap().unlock().await
+        });
+        near.and(far)
+    });
+    sleep(ms(150)).await;
+    assert!(!waiting.is_finished());
+    guard.unlock().await.unwrap();
+    // Without messages they look every five seconds.
+    timeout(ms(1_000), waiting).await.expect("woken").unwrap().unwrap();
+}
+
+async fn fences_grow(on: Deployment) {
+    let (lockers, key): ([Locker; 2], _) = (on.lockers(LONG).await, key());
+    let mut last = None;
+    for round in 0..10 {
+        let guard = lockers[round % 2].get(&key).lock().await.unwrap();
+        assert!(Some(guard.fence()) > last);
+        last = Some(guard.fence());
+        guard.unlock().await.unwrap();
+    }
+}
+
+async fn the_watchdog_renews_beyond_the_lease(on: Deployment) {
+    let ([one, two], key) = (on.lockers(ms(600)).await, key());
+    let guard = one.get(&key).lock().await.unwrap();
+    sleep(ms(900)).await;
+    guard.check().unwrap();
+    assert!(guard.remaining() > ms(200), "{:?}", guard.remaining());
+    assert!(two.get(&key).try_lock().await.unwrap().is_none());
+    assert_eq!(guard.state(), HoldState::Safe);
+    guard.unlock().await.unwrap();
+}
+
+async fn a_deletion_is_told_at_the_next_renewal(on: Deployment) {
+    let (locks, key) = (on.locker(ms(600)).await, key());
+    let guard = locks.get(&key).lock().await.unwrap();
+    // A late vote would otherwise come after the deletion.
+    sleep(ms(30)).await;
+    on.up().for_each(|server| server.command::<()>(&["DEL", &key]));
+    timeout(ms(400), guard.lost().cancelled()).await.expect("told");
+    assert_eq!(guard.loss(), Some(Loss::NotOwner));
+    assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
+    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+}
+
+async fn a_forced_unlock_is_told_and_lets_others_in(on: Deployment) {
+    let ([one, two], key) = (on.lockers(LONG).await, key());
+    let guard = one.get(&key).lock().await.unwrap();
+    assert!(one.get(&key).force_unlock().await.unwrap());
+    assert_eq!(guard.loss(), Some(Loss::ForceUnlocked));
+    drop(guard);
+    let theirs = two.get(&key).lock().await.unwrap();
+    assert!(one.get(&key).force_unlock().await.unwrap());
+    on.is_free_everywhere(&key).await;
+    assert!(!one.get(&key).force_unlock().await.unwrap(), "it is free");
+    drop(theirs);
+}
+
+async fn everybody_sees_who_holds_it(on: Deployment) {
+    let ([one, two], key) = (on.lockers(LONG).await, key());
+    assert!(!two.get(&key).is_locked().await.unwrap());
+    let guard = one.get(&key).lock().await.unwrap();
+    let holder = two.get(&key).holder().await.unwrap().expect("held");
+    assert!(holder.owner().starts_with(&format!("{}:{}:", one.id(), guard.owner())), "{holder:?}");
+    assert_eq!(holder.hold_count(), 1);
+    assert!(holder.remaining().unwrap() > ms(29_000));
+    guard.unlock().await.unwrap();
+    assert!(!two.get(&key).is_locked().await.unwrap());
+}
+
+async fn a_fixed_lease_runs_out(on: Deployment) {
+    let ([one, two], key) = (on.lockers(LONG).await, key());
+    let guard = one.get(&key).fixed_lease(ms(250)).lock().await.unwrap();
+    let next = two.get(&key).lock().await.unwrap();
+    assert!(guard.lost().is_cancelled(), "told before the next one was in");
+    assert_eq!(guard.loss(), Some(Loss::Expired));
+    next.unlock().await.unwrap();
+}
+
+async fn a_hold_ends_with_its_longest_time(on: Deployment) {
+    let (locks, key) = (on.locker(LONG).await, key());
+    let start = Instant::now();
+    let guard = locks.get(&key).max_hold(ms(200)).lock().await.unwrap();
+    timeout(ms(400), guard.lost().cancelled()).await.expect("told");
+    assert!(start.elapsed() > ms(180), "{:?}", start.elapsed());
+    assert_eq!(guard.loss(), Some(Loss::MaxHold));
+    drop(guard);
+    on.is_free_everywhere(&key).await;
+}
+
+async fn closing_ends_waiters_and_tells_holders(on: Deployment) {
+    let ([one, two], key) = (on.lockers(LONG).await, key());
+    let theirs = two.get(&key).lock().await.unwrap();
+    let held = one.get(common::key()).lock().await.unwrap();
+    let name = held.key().to_string();
+    let lock = one.get(&key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    sleep(ms(30)).await;
+    let closing = tokio::spawn({
+        let one = one.clone();
+        async move { one.close().await }
+    });
+    held.lost().cancelled().await;
+    assert_eq!(held.loss(), Some(Loss::Closed));
+    drop(held);
+    timeout(ms(1_500), closing).await.expect("bounded").unwrap();
+    assert!(matches!(waiting.await.unwrap(), Err(Error::Closed)));
+    assert!(matches!(one.get(&key).try_lock().await, Err(Error::Closed)));
+    on.is_free_everywhere(&name).await;
+    theirs.unlock().await.unwrap();
+}
+
+async fn a_section_runs_with_the_lock_and_ends_with_its_loss(on: Deployment) {
+    let ([one, two], key) = (on.lockers(LONG).await, key());
+    let (lock, taken) = (one.get(&key), two.get(&key));
+    let done = lock.run(|section| async move {
+        section.check().unwrap();
+        (taken.try_lock().await.unwrap().is_none(), section.fence())
+    });
+    assert!(done.await.unwrap().0);
+    on.is_free_everywhere(&key).await;
+    let lock = one.get(&key).max_hold(ms(100));
+    let cut: Result<(), Error> = lock.run(|_| std::future::pending()).await;
+    assert!(matches!(cut, Err(Error::Lost(Loss::MaxHold))), "{cut:?}");
+}
+
+async fn a_detached_hold_is_no_longer_its_task_s(on: Deployment) {
+    let (locks, key) = (on.locker(LONG).await, key());
+    let guard = locks.get(&key).lock().await.unwrap().detach();
+    assert!(locks.get(&key).try_lock().await.unwrap().is_none());
+    tokio::spawn(async move { guard.unlock().await }).await.unwrap().unwrap();
+    locks.get(&key).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+}
+
+async fn a_dropped_guard_releases(on: Deployment) {
+    let ([one, two], key) = (on.lockers(LONG).await, key());
+    let guard = one.get(&key).lock().await.unwrap();
+    std::thread::spawn(move || drop(guard)).join().unwrap();
+    timeout(ms(1_000), two.get(&key).lock()).await.expect("released").unwrap().unlock().await.unwrap();
+    on.is_free_everywhere(&key).await;
+}
+
+/// A module of tests for each kind of deployment.
+macro_rules! on_every_deployment {
+    (@on $deployment:expr; $($behaviour:ident)*) => {
+        $(#[tokio::test]
+        async fn $behaviour() {
+            super::$behaviour($deployment).await;
+        })*
+    };
+    ($($behaviours:tt)*) => {
+        mod one_server {
+            use super::{Deployment, Format};
+            on_every_deployment!(@on Deployment::of(1, Format::Redisson); $($behaviours)*);
+        }
+        mod three_servers {
+            use super::{Deployment, Format};
+            on_every_deployment!(@on Deployment::of(3, Format::Redisson); $($behaviours)*);
+        }
+        mod five_servers_of_which_two_are_down {
+            use super::Deployment;
+            on_every_deployment!(@on Deployment::crippled(); $($behaviours)*);
+        }
+        mod one_server_in_the_plain_format {
+            use super::{Deployment, Format};
+            on_every_deployment!(@on Deployment::of(1, Format::Plain); $($behaviours)*);
+        }
+        mod three_servers_in_the_plain_format {
+            use super::{Deployment, Format};
+            on_every_deployment!(@on Deployment::of(3, Format::Plain); $($behaviours)*);
+        }
+    };
+}
+
+on_every_deployment! {
+    a_lock_excludes_other_owners_and_other_lockers
+    a_bounded_wait_ends_in_time
+    its_owner_enters_again_and_leaves_as_often
+    an_owner_is_the_same_in_every_task
+    a_waiter_is_woken_by_the_release
+    fences_grow
+    the_watchdog_renews_beyond_the_lease
+    a_deletion_is_told_at_the_next_renewal
+    a_forced_unlock_is_told_and_lets_others_in
+    everybody_sees_who_holds_it
+    a_fixed_lease_runs_out
+    a_hold_ends_with_its_longest_time
+    closing_ends_waiters_and_tells_holders
+    a_section_runs_with_the_lock_and_ends_with_its_loss
+    a_detached_hold_is_no_longer_its_task_s
+    a_dropped_guard_releases
+}

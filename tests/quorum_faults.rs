@@ -1,0 +1,167 @@
+//! A minority of the servers costs nothing: not while it hangs, is slow or gone, not when it comes back, not at the end.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::proxy::Mode;
+use common::several::{on, over, servers, settled, through};
+use common::{Server, eventually, key, ms};
+use lockhound::{Error, HoldState, Locker};
+
+/// The longest of so many pairs of lock and unlock, each of them with a re-entry.
+async fn slowest_pair(locks: &Locker, pairs: usize) -> Duration {
+    let mut slowest = Duration::ZERO;
+    for _ in 0..pairs {
+        let start = Instant::now();
+        let lock = locks.get(key());
+        let guard = lock.lock().await.unwrap();
+        lock.lock().await.unwrap().unlock().await.unwrap();
+        assert!(lock.is_locked().await.unwrap());
+        guard.check().unwrap();
+        guard.unlock().await.unwrap();
+        slowest = slowest.max(start.elapsed());
+    }
+    slowest
+}
+
+#[tokio::test]
+async fn two_of_five_that_hang_are_gone_or_are_slow_cost_nothing() {
+    let servers = servers(5);
+    let (proxies, builder) = through(&servers, ms(30_000));
+    let locks = builder.connect().await.unwrap();
+    slowest_pair(&locks, 1).await;
+    let held = locks.get(key()).lock().await.unwrap();
+    let name = held.key().to_string();
+    let below = ms(250);
+    servers[0].stop();
+    servers[3].stop();
+    let hanging = slowest_pair(&locks, 20).await;
+    assert!(hanging < below, "hanging: {hanging:?}, and a command may take 3 s");
+    servers[0].go_on();
+    servers[3].go_on();
+    proxies[0].set(Mode::Delay(ms(500)));
+    proxies[4].set(Mode::Delay(ms(500)));
+    let slow = slowest_pair(&locks, 20).await;
+    assert!(slow < below, "slow: {slow:?}, and a reply takes 500 ms");
+    proxies[0].set(Mode::Pass);
+    proxies[4].set(Mode::Pass);
+    settled(&locks).await;
+    servers[1].kill();
+    servers[2].kill();
+    let gone = slowest_pair(&locks, 20).await;
+    assert!(gone < below, "gone: {gone:?}");
+    assert_eq!(held.state(), HoldState::Safe);
+    held.unlock().await.unwrap();
+    assert!(!servers[0].exists(&name));
+}
+
+#[tokio::test]
+async fn a_long_hold_and_its_waiter_do_not_notice_that_a_minority_hangs_and_goes() {
+    let (servers, key) = (servers(5), key());
+    let locks = over(&servers, ms(900)).connect().await.unwrap();
+    let other = over(&servers, ms(900)).connect().await.unwrap();
+    let guard = locks.get(&key).lock().await.unwrap();
+    let lock = other.get(&key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    servers[1].kill();
+    servers[3].stop();
+    let start = Instant::now();
+    while start.elapsed() < ms(2_500) {
+        assert_eq!(guard.state(), HoldState::Safe);
+        assert!(guard.remaining() > ms(450), "renewed at each tick: {:?}", guard.remaining());
+        tokio::time::sleep(ms(10)).await;
+    }
+    assert!(!waiting.is_finished());
+    let released = Instant::now();
+    guard.unlock().await.unwrap();
+    waiting.await.unwrap().unwrap().unlock().await.unwrap();
+    assert!(released.elapsed() < ms(300), "{:?}", released.elapsed());
+    assert_eq!((locks.stats().losses.total(), other.stats().losses.total()), (0, 0));
+    servers[3].go_on();
+}
+
+#[tokio::test]
+async fn with_three_of_five_gone_each_is_named_with_its_error() {
+    let (servers, key) = (servers(5), key());
+    let locks = over(&servers, ms(1_500)).connect().await.unwrap();
+    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+    servers[0].kill();
+    servers[2].kill();
+    servers[4].stop();
+    // The two are known to be gone.
+    tokio::time::sleep(ms(100)).await;
+    let result = locks.get(&key).try_lock().await;
+    let Err(Error::Unavailable { nodes, .. }) = result else { panic!("{result:?}") };
+    let about = |server: &Server| nodes.iter().find(|node| node.node().contains(&server.url())).expect("its name");
+    assert_eq!(nodes.len(), 3, "{nodes:?}");
+    for server in [&servers[0], &servers[2]] {
+        assert!(about(server).reason().to_lowercase().contains("connect"), "{nodes:?}");
+    }
+    assert!(about(&servers[4]).reason().contains("timed out"), "{nodes:?}");
+    let holder = locks.get(&key).holder().await;
+    assert!(matches!(holder, Err(Error::Unavailable { ref nodes, .. }) if nodes.len() == 3), "{holder:?}");
+    // What the attempt took is given back.
+    eventually(ms(500), "undone", || !servers[1].exists(&key) && !servers[3].exists(&key)).await;
+    servers[4].go_on();
+}
+
+/// A bug: what was undone on a server that is away was undone for ever, a task for each lock.
+#[tokio::test]
+async fn nothing_piles_up_for_a_server_that_is_away() {
+    let servers = servers(3);
+    let locks = over(&servers, ms(900)).connect().await.unwrap();
+    servers[2].kill();
+    // What was in flight is unknown, and waits for the server to come back.
+    tokio::time::sleep(ms(100)).await;
+    let before = locks.stats().pending;
+    for _ in 0..100 {
+        locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    }
+    eventually(ms(1_000), "nothing is under way", || locks.stats().pending <= before).await;
+    assert!(before <= 1, "{before}");
+}
+
+/// A bug: closing waited for servers that hang.
+#[tokio::test]
+async fn closing_does_not_wait_for_a_minority() {
+    let servers = servers(3);
+    let locks = over(&servers, ms(30_000)).connect().await.unwrap();
+    // The servers know the scripts.
+    slowest_pair(&locks, 1).await;
+    settled(&locks).await;
+    let name = key();
+    let guard = locks.get(&name).lock().await.unwrap();
+    eventually(ms(500), "on all of them", || on(&servers, &name) == 3).await;
+    servers[1].stop();
+    locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    let closing = locks.clone();
+    let start = Instant::now();
+    let closing = tokio::spawn(async move { closing.close().await });
+    guard.lost().cancelled().await;
+    drop(guard);
+    closing.await.unwrap();
+    assert!(start.elapsed() < ms(1_000), "{:?}", start.elapsed());
+    assert!(!servers[0].exists(&name) && !servers[2].exists(&name));
+    servers[1].go_on();
+    eventually(ms(500), "what was sent is carried out", || !servers[1].exists(&name)).await;
+}
+
+/// A bug: a grant that nobody waited for any more was given back where it was known, and kept where it came late.
+#[tokio::test]
+async fn a_late_yes_of_a_grant_that_nobody_took_is_undone() {
+    let (servers, key) = (servers(3), key());
+    let (proxies, builder) = through(&servers, ms(30_000));
+    let locks = builder.connect().await.unwrap();
+    locks.get(common::key()).lock().await.unwrap().unlock().await.unwrap();
+    settled(&locks).await;
+    // The acquire is held back on one server, and on the others until the waiter is gone.
+    proxies.iter().for_each(|proxy| proxy.set(Mode::Hold(key.clone().into_bytes())));
+    assert!(locks.get(&key).try_lock_for(ms(100)).await.is_err());
+    proxies[..2].iter().for_each(|proxy| proxy.set(Mode::Pass));
+    tokio::time::sleep(ms(200)).await;
+    proxies[2].set(Mode::Pass);
+    settled(&locks).await;
+    assert_eq!(on(&servers, &key), 0);
+}
