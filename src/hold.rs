@@ -336,7 +336,7 @@ impl Hold {
         self.state().votes.doubt(node);
     }
 
-    /// What was on its way to this node has done nothing, and will not.
+    /// Of what was on its way to this node, one has done nothing, and will not.
     pub(crate) fn trust(&self, node: NodeIndex) {
         self.state().votes.trust(node);
     }
@@ -565,6 +565,18 @@ mod tests {
         assert_eq!(hold.enter(now), Ok(2), "who enters by itself has taken its guard");
         assert!(hold.claims().revoke_at.is_none());
         assert_eq!((hold.leave(now), hold.leave(now)), (Leave::Nested(1), Leave::Last));
+    }
+
+    #[test]
+    fn an_answer_says_nothing_about_what_had_none() {
+        let hold = Hold::for_test(Owner::task(1), watched(), &[0, 1], 3);
+        let now = hold.since;
+        hold.doubt(2);
+        hold.doubt(2);
+        assert!(hold.vote(2, now, now));
+        assert!(hold.is_doubtful(2), "the first one had no answer, and may come yet");
+        hold.trust(2);
+        assert!(!hold.is_doubtful(2));
     }
 
     #[test]
