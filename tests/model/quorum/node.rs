@@ -1,6 +1,6 @@
 //! A node of the model: its server, what is on its way to it, and what the clients know of it.
 
-use super::{ATTEMPTS, CLIENTS, LEASE, Mutant, Protocol};
+use super::{ATTEMPTS, CLIENTS, Mutant, Protocol};
 use crate::server::Attempt;
 
 /// Everything that belongs to one node, so that nodes in another order are the same state.
@@ -131,7 +131,7 @@ impl Node {
     pub(crate) fn restart(&mut self, protocol: &Protocol, highest: u8) {
         self.key = None;
         self.fence = highest;
-        self.abstains = if protocol.is(Mutant::NoQuarantine) { 0 } else { LEASE };
+        self.abstains = if protocol.is(Mutant::NoQuarantine) { 0 } else { protocol.lease };
         self.restarted = true;
         for line in self.lines.iter_mut().flatten() {
             *line = Line { undo: line.undo, ..Line::default() };
@@ -149,7 +149,7 @@ impl Node {
             return false;
         }
         let stray = adrift && self.line(by).undo == Undo::Over;
-        self.key = Some(Key { by, lease: LEASE, stray });
+        self.key = Some(Key { by, lease: protocol.lease, stray });
         if script == Script::Acquire && protocol.fences {
             self.fence += 1;
         }

@@ -1,7 +1,7 @@
 //! The states of the quorum's model, and what each action does to them.
 
 use super::node::{Answer, Doubt, Node, Script, Undo, View};
-use super::{CLIENTS, MAJORITY, Mutant, NODES, Protocol, VALIDITY};
+use super::{CLIENTS, MAJORITY, Mutant, NODES, Protocol};
 use crate::server::Attempt;
 
 /// Everything at one moment.
@@ -132,7 +132,7 @@ impl State {
         match action {
             Action::Tick => self.tick(protocol),
             Action::Restart(node) => self.restart(protocol, node),
-            Action::Lock(owner) => self.lock(owner),
+            Action::Lock(owner) => self.lock(protocol, owner),
             Action::Execute { node, by, script, adrift } => self.execute(protocol, node, by, script, adrift),
             Action::ExecuteUnheard { node, by, script } => {
                 self.silences -= 1;
@@ -190,11 +190,11 @@ impl State {
         }
     }
 
-    fn lock(&mut self, owner: u8) {
+    fn lock(&mut self, protocol: &Protocol, owner: u8) {
         let client = self.client_mut(owner);
         client.made += 1;
         client.phase = Phase::Asking;
-        client.fresh = VALIDITY;
+        client.fresh = protocol.validity();
         let by = self.attempt(owner);
         for node in &mut self.nodes {
             // A vote that would not count is not asked for.
@@ -320,9 +320,9 @@ impl State {
         let node = self.node_mut(at);
         if node.is_held_by(protocol, by) {
             if let Some(key) = &mut node.key {
-                key.lease = super::LEASE;
+                key.lease = protocol.lease;
             }
-            node.view_mut(owner).valid = VALIDITY;
+            node.view_mut(owner).valid = protocol.validity();
             return;
         }
         node.view_mut(owner).valid = 0;
@@ -332,7 +332,7 @@ impl State {
         if self.clients[usize::from(owner)].phase == Phase::Held && !node.line(by).retake {
             node.line_mut(by).retake = true;
             let view = node.view_mut(owner);
-            view.asked = VALIDITY;
+            view.asked = protocol.validity();
             if view.doubt == Doubt::None && !protocol.is(Mutant::RetakeTrusted) {
                 view.doubt = Doubt::Awaited;
             }
