@@ -567,6 +567,15 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_says_nothing_about_what_had_none() {
+        let hold = Hold::for_test(Owner::task(1), watched(), &[0, 1], 3);
+        let now = hold.since;
+        assert!(hold.doubt(2));
+        assert!(hold.vote(2, now, now));
+        assert!(hold.is_doubtful(2), "what had no answer may come yet");
+    }
+
+    #[test]
     fn a_majority_decides_over_validity_and_loss() {
         let hold = Hold::for_test(Owner::task(1), watched(), &[0, 1, 2], 3);
         let since = hold.since;

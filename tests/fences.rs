@@ -3,7 +3,10 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::{Server, key, locker};
+use lockhound::Locker;
 
 #[tokio::test]
 async fn fences_grow_across_holders_and_lockers() {
@@ -102,4 +105,27 @@ async fn a_lost_fence_key_is_overtaken_by_the_clock() {
     let guard = lock.lock().await.unwrap();
     assert!(guard.fence() > last);
     guard.unlock().await.unwrap();
+}
+
+/// Whoever is next shares a server with those that granted the lock, and not with one that did not.
+#[tokio::test]
+async fn over_several_servers_the_highest_fence_is_written_to_those_that_granted_the_lock() {
+    let (servers, key) = ([Server::start(), Server::start(), Server::start()], key());
+    let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
+    let locks = nodes.restart_quarantine(Duration::ZERO).connect().await.unwrap();
+    let fence_key = format!("lockhound_fence:{{{key}}}");
+    let [ahead, behind, taken] = &servers;
+    // Of an acquisition that had no majority.
+    let high = u64::try_from(wall_us()).unwrap() + 60_000_000;
+    ahead.command::<()>(&["SET", &fence_key, &high.to_string()]);
+    taken.command::<u64>(&["HSET", &key, "somebody", "1"]);
+    let guard = locks.get(&key).lock().await.unwrap();
+    assert_eq!(guard.fence().get(), high + 1);
+    for server in [ahead, behind] {
+        assert_eq!(server.command::<Option<u64>>(&["GET", &fence_key]), Some(high + 1));
+    }
+    assert_eq!(taken.command::<Option<u64>>(&["GET", &fence_key]), None);
+    guard.unlock().await.unwrap();
+    let next = locks.get(&key).lock().await.unwrap();
+    assert!(next.fence().get() > high + 1);
 }

@@ -20,7 +20,7 @@
 //! - When a renewal is due and how many may fail: any may be sent, and a holder may give up at any time.
 //! - Outcomes that are certain (*not executed*, *refused*), fences, the bound on pending undos, and that a release is
 //!   given up after a lease.
-//! - More nodes than one, and hand-over, which are not there yet.
+//! - More nodes than one: `model/quorum` has them. Hand-over, which is not there yet.
 //!
 //! # Why the bounds suffice
 //! - Every promise is about two at most: a holder and who comes between. A third client is there to find nothing.
@@ -37,11 +37,15 @@
 mod client;
 #[path = "model/promises.rs"]
 mod promises;
+#[path = "model/quorum/mod.rs"]
+mod quorum;
 #[path = "model/server.rs"]
 mod server;
 #[path = "model/state.rs"]
 mod state;
 
+use std::fmt::Debug;
+use std::hash::Hash;
 use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
@@ -121,6 +125,10 @@ enum Mutant {
 }
 
 impl Protocol {
+    const fn with(self, mutant: Mutant) -> Self {
+        Self { mutant: Some(mutant), ..self }
+    }
+
     fn is(&self, mutant: Mutant) -> bool {
         self.mutant == Some(mutant)
     }
@@ -208,26 +216,38 @@ impl Model for Protocol {
     }
 }
 
+/// What the checker asks of a model.
+trait Checked:
+    Model<State: Clone + Debug + Hash + PartialEq + Send + Sync, Action: Clone + Debug + PartialEq>
+    + Debug
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl Checked for Protocol {}
+
 /// Checks every state within the bounds.
-fn keeps_its_promises(protocol: Protocol) {
-    let start = Instant::now();
+fn keeps_its_promises(protocol: impl Checked) {
+    let (start, bounds) = (Instant::now(), format!("{protocol:?}"));
     let checker = protocol.checker().spawn_bfs().join();
     let (states, steps, depth) = (checker.unique_state_count(), checker.state_count(), checker.max_depth());
-    println!("{protocol:?}: {states} states, {steps} steps, depth {depth}, {:.1?}", start.elapsed());
+    println!("{bounds}: {states} states, {steps} steps, depth {depth}, {:.1?}", start.elapsed());
     assert!(checker.is_done(), "states are left");
     checker.assert_properties();
 }
 
 /// Looks for a way in which a mutant breaks each of these promises.
-fn breaks(mutant: Mutant, bounds: Protocol, promises: &[&'static str]) {
-    let protocol = Protocol { mutant: Some(mutant), ..bounds };
+fn breaks(mutant: impl Checked, promises: &[&'static str]) {
+    let (start, name) = (Instant::now(), format!("{mutant:?}"));
     let all = HasDiscoveries::AllOf(promises.iter().copied().collect());
-    let checker = protocol.checker().finish_when(all).spawn_bfs().join();
-    println!("{mutant:?}: {} states", checker.unique_state_count());
+    let checker = mutant.checker().finish_when(all).spawn_bfs().join();
+    println!("{name}: {} states, {:.1?}", checker.unique_state_count(), start.elapsed());
     for promise in promises {
         let way = checker.discovery(promise);
-        assert!(way.is_some(), "{mutant:?} keeps the promise: {promise}");
-        println!("not \"{promise}\": {:#?}", way.map(|way| way.into_actions()));
+        assert!(way.is_some(), "{name} keeps the promise: {promise}");
+        println!("not \"{promise}\": {:#?}", way.map(stateright::Path::into_actions));
     }
 }
 
@@ -272,66 +292,66 @@ fn wider_bounds_find_no_more() {
 /// A late cancel of the first attempt frees the second.
 #[test]
 fn a_generation_per_task_is_too_few() {
-    breaks(Mutant::GenerationPerTask, AGAIN, &[EXCLUSION, STALE]);
-    breaks(Mutant::GenerationPerTask, ALONE, &[COUNT]);
+    breaks(AGAIN.with(Mutant::GenerationPerTask), &[EXCLUSION, STALE]);
+    breaks(ALONE.with(Mutant::GenerationPerTask), &[COUNT]);
 }
 
 #[test]
 fn validity_from_the_reply_is_too_long() {
-    breaks(Mutant::ValidityFromReply, AGAIN, &[EXCLUSION]);
+    breaks(AGAIN.with(Mutant::ValidityFromReply), &[EXCLUSION]);
 }
 
 #[test]
 fn validity_without_drift_is_too_long() {
-    breaks(Mutant::NoDrift, DRIFTING, &[EXCLUSION, BELIEF]);
+    breaks(DRIFTING.with(Mutant::NoDrift), &[EXCLUSION, BELIEF]);
 }
 
 /// The first copy comes when the second has been granted and released.
 #[test]
 fn an_unknown_acquire_is_not_to_be_repeated() {
-    breaks(Mutant::UnknownRepeated, AGAIN, &[LEAK]);
+    breaks(AGAIN.with(Mutant::UnknownRepeated), &[LEAK]);
 }
 
 #[test]
 fn an_unknown_acquire_has_to_be_cancelled() {
-    breaks(Mutant::NoCancel, AGAIN, &[LEAK]);
+    breaks(AGAIN.with(Mutant::NoCancel), &[LEAK]);
 }
 
 /// The cancel overtakes the acquire.
 #[test]
 fn an_unknown_acquire_has_to_be_cancelled_twice() {
-    breaks(Mutant::CancelOnce, AGAIN, &[LEAK]);
+    breaks(AGAIN.with(Mutant::CancelOnce), &[LEAK]);
 }
 
 #[test]
 fn a_grant_that_nobody_wants_has_to_be_undone() {
-    breaks(Mutant::UnwantedKept, AGAIN, &[LEAK]);
+    breaks(AGAIN.with(Mutant::UnwantedKept), &[LEAK]);
 }
 
 #[test]
 fn a_count_has_to_be_absolute() {
-    breaks(Mutant::CountIncrements, ALONE, &[COUNT]);
+    breaks(ALONE.with(Mutant::CountIncrements), &[COUNT]);
 }
 
 /// The copy that comes late deletes the hold of whoever is next.
 #[test]
 fn a_release_has_to_compare_the_field() {
-    breaks(Mutant::ReleaseBlind, AGAIN, &[EXCLUSION, STALE]);
+    breaks(AGAIN.with(Mutant::ReleaseBlind), &[EXCLUSION, STALE]);
 }
 
 /// One that comes after the release takes the lock for nobody.
 #[test]
 fn a_renewal_must_not_create() {
-    breaks(Mutant::RenewalCreates, AGAIN, &[LEAK, RUNS_OUT, STALE]);
+    breaks(AGAIN.with(Mutant::RenewalCreates), &[LEAK, RUNS_OUT, STALE]);
 }
 
 /// The renewal was executed before the deletion, a re-entry has found out about it, and then the answer comes.
 #[test]
 fn lost_has_to_be_sticky() {
-    breaks(Mutant::LostRevives, DELETED, &[EXCLUSION, BELIEF]);
+    breaks(DELETED.with(Mutant::LostRevives), &[EXCLUSION, BELIEF]);
 }
 
 #[test]
 fn who_is_told_has_to_listen() {
-    breaks(Mutant::GoneIgnored, DELETED, &[TOLD]);
+    breaks(DELETED.with(Mutant::GoneIgnored), &[TOLD]);
 }

@@ -127,8 +127,9 @@ impl Quorum {
     }
 
     /// Asks all nodes for a lock, and decides as soon as the others cannot change it. Where the nodes that granted it gave
-    /// different fences, the highest is written to a majority before this returns: a later majority shares a node with
-    /// it, and gives out a higher one.
+    /// different fences, the highest is written to a majority of them before this returns. A later majority shares a node
+    /// with that one, and was granted it after us: so it is given a higher fence. Of a node that has not granted us the
+    /// lock that is not so: it may have granted it to the next one before the fence came.
     pub(crate) async fn acquire(&self, key: &Key, lease: Duration, field: &str, floor: u64) -> Round {
         let started = Instant::now();
         let mut late = self.ask(|node| {
@@ -163,18 +164,17 @@ impl Quorum {
         Round { acquired, taken, doubtful: ballot.doubtful, late }
     }
 
-    /// Makes a majority of the nodes remember this fence, those that gave out lower ones among them.
+    /// Makes a majority remember this fence, out of the nodes that gave it or a lower one.
     ///
     /// # Errors
     /// The nodes that did not take it, so that no majority has it.
     async fn agree(&self, key: &Key, fence: Fence, given: &[(NodeIndex, Fence)]) -> Result<(), Vec<NodeFailure>> {
-        let has_it = |node: &NodeIndex| given.contains(&(*node, fence));
-        let mut agreed = self.everywhere().filter(has_it).count();
+        let mut agreed = given.iter().filter(|&&(_, gave)| gave == fence).count();
         if agreed >= self.majority() {
             return Ok(());
         }
-        let behind = self.everywhere().filter(|node| !has_it(node));
-        let mut raising = Calls::new(behind.map(|index| {
+        let behind = given.iter().filter(|&&(_, gave)| gave != fence);
+        let mut raising = Calls::new(behind.map(|&(index, _)| {
             let (node, key) = (Arc::clone(&self.nodes[index]), key.clone());
             (index, async move { script::raise(&node, &key, fence).await })
         }));

@@ -3,7 +3,7 @@
 use crate::{LEASE, Mutant, Protocol};
 
 /// Who sends: an owner, and which of its attempts. On the wire it is the field `uuid:task-id:generation`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Attempt {
     pub(crate) owner: u8,
     pub(crate) number: u8,

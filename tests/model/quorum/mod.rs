@@ -1,0 +1,288 @@
+//! The protocol on three servers, model-checked: what one server's model proves is left out, and what a majority adds is in.
+//!
+//! # What is modelled
+//! - The nodes: each with the key, its lease and the last fence. One may come back without its data; then it abstains for
+//!   as long as a lease, which is the quarantine.
+//! - The wire: each connection keeps its order, and takes any time. A connection may be given up: what was sent on it is
+//!   then executed at any time or never, and nobody hears of it. A server that comes back has none of it.
+//! - The clients: an acquire on all nodes at once, decided by a majority; fences that differ, written back before there is
+//!   a guard; late votes, votes that are lost and asked for again; releases and undos that are sent until they are
+//!   answered, twice where something may come yet.
+//! - Time: ticks of all clocks.
+//!
+//! # What is abstracted away
+//! - What the model of one server has: re-entry, drift, renewals that come late, copies of releases, callers that are gone.
+//! - Answers arrive when their script is executed, or never. Where one is on its way for longer, its client believes less,
+//!   and for a shorter time.
+//! - Fences are counted, and clocks have no part in them but this: when a node that has lost its data votes again, they
+//!   have passed what it has forgotten. `fence.rs` says when that is so.
+//!
+//! # Why the bounds suffice
+//! - Two majorities share one node: what goes wrong at that one needs one restart, or one lost answer, and two clients.
+//! - Where a node is lost, two ticks of lease are enough; with three, votes are valid until different times.
+//! - Nodes and clients are alike, so that states which differ in their order are one state.
+
+mod node;
+mod promises;
+mod state;
+
+use stateright::{Model, Property};
+
+use self::node::{Doubt, Node, Script};
+use self::promises::{EXCLUSION, FENCES, LEAK};
+use self::state::{Action, Client, Phase, State};
+use crate::server::Attempt;
+use crate::{Checked, breaks, keeps_its_promises};
+
+const NODES: usize = 3;
+const MAJORITY: usize = NODES / 2 + 1;
+const CLIENTS: usize = 2;
+/// The most attempts that a client makes.
+const ATTEMPTS: usize = 2;
+
+/// The protocol within bounds, or what a mistake makes of it.
+#[derive(Debug, Clone, Copy)]
+struct Protocol {
+    /// How many attempts each client makes at most.
+    attempts: [u8; CLIENTS],
+    /// In ticks. It is trusted for one less.
+    lease: u8,
+    /// Whether fences are counted.
+    fences: bool,
+    renews: bool,
+    /// How many nodes lose their data.
+    restarts: u8,
+    /// How many answers are lost.
+    silences: u8,
+    mutant: Option<Mutant>,
+}
+
+/// Two contend, and fences are made.
+const CONTENDING: Protocol =
+    Protocol { attempts: [1, 1], lease: 3, fences: true, renews: false, restarts: 0, silences: 0, mutant: None };
+/// One comes again, and another comes between.
+const AGAIN: Protocol = Protocol { attempts: [2, 1], fences: false, ..CONTENDING };
+/// Votes are valid until different times.
+const RENEWING: Protocol = Protocol { fences: false, renews: true, ..CONTENDING };
+/// A node loses its data.
+const FORGETTING: Protocol = Protocol { lease: 2, restarts: 1, ..RENEWING };
+/// Something comes late.
+const LATE: Protocol = Protocol { fences: false, silences: 1, ..CONTENDING };
+/// One alone loses votes, and takes them back.
+const RETAKING: Protocol = Protocol { attempts: [1, 0], restarts: 1, silences: 1, ..RENEWING };
+
+/// One mistake each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mutant {
+    /// A node that has lost its data votes at once.
+    NoQuarantine,
+    /// A fence that not all have given is not written back.
+    FenceKept,
+    /// It is written to any nodes that make a majority, and not to those that have granted the lock.
+    FenceAnywhere,
+    /// All attempts of an owner bear the same generation.
+    GenerationPerTask,
+    /// A vote is asked for again on another connection than that of the release, which may come before it.
+    RetakeApart,
+    /// Nobody minds that a vote that was asked for again may come late.
+    RetakeTrusted,
+    /// An answer to the second asking is taken for one to the first.
+    DoubtForgotten,
+    /// A hold is valid as long as one of its votes is.
+    ValidityOfOne,
+}
+
+impl Protocol {
+    fn is(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    fn is_symmetric(&self) -> bool {
+        self.attempts[0] == self.attempts[1]
+    }
+
+    /// For how long a lease can be trusted that is asked for now.
+    fn validity(&self) -> u8 {
+        self.lease - 1
+    }
+
+    /// What the field of an attempt says on the wire.
+    fn field(&self, by: Attempt) -> Attempt {
+        if self.is(Mutant::GenerationPerTask) { Attempt { number: 0, ..by } } else { by }
+    }
+
+    /// What a client may do.
+    fn actions_of(&self, owner: u8, state: &State, actions: &mut Vec<Action>) {
+        match state.client(owner).phase {
+            Phase::Idle if state.client(owner).made < self.attempts[usize::from(owner)] => {
+                actions.push(Action::Lock(owner));
+            }
+            Phase::Idle => {}
+            Phase::Asking if state.is_heard(owner) => actions.push(Action::Impatience(owner)),
+            Phase::Asking => {}
+            Phase::Raising { .. } => actions.push(Action::NotRaised(owner)),
+            Phase::Held => actions.push(Action::Leave(owner)),
+        }
+    }
+
+    /// What a node may do.
+    fn actions_at(&self, index: u8, node: &Node, state: &State, actions: &mut Vec<Action>) {
+        for by in attempts() {
+            for (script, adrift) in node.line(by).executable(self) {
+                actions.push(Action::Execute { node: index, by, script, adrift });
+                if state.silences > 0 && script != Script::Release && !adrift {
+                    actions.push(Action::ExecuteUnheard { node: index, by, script });
+                    actions.push(Action::Silence { node: index, by, script });
+                }
+            }
+        }
+        for owner in 0..CLIENTS as u8 {
+            match state.client(owner).phase {
+                Phase::Raising { fence } => {
+                    let gave = node.views[usize::from(owner)].fence;
+                    if gave != fence && (gave != 0 || self.is(Mutant::FenceAnywhere)) {
+                        actions.push(Action::Raise { node: index, owner });
+                    }
+                }
+                Phase::Held if self.renews => actions.push(Action::Renew { node: index, owner }),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let fresh = State {
+            nodes: [Node::default(); NODES],
+            clients: [Client::default(); CLIENTS],
+            restarts: self.restarts,
+            silences: self.silences,
+            highest: 0,
+            stale_fence: false,
+        };
+        // An attempt before all this, which no majority has granted, has left its fence on one node.
+        let mut uneven = fresh;
+        uneven.nodes[NODES - 1].fence = 1;
+        if self.fences { vec![fresh, uneven] } else { vec![fresh] }
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        actions.push(Action::Tick);
+        for (index, node) in (0..).zip(&state.nodes) {
+            if state.restarts > 0 {
+                actions.push(Action::Restart(index));
+            }
+            self.actions_at(index, node, state, actions);
+        }
+        for owner in 0..CLIENTS as u8 {
+            self.actions_of(owner, state, actions);
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = *last;
+        state.act(self, action);
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = promises::promises();
+        properties.extend(promises::sights(self));
+        properties
+    }
+}
+
+impl Checked for Protocol {}
+
+fn attempts() -> impl Iterator<Item = Attempt> {
+    (0..CLIENTS as u8).flat_map(|owner| (0..ATTEMPTS as u8).map(move |number| Attempt { owner, number }))
+}
+
+// ---- The protocol ----
+
+#[test]
+fn a_majority_keeps_its_promises() {
+    keeps_its_promises(CONTENDING);
+}
+
+#[test]
+fn a_client_that_comes_again_keeps_a_majority_s_promises() {
+    keeps_its_promises(AGAIN);
+}
+
+#[test]
+fn a_majority_that_is_renewed_keeps_its_promises() {
+    keeps_its_promises(RENEWING);
+}
+
+#[test]
+fn a_majority_keeps_its_promises_though_a_node_loses_its_data() {
+    keeps_its_promises(FORGETTING);
+}
+
+#[test]
+fn a_majority_keeps_its_promises_though_something_comes_late() {
+    keeps_its_promises(LATE);
+}
+
+#[test]
+fn votes_that_are_taken_back_leave_nothing() {
+    keeps_its_promises(RETAKING);
+}
+
+/// Twelve million states, two minutes.
+#[cfg(feature = "soak")]
+#[test]
+fn wider_bounds_find_no_more_in_a_quorum() {
+    keeps_its_promises(Protocol { restarts: 1, silences: 1, ..CONTENDING });
+    keeps_its_promises(Protocol { lease: 3, silences: 1, ..FORGETTING });
+    keeps_its_promises(Protocol { attempts: [2, 1], fences: true, ..CONTENDING });
+    keeps_its_promises(Protocol { attempts: [2, 1], ..FORGETTING });
+}
+
+// ---- Its mutants ----
+
+#[test]
+fn a_node_that_has_forgotten_has_to_abstain() {
+    breaks(Protocol { mutant: Some(Mutant::NoQuarantine), ..FORGETTING }, &[EXCLUSION]);
+}
+
+#[test]
+fn the_highest_fence_has_to_be_written_back() {
+    breaks(Protocol { mutant: Some(Mutant::FenceKept), ..CONTENDING }, &[FENCES]);
+}
+
+/// Another that is granted the third node before the fence comes there, and then a node that was released, knows of none.
+#[test]
+fn the_highest_fence_has_to_be_written_to_those_that_have_granted() {
+    breaks(Protocol { mutant: Some(Mutant::FenceAnywhere), ..CONTENDING }, &[FENCES]);
+}
+
+#[test]
+fn a_generation_per_task_is_too_few_for_a_quorum() {
+    breaks(Protocol { mutant: Some(Mutant::GenerationPerTask), ..AGAIN }, &[EXCLUSION]);
+}
+
+#[test]
+fn a_release_has_to_come_behind_a_retake() {
+    breaks(Protocol { mutant: Some(Mutant::RetakeApart), ..RETAKING }, &[LEAK]);
+}
+
+#[test]
+fn a_retake_that_may_come_late_has_to_be_undone_twice() {
+    breaks(Protocol { mutant: Some(Mutant::RetakeTrusted), ..RETAKING }, &[LEAK]);
+}
+
+#[test]
+fn an_answer_to_another_retake_proves_nothing() {
+    breaks(Protocol { mutant: Some(Mutant::DoubtForgotten), ..RETAKING }, &[LEAK]);
+}
+
+#[test]
+fn validity_is_that_of_a_majority() {
+    breaks(Protocol { mutant: Some(Mutant::ValidityOfOne), ..RENEWING }, &[EXCLUSION]);
+}

@@ -1,0 +1,247 @@
+//! A node of the model: its server, what is on its way to it, and what the clients know of it.
+
+use super::{ATTEMPTS, CLIENTS, Mutant, Protocol};
+use crate::server::Attempt;
+
+/// Everything that belongs to one node, so that nodes in another order are the same state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct Node {
+    pub(crate) key: Option<Key>,
+    pub(crate) fence: u8,
+    /// Ticks until its vote counts again.
+    pub(crate) abstains: u8,
+    /// Ghost.
+    pub(crate) restarted: bool,
+    lines: [[Line; ATTEMPTS]; CLIENTS],
+    /// What each client knows of it in its present attempt.
+    pub(crate) views: [View; CLIENTS],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key {
+    pub(crate) by: Attempt,
+    /// Ticks until it runs out.
+    pub(crate) lease: u8,
+    /// Ghost: put there by what was adrift, after both cancels had been answered.
+    pub(crate) stray: bool,
+}
+
+/// What an attempt has sent to a node, in the order of its connection: what is adrift was sent on one that was given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct Line {
+    pub(crate) acquire: bool,
+    pub(crate) acquire_adrift: bool,
+    pub(crate) retake: bool,
+    pub(crate) retake_adrift: bool,
+    pub(crate) undo: Undo,
+}
+
+/// What is sent to a node until it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) enum Undo {
+    #[default]
+    None,
+    /// A release, or the cancel of what was granted.
+    Once,
+    /// The first cancel of what may come yet.
+    First,
+    Second,
+    /// Both are answered, and something may come yet.
+    Over,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct View {
+    /// To the acquire.
+    pub(crate) answer: Answer,
+    /// What it gave, or was raised to.
+    pub(crate) fence: u8,
+    /// Ticks for which it votes for the hold.
+    pub(crate) valid: u8,
+    /// What is left of the validity that the retake under way would give.
+    pub(crate) asked: u8,
+    pub(crate) doubt: Doubt,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) enum Answer {
+    /// It was not asked.
+    #[default]
+    None,
+    Waiting,
+    Granted,
+    Held,
+    Unknown,
+}
+
+/// Whether something may come that puts the lock there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) enum Doubt {
+    #[default]
+    None,
+    /// Its answer is awaited, and will tell.
+    Awaited,
+    /// Its answer will not come.
+    Adrift,
+}
+
+/// What a node may be given to execute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Script {
+    Acquire,
+    Retake,
+    /// Of a hold, or the cancel of an acquire.
+    Release,
+}
+
+impl Node {
+    pub(crate) fn line(&self, by: Attempt) -> &Line {
+        &self.lines[usize::from(by.owner)][usize::from(by.number)]
+    }
+
+    pub(crate) fn line_mut(&mut self, by: Attempt) -> &mut Line {
+        &mut self.lines[usize::from(by.owner)][usize::from(by.number)]
+    }
+
+    pub(crate) fn lines(&self) -> impl Iterator<Item = &Line> {
+        self.lines.iter().flatten()
+    }
+
+    pub(crate) fn view_mut(&mut self, owner: u8) -> &mut View {
+        &mut self.views[usize::from(owner)]
+    }
+
+    /// A tick, of its clock and of the clients'.
+    pub(crate) fn tick(&mut self) {
+        if let Some(key) = &mut self.key {
+            key.lease -= 1;
+            if key.lease == 0 {
+                self.key = None;
+            }
+        }
+        self.abstains = self.abstains.saturating_sub(1);
+        for view in &mut self.views {
+            view.valid = view.valid.saturating_sub(1);
+            view.asked = view.asked.saturating_sub(1);
+        }
+    }
+
+    /// Starts anew, without its data and its connections. It votes again when every lease that it has forgotten is over. By
+    /// then the clocks have passed every fence that it has forgotten: what they differ by is not modelled.
+    pub(crate) fn restart(&mut self, protocol: &Protocol, highest: u8) {
+        self.key = None;
+        self.fence = highest;
+        self.abstains = if protocol.is(Mutant::NoQuarantine) { 0 } else { protocol.lease };
+        self.restarted = true;
+        for line in self.lines.iter_mut().flatten() {
+            *line = Line { undo: line.undo, ..Line::default() };
+        }
+    }
+
+    /// Whether the key is there under the field of this attempt.
+    pub(crate) fn is_held_by(&self, protocol: &Protocol, by: Attempt) -> bool {
+        self.key.is_some_and(|key| protocol.field(key.by) == protocol.field(by))
+    }
+
+    /// Executes an acquire or a retake; whether it has the lock then.
+    pub(crate) fn take(&mut self, protocol: &Protocol, script: Script, by: Attempt, adrift: bool) -> bool {
+        if self.key.is_some() && !self.is_held_by(protocol, by) {
+            return false;
+        }
+        let stray = adrift && self.line(by).undo == Undo::Over;
+        self.key = Some(Key { by, lease: protocol.lease, stray });
+        if script == Script::Acquire && protocol.fences {
+            self.fence += 1;
+        }
+        true
+    }
+
+    /// Executes a release, and its answer arrives.
+    pub(crate) fn release(&mut self, protocol: &Protocol, by: Attempt) {
+        if self.is_held_by(protocol, by) {
+            self.key = None;
+        }
+        let undo = &mut self.line_mut(by).undo;
+        *undo = match *undo {
+            Undo::First => Undo::Second,
+            Undo::Second => Undo::Over,
+            Undo::Once | Undo::None | Undo::Over => Undo::None,
+        };
+    }
+
+    /// Forgets what makes no difference any more: cancels of what cannot come, and releases of what is not there.
+    pub(crate) fn settle(&mut self, protocol: &Protocol) {
+        let by = self.key.map(|key| key.by);
+        for (owner, lines) in (0..).zip(&mut self.lines) {
+            for (number, line) in (0..).zip(lines) {
+                if line.is_coming() {
+                    continue;
+                }
+                let there = by == Some(Attempt { owner, number }) || protocol.is(Mutant::GenerationPerTask);
+                line.undo = if there && line.is_undone() { Undo::Once } else { Undo::None };
+            }
+        }
+    }
+
+    /// The same with the two clients exchanged.
+    pub(crate) fn exchanged(mut self) -> Self {
+        self.lines.swap(0, 1);
+        self.views.swap(0, 1);
+        if let Some(key) = &mut self.key {
+            key.by.owner = 1 - key.by.owner;
+        }
+        self
+    }
+}
+
+impl Line {
+    /// What may be executed next, of what is in line and of what is adrift.
+    pub(crate) fn executable(&self, protocol: &Protocol) -> impl Iterator<Item = (Script, bool)> {
+        let retake_waits = self.retake && !protocol.is(Mutant::RetakeApart);
+        let release = self.is_undone() && !self.acquire && !retake_waits;
+        let scripts = [
+            (self.acquire, Script::Acquire, false),
+            (self.acquire_adrift, Script::Acquire, true),
+            (self.retake && !self.acquire, Script::Retake, false),
+            (self.retake_adrift, Script::Retake, true),
+            (release, Script::Release, false),
+        ];
+        scripts.into_iter().filter(|(may, ..)| *may).map(|(_, script, adrift)| (script, adrift))
+    }
+
+    /// Takes a script that is executed, or goes adrift.
+    pub(crate) fn remove(&mut self, script: Script, adrift: bool) {
+        match (script, adrift) {
+            (Script::Acquire, false) => self.acquire = false,
+            (Script::Acquire, true) => self.acquire_adrift = false,
+            (Script::Retake, false) => self.retake = false,
+            (Script::Retake, true) => self.retake_adrift = false,
+            (Script::Release, _) => {}
+        }
+    }
+
+    /// The connection is given up, and this may be executed at any time or never.
+    pub(crate) fn set_adrift(&mut self, script: Script) {
+        self.remove(script, false);
+        match script {
+            Script::Acquire => self.acquire_adrift = true,
+            Script::Retake => self.retake_adrift = true,
+            Script::Release => {}
+        }
+    }
+
+    /// Whether a release or a cancel has no answer yet.
+    pub(crate) fn is_undone(&self) -> bool {
+        matches!(self.undo, Undo::Once | Undo::First | Undo::Second)
+    }
+
+    /// Whether something is on its way that may put the lock there, and its answer comes behind it.
+    pub(crate) fn is_in_line(&self) -> bool {
+        self.acquire || self.retake
+    }
+
+    /// Whether something is on its way that may put the lock there.
+    fn is_coming(&self) -> bool {
+        self.is_in_line() || self.acquire_adrift || self.retake_adrift
+    }
+}

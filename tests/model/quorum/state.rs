@@ -1,0 +1,360 @@
+//! The states of the quorum's model, and what each action does to them.
+
+use super::node::{Answer, Doubt, Node, Script, Undo, View};
+use super::{CLIENTS, MAJORITY, Mutant, NODES, Protocol};
+use crate::server::Attempt;
+
+/// Everything at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct State {
+    /// In order, since one is as good as another.
+    pub(crate) nodes: [Node; NODES],
+    pub(crate) clients: [Client; CLIENTS],
+    /// How many nodes have yet to lose their data.
+    pub(crate) restarts: u8,
+    /// How many answers have yet to be lost.
+    pub(crate) silences: u8,
+    /// Ghost: the highest fence that a guard was made with.
+    pub(crate) highest: u8,
+    /// Ghost: a guard was made with a fence that was not higher.
+    pub(crate) stale_fence: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct Client {
+    /// How many attempts it has made; the last one may be under way.
+    pub(crate) made: u8,
+    pub(crate) phase: Phase,
+    /// What is left of the validity that the acquire gives.
+    pub(crate) fresh: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) enum Phase {
+    /// It wants nothing, or has begun to give it back.
+    #[default]
+    Idle,
+    Asking,
+    /// A majority has granted it, and is not of one mind about its fence.
+    Raising {
+        fence: u8,
+    },
+    Held,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Time passes, everywhere.
+    Tick,
+    /// A node comes back without its data.
+    Restart(u8),
+    Lock(u8),
+    /// A node executes a script, and its answer arrives.
+    Execute {
+        node: u8,
+        by: Attempt,
+        script: Script,
+        adrift: bool,
+    },
+    /// A node executes a script, and its answer is lost.
+    ExecuteUnheard {
+        node: u8,
+        by: Attempt,
+        script: Script,
+    },
+    /// A connection is given up, and what was sent on it is late or lost.
+    Silence {
+        node: u8,
+        by: Attempt,
+        script: Script,
+    },
+    /// The last node has had time enough.
+    Impatience(u8),
+    /// A node writes the fence, and its answer arrives.
+    Raise {
+        node: u8,
+        owner: u8,
+    },
+    /// No majority takes the fence in time.
+    NotRaised(u8),
+    /// A node answers to a renewal.
+    Renew {
+        node: u8,
+        owner: u8,
+    },
+    /// The guard goes, or is told that it is lost.
+    Leave(u8),
+}
+
+impl State {
+    /// The attempt that a client is at, or was last.
+    pub(crate) fn attempt(&self, owner: u8) -> Attempt {
+        Attempt { owner, number: self.client(owner).made.saturating_sub(1) }
+    }
+
+    pub(crate) fn client(&self, owner: u8) -> &Client {
+        &self.clients[usize::from(owner)]
+    }
+
+    fn client_mut(&mut self, owner: u8) -> &mut Client {
+        &mut self.clients[usize::from(owner)]
+    }
+
+    fn node_mut(&mut self, node: u8) -> &mut Node {
+        &mut self.nodes[usize::from(node)]
+    }
+
+    pub(crate) fn views(&self, owner: u8) -> impl Iterator<Item = &View> {
+        self.nodes.iter().map(move |node| &node.views[usize::from(owner)])
+    }
+
+    fn answers(&self, owner: u8, answer: Answer) -> usize {
+        self.views(owner).filter(|view| view.answer == answer).count()
+    }
+
+    pub(crate) fn votes(&self, owner: u8) -> usize {
+        self.views(owner).filter(|view| view.valid > 0).count()
+    }
+
+    /// Whether nobody wants, holds or gives back anything.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let undone = |node: &Node| node.lines().any(|line| line.is_undone());
+        self.clients.iter().all(|client| client.phase == Phase::Idle) && !self.nodes.iter().any(undone)
+    }
+
+    /// Whether a client may go on without those that have not answered.
+    pub(crate) fn is_heard(&self, owner: u8) -> bool {
+        self.answers(owner, Answer::Granted) + self.answers(owner, Answer::Held) >= MAJORITY
+    }
+
+    /// Changes as the action says.
+    pub(crate) fn act(&mut self, protocol: &Protocol, action: Action) {
+        match action {
+            Action::Tick => self.tick(protocol),
+            Action::Restart(node) => self.restart(protocol, node),
+            Action::Lock(owner) => self.lock(protocol, owner),
+            Action::Execute { node, by, script, adrift } => self.execute(protocol, node, by, script, adrift),
+            Action::ExecuteUnheard { node, by, script } => {
+                self.silences -= 1;
+                self.node_mut(node).take(protocol, script, by, false);
+                self.node_mut(node).line_mut(by).remove(script, false);
+                self.unheard(protocol, node, by);
+            }
+            Action::Silence { node, by, script } => {
+                self.silences -= 1;
+                self.node_mut(node).line_mut(by).set_adrift(script);
+                self.unheard(protocol, node, by);
+            }
+            Action::Impatience(owner) | Action::NotRaised(owner) => self.end(owner),
+            Action::Raise { node, owner } => self.raise(protocol, node, owner),
+            Action::Renew { node, owner } => self.renew(protocol, node, owner),
+            Action::Leave(owner) => self.end(owner),
+        }
+        self.nodes.iter_mut().for_each(|node| node.settle(protocol));
+        self.nodes.sort_unstable();
+        if protocol.is_symmetric() {
+            let mut other = *self;
+            other.clients.swap(0, 1);
+            other.nodes = other.nodes.map(Node::exchanged);
+            other.nodes.sort_unstable();
+            *self = other.min(*self);
+        }
+    }
+
+    fn tick(&mut self, protocol: &Protocol) {
+        self.nodes.iter_mut().for_each(Node::tick);
+        for owner in 0..CLIENTS as u8 {
+            let client = self.client_mut(owner);
+            client.fresh = client.fresh.saturating_sub(1);
+            self.look(protocol, owner);
+        }
+    }
+
+    /// A hold is lost when too few votes are valid.
+    fn look(&mut self, protocol: &Protocol, owner: u8) {
+        let enough = if protocol.is(Mutant::ValidityOfOne) { 1 } else { MAJORITY };
+        if self.client(owner).phase == Phase::Held && self.votes(owner) < enough {
+            self.end(owner);
+        }
+    }
+
+    fn restart(&mut self, protocol: &Protocol, node: u8) {
+        self.restarts -= 1;
+        let highest = self.nodes.iter().map(|node| node.fence).max().unwrap_or(0).max(self.highest);
+        self.node_mut(node).restart(protocol, highest);
+        for owner in 0..CLIENTS as u8 {
+            let view = &self.nodes[usize::from(node)].views[usize::from(owner)];
+            if view.answer == Answer::Waiting || view.doubt == Doubt::Awaited {
+                self.unheard(protocol, node, self.attempt(owner));
+            }
+        }
+    }
+
+    fn lock(&mut self, protocol: &Protocol, owner: u8) {
+        let client = self.client_mut(owner);
+        client.made += 1;
+        client.phase = Phase::Asking;
+        client.fresh = protocol.validity();
+        let by = self.attempt(owner);
+        for node in &mut self.nodes {
+            // A vote that would not count is not asked for.
+            if node.abstains == 0 {
+                node.line_mut(by).acquire = true;
+                node.view_mut(owner).answer = Answer::Waiting;
+            }
+        }
+    }
+
+    fn execute(&mut self, protocol: &Protocol, node: u8, by: Attempt, script: Script, adrift: bool) {
+        if script == Script::Release {
+            self.node_mut(node).release(protocol, by);
+            return;
+        }
+        let taken = self.node_mut(node).take(protocol, script, by, adrift);
+        self.node_mut(node).line_mut(by).remove(script, adrift);
+        if adrift {
+            return;
+        }
+        let Client { phase, fresh, .. } = *self.client(by.owner);
+        let (current, server) = (self.attempt(by.owner) == by, self.nodes[usize::from(node)].fence);
+        let awaited = self.nodes[usize::from(node)].line(by).is_in_line();
+        let view = self.node_mut(node).view_mut(by.owner);
+        match phase {
+            Phase::Asking | Phase::Raising { .. } if current => {
+                view.answer = if taken { Answer::Granted } else { Answer::Held };
+                if phase == Phase::Asking {
+                    view.fence = if taken { server } else { 0 };
+                    self.decide(protocol, by.owner);
+                }
+            }
+            Phase::Held if current => {
+                let valid = if script == Script::Acquire { fresh } else { view.asked };
+                if taken {
+                    view.valid = view.valid.max(valid);
+                }
+                if protocol.is(Mutant::DoubtForgotten) || view.doubt == Doubt::Awaited && !awaited {
+                    view.doubt = Doubt::None;
+                }
+            }
+            _ => {
+                let undo = &mut self.node_mut(node).line_mut(by).undo;
+                if taken && matches!(*undo, Undo::None | Undo::Over) {
+                    *undo = Undo::Once;
+                }
+            }
+        }
+    }
+
+    /// A client does not hear any more what it has asked a node for.
+    fn unheard(&mut self, protocol: &Protocol, node: u8, by: Attempt) {
+        if self.attempt(by.owner) != by {
+            return;
+        }
+        let phase = self.client(by.owner).phase;
+        let view = self.node_mut(node).view_mut(by.owner);
+        match phase {
+            Phase::Idle => {}
+            Phase::Asking => {
+                view.answer = Answer::Unknown;
+                self.decide(protocol, by.owner);
+            }
+            Phase::Raising { .. } => view.answer = Answer::Unknown,
+            Phase::Held if protocol.is(Mutant::RetakeTrusted) => {}
+            Phase::Held => view.doubt = Doubt::Adrift,
+        }
+    }
+
+    /// Counts the answers to an acquire.
+    fn decide(&mut self, protocol: &Protocol, owner: u8) {
+        let granted = |view: &&View| view.answer == Answer::Granted;
+        if self.views(owner).filter(granted).count() >= MAJORITY {
+            let fence = self.views(owner).filter(granted).map(|view| view.fence).max().unwrap_or(0);
+            if !protocol.fences || protocol.is(Mutant::FenceKept) {
+                self.guard(protocol, owner, fence);
+            } else {
+                self.client_mut(owner).phase = Phase::Raising { fence };
+                self.agree(protocol, owner, fence);
+            }
+        } else if self.answers(owner, Answer::Waiting) == 0 {
+            self.end(owner);
+        }
+    }
+
+    fn agree(&mut self, protocol: &Protocol, owner: u8, fence: u8) {
+        if self.views(owner).filter(|view| view.fence == fence).count() >= MAJORITY {
+            self.guard(protocol, owner, fence);
+        }
+    }
+
+    fn raise(&mut self, protocol: &Protocol, node: u8, owner: u8) {
+        let Phase::Raising { fence } = self.client(owner).phase else { return };
+        let node = self.node_mut(node);
+        node.fence = node.fence.max(fence);
+        node.view_mut(owner).fence = fence;
+        self.agree(protocol, owner, fence);
+    }
+
+    fn guard(&mut self, protocol: &Protocol, owner: u8, fence: u8) {
+        let fresh = self.client(owner).fresh;
+        if fresh == 0 {
+            self.end(owner);
+            return;
+        }
+        self.client_mut(owner).phase = Phase::Held;
+        for node in &mut self.nodes {
+            let view = node.view_mut(owner);
+            let (valid, doubt) = match view.answer {
+                Answer::Granted => (fresh, Doubt::None),
+                Answer::Waiting => (0, Doubt::Awaited),
+                Answer::Unknown => (0, Doubt::Adrift),
+                Answer::None | Answer::Held => (0, Doubt::None),
+            };
+            *view = View { valid, doubt, ..View::default() };
+        }
+        self.stale_fence |= protocol.fences && fence <= self.highest;
+        self.highest = self.highest.max(fence);
+    }
+
+    fn renew(&mut self, protocol: &Protocol, at: u8, owner: u8) {
+        let by = self.attempt(owner);
+        let node = self.node_mut(at);
+        if node.is_held_by(protocol, by) {
+            if let Some(key) = &mut node.key {
+                key.lease = protocol.lease;
+            }
+            node.view_mut(owner).valid = protocol.validity();
+            return;
+        }
+        node.view_mut(owner).valid = 0;
+        self.look(protocol, owner);
+        let node = &mut self.nodes[usize::from(at)];
+        // A majority of the others has it: the vote is asked for again.
+        if self.clients[usize::from(owner)].phase == Phase::Held && !node.line(by).retake {
+            node.line_mut(by).retake = true;
+            let view = node.view_mut(owner);
+            view.asked = protocol.validity();
+            if view.doubt == Doubt::None && !protocol.is(Mutant::RetakeTrusted) {
+                view.doubt = Doubt::Awaited;
+            }
+        }
+    }
+
+    /// What a client has is given back, and what it may have or come to have is undone.
+    fn end(&mut self, owner: u8) {
+        let by = self.attempt(owner);
+        let held = self.client(owner).phase == Phase::Held;
+        let client = self.client_mut(owner);
+        client.phase = Phase::Idle;
+        client.fresh = 0;
+        for node in &mut self.nodes {
+            let view = std::mem::take(node.view_mut(owner));
+            node.line_mut(by).undo = match view.answer {
+                _ if held && view.doubt == Doubt::None => Undo::Once,
+                _ if held => Undo::First,
+                Answer::Granted => Undo::Once,
+                Answer::Waiting | Answer::Unknown => Undo::First,
+                Answer::None | Answer::Held => Undo::None,
+            };
+        }
+    }
+}
