@@ -13,6 +13,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use tokio::time::timeout;
 
 pub(crate) use self::calls::Calls;
@@ -24,7 +25,7 @@ use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::node::{Node, Outcome};
-use crate::script::{self, Acquire, Release, Renew, Renewal, Standing};
+use crate::script::{self, Acquire, Claim, Release, Renew, Renewal, Standing};
 
 /// The place of a node in the quorum.
 pub(crate) type NodeIndex = usize;
@@ -36,8 +37,8 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// What the nodes, together, say to an acquire.
 #[derive(Debug)]
 pub(crate) enum Acquired {
-    /// These nodes granted it.
-    Granted { fence: Fence, votes: Vec<NodeIndex> },
+    /// These nodes granted it, a fence a lock.
+    Granted { fences: Vec<Fence>, votes: Vec<NodeIndex> },
     /// A majority says that another holds it; a majority may be free after this time.
     Held(Option<Duration>),
     /// A majority answered, and nobody has one: several want it at once.
@@ -111,14 +112,14 @@ impl Quorum {
         Calls::new(self.nodes.iter().map(|node| call(Arc::clone(node))).enumerate())
     }
 
-    /// Asks all nodes for a lock, and decides as soon as the others cannot change it. Where the nodes that granted it gave
-    /// different fences, the highest is written to a majority before this returns: a later majority shares a node with
-    /// it, and gives out a higher one.
-    pub(crate) async fn acquire(&self, key: &Key, lease: Duration, field: &str, floor: u64) -> Round {
+    /// Asks all nodes for a lock, or for several of which each node gives all or none, and decides as soon as the others
+    /// cannot change it. Where the nodes that granted it gave different fences, the highest is written to a majority before
+    /// this returns: a later majority shares a node with it, and gives out a higher one.
+    pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, lease: Duration, floor: u64) -> Round {
         let started = Instant::now();
         let mut late = self.ask(|node| {
-            let (key, field) = (key.clone(), field.to_owned());
-            async move { node.vote(script::acquire(&node, &key, lease, &field, floor)).await }
+            let claims = Arc::clone(claims);
+            async move { node.vote(script::acquire(&node, &claims, lease, floor)).await }
         });
         let mut ballot = Ballot::new(self.nodes.len());
         let mut patience = None;
@@ -137,28 +138,34 @@ impl Quorum {
                 patience = Some(now + now.since(started) * 2 + PATIENCE);
             }
         };
-        let taken = ballot.granted.iter().map(|&(node, _)| node).collect();
+        let taken = ballot.granted.iter().map(|(node, _)| *node).collect();
         let acquired = match acquired {
-            Acquired::Granted { fence, votes } => match self.agree(key, fence, &ballot.granted).await {
-                Ok(()) => Acquired::Granted { fence, votes },
-                Err(nodes) => Acquired::Unavailable(nodes),
-            },
+            Acquired::Granted { fences, votes } => {
+                let agree = |(at, claim): (usize, &Claim)| {
+                    let has_it = ballot.granted.iter().filter(|(_, given)| given[at] == fences[at]);
+                    let has_it = has_it.map(|(node, _)| *node).collect();
+                    self.agree(claim.key.clone(), fences[at], has_it)
+                };
+                match try_join_all(claims.iter().enumerate().map(agree)).await {
+                    Ok(_) => Acquired::Granted { fences, votes },
+                    Err(nodes) => Acquired::Unavailable(nodes),
+                }
+            }
             other => other,
         };
         Round { acquired, taken, doubtful: ballot.doubtful, late }
     }
 
-    /// Makes a majority of the nodes remember this fence, those that gave out lower ones among them.
+    /// Makes a majority of the nodes remember a fence, those that gave out lower ones among them.
     ///
     /// # Errors
     /// The nodes that did not take it, so that no majority has it.
-    async fn agree(&self, key: &Key, fence: Fence, given: &[(NodeIndex, Fence)]) -> Result<(), Vec<NodeFailure>> {
-        let has_it = |node: &NodeIndex| given.contains(&(*node, fence));
-        let mut agreed = self.everywhere().filter(has_it).count();
+    async fn agree(&self, key: Key, fence: Fence, has_it: Vec<NodeIndex>) -> Result<(), Vec<NodeFailure>> {
+        let mut agreed = has_it.len();
         if agreed >= self.majority() {
             return Ok(());
         }
-        let behind = self.everywhere().filter(|node| !has_it(node));
+        let behind = self.everywhere().filter(|node| !has_it.contains(node));
         let mut raising = Calls::new(behind.map(|index| {
             let (node, key) = (Arc::clone(&self.nodes[index]), key.clone());
             (index, async move { script::raise(&node, &key, fence).await })

@@ -11,24 +11,25 @@ use crate::quorum::{Calls, NodeIndex};
 use crate::script::Acquire;
 
 impl Session {
-    /// Sees to the nodes that a grant did not wait for. A late yes is a vote while the hold is held, and undone after.
+    /// Sees to the nodes that a grant did not wait for. A late yes is a vote while a hold is held, and undone after.
     pub(super) fn keep_late(
         self: &Arc<Self>,
-        hold: &Arc<Hold>,
+        holds: &[Arc<Hold>],
         sent: Instant,
         mut late: Calls<Acquire>,
         doubtful: &[NodeIndex],
     ) {
         for &node in doubtful.iter().chain(late.missing()) {
-            hold.doubt(node);
+            holds.iter().for_each(|hold| hold.doubt(node));
         }
         if late.missing().is_empty() {
             return;
         }
-        let (session, hold, pending) = (Arc::clone(self), Arc::clone(hold), Pending::new(self));
+        let (session, holds, pending) = (Arc::clone(self), holds.to_vec(), Pending::new(self));
         self.engine.spawn(async move {
             while let Some((node, answer)) = late.next().await {
-                session.settle_vote(&hold, node, sent, &answer.map(|answer| matches!(answer, Acquire::Granted(_))));
+                let answer = answer.map(|answer| matches!(answer, Acquire::Granted(_)));
+                holds.iter().for_each(|hold| session.settle_vote(hold, node, sent, &answer));
             }
             drop(pending);
         });

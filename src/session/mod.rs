@@ -8,9 +8,11 @@
 mod acquire;
 mod driver;
 mod grip;
+mod joint;
 mod late;
 mod outage;
 mod release;
+mod together;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -22,6 +24,7 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 pub(crate) use self::grip::{Grip, View};
+pub(crate) use self::joint::{JointGrip, JointView};
 use self::outage::Outage;
 use self::release::Pending;
 use crate::clock::Instant;
