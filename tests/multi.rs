@@ -490,3 +490,87 @@ fn threads_without_async_code_take_several_too() {
     futures_executor::block_on(async { stranger.lock().await.unwrap().unlock().await.unwrap() });
     assert_eq!(locked(&server, &keys), 0);
 }
+
+#[tokio::test]
+async fn a_refusal_takes_none_of_them() {
+    for format in [Format::Redisson, Format::Plain] {
+        let server = [Server::start()];
+        let redis = &server[0];
+        let locks = Locker::builder().node(redis.url()).format(format).connect().await.unwrap();
+        let keys: [String; 3] = names();
+        locks.all(&keys).lock().await.unwrap().unlock().await.unwrap();
+        // Under a fence's name stands something else, under a lock's too, there is no memory, and what a lock needs is not
+        // permitted.
+        let fence = format!("lockhound_fence:{{{}}}", keys[2]);
+        redis.command::<()>(&["DEL", &fence]);
+        redis.command::<()>(&["LPUSH", &fence, "x"]);
+        assert!(matches!(locks.all(&keys).lock().await, Err(Error::Server { .. })));
+        redis.command::<()>(&["DEL", &fence]);
+        if format == Format::Redisson {
+            redis.command::<()>(&["SET", &keys[2], "x"]);
+            assert!(matches!(locks.all(&keys).lock().await, Err(Error::Server { .. })));
+            redis.command::<()>(&["DEL", &keys[2]]);
+            for forbidden in [&["-pexpire"][..], &["-pexpire", "-del"], &["-hsetnx"]] {
+                redis.command::<()>(&[&["ACL", "SETUSER", "default"], forbidden].concat());
+                assert!(matches!(locks.all(&keys).try_lock().await, Err(Error::Server { .. })), "{forbidden:?}");
+                redis.command::<()>(&["ACL", "SETUSER", "default", "+@all"]);
+                tokio::time::sleep(ms(2)).await;
+                assert_eq!(locked(&server, &keys), 0, "{forbidden:?}: no lock stands without a lease");
+            }
+        }
+        redis.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+        assert!(matches!(locks.all(&keys).try_lock().await, Err(Error::Server { .. })));
+        redis.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+        assert_eq!(locked(&server, &keys), 0);
+        assert_eq!((locks.stats().holds, locks.stats().pending_undos), (0, 0));
+        locks.all(&keys).lock().await.unwrap().unlock().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_outage_is_ridden_out_and_closing_ends_the_wait() {
+    let server = [Server::start()];
+    let locks = locker_with(&server[0], ms(1_500)).await;
+    let keys: [String; 2] = names();
+    server[0].stop();
+    let all = locks.all(&keys);
+    let waiting = tokio::spawn(async move { all.lock().await });
+    tokio::time::sleep(ms(500)).await;
+    server[0].go_on();
+    let guard = waiting.await.unwrap().unwrap();
+    guard.check().unwrap();
+    let stranger = locks.all(&keys).owned_by(Owner::new());
+    let waiting = tokio::spawn(async move { stranger.lock().await });
+    tokio::time::sleep(ms(50)).await;
+    let closing = locks.clone();
+    let closing = tokio::spawn(async move { closing.close().await });
+    assert!(matches!(waiting.await.unwrap(), Err(Error::Closed)));
+    guard.lost().cancelled().await;
+    assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::Closed))));
+    closing.await.unwrap();
+    assert_eq!(locked(&server, &keys), 0);
+    assert!(matches!(locks.all(&keys).try_lock().await, Err(Error::Closed)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn over_three_servers_callers_exclude_each_other_too() {
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let keys: [String; 2] = names();
+    let mut tasks = Vec::new();
+    for _ in 0..2 {
+        let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
+        let quick = nodes.retry_delay(ms(2)..ms(20)).restart_quarantine(Duration::ZERO);
+        let locks = quick.connect().await.unwrap();
+        for list in [vec![0, 1], vec![1, 0], vec![1]] {
+            let all = locks.all(list.iter().map(|&n| &keys[n]));
+            tasks.push(tokio::spawn(visits(all, 15)));
+        }
+    }
+    let mut record = Record::default();
+    for task in tasks {
+        let visits = tokio::time::timeout(Duration::from_secs(20), task).await.expect("no deadlock");
+        record.visits.extend(visits.unwrap());
+    }
+    record.check().unwrap();
+    none_is_left(&servers, &keys, "released everywhere").await;
+}
