@@ -14,6 +14,10 @@ use std::fmt;
 /// was lost (`FLUSHALL`, a failover that had not replicated it, a restart without persistence) fences are at most 61 seconds
 /// of time below the last one, and above it again once that much time has passed: they are microseconds of the clocks,
 /// of which the server bounds the clients'. A server whose own clock is set back is not covered.
+///
+/// Over several servers each fence is remembered by a majority before its holder gets it, and any later majority shares a
+/// server with that one: the same promise, as long as the servers keep their state. Of those that lost it the above is
+/// true: their part of a later majority knows the clocks only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 

@@ -259,6 +259,11 @@ impl<G> Gate<G> {
         }
     }
 
+    /// Whether somebody stands in this key's line.
+    pub(crate) fn is_awaited(&self, key: &Key) -> bool {
+        self.slots.get(key).is_some_and(|slot| !slot.line.is_empty())
+    }
+
     /// Whether somebody is known to hold this key: here, or as the last round for it answered.
     pub(crate) fn is_known_held(&self, key: &Key, now: Instant) -> bool {
         self.slots.get(key).is_some_and(|slot| {

@@ -129,7 +129,7 @@ impl Guard {
     /// # }
     /// ```
     pub fn detach(self) -> Self {
-        self.grip.detach();
+        self.grip.give_to(Owner::new());
         self
     }
 

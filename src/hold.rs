@@ -9,14 +9,16 @@
 //! - What is on its way was granted with the hold itself: so one deadline, counted from the grant, is that of all.
 
 mod found;
+mod joint;
 mod votes;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::found::{Claims, Leave, Look, Shut, Survey};
+pub(crate) use self::joint::Joint;
 use self::votes::Votes;
 use crate::clock::Instant;
 use crate::error::Loss;
@@ -103,6 +105,8 @@ struct State {
     failed_ticks: u32,
     /// Whether the token has been cancelled.
     fired: bool,
+    /// Who else wants to be told of the loss.
+    joints: Vec<Weak<Joint>>,
 }
 
 impl Hold {
@@ -113,9 +117,17 @@ impl Hold {
         let patience = lease::recheck_interval(grant.terms.lease).min(grant.granted.until(until) / 2);
         let votes = Votes::new(grant.nodes, grant.votes, until);
         let owner = grant.owner;
-        let phase = Phase::Held;
-        let state =
-            State { phase, owner, guards: 1, unclaimed: 1, revoked: false, votes, failed_ticks: 0, fired: false };
+        let state = State {
+            phase: Phase::Held,
+            owner,
+            guards: 1,
+            unclaimed: 1,
+            revoked: false,
+            votes,
+            failed_ticks: 0,
+            fired: false,
+            joints: Vec::new(),
+        };
         Self {
             key: grant.key,
             field: grant.field,
@@ -172,8 +184,10 @@ impl Hold {
             return false;
         }
         let owner = state.owner.clone();
+        let joints = std::mem::take(&mut state.joints);
         drop(state);
         self.lost.cancel();
+        joints.iter().filter_map(Weak::upgrade).for_each(|joint| joint.fire(loss));
         self.counters.lost(loss);
         let age = Instant::now().since(self.since);
         tracing::warn!(key = %self.key, %owner, generation = self.generation, reason = %loss, ?age, "lock lost");

@@ -1,5 +1,6 @@
 //! The named handle of a lock.
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::guard::Guard;
 use crate::hold::Terms;
 use crate::holder::Holder;
 use crate::key::Key;
-use crate::options::validate_duration;
+use crate::options::{Settings, validate_duration};
 use crate::owner::Owner;
 use crate::session::{Alive, Session, View};
 
@@ -36,14 +37,12 @@ use crate::session::{Alive, Session, View};
 pub struct Lock {
     alive: Arc<Alive>,
     key: Key,
-    owner: Option<Owner>,
-    fixed_lease: Option<Duration>,
-    max_hold: Option<Duration>,
+    manner: Manner,
 }
 
 impl Lock {
     pub(crate) fn new(alive: Arc<Alive>, key: Key) -> Self {
-        Self { alive, key, owner: None, fixed_lease: None, max_hold: None }
+        Self { alive, key, manner: Manner::default() }
     }
 
     /// The name.
@@ -58,7 +57,7 @@ impl Lock {
     /// acquisition: a re-entry neither shortens nor lengthens them.
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
-        self.fixed_lease = Some(lease);
+        self.manner.fixed_lease = Some(lease);
         self
     }
 
@@ -66,7 +65,7 @@ impl Lock {
     /// [`Loss::MaxHold`], and it is renewed no more. Until it is released, or its lease runs out, nobody else gets in.
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.max_hold = Some(max_hold);
+        self.manner.max_hold = Some(max_hold);
         self
     }
 
@@ -88,7 +87,7 @@ impl Lock {
     /// ```
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
-        self.owner = Some(owner);
+        self.manner.owner = Some(owner);
         self
     }
 
@@ -112,7 +111,7 @@ impl Lock {
     /// the background, at the latest two command timeouts after it answers again. A future that is kept but not polled
     /// holds nobody up: a grant that it does not take for a sixth of the lease is given back, and it stands in line again.
     pub async fn lock(&self) -> Result<Guard, Error> {
-        self.lock_as(self.caller()?).await
+        self.lock_as(self.manner.caller()?).await
     }
 
     /// Takes the lock if that is possible at once: one attempt, which never stands in line.
@@ -125,7 +124,7 @@ impl Lock {
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     pub async fn try_lock(&self) -> Result<Option<Guard>, Error> {
-        self.try_lock_as(self.caller()?).await
+        self.try_lock_as(self.manner.caller()?).await
     }
 
     /// Takes the lock, and waits for it up to this time.
@@ -138,7 +137,7 @@ impl Lock {
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        self.try_lock_for_as(self.caller()?, wait).await
+        self.try_lock_for_as(self.manner.caller()?, wait).await
     }
 
     /// [`lock`](Self::lock) for threads without async code. The thread is the owner, where there is no tokio task.
@@ -149,7 +148,7 @@ impl Lock {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_lock(&self) -> Result<Guard, Error> {
-        self.session().block_on(self.lock_as(self.blocking_caller()))
+        self.session().block_on(self.lock_as(self.manner.blocking_caller()))
     }
 
     /// [`try_lock`](Self::try_lock) for threads without async code.
@@ -160,7 +159,7 @@ impl Lock {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_try_lock(&self) -> Result<Option<Guard>, Error> {
-        self.session().block_on(self.try_lock_as(self.blocking_caller()))
+        self.session().block_on(self.try_lock_as(self.manner.blocking_caller()))
     }
 
     /// [`try_lock_for`](Self::try_lock_for) for threads without async code.
@@ -171,7 +170,7 @@ impl Lock {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_try_lock_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        self.session().block_on(self.try_lock_for_as(self.blocking_caller(), wait))
+        self.session().block_on(self.try_lock_for_as(self.manner.blocking_caller(), wait))
     }
 
     /// Takes the lock, runs a critical section, and releases. If the lock is lost meanwhile, the section is dropped where
@@ -201,25 +200,13 @@ impl Lock {
         Fut: Future<Output = T>,
     {
         let guard = self.lock().await?;
-        let lost = guard.lost();
         let work = section(Section { view: guard.view() });
-        let done = tokio::select! {
-            biased;
-            () = lost.cancelled() => None,
-            value = work => Some(value),
-        };
-        let Some(value) = done else {
+        let Some(value) = until_lost(guard.lost(), work).await else {
             // The token has fired, so there is a loss to be named.
             return Err(Error::Lost(guard.loss().unwrap_or(Loss::Expired)));
         };
-        match guard.unlock().await {
-            Err(Error::Lost(loss)) => Err(Error::Lost(loss)),
-            Err(error) => {
-                tracing::warn!(key = %self.key, %error, "the section is done, but the release is not confirmed");
-                Ok(value)
-            }
-            Ok(()) => Ok(value),
-        }
+        let release = guard.unlock().await;
+        done(&self.key, value, release)
     }
 
     /// Whether anybody holds it.
@@ -290,30 +277,67 @@ impl Lock {
 
     fn terms(&self) -> Result<Terms, Error> {
         self.key.validate()?;
+        self.manner.terms(self.session().settings())
+    }
+
+    fn session(&self) -> &Arc<Session> {
+        self.alive.session()
+    }
+}
+
+/// As whom, and for how long, locks are taken.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Manner {
+    pub(crate) owner: Option<Owner>,
+    pub(crate) fixed_lease: Option<Duration>,
+    pub(crate) max_hold: Option<Duration>,
+}
+
+impl Manner {
+    /// # Errors
+    /// [`Error::Config`] for terms that are out of range.
+    pub(crate) fn terms(&self, settings: &Settings) -> Result<Terms, Error> {
         if let Some(lease) = self.fixed_lease {
             validate_duration("fixed_lease", lease)?;
-            self.session().settings().check_quarantine("fixed_lease", lease)?;
+            settings.check_quarantine("fixed_lease", lease)?;
         }
         if let Some(max_hold) = self.max_hold {
             validate_duration("max_hold", max_hold)?;
         }
         Ok(Terms {
-            lease: self.fixed_lease.unwrap_or(self.session().settings().lease),
+            lease: self.fixed_lease.unwrap_or(settings.lease),
             renewed: self.fixed_lease.is_none(),
             max_hold: self.max_hold,
         })
     }
 
-    fn caller(&self) -> Result<Owner, Error> {
+    pub(crate) fn caller(&self) -> Result<Owner, Error> {
         self.owner.clone().map_or_else(Owner::current, Ok)
     }
 
-    fn blocking_caller(&self) -> Owner {
+    pub(crate) fn blocking_caller(&self) -> Owner {
         self.owner.clone().unwrap_or_else(Owner::of_blocking_caller)
     }
+}
 
-    fn session(&self) -> &Arc<Session> {
-        self.alive.session()
+/// Runs a critical section to its end, or to the loss, which is looked at first, every time: then `None`.
+pub(crate) async fn until_lost<T>(lost: CancellationToken, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        () = lost.cancelled() => None,
+        value = work => Some(value),
+    }
+}
+
+/// A critical section came to its end; what its lock's release came to counts only if the lock was lost before.
+pub(crate) fn done<T>(key: &dyn fmt::Display, value: T, release: Result<(), Error>) -> Result<T, Error> {
+    match release {
+        Err(Error::Lost(loss)) => Err(Error::Lost(loss)),
+        Err(error) => {
+            tracing::warn!(%key, %error, "the section is done, but the release is not confirmed");
+            Ok(value)
+        }
+        Ok(()) => Ok(value),
     }
 }
 

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::error::Error;
 use crate::key::Key;
 use crate::lock::Lock;
+use crate::multi::MultiLock;
 use crate::node::Target;
 use crate::options::{Format, Options};
 use crate::session::{Alive, Session};
@@ -76,6 +77,23 @@ impl Locker {
     /// [`Format`] is shared, such as Redisson's `getLock`.
     pub fn get(&self, key: impl Into<Key>) -> Lock {
         Lock::new(Arc::clone(&self.alive), key.into())
+    }
+
+    /// The locks of these names as one: all of them are taken, or none. Asks no server; an empty list, an empty name and
+    /// one that is given twice are reported by [`MultiLock::lock`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// let accounts = locks.all(["account:1", "account:2"]);
+    /// let guard = accounts.lock().await?;
+    /// // Nobody else has either of them.
+    /// guard.unlock().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn all<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> MultiLock {
+        MultiLock::new(Arc::clone(&self.alive), keys.into_iter().map(Into::into).collect())
     }
 
     /// The identity of this locker: the `uuid` of the `uuid:task-id` that it writes. New at every connect.

@@ -15,6 +15,7 @@ use crate::options::Format;
 /// The scripts that differ from format to format.
 struct Scripts {
     acquire: Lua,
+    acquire_all: Lua,
     count: Lua,
     release: Lua,
     renew: Lua,
@@ -23,6 +24,7 @@ struct Scripts {
 
 static REDISSON: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     acquire: Lua::new(include_str!("../lua/acquire.lua")),
+    acquire_all: Lua::new(include_str!("../lua/acquire_all.lua")),
     count: Lua::new(include_str!("../lua/count.lua")),
     release: Lua::new(include_str!("../lua/release.lua")),
     renew: Lua::new(include_str!("../lua/renew.lua")),
@@ -30,6 +32,7 @@ static REDISSON: LazyLock<Scripts> = LazyLock::new(|| Scripts {
 });
 static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     acquire: Lua::new(include_str!("../lua/plain_acquire.lua")),
+    acquire_all: Lua::new(include_str!("../lua/plain_acquire_all.lua")),
     count: Lua::new(include_str!("../lua/plain_count.lua")),
     release: Lua::new(include_str!("../lua/plain_release.lua")),
     renew: Lua::new(include_str!("../lua/plain_renew.lua")),
@@ -39,11 +42,19 @@ static RAISE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/rai
 static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/inspect.lua")));
 static FORCE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/force.lua")));
 
+/// One lock of an acquire: its key, and the field that is to stand there.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub(crate) key: Key,
+    pub(crate) field: String,
+}
+
 /// What a node answered to an acquire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Acquire {
-    Granted(Fence),
-    /// Held by another, for at most this long if its lease is not renewed; `None`: it has no lease.
+    /// All that was asked for, a fence a lock.
+    Granted(Vec<Fence>),
+    /// One is held by another, for at most this long if its lease is not renewed; `None`: it has no lease.
     Held(Option<Duration>),
 }
 
@@ -80,17 +91,35 @@ pub(crate) struct Standing {
     pub(crate) remaining: Option<Duration>,
 }
 
-pub(crate) async fn acquire(node: &Node, key: &Key, lease: Duration, field: &str, floor: u64) -> Outcome<Acquire> {
-    let args = [&millis(lease), field, &floor.to_string()];
-    let reply = node.eval(Lane::Commands, &scripts(node).acquire, &[key.as_str(), &key.fence_key()], &args).await;
-    reply.and_then(node.name(), |reply| match pair(reply)? {
-        (Reply::Int(1), Reply::Bytes(fence)) => {
-            let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
-            Some(Acquire::Granted(Fence::new(fence)))
-        }
-        (Reply::Int(0), Reply::Int(ttl)) => Some(Acquire::Held(remaining(*ttl))),
+/// Takes all of these locks, or none.
+pub(crate) async fn acquire(node: &Node, claims: &[Claim], lease: Duration, floor: u64) -> Outcome<Acquire> {
+    let lua = match claims {
+        [_] => &scripts(node).acquire,
+        _ => &scripts(node).acquire_all,
+    };
+    let fences: Vec<String> = claims.iter().map(|claim| claim.key.fence_key()).collect();
+    let keys: Vec<&str> = claims.iter().zip(&fences).flat_map(|(claim, fence)| [claim.key.as_str(), fence]).collect();
+    let (lease_ms, floor) = (millis(lease), floor.to_string());
+    let fields = claims.iter().map(|claim| claim.field.as_str());
+    let args: Vec<&str> = std::iter::once(lease_ms.as_str()).chain(fields).chain([floor.as_str()]).collect();
+    let reply = node.eval(Lane::Commands, lua, &keys, &args).await;
+    reply.and_then(node.name(), |reply| match reply {
+        Reply::Array(items) => match items.as_slice() {
+            [Reply::Int(0), Reply::Int(ttl)] => Some(Acquire::Held(remaining(*ttl))),
+            [Reply::Int(1), given @ ..] if given.len() == claims.len() => {
+                given.iter().map(fence).collect::<Option<_>>().map(Acquire::Granted)
+            }
+            _ => None,
+        },
         _ => None,
     })
+}
+
+fn fence(reply: &Reply) -> Option<Fence> {
+    match reply {
+        Reply::Bytes(text) => std::str::from_utf8(text).ok()?.parse().ok().map(Fence::new),
+        _ => None,
+    }
 }
 
 pub(crate) async fn count(node: &Node, key: &Key, field: &str, count: u32) -> Outcome<Count> {
@@ -190,16 +219,6 @@ fn scripts(node: &Node) -> &'static Scripts {
     }
 }
 
-fn pair(reply: &Reply) -> Option<(&Reply, &Reply)> {
-    match reply {
-        Reply::Array(items) => match items.as_slice() {
-            [first, second] => Some((first, second)),
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
 fn millis(duration: Duration) -> String {
     duration.as_millis().to_string()
 }
@@ -217,6 +236,7 @@ mod tests {
     fn headers_describe_the_bodies() {
         let scripts = [
             ("acquire", include_str!("../lua/acquire.lua")),
+            ("acquire_all", include_str!("../lua/acquire_all.lua")),
             ("count", include_str!("../lua/count.lua")),
             ("release", include_str!("../lua/release.lua")),
             ("renew", include_str!("../lua/renew.lua")),
@@ -225,6 +245,7 @@ mod tests {
             ("inspect", include_str!("../lua/inspect.lua")),
             ("force", include_str!("../lua/force.lua")),
             ("plain_acquire", include_str!("../lua/plain_acquire.lua")),
+            ("plain_acquire_all", include_str!("../lua/plain_acquire_all.lua")),
             ("plain_count", include_str!("../lua/plain_count.lua")),
             ("plain_release", include_str!("../lua/plain_release.lua")),
             ("plain_renew", include_str!("../lua/plain_renew.lua")),
@@ -247,13 +268,20 @@ mod tests {
     }
 
     #[test]
-    fn fences_are_the_same_in_every_format() {
+    fn fences_are_the_same_in_every_format_and_for_several_locks() {
         let made = |text: &'static str| {
             let from = text.find("-- The client's clock").expect("where the fence is made");
             let to = text.rfind("redis.call('SET', last_fence").expect("where it is kept");
             &text[from..to]
         };
-        assert_eq!(made(include_str!("../lua/acquire.lua")), made(include_str!("../lua/plain_acquire.lua")));
+        let one = made(include_str!("../lua/acquire.lua"));
+        assert_eq!(one, made(include_str!("../lua/plain_acquire.lua")));
+        let several = made(include_str!("../lua/acquire_all.lua"));
+        assert_eq!(several, made(include_str!("../lua/plain_acquire_all.lua")));
+        let mut lines = several.lines().map(str::trim);
+        for line in one.lines().map(str::trim).filter(|line| !line.starts_with("local now_us")) {
+            assert!(lines.any(|other| other == line), "{line}");
+        }
     }
 
     #[test]

@@ -7,35 +7,12 @@ mod common;
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use common::polls::poll_times;
 use common::proxy::{Mode, Proxy};
 use common::{Server, builder, eventually, key, ms};
 use lockhound::{Lock, Locker, Owner};
-
-/// A waker that can be waited for.
-struct Bell(tokio::sync::Notify);
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.0.notify_one();
-    }
-}
-
-/// Polls a future so often, each time after it was woken, or after it had time to be. Its value, if it completes.
-async fn poll_times<T>(mut future: Pin<Box<dyn Future<Output = T> + '_>>, times: usize) -> Option<T> {
-    let bell = Arc::new(Bell(tokio::sync::Notify::new()));
-    let waker = Waker::from(Arc::clone(&bell));
-    for _ in 0..times {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            return Some(value);
-        }
-        drop(tokio::time::timeout(ms(100), bell.0.notified()).await);
-    }
-    None
-}
 
 /// What is polled and dropped, and what then has to be so.
 struct Case<'a> {

@@ -20,7 +20,7 @@ struct Layer {
 const LAYERS: [Layer; 6] = [
     Layer {
         name: "user",
-        modules: &["locker", "lock", "guard"],
+        modules: &["locker", "multi", "lock", "guard"],
         libraries: &["tokio", "tokio_util", "tracing", "uuid"],
     },
     Layer {

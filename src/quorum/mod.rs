@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use futures_util::future::try_join_all;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
@@ -26,7 +27,7 @@ use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::node::{Node, Outcome};
-use crate::script::{self, Acquire, Release, Renew, Standing};
+use crate::script::{self, Acquire, Claim, Release, Renew, Standing};
 
 /// The place of a node in the quorum.
 pub(crate) type NodeIndex = usize;
@@ -41,8 +42,8 @@ pub(crate) const STRAGGLERS: Duration = Duration::from_millis(200);
 /// What the nodes, together, say to an acquire.
 #[derive(Debug)]
 pub(crate) enum Acquired {
-    /// These nodes granted it.
-    Granted { fence: Fence, votes: Vec<NodeIndex> },
+    /// These nodes granted it, a fence a lock.
+    Granted { fences: Vec<Fence>, votes: Vec<NodeIndex> },
     /// A majority says that another holds it; a majority may be free after this time.
     Held(Option<Duration>),
     /// A majority answered, and nobody has one: several want it at once.
@@ -126,15 +127,16 @@ impl Quorum {
         Calls::new(self.nodes.iter().map(|node| call(Arc::clone(node))).enumerate())
     }
 
-    /// Asks all nodes for a lock, and decides as soon as the others cannot change it. Where the nodes that granted it gave
-    /// different fences, the highest is written to a majority of them before this returns. A later majority shares a node
-    /// with that one, and was granted it after us: so it is given a higher fence. Of a node that has not granted us the
-    /// lock that is not so: it may have granted it to the next one before the fence came.
-    pub(crate) async fn acquire(&self, key: &Key, lease: Duration, field: &str, floor: u64) -> Round {
+    /// Asks all nodes for a lock, or for several of which each node gives all or none, and decides as soon as the others
+    /// cannot change it. Where the nodes that granted it gave different fences, the highest is written to a majority of them
+    /// before this returns. A later majority shares a node with that one, and was granted it after us: so it is given a
+    /// higher fence. Of a node that has not granted us the lock that is not so: it may have granted it to the next one before
+    /// the fence came.
+    pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, lease: Duration, floor: u64) -> Round {
         let started = Instant::now();
         let mut late = self.ask(|node| {
-            let (key, field) = (key.clone(), field.to_owned());
-            async move { node.vote(script::acquire(&node, &key, lease, &field, floor)).await }
+            let claims = Arc::clone(claims);
+            async move { node.vote(script::acquire(&node, &claims, lease, floor)).await }
         });
         let mut ballot = Ballot::new(self.nodes.len());
         let mut patience = None;
@@ -153,12 +155,18 @@ impl Quorum {
                 patience = Some(now + now.since(started) * 2 + PATIENCE);
             }
         };
-        let taken = ballot.granted.iter().map(|&(node, _)| node).collect();
+        let taken = ballot.granted.iter().map(|(node, _)| *node).collect();
         let acquired = match acquired {
-            Acquired::Granted { fence, votes } => match self.agree(key, fence, &ballot.granted).await {
-                Ok(()) => Acquired::Granted { fence, votes },
-                Err(nodes) => Acquired::Unavailable(nodes),
-            },
+            Acquired::Granted { fences, votes } => {
+                let agree = |(at, claim): (usize, &Claim)| {
+                    let given = ballot.granted.iter().map(|(node, given)| (*node, given[at])).collect();
+                    self.agree(claim.key.clone(), fences[at], given)
+                };
+                match try_join_all(claims.iter().enumerate().map(agree)).await {
+                    Ok(_) => Acquired::Granted { fences, votes },
+                    Err(nodes) => Acquired::Unavailable(nodes),
+                }
+            }
             other => other,
         };
         Round { acquired, taken, doubtful: ballot.doubtful, late }
@@ -168,7 +176,7 @@ impl Quorum {
     ///
     /// # Errors
     /// The nodes that did not take it, so that no majority has it.
-    async fn agree(&self, key: &Key, fence: Fence, given: &[(NodeIndex, Fence)]) -> Result<(), Vec<NodeFailure>> {
+    async fn agree(&self, key: Key, fence: Fence, given: Vec<(NodeIndex, Fence)>) -> Result<(), Vec<NodeFailure>> {
         let mut agreed = given.iter().filter(|&&(_, gave)| gave == fence).count();
         if agreed >= self.majority() {
             return Ok(());

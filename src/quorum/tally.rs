@@ -12,7 +12,8 @@ use crate::script::Acquire;
 #[derive(Debug)]
 pub(super) struct Ballot {
     nodes: usize,
-    pub(super) granted: Vec<(NodeIndex, Fence)>,
+    /// The nodes that said yes, each with a fence a lock.
+    pub(super) granted: Vec<(NodeIndex, Vec<Fence>)>,
     /// When those that said no may be free; `None`: not before they are released.
     held: Vec<Option<Duration>>,
     /// Nodes that may have granted, or may yet.
@@ -31,7 +32,7 @@ impl Ballot {
     pub(super) fn add(&mut self, node: NodeIndex, answer: Outcome<Acquire>) {
         self.answers += 1;
         match answer {
-            Outcome::Done(Acquire::Granted(fence)) => self.granted.push((node, fence)),
+            Outcome::Done(Acquire::Granted(fences)) => self.granted.push((node, fences)),
             Outcome::Done(Acquire::Held(ttl)) => self.held.push(ttl),
             Outcome::Refused(error) => self.refusal = Some(error),
             Outcome::NotExecuted(failure) => self.failures.push(failure),
@@ -51,8 +52,12 @@ impl Ballot {
     pub(super) fn verdict(&self) -> Option<Acquired> {
         let (majority, missing) = (majority(self.nodes), self.nodes - self.answers);
         if self.granted.len() >= majority {
-            let fence = self.granted.iter().map(|&(_, fence)| fence).max()?;
-            return Some(Acquired::Granted { fence, votes: self.granted.iter().map(|&(node, _)| node).collect() });
+            let mut given = self.granted.iter().map(|(_, fences)| fences);
+            let mut fences = given.next()?.clone();
+            for others in given {
+                fences.iter_mut().zip(others).for_each(|(fence, other)| *fence = (*fence).max(*other));
+            }
+            return Some(Acquired::Granted { fences, votes: self.granted.iter().map(|&(node, _)| node).collect() });
         }
         if self.granted.len() + missing >= majority {
             return None;
@@ -146,7 +151,7 @@ mod tests {
     use super::*;
 
     fn granted(fence: u64) -> Outcome<Acquire> {
-        Outcome::Done(Acquire::Granted(Fence::new(fence)))
+        Outcome::Done(Acquire::Granted(vec![Fence::new(fence)]))
     }
 
     fn held(ms: u64) -> Outcome<Acquire> {
@@ -169,10 +174,16 @@ mod tests {
     fn the_third_yes_of_five_decides() {
         assert!(ballot(5, [granted(1), granted(3)]).verdict().is_none());
         let verdict = ballot(5, [granted(1), failed(), granted(3), granted(2)]).verdict();
-        assert!(
-            matches!(verdict, Some(Acquired::Granted { fence, ref votes }) if fence.get() == 3 && *votes == [0, 2, 3]),
-            "{verdict:?}"
-        );
+        let Some(Acquired::Granted { fences, votes }) = verdict else { panic!("{verdict:?}") };
+        assert_eq!((fences, votes), (vec![Fence::new(3)], vec![0, 2, 3]));
+    }
+
+    #[test]
+    fn of_several_locks_each_has_the_highest_of_its_fences() {
+        let granted = |fences: [u64; 2]| Outcome::Done(Acquire::Granted(fences.map(Fence::new).to_vec()));
+        let verdict = ballot(3, [granted([5, 2]), granted([4, 9])]).verdict();
+        let Some(Acquired::Granted { fences, .. }) = verdict else { panic!("{verdict:?}") };
+        assert_eq!(fences, [5, 9].map(Fence::new));
     }
 
     #[test]

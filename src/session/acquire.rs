@@ -13,18 +13,20 @@ use super::driver::drive;
 use super::{Grip, Session};
 use crate::clock::{self, Instant};
 use crate::error::{Error, Loss, NodeFailure};
-use crate::fence;
-use crate::gate::{Arrival, Entry, Waiter};
+use crate::fence::{self, Fence};
+use crate::gate::{Arrival, Waiter};
 use crate::hold::{Grant, Hold, HoldState, Terms};
 use crate::key::Key;
 use crate::lease;
 use crate::owner::Owner;
 use crate::quorum::Acquired;
+use crate::script::Claim;
 
 /// What became of one acquire. What it may have left behind is being undone, unless it is granted.
 #[derive(Debug)]
 pub(super) enum Attempt {
-    Granted(Granted),
+    /// A grant a lock.
+    Granted(Vec<Granted>),
     Held(Option<Duration>),
     /// Several want it at once, and nobody has got it.
     Split,
@@ -112,36 +114,12 @@ impl Session {
         owner: &Owner,
         terms: Terms,
     ) -> Result<Option<Grip>, Error> {
-        self.check_open()?;
-        match self.gate.enter(key, owner, Instant::now()) {
-            Entry::Reentered(hold, count) => return self.reentered(hold, count).await.map(Some),
-            Entry::Lost(loss) => return Err(Error::Lost(loss)),
-            Entry::HeldHere => return Ok(None),
-            Entry::Open => {}
-        }
-        let (session, asked, as_owner) = (Arc::clone(self), key.clone(), owner.clone());
-        let grip = self
-            .on_engine(async move {
-                match session.attempt(&asked, &as_owner, terms).await {
-                    Attempt::Granted(granted) => Ok(Some(session.register(&granted))),
-                    Attempt::Held(_) | Attempt::Split => Ok(None),
-                    Attempt::Refused(error) => Err(error),
-                    Attempt::Unavailable(nodes) => Err(Error::Unavailable { nodes, waited: Duration::ZERO }),
-                }
-            })
-            .await?;
-        match grip {
-            Some(grip) => self.take(grip),
-            // Another branch of this very task may have got in meanwhile.
-            None => match self.gate.enter(key, owner, Instant::now()) {
-                Entry::Reentered(hold, count) => self.reentered(hold, count).await.map(Some),
-                _ => Ok(None),
-            },
-        }
+        let grips = self.try_all(std::slice::from_ref(key), owner, terms).await?;
+        Ok(grips.and_then(|mut grips| grips.pop()))
     }
 
     /// A caller takes what was granted. `None` if it was taken back or lost before.
-    fn take(&self, mut grip: Grip) -> Result<Option<Grip>, Error> {
+    pub(super) fn take(&self, mut grip: Grip) -> Result<Option<Grip>, Error> {
         if !grip.claim() {
             return self.check_open().map(|()| None);
         }
@@ -173,7 +151,7 @@ impl Session {
     }
 
     /// The error of a waiter that since then has had no answer.
-    fn unanswered(&self, since: Instant) -> Error {
+    pub(super) fn unanswered(&self, since: Instant) -> Error {
         let now = Instant::now();
         self.outage.failure_since(since, now).unwrap_or_else(|| {
             let waited = now.since(since);
@@ -181,34 +159,40 @@ impl Session {
         })
     }
 
-    /// Sends one acquire, with a generation of its own. This runs in a task of the engine, to its end: whatever the
-    /// acquire may have taken is known here and nowhere else.
-    pub(super) async fn attempt(self: &Arc<Self>, key: &Key, owner: &Owner, terms: Terms) -> Attempt {
+    /// Sends one acquire for all of these locks or none, each with a generation of its own. This runs in a task of the
+    /// engine, to its end: whatever the acquire may have taken is known here and nowhere else.
+    pub(super) async fn attempt(self: &Arc<Self>, keys: &[Key], owner: &Owner, terms: Terms) -> Attempt {
         // On this thread nothing comes between the look and the send: what is sent is sent before the connections quit.
         if let Err(error) = self.check_open() {
             return Attempt::Refused(error);
         }
         let forces = self.forces();
-        let generation = self.generations.fetch_add(1, Ordering::Relaxed);
-        let field = owner.field(self.id, generation);
+        let first = self.generations.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        let claim =
+            |(key, generation): (&Key, u64)| Claim { key: key.clone(), field: owner.field(self.id, generation) };
+        let claims: Arc<[Claim]> = keys.iter().zip(first..).map(claim).collect();
         let sent = Instant::now();
         let floor = fence::floor(clock::wall_micros());
-        let round = self.quorum.acquire(key, terms.lease, &field, floor).await;
+        let round = self.quorum.acquire(&claims, terms.lease, floor).await;
         let attempt = match round.acquired {
-            Acquired::Granted { fence, votes } => {
-                let nodes = self.quorum.nodes().len();
-                let (key, owner, field) = (key.clone(), owner.clone(), field.clone());
-                let (since, granted, votes) = (sent, Instant::now(), &votes);
-                let grant = Grant { key, owner, field, generation, fence, terms, since, granted, votes, nodes };
-                let hold = Hold::new(grant, Arc::clone(&self.counters));
-                if granted + lease::ARM_EARLY < hold.valid_until() {
+            Acquired::Granted { fences, votes } => {
+                let (since, granted, nodes) = (sent, Instant::now(), self.quorum.nodes().len());
+                let hold = |((claim, generation), fence): ((&Claim, u64), Fence)| {
+                    let (key, owner, field) = (claim.key.clone(), owner.clone(), claim.field.clone());
+                    let votes = &votes;
+                    let grant = Grant { key, owner, field, generation, fence, terms, since, granted, votes, nodes };
+                    Arc::new(Hold::new(grant, Arc::clone(&self.counters)))
+                };
+                let holds: Vec<_> = claims.iter().zip(first..).zip(fences).map(hold).collect();
+                if holds.iter().all(|hold| granted + lease::ARM_EARLY < hold.valid_until()) {
                     self.outage.answered();
-                    self.counters.acquired();
-                    let fence = hold.fence.get();
-                    tracing::debug!(key = %hold.key, owner = %hold.owner(), generation, fence, "acquired");
-                    let hold = Arc::new(hold);
-                    self.keep_late(&hold, sent, round.late, &round.doubtful);
-                    return Attempt::Granted(Granted { hold, forces });
+                    for hold in &holds {
+                        self.counters.acquired();
+                        let (generation, fence) = (hold.generation, hold.fence.get());
+                        tracing::debug!(key = %hold.key, %owner, generation, fence, "acquired");
+                    }
+                    self.keep_late(&holds, sent, round.late, &round.doubtful);
+                    return Attempt::Granted(holds.into_iter().map(|hold| Granted { hold, forces }).collect());
                 }
                 let took = Instant::now().since(sent);
                 Attempt::Unavailable(self.quorum.failures(format!("granted after {took:?}, when the lease was over")))
@@ -218,7 +202,7 @@ impl Session {
             Acquired::Refused(error) => Attempt::Refused(error),
             Acquired::Unavailable(nodes) => Attempt::Unavailable(nodes),
         };
-        self.undo_attempt(key, field, round.late, round.taken, round.doubtful);
+        self.undo_attempt(&claims, round.late, &round.taken, &round.doubtful);
         match &attempt {
             Attempt::Unavailable(nodes) => self.outage.failed(sent, self.settings.outage_tolerance, nodes.clone()),
             _ => self.outage.answered(),
@@ -227,7 +211,7 @@ impl Session {
     }
 
     /// Registers a grant for a caller that does not stand in line.
-    fn register(self: &Arc<Self>, granted: &Granted) -> Grip {
+    pub(super) fn register(self: &Arc<Self>, granted: &Granted) -> Grip {
         let (_, same_owner) = self.admit(granted, None);
         let grip = Grip::granted(Arc::clone(self), Arc::clone(&granted.hold));
         self.serve(&granted.hold, same_owner);

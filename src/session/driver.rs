@@ -58,11 +58,11 @@ impl Driving<'_> {
         if let Some(listening) = subscription {
             listening.begin();
         }
-        let attempt = session.attempt(key, &head.owner, head.terms).await;
+        let attempt = session.attempt(std::slice::from_ref(key), &head.owner, head.terms).await;
         let failed = matches!(attempt, Attempt::Unavailable(_));
         session.gate.note_round(key, if failed { LastRound::Failed } else { LastRound::Answered });
         match attempt {
-            Attempt::Granted(granted) => session.deliver(&granted, head.id),
+            Attempt::Granted(granted) => granted.iter().for_each(|granted| session.deliver(granted, head.id)),
             Attempt::Refused(error) => self.answer(head.id, error),
             Attempt::Held(ttl) => match subscription {
                 // What was released between the answer and the subscription sends no message any more: behind the

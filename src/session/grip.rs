@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use super::Session;
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
@@ -86,16 +88,30 @@ impl Grip {
         &self.view.hold
     }
 
-    /// Gives the hold to an owner of its own.
-    pub(crate) fn detach(&self) {
-        self.hold().give_to(Owner::new());
+    /// Gives the hold to another owner.
+    pub(crate) fn give_to(&self, owner: Owner) {
+        self.hold().give_to(owner);
     }
 
     /// Releases, and waits for the answer.
-    pub(crate) async fn unlock(mut self) -> Result<(), Error> {
-        self.left = true;
+    pub(crate) async fn unlock(self) -> Result<(), Error> {
         // Dropping this future from here on drops no more than the wait.
-        match self.view.session.leave(self.hold()) {
+        self.release().answer().await
+    }
+
+    /// Releases; the answer comes later.
+    pub(super) fn release(mut self) -> Releasing {
+        self.left = true;
+        Releasing(self.view.session.leave(self.hold()))
+    }
+}
+
+/// A release that is under way, whoever waits for it.
+pub(super) struct Releasing(Result<oneshot::Receiver<Result<(), Error>>, Loss>);
+
+impl Releasing {
+    pub(super) async fn answer(self) -> Result<(), Error> {
+        match self.0 {
             Ok(answer) => answer.await.unwrap_or(Err(Error::Lost(Loss::Closed))),
             Err(loss) => Err(Error::Lost(loss)),
         }

@@ -15,36 +15,41 @@ use crate::hold::{Hold, HoldState};
 use crate::key::Key;
 use crate::node::Outcome;
 use crate::quorum::{Calls, NodeIndex, Vote};
-use crate::script::Acquire;
+use crate::script::{Acquire, Claim};
 
 impl Session {
     /// Sees to the nodes that a grant did not wait for, and to those that may have granted it.
     pub(super) fn keep_late(
         self: &Arc<Self>,
-        hold: &Arc<Hold>,
+        holds: &[Arc<Hold>],
         sent: Instant,
         late: Calls<Acquire>,
         doubtful: &[NodeIndex],
     ) {
         for &node in doubtful {
-            hold.doubt(node);
+            holds.iter().for_each(|hold| _ = hold.doubt(node));
         }
-        let hold = Arc::clone(hold);
-        self.follow(late, move |session, node, answer| session.settle_vote(&hold, node, sent, &answer));
+        let holds = holds.to_vec();
+        self.follow(late, move |session, node, answer| {
+            holds.iter().for_each(|hold| session.settle_vote(hold, node, sent, &answer));
+        });
     }
 
     /// Undoes an attempt that came to nothing, on the nodes that have answered and on those that have not yet.
     pub(super) fn undo_attempt(
         self: &Arc<Self>,
-        key: &Key,
-        field: String,
+        claims: &Arc<[Claim]>,
         late: Calls<Acquire>,
-        taken: Vec<NodeIndex>,
-        doubtful: Vec<NodeIndex>,
+        taken: &[NodeIndex],
+        doubtful: &[NodeIndex],
     ) {
-        self.undo(key, &field, taken, doubtful);
-        let key = key.clone();
-        self.follow(late, move |session, node, answer| session.undo_vote(&key, &field, node, &answer));
+        for claim in claims.iter() {
+            self.undo(&claim.key, &claim.field, taken.to_vec(), doubtful.to_vec());
+        }
+        let claims = Arc::clone(claims);
+        self.follow(late, move |session, node, answer| {
+            claims.iter().for_each(|claim| session.undo_vote(&claim.key, &claim.field, node, &answer));
+        });
     }
 
     /// Waits for late answers, each of which is `settled`.

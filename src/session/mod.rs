@@ -8,10 +8,12 @@
 mod acquire;
 mod driver;
 mod grip;
+mod joint;
 mod late;
 mod outage;
 mod pending;
 mod release;
+mod together;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -24,6 +26,7 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 pub(crate) use self::grip::{Grip, View};
+pub(crate) use self::joint::{JointGrip, JointView};
 use self::outage::Outage;
 use self::pending::{Pending, Pendings};
 use crate::clock::Instant;

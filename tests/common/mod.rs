@@ -6,6 +6,7 @@ pub mod chaos;
 pub mod children;
 pub mod log;
 pub mod losses;
+pub mod polls;
 pub mod proxy;
 pub mod record;
 pub mod server;

@@ -1,0 +1,146 @@
+//! Run it with `cargo run --example redlock`. It needs the program redis-server, and starts three of it for itself.
+//!
+//! A lock over three independent servers is held while two of them say so. One is killed, forgets everything and comes
+//! back: it is given its vote again, and then another one may go. The holder notices nothing of all that.
+
+use std::error::Error;
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use lockhound::{Guard, Locker};
+use tokio::time::sleep;
+
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+/// Short, so that there is something to see. For so long a server that was started abstains, too (`restart_quarantine`).
+const LEASE: Duration = Duration::from_secs(2);
+
+const KEY: &str = "lockhound:example:redlock";
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("redlock: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Outcome {
+    let mut servers = [Server::start("A")?, Server::start("B")?, Server::start("C")?];
+    let connect = || async {
+        let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
+        nodes.lease(LEASE).connect().await
+    };
+    let (locks, others) = (connect().await?, connect().await?);
+
+    println!("three servers are there; each abstains, since nobody knows what it held before it was started");
+    let start = Instant::now();
+    let guard = locks.get(KEY).lock().await?;
+    println!("after {:.1?} they vote: locked, fence {}", start.elapsed(), guard.fence());
+    show(&servers, &guard);
+
+    println!("B is killed");
+    servers[1].kill()?;
+    sleep(LEASE).await;
+    show(&servers, &guard);
+
+    println!("B is back, empty. It votes for nobody new yet, but the holder asks for the vote that it had");
+    servers[1].spawn()?;
+    let start = Instant::now();
+    while !servers[1].has_it() {
+        guard.check()?;
+        sleep(Duration::from_millis(10)).await;
+    }
+    println!("after {:.1?} B has it again: a renewal found it out", start.elapsed());
+    show(&servers, &guard);
+
+    println!("C is killed. Without B's vote there would be one left of three");
+    servers[2].kill()?;
+    sleep(LEASE).await;
+    show(&servers, &guard);
+    println!("somebody else gets in: {}", others.get(KEY).try_lock().await.is_ok_and(|guard| guard.is_some()));
+
+    guard.unlock().await?;
+    println!("unlocked");
+    let guard = others.get(KEY).lock().await?;
+    println!("somebody else gets in; fence {}", guard.fence());
+    guard.unlock().await?;
+    locks.close().await;
+    Ok(())
+}
+
+/// Where the lock stands, and what its holder thinks of it.
+fn show(servers: &[Server], guard: &Guard) {
+    let on: Vec<&str> = servers.iter().filter(|server| server.has_it()).map(|server| server.name).collect();
+    println!("    on {}; its holder: {:?}, for {:.1?} at least", on.join(" and "), guard.state(), guard.remaining());
+}
+
+// ---- The servers ----
+
+/// A server that nobody else uses. It keeps nothing, and ends with this.
+struct Server {
+    name: &'static str,
+    port: u16,
+    directory: PathBuf,
+    child: Option<Child>,
+}
+
+impl Server {
+    fn start(name: &'static str) -> Outcome<Self> {
+        // The port is free a moment before: whoever else takes it makes this fail.
+        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let directory = std::env::temp_dir().join(format!("lockhound-redlock-{port}"));
+        std::fs::create_dir_all(&directory)?;
+        let mut server = Self { name, port, directory, child: None };
+        server.spawn()?;
+        Ok(server)
+    }
+
+    /// Starts it, empty, and waits until it answers.
+    fn spawn(&mut self) -> Outcome {
+        let mut command = Command::new("redis-server");
+        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        command.arg("--dir").arg(&self.directory).stdout(Stdio::null()).stderr(Stdio::null());
+        let missing = |error| format!("redis-server does not start ({error}); it has to be installed and on the PATH");
+        let child = self.child.insert(command.spawn().map_err(missing)?);
+        let start = Instant::now();
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            if child.try_wait()?.is_some() || start.elapsed() > Duration::from_secs(10) {
+                return Err(format!("redis-server does not answer on port {}", self.port).into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// Ends it at once, as a crash would.
+    fn kill(&mut self) -> Outcome {
+        if let Some(mut child) = self.child.take() {
+            child.kill()?;
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Whether the lock's key is on it.
+    fn has_it(&self) -> bool {
+        let ask = || redis::cmd("EXISTS").arg(KEY).query(&mut redis::Client::open(self.url())?.get_connection()?);
+        self.child.is_some() && ask().unwrap_or(false)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.kill());
+        drop(std::fs::remove_dir_all(&self.directory));
+    }
+}

@@ -1,0 +1,388 @@
+//! Several locks as one: the named handle, its guard, and the view of a critical section.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
+
+use crate::error::{Error, Loss};
+use crate::fence::Fence;
+use crate::hold::{HoldState, Terms};
+use crate::key::Key;
+use crate::lock::{self, Manner};
+use crate::owner::Owner;
+use crate::session::{Alive, JointGrip, JointView, Session};
+
+/// Several locks that are taken together: all of them, or none. Cheap to clone; it holds nothing by itself.
+///
+/// Each of them is the lock of its name, the same that [`Locker::get`](crate::Locker::get) gives: they exclude single
+/// locks of the same names, and whoever holds one of them already enters it again (see [`Lock`](crate::Lock)).
+///
+/// # How they are taken
+/// Where all are free, by one script in one round trip. Where somebody holds one, nothing is taken by that; those who wait
+/// then take one after the other in the order of their names, each in its line, so that two who want the same locks
+/// never wait for each other, in whatever order they named them. **Whoever holds a lock already and then waits for others
+/// is outside of that order, and can wait for somebody who waits for him: take what belongs together at once.**
+///
+/// A script runs alone on its server: with thousands of locks in one of them, everybody else waits for milliseconds.
+///
+/// # Examples
+/// ```no_run
+/// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+/// # async fn transfer() {}
+/// let guard = locks.all(["account:1", "account:2"]).lock().await?;
+/// let lost = guard.lost();
+/// tokio::select! {
+///     biased;
+///     () = lost.cancelled() => { /* stop: one of them may be someone else's */ }
+///     () = transfer() => guard.unlock().await?,
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct MultiLock {
+    alive: Arc<Alive>,
+    /// In order.
+    keys: Arc<[Key]>,
+    manner: Manner,
+}
+
+impl MultiLock {
+    pub(crate) fn new(alive: Arc<Alive>, mut keys: Vec<Key>) -> Self {
+        keys.sort_unstable();
+        Self { alive, keys: keys.into(), manner: Manner::default() }
+    }
+
+    /// The names, in order.
+    pub fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
+    /// The same locks, taken for a fixed time; see [`Lock::fixed_lease`](crate::Lock::fixed_lease). The time of each begins
+    /// when it is taken. If that of the first is over before the last could be taken, none is, and it begins anew: give a
+    /// time that is longer than what others hold one of them for.
+    #[must_use]
+    pub const fn fixed_lease(mut self, lease: Duration) -> Self {
+        self.manner.fixed_lease = Some(lease);
+        self
+    }
+
+    /// The same locks, with a limit on how long they are held; see [`Lock::max_hold`](crate::Lock::max_hold). The time of
+    /// each begins when it is taken, as with [`fixed_lease`](Self::fixed_lease).
+    #[must_use]
+    pub const fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.manner.max_hold = Some(max_hold);
+        self
+    }
+
+    /// The same locks, as this owner and not as the calling task; see [`Lock::owned_by`](crate::Lock::owned_by).
+    #[must_use]
+    pub fn owned_by(mut self, owner: Owner) -> Self {
+        self.manner.owner = Some(owner);
+        self
+    }
+
+    /// Takes all of them, and waits where somebody else holds one; see [`Lock::lock`](crate::Lock::lock).
+    ///
+    /// # Errors
+    /// As [`Lock::lock`](crate::Lock::lock), and [`Error::Config`] for an empty list and for a name that is given twice.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives back what was taken, and leaves the line. A future that is kept but not polled while it
+    /// waits keeps the locks that it has taken by then.
+    pub async fn lock(&self) -> Result<MultiGuard, Error> {
+        self.lock_as(self.manner.caller()?).await
+    }
+
+    /// Takes all of them if that is possible at once: one attempt, which never stands in line.
+    ///
+    /// `None`: somebody else holds one of them, and none was taken.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock), but [`Error::Unavailable`] already if this attempt has no answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives back what was taken.
+    pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
+        self.try_lock_as(self.manner.caller()?).await
+    }
+
+    /// Takes all of them, and waits up to this time for that.
+    ///
+    /// `None`: the time is over, and somebody else held one of them. A time of zero is [`try_lock`](Self::try_lock).
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock), and [`Error::Unavailable`] when the time is over and the last round had no answer.
+    ///
+    /// # Cancel safety
+    /// As [`lock`](Self::lock).
+    pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
+        self.try_lock_for_as(self.manner.caller()?, wait).await
+    }
+
+    /// [`lock`](Self::lock) for threads without async code. The thread is the owner, where there is no tokio task.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Panics
+    /// In async code, which it would block.
+    pub fn blocking_lock(&self) -> Result<MultiGuard, Error> {
+        self.session().block_on(self.lock_as(self.manner.blocking_caller()))
+    }
+
+    /// [`try_lock`](Self::try_lock) for threads without async code.
+    ///
+    /// # Errors
+    /// As [`try_lock`](Self::try_lock).
+    ///
+    /// # Panics
+    /// In async code, which it would block.
+    pub fn blocking_try_lock(&self) -> Result<Option<MultiGuard>, Error> {
+        self.session().block_on(self.try_lock_as(self.manner.blocking_caller()))
+    }
+
+    /// [`try_lock_for`](Self::try_lock_for) for threads without async code.
+    ///
+    /// # Errors
+    /// As [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Panics
+    /// In async code, which it would block.
+    pub fn blocking_try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
+        self.session().block_on(self.try_lock_for_as(self.manner.blocking_caller(), wait))
+    }
+
+    /// Takes all of them, runs a critical section, and releases. If one is lost meanwhile, the section is dropped where it
+    /// stands and [`Error::Lost`] is returned; see [`Lock::run`](crate::Lock::run).
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock); [`Error::Lost`] too if one turns out to have been lost before the release.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the section and releases all locks in the background.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// # async fn transfer(_: Option<lockhound::Fence>) {}
+    /// let accounts = locks.all(["account:1", "account:2"]);
+    /// accounts.run(|section| async move { transfer(section.fence("account:1")).await }).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn run<T, F, Fut>(&self, section: F) -> Result<T, Error>
+    where
+        F: FnOnce(MultiSection) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        let guard = self.lock().await?;
+        let work = section(MultiSection { view: guard.grip.view().clone() });
+        let Some(value) = lock::until_lost(guard.lost(), work).await else {
+            // The token has fired, so there is a loss to be named.
+            return Err(Error::Lost(guard.loss().unwrap_or(Loss::Expired)));
+        };
+        let release = guard.unlock().await;
+        lock::done(&format_args!("{:?}", self.keys), value, release)
+    }
+
+    async fn lock_as(&self, owner: Owner) -> Result<MultiGuard, Error> {
+        let span = self.span("lock", &owner);
+        let grips = self.session().lock_all(&self.keys, &owner, self.terms()?, None).instrument(span).await?;
+        // Without a time there is no end of it but a grant or an error.
+        grips.map(|grips| MultiGuard::new(Arc::clone(&self.alive), JointGrip::new(grips))).ok_or(Error::Closed)
+    }
+
+    async fn try_lock_as(&self, owner: Owner) -> Result<Option<MultiGuard>, Error> {
+        let span = self.span("try_lock", &owner);
+        let grips = self.session().try_all(&self.keys, &owner, self.terms()?).instrument(span).await?;
+        Ok(grips.map(|grips| MultiGuard::new(Arc::clone(&self.alive), JointGrip::new(grips))))
+    }
+
+    async fn try_lock_for_as(&self, owner: Owner, wait: Duration) -> Result<Option<MultiGuard>, Error> {
+        if wait.is_zero() {
+            return self.try_lock_as(owner).await;
+        }
+        let span = self.span("try_lock_for", &owner);
+        let grips = self.session().lock_all(&self.keys, &owner, self.terms()?, Some(wait)).instrument(span).await?;
+        Ok(grips.map(|grips| MultiGuard::new(Arc::clone(&self.alive), JointGrip::new(grips))))
+    }
+
+    fn span(&self, operation: &'static str, owner: &Owner) -> tracing::Span {
+        tracing::debug_span!("lockhound", operation, keys = ?self.keys, %owner)
+    }
+
+    fn terms(&self) -> Result<Terms, Error> {
+        if self.keys.is_empty() {
+            return Err(Error::config("keys", "no name of a lock is given; give one or more"));
+        }
+        self.keys.iter().try_for_each(Key::validate)?;
+        if let Some(pair) = self.keys.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Error::config("keys", format!("{:?} is given twice; give each name once", pair[0])));
+        }
+        self.manner.terms(self.session().settings())
+    }
+
+    fn session(&self) -> &Arc<Session> {
+        self.alive.session()
+    }
+}
+
+/// The proof that several locks are held: one guard for all of them, and one token, which fires when any is lost.
+///
+/// What a [`Guard`](crate::Guard) promises of one lock, this promises of each. What is lost of one of them is over for all:
+/// [`check`](Self::check), [`state`](Self::state) and [`remaining`](Self::remaining) tell the worst. The others stay locked,
+/// and renewed, until this guard goes.
+///
+/// # Dropping
+/// Drop releases all of them in the background; [`unlock`](Self::unlock) says whether that worked.
+#[must_use = "the locks are released when their guard is dropped"]
+pub struct MultiGuard {
+    // The order matters: the grip is dropped first, while the engine still runs.
+    grip: JointGrip,
+    alive: Arc<Alive>,
+}
+
+impl MultiGuard {
+    fn new(alive: Arc<Alive>, grip: JointGrip) -> Self {
+        Self { grip, alive }
+    }
+
+    /// A token that fires, once, when any of the locks is lost; cancelling it cancels nothing else.
+    pub fn lost(&self) -> CancellationToken {
+        self.grip.view().token()
+    }
+
+    /// Whether any of the locks is lost. Reads the clock, so that it is right even where the watchdog is late.
+    pub fn is_lost(&self) -> bool {
+        self.loss().is_some()
+    }
+
+    /// How the first lock that was lost was lost, if one was; as [`is_lost`](Self::is_lost).
+    pub fn loss(&self) -> Option<Loss> {
+        match self.state() {
+            HoldState::Lost(loss) => Some(loss),
+            HoldState::Safe | HoldState::Jeopardy => None,
+        }
+    }
+
+    /// For `?` inside a critical section; as [`is_lost`](Self::is_lost).
+    ///
+    /// # Errors
+    /// [`Error::Lost`].
+    pub fn check(&self) -> Result<(), Error> {
+        self.grip.view().check()
+    }
+
+    /// How safe the worst of them is. Reads the clock.
+    pub fn state(&self) -> HoldState {
+        self.grip.view().state()
+    }
+
+    /// For how long all of them are certainly held if none is renewed again. Zero if one is lost.
+    pub fn remaining(&self) -> Duration {
+        self.grip.view().remaining()
+    }
+
+    /// The fencing token of one of the locks; `None` for a name that is not among them. Each lock has a sequence of its own.
+    pub fn fence(&self, key: impl AsRef<str>) -> Option<Fence> {
+        fence(self.grip.view(), key.as_ref())
+    }
+
+    /// The names and their fencing tokens, in the order of the names.
+    pub fn fences(&self) -> impl Iterator<Item = (&Key, Fence)> {
+        fences(self.grip.view())
+    }
+
+    /// The names, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.fences().map(|(key, _)| key)
+    }
+
+    /// Gives all holds, all their guards with them, to an owner of their own: this task no longer enters them again. See
+    /// [`Guard::detach`](crate::Guard::detach).
+    pub fn detach(self) -> Self {
+        self.grip.give_to(&Owner::new());
+        self
+    }
+
+    /// Releases all of them, each if this was its last guard.
+    ///
+    /// # Errors
+    /// As [`Guard::unlock`](crate::Guard::unlock), and all are released whatever becomes of one: if any was lost, the
+    /// first loss; else the first of the other errors.
+    ///
+    /// # Cancel safety
+    /// Once it was polled it is carried out, even if the future is dropped; a future that was never polled drops its
+    /// guard, which releases them too.
+    pub async fn unlock(self) -> Result<(), Error> {
+        let Self { grip, alive } = self;
+        let answer = grip.unlock().await;
+        drop(alive);
+        answer
+    }
+
+    /// [`unlock`](Self::unlock) for threads without async code.
+    ///
+    /// # Errors
+    /// As [`unlock`](Self::unlock).
+    ///
+    /// # Panics
+    /// In async code, which it would block.
+    pub fn blocking_unlock(self) -> Result<(), Error> {
+        let Self { grip, alive } = self;
+        alive.session().block_on(grip.unlock())
+    }
+}
+
+impl fmt::Debug for MultiGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MultiGuard")
+            .field("fences", &self.fences().collect::<Vec<_>>())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A critical section's view of the locks that [`MultiLock::run`] holds for it.
+#[derive(Debug, Clone)]
+pub struct MultiSection {
+    view: JointView,
+}
+
+impl MultiSection {
+    /// A token that fires when any of the locks is lost; cancelling it cancels nothing else.
+    pub fn lost(&self) -> CancellationToken {
+        self.view.token()
+    }
+
+    /// For `?` between steps: reads the clock, so that it is right even where the watchdog is late.
+    ///
+    /// # Errors
+    /// [`Error::Lost`].
+    pub fn check(&self) -> Result<(), Error> {
+        self.view.check()
+    }
+
+    /// The fencing token of one of the locks; `None` for a name that is not among them.
+    pub fn fence(&self, key: impl AsRef<str>) -> Option<Fence> {
+        fence(&self.view, key.as_ref())
+    }
+
+    /// For how long all of them are certainly held if none is renewed again.
+    pub fn remaining(&self) -> Duration {
+        self.view.remaining()
+    }
+}
+
+fn fences(view: &JointView) -> impl Iterator<Item = (&Key, Fence)> {
+    view.views().iter().map(|view| (&view.hold().key, view.hold().fence))
+}
+
+fn fence(view: &JointView, key: &str) -> Option<Fence> {
+    fences(view).find(|(name, _)| name.as_str() == key).map(|(_, fence)| fence)
+}

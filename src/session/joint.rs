@@ -1,0 +1,101 @@
+//! Several holds as one: the worst of them counts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::grip::Releasing;
+use super::{Grip, View};
+use crate::error::{Error, Loss};
+use crate::hold::{HoldState, Joint};
+use crate::owner::Owner;
+
+/// A look at several holds. It keeps neither the locks nor the engine.
+#[derive(Debug, Clone)]
+pub(crate) struct JointView {
+    views: Vec<View>,
+    joint: Arc<Joint>,
+}
+
+impl JointView {
+    pub(crate) fn views(&self) -> &[View] {
+        &self.views
+    }
+
+    /// A token that fires with the first loss; cancelling it cancels nothing else.
+    pub(crate) fn token(&self) -> CancellationToken {
+        self.joint.token()
+    }
+
+    /// How safe the worst of them is now.
+    pub(crate) fn state(&self) -> HoldState {
+        // Each is looked at: whoever first sees a loss says so to everybody.
+        let worst = self.views.iter().map(View::state).fold(HoldState::Safe, |worst, state| match (worst, state) {
+            (HoldState::Lost(_), _) | (HoldState::Jeopardy, HoldState::Safe) => worst,
+            _ => state,
+        });
+        match (worst, self.joint.loss()) {
+            (HoldState::Lost(_), Some(first)) => HoldState::Lost(first),
+            (worst, _) => worst,
+        }
+    }
+
+    /// # Errors
+    /// [`Error::Lost`] with the first loss.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        match self.state() {
+            HoldState::Lost(loss) => Err(Error::Lost(loss)),
+            HoldState::Safe | HoldState::Jeopardy => Ok(()),
+        }
+    }
+
+    /// For how long all of them are certainly ours if nothing more is done.
+    pub(crate) fn remaining(&self) -> Duration {
+        self.views.iter().map(View::remaining).min().unwrap_or_default()
+    }
+}
+
+/// One guard of each of several holds.
+#[derive(Debug)]
+pub(crate) struct JointGrip {
+    grips: Vec<Grip>,
+    view: JointView,
+}
+
+impl JointGrip {
+    pub(crate) fn new(grips: Vec<Grip>) -> Self {
+        let joint = Arc::new(Joint::default());
+        grips.iter().for_each(|grip| grip.hold().join(&joint));
+        let view = JointView { views: grips.iter().map(|grip| grip.view().clone()).collect(), joint };
+        Self { grips, view }
+    }
+
+    pub(crate) fn view(&self) -> &JointView {
+        &self.view
+    }
+
+    /// Gives all holds to another owner.
+    pub(crate) fn give_to(&self, owner: &Owner) {
+        self.grips.iter().for_each(|grip| grip.give_to(owner.clone()));
+    }
+
+    /// Releases all of them at once, whatever becomes of each, and waits for the answers.
+    ///
+    /// # Errors
+    /// The first loss; without one, the first answer that is an error.
+    pub(crate) async fn unlock(self) -> Result<(), Error> {
+        // Before anything is awaited: dropping this future from here on drops no more than the wait.
+        let releasing: Vec<Releasing> = self.grips.into_iter().map(Grip::release).collect();
+        let (mut lost, mut failed) = (None::<Loss>, None);
+        for release in releasing {
+            match release.answer().await {
+                Ok(()) => {}
+                Err(Error::Lost(loss)) => lost = lost.or(Some(loss)),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        let lost = lost.map(|loss| Error::Lost(self.view.joint.loss().unwrap_or(loss)));
+        lost.or(failed).map_or(Ok(()), Err)
+    }
+}
