@@ -200,7 +200,13 @@ async fn locks_that_are_held_are_entered_again() {
     let (left, right) = tokio::join!(all.try_lock(), all.try_lock());
     let (left, right) = (left.unwrap().unwrap(), right.unwrap().unwrap());
     assert_eq!(server.fields(&a)[0].1, 2);
-    drop((left, right));
+    left.unlock().await.unwrap();
+    right.unlock().await.unwrap();
+    // Another branch got one of them meanwhile.
+    let one = locks.get(&b);
+    let (one, rest) = tokio::join!(one.try_lock(), all.try_lock());
+    assert_eq!(one.unwrap().unwrap().hold_count(), 2);
+    rest.unwrap().unwrap().unlock().await.unwrap();
 }
 
 #[tokio::test]
@@ -243,6 +249,14 @@ async fn waiting_ends_with_its_time_and_leaves_nothing() {
     other.unlock().await.unwrap();
     let guard = locks.all(&keys).try_lock_for(ms(200)).await.unwrap().unwrap();
     drop(guard);
+    // What is left of the time is too short for an answer: the last one counts.
+    let proxy = Proxy::start(server[0].port());
+    let slow = builder(&proxy.url(), Duration::from_secs(30)).connect().await.unwrap();
+    proxy.set(Mode::Delay(ms(200)));
+    let other = others.get(&keys[2]).lock().await.unwrap();
+    assert!(slow.all(&keys).try_lock_for(ms(350)).await.unwrap().is_none());
+    none_is_left(&server, &keys[..2], "given back").await;
+    other.unlock().await.unwrap();
     // Nobody answers: that is no contention.
     server[0].stop();
     let start = Instant::now();
@@ -291,6 +305,10 @@ async fn fences_grow_for_each_lock() {
         assert!(single.fence().get() > last[2]);
         single.unlock().await.unwrap();
     }
+    server.command::<()>(&["SET", &format!("lockhound_fence:{{{c}}}"), "5000000000000000"]);
+    let guard = locks.all([&a, &b, &c]).lock().await.unwrap();
+    assert_eq!(guard.fence(&c).unwrap().get(), 5_000_000_000_000_001, "each has a sequence of its own");
+    assert!([&a, &b].iter().all(|key| guard.fence(key).unwrap().get() < 4_000_000_000_000_000));
 }
 
 #[tokio::test]
@@ -428,11 +446,17 @@ async fn a_majority_of_three_servers_decides() {
     none_is_left(&servers, &keys, "released everywhere").await;
     // One server has forgotten a fence: the highest is written back.
     servers[0].command::<()>(&["FLUSHALL"]);
+    servers[2].command::<()>(&["SET", &format!("lockhound_fence:{{{}}}", keys[1]), "5000000000000000"]);
     servers[1].stop();
     let third = locks.all(&keys).lock().await.unwrap();
     assert!(third.fences().zip(&first).all(|((_, now), before)| now > *before));
     third.check().unwrap();
     servers[1].go_on();
+    let remembered = |key: &String| {
+        let stored = |server: &Server| server.command::<u64>(&["GET", &format!("lockhound_fence:{{{key}}}")]);
+        servers.iter().map(stored).filter(|stored| *stored >= third.fence(key).unwrap().get()).count()
+    };
+    assert!(keys.iter().all(|key| remembered(key) >= 2), "by a majority");
     // A key that is lost on one server is not lost.
     servers[2].command::<()>(&["DEL", &keys[0]]);
     tokio::time::sleep(ms(1_200)).await;
