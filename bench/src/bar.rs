@@ -17,7 +17,7 @@ pub(crate) struct Bar {
 }
 
 /// Scenario, figure, rival, and the bound: on the one side of it or on the other.
-const BARS: [(&str, &str, &str, Bound); 5] = [
+const BARS: [(&str, &str, &str, Bound); 9] = [
     ("pair", "pair_p50_us", SOCKET, Bound::AtMost(1.7)),
     ("pair", "pair_p50_us", RSLOCK, Bound::AtMost(1.0)),
     // The same from a spawned task, which may share its worker with rslock's connection.
@@ -25,6 +25,11 @@ const BARS: [(&str, &str, &str, Bound); 5] = [
     ("tasks-1", "pair_p50_us", RSLOCK, Bound::AtMost(1.0)),
     // rslock has it easier: its lock is a string without a fence, a message or a count.
     ("tasks-64", "pairs_per_second", RSLOCK, Bound::AtLeast(0.5)),
+    // It waits for every server; a majority is enough.
+    ("quorum-3", "pair_p50_us", RSLOCK, Bound::AtMost(1.0)),
+    ("quorum-5", "pair_p50_us", RSLOCK, Bound::AtMost(1.0)),
+    ("quorum-3-64", "pairs_per_second", RSLOCK, Bound::AtLeast(1.0)),
+    ("quorum-5-64", "pairs_per_second", RSLOCK, Bound::AtLeast(1.0)),
 ];
 
 #[derive(Debug, Clone, Copy)]

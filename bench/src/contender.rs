@@ -31,12 +31,14 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    pub(crate) async fn lockhound(server: &Server) -> Result<Self, Failure> {
-        Ok(Self::Lockhound(Locker::connect(server.url()).await?))
+    /// Over all of these servers, which have only just been started and forget nothing.
+    pub(crate) async fn lockhound(servers: &[Server]) -> Result<Self, Failure> {
+        let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
+        Ok(Self::Lockhound(nodes.restart_quarantine(Duration::ZERO).connect().await?))
     }
 
-    pub(crate) fn rslock(server: &Server) -> Self {
-        Self::Rslock(LockManager::new(vec![server.url()]))
+    pub(crate) fn rslock(servers: &[Server]) -> Self {
+        Self::Rslock(LockManager::new(servers.iter().map(Server::url).collect()))
     }
 
     pub(crate) fn name(&self) -> &'static str {

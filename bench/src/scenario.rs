@@ -34,19 +34,21 @@ pub(crate) enum Name {
     Tasks,
     Fence,
     Renewal,
+    Quorum,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 4] = [Self::Pair, Self::Tasks, Self::Fence, Self::Renewal];
+    pub(crate) const ALL: [Self; 5] = [Self::Pair, Self::Tasks, Self::Fence, Self::Renewal, Self::Quorum];
 }
 
-/// Measures what is asked for on a server of its own.
+/// How many servers, and the names of what is measured on them: one task, and many.
+const QUORUMS: [(usize, &str, &str); 3] =
+    [(1, "quorum-1", "quorum-1-64"), (3, "quorum-3", "quorum-3-64"), (5, "quorum-5", "quorum-5-64")];
+
+/// Measures what is asked for on servers of its own.
 pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
-    let server = Server::start()?;
-    // As #[tokio::main] makes it: a worker a CPU, which lockhound's and rslock's tasks have one after the other.
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let mut bench = Bench { control: server.connect()?, server, runtime };
-    let mut report = Report::new(Setting::of(&mut bench.control, ROUNDS, SLOT)?);
+    let mut bench = Bench::over(1)?;
+    let mut report = Report::new(Setting::of(&mut bench.controls[0], ROUNDS, SLOT)?);
     if names.contains(&Name::Pair) || names.contains(&Name::Tasks) {
         let mut contenders = bench.peers()?;
         if names.contains(&Name::Pair) {
@@ -67,32 +69,63 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
     }
     if names.contains(&Name::Fence) {
         let script = fence::removed_from(crate::contender::ACQUIRE)?;
-        let with = Floor::new(fence::WITH, &bench.server, 1)?;
-        let without = Floor::without_fence(fence::WITHOUT, &bench.server, &script)?;
+        let with = Floor::new(fence::WITH, &bench.servers[0], 1)?;
+        let without = Floor::without_fence(fence::WITHOUT, &bench.servers[0], &script)?;
         let mut contenders = [Contender::Socket(with), Contender::Socket(without)];
         let outcome = bench.rounds("fence", "one bare socket", Callers::Main, &[fence::WITHOUT], &mut contenders)?;
-        report.fence = Some(Price::of(&outcome, &mut bench.control)?);
+        report.fence = Some(Price::of(&outcome, &mut bench.controls[0])?);
         report.scenarios.push(outcome);
     }
     if names.contains(&Name::Renewal) {
-        report.renewal = renewal::measure(&bench.server, &mut bench.control, &bench.runtime)?;
+        report.renewal = renewal::measure(&bench.servers[0], &mut bench.controls[0], &bench.runtime)?;
+    }
+    if names.contains(&Name::Quorum) {
+        drop(bench);
+        for (servers, one, many) in QUORUMS {
+            report.scenarios.extend(quorum(servers, one, many)?);
+        }
     }
     report.bars = Bar::all(&report.scenarios);
     Ok(report)
 }
 
+/// Measures locks over so many servers.
+fn quorum(servers: usize, one: &'static str, many: &'static str) -> Result<[Outcome; 2], Failure> {
+    let mut bench = Bench::over(servers)?;
+    let lockhound = bench.runtime.block_on(Contender::lockhound(&bench.servers))?;
+    let mut contenders = [lockhound, Contender::rslock(&bench.servers)];
+    let title = |callers: &str| format!("{servers} independent servers; {callers}");
+    let alone = bench.rounds(one, &title("1 spawned task"), Callers::Tasks(1), &[RSLOCK], &mut contenders)?;
+    let together = title("64 tasks, a key each");
+    let together = bench.rounds(many, &together, Callers::Tasks(64), &[RSLOCK], &mut contenders)?;
+    for contender in contenders {
+        bench.runtime.block_on(contender.close());
+    }
+    Ok([alone, together])
+}
+
 struct Bench {
-    control: Connection,
-    server: Server,
+    /// One to each server.
+    controls: Vec<Connection>,
+    servers: Vec<Server>,
     runtime: Runtime,
 }
 
 impl Bench {
+    /// Starts so many servers.
+    fn over(servers: usize) -> Result<Self, Failure> {
+        let servers = (0..servers).map(|_| Server::start()).collect::<Result<Vec<_>, _>>()?;
+        let controls = servers.iter().map(Server::connect).collect::<Result<_, _>>()?;
+        // As #[tokio::main] makes it: a worker a CPU, which lockhound's and rslock's tasks have one after the other.
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        Ok(Self { controls, servers, runtime })
+    }
+
     fn peers(&self) -> Result<Vec<Contender>, Failure> {
         Ok(vec![
-            Contender::Socket(Floor::new(SOCKET, &self.server, MOST_SOCKETS)?),
-            self.runtime.block_on(Contender::lockhound(&self.server))?,
-            Contender::rslock(&self.server),
+            Contender::Socket(Floor::new(SOCKET, &self.servers[0], MOST_SOCKETS)?),
+            self.runtime.block_on(Contender::lockhound(&self.servers))?,
+            Contender::rslock(&self.servers),
         ])
     }
 
@@ -121,10 +154,15 @@ impl Bench {
     }
 
     fn slot(&mut self, contender: &mut Contender, callers: Callers) -> Result<Sample, Failure> {
-        let (server, client) = (self.control.cpu()?, client_cpu());
+        let (server, client) = (self.server_cpu()?, client_cpu());
         let laps = contender.run(&self.runtime, callers, SLOT)?;
-        let (client, server) = (client_cpu() - client, self.control.cpu()? - server);
+        let (client, server) = (client_cpu() - client, self.server_cpu()? - server);
         Ok(Sample::of(&laps, server, client))
+    }
+
+    /// The seconds of CPU time that the servers have used so far, all together.
+    fn server_cpu(&mut self) -> Result<f64, Failure> {
+        Ok(self.controls.iter_mut().map(Connection::cpu).sum::<Result<f64, _>>()?)
     }
 }
 
