@@ -6,14 +6,14 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::proxy::Mode;
-use common::several::{on, over, servers, settled, through};
+use common::several::{connections, on, over, servers, settled, through};
 use common::{Server, eventually, key, ms};
 use lockhound::{Error, HoldState, Locker};
 
-/// The longest of so many pairs of lock and unlock, each of them with a re-entry.
-async fn slowest_pair(locks: &Locker, pairs: usize) -> Duration {
-    let mut slowest = Duration::ZERO;
-    for _ in 0..pairs {
+/// How long a lock and its unlock take, with a re-entry and a look between: the median, and the longest.
+async fn pairs(locks: &Locker) -> (Duration, Duration) {
+    let mut times = Vec::new();
+    for _ in 0..21 {
         let start = Instant::now();
         let lock = locks.get(key());
         let guard = lock.lock().await.unwrap();
@@ -21,9 +21,10 @@ async fn slowest_pair(locks: &Locker, pairs: usize) -> Duration {
         assert!(lock.is_locked().await.unwrap());
         guard.check().unwrap();
         guard.unlock().await.unwrap();
-        slowest = slowest.max(start.elapsed());
+        times.push(start.elapsed());
     }
-    slowest
+    times.sort();
+    (times[10], times[20])
 }
 
 #[tokio::test]
@@ -31,27 +32,29 @@ async fn two_of_five_that_hang_are_gone_or_are_slow_cost_nothing() {
     let servers = servers(5);
     let (proxies, builder) = through(&servers, ms(30_000));
     let locks = builder.connect().await.unwrap();
-    slowest_pair(&locks, 1).await;
+    pairs(&locks).await;
+    let (usual, _) = pairs(&locks).await;
     let held = locks.get(key()).lock().await.unwrap();
     let name = held.key().to_string();
-    let below = ms(250);
+    // Waiting for the others even a little would cost 20 ms a round trip.
+    let fine = |what, (median, longest): (Duration, Duration)| {
+        assert!(median < usual + ms(15), "{what}: {median:?} instead of {usual:?}");
+        assert!(longest < ms(250), "{what}: {longest:?}, and a command may take 3 s");
+    };
     servers[0].stop();
     servers[3].stop();
-    let hanging = slowest_pair(&locks, 20).await;
-    assert!(hanging < below, "hanging: {hanging:?}, and a command may take 3 s");
+    fine("hanging", pairs(&locks).await);
     servers[0].go_on();
     servers[3].go_on();
     proxies[0].set(Mode::Delay(ms(500)));
     proxies[4].set(Mode::Delay(ms(500)));
-    let slow = slowest_pair(&locks, 20).await;
-    assert!(slow < below, "slow: {slow:?}, and a reply takes 500 ms");
+    fine("slow", pairs(&locks).await);
     proxies[0].set(Mode::Pass);
     proxies[4].set(Mode::Pass);
     settled(&locks).await;
     servers[1].kill();
     servers[2].kill();
-    let gone = slowest_pair(&locks, 20).await;
-    assert!(gone < below, "gone: {gone:?}");
+    fine("gone", pairs(&locks).await);
     assert_eq!(held.state(), HoldState::Safe);
     held.unlock().await.unwrap();
     assert!(!servers[0].exists(&name));
@@ -107,11 +110,24 @@ async fn with_three_of_five_gone_each_is_named_with_its_error() {
     servers[4].go_on();
 }
 
+/// A bug: the answers of one renewal counted as several, each a few microseconds younger than the last.
+#[tokio::test]
+async fn a_renewal_on_five_servers_is_one_renewal() {
+    let servers = servers(5);
+    let locks = over(&servers, ms(600)).connect().await.unwrap();
+    let guard = locks.get(key()).lock().await.unwrap();
+    tokio::time::sleep(ms(1_150)).await;
+    guard.check().unwrap();
+    let renewals = locks.stats().renewals;
+    assert!((4..=6).contains(&renewals), "one every 200 ms: {renewals}");
+}
+
 /// A bug: what was undone on a server that is away was undone for ever, a task for each lock.
 #[tokio::test]
 async fn nothing_piles_up_for_a_server_that_is_away() {
     let servers = servers(3);
-    let locks = over(&servers, ms(900)).connect().await.unwrap();
+    let locks = over(&servers, ms(30_000)).command_timeout(ms(100)).connect().await.unwrap();
+    pairs(&locks).await;
     servers[2].kill();
     // What was in flight is unknown, and waits for the server to come back.
     tokio::time::sleep(ms(100)).await;
@@ -121,6 +137,12 @@ async fn nothing_piles_up_for_a_server_that_is_away() {
     }
     eventually(ms(1_000), "nothing is under way", || locks.stats().pending <= before).await;
     assert!(before <= 1, "{before}");
+    tokio::time::sleep(ms(100)).await;
+    servers[2].restart();
+    eventually(ms(3_000), "connected", || connections(&servers[2]) == 3).await;
+    tokio::time::sleep(ms(300)).await;
+    let sent = servers[2].calls("evalsha") + servers[2].calls("eval");
+    assert!(sent < 20, "{sent} releases of what it never had");
 }
 
 /// A bug: closing waited for servers that hang.
@@ -129,7 +151,7 @@ async fn closing_does_not_wait_for_a_minority() {
     let servers = servers(3);
     let locks = over(&servers, ms(30_000)).connect().await.unwrap();
     // The servers know the scripts.
-    slowest_pair(&locks, 1).await;
+    pairs(&locks).await;
     settled(&locks).await;
     let name = key();
     let guard = locks.get(&name).lock().await.unwrap();
@@ -148,7 +170,6 @@ async fn closing_does_not_wait_for_a_minority() {
     eventually(ms(500), "what was sent is carried out", || !servers[1].exists(&name)).await;
 }
 
-/// A bug: a grant that nobody waited for any more was given back where it was known, and kept where it came late.
 #[tokio::test]
 async fn a_late_yes_of_a_grant_that_nobody_took_is_undone() {
     let (servers, key) = (servers(3), key());

@@ -87,9 +87,10 @@ impl Ballot {
         if self.held.len() < majority {
             return Acquired::Split;
         }
-        // What this took itself is free as soon as it is undone.
+        // What this took itself is free as soon as it is undone, and what has not answered yet may be free: those that
+        // have may tell of attempts that are being undone at this moment, whose leases mean nothing.
         let mut free: Vec<Duration> = self.held.iter().flatten().copied().collect();
-        free.extend(self.granted.iter().map(|_| Duration::ZERO));
+        free.extend(std::iter::repeat_n(Duration::ZERO, self.granted.len() + self.nodes - self.answers));
         free.sort_unstable();
         Acquired::Held(free.get(majority - 1).copied())
     }
@@ -188,9 +189,14 @@ mod tests {
 
     #[test]
     fn three_of_five_that_are_held_decide_and_the_third_to_run_out_counts() {
-        let verdict = ballot(5, [held(30), held(10), held(20)]).verdict();
+        let verdict = ballot(5, [held(30), failed(), held(10), failed(), held(20)]).verdict();
         assert!(matches!(verdict, Some(Acquired::Held(Some(ttl))) if ttl.as_millis() == 30), "{verdict:?}");
-        let with_ours = ballot(5, [granted(1), held(30), held(10), held(20)]).verdict();
+        let verdict = ballot(5, [held(30_000), held(10), held(30_000)]).verdict();
+        assert!(
+            matches!(verdict, Some(Acquired::Held(Some(ttl))) if ttl.as_millis() == 10),
+            "two may be free: {verdict:?}"
+        );
+        let with_ours = ballot(5, [granted(1), held(30), held(10), held(20), failed()]).verdict();
         assert!(matches!(with_ours, Some(Acquired::Held(Some(ttl))) if ttl.as_millis() == 20), "{with_ours:?}");
         let forever = ballot(1, [Outcome::Done(Acquire::Held(None))]).verdict();
         assert!(matches!(forever, Some(Acquired::Held(None))));

@@ -11,10 +11,10 @@ pub fn servers(count: usize) -> Vec<Server> {
     (0..count).map(|_| Server::start()).collect()
 }
 
-/// A locker's builder over these addresses, whose votes count at once.
+/// A locker's builder over these addresses, whose votes count at once. Many servers on few cores may be slow.
 pub fn over_urls(urls: impl IntoIterator<Item = String>, lease: Duration) -> LockerBuilder {
     let nodes = urls.into_iter().fold(Locker::builder(), |builder, url| builder.node(url));
-    nodes.lease(lease).restart_quarantine(Duration::ZERO)
+    nodes.lease(lease).command_timeout((lease / 4).min(ms(3_000))).restart_quarantine(Duration::ZERO)
 }
 
 /// A locker's builder over all of them, whose votes count at once.
