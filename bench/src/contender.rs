@@ -1,4 +1,4 @@
-//! Those that are measured: the bare socket, lockhound and rslock, each with a loop of pairs that does the same.
+//! Those that are measured: the bare socket, fred alone, lockhound and rslock, each with a loop of pairs that does the same.
 
 use std::io;
 use std::sync::Barrier;
@@ -9,16 +9,17 @@ use rslock::LockManager;
 use tokio::runtime::Runtime;
 
 use crate::Failure;
+use crate::alone::Alone;
 use crate::connection::Connection;
 use crate::laps::Laps;
 use crate::server::Server;
 
 /// The scripts of the library, word for word.
 pub(crate) const ACQUIRE: &str = include_str!("../../lua/acquire.lua");
-const RELEASE: &str = include_str!("../../lua/release.lua");
+pub(crate) const RELEASE: &str = include_str!("../../lua/release.lua");
 
 /// lockhound's default, given to all.
-const LEASE: Duration = Duration::from_secs(30);
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
 /// More blocking threads than this measure the scheduler and not the server.
 pub(crate) const MOST_SOCKETS: usize = 64;
@@ -26,6 +27,7 @@ pub(crate) const MOST_SOCKETS: usize = 64;
 /// One of those that are compared.
 pub(crate) enum Contender {
     Socket(Floor),
+    Fred(Alone),
     Lockhound(Locker),
     Rslock(LockManager),
 }
@@ -44,6 +46,7 @@ impl Contender {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Socket(floor) => floor.name,
+            Self::Fred(_) => "fred",
             Self::Lockhound(_) => "lockhound",
             Self::Rslock(_) => "rslock",
         }
@@ -55,6 +58,10 @@ impl Contender {
         let keys: Vec<String> = (0..callers.count()).map(|caller| format!("{prefix}{caller}")).collect();
         match self {
             Self::Socket(floor) => Ok(floor.run(&keys, slot)?),
+            Self::Fred(alone) => {
+                let pairs = |key| alone.clone().pairs(key, slot);
+                runtime.block_on(callers.run(keys.into_iter().map(pairs)))
+            }
             Self::Lockhound(locker) => {
                 let pairs = |key: String| lockhound_pairs(locker.get(key), slot);
                 runtime.block_on(callers.run(keys.into_iter().map(pairs)))
@@ -239,7 +246,7 @@ impl Scripts {
     }
 }
 
-fn micros() -> String {
+pub(crate) fn micros() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.as_micros().to_string()
 }

@@ -1,5 +1,6 @@
 //! What a lock costs, beside rslock and the same scripts on a bare socket: `./dev bench [NAME] [--json]`.
 
+mod alone;
 mod bar;
 mod connection;
 mod contender;

@@ -6,6 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Runtime;
 
 use crate::Failure;
+use crate::alone::Alone;
 use crate::bar::Bar;
 use crate::connection::Connection;
 use crate::contender::{Callers, Contender, Floor, MOST_SOCKETS};
@@ -22,10 +23,11 @@ const SLOT: Duration = Duration::from_millis(400);
 const WARM_UP: Duration = Duration::from_millis(100);
 
 pub(crate) const SOCKET: &str = "socket";
+pub(crate) const FRED: &str = "fred";
 pub(crate) const LOCKHOUND: &str = "lockhound";
 pub(crate) const RSLOCK: &str = "rslock";
 /// Whom the others are compared with.
-const PEERS: [&str; 2] = [SOCKET, RSLOCK];
+const PEERS: [&str; 3] = [SOCKET, FRED, RSLOCK];
 
 /// What can be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,6 +126,7 @@ impl Bench {
     fn peers(&self) -> Result<Vec<Contender>, Failure> {
         Ok(vec![
             Contender::Socket(Floor::new(SOCKET, &self.servers[0], MOST_SOCKETS)?),
+            Contender::Fred(self.runtime.block_on(Alone::connect(&self.servers[0]))?),
             self.runtime.block_on(Contender::lockhound(&self.servers))?,
             Contender::rslock(&self.servers),
         ])
