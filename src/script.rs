@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::fence::Fence;
 use crate::key::Key;
-use crate::node::{Lane, Lua, Node, Outcome, Reply};
+use crate::node::{Lane, Lua, Node, Outcome, Receipt, Reply};
 use crate::options::Format;
 
 /// The scripts that differ from format to format.
@@ -90,15 +90,17 @@ pub(crate) struct Renewal {
 
 pub(crate) async fn acquire(node: &Node, key: &Key, lease: Duration, field: &str, floor: u64) -> Outcome<Acquire> {
     let args = vec![millis(lease), field.to_owned(), floor.to_string()];
-    let reply = node.eval(Lane::Commands, &scripts(node).acquire, &[key.as_str(), &key.fence_key()], args).await;
-    reply.and_then(node.name(), |reply| match pair(reply)? {
+    let keys = [key.as_str(), &key.fence_key()];
+    let (reply, receipt) = node.write(Lane::Grants, &scripts(node).acquire, &keys, args).await;
+    let answer = reply.and_then(node.name(), |reply| match pair(reply)? {
         (Reply::Int(1), Reply::Bytes(fence)) => {
             let fence = std::str::from_utf8(fence).ok()?.parse().ok()?;
             Some(Acquire::Granted(Fence::new(fence)))
         }
         (Reply::Int(0), Reply::Int(ttl)) => Some(Acquire::Held(remaining(*ttl))),
         _ => None,
-    })
+    });
+    receipt.cover(answer, |answer| matches!(answer, Acquire::Granted(_))).await
 }
 
 pub(crate) async fn count(node: &Node, key: &Key, field: &str, count: u32) -> Outcome<Count> {
@@ -112,9 +114,17 @@ pub(crate) async fn count(node: &Node, key: &Key, field: &str, count: u32) -> Ou
 }
 
 pub(crate) async fn release(node: &Node, key: &Key, field: &str) -> Outcome<Release> {
-    let reply = node
-        .eval(Lane::Commands, &scripts(node).release, &[key.as_str(), &key.channel()], vec![field.to_owned()])
-        .await;
+    release_on(node, Lane::Commands, key, field).await
+}
+
+/// A release that comes behind an acquire or a retake, even one that has no answer yet.
+pub(crate) async fn undo(node: &Node, key: &Key, field: &str) -> Outcome<Release> {
+    release_on(node, Lane::Grants, key, field).await
+}
+
+async fn release_on(node: &Node, lane: Lane, key: &Key, field: &str) -> Outcome<Release> {
+    let keys = [key.as_str(), &key.channel()];
+    let reply = node.eval(lane, &scripts(node).release, &keys, vec![field.to_owned()]).await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Int(-1) => Some(Release::Gone),
         Reply::Int(told) => u64::try_from(*told).ok().map(Release::Released),
@@ -123,31 +133,46 @@ pub(crate) async fn release(node: &Node, key: &Key, field: &str) -> Outcome<Rele
 }
 
 /// Takes a node's vote for a held lock back; true if it has been, false if another holds it there. It travels with the
-/// commands, so that a release that is sent later comes behind it.
+/// acquires, so that an undo that is sent later comes behind it.
 pub(crate) async fn retake(node: &Node, key: &Key, lease: Duration, field: &str, count: u32) -> Outcome<bool> {
     let args = vec![millis(lease), field.to_owned(), count.to_string()];
-    let reply = node.eval(Lane::Commands, &scripts(node).retake, &[key.as_str()], args).await;
-    reply.and_then(node.name(), |reply| match reply {
+    let (reply, receipt) = node.write(Lane::Grants, &scripts(node).retake, &[key.as_str()], args).await;
+    let answer = reply.and_then(node.name(), |reply| match reply {
         Reply::Int(n @ (0 | 1)) => Some(*n == 1),
         _ => None,
-    })
+    });
+    receipt.cover(answer, |taken| *taken).await
 }
 
 /// Raises the last fence of a lock to this one, unless it is higher already.
 pub(crate) async fn raise(node: &Node, key: &Key, fence: Fence) -> Outcome<()> {
-    let reply = node.eval(Lane::Commands, &RAISE, &[&key.fence_key()], vec![fence.to_string()]).await;
-    reply.and_then(node.name(), |reply| (*reply == Reply::Int(1)).then_some(()))
+    let (reply, receipt) = node.write(Lane::Grants, &RAISE, &[&key.fence_key()], vec![fence.to_string()]).await;
+    receipt.cover(reply.and_then(node.name(), |reply| (*reply == Reply::Int(1)).then_some(())), |()| true).await
 }
 
-/// Renews many locks at once, and answers for each in the order given.
+/// Renews many locks at once, and answers for each in the order given. What too few replicas have is not renewed.
 pub(crate) async fn renew(node: &Node, renewals: &[Renewal]) -> Outcome<Vec<Renew>> {
     let keys: Vec<&str> = renewals.iter().map(|r| r.key.as_str()).collect();
     let args = renewals.iter().flat_map(|r| [millis(r.lease), r.field.clone()]).collect();
-    let reply = node.eval(Lane::Renewals, &scripts(node).renew, &keys, args).await;
-    reply.and_then(node.name(), |reply| match reply {
+    let (reply, receipt) = node.write(Lane::Renewals, &scripts(node).renew, &keys, args).await;
+    let answers = reply.and_then(node.name(), |reply| match reply {
         Reply::Array(answers) if answers.len() == renewals.len() => answers.iter().map(renewed).collect(),
         _ => None,
-    })
+    });
+    acknowledge(answers, receipt).await
+}
+
+/// That a lock is gone is told at once, whatever the replicas say.
+async fn acknowledge(mut answers: Outcome<Vec<Renew>>, receipt: Receipt) -> Outcome<Vec<Renew>> {
+    if let Outcome::Done(answers) = &mut answers
+        && answers.contains(&Renew::Renewed)
+        && let Err(failure) = receipt.confirm().await
+    {
+        for answer in answers.iter_mut().filter(|answer| **answer == Renew::Renewed) {
+            *answer = Renew::Failed(failure.reason.clone());
+        }
+    }
+    answers
 }
 
 fn renewed(answer: &Reply) -> Option<Renew> {

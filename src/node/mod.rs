@@ -1,9 +1,11 @@
 //! One independent Redis or Valkey: the only place that knows fred.
 //!
-//! A node has three connections: commands, subscriber, renewals. It is made and used inside the engine's runtime.
+//! A node has three connections: commands, subscriber, renewals; where replicas have to acknowledge, acquires have a
+//! fourth. It is made and used inside the engine's runtime.
 
 mod address;
 mod link;
+mod receipts;
 mod reply;
 mod standing;
 
@@ -20,6 +22,8 @@ use tokio::time::sleep;
 use self::address::Address;
 pub(crate) use self::link::LinkEvent;
 use self::link::{Link, Role};
+pub(crate) use self::receipts::Receipt;
+use self::receipts::Receipts;
 pub(crate) use self::reply::{Outcome, Reply};
 pub(crate) use self::standing::Roll;
 use self::standing::{Standing, Vetted};
@@ -44,6 +48,9 @@ impl Lua {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
     Commands,
+    /// For what puts a lock there, and for what has to come behind that. Where replicas have to acknowledge, it may be held
+    /// up by the WAIT that is under way, and is a connection of its own; else it is that of the commands.
+    Grants,
     Renewals,
 }
 
@@ -63,13 +70,22 @@ impl Target {
     }
 }
 
+/// The connections to a server.
+struct Links {
+    commands: Arc<Link>,
+    subscriber: Arc<Link>,
+    renewals: Arc<Link>,
+    /// That of the commands, unless replicas have to acknowledge.
+    grants: Arc<Link>,
+}
+
 /// One server and the connections to it.
 pub(crate) struct Node {
     name: Arc<str>,
     format: Format,
-    commands: Arc<Link>,
-    subscriber: Arc<Link>,
-    renewals: Arc<Link>,
+    links: Links,
+    /// The acknowledgements on the lanes of grants and of renewals, where replicas are asked.
+    receipts: Option<[Arc<Receipts>; 2]>,
     /// When a connection was last given up because of a server that lost its role, in milliseconds of our clock.
     last_suspicion: AtomicU64,
     origin: Instant,
@@ -91,18 +107,28 @@ impl Node {
         let connect =
             |role, events| Link::connect(Arc::clone(&target.0), role, &wiring.locker, wiring.settings, events);
         let (events, ups) = unbounded_channel();
-        let commands = connect(Role::Commands, events).await.map_err(|e| refusal(target.name(), &e))?;
+        let commands = connect(Role::Commands, events.clone()).await.map_err(|e| refusal(target.name(), &e))?;
         check_version(target.name(), &commands).await?;
         check_eviction(target.name(), &commands).await;
-        let (events, subscriber_events) = unbounded_channel();
-        let subscriber = connect(Role::Subscriber, events).await.map_err(|e| refusal(target.name(), &e))?;
+        let (heard, subscriber_events) = unbounded_channel();
+        let subscriber = connect(Role::Subscriber, heard).await.map_err(|e| refusal(target.name(), &e))?;
         let renewals =
             connect(Role::Renewals, wiring.reconnected.clone()).await.map_err(|e| refusal(target.name(), &e))?;
-        let node = Self::new(target, &wiring, commands, subscriber, renewals);
+        let grants = match wiring.settings.replicas {
+            Some(_) => connect(Role::Acknowledged, events).await.map_err(|e| refusal(target.name(), &e))?,
+            None => Arc::clone(&commands),
+        };
+        let node = Self::new(target, &wiring, Links { commands, subscriber, renewals, grants });
         let standing = node.vet().await;
         if let Standing::Unfit(reason) = standing {
             node.quit().await;
             return Err(Error::config("node", format!("{} {reason}", node.name)));
+        }
+        if let Some([receipts, _]) = &node.receipts {
+            if let Err(error) = receipts.check().await {
+                node.quit().await;
+                return Err(error);
+            }
         }
         tokio::spawn(look_after(Arc::clone(&node), standing, ups));
         Ok((node, subscriber_events))
@@ -113,29 +139,28 @@ impl Node {
         let start =
             |role, events| Link::await_server(Arc::clone(&target.0), role, &wiring.locker, wiring.settings, events);
         let (events, ups) = unbounded_channel();
-        let commands = start(Role::Commands, events);
-        let (events, subscriber_events) = unbounded_channel();
-        let subscriber = start(Role::Subscriber, events);
+        let commands = start(Role::Commands, events.clone());
+        let (heard, subscriber_events) = unbounded_channel();
+        let subscriber = start(Role::Subscriber, heard);
         let renewals = start(Role::Renewals, wiring.reconnected.clone());
-        let node = Self::new(target, wiring, commands, subscriber, renewals);
+        let grants = match wiring.settings.replicas {
+            Some(_) => start(Role::Acknowledged, events),
+            None => Arc::clone(&commands),
+        };
+        let node = Self::new(target, wiring, Links { commands, subscriber, renewals, grants });
         let standing = Standing::Unknown("it was never connected".to_owned());
         tokio::spawn(look_after(Arc::clone(&node), standing, ups));
         (node, subscriber_events)
     }
 
-    fn new(
-        target: &Target,
-        wiring: &Wiring<'_>,
-        commands: Arc<Link>,
-        subscriber: Arc<Link>,
-        renewals: Arc<Link>,
-    ) -> Arc<Self> {
+    fn new(target: &Target, wiring: &Wiring<'_>, links: Links) -> Arc<Self> {
+        let receipts = |link, replicas| Receipts::new(Arc::clone(link), replicas);
+        let asked = wiring.settings.replicas;
         Arc::new(Self {
             name: Arc::clone(target.name()),
             format: wiring.settings.format,
-            commands,
-            subscriber,
-            renewals,
+            receipts: asked.map(|replicas| [&links.grants, &links.renewals].map(|link| receipts(link, replicas))),
+            links,
             last_suspicion: AtomicU64::new(0),
             origin: Instant::now().before(Duration::from_secs(60)),
             vetted: Vetted::new(wiring.roll.clone(), wiring.place, Arc::clone(target.name())),
@@ -143,14 +168,14 @@ impl Node {
         })
     }
 
-    /// Finds out who the server is, on the connection that there is now.
+    /// Finds out who the server is, on the connection that there is now of those that votes travel on.
     async fn vet(&self) -> Standing {
-        let epoch = self.commands.epoch();
+        let epoch = self.links.grants.epoch();
         if self.vetted.is_moot() {
             return Standing::Votes;
         }
-        let reason = match self.commands.call("INFO", Vec::new()).await {
-            Outcome::Done(Reply::Bytes(info)) if self.commands.epoch() == epoch => {
+        let reason = match self.links.grants.call("INFO", Vec::new()).await {
+            Outcome::Done(Reply::Bytes(info)) if self.links.grants.epoch() == epoch => {
                 return self.vetted.read(epoch, &String::from_utf8_lossy(&info), Instant::now());
             }
             Outcome::Done(_) => "it was connected anew meanwhile".to_owned(),
@@ -166,7 +191,7 @@ impl Node {
 
     /// Runs a script whose answer counts as the server's vote, if it has one.
     pub(crate) async fn vote<T>(&self, script: impl Future<Output = Outcome<T>>) -> Outcome<T> {
-        let epoch = || self.commands.epoch();
+        let epoch = || self.links.grants.epoch();
         let vetted = match self.vetted.may_vote(epoch, self.command_timeout / 2).await {
             Ok(vetted) => vetted,
             Err(failure) => return Outcome::NotExecuted(failure),
@@ -192,9 +217,41 @@ impl Node {
 
     /// Runs a script once. A server that does not know it yet says so without running anything, and is given its text.
     pub(crate) async fn eval(&self, lane: Lane, lua: &'static Lua, keys: &[&str], args: Vec<String>) -> Outcome<Reply> {
+        self.run(lane, None, lua, keys, args).await.0
+    }
+
+    /// Runs a script once whose effect counts when enough replicas have it: that tells the receipt.
+    pub(crate) async fn write(
+        &self,
+        lane: Lane,
+        lua: &'static Lua,
+        keys: &[&str],
+        args: Vec<String>,
+    ) -> (Outcome<Reply>, Receipt) {
+        let receipts = self.receipts.as_ref().and_then(|[grants, renewals]| match lane {
+            Lane::Commands => None,
+            Lane::Grants => Some(grants),
+            Lane::Renewals => Some(renewals),
+        });
+        self.run(lane, receipts, lua, keys, args).await
+    }
+
+    async fn run(
+        &self,
+        lane: Lane,
+        receipts: Option<&Arc<Receipts>>,
+        lua: &'static Lua,
+        keys: &[&str],
+        args: Vec<String>,
+    ) -> (Outcome<Reply>, Receipt) {
         let link = match lane {
-            Lane::Commands => &self.commands,
-            Lane::Renewals => &self.renewals,
+            Lane::Commands => &self.links.commands,
+            Lane::Grants => &self.links.grants,
+            Lane::Renewals => &self.links.renewals,
+        };
+        let send = async |command, words| match receipts {
+            Some(receipts) => receipts.send(command, words).await,
+            None => (link.call(command, words).await, Receipt::moot()),
         };
         let mut words: Vec<Value> = Vec::with_capacity(2 + keys.len() + args.len());
         words.push(lua.sha.as_str().into());
@@ -202,17 +259,17 @@ impl Node {
         words.extend(keys.iter().map(|&key| Value::from(key)));
         words.extend(args.into_iter().map(Value::from));
         // Values are reference-counted bytes; the copy is for a NOSCRIPT.
-        let outcome = link.call("EVALSHA", words.clone()).await;
+        let (outcome, receipt) = send("EVALSHA", words.clone()).await;
         match outcome {
             Outcome::NotExecuted(failure) if failure.reason.starts_with("NOSCRIPT") => {
                 words[0] = lua.body.into();
-                link.call("EVAL", words).await
+                send("EVAL", words).await
             }
             Outcome::NotExecuted(failure) => {
                 self.suspect(link, &failure.reason);
-                Outcome::NotExecuted(failure)
+                (Outcome::NotExecuted(failure), receipt)
             }
-            outcome => outcome,
+            outcome => (outcome, receipt),
         }
     }
 
@@ -222,26 +279,32 @@ impl Node {
             Outcome::Unknown(NodeFailure { node: Arc::clone(&self.name), reason: e.to_string() })
         };
         if !remove.is_empty()
-            && let Err(e) = self.subscriber.unsubscribe(remove).await
+            && let Err(e) = self.links.subscriber.unsubscribe(remove).await
         {
             return unknown(e);
         }
         if !add.is_empty()
-            && let Err(e) = self.subscriber.subscribe(add).await
+            && let Err(e) = self.links.subscriber.subscribe(add).await
         {
             return unknown(e);
         }
-        self.subscriber.barrier().await
+        self.links.subscriber.barrier().await
     }
 
     /// Gives the subscriber's connection up, because its replies are out of step.
     pub(crate) async fn reset_subscriber(&self) {
-        self.subscriber.reconnect().await;
+        self.links.subscriber.reconnect().await;
     }
 
     /// Ends all connections.
     pub(crate) async fn quit(&self) {
-        tokio::join!(self.commands.quit(), self.subscriber.quit(), self.renewals.quit());
+        let Links { commands, subscriber, renewals, grants } = &self.links;
+        let acknowledged = async {
+            if self.receipts.is_some() {
+                grants.quit().await;
+            }
+        };
+        tokio::join!(commands.quit(), subscriber.quit(), renewals.quit(), acknowledged);
     }
 
     /// A server that turned into a replica, or asks for other credentials, has a successor or a new password: the

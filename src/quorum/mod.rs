@@ -213,13 +213,12 @@ impl Quorum {
 
     /// Releases a lock on one node; whether it was there.
     pub(crate) async fn release(&self, node: NodeIndex, key: &Key, field: &str) -> Outcome<bool> {
-        script::release(&self.nodes[node], key, field).await.map(|release| match release {
-            Release::Released(told) => {
-                tracing::trace!(%key, told, "released");
-                true
-            }
-            Release::Gone => false,
-        })
+        script::release(&self.nodes[node], key, field).await.map(|release| was_there(key, &release))
+    }
+
+    /// Releases a lock on one node, behind whatever was sent there to take it; whether it was there.
+    pub(crate) async fn undo(&self, node: NodeIndex, key: &Key, field: &str) -> Outcome<bool> {
+        script::undo(&self.nodes[node], key, field).await.map(|release| was_there(key, &release))
     }
 
     pub(crate) async fn renew(&self, node: NodeIndex, renewals: &[Renewal]) -> Outcome<Vec<Renew>> {
@@ -296,5 +295,15 @@ impl Quorum {
 
     pub(crate) async fn quit(&self) {
         futures_util::future::join_all(self.nodes.iter().map(|node| node.quit())).await;
+    }
+}
+
+fn was_there(key: &Key, release: &Release) -> bool {
+    match release {
+        Release::Released(told) => {
+            tracing::trace!(%key, told, "released");
+            true
+        }
+        Release::Gone => false,
     }
 }

@@ -43,7 +43,8 @@ impl Session {
         let (session, pending) = (Arc::clone(self), Pending::new(self));
         self.engine.spawn(async move {
             let sent = Instant::now();
-            // Nothing comes between the look and the send: a release that follows is behind it on the same connection.
+            // Nothing comes between the look and the send: the undo that a release sends to a node in doubt is behind it on
+            // the same connection.
             if matches!(hold.mark(sent), HoldState::Safe | HoldState::Jeopardy) {
                 let (count, lease) = (hold.guards(), hold.terms.lease);
                 let answer = session.quorum.retake(node, &hold.key, lease, &hold.field, count).await;

@@ -41,6 +41,16 @@ impl Server {
         panic!("redis-server did not start ten times");
     }
 
+    /// Starts a replica of it, which may take a moment to be in step.
+    pub fn replica(&self) -> Self {
+        Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()])
+    }
+
+    /// How many replicas it has that are in step.
+    pub fn replicas(&self) -> usize {
+        self.command::<String>(&["INFO", "replication"]).matches("state=online").count()
+    }
+
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -139,7 +149,7 @@ impl Drop for Server {
 fn spawn(port: u16, args: &[String]) -> Child {
     Command::new("redis-server")
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-        .args(["--enable-debug-command", "yes"])
+        .args(["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"])
         .args(args)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
