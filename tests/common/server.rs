@@ -46,9 +46,19 @@ impl Server {
         Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()])
     }
 
-    /// How many replicas it has that are in step.
-    pub fn replicas(&self) -> usize {
-        self.command::<String>(&["INFO", "replication"]).matches("state=online").count()
+    /// Whether it has so many replicas that are in step. One that says that it is online may still take a second until it is.
+    pub fn has_replicas(&self, count: usize) -> bool {
+        let mut connection = self.connection().unwrap();
+        let waited = redis::pipe()
+            .cmd("SET")
+            .arg("in:step")
+            .arg(1)
+            .ignore()
+            .cmd("WAIT")
+            .arg(count)
+            .arg(20)
+            .query(&mut connection);
+        waited.is_ok_and(|(acknowledged,): (usize,)| acknowledged >= count)
     }
 
     pub fn port(&self) -> u16 {
@@ -149,7 +159,7 @@ impl Drop for Server {
 fn spawn(port: u16, args: &[String]) -> Child {
     Command::new("redis-server")
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-        .args(["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"])
+        .args(["--enable-debug-command", "yes", "--repl-diskless-sync", "no", "--hz", "100"])
         .args(args)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
