@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::proxy::{Mode, Proxy};
 use common::{Server, builder, eventually, key, ms};
-use lockhound::{Error, HoldState, Locker, LockerBuilder, Loss};
+use lockhound::{Error, HoldState, Locker, LockerBuilder, Loss, ServerErrorKind};
 
 /// A server with so many replicas, all in step.
 async fn with_replicas(count: usize) -> (Server, Vec<Server>) {
@@ -353,4 +353,13 @@ async fn options_that_contradict_each_other_name_both_values() {
     assert!(error.contains("replicas: 500ms") && error.contains("command_timeout = 500ms"), "{error}");
     let error = refusal(Duration::ZERO).await;
     assert!(error.contains("0ns") && error.contains("2 of them"), "{error}");
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_ask_replicas_is_told_by_connect() {
+    let server = Server::start_with(&["--user", "half", "on", ">pw", "~*", "&*", "+@all", "-wait"]);
+    let url = format!("redis://half:pw@127.0.0.1:{}", server.port());
+    let error = builder(&url, ms(10_000)).replicas(1, ms(50)).connect().await.expect_err("refused");
+    assert!(matches!(error, Error::Server { kind: ServerErrorKind::NoPermission, .. }), "{error}");
+    builder(&url, ms(10_000)).connect().await.unwrap();
 }

@@ -4,6 +4,7 @@
 //! fourth. It is made and used inside the engine's runtime.
 
 mod address;
+mod check;
 mod link;
 mod receipts;
 mod reply;
@@ -28,7 +29,7 @@ pub(crate) use self::reply::{Outcome, Reply};
 pub(crate) use self::standing::Roll;
 use self::standing::{Standing, Vetted};
 use crate::clock::Instant;
-use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
+use crate::error::{Error, NodeFailure, ServerErrorKind};
 use crate::options::{Format, Settings};
 
 /// A Lua script and the digest by which a server knows it.
@@ -107,15 +108,15 @@ impl Node {
         let connect =
             |role, events| Link::connect(Arc::clone(&target.0), role, &wiring.locker, wiring.settings, events);
         let (events, ups) = unbounded_channel();
-        let commands = connect(Role::Commands, events.clone()).await.map_err(|e| refusal(target.name(), &e))?;
-        check_version(target.name(), &commands).await?;
-        check_eviction(target.name(), &commands).await;
+        let commands = connect(Role::Commands, events.clone()).await.map_err(|e| check::refusal(target.name(), &e))?;
+        check::version(target.name(), &commands).await?;
+        check::eviction(target.name(), &commands).await;
         let (heard, subscriber_events) = unbounded_channel();
-        let subscriber = connect(Role::Subscriber, heard).await.map_err(|e| refusal(target.name(), &e))?;
+        let subscriber = connect(Role::Subscriber, heard).await.map_err(|e| check::refusal(target.name(), &e))?;
         let renewals =
-            connect(Role::Renewals, wiring.reconnected.clone()).await.map_err(|e| refusal(target.name(), &e))?;
+            connect(Role::Renewals, wiring.reconnected.clone()).await.map_err(|e| check::refusal(target.name(), &e))?;
         let grants = match wiring.settings.replicas {
-            Some(_) => connect(Role::Acknowledged, events).await.map_err(|e| refusal(target.name(), &e))?,
+            Some(_) => connect(Role::Acknowledged, events).await.map_err(|e| check::refusal(target.name(), &e))?,
             None => Arc::clone(&commands),
         };
         let node = Self::new(target, &wiring, Links { commands, subscriber, renewals, grants });
@@ -124,11 +125,11 @@ impl Node {
             node.quit().await;
             return Err(Error::config("node", format!("{} {reason}", node.name)));
         }
-        if let Some([receipts, _]) = &node.receipts {
-            if let Err(error) = receipts.check().await {
-                node.quit().await;
-                return Err(error);
-            }
+        if let Some([receipts, _]) = &node.receipts
+            && let Err(error) = receipts.check().await
+        {
+            node.quit().await;
+            return Err(error);
         }
         tokio::spawn(look_after(Arc::clone(&node), standing, ups));
         Ok((node, subscriber_events))
@@ -354,123 +355,5 @@ async fn look_after(node: Arc<Node>, mut standing: Standing, mut ups: UnboundedR
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Node({})", self.name)
-    }
-}
-
-/// What kept us from connecting: the server's refusal, or its silence.
-fn refusal(node: &Arc<str>, error: &fred::error::Error) -> Error {
-    let code = reply::code(error.details());
-    let kind = ServerErrorKind::of(code);
-    if kind != ServerErrorKind::Other {
-        return Error::Server {
-            kind,
-            source: ServerError { node: Arc::clone(node), message: error.details().to_owned() },
-        };
-    }
-    // Only a server's reply begins with a code; it answers to the credentials or the database of the address.
-    if code == "ERR" {
-        return Error::config("node", format!("the server refuses the address {node}: {}", error.details()));
-    }
-    let reason = format!("cannot connect: {}", plain(error.details()));
-    let nodes = vec![NodeFailure { node: Arc::clone(node), reason }];
-    Error::Unavailable { nodes, waited: Duration::ZERO }
-}
-
-/// fred shows an IO error as `Os { code: 111, kind: ConnectionRefused, message: "Connection refused" }`.
-fn plain(details: &str) -> &str {
-    let quoted = details.split_once("message: \"").and_then(|(_, rest)| rest.split_once('"'));
-    quoted.map_or(details, |(message, _)| message)
-}
-
-/// HELLO tells the version to every user that may connect at all; INFO is often not allowed.
-async fn check_version(node: &Arc<str>, link: &Link) -> Result<(), Error> {
-    let too_old = |version: &str| {
-        Error::config("node", format!("{node} is a server of version {version}; lockhound needs 6.2 or newer"))
-    };
-    match link.call("HELLO", Vec::new()).await {
-        Outcome::Done(reply) => {
-            let version = field(&reply, "version").unwrap_or_default();
-            match parse_version(&version) {
-                Some(found) if found < (6, 2) => Err(too_old(&version)),
-                Some(_) => Ok(()),
-                None => {
-                    tracing::warn!(%node, %version, "the server does not tell a version that can be read");
-                    Ok(())
-                }
-            }
-        }
-        Outcome::Refused(Error::Server { source, .. }) if source.message.contains("unknown command") => {
-            Err(too_old("5 or older"))
-        }
-        Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
-            tracing::debug!(%node, error = %source, "the server's version cannot be read");
-            Ok(())
-        }
-        Outcome::Refused(error) => Err(error),
-        Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-            Err(Error::Unavailable { nodes: vec![failure], waited: Duration::ZERO })
-        }
-    }
-}
-
-/// Warns about a server that may delete locks to make room.
-async fn check_eviction(node: &Arc<str>, link: &Link) {
-    let Outcome::Done(Reply::Bytes(info)) = link.call("INFO", vec!["memory".into()]).await else {
-        tracing::debug!(%node, "INFO is not allowed: the eviction policy cannot be checked");
-        return;
-    };
-    let info = String::from_utf8_lossy(&info);
-    if let Some(policy) = info.lines().find_map(|line| line.strip_prefix("maxmemory_policy:"))
-        && policy.trim() != "noeviction"
-    {
-        tracing::warn!(
-            %node,
-            policy = policy.trim(),
-            "this server may delete locks when its memory is full, and two may then hold one lock: set \
-             `maxmemory-policy noeviction`"
-        );
-    }
-}
-
-/// The value behind a name in a flat list of names and values.
-fn field(reply: &Reply, name: &str) -> Option<String> {
-    let Reply::Array(items) = reply else { return None };
-    let at = items.iter().position(|item| *item == Reply::Bytes(name.as_bytes().to_vec()))?;
-    match items.get(at + 1)? {
-        Reply::Bytes(value) => Some(String::from_utf8_lossy(value).into_owned()),
-        _ => None,
-    }
-}
-
-fn parse_version(version: &str) -> Option<(u32, u32)> {
-    let mut parts = version.split('.');
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_compared_as_numbers() {
-        assert!(parse_version("6.0.16") < Some((6, 2)));
-        assert!(parse_version("7.0.15") > Some((6, 2)));
-        assert!(parse_version("10.0.0") > Some((6, 2)));
-        assert_eq!(parse_version("unstable"), None);
-    }
-
-    #[test]
-    fn io_errors_are_shown_as_people_know_them() {
-        let details = r#"Os { code: 111, kind: ConnectionRefused, message: "Connection refused" }"#;
-        assert_eq!(plain(details), "Connection refused");
-        assert_eq!(plain("Connection closed."), "Connection closed.");
-    }
-
-    #[test]
-    fn a_name_is_found_in_a_flat_list() {
-        let bytes = |s: &str| Reply::Bytes(s.as_bytes().to_vec());
-        let hello = Reply::Array(vec![bytes("server"), bytes("redis"), bytes("version"), bytes("7.0.15")]);
-        assert_eq!(field(&hello, "version").as_deref(), Some("7.0.15"));
-        assert_eq!(field(&hello, "7.0.15"), None);
     }
 }
