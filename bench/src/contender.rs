@@ -27,12 +27,19 @@ pub(crate) const MOST_SOCKETS: usize = 64;
 pub(crate) enum Contender {
     Socket(Floor),
     Lockhound(Locker),
+    /// lockhound, for which a replica acknowledges.
+    Replicated(Locker),
     Rslock(LockManager),
 }
 
 impl Contender {
     pub(crate) async fn lockhound(server: &Server) -> Result<Self, Failure> {
         Ok(Self::Lockhound(Locker::connect(server.url()).await?))
+    }
+
+    pub(crate) async fn replicated(server: &Server) -> Result<Self, Failure> {
+        let builder = Locker::builder().node(server.url()).replicas(1, Duration::from_secs(1));
+        Ok(Self::Replicated(builder.connect().await?))
     }
 
     pub(crate) fn rslock(server: &Server) -> Self {
@@ -43,6 +50,7 @@ impl Contender {
         match self {
             Self::Socket(floor) => floor.name,
             Self::Lockhound(_) => "lockhound",
+            Self::Replicated(_) => "replicas(1)",
             Self::Rslock(_) => "rslock",
         }
     }
@@ -53,7 +61,7 @@ impl Contender {
         let keys: Vec<String> = (0..callers.count()).map(|caller| format!("{prefix}{caller}")).collect();
         match self {
             Self::Socket(floor) => Ok(floor.run(&keys, slot)?),
-            Self::Lockhound(locker) => {
+            Self::Lockhound(locker) | Self::Replicated(locker) => {
                 let pairs = |key: String| lockhound_pairs(locker.get(key), slot);
                 runtime.block_on(callers.run(keys.into_iter().map(pairs)))
             }
@@ -66,7 +74,7 @@ impl Contender {
 
     /// Takes leave of the server.
     pub(crate) async fn close(self) {
-        if let Self::Lockhound(locker) = self {
+        if let Self::Lockhound(locker) | Self::Replicated(locker) = self {
             locker.close().await;
         }
     }

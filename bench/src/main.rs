@@ -26,6 +26,7 @@ usage: ./dev bench [NAME] [--json]
   pair     uncontended lock and unlock: p50 and p99
   tasks    1, 64 and 1024 tasks, a key each
   fence    what a fence costs: acquire.lua against the same script without it
+  replicas what an acknowledgement costs: replicas(1) against none, on a server with one replica
 
 Without a NAME it measures all of them, which takes about a minute.";
 
@@ -84,6 +85,7 @@ impl Request {
                 "pair" => request.names.push(Name::Pair),
                 "tasks" => request.names.push(Name::Tasks),
                 "fence" => request.names.push(Name::Fence),
+                "replicas" => request.names.push(Name::Replicas),
                 other => return Err(format!("there is nothing to measure by the name \"{other}\"")),
             }
         }

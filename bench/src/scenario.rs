@@ -32,18 +32,16 @@ pub(crate) enum Name {
     Pair,
     Tasks,
     Fence,
+    Replicas,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 3] = [Self::Pair, Self::Tasks, Self::Fence];
+    pub(crate) const ALL: [Self; 4] = [Self::Pair, Self::Tasks, Self::Fence, Self::Replicas];
 }
 
 /// Measures what is asked for on a server of its own.
 pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
-    let server = Server::start()?;
-    // As #[tokio::main] makes it: a worker a CPU, which lockhound's and rslock's tasks have one after the other.
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let mut bench = Bench { control: server.connect()?, server, runtime };
+    let mut bench = Bench::on(Server::start()?)?;
     let mut report = Report::new(Setting::of(&mut bench.control, ROUNDS, SLOT)?);
     if names.contains(&Name::Pair) || names.contains(&Name::Tasks) {
         let mut contenders = bench.peers()?;
@@ -72,8 +70,28 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
         report.fence = Some(Price::of(&outcome, &mut bench.control)?);
         report.scenarios.push(outcome);
     }
+    if names.contains(&Name::Replicas) {
+        report.scenarios.push(replicas()?);
+    }
     report.bars = Bar::all(&report.scenarios);
     Ok(report)
+}
+
+/// On servers of its own: a replica is fed with whatever is written to its master.
+fn replicas() -> Result<Outcome, Failure> {
+    let master = Server::start()?;
+    let _replica = master.replica()?;
+    let mut bench = Bench::on(master)?;
+    let mut contenders = [
+        bench.runtime.block_on(Contender::lockhound(&bench.server))?,
+        bench.runtime.block_on(Contender::replicated(&bench.server))?,
+    ];
+    let title = "as pair, on a server with one replica on the same machine";
+    let outcome = bench.rounds("replicas", title, Callers::Main, &[LOCKHOUND], &mut contenders)?;
+    for contender in contenders {
+        bench.runtime.block_on(contender.close());
+    }
+    Ok(outcome)
 }
 
 struct Bench {
@@ -83,6 +101,12 @@ struct Bench {
 }
 
 impl Bench {
+    fn on(server: Server) -> Result<Self, Failure> {
+        // As #[tokio::main] makes it: a worker a CPU, which lockhound's and rslock's tasks have one after the other.
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        Ok(Self { control: server.connect()?, server, runtime })
+    }
+
     fn peers(&self) -> Result<Vec<Contender>, Failure> {
         Ok(vec![
             Contender::Socket(Floor::new(SOCKET, &self.server, MOST_SOCKETS)?),
