@@ -13,7 +13,7 @@ pub enum Error {
     /// The lock was held and is not provably held any more. Stop what it protects; whoever asks next may already be in.
     #[error("the lock is lost: {0}")]
     Lost(Loss),
-    /// No majority of the servers answered. Nothing is held, and whatever the attempts may have left on a server is
+    /// No majority of the servers answered, or too few of their replicas acknowledged. Nothing is held, and whatever the attempts may have left on a server is
     /// being undone in the background; try again later.
     #[error("{}", unavailable(nodes, *waited))]
     #[non_exhaustive]

@@ -12,7 +12,7 @@ use crate::key::Key;
 use crate::lock::Lock;
 use crate::multi::MultiLock;
 use crate::node::Target;
-use crate::options::{Format, Options};
+use crate::options::{Format, Options, Replicas};
 use crate::session::{Alive, Session};
 use crate::stats::Stats;
 
@@ -231,6 +231,30 @@ impl LockerBuilder {
     /// Defaults to [`Format::Redisson`].
     pub const fn format(mut self, format: Format) -> Self {
         self.options.format = format;
+        self
+    }
+
+    /// How many replicas of each server have to acknowledge a lock before it counts as taken, and each renewal before it
+    /// counts as one, and how long they may take, in whole milliseconds. This is Redis' WAIT, after every acquire and
+    /// every batch of renewals, on a connection of its own; one WAIT covers all acquires that are under way.
+    ///
+    /// Where too few acknowledge in time, an acquire is undone and counts as unanswered
+    /// ([`Error::Unavailable`] says how many did), and a renewal has failed once. With several servers, each one's yes
+    /// counts once its own replicas have acknowledged.
+    ///
+    /// What it buys: a lock survives the loss of its server if a replica that acknowledged is promoted. What it does not: WAIT does not
+    /// make Redis consistent. A failover may promote a replica that has *not* acknowledged, a replica that restarts may have
+    /// forgotten, and clients at a master that was cut off go on taking locks there for as long as replicas acknowledge. Give
+    /// all replicas that may be promoted as the count to be safe against the first, at the price that one of them that is
+    /// away stops all locking. Releases are not waited for: a failover may bring a released lock back, for a lease at most.
+    ///
+    /// Its price is a round trip to the replicas for each acquire. It must be shorter than
+    /// [`command_timeout`](Self::command_timeout), and everything that waits for an acquire may take so much longer. A
+    /// short timeout gives locks up when replicas lag; a long one makes callers wait for replicas that are away.
+    ///
+    /// Defaults to 0: replicas are not asked.
+    pub const fn replicas(mut self, count: u32, timeout: Duration) -> Self {
+        self.options.replicas = Replicas { count, timeout };
         self
     }
 

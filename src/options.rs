@@ -25,6 +25,13 @@ pub enum Format {
     Plain,
 }
 
+/// How many replicas have to have a lock, and how long that may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Replicas {
+    pub(crate) count: u32,
+    pub(crate) timeout: Duration,
+}
+
 /// The settings of a locker, as the builder collects them. `None` stands for a default that depends on the lease.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
@@ -36,6 +43,7 @@ pub(crate) struct Options {
     pub(crate) retry_delay: Range<Duration>,
     pub(crate) restart_quarantine: Option<Duration>,
     pub(crate) format: Format,
+    pub(crate) replicas: Replicas,
 }
 
 impl Default for Options {
@@ -49,6 +57,7 @@ impl Default for Options {
             retry_delay: Duration::from_millis(50)..Duration::from_millis(200),
             restart_quarantine: None,
             format: Format::default(),
+            replicas: Replicas { count: 0, timeout: Duration::ZERO },
         }
     }
 }
@@ -64,6 +73,8 @@ pub(crate) struct Settings {
     pub(crate) retry_delay: Range<Duration>,
     pub(crate) restart_quarantine: Duration,
     pub(crate) format: Format,
+    /// `None`: nobody asks them.
+    pub(crate) replicas: Option<Replicas>,
 }
 
 impl Settings {
@@ -153,9 +164,34 @@ impl Options {
             retry_delay: self.retry_delay.clone(),
             restart_quarantine: self.restart_quarantine.unwrap_or(default_quarantine),
             format: self.format,
+            replicas: self.validate_replicas(command_timeout)?,
         };
         settings.check_quarantine("lease", self.lease)?;
         Ok(settings)
+    }
+
+    fn validate_replicas(&self, command_timeout: Duration) -> Result<Option<Replicas>, Error> {
+        let Replicas { count, timeout } = self.replicas;
+        if count == 0 {
+            return Ok(None);
+        }
+        // WAIT takes milliseconds, and 0 of them for no bound at all.
+        if timeout < Duration::from_millis(1) {
+            return Err(Error::config(
+                "replicas",
+                format!("{timeout:?} is too short for {count} of them to acknowledge; give 1 ms or more"),
+            ));
+        }
+        if timeout >= command_timeout {
+            return Err(Error::config(
+                "replicas",
+                format!(
+                    "{timeout:?} is not shorter than command_timeout = {command_timeout:?}: a tick of renewal would be \
+                     over before it is known whether {count} of them acknowledge; shorten it, or lengthen the other"
+                ),
+            ));
+        }
+        Ok(Some(self.replicas))
     }
 }
 
@@ -206,6 +242,21 @@ mod tests {
         assert!(quarantine.contains("30s") && quarantine.contains("29s"), "{quarantine}");
         let one = Duration::from_secs(1);
         assert!(refusal(|o| o.retry_delay = one..one).contains("1s..1s"));
+    }
+
+    #[test]
+    fn replicas_have_less_time_than_a_command() {
+        let with = |count, timeout| {
+            let replicas = Replicas { count, timeout: Duration::from_millis(timeout) };
+            Options { replicas, ..Options::default() }.validate(1)
+        };
+        assert_eq!(with(0, 0).expect("off").replicas, None);
+        assert_eq!(with(0, 5_000).expect("off").replicas, None);
+        assert!(with(2, 2_999).expect("valid").replicas.is_some_and(|r| r.count == 2));
+        let long = with(2, 3_000).expect_err("too long").to_string();
+        assert!(long.contains("replicas: 3s") && long.contains("command_timeout = 3s"), "{long}");
+        let none = with(2, 0).expect_err("for ever").to_string();
+        assert!(none.contains("0ns") && none.contains("2 of them"), "{none}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::fence::Fence;
 use crate::key::Key;
-use crate::node::{Lane, Lua, Node, Outcome, Reply};
+use crate::node::{Lane, Lua, Node, Outcome, Receipt, Reply};
 use crate::options::Format;
 
 /// The scripts that differ from format to format.
@@ -102,8 +102,8 @@ pub(crate) async fn acquire(node: &Node, claims: &[Claim], lease: Duration, floo
     let (lease_ms, floor) = (millis(lease), floor.to_string());
     let fields = claims.iter().map(|claim| claim.field.as_str());
     let args: Vec<&str> = std::iter::once(lease_ms.as_str()).chain(fields).chain([floor.as_str()]).collect();
-    let reply = node.eval(Lane::Commands, lua, &keys, &args).await;
-    reply.and_then(node.name(), |reply| match reply {
+    let (reply, receipt) = node.write(Lane::Grants, lua, &keys, &args).await;
+    let answer = reply.and_then(node.name(), |reply| match reply {
         Reply::Array(items) => match items.as_slice() {
             [Reply::Int(0), Reply::Int(ttl)] => Some(Acquire::Held(remaining(*ttl))),
             [Reply::Int(1), given @ ..] if given.len() == claims.len() => {
@@ -112,7 +112,8 @@ pub(crate) async fn acquire(node: &Node, claims: &[Claim], lease: Duration, floo
             _ => None,
         },
         _ => None,
-    })
+    });
+    receipt.cover(answer, |answer| matches!(answer, Acquire::Granted(_))).await
 }
 
 fn fence(reply: &Reply) -> Option<Fence> {
@@ -132,7 +133,17 @@ pub(crate) async fn count(node: &Node, key: &Key, field: &str, count: u32) -> Ou
 }
 
 pub(crate) async fn release(node: &Node, key: &Key, field: &str) -> Outcome<Release> {
-    let reply = node.eval(Lane::Commands, &scripts(node).release, &[key.as_str(), &key.channel()], &[field]).await;
+    release_on(node, Lane::Commands, key, field).await
+}
+
+/// A release that comes behind an acquire or a retake, even one that has no answer yet.
+pub(crate) async fn undo(node: &Node, key: &Key, field: &str) -> Outcome<Release> {
+    release_on(node, Lane::Grants, key, field).await
+}
+
+async fn release_on(node: &Node, lane: Lane, key: &Key, field: &str) -> Outcome<Release> {
+    let keys = [key.as_str(), &key.channel()];
+    let reply = node.eval(lane, &scripts(node).release, &keys, &[field]).await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Int(-1) => Some(Release::Gone),
         Reply::Int(told) => u64::try_from(*told).ok().map(Release::Released),
@@ -141,29 +152,44 @@ pub(crate) async fn release(node: &Node, key: &Key, field: &str) -> Outcome<Rele
 }
 
 /// Takes a node's vote for a held lock back; true if it has been, false if another holds it there. It travels with the
-/// commands, so that a release that is sent later comes behind it.
+/// acquires, so that an undo that is sent later comes behind it.
 pub(crate) async fn retake(node: &Node, key: &Key, lease: Duration, field: &str, count: u32) -> Outcome<bool> {
     let args = [&millis(lease), field, &count.to_string()];
-    let reply = node.eval(Lane::Commands, &scripts(node).retake, &[key.as_str()], &args).await;
-    reply.and_then(node.name(), |reply| match reply {
+    let (reply, receipt) = node.write(Lane::Grants, &scripts(node).retake, &[key.as_str()], &args).await;
+    let answer = reply.and_then(node.name(), |reply| match reply {
         Reply::Int(n @ (0 | 1)) => Some(*n == 1),
         _ => None,
-    })
+    });
+    receipt.cover(answer, |taken| *taken).await
 }
 
 /// Raises the last fence of a lock to this one, unless it is higher already.
 pub(crate) async fn raise(node: &Node, key: &Key, fence: Fence) -> Outcome<()> {
-    let reply = node.eval(Lane::Commands, &RAISE, &[&key.fence_key()], &[&fence.to_string()]).await;
-    reply.and_then(node.name(), |reply| (*reply == Reply::Int(1)).then_some(()))
+    let (reply, receipt) = node.write(Lane::Grants, &RAISE, &[&key.fence_key()], &[&fence.to_string()]).await;
+    receipt.cover(reply.and_then(node.name(), |reply| (*reply == Reply::Int(1)).then_some(())), |()| true).await
 }
 
-/// Renews many locks at once, each a key and its field, and answers for each in the order given.
+/// Renews many locks at once, each a key and its field, and answers for each in the order given. What too few replicas have
+/// is not renewed.
 pub(crate) async fn renew(node: &Node, lease: Duration, locks: &[(&Key, &str)]) -> Outcome<Vec<Renew>> {
     let lease_ms = millis(lease);
     let keys: Vec<&str> = locks.iter().map(|(key, _)| key.as_str()).collect();
     let args: Vec<&str> = std::iter::once(lease_ms.as_str()).chain(locks.iter().map(|(_, field)| *field)).collect();
-    let reply = node.eval(Lane::Renewals, &scripts(node).renew, &keys, &args).await;
-    reply.and_then(node.name(), |reply| answers(reply, locks.len()))
+    let (reply, receipt) = node.write(Lane::Renewals, &scripts(node).renew, &keys, &args).await;
+    acknowledge(reply.and_then(node.name(), |reply| answers(reply, locks.len())), receipt).await
+}
+
+/// That a lock is gone is told at once, whatever the replicas say.
+async fn acknowledge(mut answers: Outcome<Vec<Renew>>, receipt: Receipt) -> Outcome<Vec<Renew>> {
+    if let Outcome::Done(answers) = &mut answers
+        && answers.contains(&Renew::Renewed)
+        && let Err(failure) = receipt.confirm().await
+    {
+        for answer in answers.iter_mut().filter(|answer| **answer == Renew::Renewed) {
+            *answer = Renew::Failed(failure.reason.clone());
+        }
+    }
+    answers
 }
 
 /// Each lock's answer, of so many. The reply names only those that were not renewed, and counts the others.

@@ -29,6 +29,8 @@ pub(crate) enum Contender {
     Socket(Floor),
     Fred(Alone),
     Lockhound(Locker),
+    /// lockhound, for which a replica acknowledges.
+    Replicated(Locker),
     Rslock(LockManager),
 }
 
@@ -37,6 +39,11 @@ impl Contender {
     pub(crate) async fn lockhound(servers: &[Server]) -> Result<Self, Failure> {
         let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
         Ok(Self::Lockhound(nodes.restart_quarantine(Duration::ZERO).connect().await?))
+    }
+
+    pub(crate) async fn replicated(server: &Server) -> Result<Self, Failure> {
+        let builder = Locker::builder().node(server.url()).replicas(1, Duration::from_secs(1));
+        Ok(Self::Replicated(builder.connect().await?))
     }
 
     pub(crate) fn rslock(servers: &[Server]) -> Self {
@@ -48,6 +55,7 @@ impl Contender {
             Self::Socket(floor) => floor.name,
             Self::Fred(_) => "fred",
             Self::Lockhound(_) => "lockhound",
+            Self::Replicated(_) => "replicas(1)",
             Self::Rslock(_) => "rslock",
         }
     }
@@ -62,7 +70,7 @@ impl Contender {
                 let pairs = |key| alone.clone().pairs(key, slot);
                 runtime.block_on(callers.run(keys.into_iter().map(pairs)))
             }
-            Self::Lockhound(locker) => {
+            Self::Lockhound(locker) | Self::Replicated(locker) => {
                 let pairs = |key: String| lockhound_pairs(locker.get(key), slot);
                 runtime.block_on(callers.run(keys.into_iter().map(pairs)))
             }
@@ -75,7 +83,7 @@ impl Contender {
 
     /// Takes leave of the server.
     pub(crate) async fn close(self) {
-        if let Self::Lockhound(locker) = self {
+        if let Self::Lockhound(locker) | Self::Replicated(locker) = self {
             locker.close().await;
         }
     }

@@ -30,6 +30,7 @@ usage: ./dev bench [NAME] [--json]
   fence    what a fence costs: acquire.lua against the same script without it
   renewal  1,000 and 10,000 locks kept alive: the watchdog beside rlock and distkit, a task and a script a lock
   quorum   1, 3 and 5 independent servers: 1 task, and 64 with a key each
+  replicas what an acknowledgement costs: replicas(1) against none, on a server with one replica
 
 Without a NAME it measures all of them, which takes about five minutes.";
 
@@ -90,6 +91,7 @@ impl Request {
                 "fence" => request.names.push(Name::Fence),
                 "renewal" => request.names.push(Name::Renewal),
                 "quorum" => request.names.push(Name::Quorum),
+                "replicas" => request.names.push(Name::Replicas),
                 other => return Err(format!("there is nothing to measure by the name \"{other}\"")),
             }
         }

@@ -37,10 +37,12 @@ pub(crate) enum Name {
     Fence,
     Renewal,
     Quorum,
+    Replicas,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 5] = [Self::Pair, Self::Tasks, Self::Fence, Self::Renewal, Self::Quorum];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Pair, Self::Tasks, Self::Fence, Self::Renewal, Self::Quorum, Self::Replicas];
 }
 
 /// How many servers, and the names of what is measured on them: one task, and many.
@@ -81,11 +83,14 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
     if names.contains(&Name::Renewal) {
         report.renewal = renewal::measure(&bench.servers[0], &mut bench.controls[0], &bench.runtime)?;
     }
+    drop(bench);
     if names.contains(&Name::Quorum) {
-        drop(bench);
         for (servers, one, many) in QUORUMS {
             report.scenarios.extend(quorum(servers, one, many)?);
         }
+    }
+    if names.contains(&Name::Replicas) {
+        report.scenarios.push(replicas()?);
     }
     report.bars = Bar::all(&report.scenarios);
     Ok(report)
@@ -106,6 +111,23 @@ fn quorum(servers: usize, one: &'static str, many: &'static str) -> Result<[Outc
     Ok([alone, together])
 }
 
+/// On servers of its own: a replica is fed with whatever is written to its master.
+fn replicas() -> Result<Outcome, Failure> {
+    let master = Server::start()?;
+    let _replica = master.replica()?;
+    let mut bench = Bench::on(vec![master])?;
+    let mut contenders = [
+        bench.runtime.block_on(Contender::lockhound(&bench.servers))?,
+        bench.runtime.block_on(Contender::replicated(&bench.servers[0]))?,
+    ];
+    let title = "as pair, on a server with one replica on the same machine";
+    let outcome = bench.rounds("replicas", title, Callers::Main, &[LOCKHOUND], &mut contenders)?;
+    for contender in contenders {
+        bench.runtime.block_on(contender.close());
+    }
+    Ok(outcome)
+}
+
 struct Bench {
     /// One to each server.
     controls: Vec<Connection>,
@@ -116,7 +138,10 @@ struct Bench {
 impl Bench {
     /// Starts so many servers.
     fn over(servers: usize) -> Result<Self, Failure> {
-        let servers = (0..servers).map(|_| Server::start()).collect::<Result<Vec<_>, _>>()?;
+        Self::on((0..servers).map(|_| Server::start()).collect::<Result<_, _>>()?)
+    }
+
+    fn on(servers: Vec<Server>) -> Result<Self, Failure> {
         let controls = servers.iter().map(Server::connect).collect::<Result<_, _>>()?;
         // As #[tokio::main] makes it: a worker a CPU, which lockhound's and rslock's tasks have one after the other.
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;

@@ -28,10 +28,27 @@ pub(crate) fn is_installed() -> bool {
 
 impl Server {
     pub(crate) fn start() -> Result<Self, Failure> {
+        Self::start_with(&[])
+    }
+
+    /// Starts a replica of it, and waits until that acknowledges what is written.
+    pub(crate) fn replica(&self) -> Result<Self, Failure> {
+        let replica = Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()])?;
+        let (mut connection, start) = (self.connect()?, Instant::now());
+        while start.elapsed() < PATIENCE {
+            connection.call(&[b"SET", b"bench:in-step", b"1"])?;
+            if connection.call(&[b"WAIT", b"1", b"100"])? == b":1\r\n" {
+                return Ok(replica);
+            }
+        }
+        Err(format!("the replica acknowledges nothing within {PATIENCE:?}").into())
+    }
+
+    fn start_with(args: &[&str]) -> Result<Self, Failure> {
         // Somebody else may take the port between the look and the start; a server whose port is taken ends at once.
         for _ in 0..10 {
             let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
-            let mut server = Self::spawn(port)?;
+            let mut server = Self::spawn(port, args)?;
             if server.answers()? {
                 return Ok(server);
             }
@@ -39,12 +56,14 @@ impl Server {
         Err("redis-server did not start ten times; `redis-server --port 0` may tell why".into())
     }
 
-    fn spawn(port: u16) -> Result<Self, Failure> {
+    fn spawn(port: u16, args: &[&str]) -> Result<Self, Failure> {
         let directory = std::env::temp_dir().join(format!("lockhound-bench-{}-{port}", std::process::id()));
         std::fs::create_dir(&directory)?;
         let child = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir"])
             .arg(&directory)
+            .args(["--repl-diskless-sync", "no"])
+            .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

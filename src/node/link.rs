@@ -10,7 +10,7 @@
 //! - Dropping a client leaks its connection: [`Link::quit`].
 //!
 //! # Invariants
-//! - The client is replaced only by [`Link::tend`], which announces [`LinkEvent::Up`] afterwards, as after each reconnect.
+//! - The client is replaced only by [`tend`]; [`LinkEvent::Up`] comes after that as after each reconnect.
 //! - Nothing here is awaited while the mutex of the client is held.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +37,8 @@ pub(super) enum Role {
     Commands,
     Subscriber,
     Renewals,
+    /// What replicas have to acknowledge, other than renewals.
+    Acknowledged,
 }
 
 impl Role {
@@ -45,6 +47,7 @@ impl Role {
             Self::Commands => "commands",
             Self::Subscriber => "subscriber",
             Self::Renewals => "renewals",
+            Self::Acknowledged => "acknowledged",
         }
     }
 }
@@ -134,8 +137,24 @@ impl Link {
         self.epoch.load(Ordering::Relaxed)
     }
 
+    /// The server's address, its password as `***`.
+    pub(super) fn server(&self) -> &Arc<str> {
+        &self.address.name
+    }
+
     /// Sends one command, once.
     pub(super) async fn call(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
+        match self.ready().await {
+            Ok(()) => self.send(command, args).await,
+            Err(failure) => Outcome::NotExecuted(failure),
+        }
+    }
+
+    /// Waits a while for the connection, if it is down.
+    ///
+    /// # Errors
+    /// Why it is.
+    pub(super) async fn ready(&self) -> Result<(), NodeFailure> {
         let client = self.client();
         if !client.is_connected() {
             // What is not handed to fred cannot be executed late. Nothing is awaited between the look and the
@@ -143,11 +162,16 @@ impl Link {
             let patience = self.settings.command_timeout / 2;
             if !matches!(timeout(patience, client.wait_for_connect()).await, Ok(Ok(()))) {
                 let reason = format!("not connected: {}", lock(&self.last_error));
-                return Outcome::NotExecuted(NodeFailure { node: Arc::clone(&self.address.name), reason });
+                return Err(NodeFailure { node: Arc::clone(&self.address.name), reason });
             }
         }
+        Ok(())
+    }
+
+    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not.
+    pub(super) async fn send(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
         let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
-        reply::sort(&self.address.name, client.custom_raw(command, args).await)
+        reply::sort(&self.address.name, self.client().custom_raw(command, args).await)
     }
 
     /// Sends SUBSCRIBE. It returns before the server has processed it: a [`Link::barrier`] tells.
@@ -233,14 +257,9 @@ async fn tend(link: Arc<Link>, events: UnboundedSender<LinkEvent>) {
             () = heartbeat(&link) => {}
         }
         tracing::debug!(node = %link.address.name, role = link.role.name(), "the client is replaced");
+        // Nothing is awaited before the new one is listened to: it tells of its first connection as of every other, and
+        // no reconnect goes unnoticed.
         link.replace();
-        let patience = link.settings.connect_timeout;
-        tokio::select! {
-            () = link.stopped.cancelled() => return,
-            _ = timeout(patience, async { link.client().wait_for_connect().await }) => {}
-        }
-        link.introduce().await;
-        let _: Result<_, _> = events.send(LinkEvent::Up);
     }
 }
 
@@ -318,7 +337,7 @@ fn build(address: &Address, role: Role, settings: &Settings, fail_fast: bool) ->
     // In RESP2 a subscribed connection answers PING in another form and refuses everything else. The other connections
     // speak RESP2, so that a server that is too old for us can say so.
     config.version = if role == Role::Subscriber { RespVersion::RESP3 } else { RespVersion::RESP2 };
-    Client::new(config, Some(performance(settings)), Some(connection(settings)), Some(policy(settings)))
+    Client::new(config, Some(performance(role, settings)), Some(connection(settings)), Some(policy(settings)))
 }
 
 /// For ever, 50 ms to 2 s apart; but not so far that a short lease runs out meanwhile.
@@ -330,9 +349,18 @@ fn policy(settings: &Settings) -> ReconnectPolicy {
     policy
 }
 
-fn performance(settings: &Settings) -> PerformanceConfig {
+/// How long a reply may take. What is behind a WAIT comes when that is over, heartbeats too.
+fn reply_timeout(role: Role, settings: &Settings) -> Duration {
+    let blocked = match role {
+        Role::Renewals | Role::Acknowledged => settings.replicas.map_or(Duration::ZERO, |replicas| replicas.timeout),
+        Role::Commands | Role::Subscriber => Duration::ZERO,
+    };
+    settings.command_timeout + blocked
+}
+
+fn performance(role: Role, settings: &Settings) -> PerformanceConfig {
     PerformanceConfig {
-        default_command_timeout: settings.command_timeout,
+        default_command_timeout: reply_timeout(role, settings),
         broadcast_channel_capacity: 4096,
         ..PerformanceConfig::default()
     }
@@ -365,7 +393,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Options;
+    use crate::options::{Options, Replicas};
 
     #[test]
     fn fred_is_configured_to_send_once_and_to_time_out() {
@@ -377,8 +405,19 @@ mod tests {
         assert!(connection.tcp.keepalive.is_some());
         #[cfg(target_os = "linux")]
         assert_eq!(connection.tcp.user_timeout, Some(Duration::from_secs(6)));
-        assert_eq!(performance(&settings).default_command_timeout, Duration::from_secs(3));
-        assert_eq!(performance(&settings).broadcast_channel_capacity, 4096);
+        assert_eq!(performance(Role::Renewals, &settings).default_command_timeout, Duration::from_secs(3));
+        assert_eq!(performance(Role::Commands, &settings).broadcast_channel_capacity, 4096);
         assert_eq!(policy(&settings).max_attempts(), 0, "for ever");
+    }
+
+    #[test]
+    fn what_may_be_behind_a_wait_has_its_time_besides() {
+        let replicas = Replicas { count: 1, timeout: Duration::from_secs(1) };
+        let settings = Options { replicas, ..Options::default() }.validate(1).expect("valid");
+        for (role, seconds) in
+            [(Role::Commands, 3), (Role::Subscriber, 3), (Role::Renewals, 4), (Role::Acknowledged, 4)]
+        {
+            assert_eq!(reply_timeout(role, &settings), Duration::from_secs(seconds), "{role:?}");
+        }
     }
 }

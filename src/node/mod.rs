@@ -1,9 +1,12 @@
 //! One independent Redis or Valkey: the only place that knows fred.
 //!
-//! A node has three connections: commands, subscriber, renewals. It is made and used inside the engine's runtime.
+//! A node has three connections: commands, subscriber, renewals; where replicas have to acknowledge, acquires have a
+//! fourth. It is made and used inside the engine's runtime.
 
 mod address;
+mod check;
 mod link;
+mod receipts;
 mod reply;
 mod standing;
 
@@ -21,11 +24,13 @@ use tokio::time::sleep;
 use self::address::Address;
 pub(crate) use self::link::LinkEvent;
 use self::link::{Link, Role};
+pub(crate) use self::receipts::Receipt;
+use self::receipts::Receipts;
 pub(crate) use self::reply::{Outcome, Reply};
 pub(crate) use self::standing::Roll;
 use self::standing::{Standing, Vetted};
 use crate::clock::Instant;
-use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
+use crate::error::{Error, NodeFailure, ServerErrorKind};
 use crate::options::{Format, Settings};
 
 /// A Lua script and the digest by which a server knows it.
@@ -45,6 +50,9 @@ impl Lua {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
     Commands,
+    /// For what puts a lock there, and for what has to come behind that. Where replicas have to acknowledge, it may be held
+    /// up by the WAIT that is under way, and is a connection of its own; else it is that of the commands.
+    Grants,
     Renewals,
 }
 
@@ -64,13 +72,22 @@ impl Target {
     }
 }
 
+/// The connections to a server.
+struct Links {
+    commands: Arc<Link>,
+    subscriber: Arc<Link>,
+    renewals: Arc<Link>,
+    /// That of the commands, unless replicas have to acknowledge.
+    grants: Arc<Link>,
+}
+
 /// One server and the connections to it.
 pub(crate) struct Node {
     name: Arc<str>,
     format: Format,
-    commands: Arc<Link>,
-    subscriber: Arc<Link>,
-    renewals: Arc<Link>,
+    links: Links,
+    /// The acknowledgements on the lanes of grants and of renewals, where replicas are asked.
+    receipts: Option<[Arc<Receipts>; 2]>,
     /// When a connection was last given up because of a server that lost its role, in milliseconds of our clock.
     last_suspicion: AtomicU64,
     origin: Instant,
@@ -92,20 +109,28 @@ impl Node {
         let connect =
             |role, events| Link::connect(Arc::clone(&target.0), role, &wiring.locker, wiring.settings, events);
         let (events, ups) = unbounded_channel();
-        let commands = connect(Role::Commands, events).await.map_err(|e| refusal(target.name(), &e))?;
+        let commands = connect(Role::Commands, events.clone()).await.map_err(|e| check::refusal(target.name(), &e))?;
         let mut begun = Begun(vec![Arc::clone(&commands)]);
-        check_version(target.name(), &commands).await?;
-        check_eviction(target.name(), &commands).await;
-        let (events, subscriber_events) = unbounded_channel();
-        let subscriber = connect(Role::Subscriber, events).await.map_err(|e| refusal(target.name(), &e))?;
+        check::version(target.name(), &commands).await?;
+        check::eviction(target.name(), &commands).await;
+        let (heard, subscriber_events) = unbounded_channel();
+        let subscriber = connect(Role::Subscriber, heard).await.map_err(|e| check::refusal(target.name(), &e))?;
         begun.0.push(Arc::clone(&subscriber));
         let renewals =
-            connect(Role::Renewals, wiring.reconnected.clone()).await.map_err(|e| refusal(target.name(), &e))?;
+            connect(Role::Renewals, wiring.reconnected.clone()).await.map_err(|e| check::refusal(target.name(), &e))?;
         begun.0.push(Arc::clone(&renewals));
-        let node = Self::new(target, &wiring, commands, subscriber, renewals);
+        let grants = match wiring.settings.replicas {
+            Some(_) => connect(Role::Acknowledged, events).await.map_err(|e| check::refusal(target.name(), &e))?,
+            None => Arc::clone(&commands),
+        };
+        begun.0.push(Arc::clone(&grants));
+        let node = Self::new(target, &wiring, Links { commands, subscriber, renewals, grants });
         let standing = node.vet().await;
         if let Standing::Unfit(reason) = standing {
             return Err(Error::config("node", format!("{} {reason}", node.name)));
+        }
+        if let Some([receipts, _]) = &node.receipts {
+            receipts.check().await?;
         }
         begun.0.clear();
         tokio::spawn(look_after(Arc::clone(&node), standing, ups));
@@ -117,29 +142,28 @@ impl Node {
         let start =
             |role, events| Link::await_server(Arc::clone(&target.0), role, &wiring.locker, wiring.settings, events);
         let (events, ups) = unbounded_channel();
-        let commands = start(Role::Commands, events);
-        let (events, subscriber_events) = unbounded_channel();
-        let subscriber = start(Role::Subscriber, events);
+        let commands = start(Role::Commands, events.clone());
+        let (heard, subscriber_events) = unbounded_channel();
+        let subscriber = start(Role::Subscriber, heard);
         let renewals = start(Role::Renewals, wiring.reconnected.clone());
-        let node = Self::new(target, wiring, commands, subscriber, renewals);
+        let grants = match wiring.settings.replicas {
+            Some(_) => start(Role::Acknowledged, events),
+            None => Arc::clone(&commands),
+        };
+        let node = Self::new(target, wiring, Links { commands, subscriber, renewals, grants });
         let standing = Standing::Unknown("it was never connected".to_owned());
         tokio::spawn(look_after(Arc::clone(&node), standing, ups));
         (node, subscriber_events)
     }
 
-    fn new(
-        target: &Target,
-        wiring: &Wiring<'_>,
-        commands: Arc<Link>,
-        subscriber: Arc<Link>,
-        renewals: Arc<Link>,
-    ) -> Arc<Self> {
+    fn new(target: &Target, wiring: &Wiring<'_>, links: Links) -> Arc<Self> {
+        let receipts = |link, replicas| Receipts::new(Arc::clone(link), replicas);
+        let asked = wiring.settings.replicas;
         Arc::new(Self {
             name: Arc::clone(target.name()),
             format: wiring.settings.format,
-            commands,
-            subscriber,
-            renewals,
+            receipts: asked.map(|replicas| [&links.grants, &links.renewals].map(|link| receipts(link, replicas))),
+            links,
             last_suspicion: AtomicU64::new(0),
             origin: Instant::now().before(Duration::from_secs(60)),
             vetted: Vetted::new(wiring.roll.clone(), wiring.place, Arc::clone(target.name())),
@@ -147,14 +171,14 @@ impl Node {
         })
     }
 
-    /// Finds out who the server is, on the connection that there is now.
+    /// Finds out who the server is, on the connection that there is now of those that votes travel on.
     async fn vet(&self) -> Standing {
-        let epoch = self.commands.epoch();
+        let epoch = self.links.grants.epoch();
         if self.vetted.is_moot() {
             return Standing::Votes;
         }
-        let reason = match self.commands.call("INFO", Vec::new()).await {
-            Outcome::Done(Reply::Bytes(info)) if self.commands.epoch() == epoch => {
+        let reason = match self.links.grants.call("INFO", Vec::new()).await {
+            Outcome::Done(Reply::Bytes(info)) if self.links.grants.epoch() == epoch => {
                 return self.vetted.read(epoch, &String::from_utf8_lossy(&info), Instant::now());
             }
             Outcome::Done(_) => "it was connected anew meanwhile".to_owned(),
@@ -170,7 +194,7 @@ impl Node {
 
     /// Runs a script whose answer counts as the server's vote, if it has one.
     pub(crate) async fn vote<T>(&self, script: impl Future<Output = Outcome<T>>) -> Outcome<T> {
-        let epoch = || self.commands.epoch();
+        let epoch = || self.links.grants.epoch();
         let vetted = match self.vetted.may_vote(epoch, self.command_timeout / 2).await {
             Ok(vetted) => vetted,
             Err(failure) => return Outcome::NotExecuted(failure),
@@ -196,20 +220,52 @@ impl Node {
 
     /// Runs a script once. A server that does not know it yet says so without running anything, and is given its text.
     pub(crate) async fn eval(&self, lane: Lane, lua: &'static Lua, keys: &[&str], args: &[&str]) -> Outcome<Reply> {
+        self.run(lane, None, lua, keys, args).await.0
+    }
+
+    /// Runs a script once whose effect counts when enough replicas have it: that tells the receipt.
+    pub(crate) async fn write(
+        &self,
+        lane: Lane,
+        lua: &'static Lua,
+        keys: &[&str],
+        args: &[&str],
+    ) -> (Outcome<Reply>, Receipt) {
+        let receipts = self.receipts.as_ref().and_then(|[grants, renewals]| match lane {
+            Lane::Commands => None,
+            Lane::Grants => Some(grants),
+            Lane::Renewals => Some(renewals),
+        });
+        self.run(lane, receipts, lua, keys, args).await
+    }
+
+    async fn run(
+        &self,
+        lane: Lane,
+        receipts: Option<&Arc<Receipts>>,
+        lua: &'static Lua,
+        keys: &[&str],
+        args: &[&str],
+    ) -> (Outcome<Reply>, Receipt) {
         let link = match lane {
-            Lane::Commands => &self.commands,
-            Lane::Renewals => &self.renewals,
+            Lane::Commands => &self.links.commands,
+            Lane::Grants => &self.links.grants,
+            Lane::Renewals => &self.links.renewals,
         };
-        let outcome = link.call("EVALSHA", words(&lua.sha, keys, args)).await;
+        let send = async |command, words| match receipts {
+            Some(receipts) => receipts.send(command, words).await,
+            None => (link.call(command, words).await, Receipt::moot()),
+        };
+        let (outcome, receipt) = send("EVALSHA", words(&lua.sha, keys, args)).await;
         match outcome {
             Outcome::NotExecuted(failure) if failure.reason.starts_with("NOSCRIPT") => {
-                link.call("EVAL", words(lua.body, keys, args)).await
+                send("EVAL", words(lua.body, keys, args)).await
             }
             Outcome::NotExecuted(failure) => {
                 self.suspect(link, &failure.reason);
-                Outcome::NotExecuted(failure)
+                (Outcome::NotExecuted(failure), receipt)
             }
-            outcome => outcome,
+            outcome => (outcome, receipt),
         }
     }
 
@@ -219,26 +275,32 @@ impl Node {
             Outcome::Unknown(NodeFailure { node: Arc::clone(&self.name), reason: e.to_string() })
         };
         if !remove.is_empty()
-            && let Err(e) = self.subscriber.unsubscribe(remove).await
+            && let Err(e) = self.links.subscriber.unsubscribe(remove).await
         {
             return unknown(e);
         }
         if !add.is_empty()
-            && let Err(e) = self.subscriber.subscribe(add).await
+            && let Err(e) = self.links.subscriber.subscribe(add).await
         {
             return unknown(e);
         }
-        self.subscriber.barrier().await
+        self.links.subscriber.barrier().await
     }
 
     /// Gives the subscriber's connection up, because its replies are out of step.
     pub(crate) async fn reset_subscriber(&self) {
-        self.subscriber.reconnect().await;
+        self.links.subscriber.reconnect().await;
     }
 
     /// Ends all connections.
     pub(crate) async fn quit(&self) {
-        tokio::join!(self.commands.quit(), self.subscriber.quit(), self.renewals.quit());
+        let Links { commands, subscriber, renewals, grants } = &self.links;
+        let acknowledged = async {
+            if self.receipts.is_some() {
+                grants.quit().await;
+            }
+        };
+        tokio::join!(commands.quit(), subscriber.quit(), renewals.quit(), acknowledged);
     }
 
     /// A server that turned into a replica, or asks for other credentials, has a successor or a new password: the
@@ -323,122 +385,4 @@ fn words(script: &str, keys: &[&str], args: &[&str]) -> Vec<Value> {
     words.push(i64::try_from(keys.len()).unwrap_or(i64::MAX).into());
     words.extend(slices);
     words
-}
-
-/// What kept us from connecting: the server's refusal, or its silence.
-fn refusal(node: &Arc<str>, error: &fred::error::Error) -> Error {
-    let code = reply::code(error.details());
-    let kind = ServerErrorKind::of(code);
-    if kind != ServerErrorKind::Other {
-        return Error::Server {
-            kind,
-            source: ServerError { node: Arc::clone(node), message: error.details().to_owned() },
-        };
-    }
-    // Only a server's reply begins with a code; it answers to the credentials or the database of the address.
-    if code == "ERR" {
-        return Error::config("node", format!("the server refuses the address {node}: {}", error.details()));
-    }
-    let reason = format!("cannot connect: {}", plain(error.details()));
-    let nodes = vec![NodeFailure { node: Arc::clone(node), reason }];
-    Error::Unavailable { nodes, waited: Duration::ZERO }
-}
-
-/// fred shows an IO error as `Os { code: 111, kind: ConnectionRefused, message: "Connection refused" }`.
-fn plain(details: &str) -> &str {
-    let quoted = details.split_once("message: \"").and_then(|(_, rest)| rest.split_once('"'));
-    quoted.map_or(details, |(message, _)| message)
-}
-
-/// HELLO tells the version to every user that may connect at all; INFO is often not allowed.
-async fn check_version(node: &Arc<str>, link: &Link) -> Result<(), Error> {
-    let too_old = |version: &str| {
-        Error::config("node", format!("{node} is a server of version {version}; lockhound needs 6.2 or newer"))
-    };
-    match link.call("HELLO", Vec::new()).await {
-        Outcome::Done(reply) => {
-            let version = field(&reply, "version").unwrap_or_default();
-            match parse_version(&version) {
-                Some(found) if found < (6, 2) => Err(too_old(&version)),
-                Some(_) => Ok(()),
-                None => {
-                    tracing::warn!(%node, %version, "the server does not tell a version that can be read");
-                    Ok(())
-                }
-            }
-        }
-        Outcome::Refused(Error::Server { source, .. }) if source.message.contains("unknown command") => {
-            Err(too_old("5 or older"))
-        }
-        Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
-            tracing::debug!(%node, error = %source, "the server's version cannot be read");
-            Ok(())
-        }
-        Outcome::Refused(error) => Err(error),
-        Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-            Err(Error::Unavailable { nodes: vec![failure], waited: Duration::ZERO })
-        }
-    }
-}
-
-/// Warns about a server that may delete locks to make room.
-async fn check_eviction(node: &Arc<str>, link: &Link) {
-    let Outcome::Done(Reply::Bytes(info)) = link.call("INFO", vec!["memory".into()]).await else {
-        tracing::debug!(%node, "INFO is not allowed: the eviction policy cannot be checked");
-        return;
-    };
-    let info = String::from_utf8_lossy(&info);
-    if let Some(policy) = info.lines().find_map(|line| line.strip_prefix("maxmemory_policy:"))
-        && policy.trim() != "noeviction"
-    {
-        tracing::warn!(
-            %node,
-            policy = policy.trim(),
-            "this server may delete locks when its memory is full, and two may then hold one lock: set \
-             `maxmemory-policy noeviction`"
-        );
-    }
-}
-
-/// The value behind a name in a flat list of names and values.
-fn field(reply: &Reply, name: &str) -> Option<String> {
-    let Reply::Array(items) = reply else { return None };
-    let at = items.iter().position(|item| *item == Reply::Bytes(name.as_bytes().to_vec()))?;
-    match items.get(at + 1)? {
-        Reply::Bytes(value) => Some(String::from_utf8_lossy(value).into_owned()),
-        _ => None,
-    }
-}
-
-fn parse_version(version: &str) -> Option<(u32, u32)> {
-    let mut parts = version.split('.');
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_compared_as_numbers() {
-        assert!(parse_version("6.0.16") < Some((6, 2)));
-        assert!(parse_version("7.0.15") > Some((6, 2)));
-        assert!(parse_version("10.0.0") > Some((6, 2)));
-        assert_eq!(parse_version("unstable"), None);
-    }
-
-    #[test]
-    fn io_errors_are_shown_as_people_know_them() {
-        let details = r#"Os { code: 111, kind: ConnectionRefused, message: "Connection refused" }"#;
-        assert_eq!(plain(details), "Connection refused");
-        assert_eq!(plain("Connection closed."), "Connection closed.");
-    }
-
-    #[test]
-    fn a_name_is_found_in_a_flat_list() {
-        let bytes = |s: &str| Reply::Bytes(s.as_bytes().to_vec());
-        let hello = Reply::Array(vec![bytes("server"), bytes("redis"), bytes("version"), bytes("7.0.15")]);
-        assert_eq!(field(&hello, "version").as_deref(), Some("7.0.15"));
-        assert_eq!(field(&hello, "7.0.15"), None);
-    }
 }

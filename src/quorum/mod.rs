@@ -236,13 +236,12 @@ impl Quorum {
 
     /// Releases a lock on one node; whether it was there.
     pub(crate) async fn release(&self, node: NodeIndex, key: &Key, field: &str) -> Outcome<bool> {
-        script::release(&self.nodes[node], key, field).await.map(|release| match release {
-            Release::Released(told) => {
-                tracing::trace!(%key, told, "released");
-                true
-            }
-            Release::Gone => false,
-        })
+        script::release(&self.nodes[node], key, field).await.map(|release| was_there(key, &release))
+    }
+
+    /// Releases a lock on one node, behind whatever was sent there to take it; whether it was there.
+    pub(crate) async fn undo(&self, node: NodeIndex, key: &Key, field: &str) -> Outcome<bool> {
+        script::undo(&self.nodes[node], key, field).await.map(|release| was_there(key, &release))
     }
 
     /// Renews locks on one node, each a key and its field.
@@ -326,5 +325,15 @@ impl Quorum {
         }
         let rest = async { while quitting.next().await.is_some() {} };
         let _: Result<_, _> = timeout(STRAGGLERS, rest).await;
+    }
+}
+
+fn was_there(key: &Key, release: &Release) -> bool {
+    match release {
+        Release::Released(told) => {
+            tracing::trace!(%key, told, "released");
+            true
+        }
+        Release::Gone => false,
     }
 }

@@ -116,7 +116,8 @@ async fn release(session: Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<
     let silences = Arc::<Silences>::default();
     let release_on = |node| (node, release_on(Arc::clone(&session), Arc::clone(&hold), node, Arc::clone(&silences)));
     let mut releasing = Calls::new(session.quorum.everywhere().map(release_on));
-    // What may yet be executed there is undone once more, behind it.
+    // What may yet be executed there is undone once more, behind it; where replicas acknowledge, on another connection
+    // than the release.
     let doubtful = session.quorum.everywhere().filter(|&node| hold.is_doubtful(node)).collect();
     session.undo(&hold.key, &hold.field, Vec::new(), doubtful);
     let mut tally = Count::new(session.quorum.nodes().len());
@@ -223,7 +224,7 @@ async fn undo(session: Arc<Session>, node: NodeIndex, key: Key, field: String, d
         }
         let mut pause = AGAIN;
         loop {
-            match session.quorum.release(node, &key, &field).await {
+            match session.quorum.undo(node, &key, &field).await {
                 Outcome::Done(_) => break,
                 // It did not take either: a server that refuses a release by this user has refused the acquire too.
                 Outcome::Refused(error) => {

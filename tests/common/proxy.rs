@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -27,6 +27,7 @@ pub enum Mode {
 
 pub struct Proxy {
     port: u16,
+    to: Arc<AtomicU16>,
     shared: Arc<Shared>,
 }
 
@@ -55,22 +56,32 @@ impl Proxy {
             open: Mutex::default(),
             ended: AtomicBool::new(false),
         });
-        let accepting = Arc::clone(&shared);
+        let to = Arc::new(AtomicU16::new(to));
+        let (accepting, leads_to) = (Arc::clone(&shared), Arc::clone(&to));
         thread::spawn(move || {
             for client in listener.incoming() {
                 if accepting.ended.load(Ordering::Relaxed) {
                     return;
                 }
                 if let Ok(client) = client {
-                    accepting.serve(client, to);
+                    accepting.serve(client, leads_to.load(Ordering::Relaxed));
                 }
             }
         });
-        Self { port, shared }
+        Self { port, to, shared }
     }
 
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Connections that are opened from now on lead to another server.
+    pub fn lead_to(&self, port: u16) {
+        self.to.store(port, Ordering::Relaxed);
     }
 
     pub fn set(&self, mode: Mode) {

@@ -41,6 +41,26 @@ impl Server {
         panic!("redis-server did not start ten times");
     }
 
+    /// Starts a replica of it, which may take a moment to be in step.
+    pub fn replica(&self) -> Self {
+        Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()])
+    }
+
+    /// Whether it has so many replicas that are in step. One that says that it is online may still take a second until it is.
+    pub fn has_replicas(&self, count: usize) -> bool {
+        let mut connection = self.connection().unwrap();
+        let waited = redis::pipe()
+            .cmd("SET")
+            .arg("in:step")
+            .arg(1)
+            .ignore()
+            .cmd("WAIT")
+            .arg(count)
+            .arg(20)
+            .query(&mut connection);
+        waited.is_ok_and(|(acknowledged,): (usize,)| acknowledged >= count)
+    }
+
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -139,7 +159,7 @@ impl Drop for Server {
 fn spawn(port: u16, args: &[String]) -> Child {
     Command::new("redis-server")
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-        .args(["--enable-debug-command", "yes"])
+        .args(["--enable-debug-command", "yes", "--repl-diskless-sync", "no", "--hz", "100"])
         .args(args)
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -1,0 +1,126 @@
+//! Whether a server is one that this crate can work with, and what kept us from connecting to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::link::Link;
+use super::reply::{self, Outcome, Reply};
+use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
+
+/// What kept us from connecting: the server's refusal, or its silence.
+pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error) -> Error {
+    let code = reply::code(error.details());
+    let kind = ServerErrorKind::of(code);
+    if kind != ServerErrorKind::Other {
+        return Error::Server {
+            kind,
+            source: ServerError { node: Arc::clone(node), message: error.details().to_owned() },
+        };
+    }
+    // Only a server's reply begins with a code; it answers to the credentials or the database of the address.
+    if code == "ERR" {
+        return Error::config("node", format!("the server refuses the address {node}: {}", error.details()));
+    }
+    let reason = format!("cannot connect: {}", plain(error.details()));
+    let nodes = vec![NodeFailure { node: Arc::clone(node), reason }];
+    Error::Unavailable { nodes, waited: Duration::ZERO }
+}
+
+/// fred shows an IO error as `Os { code: 111, kind: ConnectionRefused, message: "Connection refused" }`.
+fn plain(details: &str) -> &str {
+    let quoted = details.split_once("message: \"").and_then(|(_, rest)| rest.split_once('"'));
+    quoted.map_or(details, |(message, _)| message)
+}
+
+/// HELLO tells the version to every user that may connect at all; INFO is often not allowed.
+pub(super) async fn version(node: &Arc<str>, link: &Link) -> Result<(), Error> {
+    let too_old = |version: &str| {
+        Error::config("node", format!("{node} is a server of version {version}; lockhound needs 6.2 or newer"))
+    };
+    match link.call("HELLO", Vec::new()).await {
+        Outcome::Done(reply) => {
+            let version = field(&reply, "version").unwrap_or_default();
+            match parse_version(&version) {
+                Some(found) if found < (6, 2) => Err(too_old(&version)),
+                Some(_) => Ok(()),
+                None => {
+                    tracing::warn!(%node, %version, "the server does not tell a version that can be read");
+                    Ok(())
+                }
+            }
+        }
+        Outcome::Refused(Error::Server { source, .. }) if source.message.contains("unknown command") => {
+            Err(too_old("5 or older"))
+        }
+        Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
+            tracing::debug!(%node, error = %source, "the server's version cannot be read");
+            Ok(())
+        }
+        Outcome::Refused(error) => Err(error),
+        Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
+            Err(Error::Unavailable { nodes: vec![failure], waited: Duration::ZERO })
+        }
+    }
+}
+
+/// Warns about a server that may delete locks to make room.
+pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
+    let Outcome::Done(Reply::Bytes(info)) = link.call("INFO", vec!["memory".into()]).await else {
+        tracing::debug!(%node, "INFO is not allowed: the eviction policy cannot be checked");
+        return;
+    };
+    let info = String::from_utf8_lossy(&info);
+    if let Some(policy) = info.lines().find_map(|line| line.strip_prefix("maxmemory_policy:"))
+        && policy.trim() != "noeviction"
+    {
+        tracing::warn!(
+            %node,
+            policy = policy.trim(),
+            "this server may delete locks when its memory is full, and two may then hold one lock: set \
+             `maxmemory-policy noeviction`"
+        );
+    }
+}
+
+/// The value behind a name in a flat list of names and values.
+fn field(reply: &Reply, name: &str) -> Option<String> {
+    let Reply::Array(items) = reply else { return None };
+    let at = items.iter().position(|item| *item == Reply::Bytes(name.as_bytes().to_vec()))?;
+    match items.get(at + 1)? {
+        Reply::Bytes(value) => Some(String::from_utf8_lossy(value).into_owned()),
+        _ => None,
+    }
+}
+
+fn parse_version(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert!(parse_version("6.0.16") < Some((6, 2)));
+        assert!(parse_version("7.0.15") > Some((6, 2)));
+        assert!(parse_version("10.0.0") > Some((6, 2)));
+        assert_eq!(parse_version("unstable"), None);
+    }
+
+    #[test]
+    fn io_errors_are_shown_as_people_know_them() {
+        let details = r#"Os { code: 111, kind: ConnectionRefused, message: "Connection refused" }"#;
+        assert_eq!(plain(details), "Connection refused");
+        assert_eq!(plain("Connection closed."), "Connection closed.");
+    }
+
+    #[test]
+    fn a_name_is_found_in_a_flat_list() {
+        let bytes = |s: &str| Reply::Bytes(s.as_bytes().to_vec());
+        let hello = Reply::Array(vec![bytes("server"), bytes("redis"), bytes("version"), bytes("7.0.15")]);
+        assert_eq!(field(&hello, "version").as_deref(), Some("7.0.15"));
+        assert_eq!(field(&hello, "7.0.15"), None);
+    }
+}

@@ -1,0 +1,203 @@
+//! What replicas have acknowledged: WAIT.
+//!
+//! WAIT blocks its connection, and what it says is about what was sent on that connection before: after a reconnect, perhaps
+//! to another server, it is as content as if all had been acknowledged. So a script and its WAIT travel in order on one
+//! connection, and what a reconnect came between is unknown. A script does not wait for the WAIT that is under way; it
+//! is sent, and is covered by the next one, together with all others that were sent meanwhile.
+//!
+//! # Invariants
+//! - A receipt is made out after its script was handed to the connection, and before the WAIT that covers it is.
+//! - One WAIT at most is under way on a connection: whatever is behind it is held up by one timeout and not by many.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use fred::types::Value;
+use tokio::sync::oneshot;
+
+use super::link::Link;
+use super::reply::{Outcome, Reply};
+use crate::error::{Error, NodeFailure};
+use crate::options::Replicas;
+
+/// Whether enough replicas have what a script wrote.
+#[derive(Debug)]
+pub(crate) struct Receipt(Option<Awaited>);
+
+#[derive(Debug)]
+struct Awaited {
+    node: Arc<str>,
+    answer: oneshot::Receiver<Result<(), NodeFailure>>,
+}
+
+impl Receipt {
+    /// That of a script for which no replica is asked.
+    pub(super) fn moot() -> Self {
+        Self(None)
+    }
+
+    /// Waits until enough replicas have acknowledged.
+    ///
+    /// # Errors
+    /// How many have, or why nobody knows.
+    pub(crate) async fn confirm(self) -> Result<(), NodeFailure> {
+        let Some(Awaited { node, answer }) = self.0 else { return Ok(()) };
+        let ended = |_| Err(NodeFailure { node, reason: "its replicas were not asked any more".to_owned() });
+        answer.await.unwrap_or_else(ended)
+    }
+
+    /// An answer that says that something was written counts once replicas have it. Until then nobody knows what becomes of
+    /// it, and it has to be undone.
+    pub(crate) async fn cover<T>(self, outcome: Outcome<T>, wrote: impl FnOnce(&T) -> bool) -> Outcome<T> {
+        match outcome {
+            Outcome::Done(answer) if wrote(&answer) => match self.confirm().await {
+                Ok(()) => Outcome::Done(answer),
+                Err(failure) => Outcome::Unknown(failure),
+            },
+            other => other,
+        }
+    }
+}
+
+/// The receipts of one connection.
+pub(super) struct Receipts {
+    link: Arc<Link>,
+    replicas: Replicas,
+    pending: Mutex<Pending>,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    /// Whether [`collect`] runs.
+    collecting: bool,
+    /// Those that no WAIT has been sent for yet.
+    receipts: Vec<Open>,
+}
+
+#[derive(Debug)]
+struct Open {
+    /// Of the connection that its script was handed to.
+    epoch: u64,
+    reply: oneshot::Sender<Result<(), NodeFailure>>,
+}
+
+impl Receipts {
+    pub(super) fn new(link: Arc<Link>, replicas: Replicas) -> Arc<Self> {
+        Arc::new(Self { link, replicas, pending: Mutex::default() })
+    }
+
+    /// Sends a command, and a WAIT behind it.
+    pub(super) async fn send(self: &Arc<Self>, command: &'static str, args: Vec<Value>) -> (Outcome<Reply>, Receipt) {
+        if let Err(failure) = self.link.ready().await {
+            return (Outcome::NotExecuted(failure), Receipt::moot());
+        }
+        let epoch = self.link.epoch();
+        let mut sending = pin!(self.link.send(command, args));
+        // From here on it is before every WAIT that is sent.
+        let sent = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
+        let receipt = self.make_out(epoch);
+        let outcome = match sent {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => sending.await,
+        };
+        (outcome, receipt)
+    }
+
+    fn make_out(self: &Arc<Self>, epoch: u64) -> Receipt {
+        let (reply, answer) = oneshot::channel();
+        let mut pending = self.pending();
+        pending.receipts.push(Open { epoch, reply });
+        let idle = !std::mem::replace(&mut pending.collecting, true);
+        drop(pending);
+        if idle {
+            tokio::spawn(collect(Arc::clone(self)));
+        }
+        Receipt(Some(Awaited { node: Arc::clone(self.link.server()), answer }))
+    }
+
+    /// The receipts that somebody still waits for and no WAIT has been sent for. Whoever takes none has ended.
+    fn take(&self) -> Vec<Open> {
+        let mut pending = self.pending();
+        let mut receipts = std::mem::take(&mut pending.receipts);
+        // Nobody waits for replicas to know that a lock was held by another.
+        receipts.retain(|open| !open.reply.is_closed());
+        pending.collecting = !receipts.is_empty();
+        receipts
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends a WAIT; how many replicas have acknowledged what was sent before it.
+    async fn wait(&self) -> Outcome<i64> {
+        let timeout_ms = i64::try_from(self.replicas.timeout.as_millis()).unwrap_or(i64::MAX);
+        let args = vec![i64::from(self.replicas.count).into(), timeout_ms.into()];
+        let count = |reply: &Reply| match reply {
+            Reply::Int(count) => Some(*count),
+            _ => None,
+        };
+        self.link.call("WAIT", args).await.and_then(self.link.server(), count)
+    }
+
+    async fn acknowledged(&self) -> Result<(), NodeFailure> {
+        let Replicas { count, timeout } = self.replicas;
+        let reason = match self.wait().await {
+            Outcome::Done(by) if by >= i64::from(count) => return Ok(()),
+            Outcome::Done(by) => format!("acknowledged by {by} of {count} replicas within {timeout:?}"),
+            Outcome::Refused(Error::Server { source, .. }) => {
+                format!("its replicas cannot be asked: {}", source.message)
+            }
+            Outcome::Refused(error) => error.to_string(),
+            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => failure.reason,
+        };
+        Err(NodeFailure { node: Arc::clone(self.link.server()), reason })
+    }
+
+    /// Warns about a server that has too few replicas now: nothing will be locked there until it has more.
+    ///
+    /// # Errors
+    /// The server's, where this user may not ask them.
+    pub(super) async fn check(&self) -> Result<(), Error> {
+        let (node, wanted) = (self.link.server(), self.replicas.count);
+        match self.wait().await {
+            Outcome::Done(found) if found >= i64::from(wanted) => {}
+            Outcome::Done(found) => tracing::warn!(
+                %node,
+                found,
+                wanted,
+                "too few replicas of this server acknowledge: until there are more, it grants no lock"
+            ),
+            Outcome::Refused(error) => return Err(error),
+            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
+                tracing::warn!(%node, reason = failure.reason, "the replicas of this server could not be asked");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sends one WAIT after the other for as long as receipts are open. Started by the first of them, ends when there are none,
+/// or with the engine; nobody awaits it.
+async fn collect(receipts: Arc<Receipts>) {
+    loop {
+        let open = receipts.take();
+        if open.is_empty() {
+            return;
+        }
+        let answer = receipts.acknowledged().await;
+        // fred announces a reconnect before it sends anything on the new connection, and `tend` counts it on this thread:
+        // what this WAIT said of another connection than the script's is found out here.
+        let epoch = receipts.link.epoch();
+        for Open { epoch: sent_on, reply } in open {
+            let reconnected = || {
+                let reason = "it was connected anew before its replicas had acknowledged".to_owned();
+                Err(NodeFailure { node: Arc::clone(receipts.link.server()), reason })
+            };
+            // Who does not want to know any more has dropped the receipt.
+            let _: Result<_, _> = reply.send(if sent_on == epoch { answer.clone() } else { reconnected() });
+        }
+    }
+}

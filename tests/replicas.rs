@@ -1,0 +1,365 @@
+//! Replicas that acknowledge: what has not reached enough of them is not held, and what has survives its server.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::proxy::{Mode, Proxy};
+use common::{Server, builder, eventually, key, ms};
+use lockhound::{Error, HoldState, Locker, LockerBuilder, Loss, ServerErrorKind};
+
+/// A server with so many replicas, all in step.
+async fn with_replicas(count: usize) -> (Server, Vec<Server>) {
+    let server = Server::start();
+    let replicas: Vec<_> = (0..count).map(|_| server.replica()).collect();
+    eventually(ms(5_000), "the replicas are in step", || server.has_replicas(count)).await;
+    (server, replicas)
+}
+
+async fn locker(server: &Server, count: u32, timeout: Duration) -> Locker {
+    builder(&server.url(), ms(10_000)).replicas(count, timeout).connect().await.unwrap()
+}
+
+/// What `Unavailable` says of each server.
+fn reasons(error: &Error) -> Vec<String> {
+    let Error::Unavailable { nodes, .. } = error else { panic!("{error}") };
+    nodes.iter().map(|node| node.reason().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn a_lock_that_too_few_replicas_have_is_undone() {
+    let ((server, replicas), key) = (with_replicas(2).await, key());
+    let (one, two) = (locker(&server, 1, ms(200)).await, locker(&server, 2, ms(200)).await);
+    replicas[1].stop();
+    let guard = one.get(&key).try_lock().await.unwrap().expect("one replica acknowledges");
+    assert!(replicas[0].exists(&key));
+    assert!(two.get(&key).try_lock().await.unwrap().is_none(), "that it is held needs no acknowledgement");
+    guard.unlock().await.unwrap();
+    let error = two.get(&key).try_lock().await.expect_err("the other one does not");
+    assert_eq!(reasons(&error), ["acknowledged by 1 of 2 replicas within 200ms"]);
+    eventually(ms(200), "undone", || !server.exists(&key)).await;
+    replicas[1].go_on();
+    two.get(&key).try_lock().await.unwrap().expect("both acknowledge").unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn lock_rides_out_replicas_that_are_away() {
+    let ((server, replicas), key) = (with_replicas(2).await, key());
+    let locks = locker(&server, 1, ms(100)).await;
+    replicas.iter().for_each(Server::stop);
+    let error = locks.get(&key).try_lock().await.expect_err("nobody acknowledges");
+    assert_eq!(reasons(&error), ["acknowledged by 0 of 1 replicas within 100ms"]);
+    let lock = locks.get(&key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    tokio::time::sleep(ms(700)).await;
+    assert!(!waiting.is_finished());
+    replicas.iter().for_each(Server::go_on);
+    let guard = tokio::time::timeout(ms(1_000), waiting).await.expect("it gets in").unwrap().unwrap();
+    assert!(replicas.iter().any(|replica| replica.exists(&key)));
+    guard.unlock().await.unwrap();
+    eventually(ms(500), "released", || !server.exists(&key)).await;
+}
+
+#[tokio::test]
+async fn a_renewal_that_too_few_replicas_have_is_a_failed_one() {
+    let (server, replicas) = with_replicas(1).await;
+    let lease = ms(1_500);
+    let locks = builder(&server.url(), lease).replicas(1, ms(70)).connect().await.unwrap();
+    let (rescued, lost) = (key(), key());
+    let guards = [locks.get(&rescued).lock().await.unwrap(), locks.get(&lost).lock().await.unwrap()];
+    let states = || guards.each_ref().map(|guard| guard.state());
+    tokio::time::sleep(lease).await;
+    assert_eq!(states(), [HoldState::Safe; 2], "renewed, and acknowledged");
+    replicas[0].stop();
+    eventually(lease, "in jeopardy", || states() == [HoldState::Jeopardy; 2]).await;
+    replicas[0].go_on();
+    eventually(lease / 2, "safe again", || states() == [HoldState::Safe; 2]).await;
+    let [rescued_guard, lost_guard] = guards;
+    rescued_guard.unlock().await.unwrap();
+    let stopped = Instant::now();
+    replicas[0].stop();
+    lost_guard.lost().cancelled().await;
+    assert!(stopped.elapsed() < lease, "{:?}: the last renewal was before that", stopped.elapsed());
+    assert_eq!(lost_guard.state(), HoldState::Lost(Loss::RenewalFailed));
+    assert!(server.exists(&lost), "the server itself has renewed it all the time");
+    drop(lost_guard);
+    eventually(ms(1_000), "released all the same", || !server.exists(&lost)).await;
+}
+
+#[tokio::test]
+async fn that_a_lock_is_gone_is_told_whatever_the_replicas_say() {
+    let ((server, replicas), key) = (with_replicas(1).await, key());
+    let locks = builder(&server.url(), ms(1_500)).replicas(1, ms(70)).connect().await.unwrap();
+    let guard = locks.get(&key).lock().await.unwrap();
+    replicas[0].stop();
+    server.command::<()>(&["DEL", &key]);
+    tokio::time::timeout(ms(700), guard.lost().cancelled()).await.expect("told by the next renewal");
+    assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
+}
+
+/// In each round six tasks lock one key after the other until the server dies. Whatever `lock()` returned is on the replica,
+/// which takes the server's place.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_granted_survives_its_server_fifty_times_of_fifty() {
+    let (mut server, mut replicas) = with_replicas(1).await;
+    let (mut lost, mut granted) = (0, 0);
+    for round in 0..50 {
+        let replica = replicas.pop().unwrap();
+        let locks = locker(&server, 1, ms(500)).await;
+        let held = Arc::<Mutex<Vec<String>>>::default();
+        let (over, mut tasks) = (Arc::new(AtomicBool::new(false)), Vec::new());
+        for _ in 0..6 {
+            let (locks, held, over) = (locks.clone(), Arc::clone(&held), Arc::clone(&over));
+            tasks.push(tokio::spawn(async move {
+                while !over.load(Ordering::Relaxed) {
+                    let key = key();
+                    let Ok(Some(guard)) = locks.get(&key).try_lock().await else { return };
+                    held.lock().unwrap().push(key);
+                    // It is neither released nor renewed.
+                    std::mem::forget(guard);
+                }
+            }));
+        }
+        eventually(ms(2_000), "some are granted", || held.lock().unwrap().len() > 2 + round % 9).await;
+        server.kill();
+        over.store(true, Ordering::Relaxed);
+        replica.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+        for task in tasks {
+            task.abort();
+        }
+        let held = held.lock().unwrap().clone();
+        granted += held.len();
+        lost += held.iter().filter(|key| !replica.exists(key)).count();
+        server.restart();
+        server.command::<()>(&["REPLICAOF", "127.0.0.1", &replica.port().to_string()]);
+        eventually(ms(5_000), "they have changed places", || replica.has_replicas(1)).await;
+        replicas.push(std::mem::replace(&mut server, replica));
+    }
+    assert_eq!(lost, 0, "of {granted}");
+}
+
+/// The same without acknowledgement: the loss happens, and it is told.
+#[tokio::test]
+async fn without_replicas_a_failover_loses_a_lock_and_its_holder_is_told() {
+    let (server, key) = (Server::start(), key());
+    let between = Proxy::start(server.port());
+    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &between.port().to_string()]);
+    eventually(ms(5_000), "in step", || server.has_replicas(1)).await;
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
+    // A stopped replica would find what was sent to it in its socket, and have it.
+    between.set(Mode::BlackHole);
+    let guard = locks.get(&key).lock().await.unwrap();
+    server.kill();
+    replica.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+    assert!(!replica.exists(&key), "lost");
+    proxy.lead_to(replica.port());
+    proxy.cut();
+    let told = Instant::now();
+    guard.lost().cancelled().await;
+    assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
+    assert!(told.elapsed() < ms(2_000), "{:?}: a reconnect renews everything", told.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_wait_covers_many_locks() {
+    let (server, _replicas) = with_replicas(1).await;
+    let locks = locker(&server, 1, ms(500)).await;
+    server.command::<()>(&["CONFIG", "RESETSTAT"]);
+    let tasks = (0..64).map(|_| {
+        let lock = locks.get(key());
+        tokio::spawn(async move {
+            for _ in 0..10 {
+                lock.lock().await.unwrap().unlock().await.unwrap();
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    let waits = server.calls("wait");
+    assert!((1..160).contains(&waits), "{waits} for 640 locks");
+}
+
+#[tokio::test]
+async fn without_replicas_nothing_is_added() {
+    let (server, _replicas) = with_replicas(1).await;
+    let names = |locks: &Locker| {
+        let list: String = server.command(&["CLIENT", "LIST"]);
+        let id = locks.id().to_string();
+        let mut names: Vec<_> = list
+            .lines()
+            .filter(|line| line.contains(&id))
+            .map(|line| line.split("lockhound:").nth(1).unwrap().split(':').next().unwrap().to_owned())
+            .collect();
+        names.sort();
+        names
+    };
+    server.command::<()>(&["CONFIG", "RESETSTAT"]);
+    let plain = builder(&server.url(), ms(1_000)).connect().await.unwrap();
+    let guard = plain.get(key()).lock().await.unwrap();
+    tokio::time::sleep(ms(700)).await;
+    guard.unlock().await.unwrap();
+    assert_eq!(names(&plain), ["commands", "renewals", "subscriber"]);
+    assert_eq!(server.calls("wait"), 0);
+    let asking = locker(&server, 1, ms(500)).await;
+    assert_eq!(names(&asking), ["acknowledged", "commands", "renewals", "subscriber"]);
+    asking.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    assert_eq!(server.calls("wait"), 2, "one by connect, and one by the lock");
+}
+
+/// An address leads to one server and then to another, as in failovers. The replica of the first has stopped: whatever is
+/// granted is on the second. A WAIT there knows nothing of an acquire here, and is content.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_behind_a_reconnect_acknowledges_nothing_before_it() {
+    let ((silent, stopped), (server, _replicas)) = (with_replicas(1).await, with_replicas(1).await);
+    let proxy = Proxy::start(silent.port());
+    let mut lockers = Vec::new();
+    for _ in 0..8 {
+        lockers.push(builder(&proxy.url(), ms(10_000)).replicas(1, ms(3)).connect().await.unwrap());
+    }
+    stopped[0].stop();
+    let until = Instant::now() + ms(2_000);
+    let tasks = (0..32).map(|task| {
+        let locks = lockers[task % lockers.len()].clone();
+        tokio::spawn(async move {
+            let mut granted = Vec::new();
+            while Instant::now() < until {
+                let key = key();
+                if let Ok(guard) = locks.get(&key).try_lock().await {
+                    granted.push(key);
+                    std::mem::forget(guard);
+                }
+            }
+            granted
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    for to in [&server, &silent].into_iter().cycle() {
+        tokio::time::sleep(Duration::from_micros(fastrand::u64(0..40_000))).await;
+        proxy.lead_to(to.port());
+        proxy.cut();
+        if Instant::now() > until {
+            break;
+        }
+    }
+    let mut granted = Vec::new();
+    for task in tasks {
+        granted.extend(task.await.unwrap());
+    }
+    let there: HashSet<String> = server.command(&["KEYS", "test:*"]);
+    let elsewhere = granted.iter().filter(|key| !there.contains(*key)).count();
+    assert_eq!(elsewhere, 0, "of {}", granted.len());
+    assert!(granted.len() > 100, "{}", granted.len());
+}
+
+/// The acquire is held back on its way. Its undo waits behind it, and does not overtake it on another connection.
+#[tokio::test]
+async fn an_undo_comes_behind_its_acquire() {
+    let ((server, _replicas), key) = (with_replicas(1).await, key());
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(10_000)).replicas(1, ms(100)).connect().await.unwrap();
+    // From here on the scripts are known.
+    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+    let fence = format!("lockhound_fence:{{{key}}}");
+    server.command::<()>(&["DEL", &fence]);
+    proxy.set(Mode::Hold(fence.clone().into_bytes()));
+    let error = locks.get(&key).try_lock().await.expect_err("nothing answers");
+    assert_eq!(reasons(&error).len(), 1);
+    // On another connection it would have been there long ago.
+    tokio::time::sleep(ms(100)).await;
+    assert!(!server.exists(&fence), "it is held back");
+    proxy.set(Mode::Pass);
+    eventually(ms(500), "executed", || server.exists(&fence)).await;
+    eventually(ms(500), "and undone, before the undo is repeated", || !server.exists(&key)).await;
+    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+}
+
+/// So many servers with a replica each, and a builder over them.
+async fn quorum(count: usize, lease: Duration) -> (Vec<(Server, Server)>, LockerBuilder) {
+    let mut pairs = Vec::new();
+    let mut builder = Locker::builder().lease(lease).restart_quarantine(Duration::ZERO);
+    for _ in 0..count {
+        let (server, mut replicas) = with_replicas(1).await;
+        builder = builder.node(server.url());
+        pairs.push((server, replicas.remove(0)));
+    }
+    (pairs, builder)
+}
+
+#[tokio::test]
+async fn with_several_servers_a_yes_counts_once_its_replicas_acknowledge() {
+    let (pairs, builder) = quorum(3, ms(10_000)).await;
+    let (locks, key) = (builder.replicas(1, ms(600)).connect().await.unwrap(), key());
+    pairs[0].1.stop();
+    let start = Instant::now();
+    let guard = locks.get(&key).lock().await.unwrap();
+    assert!(start.elapsed() < ms(500), "{:?}: nobody waits for the first", start.elapsed());
+    assert!(pairs[1].1.exists(&key) && pairs[2].1.exists(&key));
+    guard.unlock().await.unwrap();
+    pairs[2].1.stop();
+    let error = locks.get(&key).try_lock().await.expect_err("one of three");
+    assert_eq!(reasons(&error), ["acknowledged by 0 of 1 replicas within 600ms"; 2]);
+    eventually(ms(500), "undone", || pairs.iter().all(|(server, _)| !server.exists(&key))).await;
+    pairs[2].1.go_on();
+    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+}
+
+/// A server that forgot its votes is asked for them again, behind the WAITs of a replica that has stopped, while
+/// the releases travel on another connection.
+#[tokio::test]
+async fn what_is_taken_back_behind_a_wait_is_released_too() {
+    let (pairs, builder) = quorum(3, ms(3_000)).await;
+    let locks = builder.command_timeout(ms(300)).replicas(1, ms(250)).connect().await.unwrap();
+    let mut guards = Vec::new();
+    for _ in 0..20 {
+        guards.push(locks.get(key()).lock().await.unwrap());
+    }
+    let keys: Vec<String> = guards.iter().map(|guard| guard.key().to_string()).collect();
+    let (forgetful, replica) = &pairs[0];
+    eventually(ms(500), "on all", || keys.iter().all(|key| forgetful.exists(key))).await;
+    replica.stop();
+    forgetful.command::<()>(&["FLUSHALL"]);
+    // A third of the lease after the grants they are renewed, and then taken back, one WAIT being under way at any time.
+    let busy = {
+        let locks = locks.clone();
+        tokio::spawn(async move { while locks.get(key()).try_lock().await.is_ok() {} })
+    };
+    eventually(ms(2_800), "taken back", || keys.iter().any(|key| forgetful.exists(key))).await;
+    for guard in guards {
+        guard.unlock().await.unwrap();
+        tokio::time::sleep(ms(fastrand::u64(0..30))).await;
+    }
+    busy.abort();
+    // Two command timeouts and a WAIT.
+    let left = || keys.iter().filter(|key| pairs.iter().any(|(server, _)| server.exists(key))).count();
+    eventually(ms(900), "released", || left() == 0).await;
+    tokio::time::sleep(ms(300)).await;
+    assert_eq!(left(), 0, "nothing comes late");
+}
+
+#[tokio::test]
+async fn options_that_contradict_each_other_name_both_values() {
+    let server = Server::start();
+    let refusal = async |timeout| {
+        let builder = builder(&server.url(), ms(10_000)).command_timeout(ms(500)).replicas(2, timeout);
+        builder.connect().await.expect_err("refused").to_string()
+    };
+    let error = refusal(ms(500)).await;
+    assert!(error.contains("replicas: 500ms") && error.contains("command_timeout = 500ms"), "{error}");
+    let error = refusal(Duration::ZERO).await;
+    assert!(error.contains("0ns") && error.contains("2 of them"), "{error}");
+}
+
+#[tokio::test]
+async fn a_user_that_may_not_ask_replicas_is_told_by_connect() {
+    let server = Server::start_with(&["--user", "half", "on", ">pw", "~*", "&*", "+@all", "-wait"]);
+    let url = format!("redis://half:pw@127.0.0.1:{}", server.port());
+    let error = builder(&url, ms(10_000)).replicas(1, ms(50)).connect().await.expect_err("refused");
+    assert!(matches!(error, Error::Server { kind: ServerErrorKind::NoPermission, .. }), "{error}");
+    builder(&url, ms(10_000)).connect().await.unwrap();
+}
