@@ -25,7 +25,12 @@ use crate::quorum::Acquired;
 #[derive(Debug)]
 pub(super) enum Attempt {
     Granted(Granted),
-    Held(Option<Duration>),
+    Held {
+        /// When a majority may be free, if its leases tell.
+        ttl: Option<Duration>,
+        /// Whether some nodes said yes all the same: several want it at once.
+        contested: bool,
+    },
     /// Several want it at once, and nobody has got it.
     Split,
     Refused(Error),
@@ -124,7 +129,7 @@ impl Session {
             .on_engine(async move {
                 match session.attempt(&asked, &as_owner, terms).await {
                     Attempt::Granted(granted) => Ok(Some(session.register(&granted))),
-                    Attempt::Held(_) | Attempt::Split => Ok(None),
+                    Attempt::Held { .. } | Attempt::Split => Ok(None),
                     Attempt::Refused(error) => Err(error),
                     Attempt::Unavailable(nodes) => Err(Error::Unavailable { nodes, waited: Duration::ZERO }),
                 }
@@ -213,7 +218,7 @@ impl Session {
                 let took = Instant::now().since(sent);
                 Attempt::Unavailable(self.quorum.failures(format!("granted after {took:?}, when the lease was over")))
             }
-            Acquired::Held(ttl) => Attempt::Held(ttl),
+            Acquired::Held(ttl) => Attempt::Held { ttl, contested: !round.taken.is_empty() },
             Acquired::Split => Attempt::Split,
             Acquired::Refused(error) => Attempt::Refused(error),
             Acquired::Unavailable(nodes) => Attempt::Unavailable(nodes),
