@@ -27,7 +27,12 @@ use crate::script::Claim;
 pub(super) enum Attempt {
     /// A grant a lock.
     Granted(Vec<Granted>),
-    Held(Option<Duration>),
+    Held {
+        /// When a majority may be free, if its leases tell.
+        ttl: Option<Duration>,
+        /// Whether some nodes said yes all the same: several want it at once.
+        contested: bool,
+    },
     /// Several want it at once, and nobody has got it.
     Split,
     Refused(Error),
@@ -197,7 +202,7 @@ impl Session {
                 let took = Instant::now().since(sent);
                 Attempt::Unavailable(self.quorum.failures(format!("granted after {took:?}, when the lease was over")))
             }
-            Acquired::Held(ttl) => Attempt::Held(ttl),
+            Acquired::Held(ttl) => Attempt::Held { ttl, contested: !round.taken.is_empty() },
             Acquired::Split => Attempt::Split,
             Acquired::Refused(error) => Attempt::Refused(error),
             Acquired::Unavailable(nodes) => Attempt::Unavailable(nodes),

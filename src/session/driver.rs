@@ -16,10 +16,13 @@ use crate::lease;
 use crate::notify::Subscription;
 use crate::options::Format;
 
+/// Beyond so many collisions the pause before an attempt does not grow: it is up to 16 ms then.
+const MOST_COLLISIONS: u32 = 4;
+
 /// Acquires for the head of a key's line until the line is empty: the one waiter of this locker on the wire. Started by
 /// whoever stands in line first; ends with the line; nobody awaits it.
 pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
-    let driving = Driving { session: &session, key: &key };
+    let mut driving = Driving { session: &session, key: &key, collisions: 0 };
     let mut subscription = None;
     loop {
         match session.gate.next(&key, Instant::now()) {
@@ -39,6 +42,8 @@ pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
 struct Driving<'a> {
     session: &'a Arc<Session>,
     key: &'a Key,
+    /// How many attempts in a row got some nodes and others the rest.
+    collisions: u32,
 }
 
 impl Drop for Driving<'_> {
@@ -52,7 +57,7 @@ impl Drop for Driving<'_> {
 }
 
 impl Driving<'_> {
-    async fn try_for(&self, head: Head, wake: &Notify, subscription: &mut Option<Subscription>) {
+    async fn try_for(&mut self, head: Head, wake: &Notify, subscription: &mut Option<Subscription>) {
         let (session, key) = (self.session, self.key);
         let sent = Instant::now();
         if let Some(listening) = subscription {
@@ -61,10 +66,14 @@ impl Driving<'_> {
         let attempt = session.attempt(std::slice::from_ref(key), &head.owner, head.terms).await;
         let failed = matches!(attempt, Attempt::Unavailable(_));
         session.gate.note_round(key, if failed { LastRound::Failed } else { LastRound::Answered });
+        self.collisions = match attempt {
+            Attempt::Held { contested: true, .. } | Attempt::Split => (self.collisions + 1).min(MOST_COLLISIONS),
+            _ => 0,
+        };
         match attempt {
             Attempt::Granted(granted) => granted.iter().for_each(|granted| session.deliver(granted, head.id)),
             Attempt::Refused(error) => self.answer(head.id, error),
-            Attempt::Held(ttl) => match subscription {
+            Attempt::Held { ttl, .. } => match subscription {
                 // What was released between the answer and the subscription sends no message any more: behind the
                 // barrier it is tried again, and only then waited for.
                 None => {
@@ -83,6 +92,7 @@ impl Driving<'_> {
                     let ttl = ttl.map_or(look, |ttl| ttl + Duration::from_millis(1));
                     tracing::debug!(%key, owner = %head.owner, ?ttl, "waiting");
                     self.park(wake, Some(listening), ttl.min(look)).await;
+                    self.make_way().await;
                 }
             },
             // Whoever tries again at another moment than the others finds it free.
@@ -100,6 +110,13 @@ impl Driving<'_> {
                 let end = session.outage.ends_in(now, tolerance).unwrap_or(pause);
                 self.park(wake, None, pause.min(end)).await;
             }
+        }
+    }
+
+    /// Everybody is woken at once. Those who got in each other's way the last time come one after the other.
+    async fn make_way(&self) {
+        if self.collisions > 0 {
+            sleep(Duration::from_millis(1 << self.collisions).mul_f64(fastrand::f64())).await;
         }
     }
 
