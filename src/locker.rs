@@ -242,11 +242,11 @@ impl LockerBuilder {
     /// ([`Error::Unavailable`] says how many did), and a renewal has failed once. With several servers, each one's yes
     /// counts once its own replicas have acknowledged.
     ///
-    /// What it buys: a lock survives the loss of its server if a replica that acknowledged is promoted. What it does not: WAIT does not
-    /// make Redis consistent. A failover may promote a replica that has *not* acknowledged, a replica that restarts may have
-    /// forgotten, and clients at a master that was cut off go on taking locks there for as long as replicas acknowledge. Give
-    /// all replicas that may be promoted as the count to be safe against the first, at the price that one of them that is
-    /// away stops all locking. Releases are not waited for: a failover may bring a released lock back, for a lease at most.
+    /// What it buys: a lock survives the loss of its server if a replica that acknowledged is promoted. What it does not:
+    /// WAIT does not make Redis consistent. A failover may promote a replica that has *not* acknowledged, a replica that
+    /// restarts may have forgotten, and a master that was cut off goes on granting locks for as long as enough replicas are
+    /// on its side. A count of all replicas that may be promoted is safe against the first, and one of them that is away
+    /// then stops all locking. Releases are not waited for: a failover may bring a released lock back, for a lease at most.
     ///
     /// Its price is a round trip to the replicas for each acquire. It must be shorter than
     /// [`command_timeout`](Self::command_timeout), and everything that waits for an acquire may take so much longer. A

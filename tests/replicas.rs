@@ -279,6 +279,28 @@ async fn an_undo_comes_behind_its_acquire() {
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
 }
 
+/// One WAIT after the other blocks the connection of the acquires.
+#[tokio::test]
+async fn a_wait_holds_an_undo_up_once_and_a_release_never() {
+    let ((server, replicas), held, refused) = (with_replicas(1).await, key(), key());
+    let locks = builder(&server.url(), ms(10_000)).replicas(1, ms(400)).connect().await.unwrap();
+    let guard = locks.get(&held).lock().await.unwrap();
+    replicas[0].stop();
+    let busy: Vec<_> = (0..4)
+        .map(|_| {
+            let locks = locks.clone();
+            tokio::spawn(async move { while locks.get(key()).try_lock().await.is_err() {} })
+        })
+        .collect();
+    let error = locks.get(&refused).try_lock().await.expect_err("nobody acknowledges");
+    assert_eq!(reasons(&error), ["acknowledged by 0 of 1 replicas within 400ms"]);
+    let start = Instant::now();
+    guard.unlock().await.unwrap();
+    assert!(start.elapsed() < ms(200), "released after {:?}", start.elapsed());
+    eventually(ms(600), "undone", || !server.exists(&refused)).await;
+    busy.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
 /// So many servers with a replica each, and a builder over them.
 async fn quorum(count: usize, lease: Duration) -> (Vec<(Server, Server)>, LockerBuilder) {
     let mut pairs = Vec::new();
