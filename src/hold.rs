@@ -327,21 +327,18 @@ impl Hold {
             return false;
         }
         state.votes.add(node, until);
-        state.votes.trust(node);
         true
     }
 
-    /// Something is on its way to this node that may put the lock there.
-    pub(crate) fn doubt(&self, node: NodeIndex) {
-        self.state().votes.doubt(node);
+    /// What was sent to this node has no answer, and may put the lock there at any time: its release is to be sent twice.
+    /// False if the hold is not held any more, and its release may have been sent.
+    pub(crate) fn doubt(&self, node: NodeIndex) -> bool {
+        let mut state = self.state();
+        state.votes.doubt(node);
+        state.phase == Phase::Held
     }
 
-    /// Of what was on its way to this node, one has done nothing, and will not.
-    pub(crate) fn trust(&self, node: NodeIndex) {
-        self.state().votes.trust(node);
-    }
-
-    /// Whether something may still be executed on this node that puts the lock there.
+    /// Whether something may be executed on this node at any time that puts the lock there.
     pub(crate) fn is_doubtful(&self, node: NodeIndex) -> bool {
         self.state().votes.is_doubtful(node)
     }
@@ -571,12 +568,11 @@ mod tests {
     fn an_answer_says_nothing_about_what_had_none() {
         let hold = Hold::for_test(Owner::task(1), watched(), &[0, 1], 3);
         let now = hold.since;
-        hold.doubt(2);
-        hold.doubt(2);
+        assert!(hold.doubt(2));
         assert!(hold.vote(2, now, now));
         assert!(hold.is_doubtful(2), "the first one had no answer, and may come yet");
-        hold.trust(2);
-        assert!(!hold.is_doubtful(2));
+        assert_eq!(hold.leave(now), Leave::Last);
+        assert!(!hold.doubt(1), "its release is on its way, or was");
     }
 
     #[test]

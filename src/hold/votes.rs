@@ -15,15 +15,15 @@ pub(super) struct Votes {
 struct Vote {
     /// Until when it is valid, if there is one.
     until: Option<Instant>,
-    /// How many commands may still be executed there that put the lock there. What has no answer stays among them: the
-    /// answer to a later one proves nothing about it.
-    coming: u32,
+    /// Whether something that was sent there will have no answer any more, and may yet put the lock there. The answer to
+    /// something later proves nothing about it.
+    doubtful: bool,
 }
 
 impl Votes {
     /// Of so many nodes these vote, until then.
     pub(super) fn new(nodes: usize, votes: &[NodeIndex], until: Instant) -> Self {
-        let vote = |node| Vote { until: votes.contains(&node).then_some(until), coming: 0 };
+        let vote = |node| Vote { until: votes.contains(&node).then_some(until), doubtful: false };
         Self { nodes: (0..nodes).map(vote).collect(), majority: nodes / 2 + 1 }
     }
 
@@ -44,20 +44,14 @@ impl Votes {
         self.valid().count() >= self.majority
     }
 
-    /// Something is on its way to this node that may put the lock there.
+    /// Something that was sent to this node may put the lock there at any time, or never.
     pub(super) fn doubt(&mut self, node: NodeIndex) {
-        self.nodes[node].coming += 1;
+        self.nodes[node].doubtful = true;
     }
 
-    /// Of what was on its way to this node, one has had its answer.
-    pub(super) fn trust(&mut self, node: NodeIndex) {
-        let coming = &mut self.nodes[node].coming;
-        *coming = coming.saturating_sub(1);
-    }
-
-    /// Whether something may still be executed on this node that puts the lock there.
+    /// Whether something may be executed on this node at any time that puts the lock there.
     pub(super) fn is_doubtful(&self, node: NodeIndex) -> bool {
-        self.nodes[node].coming > 0
+        self.nodes[node].doubtful
     }
 
     fn valid(&self) -> impl Iterator<Item = Instant> {

@@ -193,7 +193,7 @@ impl Session {
         let field = owner.field(self.id, generation);
         let sent = Instant::now();
         let floor = fence::floor(clock::wall_micros());
-        let mut round = self.quorum.acquire(key, terms.lease, &field, floor).await;
+        let round = self.quorum.acquire(key, terms.lease, &field, floor).await;
         let attempt = match round.acquired {
             Acquired::Granted { fence, votes } => {
                 let nodes = self.quorum.nodes().len();
@@ -218,9 +218,8 @@ impl Session {
             Acquired::Refused(error) => Attempt::Refused(error),
             Acquired::Unavailable(nodes) => Attempt::Unavailable(nodes),
         };
-        // The undo comes behind an acquire that is still on its way.
-        round.doubtful.extend(round.late.missing());
         self.undo(key, &field, round.taken, round.doubtful);
+        self.undo_late(key, field, round.late);
         match &attempt {
             Attempt::Unavailable(nodes) => self.outage.failed(sent, self.settings.outage_tolerance, nodes.clone()),
             _ => self.outage.answered(),
@@ -242,7 +241,9 @@ impl Session {
         let hold = &granted.hold;
         let (found, same_owner) = self.admit(granted, Some(waiter));
         let Some(waiter) = found else {
-            self.undo(&hold.key, &hold.field, self.quorum.everywhere().collect(), Vec::new());
+            // Nobody has a guard of it: it is not held, and what comes late is not for it.
+            hold.revoke();
+            self.undo_hold(hold);
             return;
         };
         let grip = Grip::granted(Arc::clone(self), Arc::clone(hold));

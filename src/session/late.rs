@@ -6,6 +6,7 @@ use super::Session;
 use super::release::Pending;
 use crate::clock::Instant;
 use crate::hold::{Hold, HoldState};
+use crate::key::Key;
 use crate::node::Outcome;
 use crate::quorum::{Calls, NodeIndex};
 use crate::script::Acquire;
@@ -19,7 +20,7 @@ impl Session {
         mut late: Calls<Acquire>,
         doubtful: &[NodeIndex],
     ) {
-        for &node in doubtful.iter().chain(late.missing()) {
+        for &node in doubtful {
             hold.doubt(node);
         }
         if late.missing().is_empty() {
@@ -34,12 +35,29 @@ impl Session {
         });
     }
 
+    /// Sees to the nodes that a failed attempt did not wait for.
+    pub(super) fn undo_late(self: &Arc<Self>, key: &Key, field: String, mut late: Calls<Acquire>) {
+        if late.missing().is_empty() {
+            return;
+        }
+        let (session, key, pending) = (Arc::clone(self), key.clone(), Pending::new(self));
+        self.engine.spawn(async move {
+            while let Some((node, answer)) = late.next().await {
+                match answer {
+                    Outcome::Done(Acquire::Granted(_)) => session.undo(&key, &field, vec![node], Vec::new()),
+                    Outcome::Unknown(_) => session.undo(&key, &field, Vec::new(), vec![node]),
+                    Outcome::Done(Acquire::Held(_)) | Outcome::NotExecuted(_) | Outcome::Refused(_) => {}
+                }
+            }
+            drop(pending);
+        });
+    }
+
     /// A node has lost the lock that a majority of the others still has: takes its vote back.
     pub(super) fn retake(self: &Arc<Self>, hold: Arc<Hold>, node: NodeIndex) {
         if !hold.is_held() || self.is_closed() {
             return;
         }
-        hold.doubt(node);
         let (session, pending) = (Arc::clone(self), Pending::new(self));
         self.engine.spawn(async move {
             let sent = Instant::now();
@@ -59,11 +77,12 @@ impl Session {
     fn settle_vote(self: &Arc<Self>, hold: &Arc<Hold>, node: NodeIndex, sent: Instant, answer: &Outcome<bool>) {
         match answer {
             Outcome::Done(true) if hold.vote(node, sent, Instant::now()) => {}
+            // Its release may have come there before it.
             Outcome::Done(true) => self.undo(&hold.key, &hold.field, vec![node], Vec::new()),
             // It may be there, or come to be there: while the hold is held that does no harm.
-            Outcome::Unknown(_) if hold.is_held() => {}
+            Outcome::Unknown(_) if hold.doubt(node) => {}
             Outcome::Unknown(_) => self.undo(&hold.key, &hold.field, Vec::new(), vec![node]),
-            Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => hold.trust(node),
+            Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => {}
         }
     }
 }

@@ -102,8 +102,7 @@ impl Session {
     /// The last guard of a lost hold is gone. What may stand under its field is released all the same.
     fn bury(self: &Arc<Self>, hold: &Arc<Hold>) {
         // Before the slot goes: closing sees the one or the other.
-        let (doubtful, taken) = self.quorum.everywhere().partition(|&node| hold.is_doubtful(node));
-        self.undo(&hold.key, &hold.field, taken, doubtful);
+        self.undo_hold(hold);
         self.gate.remove(hold);
         self.watchdog.forget(hold, Instant::now());
     }
@@ -118,6 +117,12 @@ impl Session {
             }
             _ => self.bury(&hold),
         }
+    }
+
+    /// Undoes a hold on every node.
+    pub(super) fn undo_hold(self: &Arc<Self>, hold: &Hold) {
+        let (doubtful, taken) = self.quorum.everywhere().partition(|&node| hold.is_doubtful(node));
+        self.undo(&hold.key, &hold.field, taken, doubtful);
     }
 
     /// Undoes an acquire on the nodes that granted it, and on those that may have or may yet.
