@@ -320,3 +320,18 @@ async fn visit(locks: &Locker, key: &str, who: usize, visits: usize) -> Vec<Visi
     }
     inside
 }
+
+/// What a server answers when a majority has answered already costs one more release at the most.
+#[tokio::test]
+async fn a_pair_is_an_acquire_and_a_release_on_every_server() {
+    let (servers, key) = (servers(3), key());
+    let locks = over(&servers, ms(30_000)).connect().await.unwrap();
+    let lock = locks.get(&key);
+    for _ in 0..100 {
+        lock.lock().await.unwrap().unlock().await.unwrap();
+    }
+    eventually(ms(500), "on none of them", || on(&servers, &key) == 0).await;
+    let calls: u64 = servers.iter().map(|server| server.calls("evalsha")).sum();
+    assert!(calls <= 700, "600 and those of answers that came late: {calls}");
+    assert_eq!(locks.stats().pending_undos, 0, "none waits to be sent again");
+}

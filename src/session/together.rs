@@ -128,7 +128,7 @@ impl Session {
         self.on_engine(async move {
             match session.attempt(&keys, &owner, terms).await {
                 Attempt::Granted(granted) => Ok(Some(granted.iter().map(|grant| session.register(grant)).collect())),
-                Attempt::Held(_) | Attempt::Split => Ok(None),
+                Attempt::Held { .. } | Attempt::Split => Ok(None),
                 Attempt::Refused(error) => Err(error),
                 Attempt::Unavailable(nodes) => Err(Error::Unavailable { nodes, waited: Duration::ZERO }),
             }

@@ -26,7 +26,8 @@ pub(crate) struct Key {
     pub(crate) stray: bool,
 }
 
-/// What an attempt has sent to a node, in the order of its connection: what is adrift was sent on one that was given up.
+/// What an attempt has sent to a node: in line with its answer awaited, or adrift on a connection that was given up. No
+/// order is relied on: an acquire waits until it is known who the server is, and a release does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Line {
     pub(crate) acquire: bool,
@@ -60,7 +61,8 @@ pub(crate) struct View {
     pub(crate) valid: u8,
     /// What is left of the validity that the retake under way would give.
     pub(crate) asked: u8,
-    pub(crate) doubt: Doubt,
+    /// Something that was sent will have no answer, and may come yet.
+    pub(crate) doubtful: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -72,17 +74,6 @@ pub(crate) enum Answer {
     Granted,
     Held,
     Unknown,
-}
-
-/// Whether something may come that puts the lock there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub(crate) enum Doubt {
-    #[default]
-    None,
-    /// Its answer is awaited, and will tell.
-    Awaited,
-    /// Its answer will not come.
-    Adrift,
 }
 
 /// What a node may be given to execute.
@@ -169,6 +160,17 @@ impl Node {
         };
     }
 
+    /// Begins to undo an attempt, or to undo it with more care.
+    pub(crate) fn undo(&mut self, by: Attempt, undo: Undo) {
+        let line = self.line_mut(by);
+        match (line.undo, undo) {
+            (_, Undo::None) | (Undo::First | Undo::Second, Undo::Once) => {}
+            // Once more.
+            (Undo::Over, Undo::Once) => line.undo = Undo::Second,
+            _ => line.undo = undo,
+        }
+    }
+
     /// Forgets what makes no difference any more: cancels of what cannot come, and releases of what is not there.
     pub(crate) fn settle(&mut self, protocol: &Protocol) {
         let by = self.key.map(|key| key.by);
@@ -196,17 +198,21 @@ impl Node {
 
 impl Line {
     /// What may be executed next, of what is in line and of what is adrift.
-    pub(crate) fn executable(&self, protocol: &Protocol) -> impl Iterator<Item = (Script, bool)> {
-        let retake_waits = self.retake && !protocol.is(Mutant::RetakeApart);
-        let release = self.is_undone() && !self.acquire && !retake_waits;
+    pub(crate) fn executable(&self) -> impl Iterator<Item = (Script, bool)> {
         let scripts = [
             (self.acquire, Script::Acquire, false),
             (self.acquire_adrift, Script::Acquire, true),
-            (self.retake && !self.acquire, Script::Retake, false),
+            (self.retake, Script::Retake, false),
             (self.retake_adrift, Script::Retake, true),
-            (release, Script::Release, false),
+            (self.is_undone(), Script::Release, false),
         ];
         scripts.into_iter().filter(|(may, ..)| *may).map(|(_, script, adrift)| (script, adrift))
+    }
+
+    /// What its client awaits the answer of.
+    pub(crate) fn in_line(&self) -> impl Iterator<Item = Script> + use<> {
+        let scripts = [(self.acquire, Script::Acquire), (self.retake, Script::Retake)];
+        scripts.into_iter().filter(|(is, _)| *is).map(|(_, script)| script)
     }
 
     /// Takes a script that is executed, or goes adrift.

@@ -3,7 +3,7 @@
 use stateright::Property;
 
 use super::node::{Key, Node};
-use super::{CLIENTS, Doubt, MAJORITY, Phase, Protocol, State};
+use super::{CLIENTS, MAJORITY, Phase, Protocol, State};
 
 type Claim = Property<Protocol>;
 
@@ -13,7 +13,7 @@ pub(crate) const EXCLUSION: &str = "exclusion";
 pub(crate) const BELIEF: &str = "belief";
 /// A later guard has a higher fence.
 pub(crate) const FENCES: &str = "fences";
-/// When nobody wants, holds or undoes anything, the key is free on every node, whatever may be in flight yet. What is
+/// When nobody wants, holds or undoes anything, or waits for an answer, the key is free on every node, whatever may be in flight yet. What is
 /// executed after its second cancel was answered is excepted: it runs out with its lease.
 pub(crate) const LEAK: &str = "leak";
 
@@ -59,7 +59,7 @@ pub(crate) fn sights(protocol: &Protocol) -> Vec<Claim> {
     if protocol.silences > 0 {
         sights.push(Claim::sometimes("late", |_, state: &State| state.is_quiet() && keys(state).any(|key| key.stray)));
         sights.push(Claim::sometimes("doubt", |_, state: &State| {
-            inside(state).any(|owner| state.views(owner).any(|view| view.doubt == Doubt::Adrift))
+            inside(state).any(|owner| state.views(owner).any(|view| view.doubtful))
         }));
     }
     sights

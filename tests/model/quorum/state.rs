@@ -1,6 +1,6 @@
 //! The states of the quorum's model, and what each action does to them.
 
-use super::node::{Answer, Doubt, Node, Script, Undo, View};
+use super::node::{Answer, Node, Script, Undo, View};
 use super::{CLIENTS, MAJORITY, Mutant, NODES, Protocol};
 use crate::server::Attempt;
 
@@ -116,9 +116,9 @@ impl State {
         self.views(owner).filter(|view| view.valid > 0).count()
     }
 
-    /// Whether nobody wants, holds or gives back anything.
+    /// Whether nobody wants, holds or gives back anything, or waits for an answer.
     pub(crate) fn is_quiet(&self) -> bool {
-        let undone = |node: &Node| node.lines().any(|line| line.is_undone());
+        let undone = |node: &Node| node.lines().any(|line| line.is_undone() || line.is_in_line());
         self.clients.iter().all(|client| client.phase == Phase::Idle) && !self.nodes.iter().any(undone)
     }
 
@@ -138,12 +138,12 @@ impl State {
                 self.silences -= 1;
                 self.node_mut(node).take(protocol, script, by, false);
                 self.node_mut(node).line_mut(by).remove(script, false);
-                self.unheard(protocol, node, by);
+                self.unheard(protocol, node, by, script);
             }
             Action::Silence { node, by, script } => {
                 self.silences -= 1;
                 self.node_mut(node).line_mut(by).set_adrift(script);
-                self.unheard(protocol, node, by);
+                self.unheard(protocol, node, by, script);
             }
             Action::Impatience(owner) | Action::NotRaised(owner) => self.end(owner),
             Action::Raise { node, owner } => self.raise(protocol, node, owner),
@@ -181,12 +181,12 @@ impl State {
     fn restart(&mut self, protocol: &Protocol, node: u8) {
         self.restarts -= 1;
         let highest = self.nodes.iter().map(|node| node.fence).max().unwrap_or(0).max(self.highest);
+        let cut = super::attempts()
+            .flat_map(|by| self.nodes[usize::from(node)].line(by).in_line().map(move |script| (by, script)));
+        let cut: Vec<_> = cut.collect();
         self.node_mut(node).restart(protocol, highest);
-        for owner in 0..CLIENTS as u8 {
-            let view = &self.nodes[usize::from(node)].views[usize::from(owner)];
-            if view.answer == Answer::Waiting || view.doubt == Doubt::Awaited {
-                self.unheard(protocol, node, self.attempt(owner));
-            }
+        for (by, script) in cut {
+            self.unheard(protocol, node, by, script);
         }
     }
 
@@ -217,7 +217,6 @@ impl State {
         }
         let Client { phase, fresh, .. } = *self.client(by.owner);
         let (current, server) = (self.attempt(by.owner) == by, self.nodes[usize::from(node)].fence);
-        let awaited = self.nodes[usize::from(node)].line(by).is_in_line();
         let view = self.node_mut(node).view_mut(by.owner);
         match phase {
             Phase::Asking | Phase::Raising { .. } if current => {
@@ -232,35 +231,32 @@ impl State {
                 if taken {
                     view.valid = view.valid.max(valid);
                 }
-                if protocol.is(Mutant::DoubtForgotten) || view.doubt == Doubt::Awaited && !awaited {
-                    view.doubt = Doubt::None;
-                }
+                view.doubtful &= !protocol.is(Mutant::DoubtForgotten);
             }
-            _ => {
-                let undo = &mut self.node_mut(node).line_mut(by).undo;
-                if taken && matches!(*undo, Undo::None | Undo::Over) {
-                    *undo = Undo::Once;
-                }
-            }
+            _ if taken && self.listens(protocol, script) => self.nodes[usize::from(node)].undo(by, Undo::Once),
+            _ => {}
         }
     }
 
+    /// Whether answers are looked at that come when their attempt is over.
+    fn listens(&self, protocol: &Protocol, script: Script) -> bool {
+        script == Script::Acquire || !protocol.is(Mutant::RetakeForgotten)
+    }
+
     /// A client does not hear any more what it has asked a node for.
-    fn unheard(&mut self, protocol: &Protocol, node: u8, by: Attempt) {
-        if self.attempt(by.owner) != by {
-            return;
-        }
+    fn unheard(&mut self, protocol: &Protocol, node: u8, by: Attempt, script: Script) {
+        let current = self.attempt(by.owner) == by;
         let phase = self.client(by.owner).phase;
         let view = self.node_mut(node).view_mut(by.owner);
         match phase {
-            Phase::Idle => {}
-            Phase::Asking => {
+            Phase::Asking if current => {
                 view.answer = Answer::Unknown;
                 self.decide(protocol, by.owner);
             }
-            Phase::Raising { .. } => view.answer = Answer::Unknown,
-            Phase::Held if protocol.is(Mutant::RetakeTrusted) => {}
-            Phase::Held => view.doubt = Doubt::Adrift,
+            Phase::Raising { .. } if current => view.answer = Answer::Unknown,
+            Phase::Held if current => view.doubtful |= !protocol.is(Mutant::RetakeTrusted),
+            _ if self.listens(protocol, script) => self.node_mut(node).undo(by, Undo::First),
+            _ => {}
         }
     }
 
@@ -303,13 +299,8 @@ impl State {
         self.client_mut(owner).phase = Phase::Held;
         for node in &mut self.nodes {
             let view = node.view_mut(owner);
-            let (valid, doubt) = match view.answer {
-                Answer::Granted => (fresh, Doubt::None),
-                Answer::Waiting => (0, Doubt::Awaited),
-                Answer::Unknown => (0, Doubt::Adrift),
-                Answer::None | Answer::Held => (0, Doubt::None),
-            };
-            *view = View { valid, doubt, ..View::default() };
+            let valid = if view.answer == Answer::Granted { fresh } else { 0 };
+            *view = View { valid, doubtful: view.answer == Answer::Unknown, ..View::default() };
         }
         self.stale_fence |= protocol.fences && fence <= self.highest;
         self.highest = self.highest.max(fence);
@@ -331,11 +322,7 @@ impl State {
         // A majority of the others has it: the vote is asked for again.
         if self.clients[usize::from(owner)].phase == Phase::Held && !node.line(by).retake {
             node.line_mut(by).retake = true;
-            let view = node.view_mut(owner);
-            view.asked = protocol.validity();
-            if view.doubt == Doubt::None && !protocol.is(Mutant::RetakeTrusted) {
-                view.doubt = Doubt::Awaited;
-            }
+            node.view_mut(owner).asked = protocol.validity();
         }
     }
 
@@ -348,13 +335,15 @@ impl State {
         client.fresh = 0;
         for node in &mut self.nodes {
             let view = std::mem::take(node.view_mut(owner));
-            node.line_mut(by).undo = match view.answer {
-                _ if held && view.doubt == Doubt::None => Undo::Once,
-                _ if held => Undo::First,
+            let undo = match view.answer {
+                _ if view.doubtful => Undo::First,
+                _ if held => Undo::Once,
                 Answer::Granted => Undo::Once,
-                Answer::Waiting | Answer::Unknown => Undo::First,
-                Answer::None | Answer::Held => Undo::None,
+                Answer::Unknown => Undo::First,
+                // Its answer tells whether there is anything to undo.
+                Answer::Waiting | Answer::None | Answer::Held => Undo::None,
             };
+            node.undo(by, undo);
         }
     }
 }
