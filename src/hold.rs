@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::found::{Claims, Leave, Look, Shut, Survey};
+pub(crate) use self::found::{Claims, Grant, Leave, Look, Shut, Survey};
 pub(crate) use self::joint::Joint;
 use self::votes::Votes;
 use crate::clock::Instant;
@@ -48,24 +48,6 @@ pub enum HoldState {
     Jeopardy,
     /// Not provably held any more.
     Lost(Loss),
-}
-
-/// The facts of an acquisition.
-#[derive(Debug)]
-pub(crate) struct Grant<'a> {
-    pub(crate) key: Key,
-    pub(crate) owner: Owner,
-    pub(crate) field: String,
-    pub(crate) generation: u64,
-    pub(crate) fence: Fence,
-    pub(crate) terms: Terms,
-    /// Before the acquire was sent.
-    pub(crate) since: Instant,
-    /// When its answer came.
-    pub(crate) granted: Instant,
-    /// The nodes that granted it, out of so many.
-    pub(crate) votes: &'a [NodeIndex],
-    pub(crate) nodes: usize,
 }
 
 /// An acquisition in this process.

@@ -1,8 +1,30 @@
-//! What those who ask a hold something find.
+//! What a hold is made of, and what those who ask it something find.
 
-use super::HoldState;
+use super::{HoldState, Terms};
 use crate::clock::Instant;
 use crate::error::Loss;
+use crate::fence::Fence;
+use crate::key::Key;
+use crate::owner::Owner;
+use crate::quorum::NodeIndex;
+
+/// The facts of an acquisition.
+#[derive(Debug)]
+pub(crate) struct Grant<'a> {
+    pub(crate) key: Key,
+    pub(crate) owner: Owner,
+    pub(crate) field: String,
+    pub(crate) generation: u64,
+    pub(crate) fence: Fence,
+    pub(crate) terms: Terms,
+    /// Before the acquire was sent.
+    pub(crate) since: Instant,
+    /// When its answer came.
+    pub(crate) granted: Instant,
+    /// The nodes that granted it, out of so many.
+    pub(crate) votes: &'a [NodeIndex],
+    pub(crate) nodes: usize,
+}
 
 /// What a first look at a hold found out, besides how safe it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
