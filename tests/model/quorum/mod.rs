@@ -234,7 +234,7 @@ fn votes_that_are_taken_back_leave_nothing() {
     keeps_its_promises(RETAKING);
 }
 
-/// Twelve million states, two minutes.
+/// Some millions of states, two minutes.
 #[cfg(feature = "soak")]
 #[test]
 fn wider_bounds_find_no_more_in_a_quorum() {
