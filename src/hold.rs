@@ -88,7 +88,7 @@ struct State {
     /// Whether the token has been cancelled.
     fired: bool,
     /// Who else wants to be told of the loss.
-    joints: Vec<Weak<Joint>>,
+    joints: Box<[Weak<Joint>]>,
 }
 
 impl Hold {
@@ -108,7 +108,7 @@ impl Hold {
             votes,
             failed_ticks: 0,
             fired: false,
-            joints: Vec::new(),
+            joints: Box::default(),
         };
         Self {
             key: grant.key,

@@ -43,8 +43,8 @@ impl Hold {
                 joint.fire(loss);
             }
             _ => {
-                state.joints.retain(|joint| joint.strong_count() > 0);
-                state.joints.push(Arc::downgrade(joint));
+                let alive = state.joints.iter().filter(|joint| joint.strong_count() > 0).cloned();
+                state.joints = alive.chain([Arc::downgrade(joint)]).collect();
             }
         }
     }

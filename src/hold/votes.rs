@@ -8,22 +8,21 @@ use crate::quorum::NodeIndex;
 #[derive(Debug, Clone)]
 pub(super) struct Votes {
     /// One a node: until when its vote is valid, if it has one.
-    until: Vec<Option<Instant>>,
-    /// Nodes on which something may still be executed that puts the lock there.
-    doubtful: Vec<NodeIndex>,
-    majority: usize,
+    until: Box<[Option<Instant>]>,
+    /// Nodes on which something may still be executed that puts the lock there; mostly none, and there may be many holds.
+    doubtful: Box<[NodeIndex]>,
 }
 
 impl Votes {
     /// Of so many nodes these vote, until then.
     pub(super) fn new(nodes: usize, votes: &[NodeIndex], until: Instant) -> Self {
         let until = (0..nodes).map(|node| votes.contains(&node).then_some(until)).collect();
-        Self { until, doubtful: Vec::new(), majority: nodes / 2 + 1 }
+        Self { until, doubtful: Box::default() }
     }
 
     /// Until when a majority votes for it, if one does.
     pub(super) fn majority_until(&self) -> Option<Instant> {
-        lease::majority_until(&self.until, self.majority)
+        lease::majority_until(&self.until, self.majority())
     }
 
     /// Until when each node's vote is valid.
@@ -41,7 +40,7 @@ impl Votes {
     /// A node does not vote any more; whether the others are a majority.
     pub(super) fn remove(&mut self, node: NodeIndex) -> bool {
         self.until[node] = None;
-        self.until.iter().flatten().count() >= self.majority
+        self.until.iter().flatten().count() >= self.majority()
     }
 
     /// Whether a node votes, or voted until its time was over.
@@ -53,12 +52,16 @@ impl Votes {
     /// about it: the doubt stays.
     pub(super) fn doubt(&mut self, node: NodeIndex) {
         if !self.is_doubtful(node) {
-            self.doubtful.push(node);
+            self.doubtful = self.doubtful.iter().copied().chain([node]).collect();
         }
     }
 
     /// Whether something may still be executed on this node that puts the lock there.
     pub(super) fn is_doubtful(&self, node: NodeIndex) -> bool {
         self.doubtful.contains(&node)
+    }
+
+    fn majority(&self) -> usize {
+        self.until.len() / 2 + 1
     }
 }

@@ -72,7 +72,7 @@ impl World {
     /// The same world again, with a hold of its own.
     pub(super) fn copy(&self) -> Self {
         let (hold, from) = (&self.hold, self.hold.state());
-        let state = State { owner: from.owner.clone(), votes: from.votes.clone(), joints: Vec::new(), ..*from };
+        let state = State { owner: from.owner.clone(), votes: from.votes.clone(), joints: Box::default(), ..*from };
         let lost = CancellationToken::new();
         if hold.lost.is_cancelled() {
             lost.cancel();
