@@ -37,6 +37,11 @@ pub(crate) fn grid(lease: Duration) -> Duration {
     (lease / 100).clamp(Duration::from_millis(5), Duration::from_secs(1))
 }
 
+/// How many of so many nodes make a majority.
+pub(crate) const fn majority(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
 /// The instant until which at least `quorum` of the votes are valid, if there are that many: the quorum-th largest. There
 /// are few votes, and this is asked at every look at a hold: nothing is allocated or sorted.
 pub(crate) fn majority_until(votes: &[Option<Instant>], quorum: usize) -> Option<Instant> {

@@ -19,6 +19,7 @@ use tokio::time::sleep;
 
 use crate::clock::Instant;
 use crate::key::Key;
+use crate::lease::majority;
 use crate::node::{LinkEvent, Node, Outcome};
 
 /// How long a channel stays subscribed without users: the next waiter is often there at once.
@@ -68,7 +69,6 @@ pub(crate) struct Subscription {
     channels: Arc<Channels>,
     name: String,
     listener: Arc<Listener>,
-    majority: usize,
 }
 
 impl Channels {
@@ -78,7 +78,7 @@ impl Channels {
     }
 
     /// Listens to the unlock messages of a lock.
-    pub(crate) fn subscribe(self: &Arc<Self>, key: &Key, majority: usize) -> Subscription {
+    pub(crate) fn subscribe(self: &Arc<Self>, key: &Key) -> Subscription {
         let name = key.channel();
         let mut table = self.table();
         let channel = table.channels.entry(name.clone()).or_insert_with(|| Channel {
@@ -93,7 +93,7 @@ impl Channels {
         if channel.users == 1 {
             self.change(table, &name);
         }
-        Subscription { channels: Arc::clone(self), name, listener, majority }
+        Subscription { channels: Arc::clone(self), name, listener }
     }
 
     /// Tells every node's task that this channel's state has changed.
@@ -108,11 +108,10 @@ impl Channels {
     /// A node sent a message. The release of a lock sends one on each of a majority; those of the undos of a minority
     /// wake nobody.
     fn message(&self, node: usize, name: &str) {
-        let majority = self.changed.len() / 2 + 1;
         let mut table = self.table();
         let Some(channel) = table.channels.get_mut(name) else { return };
         channel.heard.insert(node);
-        let wake = channel.heard.len() >= majority;
+        let wake = channel.heard.len() >= self.majority();
         if wake {
             channel.heard.clear();
         }
@@ -122,6 +121,10 @@ impl Channels {
             listener.message.notify_one();
         }
         (self.hook)(&key);
+    }
+
+    fn majority(&self) -> usize {
+        majority(self.changed.len())
     }
 
     fn wake_all(&self) {
@@ -194,7 +197,7 @@ impl Subscription {
     pub(crate) async fn ready(&self) {
         loop {
             let confirmed = self.channels.table().channels.get(&self.name).map_or(0, |c| c.confirmed.len());
-            if confirmed >= self.majority {
+            if confirmed >= self.channels.majority() {
                 return;
             }
             // No wake-up is lost: a confirmation between the look and this leaves its permit.

@@ -62,6 +62,6 @@ impl Votes {
     }
 
     fn majority(&self) -> usize {
-        self.until.len() / 2 + 1
+        lease::majority(self.until.len())
     }
 }

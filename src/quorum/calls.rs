@@ -5,8 +5,10 @@ use std::pin::Pin;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
+use tokio::time::timeout;
 
 use super::NodeIndex;
+use crate::clock::Instant;
 use crate::node::Outcome;
 
 type Call<T> = Pin<Box<dyn Future<Output = (NodeIndex, Outcome<T>)> + Send>>;
@@ -38,6 +40,14 @@ impl<T: Send + 'static> Calls<T> {
             self.missing.retain(|missing| missing != node);
         }
         answer
+    }
+
+    /// The next answer, if it comes by then, where a time is given.
+    pub(crate) async fn next_by(&mut self, until: Option<Instant>) -> Option<(NodeIndex, Outcome<T>)> {
+        match until {
+            None => self.next().await,
+            Some(until) => timeout(Instant::now().until(until), self.next()).await.unwrap_or(None),
+        }
     }
 
     /// The nodes that have not answered yet.

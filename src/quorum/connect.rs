@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::STRAGGLERS;
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
+use crate::lease::majority;
 use crate::node::{LinkEvent, Node, Roll, Target, Wiring};
 use crate::options::Settings;
 
@@ -64,12 +65,12 @@ pub(crate) async fn connect(
                 reason: format!("did not answer within connect_timeout = {bound:?}"),
             }),
         }
-        if patience.is_none() && slots.iter().flatten().count() > targets.len() / 2 {
+        if patience.is_none() && slots.iter().flatten().count() >= majority(targets.len()) {
             patience = Some(Instant::now() + STRAGGLERS);
         }
     }
     drop(connecting);
-    if slots.iter().flatten().count() <= targets.len() / 2 {
+    if slots.iter().flatten().count() < majority(targets.len()) {
         return Err(Error::Unavailable { nodes: failures, waited: Duration::ZERO });
     }
     for (target, _) in targets.iter().zip(&slots).filter(|(_, slot)| slot.is_none()) {

@@ -26,6 +26,7 @@ use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::key::Key;
+use crate::lease::majority;
 use crate::node::{Node, Outcome};
 use crate::script::{self, Acquire, Claim, Release, Renew, Standing};
 
@@ -115,7 +116,7 @@ impl Quorum {
 
     /// How many nodes make a majority.
     pub(crate) fn majority(&self) -> usize {
-        tally::majority(self.nodes.len())
+        majority(self.nodes.len())
     }
 
     /// Asks every node at once.
@@ -141,18 +142,13 @@ impl Quorum {
         let mut ballot = Ballot::new(self.nodes.len());
         let mut patience = None;
         let acquired = loop {
-            let answer = match patience {
-                None => late.next().await,
-                Some(until) => timeout(Instant::now().until(until), late.next()).await.unwrap_or(None),
-            };
-            let Some((node, answer)) = answer else { break ballot.close() };
+            let Some((node, answer)) = late.next_by(patience).await else { break ballot.close() };
             ballot.add(node, answer);
             if let Some(acquired) = ballot.verdict() {
                 break acquired;
             }
-            if ballot.is_heard() && patience.is_none() {
-                let now = Instant::now();
-                patience = Some(now + now.since(started) * 2 + PATIENCE);
+            if ballot.is_heard() {
+                patience = patience.or(Some(patience_of(started)));
             }
         };
         let taken = ballot.granted.iter().map(|(node, _)| *node).collect();
@@ -259,15 +255,16 @@ impl Quorum {
             async move { script::inspect(&node, &key).await }
         });
         let majority = self.majority();
+        let on = |standings: &[Option<Standing>], owner: &[u8]| {
+            standings.iter().flatten().filter(|standing| standing.owner == owner).count()
+        };
         let holder = |standings: &[Option<Standing>]| {
-            let same = |owner: &[u8]| standings.iter().flatten().filter(|s| s.owner == owner).count();
-            standings.iter().flatten().find(|s| same(&s.owner) >= majority).cloned()
+            standings.iter().flatten().find(|s| on(standings, &s.owner) >= majority).cloned()
         };
         // With another answer missing, one more node could make somebody the holder.
         let certain = |standings: &[Option<Standing>], missing: usize| {
-            let same = |owner: &[u8]| standings.iter().flatten().filter(|s| s.owner == owner).count();
-            let most = standings.iter().flatten().map(|s| same(&s.owner)).max().unwrap_or(0);
-            holder(standings).is_some() || most + missing < majority
+            let most = standings.iter().flatten().map(|s| on(standings, &s.owner)).max().unwrap_or(0);
+            most >= majority || most + missing < majority
         };
         Ok(holder(&self.hear(asking, certain).await?))
     }
@@ -295,10 +292,7 @@ impl Quorum {
         let (mut done, mut failures, mut refusal, mut patience) = (Vec::new(), Vec::new(), None, None);
         let mut missing = self.nodes.len();
         loop {
-            let answer = match patience {
-                None => asking.next().await,
-                Some(until) => timeout(Instant::now().until(until), asking.next()).await.unwrap_or(None),
-            };
+            let answer = asking.next_by(patience).await;
             missing = missing.saturating_sub(1);
             match answer {
                 Some((_, Outcome::Done(value))) => done.push(value),
@@ -311,8 +305,7 @@ impl Quorum {
                 if certain(&done, missing) {
                     return Ok(done);
                 }
-                let now = Instant::now();
-                patience = patience.or(Some(now + now.since(started) * 2 + PATIENCE));
+                patience = patience.or(Some(patience_of(started)));
             }
         }
     }
@@ -326,6 +319,12 @@ impl Quorum {
         let rest = async { while quitting.next().await.is_some() {} };
         let _: Result<_, _> = timeout(STRAGGLERS, rest).await;
     }
+}
+
+/// Until when the others are waited for, where a majority of those that were asked then has answered just now.
+fn patience_of(started: Instant) -> Instant {
+    let now = Instant::now();
+    now + now.since(started) * 2 + PATIENCE
 }
 
 fn was_there(key: &Key, release: &Release) -> bool {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Acquired, NodeIndex, Settled};
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
+use crate::lease::majority;
 use crate::node::Outcome;
 use crate::script::Acquire;
 
@@ -140,11 +141,6 @@ impl Count {
             None => Settled::Unanswered(self.failures.clone()),
         })
     }
-}
-
-/// How many of so many nodes make a majority.
-pub(crate) fn majority(nodes: usize) -> usize {
-    nodes / 2 + 1
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ impl Driving<'_> {
                 // What was released between the answer and the subscription sends no message any more: behind the
                 // barrier it is tried again, and only then waited for.
                 None => {
-                    let listening = session.channels.subscribe(key, session.quorum.majority());
+                    let listening = session.channels.subscribe(key);
                     let _: Result<_, _> = timeout(session.settings.command_timeout, listening.ready()).await;
                     *subscription = Some(listening);
                 }
