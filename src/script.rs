@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::fence::Fence;
 use crate::key::Key;
-use crate::node::{Lane, Lua, Node, Outcome, Receipt, Reply};
+use crate::node::{Lane, Lua, Node, Outcome, Receipt, Reply, Step};
 use crate::options::Format;
 
 /// The scripts that differ from format to format.
@@ -18,6 +18,8 @@ struct Scripts {
     acquire_all: Lua,
     count: Lua,
     release: Lua,
+    /// Acquires and releases, many at once.
+    together: Lua,
     renew: Lua,
     retake: Lua,
 }
@@ -27,6 +29,7 @@ static REDISSON: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     acquire_all: Lua::new(include_str!("../lua/acquire_all.lua")),
     count: Lua::new(include_str!("../lua/count.lua")),
     release: Lua::new(include_str!("../lua/release.lua")),
+    together: together(include_str!("../lua/acquire.lua"), include_str!("../lua/release.lua")),
     renew: Lua::new(include_str!("../lua/renew.lua")),
     retake: Lua::new(include_str!("../lua/retake.lua")),
 });
@@ -35,9 +38,17 @@ static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     acquire_all: Lua::new(include_str!("../lua/plain_acquire_all.lua")),
     count: Lua::new(include_str!("../lua/plain_count.lua")),
     release: Lua::new(include_str!("../lua/plain_release.lua")),
+    together: together(include_str!("../lua/plain_acquire.lua"), include_str!("../lua/plain_release.lua")),
     renew: Lua::new(include_str!("../lua/plain_renew.lua")),
     retake: Lua::new(include_str!("../lua/plain_retake.lua")),
 });
+
+/// The two scripts as steps of a third.
+fn together(acquire: &str, release: &str) -> Lua {
+    let frame = include_str!("../lua/together.lua");
+    Lua::new(frame.replace("-- acquire.lua", acquire).replace("-- release.lua", release))
+}
+
 static RAISE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/raise.lua")));
 static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/inspect.lua")));
 static FORCE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/force.lua")));
@@ -93,16 +104,25 @@ pub(crate) struct Standing {
 
 /// Takes all of these locks, or none.
 pub(crate) async fn acquire(node: &Node, claims: &[Claim], lease: Duration, floor: u64) -> Outcome<Acquire> {
-    let lua = match claims {
-        [_] => &scripts(node).acquire,
-        _ => &scripts(node).acquire_all,
-    };
-    let fences: Vec<String> = claims.iter().map(|claim| claim.key.fence_key()).collect();
-    let keys: Vec<&str> = claims.iter().zip(&fences).flat_map(|(claim, fence)| [claim.key.as_str(), fence]).collect();
+    let scripts = scripts(node);
     let (lease_ms, floor) = (millis(lease), floor.to_string());
-    let fields = claims.iter().map(|claim| claim.field.as_str());
-    let args: Vec<&str> = std::iter::once(lease_ms.as_str()).chain(fields).chain([floor.as_str()]).collect();
-    let (reply, receipt) = node.write(Lane::Grants, lua, &keys, &args).await;
+    let (reply, receipt) = match claims {
+        [Claim { key, field }] => {
+            let keys = [key.to_string(), key.fence_key()];
+            let args = vec![lease_ms, field.clone(), floor];
+            let (alone, together) = (&scripts.acquire, &scripts.together);
+            let step = Step { name: "acquire", alone, together, keys, args, acknowledged: true };
+            node.step(Lane::Grants, step).await
+        }
+        claims => {
+            let fences: Vec<String> = claims.iter().map(|claim| claim.key.fence_key()).collect();
+            let keys: Vec<&str> =
+                claims.iter().zip(&fences).flat_map(|(claim, fence)| [claim.key.as_str(), fence]).collect();
+            let fields = claims.iter().map(|claim| claim.field.as_str());
+            let args: Vec<&str> = std::iter::once(lease_ms.as_str()).chain(fields).chain([floor.as_str()]).collect();
+            node.write(Lane::Grants, &scripts.acquire_all, &keys, &args).await
+        }
+    };
     let answer = reply.and_then(node.name(), |reply| match reply {
         Reply::Array(items) => match items.as_slice() {
             [Reply::Int(0), Reply::Int(ttl)] => Some(Acquire::Held(remaining(*ttl))),
@@ -142,8 +162,10 @@ pub(crate) async fn undo(node: &Node, key: &Key, field: &str) -> Outcome<Release
 }
 
 async fn release_on(node: &Node, lane: Lane, key: &Key, field: &str) -> Outcome<Release> {
-    let keys = [key.as_str(), &key.channel()];
-    let reply = node.eval(lane, &scripts(node).release, &keys, &[field]).await;
+    let Scripts { release: alone, together, .. } = scripts(node);
+    let (keys, args) = ([key.to_string(), key.channel()], vec![field.to_owned()]);
+    let step = Step { name: "release", alone, together, keys, args, acknowledged: false };
+    let (reply, _) = node.step(lane, step).await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Int(-1) => Some(Release::Gone),
         Reply::Int(told) => u64::try_from(*told).ok().map(Release::Released),

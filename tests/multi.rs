@@ -71,7 +71,8 @@ async fn one_script_takes_all_of_them() {
     let guard = all.lock().await.unwrap();
     assert_eq!(server.calls("evalsha"), before + 1);
     guard.unlock().await.unwrap();
-    assert_eq!(server.calls("evalsha"), before + 51, "a release a lock");
+    let releases = server.calls("evalsha") - before - 1;
+    assert!((1..50).contains(&releases), "{releases} scripts for 50 releases of one moment");
     assert_eq!(locks.stats().acquired, 52);
     assert_eq!(locks.stats().acquire_time.count, 2);
 }

@@ -33,7 +33,7 @@ const LAYERS: [Layer; 6] = [
     Layer {
         name: "wire",
         modules: &["node"],
-        libraries: &["fred", "tokio", "tokio_util", "tracing", "uuid", "url", "socket2", "sha1_smol"],
+        libraries: &["fred", "tokio", "tokio_util", "futures_util", "tracing", "uuid", "url", "socket2", "sha1_smol"],
     },
     Layer {
         name: "pure",

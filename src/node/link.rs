@@ -171,7 +171,10 @@ impl Link {
     /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not.
     pub(super) async fn send(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
         let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
-        reply::sort(&self.address.name, self.client().custom_raw(command, args).await)
+        let client = self.client();
+        // fred's future takes 5 KiB, and each async function around it would hold it once or twice.
+        let answer = Box::pin(async move { client.custom_raw(command, args).await });
+        reply::sort(&self.address.name, answer.await)
     }
 
     /// Sends SUBSCRIBE. It returns before the server has processed it: a [`Link::barrier`] tells.

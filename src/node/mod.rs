@@ -4,8 +4,10 @@
 //! fourth. It is made and used inside the engine's runtime.
 
 mod address;
+mod carrier;
 mod check;
 mod link;
+mod outbox;
 mod receipts;
 mod reply;
 mod standing;
@@ -13,17 +15,18 @@ mod standing;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fred::bytes::BytesMut;
-use fred::types::Value;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::sleep;
 
 use self::address::Address;
+use self::carrier::Carrier;
+pub(crate) use self::carrier::Lua;
 pub(crate) use self::link::LinkEvent;
 use self::link::{Link, Role};
+use self::outbox::Outbox;
+pub(crate) use self::outbox::Step;
 pub(crate) use self::receipts::Receipt;
 use self::receipts::Receipts;
 pub(crate) use self::reply::{Outcome, Reply};
@@ -31,20 +34,7 @@ pub(crate) use self::standing::Roll;
 use self::standing::{Standing, Vetted};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure, ServerErrorKind};
-use crate::options::{Format, Settings};
-
-/// A Lua script and the digest by which a server knows it.
-#[derive(Debug)]
-pub(crate) struct Lua {
-    body: &'static str,
-    sha: String,
-}
-
-impl Lua {
-    pub(crate) fn new(body: &'static str) -> Self {
-        Self { body, sha: sha1_smol::Sha1::from(body).digest().to_string() }
-    }
-}
+use crate::options::{Format, Replicas, Settings};
 
 /// Which connection a script travels on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,16 +71,40 @@ struct Links {
     grants: Arc<Link>,
 }
 
+/// What scripts travel on.
+struct Lanes {
+    commands: Arc<Outbox>,
+    renewals: Arc<Outbox>,
+    /// As [`Links::grants`].
+    grants: Arc<Outbox>,
+}
+
+impl Lanes {
+    fn new(links: &Links, replicas: Option<Replicas>) -> Self {
+        let outbox = |link: &Arc<Link>, replicas: Option<Replicas>| {
+            let receipts = replicas.map(|replicas| Receipts::new(Arc::clone(link), replicas));
+            Outbox::new(Carrier::new(Arc::clone(link), receipts))
+        };
+        let commands = outbox(&links.commands, None);
+        let grants = if replicas.is_some() { outbox(&links.grants, replicas) } else { Arc::clone(&commands) };
+        Self { commands, renewals: outbox(&links.renewals, replicas), grants }
+    }
+
+    fn get(&self, lane: Lane) -> &Outbox {
+        match lane {
+            Lane::Commands => &self.commands,
+            Lane::Grants => &self.grants,
+            Lane::Renewals => &self.renewals,
+        }
+    }
+}
+
 /// One server and the connections to it.
 pub(crate) struct Node {
     name: Arc<str>,
     format: Format,
     links: Links,
-    /// The acknowledgements on the lanes of grants and of renewals, where replicas are asked.
-    receipts: Option<[Arc<Receipts>; 2]>,
-    /// When a connection was last given up because of a server that lost its role, in milliseconds of our clock.
-    last_suspicion: AtomicU64,
-    origin: Instant,
+    lanes: Lanes,
     vetted: Vetted,
     command_timeout: Duration,
 }
@@ -129,7 +143,7 @@ impl Node {
         if let Standing::Unfit(reason) = standing {
             return Err(Error::config("node", format!("{} {reason}", node.name)));
         }
-        if let Some([receipts, _]) = &node.receipts {
+        if let Some(receipts) = node.lanes.grants.carrier().receipts() {
             receipts.check().await?;
         }
         begun.0.clear();
@@ -157,15 +171,11 @@ impl Node {
     }
 
     fn new(target: &Target, wiring: &Wiring<'_>, links: Links) -> Arc<Self> {
-        let receipts = |link, replicas| Receipts::new(Arc::clone(link), replicas);
-        let asked = wiring.settings.replicas;
         Arc::new(Self {
             name: Arc::clone(target.name()),
             format: wiring.settings.format,
-            receipts: asked.map(|replicas| [&links.grants, &links.renewals].map(|link| receipts(link, replicas))),
+            lanes: Lanes::new(&links, wiring.settings.replicas),
             links,
-            last_suspicion: AtomicU64::new(0),
-            origin: Instant::now().before(Duration::from_secs(60)),
             vetted: Vetted::new(wiring.roll.clone(), wiring.place, Arc::clone(target.name())),
             command_timeout: wiring.settings.command_timeout,
         })
@@ -218,55 +228,21 @@ impl Node {
         self.format
     }
 
-    /// Runs a script once. A server that does not know it yet says so without running anything, and is given its text.
-    pub(crate) async fn eval(&self, lane: Lane, lua: &'static Lua, keys: &[&str], args: &[&str]) -> Outcome<Reply> {
-        self.run(lane, None, lua, keys, args).await.0
+    /// Runs a script once.
+    pub(crate) async fn eval(&self, lane: Lane, lua: &Lua, keys: &[&str], args: &[&str]) -> Outcome<Reply> {
+        self.lanes.get(lane).carrier().run(0, lua, keys, args).await.0
     }
 
     /// Runs a script once whose effect counts when enough replicas have it: that tells the receipt.
-    pub(crate) async fn write(
-        &self,
-        lane: Lane,
-        lua: &'static Lua,
-        keys: &[&str],
-        args: &[&str],
-    ) -> (Outcome<Reply>, Receipt) {
-        let receipts = self.receipts.as_ref().and_then(|[grants, renewals]| match lane {
-            Lane::Commands => None,
-            Lane::Grants => Some(grants),
-            Lane::Renewals => Some(renewals),
-        });
-        self.run(lane, receipts, lua, keys, args).await
+    pub(crate) async fn write(&self, lane: Lane, lua: &Lua, keys: &[&str], args: &[&str]) -> (Outcome<Reply>, Receipt) {
+        let (outcome, receipts) = self.lanes.get(lane).carrier().run(1, lua, keys, args).await;
+        (outcome, receipts.into_iter().next().unwrap_or_else(Receipt::moot))
     }
 
-    async fn run(
-        &self,
-        lane: Lane,
-        receipts: Option<&Arc<Receipts>>,
-        lua: &'static Lua,
-        keys: &[&str],
-        args: &[&str],
-    ) -> (Outcome<Reply>, Receipt) {
-        let link = match lane {
-            Lane::Commands => &self.links.commands,
-            Lane::Grants => &self.links.grants,
-            Lane::Renewals => &self.links.renewals,
-        };
-        let send = async |command, words| match receipts {
-            Some(receipts) => receipts.send(command, words).await,
-            None => (link.call(command, words).await, Receipt::moot()),
-        };
-        let (outcome, receipt) = send("EVALSHA", words(&lua.sha, keys, args)).await;
-        match outcome {
-            Outcome::NotExecuted(failure) if failure.reason.starts_with("NOSCRIPT") => {
-                send("EVAL", words(lua.body, keys, args)).await
-            }
-            Outcome::NotExecuted(failure) => {
-                self.suspect(link, &failure.reason);
-                (Outcome::NotExecuted(failure), receipt)
-            }
-            outcome => (outcome, receipt),
-        }
+    /// Runs a step once, together with what is asked for in the same moment. It is behind the steps, and the scripts, that
+    /// were polled before it.
+    pub(crate) async fn step(&self, lane: Lane, step: Step) -> (Outcome<Reply>, Receipt) {
+        self.lanes.get(lane).send(step).await
     }
 
     /// Subscribes and unsubscribes, and waits until the server has done so.
@@ -296,26 +272,11 @@ impl Node {
     pub(crate) async fn quit(&self) {
         let Links { commands, subscriber, renewals, grants } = &self.links;
         let acknowledged = async {
-            if self.receipts.is_some() {
+            if !Arc::ptr_eq(grants, commands) {
                 grants.quit().await;
             }
         };
         tokio::join!(commands.quit(), subscriber.quit(), renewals.quit(), acknowledged);
-    }
-
-    /// A server that turned into a replica, or asks for other credentials, has a successor or a new password: the
-    /// connection is given up, at most once a second, so that the name is resolved and the credentials are sent anew.
-    fn suspect(&self, link: &Arc<Link>, reason: &str) {
-        if !matches!(reply::code(reason), "READONLY" | "MASTERDOWN" | "NOAUTH") {
-            return;
-        }
-        let now = u64::try_from(Instant::now().since(self.origin).as_millis()).unwrap_or(u64::MAX);
-        let last = self.last_suspicion.load(Ordering::Relaxed);
-        let once = |last| self.last_suspicion.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if now.saturating_sub(last) >= 1_000 && once(last) {
-            let link = Arc::clone(link);
-            tokio::spawn(async move { link.reconnect().await });
-        }
     }
 }
 
@@ -365,24 +326,4 @@ impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Node({})", self.name)
     }
-}
-
-/// The arguments of EVALSHA or EVAL. All of them are slices of one buffer: fred copies each again for the wire, and a batch
-/// of renewals would otherwise allocate for each word twice.
-fn words(script: &str, keys: &[&str], args: &[&str]) -> Vec<Value> {
-    let texts = || std::iter::once(&script).chain(keys).chain(args);
-    let mut buffer = BytesMut::with_capacity(texts().map(|text| text.len()).sum());
-    texts().for_each(|text| buffer.extend_from_slice(text.as_bytes()));
-    let buffer = buffer.freeze();
-    let mut end = 0;
-    let mut slices = texts().map(|text| {
-        let start = end;
-        end += text.len();
-        Value::Bytes(buffer.slice(start..end))
-    });
-    let mut words = Vec::with_capacity(2 + keys.len() + args.len());
-    words.extend(slices.next());
-    words.push(i64::try_from(keys.len()).unwrap_or(i64::MAX).into());
-    words.extend(slices);
-    words
 }

@@ -88,21 +88,26 @@ impl Receipts {
         Arc::new(Self { link, replicas, pending: Mutex::default() })
     }
 
-    /// Sends a command, and a WAIT behind it.
-    pub(super) async fn send(self: &Arc<Self>, command: &'static str, args: Vec<Value>) -> (Outcome<Reply>, Receipt) {
+    /// Sends a command, and a WAIT behind it, for which so many receipts are made out.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        command: &'static str,
+        args: Vec<Value>,
+        count: usize,
+    ) -> (Outcome<Reply>, Vec<Receipt>) {
         if let Err(failure) = self.link.ready().await {
-            return (Outcome::NotExecuted(failure), Receipt::moot());
+            return (Outcome::NotExecuted(failure), Vec::new());
         }
         let epoch = self.link.epoch();
         let mut sending = pin!(self.link.send(command, args));
         // From here on it is before every WAIT that is sent.
         let sent = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
-        let receipt = self.make_out(epoch);
+        let receipts = (0..count).map(|_| self.make_out(epoch)).collect();
         let outcome = match sent {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => sending.await,
         };
-        (outcome, receipt)
+        (outcome, receipts)
     }
 
     fn make_out(self: &Arc<Self>, epoch: u64) -> Receipt {

@@ -13,10 +13,22 @@ pub(crate) enum Reply {
     Int(i64),
     Bytes(Vec<u8>),
     Array(Vec<Self>),
+    /// Inside of an array: what became of one of several.
+    Error(String),
+}
+
+impl Reply {
+    /// What became of this one of several.
+    pub(super) fn into_outcome(self, node: &Arc<str>) -> Outcome<Self> {
+        match self {
+            Self::Error(message) => sort_error(node, &message),
+            reply => Outcome::Done(reply),
+        }
+    }
 }
 
 /// What became of a command.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Outcome<T> {
     /// It was executed, and this is its answer.
     Done(T),
@@ -118,6 +130,8 @@ fn reply(frame: Resp3Frame) -> Reply {
         Resp3Frame::Map { data, .. } => {
             Reply::Array(data.into_iter().flat_map(|(k, v)| [reply(k), reply(v)]).collect())
         }
+        Resp3Frame::SimpleError { data, .. } => Reply::Error(data.to_string()),
+        Resp3Frame::BlobError { data, .. } => Reply::Error(String::from_utf8_lossy(&data).into_owned()),
         _ => Reply::Nil,
     }
 }

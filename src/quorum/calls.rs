@@ -1,23 +1,39 @@
 //! One call on every node at once, answered one by one.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::task::Poll;
 
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
 use super::NodeIndex;
 use crate::clock::Instant;
 use crate::node::Outcome;
 
-type Call<T> = Pin<Box<dyn Future<Output = (NodeIndex, Outcome<T>)> + Send>>;
+type Call<T> = Pin<Box<dyn Future<Output = Outcome<T>> + Send>>;
 
 /// The calls that have no answer yet. A decision does not wait for all of them, and none of them is dropped half-way:
 /// what is left when this is dropped goes on as a task of the engine, and its answers are for nobody.
-pub(crate) struct Calls<T: Send + 'static> {
-    waiting: FuturesUnordered<Call<T>>,
-    missing: Vec<NodeIndex>,
+pub(crate) struct Calls<T: Send + 'static>(Waiting<T>);
+
+/// So few that each is looked at when one has news: that is cheaper than to know which.
+struct Waiting<T>(Vec<(NodeIndex, Call<T>)>);
+
+impl<T> Waiting<T> {
+    async fn next(&mut self) -> Option<(NodeIndex, Outcome<T>)> {
+        poll_fn(|cx| {
+            for at in 0..self.0.len() {
+                let (node, call) = &mut self.0[at];
+                if let Poll::Ready(outcome) = call.as_mut().poll(cx) {
+                    let answer = (*node, outcome);
+                    drop(self.0.remove(at));
+                    return Poll::Ready(Some(answer));
+                }
+            }
+            if self.0.is_empty() { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await
+    }
 }
 
 impl<T: Send + 'static> Calls<T> {
@@ -25,21 +41,13 @@ impl<T: Send + 'static> Calls<T> {
     where
         F: Future<Output = Outcome<T>> + Send + 'static,
     {
-        let mut missing = Vec::new();
-        let numbered = |(node, call): (NodeIndex, F)| -> Call<T> {
-            missing.push(node);
-            Box::pin(async move { (node, call.await) })
-        };
-        Self { waiting: calls.map(numbered).collect(), missing }
+        let boxed = |(node, call): (NodeIndex, F)| -> (NodeIndex, Call<T>) { (node, Box::pin(call)) };
+        Self(Waiting(calls.map(boxed).collect()))
     }
 
     /// The next answer, whose ever it is; `None` once all have answered.
     pub(crate) async fn next(&mut self) -> Option<(NodeIndex, Outcome<T>)> {
-        let answer = self.waiting.next().await;
-        if let Some((node, _)) = &answer {
-            self.missing.retain(|missing| missing != node);
-        }
-        answer
+        self.0.next().await
     }
 
     /// The next answer, if it comes by then, where a time is given.
@@ -51,15 +59,15 @@ impl<T: Send + 'static> Calls<T> {
     }
 
     /// The nodes that have not answered yet.
-    pub(crate) fn missing(&self) -> &[NodeIndex] {
-        &self.missing
+    pub(crate) fn missing(&self) -> impl Iterator<Item = NodeIndex> {
+        self.0.0.iter().map(|(node, _)| *node)
     }
 }
 
 impl<T: Send + 'static> Drop for Calls<T> {
     fn drop(&mut self) {
-        let mut rest = std::mem::take(&mut self.waiting);
-        if rest.is_empty() {
+        let mut rest = Waiting(std::mem::take(&mut self.0.0));
+        if rest.0.is_empty() {
             return;
         }
         // Without a runtime the engine has ended, and the connections with it.
@@ -71,6 +79,6 @@ impl<T: Send + 'static> Drop for Calls<T> {
 
 impl<T: Send + 'static> std::fmt::Debug for Calls<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Calls").field("missing", &self.missing).finish()
+        f.debug_list().entries(self.missing()).finish()
     }
 }

@@ -90,7 +90,7 @@ impl Session {
             let mut place = Place { session: self, key, id, timer: None };
             if let Some(wake) = start {
                 let span = tracing::debug_span!(parent: None, "lockhound", operation = "drive", %key);
-                self.engine.spawn(drive(Arc::clone(self), key.clone(), wake).instrument(span));
+                self.engine.ask(drive(Arc::clone(self), key.clone(), wake).instrument(span));
             }
             if let Some(deadline) = deadline {
                 place.timer = Some(self.end_at(deadline, key, id));
@@ -237,6 +237,7 @@ impl Session {
         let grip = Grip::granted(Arc::clone(self), Arc::clone(hold));
         self.serve(hold, same_owner);
         self.settle(granted);
+        self.engine.answered();
         // A caller that is gone drops the grip, and that releases.
         let _: Result<_, _> = waiter.reply.send(Ok(Some(grip)));
     }

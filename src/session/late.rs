@@ -58,11 +58,11 @@ impl Session {
         mut late: Calls<Acquire>,
         settled: impl Fn(&Arc<Self>, NodeIndex, Outcome<bool>) + Send + 'static,
     ) {
-        if late.missing().is_empty() {
+        let mut pending: Vec<_> = late.missing().map(|node| (node, Pending::at(self, node))).collect();
+        if pending.is_empty() {
             return;
         }
         let session = Arc::clone(self);
-        let mut pending: Vec<_> = late.missing().iter().map(|&node| (node, Pending::at(self, node))).collect();
         self.engine.spawn(async move {
             while let Some((node, answer)) = late.next().await {
                 settled(&session, node, answer.map(|answer| matches!(answer, Acquire::Granted(_))));

@@ -244,9 +244,12 @@ impl Session {
         let (reply, answer) = oneshot::channel();
         // Closing waits for it: what it is granted has to be given back while there is a connection.
         let pending = Pending::new(self);
-        self.engine.spawn(async move {
+        let engine = self.engine.clone();
+        self.engine.ask(async move {
+            let result = operation.await;
+            engine.answered();
             // A caller that is gone does not want the answer, and a grip in it releases what it stands for.
-            let _: Result<_, _> = reply.send(operation.await);
+            let _: Result<_, _> = reply.send(result);
             drop(pending);
         });
         answer.await.unwrap_or(Err(Error::Closed))

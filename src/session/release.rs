@@ -66,7 +66,7 @@ impl Session {
 
     fn send_release(self: &Arc<Self>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) {
         let pending = Pending::new(self);
-        self.engine.spawn(release(Arc::clone(self), hold, reply, pending));
+        self.engine.ask(release(Arc::clone(self), hold, reply, pending));
     }
 
     /// The last guard of a lost hold is gone. What may stand under its field is released all the same.
@@ -160,6 +160,7 @@ fn conclude(session: &Arc<Session>, hold: &Arc<Hold>, settled: Settled, reply: o
         Err(Error::Unavailable { .. }) => {}
         Err(error) => tracing::warn!(key = %hold.key, field = hold.field, %error, "released, but it was not ours"),
     }
+    session.engine.answered();
     // Dropped guards do not wait for it.
     let _: Result<_, _> = reply.send(answer);
 }

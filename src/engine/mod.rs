@@ -3,6 +3,8 @@
 //! Because of it a dropped future drops no command half-way, a guard can be dropped where there is no runtime, a blocked
 //! user runtime loses no lock, and any executor will do. It is never joined: whoever ends it may be async code.
 
+mod vigil;
+
 use std::future::Future;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,26 +12,30 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 
+use self::vigil::Vigil;
+
 /// A handle on the engine. The thread ends when it is told to, and not before.
 #[derive(Debug, Clone)]
 pub(crate) struct Engine {
     handle: Handle,
     stop: CancellationToken,
+    vigil: Arc<Vigil>,
 }
 
 impl Engine {
     /// Starts the thread "lockhound".
     pub(crate) fn start() -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let engine = Self { handle: runtime.handle().clone(), stop: CancellationToken::new() };
-        let stop = engine.stop.clone();
+        let engine =
+            Self { handle: runtime.handle().clone(), stop: CancellationToken::new(), vigil: Arc::new(Vigil::new()) };
+        let (stop, vigil) = (engine.stop.clone(), Arc::clone(&engine.vigil));
         // If the thread cannot be made, the runtime is still here: async code may not drop one, only send it away.
         let runtime = Arc::new(Mutex::new(Some(runtime)));
         let taken = Arc::clone(&runtime);
         let started = std::thread::Builder::new().name("lockhound".into()).spawn(move || {
             let runtime = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(runtime) = runtime {
-                runtime.block_on(stop.cancelled());
+                runtime.block_on(stop.run_until_cancelled(vigil.keep()));
                 // Dropping the runtime drops its tasks, and with them the connections.
             }
         });
@@ -45,6 +51,17 @@ impl Engine {
     /// Runs a task on the engine. After the engine's end it is dropped at once.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> tokio::task::AbortHandle {
         self.handle.spawn(task).abort_handle()
+    }
+
+    /// Runs a task of a caller, who waits for its [`answered`](Self::answered).
+    pub(crate) fn ask(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.vigil.asked();
+        self.handle.spawn(task);
+    }
+
+    /// A caller is given its answer, and may ask again at once.
+    pub(crate) fn answered(&self) {
+        self.vigil.answered();
     }
 
     /// Waits for a future on this thread, which must not be one that runs async code.

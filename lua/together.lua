@@ -1,0 +1,31 @@
+-- Acquires and releases, many at once: each is a step, and what becomes of one does not matter to the others.
+-- KEYS  two a step: those of its own script
+-- ARGV  for each step its name, and behind it the ARGV of its own script
+-- Returns an array: what the script of each step returns, or the error by which it ended
+local function acquire(KEYS, ARGV)
+-- acquire.lua
+end
+
+local function release(KEYS, ARGV)
+-- release.lua
+end
+
+local steps = {acquire = acquire, release = release}
+local words = {acquire = 3, release = 1}
+
+local keys, args, answers, at = {}, {}, {}, 1
+for i = 1, #KEYS / 2 do
+  local name = ARGV[at]
+  keys[1], keys[2] = KEYS[2 * i - 1], KEYS[2 * i]
+  for n = 1, words[name] do
+    args[n] = ARGV[at + n]
+  end
+  at = at + 1 + words[name]
+  local ok, answer = pcall(steps[name], keys, args)
+  -- Redis 6 raises an error as a text.
+  if not ok and type(answer) == 'string' then
+    answer = {err = answer}
+  end
+  answers[i] = answer
+end
+return answers

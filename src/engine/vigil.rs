@@ -1,0 +1,228 @@
+//! Staying awake for a moment where that is worth it.
+//!
+//! A thread that sleeps is woken by a system call and a switch of the scheduler, which on a quiet machine takes as long as
+//! the server does for its part of a lock. A caller who locks and unlocks all by itself waits for that four times. So the
+//! engine looks for news for [`MOMENT`] before it sleeps, while it waits for the answer to a lone caller's question, and for
+//! its next question after the answer. It learns from what comes of it: where the server is far away, or the caller has
+//! other things to do, or callers are many, it sleeps at once and only tries again now and then. (As adaptive mutexes and
+//! the workers of tokio do.)
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::yield_now;
+
+use crate::clock::Instant;
+
+/// Longer than a server on the same machine, or next to it, takes for a script.
+const MOMENT: Duration = Duration::from_micros(150);
+
+/// Whether it pays to wait for something awake: counts how often it came in time.
+#[derive(Debug)]
+struct Habit {
+    score: u8,
+    skipped: u8,
+}
+
+impl Habit {
+    const BEST: u8 = 8;
+    const ENOUGH: u8 = 4;
+    /// After so many times without a try, one more.
+    const MOST_SKIPPED: u8 = 100;
+
+    fn new() -> Self {
+        Self { score: Self::ENOUGH, skipped: 0 }
+    }
+
+    fn came(&mut self) {
+        self.score = (self.score + 1).min(Self::BEST);
+    }
+
+    /// Four that came make good for three that did not.
+    fn came_not(&mut self) {
+        self.score = self.score.saturating_sub(1);
+    }
+
+    fn pays(&mut self) -> bool {
+        if self.score < Self::ENOUGH && self.skipped < Self::MOST_SKIPPED {
+            self.skipped += 1;
+            return false;
+        }
+        if self.score < Self::ENOUGH {
+            self.score = Self::ENOUGH;
+        }
+        self.skipped = 0;
+        true
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Event {
+    Question,
+    Answer,
+}
+
+/// What is waited for, and for how long that is worth staying awake. It is told what time it is.
+#[derive(Debug)]
+struct Watch {
+    /// What the engine stays awake for, and until when.
+    awaited: Option<(Event, Instant)>,
+    questions: Habit,
+    answers: Habit,
+}
+
+impl Watch {
+    fn new() -> Self {
+        Self { awaited: None, questions: Habit::new(), answers: Habit::new() }
+    }
+
+    /// Something came; whether the engine is to stay awake for what comes next.
+    fn note(&mut self, event: Event, now: Instant) -> bool {
+        if let Some((awaited, until)) = self.awaited.take() {
+            // Another caller came in between: with several, there is something to do when the thread is woken.
+            let came = awaited == event && now <= until;
+            let habit = self.habit(awaited);
+            if came { habit.came() } else { habit.came_not() }
+        }
+        let next = match event {
+            Event::Question => Event::Answer,
+            Event::Answer => Event::Question,
+        };
+        self.awaited = self.habit(next).pays().then(|| (next, now + MOMENT));
+        self.awaited.is_some()
+    }
+
+    /// Whether to stay awake any longer.
+    fn is_on(&mut self, now: Instant) -> bool {
+        match self.awaited {
+            Some((_, until)) if now <= until => true,
+            Some((awaited, _)) => {
+                self.awaited = None;
+                self.habit(awaited).came_not();
+                false
+            }
+            None => false,
+        }
+    }
+
+    fn habit(&mut self, event: Event) -> &mut Habit {
+        match event {
+            Event::Question => &mut self.questions,
+            Event::Answer => &mut self.answers,
+        }
+    }
+}
+
+/// Keeps the engine awake.
+#[derive(Debug)]
+pub(super) struct Vigil {
+    watch: Mutex<Watch>,
+    begun: Notify,
+    /// With one CPU, whoever is waited for could not run meanwhile.
+    alone: bool,
+}
+
+impl Vigil {
+    pub(super) fn new() -> Self {
+        let alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
+        Self { watch: Mutex::new(Watch::new()), begun: Notify::new(), alone }
+    }
+
+    pub(super) fn asked(&self) {
+        self.note(Event::Question);
+    }
+
+    pub(super) fn answered(&self) {
+        self.note(Event::Answer);
+    }
+
+    fn note(&self, event: Event) {
+        if !self.alone && self.watch().note(event, Instant::now()) {
+            self.begun.notify_one();
+        }
+    }
+
+    /// Runs on the engine, for ever.
+    pub(super) async fn keep(&self) {
+        loop {
+            self.begun.notified().await;
+            while self.watch().is_on(Instant::now()) {
+                // The runtime looks for news of the sockets, and runs what there is to run.
+                yield_now().await;
+            }
+        }
+    }
+
+    fn watch(&self) -> MutexGuard<'_, Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHORT: Duration = Duration::from_micros(40);
+    const LONG: Duration = Duration::from_micros(400);
+
+    /// Plays so many pairs of a question and its answer, with these pauses behind each; how often it stayed awake.
+    fn awake(watch: &mut Watch, now: &mut Instant, pairs: usize, answer: Duration, question: Duration) -> usize {
+        let mut awake = 0;
+        for _ in 0..pairs {
+            for (event, pause) in [(Event::Question, answer), (Event::Answer, question)] {
+                awake += usize::from(watch.note(event, *now));
+                *now = *now + pause;
+                watch.is_on(*now);
+            }
+        }
+        awake
+    }
+
+    #[test]
+    fn a_lone_caller_with_a_server_nearby_finds_the_engine_awake() {
+        let (mut watch, mut now) = (Watch::new(), Instant::now());
+        assert_eq!(awake(&mut watch, &mut now, 100, SHORT, SHORT), 200);
+    }
+
+    #[test]
+    fn a_server_far_away_is_waited_for_asleep() {
+        let (mut watch, mut now) = (Watch::new(), Instant::now());
+        let stayed = awake(&mut watch, &mut now, 1_000, LONG, LONG);
+        assert!(stayed <= 2 * (1 + 10), "{stayed} of 2000");
+        // The habit is not for ever.
+        awake(&mut watch, &mut now, 200, SHORT, SHORT);
+        assert_eq!(awake(&mut watch, &mut now, 100, SHORT, SHORT), 200);
+    }
+
+    #[test]
+    fn a_caller_with_other_things_to_do_is_answered_awake_and_waited_for_asleep() {
+        let (mut watch, mut now) = (Watch::new(), Instant::now());
+        let stayed = awake(&mut watch, &mut now, 1_000, SHORT, LONG);
+        assert!((1_000..=1_011).contains(&stayed), "{stayed} of 2000");
+    }
+
+    #[test]
+    fn with_many_callers_there_is_no_vigil() {
+        let (mut watch, mut now) = (Watch::new(), Instant::now());
+        let mut awake = 0;
+        for _ in 0..1_000 {
+            for event in
+                [Event::Question, Event::Question, Event::Question, Event::Answer, Event::Answer, Event::Answer]
+            {
+                awake += usize::from(watch.note(event, now));
+                now = now + Duration::from_micros(5);
+            }
+        }
+        assert!(awake <= 300, "{awake} of 6000");
+    }
+
+    #[test]
+    fn the_vigil_ends_by_itself() {
+        let (mut watch, now) = (Watch::new(), Instant::now());
+        assert!(watch.note(Event::Question, now));
+        assert!(watch.is_on(now + MOMENT));
+        assert!(!watch.is_on(now + MOMENT + Duration::from_nanos(1)));
+        assert!(!watch.is_on(now), "once it has ended");
+    }
+}

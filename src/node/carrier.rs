@@ -1,0 +1,114 @@
+//! A connection that scripts travel on, and the replicas that acknowledge what they write.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use fred::bytes::BytesMut;
+use fred::types::Value;
+
+use super::link::Link;
+use super::receipts::{Receipt, Receipts};
+use super::reply::{self, Outcome, Reply};
+use crate::clock::Instant;
+use crate::error::NodeFailure;
+
+/// A Lua script and the digest by which a server knows it.
+#[derive(Debug)]
+pub(crate) struct Lua {
+    body: String,
+    sha: String,
+}
+
+impl Lua {
+    pub(crate) fn new(body: impl Into<String>) -> Self {
+        let body = body.into();
+        let sha = sha1_smol::Sha1::from(&body).digest().to_string();
+        Self { body, sha }
+    }
+}
+
+pub(super) struct Carrier {
+    link: Arc<Link>,
+    receipts: Option<Arc<Receipts>>,
+    /// When the connection was last given up because of a server that lost its role, in milliseconds of our clock.
+    last_suspicion: AtomicU64,
+    origin: Instant,
+}
+
+impl Carrier {
+    pub(super) fn new(link: Arc<Link>, receipts: Option<Arc<Receipts>>) -> Arc<Self> {
+        let origin = Instant::now().before(Duration::from_secs(60));
+        Arc::new(Self { link, receipts, last_suspicion: AtomicU64::new(0), origin })
+    }
+
+    pub(super) fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Who acknowledges, where replicas are asked.
+    pub(super) fn receipts(&self) -> Option<&Arc<Receipts>> {
+        self.receipts.as_ref()
+    }
+
+    /// Runs a script once. A server that does not know it yet says so without running anything, and is given its text.
+    /// So many receipts tell when enough replicas have its effect.
+    pub(super) async fn run(
+        &self,
+        receipts: usize,
+        lua: &Lua,
+        keys: &[&str],
+        args: &[&str],
+    ) -> (Outcome<Reply>, Vec<Receipt>) {
+        let send = async |command, words| match &self.receipts {
+            Some(asked) if receipts > 0 => asked.send(command, words, receipts).await,
+            _ => (self.link.call(command, words).await, Vec::new()),
+        };
+        let (outcome, receipts) = send("EVALSHA", words(&lua.sha, keys, args)).await;
+        match outcome {
+            Outcome::NotExecuted(failure) if failure.reason.starts_with("NOSCRIPT") => {
+                send("EVAL", words(&lua.body, keys, args)).await
+            }
+            outcome => {
+                self.suspect(&outcome);
+                (outcome, receipts)
+            }
+        }
+    }
+
+    /// A server that turned into a replica, or asks for other credentials, has a successor or a new password: the
+    /// connection is given up, at most once a second, so that the name is resolved and the credentials are sent anew.
+    pub(super) fn suspect<T>(&self, outcome: &Outcome<T>) {
+        let Outcome::NotExecuted(NodeFailure { reason, .. }) = outcome else { return };
+        if !matches!(reply::code(reason), "READONLY" | "MASTERDOWN" | "NOAUTH") {
+            return;
+        }
+        let now = u64::try_from(Instant::now().since(self.origin).as_millis()).unwrap_or(u64::MAX);
+        let last = self.last_suspicion.load(Ordering::Relaxed);
+        let once = |last| self.last_suspicion.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if now.saturating_sub(last) >= 1_000 && once(last) {
+            let link = Arc::clone(&self.link);
+            tokio::spawn(async move { link.reconnect().await });
+        }
+    }
+}
+
+/// The arguments of EVALSHA or EVAL. All of them are slices of one buffer: fred copies each again for the wire, and a batch
+/// of renewals would otherwise allocate for each word twice.
+fn words(script: &str, keys: &[&str], args: &[&str]) -> Vec<Value> {
+    let texts = || std::iter::once(&script).chain(keys).chain(args);
+    let mut buffer = BytesMut::with_capacity(texts().map(|text| text.len()).sum());
+    texts().for_each(|text| buffer.extend_from_slice(text.as_bytes()));
+    let buffer = buffer.freeze();
+    let mut end = 0;
+    let mut slices = texts().map(|text| {
+        let start = end;
+        end += text.len();
+        Value::Bytes(buffer.slice(start..end))
+    });
+    let mut words = Vec::with_capacity(2 + keys.len() + args.len());
+    words.extend(slices.next());
+    words.push(i64::try_from(keys.len()).unwrap_or(i64::MAX).into());
+    words.extend(slices);
+    words
+}

@@ -1,0 +1,217 @@
+//! Steps on their way to a server: what is asked for in the same moment travels as one script.
+//!
+//! A script has a price before it does anything: fred makes a command and a system call of each, the server another two.
+//! Alone a step travels as its own script. While enough scripts are under way, the steps that come are collected, and the
+//! next answer takes them along: the busier it is, the more of them share the price.
+//!
+//! # Invariants
+//! - Steps are executed in the order in which they were put in: an undo never overtakes its acquire.
+//! - What becomes of one step does not matter to the others: each has an answer, or an error, of its own.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::sleep;
+
+use super::carrier::{Carrier, Lua};
+use super::receipts::Receipt;
+use super::reply::{Outcome, Reply};
+use crate::error::{Error, NodeFailure, ServerErrorKind};
+
+/// How many steps make a script at most: some hundred microseconds of the server's time.
+const MOST: usize = 64;
+
+/// While so many scripts are under way, steps are collected ..
+const FLIGHTS: usize = 2;
+
+/// .. until there are so many, which share a script well enough ..
+const ENOUGH: usize = 16;
+
+/// .. and not for longer than this: a server that is far away is asked all the same.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// What a short script is to do for one lock.
+#[derive(Debug)]
+pub(crate) struct Step {
+    /// What it is called in the script of many steps.
+    pub(crate) name: &'static str,
+    /// Does it alone.
+    pub(crate) alone: &'static Lua,
+    /// Does it together with others.
+    pub(crate) together: &'static Lua,
+    pub(crate) keys: [String; 2],
+    pub(crate) args: Vec<String>,
+    /// Whether replicas have to acknowledge it, where they are asked.
+    pub(crate) acknowledged: bool,
+}
+
+/// What the server said to a step, and whether its replicas have it.
+pub(super) type Answer = (Outcome<Reply>, Receipt);
+
+struct Entry {
+    step: Step,
+    reply: oneshot::Sender<Answer>,
+}
+
+impl Entry {
+    /// Whoever is gone does not want to know.
+    fn answer(self, outcome: Outcome<Reply>, receipt: Option<Receipt>) {
+        let _: Result<_, _> = self.reply.send((outcome, receipt.unwrap_or_else(Receipt::moot)));
+    }
+
+    fn fail(self, failure: &NodeFailure) {
+        self.answer(Outcome::NotExecuted(failure.clone()), None);
+    }
+}
+
+/// The steps that wait to be sent over one connection.
+pub(super) struct Outbox {
+    carrier: Arc<Carrier>,
+    waiting: Mutex<VecDeque<Entry>>,
+    news: Notify,
+}
+
+impl Outbox {
+    pub(super) fn new(carrier: Arc<Carrier>) -> Arc<Self> {
+        let outbox = Arc::new(Self { carrier, waiting: Mutex::default(), news: Notify::new() });
+        tokio::spawn(empty(Arc::clone(&outbox)));
+        outbox
+    }
+
+    pub(super) fn carrier(&self) -> &Arc<Carrier> {
+        &self.carrier
+    }
+
+    /// Sends a step, once. The first poll puts it behind those that were put in before.
+    pub(super) async fn send(&self, step: Step) -> Answer {
+        let (reply, answer) = oneshot::channel();
+        self.waiting().push_back(Entry { step, reply });
+        self.news.notify_one();
+        let ended = |_| (Outcome::Unknown(self.failure("its connection was ended".to_owned())), Receipt::moot());
+        answer.await.unwrap_or_else(ended)
+    }
+
+    /// The next steps to travel together; none if nothing waits.
+    fn take(&self) -> Vec<Entry> {
+        let mut waiting = self.waiting();
+        let count = waiting.len().min(MOST);
+        waiting.drain(..count).collect()
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Entry>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failure(&self, reason: String) -> NodeFailure {
+        NodeFailure { node: Arc::clone(self.carrier.link().server()), reason }
+    }
+
+    /// Sends these steps, and gives each its answer.
+    async fn fly(&self, mut entries: Vec<Entry>) {
+        if entries.len() > 1 {
+            entries = self.fly_together(entries).await;
+        }
+        join_all(entries.into_iter().map(|entry| self.fly_alone(entry))).await;
+    }
+
+    async fn fly_alone(&self, entry: Entry) {
+        let step = &entry.step;
+        let keys = step.keys.each_ref().map(String::as_str);
+        let args: Vec<&str> = step.args.iter().map(String::as_str).collect();
+        let (outcome, receipts) = self.carrier.run(usize::from(step.acknowledged), step.alone, &keys, &args).await;
+        entry.answer(outcome, receipts.into_iter().next());
+    }
+
+    /// Sends these steps as one script. Returns those that have to be sent alone.
+    async fn fly_together(&self, entries: Vec<Entry>) -> Vec<Entry> {
+        let steps = || entries.iter().map(|entry| &entry.step);
+        let Some(lua) = steps().map(|step| step.together).next() else { return entries };
+        let keys: Vec<&str> = steps().flat_map(|step| step.keys.iter().map(String::as_str)).collect();
+        let words = |step: &Step| 1 + step.args.len();
+        let mut args = Vec::with_capacity(steps().map(words).sum());
+        for step in steps() {
+            args.push(step.name);
+            args.extend(step.args.iter().map(String::as_str));
+        }
+        let acknowledged = steps().filter(|step| step.acknowledged).count();
+        let (outcome, receipts) = self.carrier.run(acknowledged, lua, &keys, &args).await;
+        // A server looks at all the keys before it runs anything: one that this user may not have, and none is done.
+        if matches!(outcome, Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, .. })) {
+            return entries;
+        }
+        let outcomes = self.each(outcome, entries.len());
+        let mut receipts = receipts.into_iter();
+        for (entry, outcome) in entries.into_iter().zip(outcomes) {
+            self.carrier.suspect(&outcome);
+            let receipt = if entry.step.acknowledged { receipts.next() } else { None };
+            entry.answer(outcome, receipt);
+        }
+        Vec::new()
+    }
+
+    /// What becomes of each of so many steps.
+    fn each(&self, outcome: Outcome<Reply>, count: usize) -> Vec<Outcome<Reply>> {
+        let node = self.carrier.link().server();
+        match outcome {
+            Outcome::Done(Reply::Array(items)) if items.len() == count => {
+                items.into_iter().map(|item| item.into_outcome(node)).collect()
+            }
+            Outcome::Done(odd) => {
+                let reason = format!("answered {odd:?} to {count} steps, which no script of this crate does");
+                vec![Outcome::Unknown(self.failure(reason)); count]
+            }
+            all => vec![all; count],
+        }
+    }
+}
+
+/// Sends what is put in. Started with the outbox; ends with the engine; nobody awaits it.
+async fn empty(outbox: Arc<Outbox>) {
+    let mut flights = FuturesUnordered::new();
+    let mut patience = pin!(sleep(PATIENCE));
+    let mut collecting = false;
+    loop {
+        let mut over = false;
+        tokio::select! {
+            biased;
+            Some(()) = flights.next() => {}
+            () = outbox.news.notified() => {}
+            () = &mut patience, if collecting => over = true,
+        }
+        let waiting = outbox.waiting().len();
+        if waiting == 0 {
+            continue;
+        }
+        if waiting < ENOUGH && flights.len() >= FLIGHTS && !over {
+            if !std::mem::replace(&mut collecting, true) {
+                patience.set(sleep(PATIENCE));
+            }
+            continue;
+        }
+        collecting = false;
+        // Here and not by each flight for itself: they leave in order.
+        let mut ready = pin!(outbox.carrier.link().ready());
+        let ready = loop {
+            tokio::select! {
+                biased;
+                ready = &mut ready => break ready,
+                Some(()) = flights.next() => {}
+            }
+        };
+        loop {
+            let entries = outbox.take();
+            match &ready {
+                _ if entries.is_empty() => break,
+                // Polled before anything else is.
+                Ok(()) => flights.push(outbox.fly(entries)),
+                Err(failure) => entries.into_iter().for_each(|entry| entry.fail(failure)),
+            }
+        }
+    }
+}
