@@ -74,3 +74,42 @@ impl Engine {
         self.stop.cancel();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Runs this on the engine, as a caller's question.
+    fn ask<T: Send + 'static>(engine: &Engine, question: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+        let (reply, answer) = channel();
+        let answering = engine.clone();
+        engine.ask(async move {
+            let value = question();
+            answering.answered();
+            let _: Result<_, _> = reply.send(value);
+        });
+        answer
+    }
+
+    /// The CPU time of the thread that this runs on.
+    fn cpu() -> Duration {
+        let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        Duration::new(used.tv_sec.unsigned_abs(), u32::try_from(used.tv_nsec).expect("below a second"))
+    }
+
+    #[test]
+    fn an_engine_that_nobody_asks_sleeps() {
+        let engine = Engine::start().expect("a thread");
+        for number in 0..1_000 {
+            assert_eq!(ask(&engine, move || number).recv(), Ok(number));
+        }
+        let before = ask(&engine, cpu).recv().expect("an answer");
+        std::thread::sleep(Duration::from_millis(300));
+        let after = ask(&engine, cpu).recv().expect("an answer");
+        engine.stop();
+        assert!(after - before < Duration::from_millis(30), "{:?}", after - before);
+    }
+}
