@@ -1,5 +1,7 @@
 //! What is asked for in the same moment travels as one script, and each caller gets an answer of its own.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod common;
 
 use common::{Server, builder, key, locker, ms};
