@@ -26,6 +26,12 @@ impl Connection {
     /// # Errors
     /// Those of the socket, and an error reply.
     pub(crate) fn call(&mut self, words: &[&[u8]]) -> io::Result<&[u8]> {
+        self.send(words)?;
+        self.receive()
+    }
+
+    /// Sends one command; [`receive`](Self::receive) returns its reply.
+    pub(crate) fn send(&mut self, words: &[&[u8]]) -> io::Result<()> {
         self.request.clear();
         write!(self.request, "*{}\r\n", words.len())?;
         for word in words {
@@ -33,7 +39,14 @@ impl Connection {
             self.request.extend_from_slice(word);
             self.request.extend_from_slice(b"\r\n");
         }
-        self.stream.write_all(&self.request)?;
+        self.stream.write_all(&self.request)
+    }
+
+    /// The reply to the command that was sent.
+    ///
+    /// # Errors
+    /// Those of the socket, and an error reply.
+    pub(crate) fn receive(&mut self) -> io::Result<&[u8]> {
         self.reply.clear();
         while reply_len(&self.reply).is_none() {
             let mut bytes = [0; 4096];

@@ -159,7 +159,8 @@ async fn rslock_pairs(manager: LockManager, key: String, slot: Duration) -> Resu
 pub(crate) struct Floor {
     name: &'static str,
     scripts: Scripts,
-    sockets: Vec<Connection>,
+    /// For each thread a socket to each server.
+    threads: Vec<Vec<Connection>>,
 }
 
 /// Digests of the two scripts, and whether the first one makes a fence.
@@ -171,40 +172,43 @@ struct Scripts {
 }
 
 impl Floor {
-    /// The library's scripts, over as many sockets.
-    pub(crate) fn new(name: &'static str, server: &Server, sockets: usize) -> io::Result<Self> {
-        Self::with_acquire(name, server, sockets, ACQUIRE, true)
+    /// The library's scripts, on all of these servers at once, by so many threads.
+    pub(crate) fn new(name: &'static str, servers: &[Server], threads: usize) -> io::Result<Self> {
+        Self::with_acquire(name, servers, threads, ACQUIRE, true)
     }
 
     /// Another script in the place of `acquire.lua`, which takes no fence key and no clock.
-    pub(crate) fn without_fence(name: &'static str, server: &Server, acquire: &str) -> io::Result<Self> {
-        Self::with_acquire(name, server, 1, acquire, false)
+    pub(crate) fn without_fence(name: &'static str, servers: &[Server], acquire: &str) -> io::Result<Self> {
+        Self::with_acquire(name, servers, 1, acquire, false)
     }
 
     fn with_acquire(
         name: &'static str,
-        server: &Server,
-        sockets: usize,
+        servers: &[Server],
+        threads: usize,
         acquire: &str,
         fenced: bool,
     ) -> io::Result<Self> {
-        let mut sockets = (0..sockets).map(|_| server.connect()).collect::<io::Result<Vec<_>>>()?;
-        let first = &mut sockets[0];
-        let scripts = Scripts { acquire: first.load(acquire)?, release: first.load(RELEASE)?, fenced };
-        Ok(Self { name, scripts, sockets })
+        let sockets = || servers.iter().map(Server::connect).collect::<io::Result<Vec<_>>>();
+        let mut threads = (0..threads).map(|_| sockets()).collect::<io::Result<Vec<_>>>()?;
+        let mut scripts = Scripts { acquire: Vec::new(), release: Vec::new(), fenced };
+        for socket in &mut threads[0] {
+            (scripts.acquire, scripts.release) = (socket.load(acquire)?, socket.load(RELEASE)?);
+        }
+        Ok(Self { name, scripts, threads })
     }
 
-    /// A thread a socket; where there are more keys than sockets, each thread goes round its share of them.
+    /// Where there are more keys than threads, each thread goes round its share of them.
     fn run(&mut self, keys: &[String], slot: Duration) -> io::Result<Laps> {
-        let threads = keys.len().min(self.sockets.len());
+        let threads = keys.len().min(self.threads.len());
         let (scripts, barrier) = (&self.scripts, &Barrier::new(threads));
         std::thread::scope(|scope| {
             let mut running = Vec::new();
-            for (thread, socket) in self.sockets.iter_mut().take(threads).enumerate() {
+            for (thread, sockets) in self.threads.iter_mut().take(threads).enumerate() {
                 let mine: Vec<&str> = keys.iter().skip(thread).step_by(threads).map(String::as_str).collect();
                 running.push(scope.spawn(move || {
                     barrier.wait();
-                    scripts.pairs(socket, &mine, slot)
+                    scripts.pairs(sockets, &mine, slot)
                 }));
             }
             let panicked = |_| io::Error::other("a thread of the bare socket panicked");
@@ -216,7 +220,7 @@ impl Floor {
 }
 
 impl Scripts {
-    fn pairs(&self, socket: &mut Connection, keys: &[&str], slot: Duration) -> io::Result<Laps> {
+    fn pairs(&self, sockets: &mut [Connection], keys: &[&str], slot: Duration) -> io::Result<Laps> {
         let names: Vec<[String; 3]> = keys
             .iter()
             .map(|key| {
@@ -230,39 +234,34 @@ impl Scripts {
             let [key, fence_key, channel] = &names[laps.pairs() % names.len()];
             let field = format!("6f1d9a52-0c8e-4b57-9d35-5a1c7e2b9f40:1:{}", laps.pairs());
             let (key, field, lease_ms) = (key.as_bytes(), field.as_bytes(), lease_ms.as_bytes());
-            let granted = if self.fenced {
-                let floor_us = micros();
-                socket.call(&[
-                    b"EVALSHA",
-                    &self.acquire,
-                    b"2",
-                    key,
-                    fence_key.as_bytes(),
-                    lease_ms,
-                    field,
-                    floor_us.as_bytes(),
-                ])?
-            } else {
-                socket.call(&[b"EVALSHA", &self.acquire, b"1", key, lease_ms, field])?
-            };
-            expect(granted, &[b"*2\r\n:1\r\n", b"*1\r\n:1\r\n"])?;
+            let (fence_key, floor_us) = (fence_key.as_bytes(), micros());
+            let fenced: &[&[u8]] =
+                &[b"EVALSHA", &self.acquire, b"2", key, fence_key, lease_ms, field, floor_us.as_bytes()];
+            let plain: &[&[u8]] = &[b"EVALSHA", &self.acquire, b"1", key, lease_ms, field];
+            on_all(sockets, if self.fenced { fenced } else { plain }, &[b"*2\r\n:1\r\n", b"*1\r\n:1\r\n"])?;
             let locked = Instant::now();
-            expect(socket.call(&[b"EVALSHA", &self.release, b"2", key, channel.as_bytes(), field])?, &[b":0\r\n"])?;
+            on_all(sockets, &[b"EVALSHA", &self.release, b"2", key, channel.as_bytes(), field], &[b":0\r\n"])?;
             laps.note(asked, locked);
         }
         Ok(laps)
     }
 }
 
+/// Sends a command to all servers and waits for all of them. A pair that did not lock would be a fast one.
+fn on_all(sockets: &mut [Connection], words: &[&[u8]], beginnings: &[&[u8]]) -> io::Result<()> {
+    for socket in &mut *sockets {
+        socket.send(words)?;
+    }
+    for socket in sockets {
+        let reply = socket.receive()?;
+        if !beginnings.iter().any(|beginning| reply.starts_with(beginning)) {
+            return Err(io::Error::other(format!("the server answered {:?}", String::from_utf8_lossy(reply))));
+        }
+    }
+    Ok(())
+}
+
 pub(crate) fn micros() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     now.as_micros().to_string()
-}
-
-/// A pair that did not lock would be a fast one.
-fn expect(reply: &[u8], beginnings: &[&[u8]]) -> io::Result<()> {
-    if beginnings.iter().any(|beginning| reply.starts_with(beginning)) {
-        return Ok(());
-    }
-    Err(io::Error::other(format!("the server answered {:?}", String::from_utf8_lossy(reply))))
 }

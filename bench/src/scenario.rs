@@ -73,8 +73,8 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
     }
     if names.contains(&Name::Fence) {
         let script = fence::removed_from(crate::contender::ACQUIRE)?;
-        let with = Floor::new(fence::WITH, &bench.servers[0], 1)?;
-        let without = Floor::without_fence(fence::WITHOUT, &bench.servers[0], &script)?;
+        let with = Floor::new(fence::WITH, &bench.servers, 1)?;
+        let without = Floor::without_fence(fence::WITHOUT, &bench.servers, &script)?;
         let mut contenders = [Contender::Socket(with), Contender::Socket(without)];
         let outcome = bench.rounds("fence", "one bare socket", Callers::Main, &[fence::WITHOUT], &mut contenders)?;
         report.fence = Some(Price::of(&outcome, &mut bench.controls[0])?);
@@ -99,12 +99,16 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
 /// Measures locks over so many servers.
 fn quorum(servers: usize, one: &'static str, many: &'static str) -> Result<[Outcome; 2], Failure> {
     let mut bench = Bench::over(servers)?;
-    let lockhound = bench.runtime.block_on(Contender::lockhound(&bench.servers))?;
-    let mut contenders = [lockhound, Contender::rslock(&bench.servers)];
+    let mut contenders = [
+        Contender::Socket(Floor::new(SOCKET, &bench.servers, MOST_SOCKETS)?),
+        bench.runtime.block_on(Contender::lockhound(&bench.servers))?,
+        Contender::rslock(&bench.servers),
+    ];
     let title = |callers: &str| format!("{servers} independent servers; {callers}");
-    let alone = bench.rounds(one, &title("1 spawned task"), Callers::Tasks(1), &[RSLOCK], &mut contenders)?;
-    let together = title("64 tasks, a key each");
-    let together = bench.rounds(many, &together, Callers::Tasks(64), &[RSLOCK], &mut contenders)?;
+    let rivals = [SOCKET, RSLOCK];
+    let alone = bench.rounds(one, &title("1 spawned task"), Callers::Tasks(1), &rivals, &mut contenders)?;
+    let together = title("64 tasks, a key each; a thread each with a socket to each server");
+    let together = bench.rounds(many, &together, Callers::Tasks(64), &rivals, &mut contenders)?;
     for contender in contenders {
         bench.runtime.block_on(contender.close());
     }
@@ -150,7 +154,7 @@ impl Bench {
 
     fn peers(&self) -> Result<Vec<Contender>, Failure> {
         Ok(vec![
-            Contender::Socket(Floor::new(SOCKET, &self.servers[0], MOST_SOCKETS)?),
+            Contender::Socket(Floor::new(SOCKET, &self.servers, MOST_SOCKETS)?),
             Contender::Fred(self.runtime.block_on(Alone::connect(&self.servers[0]))?),
             self.runtime.block_on(Contender::lockhound(&self.servers))?,
             Contender::rslock(&self.servers),
