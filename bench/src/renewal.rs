@@ -1,7 +1,12 @@
-//! What the renewal of many locks costs: lockhound's watchdog beside crates with a task and a script for each lock.
+//! What the renewal of many locks costs: lockhound's watchdog beside crates with a task and a script for each lock, and
+//! beside a bare socket that sends the watchdog's script.
 
 use std::fmt;
-use std::time::Duration;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use distkit::DistkitRedisKey;
 use distkit::lock::{LockOptions, Mutex, MutexGuard};
@@ -15,29 +20,60 @@ use tokio::time::sleep;
 
 use crate::Failure;
 use crate::connection::Connection;
-use crate::contender::prefix;
-use crate::scenario::{LOCKHOUND, client_cpu};
+use crate::contender::{ACQUIRE, micros, prefix};
+use crate::scenario::{LOCKHOUND, SOCKET, client_cpu};
 use crate::server::Server;
 use crate::spread::Spread;
 
+const RENEW: &str = include_str!("../../lua/renew.lua");
+/// As the watchdog has it.
+const BATCH: usize = 100;
+
 const ROUNDS: usize = 3;
-const HOLDS: [usize; 2] = [1_000, 10_000];
-/// All of them renew at a third of it.
-const LEASE: Duration = Duration::from_secs(3);
-const THIRD: Duration = Duration::from_secs(1);
-/// Five renewals of every lock.
-const SLOT: Duration = Duration::from_secs(5);
 /// So many tasks take the locks.
 const TAKERS: usize = 64;
 
 const RLOCK: &str = "rlock";
 const DISTKIT: &str = "distkit";
-const CONTENDERS: [&str; 3] = [LOCKHOUND, RLOCK, DISTKIT];
+
+/// So many holds, all of which their crate renews at a third of the lease.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    holds: usize,
+    lease: Duration,
+    /// How many renewals of every lock are measured.
+    renewals: u32,
+    contenders: &'static [&'static str],
+}
+
+const SIZES: [Size; 3] = [
+    Size { holds: 1_000, lease: Duration::from_secs(3), renewals: 5, contenders: &[SOCKET, LOCKHOUND, RLOCK, DISTKIT] },
+    Size {
+        holds: 10_000,
+        lease: Duration::from_secs(3),
+        renewals: 5,
+        contenders: &[SOCKET, LOCKHOUND, RLOCK, DISTKIT],
+    },
+    // With a task each this machine has no time left to renew them.
+    Size { holds: 100_000, lease: Duration::from_secs(30), renewals: 1, contenders: &[SOCKET, LOCKHOUND] },
+];
+
+impl Size {
+    fn third(&self) -> Duration {
+        self.lease / 3
+    }
+
+    /// What one contender takes in one round.
+    fn time(&self) -> Duration {
+        self.third() * (self.renewals + 2)
+    }
+}
 
 /// What one number of holds costs each contender.
 #[derive(Debug, Serialize)]
 pub(crate) struct Renewals {
     pub(crate) holds: usize,
+    pub(crate) lease_seconds: f64,
     pub(crate) contenders: Vec<Cost>,
 }
 
@@ -57,42 +93,49 @@ pub(crate) struct Cost {
 
 /// Guards of as many locks, whose crate renews them.
 enum Held {
+    Socket(Arc<AtomicBool>, JoinHandle<io::Result<()>>),
     Lockhound(Locker, Vec<Guard>),
     Rlock(RLock, Vec<RLockGuard>),
     Distkit(Vec<MutexGuard>),
 }
 
 pub(crate) fn measure(server: &Server, control: &mut Connection, runtime: &Runtime) -> Result<Vec<Renewals>, Failure> {
-    let time = (SLOT + THIRD * 2) * u32::try_from(ROUNDS * CONTENDERS.len() * HOLDS.len())?;
+    let time: Duration =
+        SIZES.iter().map(|size| size.time() * u32::try_from(ROUNDS * size.contenders.len()).unwrap_or(u32::MAX)).sum();
     eprintln!("measuring renewal: {:.0} s", time.as_secs_f64());
     let before = control.cpu()?;
-    std::thread::sleep(THIRD * 3);
-    let idle = (control.cpu()? - before) / (THIRD * 3).as_secs_f64();
+    let pause = Duration::from_secs(3);
+    std::thread::sleep(pause);
+    let idle = (control.cpu()? - before) / pause.as_secs_f64();
     let mut all = Vec::new();
-    for holds in HOLDS {
-        let mut rounds = vec![Vec::new(); CONTENDERS.len()];
+    for size in SIZES {
+        let mut rounds = vec![Vec::new(); size.contenders.len()];
         for _ in 0..ROUNDS {
-            for (name, samples) in CONTENDERS.iter().zip(&mut rounds) {
-                let held = runtime.block_on(Held::take(name, server, holds))?;
-                samples.push(slot(control, idle)?);
+            for (name, samples) in size.contenders.iter().zip(&mut rounds) {
+                let held = runtime.block_on(Held::take(name, server, size))?;
+                samples.push(slot(control, idle, size)?);
                 runtime.block_on(held.release())?;
+                control.call(&[b"FLUSHALL"])?;
             }
         }
-        let ours = rounds[0].clone();
-        let contenders = CONTENDERS.into_iter().zip(rounds).map(|(name, rounds)| Cost::of(name, rounds, &ours));
-        all.push(Renewals { holds, contenders: contenders.collect() });
+        let measured: Vec<_> = size.contenders.iter().copied().zip(rounds).collect();
+        let ours: Vec<_> =
+            measured.iter().filter(|(name, _)| *name == LOCKHOUND).flat_map(|(_, rounds)| rounds.clone()).collect();
+        let contenders = measured.into_iter().map(|(name, rounds)| Cost::of(name, rounds, &ours)).collect();
+        all.push(Renewals { holds: size.holds, lease_seconds: size.lease.as_secs_f64(), contenders });
     }
     Ok(all)
 }
 
 /// Server CPU, client CPU and commands, a renewal.
-fn slot(control: &mut Connection, idle: f64) -> Result<[f64; 3], Failure> {
+fn slot(control: &mut Connection, idle: f64, size: Size) -> Result<[f64; 3], Failure> {
     // What the acquires left behind is cleared away, and every lock has been renewed once.
-    std::thread::sleep(THIRD + THIRD / 2);
+    std::thread::sleep(size.third() + size.third() / 2);
     control.call(&[b"CONFIG", b"RESETSTAT"])?;
+    let time = size.third() * size.renewals;
     let (server, client) = (control.cpu()?, client_cpu());
-    std::thread::sleep(SLOT);
-    let (client, server) = (client_cpu() - client, control.cpu()? - server - idle * SLOT.as_secs_f64());
+    std::thread::sleep(time);
+    let (client, server) = (client_cpu() - client, control.cpu()? - server - idle * time.as_secs_f64());
     // Every renewal is one PEXPIRE, whatever script calls it.
     let (renewals, commands) = (calls(control, "pexpire")?, calls(control, "evalsha")?);
     Ok([server * 1e6 / renewals, client * 1e6 / renewals, commands / renewals])
@@ -114,11 +157,19 @@ impl Cost {
 }
 
 impl Held {
-    async fn take(name: &str, server: &Server, holds: usize) -> Result<Self, Failure> {
-        let keys: Vec<String> = (0..holds).map(|n| format!("{}renewal:{n}", prefix(name))).collect();
+    async fn take(name: &str, server: &Server, size: Size) -> Result<Self, Failure> {
+        let keys: Vec<String> = (0..size.holds).map(|n| format!("{}renewal:{n}", prefix(name))).collect();
         match name {
+            SOCKET => {
+                let mut socket = server.connect()?;
+                take_bare(&mut socket, &keys, size)?;
+                let stop = Arc::<AtomicBool>::default();
+                let told = Arc::clone(&stop);
+                let renewing = std::thread::spawn(move || renew_bare(&mut socket, &keys, size, &told));
+                Ok(Self::Socket(stop, renewing))
+            }
             LOCKHOUND => {
-                let locker = Locker::builder().node(server.url()).lease(LEASE).connect().await?;
+                let locker = Locker::builder().node(server.url()).lease(size.lease).connect().await?;
                 let lock = |key: String| {
                     let lock = locker.get(key);
                     async move { Ok(lock.lock().await?) }
@@ -128,8 +179,10 @@ impl Held {
             }
             RLOCK => {
                 let manager = RLock::new(server.url()).await?;
-                let options =
-                    AcquireOptions::builder().ttl(LEASE).renewal_mode(RenewalMode::Interval(THIRD)).build()?;
+                let options = AcquireOptions::builder()
+                    .ttl(size.lease)
+                    .renewal_mode(RenewalMode::Interval(size.third()))
+                    .build()?;
                 let lock = |key: String| {
                     let (manager, options) = (manager.clone(), options.clone());
                     async move { Ok(manager.acquire_mutex_with_options(key, options).await?) }
@@ -145,7 +198,7 @@ impl Held {
                         // It allows no colons.
                         let options =
                             LockOptions::builder(DistkitRedisKey::try_from(key.replace(':', "-"))?, connection)
-                                .ttl(LEASE);
+                                .ttl(size.lease);
                         Ok(Mutex::new(options.build()).try_lock().await?)
                     }
                 };
@@ -156,6 +209,10 @@ impl Held {
 
     async fn release(self) -> Result<(), Failure> {
         match self {
+            Self::Socket(stop, renewing) => {
+                stop.store(true, Ordering::Relaxed);
+                renewing.join().map_err(|_| "the thread that renews panicked")??;
+            }
             Self::Lockhound(locker, guards) => {
                 for guard in guards {
                     guard.unlock().await?;
@@ -191,14 +248,54 @@ where
             guards.push(guard.await??);
         }
         // They are taken over a while, as the locks of a program are; at once they would all be renewed at once.
-        sleep(THIRD / 500).await;
+        sleep(Duration::from_millis(2)).await;
     }
     Ok(guards)
 }
 
+/// What stands in a lock of the bare socket.
+fn field(at: usize) -> String {
+    format!("6f1d9a52-0c8e-4b57-9d35-5a1c7e2b9f40:{at}:{at}")
+}
+
+fn take_bare(socket: &mut Connection, keys: &[String], size: Size) -> io::Result<()> {
+    let (acquire, lease_ms) = (socket.load(ACQUIRE)?, size.lease.as_millis().to_string());
+    for (at, key) in keys.iter().enumerate() {
+        let (fence, field, floor) = (format!("lockhound_fence:{{{key}}}"), field(at), micros());
+        let (key, fence, field) = (key.as_bytes(), fence.as_bytes(), field.as_bytes());
+        socket.call(&[b"EVALSHA", &acquire, b"2", key, fence, lease_ms.as_bytes(), field, floor.as_bytes()])?;
+    }
+    Ok(())
+}
+
+/// Renews the locks in batches that are spread over the time until each is due again.
+fn renew_bare(socket: &mut Connection, keys: &[String], size: Size, stop: &AtomicBool) -> io::Result<()> {
+    let (renew, lease_ms) = (socket.load(RENEW)?, size.lease.as_millis().to_string());
+    let fields: Vec<String> = (0..keys.len()).map(field).collect();
+    let batches = u32::try_from(keys.len().div_ceil(BATCH)).unwrap_or(u32::MAX);
+    let mut due = Instant::now();
+    loop {
+        for (keys, fields) in keys.chunks(BATCH).zip(fields.chunks(BATCH)) {
+            if stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let count = keys.len().to_string();
+            let mut words: Vec<&[u8]> = vec![b"EVALSHA", &renew, count.as_bytes()];
+            words.extend(keys.iter().map(|key| key.as_bytes()));
+            words.push(lease_ms.as_bytes());
+            words.extend(fields.iter().map(|field| field.as_bytes()));
+            if socket.call(&words)? != format!("*1\r\n:{count}\r\n").as_bytes() {
+                return Err(io::Error::other("not every lock was renewed"));
+            }
+            due += size.third() / batches;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
 impl fmt::Display for Renewals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "renewal: {} holds, a lease of {LEASE:?}; for one renewal of one lock", self.holds)?;
+        writeln!(f, "renewal: {} holds, a lease of {} s; for one renewal of one lock", self.holds, self.lease_seconds)?;
         writeln!(
             f,
             "  {:<10} {:>22} {:>22} {:>10}   times lockhound's",
