@@ -21,7 +21,7 @@ use tokio::time::sleep;
 
 use super::carrier::{Carrier, Lua};
 use super::receipts::Receipt;
-use super::reply::{Outcome, Reply};
+use super::reply::{self, Outcome, Reply};
 use crate::error::{Error, NodeFailure, ServerErrorKind};
 
 /// How many steps make a script at most: some hundred microseconds of the server's time.
@@ -141,8 +141,7 @@ impl Outbox {
         }
         let acknowledged = steps().filter(|step| step.acknowledged).count();
         let (outcome, receipts) = self.carrier.run(acknowledged, lua, &keys, &args).await;
-        // A server looks at all the keys before it runs anything: one that this user may not have, and none is done.
-        if matches!(outcome, Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, .. })) {
+        if refuses_the_company(&outcome) {
             return entries;
         }
         let outcomes = self.each(outcome, entries.len());
@@ -168,6 +167,17 @@ impl Outbox {
             }
             all => vec![all; count],
         }
+    }
+}
+
+/// A server looks at all the keys before it runs anything: one that this user may not have, or one of another slot, and none
+/// of the steps is done.
+fn refuses_the_company(outcome: &Outcome<Reply>) -> bool {
+    match outcome {
+        Outcome::Refused(Error::Server { kind, source }) => {
+            *kind == ServerErrorKind::NoPermission || reply::code(&source.message) == "CROSSSLOT"
+        }
+        _ => false,
     }
 }
 
