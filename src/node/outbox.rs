@@ -181,8 +181,24 @@ fn refuses_the_company(outcome: &Outcome<Reply>) -> bool {
     }
 }
 
-/// Sends what is put in. Started with the outbox; ends with the engine; nobody awaits it.
+/// Looks after the task that empties an outbox.
+struct Emptying<'a>(&'a Arc<Outbox>);
+
+impl Drop for Emptying<'_> {
+    /// If it panics, what was under way is unknown; what waits, and whatever comes, would wait for ever.
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Ok(engine) = tokio::runtime::Handle::try_current()
+        {
+            self.0.news.notify_one();
+            engine.spawn(empty(Arc::clone(self.0)));
+        }
+    }
+}
+
+/// Sends what is put in. Started with the outbox, and anew if it panics; ends with the engine; nobody awaits it.
 async fn empty(outbox: Arc<Outbox>) {
+    let _emptying = Emptying(&outbox);
     let mut flights = FuturesUnordered::new();
     let mut patience = pin!(sleep(PATIENCE));
     let mut collecting = false;
