@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::time::{Duration, Instant};
+
 use common::{Server, builder, eventually, key, ms};
 use futures_util::future::join_all;
 use lockhound::{Error, Format, Owner, ServerErrorKind};
@@ -107,4 +109,26 @@ async fn locks_of_several_slots_share_no_script() {
     .await;
     let failed: Vec<_> = answers.iter().filter(|answer| answer.is_err()).collect();
     assert!(failed.is_empty(), "{} of {MANY}: {:?}", failed.len(), failed[0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_asks_later_waits_for_the_connection_as_long_as_who_came_first() {
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(10_000)).command_timeout(ms(1_000)).connect().await.unwrap();
+    locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    server.kill();
+    // The loss of the connection is noticed.
+    assert!(locks.get(key()).owned_by(Owner::new()).try_lock().await.is_err());
+    let asked = (0..20).map(|i| {
+        let lock = locks.get(key()).owned_by(Owner::new());
+        async move {
+            tokio::time::sleep(ms(40) * i).await;
+            let since = Instant::now();
+            assert!(matches!(lock.try_lock().await, Err(Error::Unavailable { .. })));
+            since.elapsed()
+        }
+    });
+    let waited: Vec<Duration> = join_all(asked).await;
+    // One that was handed over before the loss was noticed may take a command timeout.
+    assert!(waited.iter().all(|waited| (ms(490)..ms(1_300)).contains(waited)), "{waited:?}");
 }

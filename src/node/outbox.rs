@@ -22,6 +22,7 @@ use tokio::time::sleep;
 use super::carrier::{Carrier, Lua};
 use super::receipts::Receipt;
 use super::reply::{self, Outcome, Reply};
+use crate::clock::Instant;
 use crate::error::{Error, NodeFailure, ServerErrorKind};
 
 /// How many steps make a script at most: some hundred microseconds of the server's time.
@@ -56,6 +57,7 @@ pub(super) type Answer = (Outcome<Reply>, Receipt);
 
 struct Entry {
     step: Step,
+    since: Instant,
     reply: oneshot::Sender<Answer>,
 }
 
@@ -91,7 +93,7 @@ impl Outbox {
     /// Sends a step, once. The first poll puts it behind those that were put in before.
     pub(super) async fn send(&self, step: Step) -> Answer {
         let (reply, answer) = oneshot::channel();
-        self.waiting().push_back(Entry { step, reply });
+        self.waiting().push_back(Entry { step, since: Instant::now(), reply });
         self.news.notify_one();
         let ended = |_| (Outcome::Unknown(self.failure("its connection was ended".to_owned())), Receipt::moot());
         answer.await.unwrap_or_else(ended)
@@ -102,6 +104,31 @@ impl Outbox {
         let mut waiting = self.waiting();
         let count = waiting.len().min(MOST);
         waiting.drain(..count).collect()
+    }
+
+    /// Waits for the connection, if it is down, for as long as the first of those that wait may.
+    ///
+    /// # Errors
+    /// Why it is.
+    async fn ready(&self) -> Result<(), NodeFailure> {
+        let link = self.carrier.link();
+        let waited = self.waiting().front().map_or(Duration::ZERO, |entry| Instant::now().since(entry.since));
+        link.ready_for(link.patience().saturating_sub(waited)).await
+    }
+
+    /// Fails the first of those that wait, and all others that have waited for the connection for as long.
+    fn give_up(&self, failure: &NodeFailure) {
+        let (patience, now) = (self.carrier.link().patience(), Instant::now());
+        let mut waiting = self.waiting();
+        let overdue = waiting.iter().skip(1).take_while(|entry| now.since(entry.since) >= patience).count();
+        let count = waiting.len().min(1 + overdue);
+        let given_up: Vec<_> = waiting.drain(..count).collect();
+        let rest = !waiting.is_empty();
+        drop(waiting);
+        given_up.into_iter().for_each(|entry| entry.fail(failure));
+        if rest {
+            self.news.notify_one();
+        }
     }
 
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Entry>> {
@@ -222,7 +249,7 @@ async fn empty(outbox: Arc<Outbox>) {
         }
         collecting = false;
         // Here and not by each flight for itself: they leave in order.
-        let mut ready = pin!(outbox.carrier.link().ready());
+        let mut ready = pin!(outbox.ready());
         let ready = loop {
             tokio::select! {
                 biased;
@@ -230,14 +257,17 @@ async fn empty(outbox: Arc<Outbox>) {
                 Some(()) = flights.next() => {}
             }
         };
+        if let Err(failure) = ready {
+            outbox.give_up(&failure);
+            continue;
+        }
         loop {
             let entries = outbox.take();
-            match &ready {
-                _ if entries.is_empty() => break,
-                // Polled before anything else is.
-                Ok(()) => flights.push(outbox.fly(entries)),
-                Err(failure) => entries.into_iter().for_each(|entry| entry.fail(failure)),
+            if entries.is_empty() {
+                break;
             }
+            // Polled before anything else is.
+            flights.push(outbox.fly(entries));
         }
     }
 }
