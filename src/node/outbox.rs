@@ -37,16 +37,17 @@ const ENOUGH: usize = 16;
 /// .. and not for longer than this: a server that is far away is asked all the same.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// What a short script is to do for one lock.
+/// What a script is to do, as a rule for one lock.
 #[derive(Debug)]
 pub(crate) struct Step {
     /// What it is called in the script of many steps.
     pub(crate) name: &'static str,
     /// Does it alone.
     pub(crate) alone: &'static Lua,
-    /// Does it together with others.
-    pub(crate) together: &'static Lua,
-    pub(crate) keys: [String; 2],
+    /// Does it together with others. A step that has none travels alone, in its place among the others: its answer must not
+    /// overtake that of a step before it.
+    pub(crate) together: Option<&'static Lua>,
+    pub(crate) keys: Vec<String>,
     pub(crate) args: Vec<String>,
     /// Whether replicas have to acknowledge it, where they are asked.
     pub(crate) acknowledged: bool,
@@ -102,7 +103,8 @@ impl Outbox {
     /// The next steps to travel together; none if nothing waits.
     fn take(&self) -> Vec<Entry> {
         let mut waiting = self.waiting();
-        let count = waiting.len().min(MOST);
+        let sharing = waiting.iter().take(MOST).take_while(|entry| entry.step.together.is_some()).count();
+        let count = sharing.max(1).min(waiting.len());
         waiting.drain(..count).collect()
     }
 
@@ -149,7 +151,7 @@ impl Outbox {
 
     async fn fly_alone(&self, entry: Entry) {
         let step = &entry.step;
-        let keys = step.keys.each_ref().map(String::as_str);
+        let keys: Vec<&str> = step.keys.iter().map(String::as_str).collect();
         let args: Vec<&str> = step.args.iter().map(String::as_str).collect();
         let (outcome, receipts) = self.carrier.run(usize::from(step.acknowledged), step.alone, &keys, &args).await;
         entry.answer(outcome, receipts.into_iter().next());
@@ -158,7 +160,7 @@ impl Outbox {
     /// Sends these steps as one script. Returns those that have to be sent alone.
     async fn fly_together(&self, entries: Vec<Entry>) -> Vec<Entry> {
         let steps = || entries.iter().map(|entry| &entry.step);
-        let Some(lua) = steps().map(|step| step.together).next() else { return entries };
+        let Some(lua) = steps().find_map(|step| step.together) else { return entries };
         let keys: Vec<&str> = steps().flat_map(|step| step.keys.iter().map(String::as_str)).collect();
         let words = |step: &Step| 1 + step.args.len();
         let mut args = Vec::with_capacity(steps().map(words).sum());
