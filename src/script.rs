@@ -106,23 +106,15 @@ pub(crate) struct Standing {
 pub(crate) async fn acquire(node: &Node, claims: &[Claim], lease: Duration, floor: u64) -> Outcome<Acquire> {
     let scripts = scripts(node);
     let (lease_ms, floor) = (millis(lease), floor.to_string());
-    let (reply, receipt) = match claims {
-        [Claim { key, field }] => {
-            let keys = [key.to_string(), key.fence_key()];
-            let args = vec![lease_ms, field.clone(), floor];
-            let (alone, together) = (&scripts.acquire, &scripts.together);
-            let step = Step { name: "acquire", alone, together, keys, args, acknowledged: true };
-            node.step(Lane::Grants, step).await
-        }
-        claims => {
-            let fences: Vec<String> = claims.iter().map(|claim| claim.key.fence_key()).collect();
-            let keys: Vec<&str> =
-                claims.iter().zip(&fences).flat_map(|(claim, fence)| [claim.key.as_str(), fence]).collect();
-            let fields = claims.iter().map(|claim| claim.field.as_str());
-            let args: Vec<&str> = std::iter::once(lease_ms.as_str()).chain(fields).chain([floor.as_str()]).collect();
-            node.write(Lane::Grants, &scripts.acquire_all, &keys, &args).await
-        }
+    let keys = claims.iter().flat_map(|claim| [claim.key.to_string(), claim.key.fence_key()]).collect();
+    let fields = claims.iter().map(|claim| claim.field.clone());
+    let args = std::iter::once(lease_ms).chain(fields).chain([floor]).collect();
+    let (name, alone, together) = match claims {
+        [_] => ("acquire", &scripts.acquire, Some(&scripts.together)),
+        _ => ("acquire_all", &scripts.acquire_all, None),
     };
+    let (reply, receipt) =
+        node.step(Lane::Grants, Step { name, alone, together, keys, args, acknowledged: true }).await;
     let answer = reply.and_then(node.name(), |reply| match reply {
         Reply::Array(items) => match items.as_slice() {
             [Reply::Int(0), Reply::Int(ttl)] => Some(Acquire::Held(remaining(*ttl))),
@@ -163,8 +155,8 @@ pub(crate) async fn undo(node: &Node, key: &Key, field: &str) -> Outcome<Release
 
 async fn release_on(node: &Node, lane: Lane, key: &Key, field: &str) -> Outcome<Release> {
     let Scripts { release: alone, together, .. } = scripts(node);
-    let (keys, args) = ([key.to_string(), key.channel()], vec![field.to_owned()]);
-    let step = Step { name: "release", alone, together, keys, args, acknowledged: false };
+    let (keys, args) = (vec![key.to_string(), key.channel()], vec![field.to_owned()]);
+    let step = Step { name: "release", alone, together: Some(together), keys, args, acknowledged: false };
     let (reply, _) = node.step(lane, step).await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Int(-1) => Some(Release::Gone),

@@ -155,11 +155,23 @@ impl Link {
     /// # Errors
     /// Why it is.
     pub(super) async fn ready(&self) -> Result<(), NodeFailure> {
+        self.ready_for(self.patience()).await
+    }
+
+    /// How long a command waits for the connection.
+    pub(super) fn patience(&self) -> Duration {
+        self.settings.command_timeout / 2
+    }
+
+    /// Waits for the connection for so long, if it is down.
+    ///
+    /// # Errors
+    /// Why it is.
+    pub(super) async fn ready_for(&self, patience: Duration) -> Result<(), NodeFailure> {
         let client = self.client();
         if !client.is_connected() {
             // What is not handed to fred cannot be executed late. Nothing is awaited between the look and the
             // subscription inside, and the router runs on this thread: no connect can slip through between them.
-            let patience = self.settings.command_timeout / 2;
             if !matches!(timeout(patience, client.wait_for_connect()).await, Ok(Ok(()))) {
                 let reason = format!("not connected: {}", lock(&self.last_error));
                 return Err(NodeFailure { node: Arc::clone(&self.address.name), reason });

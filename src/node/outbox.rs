@@ -21,7 +21,8 @@ use tokio::time::sleep;
 
 use super::carrier::{Carrier, Lua};
 use super::receipts::Receipt;
-use super::reply::{Outcome, Reply};
+use super::reply::{self, Outcome, Reply};
+use crate::clock::Instant;
 use crate::error::{Error, NodeFailure, ServerErrorKind};
 
 /// How many steps make a script at most: some hundred microseconds of the server's time.
@@ -36,16 +37,17 @@ const ENOUGH: usize = 16;
 /// .. and not for longer than this: a server that is far away is asked all the same.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// What a short script is to do for one lock.
+/// What a script is to do, as a rule for one lock.
 #[derive(Debug)]
 pub(crate) struct Step {
     /// What it is called in the script of many steps.
     pub(crate) name: &'static str,
     /// Does it alone.
     pub(crate) alone: &'static Lua,
-    /// Does it together with others.
-    pub(crate) together: &'static Lua,
-    pub(crate) keys: [String; 2],
+    /// Does it together with others. A step that has none travels alone, in its place among the others: its answer must not
+    /// overtake that of a step before it.
+    pub(crate) together: Option<&'static Lua>,
+    pub(crate) keys: Vec<String>,
     pub(crate) args: Vec<String>,
     /// Whether replicas have to acknowledge it, where they are asked.
     pub(crate) acknowledged: bool,
@@ -56,6 +58,7 @@ pub(super) type Answer = (Outcome<Reply>, Receipt);
 
 struct Entry {
     step: Step,
+    since: Instant,
     reply: oneshot::Sender<Answer>,
 }
 
@@ -91,7 +94,7 @@ impl Outbox {
     /// Sends a step, once. The first poll puts it behind those that were put in before.
     pub(super) async fn send(&self, step: Step) -> Answer {
         let (reply, answer) = oneshot::channel();
-        self.waiting().push_back(Entry { step, reply });
+        self.waiting().push_back(Entry { step, since: Instant::now(), reply });
         self.news.notify_one();
         let ended = |_| (Outcome::Unknown(self.failure("its connection was ended".to_owned())), Receipt::moot());
         answer.await.unwrap_or_else(ended)
@@ -100,8 +103,34 @@ impl Outbox {
     /// The next steps to travel together; none if nothing waits.
     fn take(&self) -> Vec<Entry> {
         let mut waiting = self.waiting();
-        let count = waiting.len().min(MOST);
+        let sharing = waiting.iter().take(MOST).take_while(|entry| entry.step.together.is_some()).count();
+        let count = sharing.max(1).min(waiting.len());
         waiting.drain(..count).collect()
+    }
+
+    /// Waits for the connection, if it is down, for as long as the first of those that wait may.
+    ///
+    /// # Errors
+    /// Why it is.
+    async fn ready(&self) -> Result<(), NodeFailure> {
+        let link = self.carrier.link();
+        let waited = self.waiting().front().map_or(Duration::ZERO, |entry| Instant::now().since(entry.since));
+        link.ready_for(link.patience().saturating_sub(waited)).await
+    }
+
+    /// Fails the first of those that wait, and all others that have waited for the connection for as long.
+    fn give_up(&self, failure: &NodeFailure) {
+        let (patience, now) = (self.carrier.link().patience(), Instant::now());
+        let mut waiting = self.waiting();
+        let overdue = waiting.iter().skip(1).take_while(|entry| now.since(entry.since) >= patience).count();
+        let count = waiting.len().min(1 + overdue);
+        let given_up: Vec<_> = waiting.drain(..count).collect();
+        let rest = !waiting.is_empty();
+        drop(waiting);
+        given_up.into_iter().for_each(|entry| entry.fail(failure));
+        if rest {
+            self.news.notify_one();
+        }
     }
 
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Entry>> {
@@ -122,7 +151,7 @@ impl Outbox {
 
     async fn fly_alone(&self, entry: Entry) {
         let step = &entry.step;
-        let keys = step.keys.each_ref().map(String::as_str);
+        let keys: Vec<&str> = step.keys.iter().map(String::as_str).collect();
         let args: Vec<&str> = step.args.iter().map(String::as_str).collect();
         let (outcome, receipts) = self.carrier.run(usize::from(step.acknowledged), step.alone, &keys, &args).await;
         entry.answer(outcome, receipts.into_iter().next());
@@ -131,7 +160,7 @@ impl Outbox {
     /// Sends these steps as one script. Returns those that have to be sent alone.
     async fn fly_together(&self, entries: Vec<Entry>) -> Vec<Entry> {
         let steps = || entries.iter().map(|entry| &entry.step);
-        let Some(lua) = steps().map(|step| step.together).next() else { return entries };
+        let Some(lua) = steps().find_map(|step| step.together) else { return entries };
         let keys: Vec<&str> = steps().flat_map(|step| step.keys.iter().map(String::as_str)).collect();
         let words = |step: &Step| 1 + step.args.len();
         let mut args = Vec::with_capacity(steps().map(words).sum());
@@ -141,8 +170,7 @@ impl Outbox {
         }
         let acknowledged = steps().filter(|step| step.acknowledged).count();
         let (outcome, receipts) = self.carrier.run(acknowledged, lua, &keys, &args).await;
-        // A server looks at all the keys before it runs anything: one that this user may not have, and none is done.
-        if matches!(outcome, Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, .. })) {
+        if refuses_the_company(&outcome) {
             return entries;
         }
         let outcomes = self.each(outcome, entries.len());
@@ -171,8 +199,35 @@ impl Outbox {
     }
 }
 
-/// Sends what is put in. Started with the outbox; ends with the engine; nobody awaits it.
+/// A server looks at all the keys before it runs anything: one that this user may not have, or one of another slot, and none
+/// of the steps is done.
+fn refuses_the_company(outcome: &Outcome<Reply>) -> bool {
+    match outcome {
+        Outcome::Refused(Error::Server { kind, source }) => {
+            *kind == ServerErrorKind::NoPermission || reply::code(&source.message) == "CROSSSLOT"
+        }
+        _ => false,
+    }
+}
+
+/// Looks after the task that empties an outbox.
+struct Emptying<'a>(&'a Arc<Outbox>);
+
+impl Drop for Emptying<'_> {
+    /// If it panics, what was under way is unknown; what waits, and whatever comes, would wait for ever.
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Ok(engine) = tokio::runtime::Handle::try_current()
+        {
+            self.0.news.notify_one();
+            engine.spawn(empty(Arc::clone(self.0)));
+        }
+    }
+}
+
+/// Sends what is put in. Started with the outbox, and anew if it panics; ends with the engine; nobody awaits it.
 async fn empty(outbox: Arc<Outbox>) {
+    let _emptying = Emptying(&outbox);
     let mut flights = FuturesUnordered::new();
     let mut patience = pin!(sleep(PATIENCE));
     let mut collecting = false;
@@ -196,7 +251,7 @@ async fn empty(outbox: Arc<Outbox>) {
         }
         collecting = false;
         // Here and not by each flight for itself: they leave in order.
-        let mut ready = pin!(outbox.carrier.link().ready());
+        let mut ready = pin!(outbox.ready());
         let ready = loop {
             tokio::select! {
                 biased;
@@ -204,14 +259,17 @@ async fn empty(outbox: Arc<Outbox>) {
                 Some(()) = flights.next() => {}
             }
         };
+        if let Err(failure) = ready {
+            outbox.give_up(&failure);
+            continue;
+        }
         loop {
             let entries = outbox.take();
-            match &ready {
-                _ if entries.is_empty() => break,
-                // Polled before anything else is.
-                Ok(()) => flights.push(outbox.fly(entries)),
-                Err(failure) => entries.into_iter().for_each(|entry| entry.fail(failure)),
+            if entries.is_empty() {
+                break;
             }
+            // Polled before anything else is.
+            flights.push(outbox.fly(entries));
         }
     }
 }
