@@ -28,11 +28,11 @@ usage: ./dev bench [NAME] [--json]
   pair     uncontended lock and unlock: p50 and p99
   tasks    1, 64 and 1024 tasks, a key each
   fence    what a fence costs: acquire.lua against the same script without it
-  renewal  1,000 and 10,000 locks kept alive: the watchdog beside rlock and distkit, a task and a script a lock
+  renewal  1,000 to 100,000 locks kept alive: the watchdog beside rlock and distkit, a task and a script a lock
   quorum   1, 3 and 5 independent servers: 1 task, and 64 with a key each
   replicas what an acknowledgement costs: replicas(1) against none, on a server with one replica
 
-Without a NAME it measures all of them, which takes about five minutes.";
+Without a NAME it measures all of them, which takes about eight minutes.";
 
 fn main() -> ExitCode {
     let request = match Request::parse(std::env::args().skip(1)) {
