@@ -470,4 +470,23 @@ mod tests {
         gate.remove(&hold);
         assert!(matches!(gate.enter(&key, &owner, now), Entry::Open));
     }
+
+    /// Its owner got the hold from another one while it waited for it in line.
+    #[test]
+    fn a_waiter_whose_owner_holds_what_is_lost_is_told_so() {
+        let (gate, key, owner) = (Gate::new(), Key::from("k"), Owner::new());
+        let now = Instant::now();
+        let hold = hold(&Owner::new());
+        gate.admit(&hold, None, now);
+        let (head, _answer) = waiter(&gate, &owner);
+        let id = head.id;
+        gate.arrive(&key, head, now);
+        assert!(hold.claim());
+        hold.give_to(owner);
+        assert!(matches!(gate.next(&key, now), Next::Blocked));
+        hold.lose(Loss::Expired);
+        assert!(matches!(gate.next(&key, now), Next::Lost(told, Loss::Expired) if told == id));
+        gate.remove(&hold);
+        assert!(matches!(gate.next(&key, now), Next::Try(head) if head.id == id));
+    }
 }
