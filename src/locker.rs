@@ -258,6 +258,21 @@ impl LockerBuilder {
         self
     }
 
+    /// For how long this locker's thread stays awake while a lone caller's question, or the next one, is awaited, in the manner
+    /// of Linux's busy polling of sockets. To wake a thread that sleeps takes as long as a server nearby takes for a lock: without
+    /// this, a pair of [`Lock::lock`] and [`Guard::unlock`](crate::Guard::unlock) takes half as long again.
+    ///
+    /// It pays if the server answers within this time; the locker learns whether it does, and whether callers are many, and
+    /// else sleeps at once but for one time in a hundred. It takes CPU time that would be idle; where other programs want
+    /// every CPU, a caller that locks and unlocks without a pause takes a part of one from them. Zero is for those. With one CPU
+    /// there is none.
+    ///
+    /// Defaults to 150 microseconds; 10 ms at most.
+    pub const fn busy_poll(mut self, time: Duration) -> Self {
+        self.options.busy_poll = time;
+        self
+    }
+
     /// Validates the options and connects. A server has to be version 6.2 or newer.
     ///
     /// # Errors

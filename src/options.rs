@@ -8,6 +8,7 @@ use crate::error::Error;
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 const LONGEST_COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
+const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 
 /// The shortest pause with which the waiters of a polled format do not make a busy loop.
 const SHORTEST_POLL: Duration = Duration::from_millis(1);
@@ -44,6 +45,7 @@ pub(crate) struct Options {
     pub(crate) restart_quarantine: Option<Duration>,
     pub(crate) format: Format,
     pub(crate) replicas: Replicas,
+    pub(crate) busy_poll: Duration,
 }
 
 impl Default for Options {
@@ -58,6 +60,7 @@ impl Default for Options {
             restart_quarantine: None,
             format: Format::default(),
             replicas: Replicas { count: 0, timeout: Duration::ZERO },
+            busy_poll: Duration::from_micros(150),
         }
     }
 }
@@ -75,6 +78,7 @@ pub(crate) struct Settings {
     pub(crate) format: Format,
     /// `None`: nobody asks them.
     pub(crate) replicas: Option<Replicas>,
+    pub(crate) busy_poll: Duration,
 }
 
 impl Settings {
@@ -153,6 +157,15 @@ impl Options {
                 ),
             ));
         }
+        if self.busy_poll > LONGEST_BUSY_POLL {
+            return Err(Error::config(
+                "busy_poll",
+                format!(
+                    "{:?} takes a CPU for longer than waking a thread ever does; give {LONGEST_BUSY_POLL:?} or less, or zero for none",
+                    self.busy_poll
+                ),
+            ));
+        }
         // A single server that forgets its locks has forgotten them for everybody.
         let default_quarantine = if nodes > 1 { self.lease } else { Duration::ZERO };
         let settings = Settings {
@@ -165,6 +178,7 @@ impl Options {
             restart_quarantine: self.restart_quarantine.unwrap_or(default_quarantine),
             format: self.format,
             replicas: self.validate_replicas(command_timeout)?,
+            busy_poll: self.busy_poll,
         };
         settings.check_quarantine("lease", self.lease)?;
         Ok(settings)
@@ -238,6 +252,7 @@ mod tests {
         assert!(refusal(|o| o.renewal_failures = u32::MAX).contains("4294967295"));
         assert!(refusal(|o| o.connect_timeout = Duration::ZERO).contains("connect_timeout"));
         assert!(refusal(|o| o.command_timeout = Some(Duration::ZERO)).contains("command_timeout"));
+        assert!(refusal(|o| o.busy_poll = Duration::from_millis(11)).contains("11ms"));
         let quarantine = refusal(|o| o.restart_quarantine = Some(Duration::from_secs(29)));
         assert!(quarantine.contains("30s") && quarantine.contains("29s"), "{quarantine}");
         let one = Duration::from_secs(1);

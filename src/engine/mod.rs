@@ -8,6 +8,7 @@ mod vigil;
 use std::future::Future;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
@@ -23,11 +24,14 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// Starts the thread "lockhound".
-    pub(crate) fn start() -> io::Result<Self> {
+    /// Starts the thread "lockhound", which stays awake for so long where that is worth it.
+    pub(crate) fn start(busy_poll: Duration) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let engine =
-            Self { handle: runtime.handle().clone(), stop: CancellationToken::new(), vigil: Arc::new(Vigil::new()) };
+        let engine = Self {
+            handle: runtime.handle().clone(),
+            stop: CancellationToken::new(),
+            vigil: Arc::new(Vigil::new(busy_poll)),
+        };
         let (stop, vigil) = (engine.stop.clone(), Arc::clone(&engine.vigil));
         // If the thread cannot be made, the runtime is still here: async code may not drop one, only send it away.
         let runtime = Arc::new(Mutex::new(Some(runtime)));
@@ -78,7 +82,6 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Receiver, channel};
-    use std::time::Duration;
 
     use super::*;
 
@@ -102,7 +105,7 @@ mod tests {
 
     #[test]
     fn an_engine_that_nobody_asks_sleeps() {
-        let engine = Engine::start().expect("a thread");
+        let engine = Engine::start(Duration::from_micros(150)).expect("a thread");
         for number in 0..1_000 {
             assert_eq!(ask(&engine, move || number).recv(), Ok(number));
         }

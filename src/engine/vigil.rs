@@ -2,7 +2,7 @@
 //!
 //! A thread that sleeps is woken by a system call and a switch of the scheduler, which on a quiet machine takes as long as
 //! the server does for its part of a lock. A caller who locks and unlocks all by itself waits for that four times. So the
-//! engine looks for news for [`MOMENT`] before it sleeps, while it waits for the answer to a lone caller's question, and for
+//! engine looks for news for a moment (`busy_poll`) before it sleeps, while it waits for the answer to a lone caller's question, and for
 //! its next question after the answer. It learns from what comes of it: where the server is far away, or the caller has
 //! other things to do, or callers are many, it sleeps at once and only tries again now and then. (As adaptive mutexes and
 //! the workers of tokio do.)
@@ -14,9 +14,6 @@ use tokio::sync::Notify;
 use tokio::task::yield_now;
 
 use crate::clock::Instant;
-
-/// Longer than a server on the same machine, or next to it, takes for a script.
-const MOMENT: Duration = Duration::from_micros(150);
 
 /// Whether it pays to wait for something awake: counts how often it came in time.
 #[derive(Debug)]
@@ -66,6 +63,7 @@ enum Event {
 /// What is waited for, and for how long that is worth staying awake. It is told what time it is.
 #[derive(Debug)]
 struct Watch {
+    moment: Duration,
     /// What the engine stays awake for, and until when.
     awaited: Option<(Event, Instant)>,
     questions: Habit,
@@ -73,8 +71,8 @@ struct Watch {
 }
 
 impl Watch {
-    fn new() -> Self {
-        Self { awaited: None, questions: Habit::new(), answers: Habit::new() }
+    fn new(moment: Duration) -> Self {
+        Self { moment, awaited: None, questions: Habit::new(), answers: Habit::new() }
     }
 
     /// Something came; whether the engine is to stay awake for what comes next.
@@ -89,7 +87,7 @@ impl Watch {
             Event::Question => Event::Answer,
             Event::Answer => Event::Question,
         };
-        self.awaited = self.habit(next).pays().then(|| (next, now + MOMENT));
+        self.awaited = self.habit(next).pays().then(|| (next, now + self.moment));
         self.awaited.is_some()
     }
 
@@ -119,14 +117,14 @@ impl Watch {
 pub(super) struct Vigil {
     watch: Mutex<Watch>,
     begun: Notify,
-    /// With one CPU, whoever is waited for could not run meanwhile.
-    alone: bool,
+    /// Whether it never stays awake: with one CPU, whoever is waited for could not run meanwhile.
+    off: bool,
 }
 
 impl Vigil {
-    pub(super) fn new() -> Self {
-        let alone = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
-        Self { watch: Mutex::new(Watch::new()), begun: Notify::new(), alone }
+    pub(super) fn new(moment: Duration) -> Self {
+        let one_cpu = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
+        Self { watch: Mutex::new(Watch::new(moment)), begun: Notify::new(), off: one_cpu || moment.is_zero() }
     }
 
     pub(super) fn asked(&self) {
@@ -138,7 +136,7 @@ impl Vigil {
     }
 
     fn note(&self, event: Event) {
-        if !self.alone && self.watch().note(event, Instant::now()) {
+        if !self.off && self.watch().note(event, Instant::now()) {
             self.begun.notify_one();
         }
     }
@@ -163,6 +161,7 @@ impl Vigil {
 mod tests {
     use super::*;
 
+    const MOMENT: Duration = Duration::from_micros(150);
     const SHORT: Duration = Duration::from_micros(40);
     const LONG: Duration = Duration::from_micros(400);
 
@@ -181,13 +180,13 @@ mod tests {
 
     #[test]
     fn a_lone_caller_with_a_server_nearby_finds_the_engine_awake() {
-        let (mut watch, mut now) = (Watch::new(), Instant::now());
+        let (mut watch, mut now) = (Watch::new(MOMENT), Instant::now());
         assert_eq!(awake(&mut watch, &mut now, 100, SHORT, SHORT), 200);
     }
 
     #[test]
     fn a_server_far_away_is_waited_for_asleep() {
-        let (mut watch, mut now) = (Watch::new(), Instant::now());
+        let (mut watch, mut now) = (Watch::new(MOMENT), Instant::now());
         let stayed = awake(&mut watch, &mut now, 1_000, LONG, LONG);
         assert!(stayed <= 2 * (1 + 10), "{stayed} of 2000");
         // The habit is not for ever.
@@ -197,14 +196,14 @@ mod tests {
 
     #[test]
     fn a_caller_with_other_things_to_do_is_answered_awake_and_waited_for_asleep() {
-        let (mut watch, mut now) = (Watch::new(), Instant::now());
+        let (mut watch, mut now) = (Watch::new(MOMENT), Instant::now());
         let stayed = awake(&mut watch, &mut now, 1_000, SHORT, LONG);
         assert!((1_000..=1_011).contains(&stayed), "{stayed} of 2000");
     }
 
     #[test]
     fn with_many_callers_there_is_no_vigil() {
-        let (mut watch, mut now) = (Watch::new(), Instant::now());
+        let (mut watch, mut now) = (Watch::new(MOMENT), Instant::now());
         let mut awake = 0;
         for _ in 0..1_000 {
             for event in
@@ -218,8 +217,15 @@ mod tests {
     }
 
     #[test]
+    fn a_time_of_zero_is_none() {
+        let vigil = Vigil::new(Duration::ZERO);
+        vigil.asked();
+        assert_eq!(vigil.watch().awaited, None);
+    }
+
+    #[test]
     fn the_vigil_ends_by_itself() {
-        let (mut watch, now) = (Watch::new(), Instant::now());
+        let (mut watch, now) = (Watch::new(MOMENT), Instant::now());
         assert!(watch.note(Event::Question, now));
         assert!(watch.is_on(now + MOMENT));
         assert!(!watch.is_on(now + MOMENT + Duration::from_nanos(1)));

@@ -98,7 +98,7 @@ impl Session {
     /// # Errors
     /// See [`Node::connect`]. A majority of the servers must be reachable within `connect_timeout`.
     pub(crate) async fn connect(settings: Settings, targets: Vec<Target>) -> Result<Alive, Error> {
-        let engine = Engine::start().map_err(|e| Error::Unavailable {
+        let engine = Engine::start(settings.busy_poll).map_err(|e| Error::Unavailable {
             nodes: targets
                 .iter()
                 .map(|t| NodeFailure { node: Arc::clone(t.name()), reason: format!("the thread cannot start: {e}") })
