@@ -1,5 +1,6 @@
 //! A private redis-server on a free port, gone at the end of the test.
 
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -30,7 +31,7 @@ impl Server {
         let args = all;
         // Another test may take the port between the look and the start.
         for _ in 0..10 {
-            let port = TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port();
+            let port = free_port();
             let mut child = spawn(port, &args);
             if answers(port, &mut child) {
                 return Self { port, args, directory, child: Mutex::new(child) };
@@ -167,19 +168,43 @@ fn spawn(port: u16, args: &[String]) -> Child {
         .expect("redis-server is needed: ./dev test installs it, or `apt-get install redis-server`")
 }
 
-/// Whether it comes up before it ends.
+/// Below the ports that systems give to outgoing connections, which could take it while the server is restarted.
+fn free_port() -> u16 {
+    loop {
+        let port = fastrand::u16(16_384..32_768);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Whether it comes up before it ends. What answers on its port may be another test's server, which was a moment faster.
 fn answers(port: u16, child: &mut Child) -> bool {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(10) {
         if child.try_wait().unwrap().is_some() {
             return false;
         }
-        if TcpStream::connect(("127.0.0.1", port)).is_ok() {
-            return true;
+        if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
+            return is_process(stream, child.id()).unwrap_or(false);
         }
         std::thread::sleep(Duration::from_millis(5));
     }
     false
+}
+
+/// Whether a server is this process, or has a password and cannot be asked.
+fn is_process(mut stream: TcpStream, id: u32) -> std::io::Result<bool> {
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(b"INFO server\r\n")?;
+    let mut reply = String::new();
+    for line in BufReader::new(stream).lines() {
+        reply = line?;
+        if reply.starts_with('-') || reply.starts_with("process_id:") {
+            break;
+        }
+    }
+    Ok(reply.starts_with("-NOAUTH") || reply == format!("process_id:{id}"))
 }
 
 /// Every command that the server ran since it was started: MONITOR.
