@@ -60,6 +60,24 @@ async fn hundred_thousand_holds() {
     held.close().await;
 }
 
+/// As many tasks as are going to take the locks lock and unlock for a while: what they need besides the holds is there then.
+async fn warm_up(server: &Server, locks: &Locker) {
+    let tasks = (0..TASKS).map(|task| {
+        let lock = locks.get(format!("warm-up:{task}"));
+        tokio::spawn(async move {
+            for _ in 0..100 {
+                lock.lock().await.unwrap().unlock().await.unwrap();
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    for task in 0..TASKS {
+        server.command::<u64>(&["DEL", &format!("lockhound_fence:{{warm-up:{task}}}")]);
+    }
+}
+
 /// Many locks of one process on a server of their own.
 struct Held {
     server: Server,
@@ -77,8 +95,7 @@ impl Held {
         let server = Server::start_with(&["--hz", "10"]);
         let locks = locker_with(&server, lease).await;
         let keys: Vec<String> = (0..count).map(|_| key()).collect();
-        locks.get("warm-up").lock().await.unwrap().unlock().await.unwrap();
-        server.command::<u64>(&["DEL", "lockhound_fence:{warm-up}"]);
+        warm_up(&server, &locks).await;
         let before = [server_cpu(&server), client_cpu()];
         tokio::time::sleep(Duration::from_secs(10)).await;
         let idle = [(server_cpu(&server) - before[0]) / 10.0, (client_cpu() - before[1]) / 10.0];
