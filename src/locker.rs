@@ -258,9 +258,9 @@ impl LockerBuilder {
         self
     }
 
-    /// For how long this locker's thread stays awake while a lone caller's question, or the next one, is awaited, in the manner
-    /// of Linux's busy polling of sockets. To wake a thread that sleeps takes as long as a server nearby takes for a lock: without
-    /// this, a pair of [`Lock::lock`] and [`Guard::unlock`](crate::Guard::unlock) takes half as long again.
+    /// For how long this locker's thread stays awake while the answer to a lone caller, or its next question, is awaited, in
+    /// the manner of Linux's busy polling of sockets: to wake a thread that sleeps takes about as long as a server nearby
+    /// takes for a lock.
     ///
     /// It pays if the server answers within this time; the locker learns whether it does, and whether callers are many, and
     /// else sleeps at once but for one time in a hundred. It takes CPU time that would be idle; where other programs want

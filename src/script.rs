@@ -109,12 +109,11 @@ pub(crate) async fn acquire(node: &Node, claims: &[Claim], lease: Duration, floo
     let keys = claims.iter().flat_map(|claim| [claim.key.to_string(), claim.key.fence_key()]).collect();
     let fields = claims.iter().map(|claim| claim.field.clone());
     let args = std::iter::once(lease_ms).chain(fields).chain([floor]).collect();
-    let (name, alone, together) = match claims {
-        [_] => ("acquire", &scripts.acquire, Some(&scripts.together)),
-        _ => ("acquire_all", &scripts.acquire_all, None),
+    let (alone, together) = match claims {
+        [_] => (&scripts.acquire, Some(("acquire", &scripts.together))),
+        _ => (&scripts.acquire_all, None),
     };
-    let (reply, receipt) =
-        node.step(Lane::Grants, Step { name, alone, together, keys, args, acknowledged: true }).await;
+    let (reply, receipt) = node.step(Lane::Grants, Step { alone, together, keys, args, acknowledged: true }).await;
     let answer = reply.and_then(node.name(), |reply| match reply {
         Reply::Array(items) => match items.as_slice() {
             [Reply::Int(0), Reply::Int(ttl)] => Some(Acquire::Held(remaining(*ttl))),
@@ -156,7 +155,7 @@ pub(crate) async fn undo(node: &Node, key: &Key, field: &str) -> Outcome<Release
 async fn release_on(node: &Node, lane: Lane, key: &Key, field: &str) -> Outcome<Release> {
     let Scripts { release: alone, together, .. } = scripts(node);
     let (keys, args) = (vec![key.to_string(), key.channel()], vec![field.to_owned()]);
-    let step = Step { name: "release", alone, together: Some(together), keys, args, acknowledged: false };
+    let step = Step { alone, together: Some(("release", together)), keys, args, acknowledged: false };
     let (reply, _) = node.step(lane, step).await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Int(-1) => Some(Release::Gone),
@@ -290,6 +289,7 @@ mod tests {
             ("plain_release", include_str!("../lua/plain_release.lua")),
             ("plain_renew", include_str!("../lua/plain_renew.lua")),
             ("plain_retake", include_str!("../lua/plain_retake.lua")),
+            ("together", include_str!("../lua/together.lua")),
         ];
         for (name, text) in scripts {
             let header: String = text.lines().take_while(|l| l.starts_with("--")).collect();

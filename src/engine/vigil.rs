@@ -2,10 +2,10 @@
 //!
 //! A thread that sleeps is woken by a system call and a switch of the scheduler, which on a quiet machine takes as long as
 //! the server does for its part of a lock. A caller who locks and unlocks all by itself waits for that four times. So the
-//! engine looks for news for a moment (`busy_poll`) before it sleeps, while it waits for the answer to a lone caller's question, and for
-//! its next question after the answer. It learns from what comes of it: where the server is far away, or the caller has
-//! other things to do, or callers are many, it sleeps at once and only tries again now and then. (As adaptive mutexes and
-//! the workers of tokio do.)
+//! engine looks for news for a moment (`busy_poll`) before it sleeps, while it waits for the answer to a lone caller's
+//! question, and for its next question after the answer. It learns from what comes of it: where the server is far away, or
+//! the caller has other things to do, or callers are many, it sleeps at once and only tries again now and then. (As
+//! adaptive mutexes and the workers of tokio do.)
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -36,7 +36,6 @@ impl Habit {
         self.score = (self.score + 1).min(Self::BEST);
     }
 
-    /// Four that came make good for three that did not.
     fn came_not(&mut self) {
         self.score = self.score.saturating_sub(1);
     }
@@ -46,9 +45,7 @@ impl Habit {
             self.skipped += 1;
             return false;
         }
-        if self.score < Self::ENOUGH {
-            self.score = Self::ENOUGH;
-        }
+        self.score = self.score.max(Self::ENOUGH);
         self.skipped = 0;
         true
     }

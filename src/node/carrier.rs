@@ -28,6 +28,7 @@ impl Lua {
     }
 }
 
+/// What scripts travel on.
 pub(super) struct Carrier {
     link: Arc<Link>,
     receipts: Option<Arc<Receipts>>,

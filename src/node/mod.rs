@@ -106,7 +106,6 @@ pub(crate) struct Node {
     links: Links,
     lanes: Lanes,
     vetted: Vetted,
-    command_timeout: Duration,
 }
 
 impl Node {
@@ -177,7 +176,6 @@ impl Node {
             lanes: Lanes::new(&links, wiring.settings.replicas),
             links,
             vetted: Vetted::new(wiring.roll.clone(), wiring.place, Arc::clone(target.name())),
-            command_timeout: wiring.settings.command_timeout,
         })
     }
 
@@ -205,7 +203,7 @@ impl Node {
     /// Runs a script whose answer counts as the server's vote, if it has one.
     pub(crate) async fn vote<T>(&self, script: impl Future<Output = Outcome<T>>) -> Outcome<T> {
         let epoch = || self.links.grants.epoch();
-        let vetted = match self.vetted.may_vote(epoch, self.command_timeout / 2).await {
+        let vetted = match self.vetted.may_vote(epoch, self.links.grants.patience()).await {
             Ok(vetted) => vetted,
             Err(failure) => return Outcome::NotExecuted(failure),
         };

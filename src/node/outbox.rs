@@ -40,13 +40,11 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// What a script is to do, as a rule for one lock.
 #[derive(Debug)]
 pub(crate) struct Step {
-    /// What it is called in the script of many steps.
-    pub(crate) name: &'static str,
     /// Does it alone.
     pub(crate) alone: &'static Lua,
-    /// Does it together with others. A step that has none travels alone, in its place among the others: its answer must not
-    /// overtake that of a step before it.
-    pub(crate) together: Option<&'static Lua>,
+    /// What it is called in the script that does it together with others. A step that has none travels alone, in its place
+    /// among the others: its answer must not overtake that of a step before it.
+    pub(crate) together: Option<(&'static str, &'static Lua)>,
     pub(crate) keys: Vec<String>,
     pub(crate) args: Vec<String>,
     /// Whether replicas have to acknowledge it, where they are asked.
@@ -96,7 +94,10 @@ impl Outbox {
         let (reply, answer) = oneshot::channel();
         self.waiting().push_back(Entry { step, since: Instant::now(), reply });
         self.news.notify_one();
-        let ended = |_| (Outcome::Unknown(self.failure("its connection was ended".to_owned())), Receipt::moot());
+        let ended = |_| {
+            let (node, reason) = (Arc::clone(self.carrier.link().server()), "its connection was ended".to_owned());
+            (Outcome::Unknown(NodeFailure { node, reason }), Receipt::moot())
+        };
         answer.await.unwrap_or_else(ended)
     }
 
@@ -137,10 +138,6 @@ impl Outbox {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn failure(&self, reason: String) -> NodeFailure {
-        NodeFailure { node: Arc::clone(self.carrier.link().server()), reason }
-    }
-
     /// Sends these steps, and gives each its answer.
     async fn fly(&self, mut entries: Vec<Entry>) {
         if entries.len() > 1 {
@@ -160,12 +157,12 @@ impl Outbox {
     /// Sends these steps as one script. Returns those that have to be sent alone.
     async fn fly_together(&self, entries: Vec<Entry>) -> Vec<Entry> {
         let steps = || entries.iter().map(|entry| &entry.step);
-        let Some(lua) = steps().find_map(|step| step.together) else { return entries };
+        let Some(lua) = steps().find_map(|step| step.together.map(|(_, lua)| lua)) else { return entries };
         let keys: Vec<&str> = steps().flat_map(|step| step.keys.iter().map(String::as_str)).collect();
         let words = |step: &Step| 1 + step.args.len();
         let mut args = Vec::with_capacity(steps().map(words).sum());
         for step in steps() {
-            args.push(step.name);
+            args.extend(step.together.map(|(name, _)| name));
             args.extend(step.args.iter().map(String::as_str));
         }
         let acknowledged = steps().filter(|step| step.acknowledged).count();
@@ -190,11 +187,7 @@ impl Outbox {
             Outcome::Done(Reply::Array(items)) if items.len() == count => {
                 items.into_iter().map(|item| item.into_outcome(node)).collect()
             }
-            Outcome::Done(odd) => {
-                let reason = format!("answered {odd:?} to {count} steps, which no script of this crate does");
-                vec![Outcome::Unknown(self.failure(reason)); count]
-            }
-            all => vec![all; count],
+            all => vec![all.and_then(node, |_| None); count],
         }
     }
 }

@@ -167,7 +167,7 @@ impl Session {
     /// Sends one acquire for all of these locks or none, each with a generation of its own. This runs in a task of the
     /// engine, to its end: whatever the acquire may have taken is known here and nowhere else.
     pub(super) async fn attempt(self: &Arc<Self>, keys: &[Key], owner: &Owner, terms: Terms) -> Attempt {
-        // On this thread nothing comes between the look and the send: what is sent is sent before the connections quit.
+        // What begins before the session is closed is waited for by it: what is sent is sent before the connections quit.
         if let Err(error) = self.check_open() {
             return Attempt::Refused(error);
         }
