@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
 use crate::Failure;
-use crate::contender::{ACQUIRE, LEASE, RELEASE, micros};
+use crate::contender::{ACQUIRE, LEASE, OWNER, RELEASE, fence_key, micros};
 use crate::laps::Laps;
 use crate::server::Server;
 
@@ -62,15 +62,12 @@ impl Alone {
 
     pub(crate) async fn pairs(self, key: String, slot: Duration) -> Result<Laps, Failure> {
         let lease_ms: Value = LEASE.as_millis().to_string().into();
-        let names: [Value; 3] = [
-            key.clone().into(),
-            format!("lockhound_fence:{{{key}}}").into(),
-            format!("redisson_lock__channel:{{{key}}}").into(),
-        ];
+        let names: [Value; 3] =
+            [key.clone().into(), fence_key(&key).into(), format!("redisson_lock__channel:{{{key}}}").into()];
         let mut laps = Laps::start();
         while let Some(asked) = laps.next(slot) {
             let [key, fence, channel] = names.clone();
-            let field: Value = format!("6f1d9a52-0c8e-4b57-9d35-5a1c7e2b9f40:1:{}", laps.pairs()).into();
+            let field: Value = format!("{OWNER}:{}", laps.pairs()).into();
             let (acquire, release, floor) = (self.acquire.clone(), self.release.clone(), micros().into());
             let words = vec![acquire, 2.into(), key.clone(), fence, lease_ms.clone(), field.clone(), floor];
             let granted = self.evalsha(words).await?;

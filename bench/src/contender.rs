@@ -18,6 +18,9 @@ use crate::server::Server;
 pub(crate) const ACQUIRE: &str = include_str!("../../lua/acquire.lua");
 pub(crate) const RELEASE: &str = include_str!("../../lua/release.lua");
 
+/// What stands before the generation in a field of those who send the scripts themselves.
+pub(crate) const OWNER: &str = "6f1d9a52-0c8e-4b57-9d35-5a1c7e2b9f40:1";
+
 /// lockhound's default, given to all.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
@@ -223,16 +226,14 @@ impl Scripts {
     fn pairs(&self, sockets: &mut [Connection], keys: &[&str], slot: Duration) -> io::Result<Laps> {
         let names: Vec<[String; 3]> = keys
             .iter()
-            .map(|key| {
-                [(*key).to_owned(), format!("lockhound_fence:{{{key}}}"), format!("redisson_lock__channel:{{{key}}}")]
-            })
+            .map(|key| [(*key).to_owned(), fence_key(key), format!("redisson_lock__channel:{{{key}}}")])
             .collect();
         let lease_ms = LEASE.as_millis().to_string();
         let mut laps = Laps::start();
         // The thread stands in for a task; the number behind it for a generation.
         while let Some(asked) = laps.next(slot) {
             let [key, fence_key, channel] = &names[laps.pairs() % names.len()];
-            let field = format!("6f1d9a52-0c8e-4b57-9d35-5a1c7e2b9f40:1:{}", laps.pairs());
+            let field = format!("{OWNER}:{}", laps.pairs());
             let (key, field, lease_ms) = (key.as_bytes(), field.as_bytes(), lease_ms.as_bytes());
             let (fence_key, floor_us) = (fence_key.as_bytes(), micros());
             let fenced: &[&[u8]] =
@@ -259,6 +260,11 @@ fn on_all(sockets: &mut [Connection], words: &[&[u8]], beginnings: &[&[u8]]) -> 
         }
     }
     Ok(())
+}
+
+/// The key of a lock's last fence.
+pub(crate) fn fence_key(key: &str) -> String {
+    format!("lockhound_fence:{{{key}}}")
 }
 
 pub(crate) fn micros() -> String {

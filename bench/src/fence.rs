@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::Failure;
 use crate::connection::Connection;
-use crate::contender::prefix;
+use crate::contender::{fence_key, prefix};
 use crate::report::Outcome;
 use crate::spread::Spread;
 
@@ -69,7 +69,7 @@ impl Price {
     pub(crate) fn of(outcome: &Outcome, control: &mut Connection) -> Result<Self, Failure> {
         let rounds = |name| outcome.entry(name).map(|entry| entry.rounds.as_slice()).unwrap_or_default();
         let both = || rounds(WITH).iter().zip(rounds(WITHOUT));
-        let key = format!("lockhound_fence:{{{}0}}", prefix(WITH));
+        let key = fence_key(&format!("{}0", prefix(WITH)));
         Ok(Self {
             pair_p50_us: Spread::of(both().map(|(with, without)| with.pair_p50_us - without.pair_p50_us)),
             server_us: Spread::of(both().map(|(with, without)| with.server_us - without.server_us)),

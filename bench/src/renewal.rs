@@ -20,7 +20,7 @@ use tokio::time::sleep;
 
 use crate::Failure;
 use crate::connection::Connection;
-use crate::contender::{ACQUIRE, micros, prefix};
+use crate::contender::{ACQUIRE, OWNER, fence_key, micros, prefix};
 use crate::scenario::{LOCKHOUND, SOCKET, client_cpu};
 use crate::server::Server;
 use crate::spread::Spread;
@@ -255,13 +255,13 @@ where
 
 /// What stands in a lock of the bare socket.
 fn field(at: usize) -> String {
-    format!("6f1d9a52-0c8e-4b57-9d35-5a1c7e2b9f40:{at}:{at}")
+    format!("{OWNER}:{at}")
 }
 
 fn take_bare(socket: &mut Connection, keys: &[String], size: Size) -> io::Result<()> {
     let (acquire, lease_ms) = (socket.load(ACQUIRE)?, size.lease.as_millis().to_string());
     for (at, key) in keys.iter().enumerate() {
-        let (fence, field, floor) = (format!("lockhound_fence:{{{key}}}"), field(at), micros());
+        let (fence, field, floor) = (fence_key(key), field(at), micros());
         let (key, fence, field) = (key.as_bytes(), fence.as_bytes(), field.as_bytes());
         socket.call(&[b"EVALSHA", &acquire, b"2", key, fence, lease_ms.as_bytes(), field, floor.as_bytes()])?;
     }
