@@ -23,6 +23,7 @@ use self::votes::Votes;
 use crate::clock::Instant;
 use crate::error::Loss;
 use crate::fence::Fence;
+use crate::foreign::contained;
 use crate::key::Key;
 use crate::lease;
 use crate::owner::Owner;
@@ -168,11 +169,13 @@ impl Hold {
         let owner = state.owner.clone();
         let joints = std::mem::take(&mut state.joints);
         drop(state);
-        self.lost.cancel();
+        contained(|| self.lost.cancel());
         joints.iter().filter_map(Weak::upgrade).for_each(|joint| joint.fire(loss));
         self.counters.lost(loss);
         let age = Instant::now().since(self.since);
-        tracing::warn!(key = %self.key, %owner, generation = self.generation, reason = %loss, ?age, "lock lost");
+        contained(
+            || tracing::warn!(key = %self.key, %owner, generation = self.generation, reason = %loss, ?age, "lock lost"),
+        );
         true
     }
 

@@ -4,6 +4,7 @@ mod clock;
 mod engine;
 mod error;
 mod fence;
+mod foreign;
 mod gate;
 mod guard;
 mod hold;

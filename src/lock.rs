@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument as _;
 
 use crate::error::{Error, Loss};
 use crate::fence::Fence;
+use crate::foreign::{self, contained};
 use crate::guard::Guard;
 use crate::hold::Terms;
 use crate::holder::Holder;
@@ -250,14 +250,14 @@ impl Lock {
 
     async fn lock_as(&self, owner: Owner) -> Result<Guard, Error> {
         let span = self.span("lock", &owner);
-        let grip = self.session().lock(&self.key, &owner, self.terms()?, None).instrument(span).await?;
+        let grip = foreign::in_span(span, self.session().lock(&self.key, &owner, self.terms()?, None)).await?;
         // Without a time there is no end of it but a grant or an error.
         grip.map(|grip| Guard::new(Arc::clone(&self.alive), grip)).ok_or(Error::Closed)
     }
 
     async fn try_lock_as(&self, owner: Owner) -> Result<Option<Guard>, Error> {
         let span = self.span("try_lock", &owner);
-        let grip = self.session().try_lock(&self.key, &owner, self.terms()?).instrument(span).await?;
+        let grip = foreign::in_span(span, self.session().try_lock(&self.key, &owner, self.terms()?)).await?;
         Ok(grip.map(|grip| Guard::new(Arc::clone(&self.alive), grip)))
     }
 
@@ -266,13 +266,13 @@ impl Lock {
             return self.try_lock_as(owner).await;
         }
         let span = self.span("try_lock_for", &owner);
-        let grip = self.session().lock(&self.key, &owner, self.terms()?, Some(wait)).instrument(span).await?;
+        let grip = foreign::in_span(span, self.session().lock(&self.key, &owner, self.terms()?, Some(wait))).await?;
         Ok(grip.map(|grip| Guard::new(Arc::clone(&self.alive), grip)))
     }
 
     /// What the caller waits in; what the engine does for it is logged by itself.
     fn span(&self, operation: &'static str, owner: &Owner) -> tracing::Span {
-        tracing::debug_span!("lockhound", operation, key = %self.key, %owner)
+        foreign::span(|| tracing::debug_span!("lockhound", operation, key = %self.key, %owner))
     }
 
     fn terms(&self) -> Result<Terms, Error> {
@@ -334,7 +334,7 @@ pub(crate) fn done<T>(key: &dyn fmt::Display, value: T, release: Result<(), Erro
     match release {
         Err(Error::Lost(loss)) => Err(Error::Lost(loss)),
         Err(error) => {
-            tracing::warn!(%key, %error, "the section is done, but the release is not confirmed");
+            contained(|| tracing::warn!(%key, %error, "the section is done, but the release is not confirmed"));
             Ok(value)
         }
         Ok(()) => Ok(value),

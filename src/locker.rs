@@ -8,6 +8,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::error::Error;
+use crate::foreign::contained;
 use crate::key::Key;
 use crate::lock::Lock;
 use crate::multi::MultiLock;
@@ -288,13 +289,15 @@ impl LockerBuilder {
         let targets = self.nodes.iter().map(|url| Target::parse(url)).collect::<Result<Vec<_>, _>>()?;
         match targets.len() {
             0 => return Err(Error::config("node", "no server is given; name one with .node(\"redis://host:6379\")")),
-            nodes if nodes % 2 == 0 => tracing::warn!(
-                nodes,
-                "an even number of servers bears no more failures than one server less, and costs one more: {} of them \
+            nodes if nodes % 2 == 0 => contained(|| {
+                tracing::warn!(
+                    nodes,
+                    "an even number of servers bears no more failures than one server less, and costs one more: {} of them \
                  may be away, and {} have to answer",
-                (nodes - 1) / 2,
-                nodes / 2 + 1
-            ),
+                    (nodes - 1) / 2,
+                    nodes / 2 + 1
+                );
+            }),
             _ => {}
         }
         Ok(Locker { alive: Arc::new(Session::connect(settings, targets).await?) })

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument as _;
 
 use crate::error::{Error, Loss};
 use crate::fence::Fence;
+use crate::foreign;
 use crate::hold::{HoldState, Terms};
 use crate::key::Key;
 use crate::lock::{self, Manner};
@@ -192,14 +192,14 @@ impl MultiLock {
 
     async fn lock_as(&self, owner: Owner) -> Result<MultiGuard, Error> {
         let span = self.span("lock", &owner);
-        let grips = self.session().lock_all(&self.keys, &owner, self.terms()?, None).instrument(span).await?;
+        let grips = foreign::in_span(span, self.session().lock_all(&self.keys, &owner, self.terms()?, None)).await?;
         // Without a time there is no end of it but a grant or an error.
         grips.map(|grips| MultiGuard::new(Arc::clone(&self.alive), JointGrip::new(grips))).ok_or(Error::Closed)
     }
 
     async fn try_lock_as(&self, owner: Owner) -> Result<Option<MultiGuard>, Error> {
         let span = self.span("try_lock", &owner);
-        let grips = self.session().try_all(&self.keys, &owner, self.terms()?).instrument(span).await?;
+        let grips = foreign::in_span(span, self.session().try_all(&self.keys, &owner, self.terms()?)).await?;
         Ok(grips.map(|grips| MultiGuard::new(Arc::clone(&self.alive), JointGrip::new(grips))))
     }
 
@@ -208,12 +208,13 @@ impl MultiLock {
             return self.try_lock_as(owner).await;
         }
         let span = self.span("try_lock_for", &owner);
-        let grips = self.session().lock_all(&self.keys, &owner, self.terms()?, Some(wait)).instrument(span).await?;
+        let grips =
+            foreign::in_span(span, self.session().lock_all(&self.keys, &owner, self.terms()?, Some(wait))).await?;
         Ok(grips.map(|grips| MultiGuard::new(Arc::clone(&self.alive), JointGrip::new(grips))))
     }
 
     fn span(&self, operation: &'static str, owner: &Owner) -> tracing::Span {
-        tracing::debug_span!("lockhound", operation, keys = ?self.keys, %owner)
+        foreign::span(|| tracing::debug_span!("lockhound", operation, keys = ?self.keys, %owner))
     }
 
     fn terms(&self) -> Result<Terms, Error> {

@@ -18,6 +18,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::sleep;
 
 use crate::clock::Instant;
+use crate::foreign::contained;
 use crate::key::Key;
 use crate::lease::majority;
 use crate::node::{LinkEvent, Node, Outcome};
@@ -299,7 +300,9 @@ impl Ear {
             Outcome::Done(()) => {}
             Outcome::Refused(error) => {
                 if !std::mem::replace(&mut self.deaf, true) {
-                    tracing::warn!(%error, "unlock messages cannot be received: waiters look every sixth of a lease");
+                    contained(
+                        || tracing::warn!(%error, "unlock messages cannot be received: waiters look every sixth of a lease"),
+                    );
                 }
             }
             Outcome::NotExecuted(_) => return self.try_again().await,

@@ -11,6 +11,8 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use crate::error::Loss;
+#[cfg(feature = "metrics")]
+use crate::foreign::contained;
 
 /// A look at what a [`Locker`](crate::Locker) has done and is doing. Counts grow from its connect on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -200,7 +202,7 @@ impl Counters {
         };
         self.losses[at].fetch_add(1, Ordering::Relaxed);
         #[cfg(feature = "metrics")]
-        metrics::counter!("lockhound_losses_total", "reason" => _reason).increment(1);
+        contained(|| metrics::counter!("lockhound_losses_total", "reason" => _reason).increment(1));
     }
 
     /// What is known by now, together with what others count.
@@ -239,7 +241,7 @@ fn count(counter: &AtomicU64, name: &'static str) {
 fn count_many(counter: &AtomicU64, _name: &'static str, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
     #[cfg(feature = "metrics")]
-    metrics::counter!(_name).increment(n);
+    contained(|| metrics::counter!(_name).increment(n));
 }
 
 /// Times, in microseconds.
@@ -309,10 +311,10 @@ impl Numbers {
             lock(histogram).saturating_record_n(number.max(1), as_u64(times));
         }
         #[cfg(feature = "metrics")]
-        match &self._node {
+        contained(|| match &self._node {
             Some(node) => metrics::histogram!(self._name, "node" => Arc::clone(node)).record_many(_told, times),
             None => metrics::histogram!(self._name).record_many(_told, times),
-        }
+        });
     }
 
     fn sizes(&self) -> Sizes {

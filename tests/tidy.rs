@@ -37,8 +37,8 @@ const LAYERS: [Layer; 6] = [
     },
     Layer {
         name: "pure",
-        modules: &["lease", "clock", "owner", "key", "fence", "options", "holder", "stats", "error"],
-        libraries: &["uuid", "rustix", "thiserror", "hdrhistogram", "metrics"],
+        modules: &["lease", "clock", "owner", "key", "fence", "options", "holder", "stats", "error", "foreign"],
+        libraries: &["uuid", "rustix", "thiserror", "hdrhistogram", "metrics", "tokio", "tracing"],
     },
 ];
 
@@ -141,6 +141,7 @@ fn check(source: &Source, libraries: &[String]) -> Vec<String> {
     let mut complaints = opening(source);
     complaints.extend(size(source));
     complaints.extend(manners(source));
+    complaints.extend(containment(source));
     complaints.extend(cancel_safety(source));
     if source.is_root() {
         complaints.extend(no_logic(source));
@@ -232,6 +233,25 @@ fn manners(source: &Source) -> Vec<String> {
             continue;
         };
         complaints.push(source.complaint(token.line, &format!("`{}`: {what}", token.text)));
+    }
+    complaints
+}
+
+/// A subscriber is foreign code: every event and span is told where its panic ends.
+fn containment(source: &Source) -> Vec<String> {
+    let tokens = &source.tokens;
+    let mut complaints = Vec::new();
+    for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.is("tracing")) {
+        let text = |offset: usize| tokens.get(at + offset).map_or("", |token| token.text.as_str());
+        let wanted = match text(2) {
+            _ if text(1) != "::" || text(3) != "!" => continue,
+            name if name.ends_with("span") => "span",
+            _ => "contained",
+        };
+        let mut before = tokens[..at].iter().rev().map(|token| token.text.as_str()).skip_while(|text| *text == "{");
+        if !["|", "|", "(", wanted].iter().all(|wanted| before.next() == Some(wanted)) {
+            complaints.push(source.complaint(token.line, &format!("`{}!` has to stand in `{wanted}(|| ..)`", text(2))));
+        }
     }
     complaints
 }
@@ -733,6 +753,16 @@ fn nothing_is_left_unfinished() {
     }
     assert_complaint("gate.rs", "const X: &str = include_str!(\"x\");", "only `script` includes files");
     assert_fine("script.rs", "const X: &str = include_str!(\"x\");");
+}
+
+#[test]
+fn a_subscriber_that_panics_is_contained() {
+    assert_fine(
+        "gate.rs",
+        "use tracing::Span; fn f() { contained(|| tracing::warn!(x, \"y\")); foreign::span(|| tracing::debug_span!(x)); }",
+    );
+    assert_complaint("gate.rs", "fn f() { tracing::warn!(x); }", "has to stand in `contained(|| ..)`");
+    assert_complaint("gate.rs", "fn f() { contained(|| tracing::info_span!(x)); }", "has to stand in `span(|| ..)`");
 }
 
 #[test]

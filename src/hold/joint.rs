@@ -6,6 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Hold, Phase};
 use crate::error::Loss;
+use crate::foreign::contained;
 
 /// What the guards of several locks wait for together. The holds know it weakly: it ends with those who wait.
 #[derive(Debug, Default)]
@@ -19,7 +20,7 @@ impl Joint {
     pub(super) fn fire(&self, loss: Loss) {
         // Before the token: whoever it wakes asks for the reason. Later losses change nothing.
         let _: Result<_, _> = self.first.set(loss);
-        self.lost.cancel();
+        contained(|| self.lost.cancel());
     }
 
     /// The first loss, if there was one.

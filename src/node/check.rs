@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::link::Link;
 use super::reply::{self, Outcome, Reply};
 use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
+use crate::foreign::contained;
 
 /// What kept us from connecting: the server's refusal, or its silence.
 pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error) -> Error {
@@ -44,7 +45,9 @@ pub(super) async fn version(node: &Arc<str>, link: &Link) -> Result<(), Error> {
                 Some(found) if found < (6, 2) => Err(too_old(&version)),
                 Some(_) => Ok(()),
                 None => {
-                    tracing::warn!(%node, %version, "the server does not tell a version that can be read");
+                    contained(
+                        || tracing::warn!(%node, %version, "the server does not tell a version that can be read"),
+                    );
                     Ok(())
                 }
             }
@@ -53,7 +56,7 @@ pub(super) async fn version(node: &Arc<str>, link: &Link) -> Result<(), Error> {
             Err(too_old("5 or older"))
         }
         Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
-            tracing::debug!(%node, error = %source, "the server's version cannot be read");
+            contained(|| tracing::debug!(%node, error = %source, "the server's version cannot be read"));
             Ok(())
         }
         Outcome::Refused(error) => Err(error),
@@ -66,19 +69,21 @@ pub(super) async fn version(node: &Arc<str>, link: &Link) -> Result<(), Error> {
 /// Warns about a server that may delete locks to make room.
 pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
     let Outcome::Done(Reply::Bytes(info)) = link.call("INFO", vec!["memory".into()]).await else {
-        tracing::debug!(%node, "INFO is not allowed: the eviction policy cannot be checked");
+        contained(|| tracing::debug!(%node, "INFO is not allowed: the eviction policy cannot be checked"));
         return;
     };
     let info = String::from_utf8_lossy(&info);
     if let Some(policy) = info.lines().find_map(|line| line.strip_prefix("maxmemory_policy:"))
         && policy.trim() != "noeviction"
     {
-        tracing::warn!(
-            %node,
-            policy = policy.trim(),
-            "this server may delete locks when its memory is full, and two may then hold one lock: set \
-             `maxmemory-policy noeviction`"
-        );
+        contained(|| {
+            tracing::warn!(
+                %node,
+                policy = policy.trim(),
+                "this server may delete locks when its memory is full, and two may then hold one lock: set \
+                 `maxmemory-policy noeviction`"
+            );
+        });
     }
 }
 

@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::address::Address;
 use super::reply::{self, Outcome, Reply};
 use crate::error::NodeFailure;
+use crate::foreign::contained;
 use crate::options::Settings;
 
 /// What a connection is for. Each kind has its own, so that a burst of one delays no other.
@@ -241,7 +242,7 @@ impl Link {
     async fn introduce(&self) {
         let outcome = self.call("CLIENT", vec!["SETNAME".into(), self.client_name.clone().into()]).await;
         if !matches!(outcome, Outcome::Done(_)) {
-            tracing::debug!(node = %self.address.name, ?outcome, "the connection could not be named");
+            contained(|| tracing::debug!(node = %self.address.name, ?outcome, "the connection could not be named"));
         }
     }
 
@@ -271,7 +272,7 @@ async fn tend(link: Arc<Link>, events: UnboundedSender<LinkEvent>) {
             () = listen(&link, &events) => {}
             () = heartbeat(&link) => {}
         }
-        tracing::debug!(node = %link.address.name, role = link.role.name(), "the client is replaced");
+        contained(|| tracing::debug!(node = %link.address.name, role = link.role.name(), "the client is replaced"));
         // Nothing is awaited before the new one is listened to: it tells of its first connection as of every other, and
         // no reconnect goes unnoticed.
         link.replace();
@@ -335,7 +336,9 @@ async fn heartbeat(link: &Link) {
         };
         if silent == 2 {
             silent = 0;
-            tracing::debug!(node = %link.address.name, role = link.role.name(), "two silent heartbeats: reconnecting");
+            contained(
+                || tracing::debug!(node = %link.address.name, role = link.role.name(), "two silent heartbeats: reconnecting"),
+            );
             let client = link.client();
             let forced = timeout(link.settings.command_timeout, client.force_reconnection()).await;
             // During an outage it goes on reconnecting, and is not connected. A router that is stuck still says so.

@@ -34,6 +34,7 @@ pub(crate) use self::standing::Roll;
 use self::standing::{Standing, Vetted};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure, ServerErrorKind};
+use crate::foreign::contained;
 use crate::options::{Format, Replicas, Settings};
 
 /// Which connection a script travels on.
@@ -315,7 +316,7 @@ async fn look_after(node: Arc<Node>, mut standing: Standing, mut ups: UnboundedR
         if let Standing::Unfit(reason) = &standing
             && standing != before
         {
-            tracing::warn!(node = %node.name, reason, "the vote of this server does not count");
+            contained(|| tracing::warn!(node = %node.name, reason, "the vote of this server does not count"));
         }
     }
 }

@@ -20,6 +20,7 @@ use tokio::sync::oneshot;
 use super::link::Link;
 use super::reply::{Outcome, Reply};
 use crate::error::{Error, NodeFailure};
+use crate::foreign::contained;
 use crate::options::Replicas;
 
 /// Whether enough replicas have what a script wrote.
@@ -169,15 +170,19 @@ impl Receipts {
         let (node, wanted) = (self.link.server(), self.replicas.count);
         match self.wait().await {
             Outcome::Done(found) if found >= i64::from(wanted) => {}
-            Outcome::Done(found) => tracing::warn!(
-                %node,
-                found,
-                wanted,
-                "too few replicas of this server acknowledge: until there are more, it grants no lock"
-            ),
+            Outcome::Done(found) => contained(|| {
+                tracing::warn!(
+                    %node,
+                    found,
+                    wanted,
+                    "too few replicas of this server acknowledge: until there are more, it grants no lock"
+                );
+            }),
             Outcome::Refused(error) => return Err(error),
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-                tracing::warn!(%node, reason = failure.reason, "the replicas of this server could not be asked");
+                contained(
+                    || tracing::warn!(%node, reason = failure.reason, "the replicas of this server could not be asked"),
+                );
             }
         }
         Ok(())

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use crate::clock::Instant;
 use crate::error::NodeFailure;
+use crate::foreign::contained;
 
 /// By its place: the name of a node, and the run id of its server.
 type Present = HashMap<usize, (Arc<str>, String)>;
@@ -117,7 +118,9 @@ impl Vetted {
     /// INFO is not permitted: without it nobody can tell for how long the server has run.
     pub(super) fn unreadable(&self, epoch: u64, reason: &str) -> Standing {
         let standing = if self.roll.quarantine.is_zero() {
-            tracing::warn!(node = %self.name, reason, "INFO is not allowed: two addresses of one server go unnoticed");
+            contained(
+                || tracing::warn!(node = %self.name, reason, "INFO is not allowed: two addresses of one server go unnoticed"),
+            );
             Standing::Votes
         } else {
             Standing::Unfit(format!("INFO is not allowed ({reason}), and restart_quarantine needs it"))

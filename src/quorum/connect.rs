@@ -11,6 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::STRAGGLERS;
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
+use crate::foreign::contained;
 use crate::lease::majority;
 use crate::node::{LinkEvent, Node, Roll, Target, Wiring};
 use crate::options::Settings;
@@ -76,7 +77,9 @@ pub(crate) async fn connect(
     for (target, _) in targets.iter().zip(&slots).filter(|(_, slot)| slot.is_none()) {
         let failure = failures.iter().find(|failure| failure.node() == &**target.name());
         let reason = failure.map_or("it has not answered yet", NodeFailure::reason);
-        tracing::warn!(node = %target.name(), reason, "a server is away: it is connected once it is back");
+        contained(
+            || tracing::warn!(node = %target.name(), reason, "a server is away: it is connected once it is back"),
+        );
     }
     let awaited =
         |(place, slot): (usize, Option<_>)| slot.unwrap_or_else(|| Node::await_server(&targets[place], &wiring(place)));

@@ -25,6 +25,7 @@ pub(crate) use self::tally::Count;
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
+use crate::foreign::contained;
 use crate::key::Key;
 use crate::lease::majority;
 use crate::node::{Node, Outcome};
@@ -206,7 +207,9 @@ impl Quorum {
         let answer = script::retake(node, vote.key, vote.lease, vote.field, vote.count).await;
         if let Outcome::Done(true) = answer {
             let raised = script::raise(node, vote.key, vote.fence).await;
-            tracing::trace!(key = %vote.key, fence = %vote.fence, ?raised, "the fence is remembered again");
+            contained(
+                || tracing::trace!(key = %vote.key, fence = %vote.fence, ?raised, "the fence is remembered again"),
+            );
         }
         answer
     }
@@ -330,7 +333,7 @@ fn patience_of(started: Instant) -> Instant {
 fn was_there(key: &Key, release: &Release) -> bool {
     match release {
         Release::Released(told) => {
-            tracing::trace!(%key, told, "released");
+            contained(|| tracing::trace!(%key, told, "released"));
             true
         }
         Release::Gone => false,

@@ -7,13 +7,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
-use tracing::Instrument as _;
 
 use super::driver::drive;
 use super::{Grip, Session};
 use crate::clock::{self, Instant};
 use crate::error::{Error, Loss, NodeFailure};
 use crate::fence::{self, Fence};
+use crate::foreign::{self, contained};
 use crate::gate::{Arrival, Waiter};
 use crate::hold::{Grant, Hold, HoldState, Terms};
 use crate::key::Key;
@@ -89,8 +89,8 @@ impl Session {
             };
             let mut place = Place { session: self, key, id, timer: None };
             if let Some(wake) = start {
-                let span = tracing::debug_span!(parent: None, "lockhound", operation = "drive", %key);
-                self.engine.ask(drive(Arc::clone(self), key.clone(), wake).instrument(span));
+                let span = foreign::span(|| tracing::debug_span!(parent: None, "lockhound", operation = "drive", %key));
+                self.engine.ask(foreign::in_span(span, drive(Arc::clone(self), key.clone(), wake)));
             }
             if let Some(deadline) = deadline {
                 place.timer = Some(self.end_at(deadline, key, id));
@@ -150,7 +150,7 @@ impl Session {
             let held = session.gate.is_known_held(&key, Instant::now());
             if let Some(waiter) = session.gate.leave(&key, id) {
                 let answer = if held { Ok(None) } else { Err(session.unanswered(waiter.since)) };
-                let _: Result<_, _> = waiter.reply.send(answer);
+                foreign::answer(waiter.reply, answer);
             }
         })
     }
@@ -194,7 +194,7 @@ impl Session {
                     for hold in &holds {
                         self.counters.acquired();
                         let (generation, fence) = (hold.generation, hold.fence.get());
-                        tracing::debug!(key = %hold.key, %owner, generation, fence, "acquired");
+                        contained(|| tracing::debug!(key = %hold.key, %owner, generation, fence, "acquired"));
                     }
                     self.keep_late(&holds, sent, round.late, &round.doubtful);
                     return Attempt::Granted(holds.into_iter().map(|hold| Granted { hold, forces }).collect());
@@ -239,7 +239,7 @@ impl Session {
         self.settle(granted);
         self.engine.answered();
         // A caller that is gone drops the grip, and that releases.
-        let _: Result<_, _> = waiter.reply.send(Ok(Some(grip)));
+        foreign::answer(waiter.reply, Ok(Some(grip)));
     }
 
     fn admit(self: &Arc<Self>, granted: &Granted, waiter: Option<u64>) -> (Option<Waiter<Grip>>, Vec<Waiter<Grip>>) {
@@ -279,11 +279,11 @@ impl Session {
         let (session, counted, count) = (Arc::clone(self), Arc::clone(hold), hold.guards());
         self.engine.spawn(async move {
             if let Err(error) = session.write_count(&counted, count).await {
-                tracing::debug!(key = %counted.key, %error, "the hold count could not be written");
+                contained(|| tracing::debug!(key = %counted.key, %error, "the hold count could not be written"));
             }
         });
         for waiter in waiters {
-            let _: Result<_, _> = waiter.reply.send(Ok(Some(Grip::granted(Arc::clone(self), Arc::clone(hold)))));
+            foreign::answer(waiter.reply, Ok(Some(Grip::granted(Arc::clone(self), Arc::clone(hold)))));
         }
     }
 }

@@ -10,6 +10,7 @@ use super::acquire::Attempt;
 use super::{Grip, Session};
 use crate::clock::Instant;
 use crate::error::Error;
+use crate::foreign::{self, contained};
 use crate::gate::{Head, LastRound, Next, Waiter};
 use crate::key::Key;
 use crate::lease;
@@ -90,7 +91,7 @@ impl Driving<'_> {
                     };
                     // The lease has run out once its last millisecond is over.
                     let ttl = ttl.map_or(look, |ttl| ttl + Duration::from_millis(1));
-                    tracing::debug!(%key, owner = %head.owner, ?ttl, "waiting");
+                    contained(|| tracing::debug!(%key, owner = %head.owner, ?ttl, "waiting"));
                     self.park(wake, Some(listening), ttl.min(look)).await;
                     self.make_way().await;
                 }
@@ -145,14 +146,14 @@ impl Driving<'_> {
     /// Ends one waiter's wait with an error.
     fn answer(&self, id: u64, error: Error) {
         if let Some(waiter) = self.session.gate.leave(self.key, id) {
-            let _: Result<_, _> = waiter.reply.send(Err(error));
+            foreign::answer(waiter.reply, Err(error));
         }
     }
 
     /// Ends the wait of all these with an error.
     fn end(&self, which: impl FnMut(&Waiter<Grip>) -> bool, error: &Error) {
         for waiter in self.session.gate.drain(self.key, which) {
-            let _: Result<_, _> = waiter.reply.send(Err(error.clone()));
+            foreign::answer(waiter.reply, Err(error.clone()));
         }
     }
 }

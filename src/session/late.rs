@@ -11,6 +11,7 @@ use std::sync::Arc;
 use super::Session;
 use super::pending::Pending;
 use crate::clock::Instant;
+use crate::foreign::contained;
 use crate::hold::{Hold, HoldState};
 use crate::key::Key;
 use crate::node::Outcome;
@@ -84,7 +85,7 @@ impl Session {
                 let vote = Vote { key, lease, field, count: hold.guards(), fence };
                 let answer = session.quorum.retake(node, vote).await;
                 let taken = matches!(answer, Outcome::Done(true));
-                tracing::debug!(key = %hold.key, field = %hold.field, node, taken, "a lost vote is asked for again");
+                contained(|| tracing::debug!(key = %hold.key, field = %hold.field, node, taken, "a lost vote is asked for again"));
                 session.settle_vote(&hold, node, sent, &answer);
             }
             drop(pending);

@@ -32,6 +32,7 @@ use self::pending::{Pending, Pendings};
 use crate::clock::Instant;
 use crate::engine::Engine;
 use crate::error::{Error, Loss, NodeFailure};
+use crate::foreign::{self, contained};
 use crate::gate::Gate;
 use crate::hold::Hold;
 use crate::holder::Holder;
@@ -113,7 +114,7 @@ impl Session {
                 starting.stop();
             }
             // If the caller is gone, this drops the session, which ends the engine.
-            let _: Result<_, _> = reply.send(result);
+            foreign::answer(reply, result);
         });
         answer.await.unwrap_or(Err(Error::Closed))
     }
@@ -249,7 +250,7 @@ impl Session {
             let result = operation.await;
             engine.answered();
             // A caller that is gone does not want the answer, and a grip in it releases what it stands for.
-            let _: Result<_, _> = reply.send(result);
+            foreign::answer(reply, result);
             drop(pending);
         });
         answer.await.unwrap_or(Err(Error::Closed))
@@ -298,13 +299,15 @@ impl Session {
         // First: whoever hears of a loss and asks again is told why.
         let message = self.failure.get_or_init(|| message);
         for waiter in self.gate.drain_all() {
-            let _: Result<_, _> = waiter.reply.send(Err(Error::WatchdogPanicked { message: message.clone() }));
+            foreign::answer(waiter.reply, Err(Error::WatchdogPanicked { message: message.clone() }));
         }
         for hold in self.gate.holds() {
             // What panicked may be told of this loss too, and panic again; it must not save the next hold from it.
             let _: Result<_, _> = catch_unwind(AssertUnwindSafe(|| self.lose(&hold, Loss::RenewalFailed)));
         }
-        tracing::error!(message, "the watchdog ended by a panic: every lock is lost, and none is granted any more");
+        contained(|| {
+            tracing::error!(message, "the watchdog ended by a panic: every lock is lost, and none is granted any more");
+        });
     }
 
     /// A message came for a key. If it is held here, somebody may have deleted it; the echo of a release of our own
@@ -324,7 +327,7 @@ impl Session {
         let session = Arc::clone(self);
         self.engine.spawn(async move {
             session.wind_down().await;
-            let _: Result<_, _> = reply.send(());
+            foreign::answer(reply, ());
             session.engine.stop();
         });
         // An error means that the engine has ended, which is what is waited for.
@@ -335,7 +338,7 @@ impl Session {
     async fn wind_down(self: &Arc<Self>) {
         self.closed.store(true, Ordering::Release);
         for waiter in self.gate.drain_all() {
-            let _: Result<_, _> = waiter.reply.send(Err(Error::Closed));
+            foreign::answer(waiter.reply, Err(Error::Closed));
         }
         for hold in self.gate.holds() {
             self.lose(&hold, Loss::Closed);

@@ -11,6 +11,7 @@ use super::Session;
 use super::pending::Pending;
 use crate::clock::Instant;
 use crate::error::{Error, Loss, NodeFailure};
+use crate::foreign::{self, contained};
 use crate::hold::{Hold, HoldState, Leave};
 use crate::key::Key;
 use crate::node::Outcome;
@@ -37,7 +38,7 @@ impl Session {
         }
         match leave {
             // Nothing of a revoked grant is left to be counted.
-            Leave::Nested(0) => _ = reply.send(Ok(())),
+            Leave::Nested(0) => foreign::answer(reply, Ok(())),
             Leave::Nested(count) => self.send_count(hold, count, reply),
             Leave::Last => self.send_release(Arc::clone(hold), reply),
             Leave::Lost { loss, last } => {
@@ -58,9 +59,9 @@ impl Session {
         self.engine.spawn(async move {
             let settled = session.quorum.count(&hold.key, &hold.field, count).await;
             if !matches!(settled, Settled::Done) && hold.is_held() {
-                tracing::warn!(key = %hold.key, count, ?settled, "the hold count could not be written");
+                contained(|| tracing::warn!(key = %hold.key, count, ?settled, "the hold count could not be written"));
             }
-            let _: Result<_, _> = reply.send(Ok(()));
+            foreign::answer(reply, Ok(()));
         });
     }
 
@@ -85,7 +86,9 @@ impl Session {
 
     /// Nobody took this grant in time, or before it was lost.
     pub(super) fn take_back(self: &Arc<Self>, hold: Arc<Hold>) {
-        tracing::debug!(key = %hold.key, field = hold.field, "nobody took the lock that was granted: it is given back");
+        contained(
+            || tracing::debug!(key = %hold.key, field = hold.field, "nobody took the lock that was granted: it is given back"),
+        );
         match hold.mark(Instant::now()) {
             HoldState::Lost(Loss::Released) => {
                 let (reply, _) = oneshot::channel();
@@ -100,7 +103,9 @@ impl Session {
         let taken = taken.into_iter().map(|node| (node, false));
         for (node, doubtful) in taken.chain(doubtful.into_iter().map(|node| (node, true))) {
             if self.pendings.undos() >= MOST_UNDOS {
-                tracing::warn!(%key, field, "too many undos are waiting for their server: this key runs out with its lease");
+                contained(
+                    || tracing::warn!(%key, field, "too many undos are waiting for their server: this key runs out with its lease"),
+                );
                 return;
             }
             let pending = Pending::undo(self, node);
@@ -131,7 +136,7 @@ async fn release(session: Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<
                 tally.verdict()
             }
             () = sleep(Instant::now().until(deadline)), if waiting.is_some() => {
-                tracing::warn!(key = %hold.key, field = hold.field, "the release is not confirmed yet");
+                contained(|| tracing::warn!(key = %hold.key, field = hold.field, "the release is not confirmed yet"));
                 Some(Settled::Unanswered(silences.told(&session)))
             }
         };
@@ -156,13 +161,15 @@ fn conclude(session: &Arc<Session>, hold: &Arc<Hold>, settled: Settled, reply: o
     session.gate.remove(hold);
     session.watchdog.forget(hold, Instant::now());
     match &answer {
-        Ok(()) => tracing::debug!(key = %hold.key, field = hold.field, "released"),
+        Ok(()) => contained(|| tracing::debug!(key = %hold.key, field = hold.field, "released")),
         Err(Error::Unavailable { .. }) => {}
-        Err(error) => tracing::warn!(key = %hold.key, field = hold.field, %error, "released, but it was not ours"),
+        Err(error) => {
+            contained(|| tracing::warn!(key = %hold.key, field = hold.field, %error, "released, but it was not ours"));
+        }
     }
     session.engine.answered();
     // Dropped guards do not wait for it.
-    let _: Result<_, _> = reply.send(answer);
+    foreign::answer(reply, answer);
 }
 
 /// Releases a hold on one node; whether it was there.
@@ -229,18 +236,18 @@ async fn undo(session: Arc<Session>, node: NodeIndex, key: Key, field: String, d
                 Outcome::Done(_) => break,
                 // It did not take either: a server that refuses a release by this user has refused the acquire too.
                 Outcome::Refused(error) => {
-                    tracing::debug!(%key, field, %error, "an undo was refused");
+                    contained(|| tracing::debug!(%key, field, %error, "an undo was refused"));
                     break;
                 }
                 Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-                    tracing::trace!(%key, field, %failure, "an undo has no answer");
+                    contained(|| tracing::trace!(%key, field, %failure, "an undo has no answer"));
                 }
             }
             back_off(&session, &mut pause).await;
         }
     }
     session.counters.undone();
-    tracing::debug!(%key, field, "undone");
+    contained(|| tracing::debug!(%key, field, "undone"));
 }
 
 impl Session {
@@ -268,7 +275,9 @@ impl Session {
         }
         match look.state {
             HoldState::Safe => {
-                tracing::warn!(key = %hold.key, count, %error, "entered again, but the count could not be written");
+                contained(
+                    || tracing::warn!(key = %hold.key, count, %error, "entered again, but the count could not be written"),
+                );
                 Ok(())
             }
             HoldState::Jeopardy => Err(error),

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 
 use super::lines::BATCH;
 use crate::clock::Instant;
+use crate::foreign::contained;
 use crate::hold::Hold;
 use crate::key::Key;
 use crate::node::Outcome;
@@ -97,7 +98,7 @@ async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, mut sent:
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => failure.reason,
         };
         let name = sender.quorum.nodes()[node].name();
-        tracing::debug!(node = %name, keys = batch.len(), reason, "a renewal has no answer");
+        contained(|| tracing::debug!(node = %name, keys = batch.len(), reason, "a renewal has no answer"));
         let pause = Duration::from_millis(20).min(Instant::now().until(until) / 4);
         sleep(pause.max(Duration::from_millis(1))).await;
         sent = Instant::now();

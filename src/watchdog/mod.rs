@@ -26,6 +26,7 @@ use self::batch::{Answers, Sender};
 use self::wheel::Wheel;
 use crate::clock::Instant;
 use crate::error::Loss;
+use crate::foreign::contained;
 use crate::hold::Hold;
 use crate::lease;
 use crate::node::LinkEvent;
@@ -244,7 +245,7 @@ async fn keep_watch(
             () = sleep(beat), if !wheel.is_empty() => {}
         }
         if Instant::now().since(clocks.boot) >= beat && clocks.jumped() {
-            tracing::warn!("the machine was suspended: every lock is looked at");
+            contained(|| tracing::warn!("the machine was suspended: every lock is looked at"));
             wheel.sweep(&mut renewals, judge);
         }
         if !renewals.is_empty() {

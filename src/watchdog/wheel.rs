@@ -16,6 +16,7 @@ use super::lines::{Lines, Place, Until};
 use super::{Judge, Order, Verdict};
 use crate::clock::Instant;
 use crate::error::Loss;
+use crate::foreign::contained;
 use crate::hold::{Hold, HoldState, Survey};
 use crate::lease;
 use crate::options::Settings;
@@ -185,9 +186,9 @@ impl Wheel {
         if !hold.renewed(node, sent, now) {
             return false;
         }
-        tracing::trace!(key = %hold.key, owner = %hold.owner(), generation = hold.generation, "renewed");
+        contained(|| tracing::trace!(key = %hold.key, owner = %hold.owner(), generation = hold.generation, "renewed"));
         if survey.look.state == HoldState::Jeopardy {
-            tracing::info!(key = %hold.key, owner = %hold.owner(), "renewed again: the lock is safe");
+            contained(|| tracing::info!(key = %hold.key, owner = %hold.owner(), "renewed again: the lock is safe"));
         }
         entry.base = sent;
         entry.tick_until = None;
@@ -279,9 +280,11 @@ impl Rhythm {
             }
             let (key, owner, generation) = (&hold.key, hold.owner(), hold.generation);
             if failed > 0 {
-                tracing::warn!(%key, %owner, generation, failed, "a renewal failed: the lock is in jeopardy");
+                contained(
+                    || tracing::warn!(%key, %owner, generation, failed, "a renewal failed: the lock is in jeopardy"),
+                );
             } else {
-                tracing::debug!(%key, %owner, generation, "a renewal out of turn failed");
+                contained(|| tracing::debug!(%key, %owner, generation, "a renewal out of turn failed"));
             }
             entry.renew_at = self.tick_at(&hold, entry.base, failed, now);
         }
