@@ -7,7 +7,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockhound::{Lock, Locker, Owner};
+use lockhound::{Lock, Locker};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -54,7 +54,7 @@ async fn with_a_child(lock: &Lock) -> Result<(), Box<dyn Error>> {
     let (stranger, child) = (lock.clone(), lock.clone());
     let entered = tokio::spawn(async move { stranger.try_lock().await.map(|guard| guard.is_some()) }).await??;
     println!("a spawned task gets in: {entered}; in the scope of its parent it does:");
-    tokio::spawn(Owner::current()?.scope(async move { reserve(&child).await })).await??;
+    tokio::spawn(guard.scope(async move { reserve(&child).await })).await??;
     guard.unlock().await?;
     Ok(())
 }

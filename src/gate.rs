@@ -20,6 +20,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::hold::{Hold, HoldState, Shut, Terms};
+use crate::identity::Origin;
 use crate::key::Key;
 use crate::owner::Owner;
 
@@ -62,6 +63,7 @@ pub(crate) enum LastRound {
 pub(crate) struct Waiter<G> {
     pub(crate) id: u64,
     pub(crate) owner: Owner,
+    pub(crate) origin: Origin,
     pub(crate) terms: Terms,
     pub(crate) since: Instant,
     /// `None`: its time is over and another holds it.
@@ -107,6 +109,7 @@ pub(crate) enum Next {
 pub(crate) struct Head {
     pub(crate) id: u64,
     pub(crate) owner: Owner,
+    pub(crate) origin: Origin,
     pub(crate) terms: Terms,
 }
 
@@ -271,6 +274,11 @@ impl<G> Gate<G> {
         })
     }
 
+    /// Whether a hold of a key satisfies this, which is asked under the shard's lock.
+    pub(crate) fn has_hold(&self, key: &Key, which: impl Fn(&Hold) -> bool) -> bool {
+        self.slots.get(key).is_some_and(|slot| slot.holds.iter().any(|hold| which(hold)))
+    }
+
     /// The holds of a key.
     pub(crate) fn holds_of(&self, key: &Key) -> Vec<Arc<Hold>> {
         self.slots.get(key).map(|slot| slot.holds.clone()).unwrap_or_default()
@@ -327,7 +335,7 @@ impl<G> Slot<G> {
             self.driver = None;
             return Next::Done;
         };
-        let head = Head { id: waiter.id, owner: waiter.owner.clone(), terms: waiter.terms };
+        let head = Head { id: waiter.id, owner: waiter.owner.clone(), origin: waiter.origin, terms: waiter.terms };
         if self.holds.iter().any(|hold| hold.blocks(now)) {
             return Next::Blocked;
         }
@@ -378,13 +386,16 @@ impl<G> Slot<G> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::{Known, Place};
     use std::time::Duration;
 
     const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
 
     fn waiter(gate: &Gate<()>, owner: &Owner) -> (Waiter<()>, oneshot::Receiver<Result<Option<()>, Error>>) {
         let (reply, answer) = oneshot::channel();
-        let waiter = Waiter { id: gate.next_id(), owner: owner.clone(), terms: TERMS, since: Instant::now(), reply };
+        let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
+        let (id, owner, since) = (gate.next_id(), owner.clone(), Instant::now());
+        let waiter = Waiter { id, owner, origin, terms: TERMS, since, reply };
         (waiter, answer)
     }
 

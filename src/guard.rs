@@ -1,6 +1,7 @@
 //! The proof of a hold.
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::{Error, Loss};
 use crate::fence::Fence;
 use crate::hold::HoldState;
+use crate::identity::{Runs, Scope};
 use crate::key::Key;
 use crate::owner::Owner;
 use crate::session::{Alive, Grip, View};
@@ -35,11 +37,13 @@ pub struct Guard {
     // The order matters: the grip is dropped first, while the engine still runs.
     grip: Grip,
     alive: Arc<Alive>,
+    /// Those that it was taken in.
+    runs: Runs,
 }
 
 impl Guard {
-    pub(crate) fn new(alive: Arc<Alive>, grip: Grip) -> Self {
-        Self { grip, alive }
+    pub(crate) fn new(alive: Arc<Alive>, grip: Grip, runs: Runs) -> Self {
+        Self { grip, alive, runs }
     }
 
     /// A token that fires when the lock is lost; cancelling it cancels nothing else.
@@ -133,6 +137,30 @@ impl Guard {
         self
     }
 
+    /// Runs a future as the owner of this hold, in whatever task: what it locks enters again.
+    ///
+    /// For children that are spawned while their parent holds the lock: without it they are owners of their own, and wait for
+    /// ever where the parent waits for them. Runs ([`Lock::run`](crate::Lock::run)) in it are inside of the run that this
+    /// guard was taken in. It does not keep the guard: whoever still runs in it when the lock is released locks anew.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the future that it runs.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn reserve(_: lockhound::Lock) -> Result<(), lockhound::Error> { Ok(()) }
+    /// # async fn example(lock: lockhound::Lock) -> Result<(), Box<dyn std::error::Error>> {
+    /// let guard = lock.lock().await?;
+    /// // `reserve` locks the same lock.
+    /// tokio::spawn(guard.scope(reserve(lock.clone()))).await??;
+    /// guard.unlock().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        Scope { owner: self.owner(), runs: self.runs.clone() }.run(future)
+    }
+
     /// Releases this guard; the lock, if it is the hold's last.
     ///
     /// `Ok`: released. For a guard that is not the last there is nothing on which the lock depends, and it is always `Ok`
@@ -148,7 +176,7 @@ impl Guard {
     /// Once it was polled it is carried out, even if the future is dropped; a future that was never polled drops its
     /// guard, which releases it too.
     pub async fn unlock(self) -> Result<(), Error> {
-        let Self { grip, alive } = self;
+        let Self { grip, alive, .. } = self;
         let answer = grip.unlock().await;
         drop(alive);
         answer
@@ -162,7 +190,7 @@ impl Guard {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_unlock(self) -> Result<(), Error> {
-        let Self { grip, alive } = self;
+        let Self { grip, alive, .. } = self;
         alive.session().block_on(grip.unlock())
     }
 

@@ -8,36 +8,32 @@
 //! - `guards` counts the guards that exist or are on their way; only the step to zero sends the release.
 //! - What is on its way was granted with the hold itself: so one deadline, counted from the grant, is that of all.
 
+mod entries;
 mod found;
 mod joint;
 mod votes;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::found::{Claims, Grant, Leave, Look, Shut, Survey};
+pub(crate) use self::entries::Entrance;
+use self::entries::Entries;
+pub(crate) use self::found::{Claims, Grant, Leave, Look, Shut, Survey, Terms};
 pub(crate) use self::joint::Joint;
 use self::votes::Votes;
 use crate::clock::Instant;
 use crate::error::Loss;
 use crate::fence::Fence;
 use crate::foreign::contained;
+use crate::identity::Origin;
+#[cfg(test)]
+use crate::identity::{Known, Place};
 use crate::key::Key;
 use crate::lease;
 use crate::owner::Owner;
 use crate::quorum::NodeIndex;
 use crate::stats::Counters;
-
-/// How long a hold may last. Terms belong to the outermost acquisition; re-entries neither shorten nor lengthen them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Terms {
-    pub(crate) lease: Duration,
-    /// Whether the watchdog renews the lease.
-    pub(crate) renewed: bool,
-    pub(crate) max_hold: Option<Duration>,
-}
 
 /// How safe a hold is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +55,8 @@ pub(crate) struct Hold {
     pub(crate) generation: u64,
     pub(crate) fence: Fence,
     pub(crate) terms: Terms,
+    /// Where the call came from that took it.
+    pub(crate) origin: Origin,
     /// Before the acquire was sent.
     pub(crate) since: Instant,
     /// When guards that nobody has taken are taken back.
@@ -88,6 +86,10 @@ struct State {
     failed_ticks: u32,
     /// Whether the token has been cancelled.
     fired: bool,
+    /// How many callers have taken a guard.
+    entrances: u32,
+    /// `None` for as long as nobody has entered again.
+    entries: Option<Box<Entries>>,
     /// Who else wants to be told of the loss.
     joints: Box<[Weak<Joint>]>,
 }
@@ -109,6 +111,8 @@ impl Hold {
             votes,
             failed_ticks: 0,
             fired: false,
+            entrances: 0,
+            entries: None,
             joints: Box::default(),
         };
         Self {
@@ -117,6 +121,7 @@ impl Hold {
             generation: grant.generation,
             fence: grant.fence,
             terms: grant.terms,
+            origin: grant.origin,
             since: grant.since,
             revoke_at: grant.granted + patience,
             lost: CancellationToken::new(),
@@ -130,7 +135,9 @@ impl Hold {
     pub(crate) fn for_test(owner: Owner, terms: Terms, votes: &[NodeIndex], nodes: usize) -> Self {
         let now = Instant::now();
         let (key, field, fence) = ("k".into(), "f".into(), Fence::new(1));
-        let grant = Grant { key, owner, field, generation: 1, fence, terms, since: now, granted: now, votes, nodes };
+        let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
+        let grant =
+            Grant { key, owner, origin, field, generation: 1, fence, terms, since: now, granted: now, votes, nodes };
         Self::new(grant, Arc::new(Counters::new()))
     }
 
@@ -440,6 +447,7 @@ mod explorer;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     const LEASE: Duration = Duration::from_secs(30);
 

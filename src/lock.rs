@@ -13,23 +13,38 @@ use crate::foreign::{self, contained};
 use crate::guard::Guard;
 use crate::hold::Terms;
 use crate::holder::Holder;
+use crate::identity::{Caller, Scope};
 use crate::key::Key;
-use crate::options::{Settings, validate_duration};
+use crate::options::{Reentry, Settings, validate_duration};
 use crate::owner::Owner;
 use crate::session::{Alive, Session, View};
 
 /// A re-entrant lock, by its name. Cheap to clone; it holds nothing by itself.
 ///
 /// # Who may enter again
-/// A lock is held by an [`Owner`]: the tokio task that took it, unless something else is said. The same owner enters
-/// again at once, and the lock is released when the last of its guards goes. **Three things follow that surprise people:**
+/// [`run`](Self::run) needs no thought: runs exclude each other, whether in several tasks or in branches of one, and what
+/// is nested inside of a section enters again.
 ///
-/// - **Branches of `join!`, `select!` and `for_each_concurrent` are one task, so they all enter.** Give each branch an owner
-///   of its own: [`lock.owned_by(Owner::new())`](Self::owned_by).
+/// A guard is held by an [`Owner`], which defaults to the tokio task that took it ([`Reentry`]). The same owner enters again
+/// at once, and the lock is released when the last of its guards goes. **Three things follow that surprise people:**
+///
+/// - **Branches of `join!`, `select!` and `for_each_concurrent` are one task, so their guards all enter.** Use `run` there, or
+///   give each branch an owner of its own: [`lock.owned_by(Owner::new())`](Self::owned_by).
 /// - **`loop { let guard = lock.lock().await?; spawn(work(guard)); }` enters again in every round**, since the loop's task
 ///   still is the owner of what it gave away. [`Guard::detach`] gives the hold an owner of its own.
-/// - **A spawned child that locks what its awaiting parent holds waits for ever**, since it is somebody else. Run it in
-///   the parent's [`Owner::scope`].
+/// - **A spawned child that locks what its awaiting parent holds waits for ever**, since it is another owner. Run it in
+///   [`Guard::scope`].
+///
+/// The first two are noticed where they can be: a guard that goes while a newer one of its hold stays for over a
+/// millisecond, or that goes in another task while others stay, is counted
+/// ([`Stats::suspicious_reentries`](crate::Stats::suspicious_reentries)) and, once a minute and key, warned about. A task that
+/// stores guards and goes on, such as an actor that serves several clients, is not noticed. With
+/// [`Reentry::Scope`] or [`non_reentrant`](Self::non_reentrant) neither can happen.
+///
+/// Outside of tokio tasks (the body of `#[tokio::main]`, other executors) a call that is polled is known by its waker, which
+/// nested code shares and `FuturesUnordered` does not; one that blocks is known by its thread. A pool that steals work, such
+/// as rayon, runs several jobs on one thread inside of each other: name their owners. Two threads that call `block_on` of
+/// one current-thread runtime in turns have one waker: name their owners too.
 ///
 /// # Contention is a value
 /// That somebody else holds it is never an error: [`try_lock`](Self::try_lock) answers `None`, [`lock`](Self::lock) waits.
@@ -91,14 +106,28 @@ impl Lock {
         self
     }
 
+    /// The same lock, where each call is an owner of its own, in scopes or not: [`Reentry::Never`] for this handle. Nothing
+    /// enters again, so that nested code which locks it waits for itself; that is warned about, and in a
+    /// [`run`](Self::run) refused.
+    ///
+    /// An owner that the handle names ([`owned_by`](Self::owned_by)) enters again all the same.
+    #[must_use]
+    pub const fn non_reentrant(mut self) -> Self {
+        self.manner.reentry = Some(Reentry::Never);
+        self
+    }
+
     /// Takes the lock, and waits for it where somebody else holds it.
     ///
     /// It waits for the holder's unlock message, and in this process in line; between processes there is no order. If the
     /// servers do not answer, it goes on trying for `outage_tolerance`.
     ///
     /// **Branches of one task (`join!`, `select!`, `for_each_concurrent`) are one owner and all get in: use
-    /// [`owned_by`](Self::owned_by). A loop that spawns its guards enters again in every round: use [`Guard::detach`]. A
-    /// spawned child that locks what its awaiting parent holds waits for ever: use [`Owner::scope`].**
+    /// [`run`](Self::run), or [`owned_by`](Self::owned_by). A loop that spawns its guards enters again in every round: use
+    /// [`Guard::detach`]. A spawned child that locks what its awaiting parent holds waits for ever: use [`Guard::scope`].**
+    ///
+    /// A call that waits for what its own task took as another owner may wait for ever: it is warned about after a sixth of
+    /// the lease.
     ///
     /// # Errors
     /// [`Error::Lost`] if this owner still has a guard of this lock that is lost; [`Error::Unavailable`] after
@@ -111,7 +140,7 @@ impl Lock {
     /// the background, at the latest two command timeouts after it answers again. A future that is kept but not polled
     /// holds nobody up: a grant that it does not take for a sixth of the lease is given back, and it stands in line again.
     pub async fn lock(&self) -> Result<Guard, Error> {
-        self.lock_as(self.manner.caller()?).await
+        self.lock_as(self.caller().await?).await
     }
 
     /// Takes the lock if that is possible at once: one attempt, which never stands in line.
@@ -124,7 +153,7 @@ impl Lock {
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     pub async fn try_lock(&self) -> Result<Option<Guard>, Error> {
-        self.try_lock_as(self.manner.caller()?).await
+        self.try_lock_as(self.caller().await?).await
     }
 
     /// Takes the lock, and waits for it up to this time.
@@ -137,7 +166,7 @@ impl Lock {
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        self.try_lock_for_as(self.manner.caller()?, wait).await
+        self.try_lock_for_as(self.caller().await?, wait).await
     }
 
     /// [`lock`](Self::lock) for threads without async code. The thread is the owner, where there is no tokio task.
@@ -148,7 +177,7 @@ impl Lock {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_lock(&self) -> Result<Guard, Error> {
-        self.session().block_on(self.lock_as(self.manner.blocking_caller()))
+        self.session().block_on(self.lock_as(self.blocking_caller()))
     }
 
     /// [`try_lock`](Self::try_lock) for threads without async code.
@@ -159,7 +188,7 @@ impl Lock {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_try_lock(&self) -> Result<Option<Guard>, Error> {
-        self.session().block_on(self.try_lock_as(self.manner.blocking_caller()))
+        self.session().block_on(self.try_lock_as(self.blocking_caller()))
     }
 
     /// [`try_lock_for`](Self::try_lock_for) for threads without async code.
@@ -170,18 +199,25 @@ impl Lock {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_try_lock_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        self.session().block_on(self.try_lock_for_as(self.manner.blocking_caller(), wait))
+        self.session().block_on(self.try_lock_for_as(self.blocking_caller(), wait))
     }
 
     /// Takes the lock, runs a critical section, and releases. If the lock is lost meanwhile, the section is dropped where
     /// it stands and [`Error::Lost`] is returned.
+    ///
+    /// Runs exclude each other, in branches of one task as well (`join!`, `buffer_unordered`, `for_each_concurrent`). What is
+    /// nested inside of the section, a run or a guard, enters again. In a scope it locks as the scope's owner, and where its
+    /// task holds the lock by a guard it enters beside that; else it is an owner of its own, in whose scope the closure and
+    /// the section run. A guard that outlives the section goes to the caller's owner. Beside a guard that was moved to
+    /// another task a run enters all the same: [`Guard::detach`] such a guard.
     ///
     /// The loss is looked at first, every time. A section that does not come to an `await` cannot be stopped: let it ask
     /// [`Section::check`]. That the release was not confirmed by the server is not reported: the work was done while the
     /// lock was held.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock); [`Error::Lost`] too if the lock turns out to have been lost before the release.
+    /// As [`lock`](Self::lock); [`Error::Lost`] too if the lock turns out to have been lost before the release;
+    /// [`Error::Config`] for a run in a run of the same lock under [`Reentry::Never`], which would wait for itself.
     ///
     /// # Cancel safety
     /// Dropping the future drops the section and releases the lock in the background.
@@ -199,9 +235,13 @@ impl Lock {
         F: FnOnce(Section) -> Fut,
         Fut: Future<Output = T>,
     {
-        let guard = self.lock().await?;
-        let work = section(Section { view: guard.view() });
-        let Some(value) = until_lost(guard.lost(), work).await else {
+        let (owner, reentry) = self.manner.asks(self.session().settings());
+        let run = self.session().begin_run(Arc::from([self.key.clone()]), owner, reentry).await?;
+        let guard = self.lock_as(run.caller().clone()).await?;
+        let lost = guard.lost();
+        let view = Section { view: guard.view(), scope: run.scope() };
+        let work = run.scope().run(async { section(view).await });
+        let Some(value) = until_lost(lost, work).await else {
             // The token has fired, so there is a loss to be named.
             return Err(Error::Lost(guard.loss().unwrap_or(Loss::Expired)));
         };
@@ -248,26 +288,36 @@ impl Lock {
         self.session().force_unlock(&self.key).await
     }
 
-    async fn lock_as(&self, owner: Owner) -> Result<Guard, Error> {
-        let span = self.span("lock", &owner);
-        let grip = foreign::in_span(span, self.session().lock(&self.key, &owner, self.terms()?, None)).await?;
+    async fn lock_as(&self, caller: Caller) -> Result<Guard, Error> {
+        let span = self.span("lock", &caller.owner);
+        let grip = foreign::in_span(span, self.session().lock(&self.key, &caller, self.terms()?, None)).await?;
         // Without a time there is no end of it but a grant or an error.
-        grip.map(|grip| Guard::new(Arc::clone(&self.alive), grip)).ok_or(Error::Closed)
+        grip.map(|grip| Guard::new(Arc::clone(&self.alive), grip, caller.runs)).ok_or(Error::Closed)
     }
 
-    async fn try_lock_as(&self, owner: Owner) -> Result<Option<Guard>, Error> {
-        let span = self.span("try_lock", &owner);
-        let grip = foreign::in_span(span, self.session().try_lock(&self.key, &owner, self.terms()?)).await?;
-        Ok(grip.map(|grip| Guard::new(Arc::clone(&self.alive), grip)))
+    async fn try_lock_as(&self, caller: Caller) -> Result<Option<Guard>, Error> {
+        let span = self.span("try_lock", &caller.owner);
+        let grip = foreign::in_span(span, self.session().try_lock(&self.key, &caller, self.terms()?)).await?;
+        Ok(grip.map(|grip| Guard::new(Arc::clone(&self.alive), grip, caller.runs)))
     }
 
-    async fn try_lock_for_as(&self, owner: Owner, wait: Duration) -> Result<Option<Guard>, Error> {
+    async fn try_lock_for_as(&self, caller: Caller, wait: Duration) -> Result<Option<Guard>, Error> {
         if wait.is_zero() {
-            return self.try_lock_as(owner).await;
+            return self.try_lock_as(caller).await;
         }
-        let span = self.span("try_lock_for", &owner);
-        let grip = foreign::in_span(span, self.session().lock(&self.key, &owner, self.terms()?, Some(wait))).await?;
-        Ok(grip.map(|grip| Guard::new(Arc::clone(&self.alive), grip)))
+        let span = self.span("try_lock_for", &caller.owner);
+        let grip = foreign::in_span(span, self.session().lock(&self.key, &caller, self.terms()?, Some(wait))).await?;
+        Ok(grip.map(|grip| Guard::new(Arc::clone(&self.alive), grip, caller.runs)))
+    }
+
+    async fn caller(&self) -> Result<Caller, Error> {
+        let (owner, reentry) = self.manner.asks(self.session().settings());
+        Caller::polling(owner, reentry).await
+    }
+
+    fn blocking_caller(&self) -> Caller {
+        let (owner, reentry) = self.manner.asks(self.session().settings());
+        Caller::blocking(owner, reentry)
     }
 
     /// What the caller waits in; what the engine does for it is logged by itself.
@@ -291,6 +341,7 @@ pub(crate) struct Manner {
     pub(crate) owner: Option<Owner>,
     pub(crate) fixed_lease: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) reentry: Option<Reentry>,
 }
 
 impl Manner {
@@ -311,12 +362,9 @@ impl Manner {
         })
     }
 
-    pub(crate) fn caller(&self) -> Result<Owner, Error> {
-        self.owner.clone().map_or_else(Owner::current, Ok)
-    }
-
-    pub(crate) fn blocking_caller(&self) -> Owner {
-        self.owner.clone().unwrap_or_else(Owner::of_blocking_caller)
+    /// The owner that the handle names, if it does, and what else a call is known by.
+    pub(crate) fn asks(&self, settings: &Settings) -> (Option<&Owner>, Reentry) {
+        (self.owner.as_ref(), self.reentry.unwrap_or(settings.reentry))
     }
 }
 
@@ -345,6 +393,7 @@ pub(crate) fn done<T>(key: &dyn fmt::Display, value: T, release: Result<(), Erro
 #[derive(Debug, Clone)]
 pub struct Section {
     view: View,
+    scope: Scope,
 }
 
 impl Section {
@@ -364,6 +413,15 @@ impl Section {
     /// The fencing token of this hold.
     pub fn fence(&self) -> Fence {
         self.view.hold().fence
+    }
+
+    /// Runs a future as inside of this section, in whatever task: what it locks enters again. For children that the section
+    /// spawns and awaits; the section itself is in this scope already. See [`Guard::scope`](crate::Guard::scope).
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the future that it runs.
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        self.scope.clone().run(future)
     }
 
     /// For how long the lock is certainly held if it is not renewed again.

@@ -13,7 +13,7 @@ use crate::key::Key;
 use crate::lock::Lock;
 use crate::multi::MultiLock;
 use crate::node::Target;
-use crate::options::{Format, Options, Replicas};
+use crate::options::{Format, Options, Reentry, Replicas};
 use crate::session::{Alive, Session};
 use crate::stats::Stats;
 
@@ -271,6 +271,18 @@ impl LockerBuilder {
     /// Defaults to 150 microseconds; 10 ms at most.
     pub const fn busy_poll(mut self, time: Duration) -> Self {
         self.options.busy_poll = time;
+        self
+    }
+
+    /// As whom calls lock that name no owner, and so what they may enter again.
+    ///
+    /// [`Reentry::Task`] lets nested code enter again without a word, and branches of one task too, where they take guards.
+    /// [`Reentry::Scope`] and [`Reentry::Never`] make such branches wait for each other, and nested code that is in no scope
+    /// wait for itself, which is warned about. [`Lock::run`] excludes branches under each of them.
+    ///
+    /// Defaults to [`Reentry::Task`].
+    pub const fn reentry(mut self, reentry: Reentry) -> Self {
+        self.options.reentry = reentry;
         self
     }
 

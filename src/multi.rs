@@ -11,10 +11,12 @@ use crate::error::{Error, Loss};
 use crate::fence::Fence;
 use crate::foreign;
 use crate::hold::{HoldState, Terms};
+use crate::identity::{Caller, Scope};
 use crate::key::Key;
 use crate::lock::{self, Manner};
+use crate::options::Reentry;
 use crate::owner::Owner;
-use crate::session::{Alive, JointGrip, JointView, Session};
+use crate::session::{Alive, Grip, JointGrip, JointView, Session};
 
 /// Several locks that are taken together: all of them, or none. Cheap to clone; it holds nothing by itself.
 ///
@@ -86,6 +88,13 @@ impl MultiLock {
         self
     }
 
+    /// The same locks, where each call is an owner of its own; see [`Lock::non_reentrant`](crate::Lock::non_reentrant).
+    #[must_use]
+    pub const fn non_reentrant(mut self) -> Self {
+        self.manner.reentry = Some(Reentry::Never);
+        self
+    }
+
     /// Takes all of them, and waits where somebody else holds one; see [`Lock::lock`](crate::Lock::lock).
     ///
     /// # Errors
@@ -95,7 +104,7 @@ impl MultiLock {
     /// Dropping the future gives back what was taken, and leaves the line. A future that is kept but not polled while it
     /// waits keeps the locks that it has taken by then.
     pub async fn lock(&self) -> Result<MultiGuard, Error> {
-        self.lock_as(self.manner.caller()?).await
+        self.lock_as(self.caller().await?).await
     }
 
     /// Takes all of them if that is possible at once: one attempt, which never stands in line.
@@ -108,7 +117,7 @@ impl MultiLock {
     /// # Cancel safety
     /// Dropping the future gives back what was taken.
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
-        self.try_lock_as(self.manner.caller()?).await
+        self.try_lock_as(self.caller().await?).await
     }
 
     /// Takes all of them, and waits up to this time for that.
@@ -121,7 +130,7 @@ impl MultiLock {
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
-        self.try_lock_for_as(self.manner.caller()?, wait).await
+        self.try_lock_for_as(self.caller().await?, wait).await
     }
 
     /// [`lock`](Self::lock) for threads without async code. The thread is the owner, where there is no tokio task.
@@ -132,7 +141,7 @@ impl MultiLock {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_lock(&self) -> Result<MultiGuard, Error> {
-        self.session().block_on(self.lock_as(self.manner.blocking_caller()))
+        self.session().block_on(self.lock_as(self.blocking_caller()))
     }
 
     /// [`try_lock`](Self::try_lock) for threads without async code.
@@ -143,7 +152,7 @@ impl MultiLock {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_try_lock(&self) -> Result<Option<MultiGuard>, Error> {
-        self.session().block_on(self.try_lock_as(self.manner.blocking_caller()))
+        self.session().block_on(self.try_lock_as(self.blocking_caller()))
     }
 
     /// [`try_lock_for`](Self::try_lock_for) for threads without async code.
@@ -154,11 +163,12 @@ impl MultiLock {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
-        self.session().block_on(self.try_lock_for_as(self.manner.blocking_caller(), wait))
+        self.session().block_on(self.try_lock_for_as(self.blocking_caller(), wait))
     }
 
     /// Takes all of them, runs a critical section, and releases. If one is lost meanwhile, the section is dropped where it
-    /// stands and [`Error::Lost`] is returned; see [`Lock::run`](crate::Lock::run).
+    /// stands and [`Error::Lost`] is returned. Runs that share one of the locks exclude each other, in branches of one task as
+    /// well; see [`Lock::run`](crate::Lock::run).
     ///
     /// # Errors
     /// As [`lock`](Self::lock); [`Error::Lost`] too if one turns out to have been lost before the release.
@@ -180,9 +190,15 @@ impl MultiLock {
         F: FnOnce(MultiSection) -> Fut,
         Fut: Future<Output = T>,
     {
-        let guard = self.lock().await?;
-        let work = section(MultiSection { view: guard.grip.view().clone() });
-        let Some(value) = lock::until_lost(guard.lost(), work).await else {
+        // Before anything is waited for.
+        self.terms()?;
+        let (owner, reentry) = self.manner.asks(self.session().settings());
+        let run = self.session().begin_run(Arc::clone(&self.keys), owner, reentry).await?;
+        let guard = self.lock_as(run.caller().clone()).await?;
+        let lost = guard.lost();
+        let view = MultiSection { view: guard.grip.view().clone(), scope: run.scope() };
+        let work = run.scope().run(async { section(view).await });
+        let Some(value) = lock::until_lost(lost, work).await else {
             // The token has fired, so there is a loss to be named.
             return Err(Error::Lost(guard.loss().unwrap_or(Loss::Expired)));
         };
@@ -190,27 +206,42 @@ impl MultiLock {
         lock::done(&format_args!("{:?}", self.keys), value, release)
     }
 
-    async fn lock_as(&self, owner: Owner) -> Result<MultiGuard, Error> {
-        let span = self.span("lock", &owner);
-        let grips = foreign::in_span(span, self.session().lock_all(&self.keys, &owner, self.terms()?, None)).await?;
+    async fn lock_as(&self, caller: Caller) -> Result<MultiGuard, Error> {
+        let span = self.span("lock", &caller.owner);
+        let grips = foreign::in_span(span, self.session().lock_all(&self.keys, &caller, self.terms()?, None)).await?;
         // Without a time there is no end of it but a grant or an error.
-        grips.map(|grips| MultiGuard::new(Arc::clone(&self.alive), JointGrip::new(grips))).ok_or(Error::Closed)
+        grips.map(|grips| self.guard(grips, caller)).ok_or(Error::Closed)
     }
 
-    async fn try_lock_as(&self, owner: Owner) -> Result<Option<MultiGuard>, Error> {
-        let span = self.span("try_lock", &owner);
-        let grips = foreign::in_span(span, self.session().try_all(&self.keys, &owner, self.terms()?)).await?;
-        Ok(grips.map(|grips| MultiGuard::new(Arc::clone(&self.alive), JointGrip::new(grips))))
+    async fn try_lock_as(&self, caller: Caller) -> Result<Option<MultiGuard>, Error> {
+        let span = self.span("try_lock", &caller.owner);
+        let grips = foreign::in_span(span, self.session().try_all(&self.keys, &caller, self.terms()?)).await?;
+        Ok(grips.map(|grips| self.guard(grips, caller)))
     }
 
-    async fn try_lock_for_as(&self, owner: Owner, wait: Duration) -> Result<Option<MultiGuard>, Error> {
+    async fn try_lock_for_as(&self, caller: Caller, wait: Duration) -> Result<Option<MultiGuard>, Error> {
         if wait.is_zero() {
-            return self.try_lock_as(owner).await;
+            return self.try_lock_as(caller).await;
         }
-        let span = self.span("try_lock_for", &owner);
-        let grips =
-            foreign::in_span(span, self.session().lock_all(&self.keys, &owner, self.terms()?, Some(wait))).await?;
-        Ok(grips.map(|grips| MultiGuard::new(Arc::clone(&self.alive), JointGrip::new(grips))))
+        let span = self.span("try_lock_for", &caller.owner);
+        let waiting = self.session().lock_all(&self.keys, &caller, self.terms()?, Some(wait));
+        let grips = foreign::in_span(span, waiting).await?;
+        Ok(grips.map(|grips| self.guard(grips, caller)))
+    }
+
+    fn guard(&self, grips: Vec<Grip>, caller: Caller) -> MultiGuard {
+        let scope = Scope { owner: caller.owner, runs: caller.runs };
+        MultiGuard { grip: JointGrip::new(grips), alive: Arc::clone(&self.alive), scope }
+    }
+
+    async fn caller(&self) -> Result<Caller, Error> {
+        let (owner, reentry) = self.manner.asks(self.session().settings());
+        Caller::polling(owner, reentry).await
+    }
+
+    fn blocking_caller(&self) -> Caller {
+        let (owner, reentry) = self.manner.asks(self.session().settings());
+        Caller::blocking(owner, reentry)
     }
 
     fn span(&self, operation: &'static str, owner: &Owner) -> tracing::Span {
@@ -246,13 +277,10 @@ pub struct MultiGuard {
     // The order matters: the grip is dropped first, while the engine still runs.
     grip: JointGrip,
     alive: Arc<Alive>,
+    scope: Scope,
 }
 
 impl MultiGuard {
-    fn new(alive: Arc<Alive>, grip: JointGrip) -> Self {
-        Self { grip, alive }
-    }
-
     /// A token that fires, once, when any of the locks is lost; cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
         self.grip.view().token()
@@ -306,9 +334,19 @@ impl MultiGuard {
 
     /// Gives all holds, all their guards with them, to an owner of their own: this task no longer enters them again. See
     /// [`Guard::detach`](crate::Guard::detach).
-    pub fn detach(self) -> Self {
-        self.grip.give_to(&Owner::new());
+    pub fn detach(mut self) -> Self {
+        self.scope.owner = Owner::new();
+        self.grip.give_to(&self.scope.owner);
         self
+    }
+
+    /// Runs a future as the owner of these holds, in whatever task: what it locks enters again. See
+    /// [`Guard::scope`](crate::Guard::scope).
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the future that it runs.
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        self.scope.clone().run(future)
     }
 
     /// Releases all of them, each if this was its last guard.
@@ -321,7 +359,7 @@ impl MultiGuard {
     /// Once it was polled it is carried out, even if the future is dropped; a future that was never polled drops its
     /// guard, which releases them too.
     pub async fn unlock(self) -> Result<(), Error> {
-        let Self { grip, alive } = self;
+        let Self { grip, alive, .. } = self;
         let answer = grip.unlock().await;
         drop(alive);
         answer
@@ -335,7 +373,7 @@ impl MultiGuard {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_unlock(self) -> Result<(), Error> {
-        let Self { grip, alive } = self;
+        let Self { grip, alive, .. } = self;
         alive.session().block_on(grip.unlock())
     }
 }
@@ -353,6 +391,7 @@ impl fmt::Debug for MultiGuard {
 #[derive(Debug, Clone)]
 pub struct MultiSection {
     view: JointView,
+    scope: Scope,
 }
 
 impl MultiSection {
@@ -367,6 +406,15 @@ impl MultiSection {
     /// [`Error::Lost`].
     pub fn check(&self) -> Result<(), Error> {
         self.view.check()
+    }
+
+    /// Runs a future as inside of this section, in whatever task: what it locks enters again. See
+    /// [`Section::scope`](crate::Section::scope).
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the future that it runs.
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        self.scope.clone().run(future)
     }
 
     /// The fencing token of one of the locks; `None` for a name that is not among them.

@@ -26,6 +26,26 @@ pub enum Format {
     Plain,
 }
 
+/// As whom a call locks that names no owner, and so what it may enter again. [`LockerBuilder::reentry`](crate::LockerBuilder::reentry)
+/// sets it for a locker, [`Lock::non_reentrant`](crate::Lock::non_reentrant) for a handle.
+///
+/// An owner that a handle names ([`Lock::owned_by`](crate::Lock::owned_by)) is that owner under each of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Reentry {
+    /// The owner of the innermost scope ([`Owner::scope`](crate::Owner::scope), [`Guard::scope`](crate::Guard::scope),
+    /// a section of [`Lock::run`](crate::Lock::run)), else the tokio task: nested code enters again by itself. So do guards
+    /// that branches of one task take, beside each other: use `run` in branches.
+    ///
+    /// Outside of tokio tasks a call that is polled is known by its waker, and one that blocks by its thread.
+    #[default]
+    Task,
+    /// The owner of the innermost scope; outside of a scope each call is an owner of its own. Branches exclude each other,
+    /// and a second `lock()` in nested code waits for the first unless it is in a scope.
+    Scope,
+    /// Each call is an owner of its own, in scopes or not: nothing enters again.
+    Never,
+}
+
 /// How many replicas have to have a lock, and how long that may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Replicas {
@@ -46,6 +66,7 @@ pub(crate) struct Options {
     pub(crate) format: Format,
     pub(crate) replicas: Replicas,
     pub(crate) busy_poll: Duration,
+    pub(crate) reentry: Reentry,
 }
 
 impl Default for Options {
@@ -61,6 +82,7 @@ impl Default for Options {
             format: Format::default(),
             replicas: Replicas { count: 0, timeout: Duration::ZERO },
             busy_poll: Duration::from_micros(150),
+            reentry: Reentry::default(),
         }
     }
 }
@@ -79,6 +101,7 @@ pub(crate) struct Settings {
     /// `None`: nobody asks them.
     pub(crate) replicas: Option<Replicas>,
     pub(crate) busy_poll: Duration,
+    pub(crate) reentry: Reentry,
 }
 
 impl Settings {
@@ -179,6 +202,7 @@ impl Options {
             format: self.format,
             replicas: self.validate_replicas(command_timeout)?,
             busy_poll: self.busy_poll,
+            reentry: self.reentry,
         };
         settings.check_quarantine("lease", self.lease)?;
         Ok(settings)

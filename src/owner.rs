@@ -1,15 +1,22 @@
-//! Who holds: the identity that may re-enter.
+//! The identity that holds a lock and that may re-enter it.
 
+use std::collections::HashSet;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Waker;
 
 use uuid::Uuid;
 
-/// The identity that a lock is held by, and that may enter again what it already holds.
+use crate::foreign::contained;
+use crate::key::Key;
+
+/// The identity that holds a lock, and that may re-enter what it already holds.
 ///
-/// Without further ado it is the tokio task that calls. An explicit owner lets several tasks share a hold, or tells
-/// branches of one task apart: see [`Lock::owned_by`](crate::Lock::owned_by) and [`Owner::scope`]. Clones are the same
-/// owner: whoever has one shares the right to enter.
+/// Defaults to the calling tokio task; [`Reentry`](crate::Reentry) sets something else. An explicit owner lets several
+/// tasks share a hold, or tells branches of one task apart: see [`Lock::owned_by`](crate::Lock::owned_by) and
+/// [`Owner::scope`]. Clones are the same owner: whoever has one shares the right to enter.
 ///
 /// # Examples
 /// ```
@@ -22,20 +29,40 @@ use uuid::Uuid;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Owner(Identity);
 
-/// The three kinds never collide on the wire: `7`, `h7`, `o7`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// The kinds never collide on the wire: `7`, `h7`, `w7`, `o7`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Identity {
     Task(u64),
     Thread(u64),
+    Polled(Arc<Polled>),
     Explicit(u64),
+    Run(Arc<Run>),
 }
+
+/// A caller that is known by its waker alone. The clone keeps the waker's data alive, so that no other task can come by the
+/// same waker while anything is held for this one.
+#[derive(Debug)]
+struct Polled {
+    number: u64,
+    /// Taken out only by the drop.
+    waker: Option<Waker>,
+}
+
+/// The owner that one `run` made for itself, and the locks that were taken as it.
+#[derive(Debug)]
+struct Run {
+    number: u64,
+    keys: Mutex<HashSet<Key>>,
+}
+
+/// How many names of locks an owner may note before those that it no longer holds are looked for.
+const NOTED: usize = 32;
 
 impl Owner {
     /// Makes an owner that nobody else is.
     #[allow(clippy::new_without_default, reason = "a default owner that differs at every call would surprise")]
     pub fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(Identity::Explicit(NEXT.fetch_add(1, Ordering::Relaxed)))
+        Self(Identity::Explicit(next()))
     }
 
     pub(crate) const fn task(id: u64) -> Self {
@@ -46,19 +73,99 @@ impl Owner {
         Self(Identity::Thread(id))
     }
 
+    /// The owner of whoever is polled with this waker; `None` for a waker without data, which tells nobody apart.
+    pub(crate) fn polled(waker: &Waker) -> Option<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        if waker.data().is_null() {
+            return None;
+        }
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Some(Self(Identity::Polled(Arc::new(Polled { number, waker: Some(waker.clone()) }))))
+    }
+
+    /// Makes the owner of one run.
+    pub(crate) fn of_run() -> Self {
+        Self(Identity::Run(Arc::new(Run { number: next(), keys: Mutex::default() })))
+    }
+
+    /// Notes that a lock was taken as this owner, if a run made it. `held` says of a name that was noted before whether it is
+    /// still worth keeping.
+    pub(crate) fn note(&self, key: &Key, held: impl Fn(&Key) -> bool) {
+        let Identity::Run(run) = &self.0 else { return };
+        let mut keys = run.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if keys.contains(key) {
+            return;
+        }
+        if keys.len() >= NOTED && keys.len().is_power_of_two() {
+            keys.retain(held);
+        }
+        keys.insert(key.clone());
+    }
+
+    /// The locks that were taken as this owner, if a run made it.
+    pub(crate) fn noted(&self) -> HashSet<Key> {
+        match &self.0 {
+            Identity::Run(run) => std::mem::take(&mut *run.keys.lock().unwrap_or_else(PoisonError::into_inner)),
+            _ => HashSet::new(),
+        }
+    }
+
     /// The field of the lock's hash: `uuid:task-id:generation`. Redisson takes it as opaque text.
     pub(crate) fn field(&self, locker: Uuid, generation: u64) -> String {
         format!("{locker}:{self}:{generation}")
     }
 }
 
+/// A number for an owner that somebody makes.
+fn next() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 impl fmt::Display for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
+        match &self.0 {
             Identity::Task(id) => write!(f, "{id}"),
             Identity::Thread(id) => write!(f, "h{id}"),
+            Identity::Polled(polled) => write!(f, "w{}", polled.number),
             Identity::Explicit(id) => write!(f, "o{id}"),
+            Identity::Run(run) => write!(f, "o{}", run.number),
         }
+    }
+}
+
+impl PartialEq for Polled {
+    fn eq(&self, other: &Self) -> bool {
+        // Both are clones of what an executor made: equal ones come from the same function and have the same table.
+        self.waker.as_ref().zip(other.waker.as_ref()).is_some_and(|(one, other)| one.will_wake(other))
+    }
+}
+
+impl Eq for Polled {}
+
+impl Hash for Polled {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.waker.as_ref().map(Waker::data).hash(state);
+    }
+}
+
+impl Drop for Polled {
+    fn drop(&mut self) {
+        contained(|| drop(self.waker.take()));
+    }
+}
+
+impl PartialEq for Run {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Run {}
+
+impl Hash for Run {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.number.hash(state);
     }
 }
 
@@ -73,5 +180,41 @@ mod tests {
         assert_eq!(Owner::thread(7).to_string(), "h7");
         assert_ne!(Owner::task(7), Owner::thread(7));
         assert_ne!(Owner::new(), Owner::new());
+        let run = Owner::of_run();
+        assert!(run.to_string().starts_with('o') && run == run.clone() && run != Owner::of_run());
+    }
+
+    struct Bell;
+
+    impl std::task::Wake for Bell {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn wakers_tell_tasks_apart_and_keep_their_data() {
+        let (one, other) = (Arc::new(Bell), Arc::new(Bell));
+        let waker = Waker::from(Arc::clone(&one));
+        let owner = Owner::polled(&waker).expect("it has data");
+        assert_eq!(owner, Owner::polled(&waker).expect("it has data"));
+        assert_ne!(owner, Owner::polled(&Waker::from(other)).expect("it has data"));
+        drop(waker);
+        assert_eq!(Arc::strong_count(&one), 2, "the owner has a clone of the waker");
+        drop(owner);
+        assert_eq!(Arc::strong_count(&one), 1);
+        assert_eq!(Owner::polled(Waker::noop()), None, "all of them are one");
+    }
+
+    #[test]
+    fn the_owner_of_a_run_notes_what_it_holds_and_not_more() {
+        let (run, name) = (Owner::of_run(), |n: usize| Key::from(n.to_string()));
+        let held = |key: &Key| key.as_str().ends_with('7');
+        (0..10_000).chain(0..10).for_each(|n| run.note(&name(n), held));
+        let noted = run.noted();
+        assert!((0..10_000).map(name).filter(held).all(|key| noted.contains(&key)), "{}", noted.len());
+        assert!(noted.len() < 5_000, "{}", noted.len());
+        assert!(run.noted().is_empty());
+        let other = Owner::new();
+        other.note(&name(1), held);
+        assert!(other.noted().is_empty(), "nobody ends it");
     }
 }

@@ -24,6 +24,12 @@ pub struct Stats {
     pub waiters: usize,
     /// Acquisitions, re-entries not counted.
     pub acquired: u64,
+    /// Re-entries: guards of a lock that its owner held already.
+    pub reentries: u64,
+    /// Re-entries that look like branches of one task, or tasks that guards were given to, inside beside each other; see
+    /// [`Lock`](crate::Lock). Those that were only polled by another waker than the first, as in `FuturesUnordered`, are
+    /// counted too, and some of them are proper code. Alert on the warning, which the others come with.
+    pub suspicious_reentries: u64,
     /// Leases that were started anew, a lock at a time.
     pub renewals: u64,
     /// Renewals that failed for the time of a whole tick.
@@ -116,6 +122,8 @@ pub struct NodeTimes {
 #[derive(Debug)]
 pub(crate) struct Counters {
     acquired: AtomicU64,
+    reentries: AtomicU64,
+    suspicious_reentries: AtomicU64,
     renewals: AtomicU64,
     renewal_errors: AtomicU64,
     undone: AtomicU64,
@@ -137,6 +145,8 @@ impl Counters {
     pub(crate) fn of_nodes(names: &[Arc<str>]) -> Self {
         Self {
             acquired: AtomicU64::new(0),
+            reentries: AtomicU64::new(0),
+            suspicious_reentries: AtomicU64::new(0),
             renewals: AtomicU64::new(0),
             renewal_errors: AtomicU64::new(0),
             undone: AtomicU64::new(0),
@@ -151,6 +161,14 @@ impl Counters {
 
     pub(crate) fn acquired(&self) {
         count(&self.acquired, "lockhound_acquired_total");
+    }
+
+    pub(crate) fn reentered(&self) {
+        count(&self.reentries, "lockhound_reentries_total");
+    }
+
+    pub(crate) fn suspicious_reentry(&self) {
+        count(&self.suspicious_reentries, "lockhound_suspicious_reentries_total");
     }
 
     pub(crate) fn granted_after(&self, time: Duration) {
@@ -213,6 +231,8 @@ impl Counters {
             holds,
             waiters,
             acquired: read(&self.acquired),
+            reentries: read(&self.reentries),
+            suspicious_reentries: read(&self.suspicious_reentries),
             renewals: read(&self.renewals),
             renewal_errors: read(&self.renewal_errors),
             undone: read(&self.undone),

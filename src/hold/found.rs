@@ -1,18 +1,31 @@
 //! What a hold is made of, and what those who ask it something find.
 
-use super::{HoldState, Terms};
+use std::time::Duration;
+
+use super::HoldState;
 use crate::clock::Instant;
 use crate::error::Loss;
 use crate::fence::Fence;
+use crate::identity::Origin;
 use crate::key::Key;
 use crate::owner::Owner;
 use crate::quorum::NodeIndex;
+
+/// How long a hold may last. Terms belong to the outermost acquisition; re-entries neither shorten nor lengthen them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) lease: Duration,
+    /// Whether the watchdog renews the lease.
+    pub(crate) renewed: bool,
+    pub(crate) max_hold: Option<Duration>,
+}
 
 /// The facts of an acquisition.
 #[derive(Debug)]
 pub(crate) struct Grant<'a> {
     pub(crate) key: Key,
     pub(crate) owner: Owner,
+    pub(crate) origin: Origin,
     pub(crate) field: String,
     pub(crate) generation: u64,
     pub(crate) fence: Fence,

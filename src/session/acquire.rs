@@ -16,6 +16,7 @@ use crate::fence::{self, Fence};
 use crate::foreign::{self, contained};
 use crate::gate::{Arrival, Waiter};
 use crate::hold::{Grant, Hold, HoldState, Terms};
+use crate::identity::{Caller, Origin};
 use crate::key::Key;
 use crate::lease;
 use crate::owner::Owner;
@@ -70,7 +71,7 @@ impl Session {
     pub(crate) async fn lock(
         self: &Arc<Self>,
         key: &Key,
-        owner: &Owner,
+        caller: &Caller,
         terms: Terms,
         wait: Option<Duration>,
     ) -> Result<Option<Grip>, Error> {
@@ -81,13 +82,15 @@ impl Session {
             let now = Instant::now();
             let id = self.gate.next_id();
             let (reply, answer) = oneshot::channel();
-            let waiter = Waiter { id, owner: owner.clone(), terms, since: now, reply };
+            let (owner, origin) = (caller.owner.clone(), caller.origin);
+            let waiter = Waiter { id, owner, origin, terms, since: now, reply };
             let start = match self.gate.arrive(key, waiter, now) {
-                Arrival::Reentered(hold, count) => return self.reentered(hold, count).await.map(Some),
+                Arrival::Reentered(hold, count) => return self.reentered(hold, origin, count).await.map(Some),
                 Arrival::Lost(loss) => return Err(Error::Lost(loss)),
                 Arrival::Queued(start) => start,
             };
             let mut place = Place { session: self, key, id, timer: None };
+            let _warning = self.warn_of_itself(key, caller);
             if let Some(wake) = start {
                 let span = foreign::span(|| tracing::debug_span!(parent: None, "lockhound", operation = "drive", %key));
                 self.engine.ask(foreign::in_span(span, drive(Arc::clone(self), key.clone(), wake)));
@@ -107,7 +110,7 @@ impl Session {
                 return Ok(Some(grip));
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return self.try_lock(key, owner, terms).await;
+                return self.try_lock(key, caller, terms).await;
             }
         }
     }
@@ -116,10 +119,10 @@ impl Session {
     pub(crate) async fn try_lock(
         self: &Arc<Self>,
         key: &Key,
-        owner: &Owner,
+        caller: &Caller,
         terms: Terms,
     ) -> Result<Option<Grip>, Error> {
-        let grips = self.try_all(std::slice::from_ref(key), owner, terms).await?;
+        let grips = self.try_all(std::slice::from_ref(key), caller, terms).await?;
         Ok(grips.and_then(|mut grips| grips.pop()))
     }
 
@@ -136,8 +139,9 @@ impl Session {
     }
 
     /// A hold that was entered again: it counts already, now the count is written.
-    async fn reentered(self: &Arc<Self>, hold: Arc<Hold>, count: u32) -> Result<Grip, Error> {
-        let grip = Grip::taken(Arc::clone(self), Arc::clone(&hold));
+    async fn reentered(self: &Arc<Self>, hold: Arc<Hold>, origin: Origin, count: u32) -> Result<Grip, Error> {
+        let grip = Grip::taken(Arc::clone(self), Arc::clone(&hold), origin);
+        self.note_reentry(&hold);
         self.write_count(&hold, count).await?;
         Ok(grip)
     }
@@ -166,7 +170,13 @@ impl Session {
 
     /// Sends one acquire for all of these locks or none, each with a generation of its own. This runs in a task of the
     /// engine, to its end: whatever the acquire may have taken is known here and nowhere else.
-    pub(super) async fn attempt(self: &Arc<Self>, keys: &[Key], owner: &Owner, terms: Terms) -> Attempt {
+    pub(super) async fn attempt(
+        self: &Arc<Self>,
+        keys: &[Key],
+        owner: &Owner,
+        origin: Origin,
+        terms: Terms,
+    ) -> Attempt {
         // What begins before the session is closed is waited for by it: what is sent is sent before the connections quit.
         if let Err(error) = self.check_open() {
             return Attempt::Refused(error);
@@ -185,7 +195,8 @@ impl Session {
                 let hold = |((claim, generation), fence): ((&Claim, u64), Fence)| {
                     let (key, owner, field) = (claim.key.clone(), owner.clone(), claim.field.clone());
                     let votes = &votes;
-                    let grant = Grant { key, owner, field, generation, fence, terms, since, granted, votes, nodes };
+                    let grant =
+                        Grant { key, owner, origin, field, generation, fence, terms, since, granted, votes, nodes };
                     Arc::new(Hold::new(grant, Arc::clone(&self.counters)))
                 };
                 let holds: Vec<_> = claims.iter().zip(first..).zip(fences).map(hold).collect();
@@ -218,7 +229,7 @@ impl Session {
     /// Registers a grant for a caller that does not stand in line.
     pub(super) fn register(self: &Arc<Self>, granted: &Granted) -> Grip {
         let (_, same_owner) = self.admit(granted, None);
-        let grip = Grip::granted(Arc::clone(self), Arc::clone(&granted.hold));
+        let grip = Grip::granted(Arc::clone(self), Arc::clone(&granted.hold), granted.hold.origin);
         self.serve(&granted.hold, same_owner);
         self.settle(granted);
         grip
@@ -234,7 +245,7 @@ impl Session {
             self.undo_hold(hold);
             return;
         };
-        let grip = Grip::granted(Arc::clone(self), Arc::clone(hold));
+        let grip = Grip::granted(Arc::clone(self), Arc::clone(hold), hold.origin);
         self.serve(hold, same_owner);
         self.settle(granted);
         self.engine.answered();
@@ -248,6 +259,8 @@ impl Session {
         for other in self.gate.holds_of(&hold.key).iter().filter(|other| other.generation < hold.generation) {
             self.lose(other, Loss::NotOwner);
         }
+        let owner = hold.owner();
+        owner.note(&hold.key, |key| self.gate.has_hold(key, |other| other.is_owned_by(&owner)));
         self.gate.admit(hold, waiter, Instant::now())
     }
 
@@ -283,7 +296,9 @@ impl Session {
             }
         });
         for waiter in waiters {
-            foreign::answer(waiter.reply, Ok(Some(Grip::granted(Arc::clone(self), Arc::clone(hold)))));
+            self.note_reentry(hold);
+            let grip = Grip::granted(Arc::clone(self), Arc::clone(hold), waiter.origin);
+            foreign::answer(waiter.reply, Ok(Some(grip)));
         }
     }
 }

@@ -64,7 +64,7 @@ impl Driving<'_> {
         if let Some(listening) = subscription {
             listening.begin();
         }
-        let attempt = session.attempt(std::slice::from_ref(key), &head.owner, head.terms).await;
+        let attempt = session.attempt(std::slice::from_ref(key), &head.owner, head.origin, head.terms).await;
         let failed = matches!(attempt, Attempt::Unavailable(_));
         session.gate.note_round(key, if failed { LastRound::Failed } else { LastRound::Answered });
         self.collisions = match attempt {

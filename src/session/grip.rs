@@ -8,7 +8,8 @@ use tokio::sync::oneshot;
 use super::Session;
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
-use crate::hold::{Hold, HoldState};
+use crate::hold::{Entrance, Hold, HoldState};
+use crate::identity::Origin;
 use crate::owner::Owner;
 use crate::watchdog::Verdict;
 
@@ -56,28 +57,37 @@ impl View {
 #[derive(Debug)]
 pub(crate) struct Grip {
     view: View,
-    /// Whether its caller has yet to take it.
-    unclaimed: bool,
-    /// Whether the hold has been counted down for this grip.
-    left: bool,
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// Its caller, who called from there, has yet to take it.
+    OnItsWay(Origin),
+    Taken(Entrance),
+    /// The hold has been counted down for this grip, or it stands for nothing.
+    Over,
 }
 
 impl Grip {
     /// A grip of a caller that has entered by itself.
-    pub(super) fn taken(session: Arc<Session>, hold: Arc<Hold>) -> Self {
-        Self { view: View { session, hold }, unclaimed: false, left: false }
+    pub(super) fn taken(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
+        let stage = Stage::Taken(session.enters(&hold, origin));
+        Self { view: View { session, hold }, stage }
     }
 
     /// A grip on its way to its caller, who has to take it.
-    pub(super) fn granted(session: Arc<Session>, hold: Arc<Hold>) -> Self {
-        Self { view: View { session, hold }, unclaimed: true, left: false }
+    pub(super) fn granted(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
+        Self { view: View { session, hold }, stage: Stage::OnItsWay(origin) }
     }
 
     /// Its caller takes it. False if it was taken back, because that took too long: it then stands for nothing.
     pub(super) fn claim(&mut self) -> bool {
-        let claimed = !std::mem::take(&mut self.unclaimed) || self.view.hold.claim();
-        self.left |= !claimed;
-        claimed
+        if let Stage::OnItsWay(origin) = self.stage {
+            let View { session, hold } = &self.view;
+            self.stage = if hold.claim() { Stage::Taken(session.enters(hold, origin)) } else { Stage::Over };
+        }
+        matches!(self.stage, Stage::Taken(_))
     }
 
     pub(crate) fn view(&self) -> &View {
@@ -101,8 +111,17 @@ impl Grip {
 
     /// Releases; the answer comes later.
     pub(super) fn release(mut self) -> Releasing {
-        self.left = true;
-        Releasing(self.view.session.leave(self.hold()))
+        Releasing(self.leave())
+    }
+
+    fn leave(&mut self) -> Result<oneshot::Receiver<Result<(), Error>>, Loss> {
+        let View { session, hold } = &self.view;
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Taken(entrance) => session.exits(hold, &entrance),
+            // Nobody was inside for it.
+            Stage::OnItsWay(_) | Stage::Over => {}
+        }
+        session.leave(hold)
     }
 }
 
@@ -120,9 +139,14 @@ impl Releasing {
 
 impl Drop for Grip {
     fn drop(&mut self) {
-        if self.claim() && !self.left {
+        let stands = match self.stage {
+            Stage::OnItsWay(_) => self.view.hold.claim(),
+            Stage::Taken(_) => true,
+            Stage::Over => false,
+        };
+        if stands {
             // Best effort: the answer goes to nobody.
-            let _: Result<_, _> = self.view.session.leave(self.hold());
+            let _: Result<_, _> = self.leave();
         }
     }
 }

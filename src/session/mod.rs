@@ -12,7 +12,9 @@ mod joint;
 mod late;
 mod outage;
 mod pending;
+mod reentries;
 mod release;
+mod run;
 mod together;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,6 +31,7 @@ pub(crate) use self::grip::{Grip, View};
 pub(crate) use self::joint::{JointGrip, JointView};
 use self::outage::Outage;
 use self::pending::{Pending, Pendings};
+use self::reentries::Warned;
 use crate::clock::Instant;
 use crate::engine::Engine;
 use crate::error::{Error, Loss, NodeFailure};
@@ -36,6 +39,7 @@ use crate::foreign::{self, contained};
 use crate::gate::Gate;
 use crate::hold::Hold;
 use crate::holder::Holder;
+use crate::identity::Turns;
 use crate::key::Key;
 use crate::node::Target;
 use crate::notify::{self, Channels};
@@ -56,6 +60,8 @@ pub(crate) struct Session {
     channels: Arc<Channels>,
     watchdog: Arc<Watchdog>,
     gate: Gate<Grip>,
+    turns: Arc<Turns>,
+    warned: Warned,
     outage: Outage,
     counters: Arc<Counters>,
     generations: AtomicU64,
@@ -140,6 +146,8 @@ impl Session {
                 watchdog: Watchdog::new(&settings),
                 quorum: Arc::new(Quorum::new(nodes)),
                 gate: Gate::new(),
+                turns: Arc::default(),
+                warned: Warned::default(),
                 outage: Outage::default(),
                 counters: Arc::clone(&counters),
                 generations: AtomicU64::new(1),
@@ -298,6 +306,7 @@ impl Session {
     fn fail(self: &Arc<Self>, message: String) {
         // First: whoever hears of a loss and asks again is told why.
         let message = self.failure.get_or_init(|| message);
+        self.turns.close();
         for waiter in self.gate.drain_all() {
             foreign::answer(waiter.reply, Err(Error::WatchdogPanicked { message: message.clone() }));
         }
@@ -337,6 +346,7 @@ impl Session {
     /// Refuses new work, ends waiters, fires every token, waits for releases, quits. Runs on the engine.
     async fn wind_down(self: &Arc<Self>) {
         self.closed.store(true, Ordering::Release);
+        self.turns.close();
         for waiter in self.gate.drain_all() {
             foreign::answer(waiter.reply, Err(Error::Closed));
         }

@@ -17,13 +17,13 @@ use crate::clock::Instant;
 use crate::error::Error;
 use crate::gate::Entry;
 use crate::hold::Terms;
+use crate::identity::Caller;
 use crate::key::Key;
-use crate::owner::Owner;
 
 /// For whom, and until when, several locks are collected.
 struct Errand<'a> {
     keys: &'a [Key],
-    owner: &'a Owner,
+    caller: &'a Caller,
     terms: Terms,
     called: Instant,
     deadline: Option<Instant>,
@@ -36,17 +36,17 @@ impl Session {
     pub(crate) async fn lock_all(
         self: &Arc<Self>,
         keys: &[Key],
-        owner: &Owner,
+        caller: &Caller,
         terms: Terms,
         wait: Option<Duration>,
     ) -> Result<Option<Vec<Grip>>, Error> {
         let called = Instant::now();
         let deadline = wait.map(|wait| called + wait);
-        let mut errand = Errand { keys, owner, terms, called, deadline, answered: false };
+        let mut errand = Errand { keys, caller, terms, called, deadline, answered: false };
         loop {
             // Whoever stands in a line was there first.
             if !keys.iter().any(|key| self.gate.is_awaited(key)) {
-                match self.in_time(deadline, self.try_all(keys, owner, terms)).await {
+                match self.in_time(deadline, self.try_all(keys, caller, terms)).await {
                     Some(Ok(Some(grips))) => {
                         self.counters.granted_after(Instant::now().since(called));
                         return Ok(Some(grips));
@@ -75,7 +75,7 @@ impl Session {
     pub(crate) async fn try_all(
         self: &Arc<Self>,
         keys: &[Key],
-        owner: &Owner,
+        caller: &Caller,
         terms: Terms,
     ) -> Result<Option<Vec<Grip>>, Error> {
         self.check_open()?;
@@ -86,8 +86,11 @@ impl Session {
             let before = open.len();
             let mut rest = Vec::with_capacity(before);
             for key in open {
-                match self.gate.enter(&key, owner, Instant::now()) {
-                    Entry::Reentered(hold, _) => grips.push(Grip::taken(Arc::clone(self), hold)),
+                match self.gate.enter(&key, &caller.owner, Instant::now()) {
+                    Entry::Reentered(hold, _) => {
+                        self.note_reentry(&hold);
+                        grips.push(Grip::taken(Arc::clone(self), hold, caller.origin));
+                    }
                     Entry::Lost(loss) => return Err(Error::Lost(loss)),
                     Entry::HeldHere => return Ok(None),
                     Entry::Open => rest.push(key),
@@ -100,7 +103,7 @@ impl Session {
             }
             if !rest.is_empty() {
                 attempted = true;
-                let Some(granted) = self.acquire_all(&rest, owner, terms).await? else {
+                let Some(granted) = self.acquire_all(&rest, caller, terms).await? else {
                     open = rest;
                     continue;
                 };
@@ -121,12 +124,12 @@ impl Session {
     async fn acquire_all(
         self: &Arc<Self>,
         keys: &[Key],
-        owner: &Owner,
+        caller: &Caller,
         terms: Terms,
     ) -> Result<Option<Vec<Grip>>, Error> {
-        let (session, keys, owner) = (Arc::clone(self), keys.to_vec(), owner.clone());
+        let (session, keys, owner, origin) = (Arc::clone(self), keys.to_vec(), caller.owner.clone(), caller.origin);
         self.on_engine(async move {
-            match session.attempt(&keys, &owner, terms).await {
+            match session.attempt(&keys, &owner, origin, terms).await {
                 Attempt::Granted(granted) => Ok(Some(granted.iter().map(|grant| session.register(grant)).collect())),
                 Attempt::Held { .. } | Attempt::Split => Ok(None),
                 Attempt::Refused(error) => Err(error),
@@ -141,7 +144,7 @@ impl Session {
         let mut grips = Vec::with_capacity(errand.keys.len());
         for key in errand.keys {
             let wait = errand.deadline.map(|deadline| Instant::now().until(deadline));
-            match self.lock(key, errand.owner, errand.terms, wait).await {
+            match self.lock(key, errand.caller, errand.terms, wait).await {
                 Ok(Some(grip)) => grips.push(grip),
                 Ok(None) => return Ok(None),
                 Err(Error::Unavailable { .. }) if self.is_only_late(errand) => return Ok(None),
@@ -177,7 +180,7 @@ impl Session {
 }
 
 /// A timer that stops when it is dropped.
-struct Stop(AbortHandle);
+pub(super) struct Stop(pub(super) AbortHandle);
 
 impl Drop for Stop {
     fn drop(&mut self) {

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Everything that was logged since it was set up. One a process: tests that use it are alone in their target.
@@ -12,12 +13,13 @@ pub struct Log(Arc<Mutex<Vec<u8>>>);
 impl Log {
     /// Collects every event of every thread from now on.
     pub fn collect() -> Self {
+        Self::collect_from(LevelFilter::TRACE)
+    }
+
+    /// Collects the events of every thread that are at least as urgent as this, from now on.
+    pub fn collect_from(level: LevelFilter) -> Self {
         let log = Self::default();
-        tracing_subscriber::fmt()
-            .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
-            .with_ansi(false)
-            .with_writer(log.clone())
-            .init();
+        tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(log.clone()).init();
         log
     }
 

@@ -72,7 +72,8 @@ impl World {
     /// The same world again, with a hold of its own.
     pub(super) fn copy(&self) -> Self {
         let (hold, from) = (&self.hold, self.hold.state());
-        let state = State { owner: from.owner.clone(), votes: from.votes.clone(), joints: Box::default(), ..*from };
+        let (owner, votes) = (from.owner.clone(), from.votes.clone());
+        let state = State { owner, votes, entries: None, joints: Box::default(), ..*from };
         let lost = CancellationToken::new();
         if hold.lost.is_cancelled() {
             lost.cancel();

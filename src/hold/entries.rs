@@ -1,0 +1,164 @@
+//! Which guards of a hold look as if branches of one task were inside beside each other.
+//!
+//! Nested code gives its guards back in the reverse order: a guard that goes while a newer one stays is suspicious, and so is
+//! one that goes in another task while others stay. Guards of owners that somebody named are not looked at.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::Hold;
+use crate::clock::Instant;
+use crate::identity::{Known, Origin, Place};
+
+/// Guards that are dropped together, as the fields of a struct are, go in an order that means nothing.
+const TOGETHER: Duration = Duration::from_millis(1);
+
+/// One caller's coming in, which its guard carries until it goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entrance {
+    number: u32,
+    origin: Origin,
+}
+
+/// The guards of a hold that was entered again.
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    /// The numbers of those that are there, except for named owners.
+    there: BTreeSet<u32>,
+    /// One that went while a newer one stayed, and when.
+    early: Option<(u32, Instant)>,
+}
+
+impl Entries {
+    fn leaves(&mut self, number: u32, elsewhere: bool, now: Instant) -> bool {
+        self.there.remove(&number);
+        let newest = self.there.last().copied();
+        let outlived = self.early.take_if(|(early, went)| number > *early && now.since(*went) > TOGETHER);
+        // What went with the newer one that it left behind was together with it.
+        self.early = self.early.filter(|(early, _)| newest > Some(*early));
+        if newest > Some(number) {
+            self.early.get_or_insert((number, now));
+        }
+        outlived.is_some() || (elsewhere && newest.is_some())
+    }
+}
+
+impl Hold {
+    /// A caller takes its guard. Whether it is suspicious: it was polled by another waker than whoever took the hold, which
+    /// happens in proper code too.
+    pub(crate) fn entered(&self, origin: Origin) -> (Entrance, bool) {
+        let mut state = self.state();
+        let number = state.entrances;
+        state.entrances = number.wrapping_add(1);
+        if number > 0 {
+            let outermost = self.origin.known == Known::Calling;
+            let entries = state.entries.get_or_insert_with(|| {
+                // Nobody but the outermost guard was here until now.
+                Box::new(Entries { there: outermost.then_some(0).into_iter().collect(), early: None })
+            });
+            if origin.known == Known::Calling {
+                entries.there.insert(number);
+            }
+        }
+        drop(state);
+        let wakers = [origin.waker, self.origin.waker];
+        let suspicious = number > 0
+            && origin.known == Known::Calling
+            && self.origin.known == Known::Calling
+            && !wakers.contains(&0)
+            && wakers[0] != wakers[1];
+        (Entrance { number, origin }, suspicious)
+    }
+
+    /// A caller's guard goes, here and now; to be called before it is counted down. Whether that is suspicious.
+    pub(crate) fn exits(&self, entrance: &Entrance, here: Place, now: Instant) -> bool {
+        let Entrance { number, origin } = entrance;
+        let mut state = self.state();
+        let Some(entries) = &mut state.entries else { return false };
+        origin.known == Known::Calling && entries.leaves(*number, origin.place.is_left(here), now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hold::Terms;
+    use crate::owner::Owner;
+
+    const HERE: Place = Place::Task(1);
+    const CALL: Origin = Origin { place: HERE, waker: 7, known: Known::Calling };
+
+    fn hold() -> (Hold, Entrance) {
+        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        let mut hold = Hold::for_test(Owner::task(1), terms, &[0], 1);
+        hold.origin = CALL;
+        let (outermost, suspicious) = hold.entered(CALL);
+        assert!(!suspicious);
+        (hold, outermost)
+    }
+
+    fn later(now: Instant) -> Instant {
+        now + TOGETHER + TOGETHER
+    }
+
+    #[test]
+    fn nested_guards_go_in_the_reverse_order() {
+        let (hold, outermost) = hold();
+        let now = hold.since;
+        let nested: Vec<_> = (0..1_000).map(|_| hold.entered(CALL)).collect();
+        for (guard, suspicious) in nested.iter().rev() {
+            assert!(!suspicious && !hold.exits(guard, HERE, now));
+        }
+        for _ in 0..10 {
+            let (guard, _) = hold.entered(CALL);
+            assert!(!hold.exits(&guard, HERE, later(now)));
+        }
+        assert!(!hold.exits(&outermost, Place::Task(2), later(now)), "moved, and alone");
+    }
+
+    #[test]
+    fn a_newer_guard_that_outlives_an_older_one_is_suspicious() {
+        let (hold, outermost) = hold();
+        let now = hold.since;
+        let (second, _) = hold.entered(CALL);
+        let (third, _) = hold.entered(CALL);
+        assert!(!hold.exits(&outermost, HERE, now), "it is not known yet who stays");
+        assert!(hold.exits(&second, HERE, later(now)));
+        assert!(!hold.exits(&third, HERE, later(now)), "told once");
+    }
+
+    #[test]
+    fn guards_that_go_together_are_not() {
+        let (hold, outermost) = hold();
+        let now = hold.since;
+        let (second, _) = hold.entered(CALL);
+        assert!(!hold.exits(&outermost, HERE, now) && !hold.exits(&second, HERE, now));
+        let (third, _) = hold.entered(CALL);
+        assert!(!hold.exits(&third, HERE, later(now)), "what was before does not count");
+    }
+
+    #[test]
+    fn a_guard_that_goes_elsewhere_while_others_stay_is_suspicious() {
+        let (hold, outermost) = hold();
+        let (second, _) = hold.entered(CALL);
+        assert!(hold.exits(&outermost, Place::Task(2), hold.since));
+        assert!(!hold.exits(&second, HERE, hold.since));
+    }
+
+    #[test]
+    fn whoever_names_an_owner_means_it() {
+        let (hold, outermost) = hold();
+        let now = hold.since;
+        let child = Origin { place: Place::Task(2), waker: 9, known: Known::Named };
+        let (named, suspicious) = hold.entered(child);
+        assert!(!suspicious);
+        assert!(!hold.exits(&outermost, HERE, now) && !hold.exits(&named, HERE, later(now)));
+    }
+
+    #[test]
+    fn another_waker_is_counted() {
+        let (hold, _) = hold();
+        assert!(hold.entered(Origin { waker: 8, ..CALL }).1);
+        assert!(!hold.entered(Origin { waker: 0, ..CALL }).1, "a thread that blocks has none");
+    }
+}

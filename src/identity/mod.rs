@@ -1,0 +1,285 @@
+//! Who calls: the owner as whom a call locks, where the call comes from, and the runs that it is in.
+
+mod runs;
+
+use std::future::{Future, poll_fn};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Poll, Waker};
+
+pub(crate) use self::runs::{Runs, TurnHeld, Turns};
+use crate::error::Error;
+use crate::options::Reentry;
+use crate::owner::Owner;
+
+tokio::task_local! {
+    static SCOPE: Scope;
+}
+
+/// What a call in it is known by: the owner, and the runs that are under way around it.
+#[derive(Debug, Clone)]
+pub(crate) struct Scope {
+    pub(crate) owner: Owner,
+    pub(crate) runs: Runs,
+}
+
+/// Where a call comes from, whatever its owner. It tells branches of one task apart only as far as their wakers differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub(crate) place: Place,
+    /// The data of the waker that it was polled with; 0 for a thread that blocks.
+    pub(crate) waker: usize,
+    pub(crate) known: Known,
+}
+
+/// By what a caller is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Known {
+    /// The task, waker or thread that calls: branches of it are all the same.
+    Calling,
+    /// Nothing: each call is an owner of its own.
+    Fresh,
+    /// An owner that a scope or a handle names. Whoever names one means it.
+    Named,
+    /// The owner that a run made for itself.
+    Run,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Task(u64),
+    /// Outside of tasks: polled, or blocked, on this thread.
+    Thread(u64),
+    /// Outside of tasks, polled on this thread, which need not be the next time.
+    Polled(u64),
+}
+
+/// A caller, as it is known when it first asks.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    pub(crate) owner: Owner,
+    pub(crate) origin: Origin,
+    pub(crate) runs: Runs,
+}
+
+impl Owner {
+    /// Returns the owner as whom the caller locks: that of the innermost [`scope`](Self::scope), else the tokio task.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where there is neither, as in the `block_on` root of a runtime (the body of `#[tokio::main]`)
+    /// and in other executors. There a call that is polled locks as whoever its waker wakes, which only the call itself can
+    /// see. To share a hold with a spawned task, use [`Guard::scope`](crate::Guard::scope); to name an owner,
+    /// [`Lock::owned_by`](crate::Lock::owned_by).
+    ///
+    /// # Examples
+    /// ```
+    /// # use lockhound::Owner;
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// # tokio::spawn(async {
+    /// let parent = Owner::current()?;
+    /// let child = tokio::spawn(async { Owner::current() }).await??;
+    /// assert_ne!(parent, child, "a spawned task is somebody else");
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// # }).await?
+    /// # })?;
+    /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
+    /// ```
+    pub fn current() -> Result<Self, Error> {
+        scope().map(|scope| scope.owner).or_else(|| task().map(Self::task)).ok_or_else(|| {
+            Error::config(
+                "owner",
+                "there is no tokio task here to tell callers apart; run children in guard.scope(..), or say who locks \
+                 with lock.owned_by(Owner::new())",
+            )
+        })
+    }
+
+    /// Runs a future in which everything locks as this owner, in whatever task it is polled.
+    ///
+    /// A spawned child that locks what its awaiting parent holds waits for ever, since it is another owner. In the
+    /// parent's scope it enters again; [`Guard::scope`](crate::Guard::scope) is the short way there. Tasks that the future
+    /// spawns are outside of the scope.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the future that it runs.
+    ///
+    /// # Examples
+    /// ```
+    /// # use lockhound::Owner;
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let owner = Owner::new();
+    /// let child = tokio::spawn(owner.clone().scope(async { Owner::current() })).await??;
+    /// assert_eq!(owner, child);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scope<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
+        // The runs of whoever makes the scope: what it spawns in it is inside of them.
+        Scope { owner: self, runs: Runs::current() }.run(future)
+    }
+}
+
+impl Scope {
+    /// Runs a future in this scope.
+    pub(crate) fn run<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
+        SCOPE.scope(self, future)
+    }
+}
+
+impl Caller {
+    /// Who polls. `named` is the owner that the handle names, if it does.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where the caller cannot be told apart from others.
+    pub(crate) async fn polling(named: Option<&Owner>, reentry: Reentry) -> Result<Self, Error> {
+        let polled =
+            poll_fn(|cx| Poll::Ready((cx.waker().data() as usize, Self::by(named, reentry, Some(cx.waker())))));
+        let (waker, found) = polled.await;
+        let (owner, known) = found.ok_or_else(|| {
+            Error::config(
+                "owner",
+                "this future is polled with a waker that tells nobody apart, outside of a tokio task; say who locks with \
+                 lock.owned_by(Owner::new())",
+            )
+        })?;
+        let place = task().map_or_else(|| Place::Polled(thread()), Place::Task);
+        Ok(Self { owner, origin: Origin { place, waker, known }, runs: Runs::current() })
+    }
+
+    /// Who blocks its thread: there the thread tells callers apart.
+    pub(crate) fn blocking(named: Option<&Owner>, reentry: Reentry) -> Self {
+        let thread = || (Owner::thread(thread()), Known::Calling);
+        let (owner, known) = Self::by(named, reentry, None).unwrap_or_else(thread);
+        Self { owner, origin: Origin { place: Place::here(), waker: 0, known }, runs: Runs::current() }
+    }
+
+    /// As whom a call locks.
+    fn by(named: Option<&Owner>, reentry: Reentry, waker: Option<&Waker>) -> Option<(Owner, Known)> {
+        if let Some(owner) = named {
+            return Some((owner.clone(), Known::Named));
+        }
+        let scoped = if reentry == Reentry::Never { None } else { scope() };
+        match (scoped, reentry) {
+            (Some(scope), _) => Some((scope.owner, Known::Named)),
+            (None, Reentry::Task) => {
+                let owner = task().map(Owner::task).or_else(|| waker.and_then(Owner::polled));
+                owner.map(|owner| (owner, Known::Calling))
+            }
+            (None, Reentry::Scope | Reentry::Never) => Some((Owner::new(), Known::Fresh)),
+        }
+    }
+}
+
+impl Place {
+    /// Where this code runs.
+    pub(crate) fn here() -> Self {
+        task().map_or_else(|| Self::Thread(thread()), Self::Task)
+    }
+
+    /// Whether the two are the same task, or on one thread outside of tasks, where there may be one or several.
+    pub(crate) fn may_be(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Task(one), Self::Task(other)) => one == other,
+            (Self::Thread(one) | Self::Polled(one), Self::Thread(other) | Self::Polled(other)) => one == other,
+            _ => false,
+        }
+    }
+
+    /// Whether what was taken here is certainly elsewhere there.
+    pub(crate) fn is_left(self, there: Self) -> bool {
+        match (self, there) {
+            // Executors other than tokio move tasks between threads.
+            (Self::Polled(_), Self::Thread(_) | Self::Polled(_)) => false,
+            _ => !self.may_be(there),
+        }
+    }
+}
+
+impl Runs {
+    /// Those that the caller is in.
+    pub(crate) fn current() -> Self {
+        scope().map(|scope| scope.runs).unwrap_or_default()
+    }
+}
+
+fn scope() -> Option<Scope> {
+    SCOPE.try_with(Clone::clone).ok()
+}
+
+/// The number of the tokio task. tokio shows it only as text; it is never used twice in a process.
+fn task() -> Option<u64> {
+    tokio::task::try_id()?.to_string().parse().ok()
+}
+
+/// The number of the thread, which std does not show.
+fn thread() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static ID: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    // A destructor of the thread's own may be what asks.
+    ID.try_with(|id| *id).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn polled() -> Owner {
+        Caller::polling(None, Reentry::Task).await.expect("known").owner
+    }
+
+    #[test]
+    fn threads_are_told_apart_where_they_block() {
+        let blocking = || Caller::blocking(None, Reentry::Task).owner;
+        assert!(Owner::current().expect_err("no task").to_string().contains("owned_by"));
+        assert_eq!(blocking(), blocking());
+        assert_ne!(blocking(), std::thread::spawn(blocking).join().expect("a thread"));
+    }
+
+    #[tokio::test]
+    async fn tasks_roots_and_scopes_are_told_apart() {
+        let root = polled().await;
+        assert_eq!(root, polled().await, "nested code in the same root");
+        assert!(root.to_string().starts_with('w'), "{root}");
+        assert!(Owner::current().is_err(), "no call is polled");
+        let task = tokio::spawn(async { (polled().await, Owner::current()) }).await.expect("joined");
+        assert_eq!(task.0, task.1.expect("a task"));
+        assert!(task.0.to_string().parse::<u64>().is_ok(), "{}", task.0);
+        let scoped = Owner::new();
+        assert_eq!(scoped.clone().scope(polled()).await, scoped);
+        let inner = Owner::new();
+        assert_eq!(scoped.scope(inner.clone().scope(polled())).await, inner);
+    }
+
+    #[tokio::test]
+    async fn reentry_says_what_a_call_is_known_by() {
+        let call = async |named: Option<&Owner>, reentry| Caller::polling(named, reentry).await.expect("known").owner;
+        let named = Owner::new();
+        for reentry in [Reentry::Scope, Reentry::Never] {
+            assert_ne!(call(None, reentry).await, call(None, reentry).await);
+            assert_eq!(call(Some(&named), reentry).await, named, "whoever names an owner means it");
+        }
+        let scope = Owner::new();
+        let within =
+            scope.clone().scope(async { (call(None, Reentry::Scope).await, call(None, Reentry::Never).await) });
+        let (scoped, never) = within.await;
+        assert_eq!(scoped, scope);
+        assert_ne!(never, scope);
+    }
+
+    #[test]
+    fn a_waker_without_data_is_refused() {
+        let mut call = Box::pin(Caller::polling(None, Reentry::Task));
+        let poll = call.as_mut().poll(&mut std::task::Context::from_waker(Waker::noop()));
+        assert!(matches!(poll, Poll::Ready(Err(Error::Config(error))) if error.to_string().contains("owned_by")));
+    }
+
+    #[test]
+    fn places_are_compared_as_far_as_they_tell() {
+        let (task, thread, polled) = (Place::Task(1), Place::Thread(1), Place::Polled(1));
+        assert!(task.may_be(task) && thread.may_be(polled) && !task.may_be(thread) && !task.may_be(Place::Task(2)));
+        assert!(task.is_left(thread) && task.is_left(Place::Task(2)) && polled.is_left(task));
+        assert!(thread.is_left(Place::Thread(2)) && !polled.is_left(Place::Thread(2)) && !task.is_left(task));
+    }
+}

@@ -1,0 +1,176 @@
+//! Runs that are under way: which is inside of which, and whose turn it is.
+//!
+//! # Invariants
+//! - Of the runs that one owner makes of one lock, inside of the same run or of none, one has the turn.
+//! - A turn lasts until its run and all runs inside of that are over. What a run merely left behind (a task that goes on in
+//!   its scope) is not inside of it any more.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use dashmap::DashMap;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use uuid::Uuid;
+
+use crate::foreign::contained;
+use crate::key::Key;
+use crate::owner::Owner;
+
+/// The runs that a call is in, the innermost first.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Runs(Option<Arc<Frame>>);
+
+/// One run.
+#[derive(Debug)]
+struct Frame {
+    number: u64,
+    locker: Uuid,
+    keys: Arc<[Key]>,
+    /// Gone when the run, and all inside of it, are over.
+    turn: Weak<TurnHeld>,
+    outer: Runs,
+}
+
+/// The turns of a run, one a lock, and with them those of the runs around it.
+#[derive(Debug)]
+pub(crate) struct TurnHeld {
+    _turns: Vec<Turn>,
+    _around: Vec<Arc<Self>>,
+}
+
+impl Runs {
+    /// One more run, of these locks, inside of these runs.
+    pub(crate) fn begin(&self, locker: Uuid, keys: Arc<[Key]>, turns: Vec<Turn>) -> (Self, Arc<TurnHeld>) {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let around = self.frames().filter_map(|frame| frame.turn.upgrade()).collect();
+        let held = Arc::new(TurnHeld { _turns: turns, _around: around });
+        let frame = Frame { number, locker, keys, turn: Arc::downgrade(&held), outer: self.clone() };
+        (Self(Some(Arc::new(frame))), held)
+    }
+
+    /// The number of the innermost run of this lock that is not over.
+    pub(crate) fn innermost(&self, locker: Uuid, key: &Key) -> Option<u64> {
+        let of_key =
+            |frame: &&Frame| frame.locker == locker && frame.keys.contains(key) && frame.turn.strong_count() > 0;
+        self.frames().find(of_key).map(|frame| frame.number)
+    }
+
+    fn frames(&self) -> impl Iterator<Item = &Frame> {
+        std::iter::successors(self.0.as_deref(), |frame| frame.outer.0.as_deref())
+    }
+}
+
+/// What runs may enter beside each other, were it not for their turns: those of one owner, inside of the same run or of none.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Level {
+    key: Key,
+    owner: Owner,
+    inside: u64,
+}
+
+/// Whose turn it is, for all runs of a locker. A level is in the table while somebody has its turn or waits for it.
+#[derive(Debug, Default)]
+pub(crate) struct Turns {
+    levels: DashMap<Level, Arc<Semaphore>>,
+    closed: AtomicBool,
+}
+
+/// A place among the runs of a level. Dropping it gives the turn to the next.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    turns: Arc<Turns>,
+    level: Level,
+    permit: Option<OwnedSemaphorePermit>,
+    /// Taken out only by the drop.
+    line: Option<Arc<Semaphore>>,
+}
+
+impl Turns {
+    /// Waits for the turn of a run of this lock; `None` once the turns are closed. Cancel-safe: dropping the future leaves
+    /// the place to the next.
+    pub(crate) async fn take(self: &Arc<Self>, key: &Key, owner: &Owner, inside: Option<u64>) -> Option<Turn> {
+        let level = Level { key: key.clone(), owner: owner.clone(), inside: inside.unwrap_or(0) };
+        let line = Arc::clone(&self.levels.entry(level.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))));
+        let mut turn = Turn { turns: Arc::clone(self), level, permit: None, line: Some(line) };
+        // Closing sets the flag and then closes what is in the table: what came into it after that sees the flag.
+        if self.closed.load(Ordering::SeqCst) {
+            return None;
+        }
+        turn.permit = Some(turn.line.clone()?.acquire_owned().await.ok()?);
+        Some(turn)
+    }
+
+    /// Ends all waits, now and from now on.
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        // Their wakers are foreign code, which may come back here: none is called under a shard's lock.
+        let lines: Vec<_> = self.levels.iter().map(|level| Arc::clone(&level)).collect();
+        lines.iter().for_each(|line| contained(|| line.close()));
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        contained(|| drop(self.permit.take()));
+        drop(self.line.take());
+        self.turns.levels.remove_if(&self.level, |_, line| Arc::strong_count(line) == 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+
+    fn keys(names: &[&str]) -> Arc<[Key]> {
+        names.iter().map(|&name| name.into()).collect()
+    }
+
+    #[test]
+    fn runs_know_what_they_are_in() {
+        let (locker, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
+        let (outer, outer_held) = Runs::default().begin(locker, keys(&["a", "b"]), Vec::new());
+        let (middle, middle_held) = outer.begin(locker, keys(&["c"]), Vec::new());
+        let (inner, inner_held) = middle.begin(other, keys(&["a"]), Vec::new());
+        let a = inner.innermost(locker, &"a".into());
+        assert!(a.is_some() && a == outer.innermost(locker, &"b".into()));
+        assert!(inner.innermost(locker, &"c".into()) > a);
+        assert_eq!((outer.innermost(locker, &"c".into()), outer.innermost(other, &"a".into())), (None, None));
+        drop((outer_held, middle_held));
+        assert_eq!(inner.innermost(locker, &"a".into()), a, "a run inside of it is not over");
+        drop(inner_held);
+        assert_eq!(inner.innermost(locker, &"a".into()), None, "it is only what it left behind");
+    }
+
+    #[tokio::test]
+    async fn one_run_of_a_level_has_the_turn() {
+        let (turns, key, owner) = (Arc::<Turns>::default(), Key::from("k"), Owner::new());
+        let first = turns.take(&key, &owner, None).await.expect("open");
+        let inside = turns.take(&key, &owner, Some(7)).await.expect("another level");
+        let stranger = turns.take(&key, &Owner::new(), None).await.expect("another level");
+        {
+            let mut second = pin!(turns.take(&key, &owner, None));
+            let mut dropped = Box::pin(turns.take(&key, &owner, None));
+            assert!(futures_util::poll!(&mut dropped).is_pending() && futures_util::poll!(&mut second).is_pending());
+            drop(dropped);
+            drop(first);
+            assert!(futures_util::poll!(second).is_ready());
+        }
+        drop((inside, stranger));
+        assert!(turns.levels.is_empty(), "{turns:?}");
+    }
+
+    #[tokio::test]
+    async fn closing_ends_all_waits() {
+        let (turns, key, owner) = (Arc::<Turns>::default(), Key::from("k"), Owner::new());
+        let first = turns.take(&key, &owner, None).await.expect("open");
+        let mut second = Box::pin(turns.take(&key, &owner, None));
+        assert!(futures_util::poll!(&mut second).is_pending());
+        turns.close();
+        assert!(second.await.is_none());
+        assert!(turns.take(&key, &Owner::new(), None).await.is_none());
+        drop(first);
+        assert!(turns.levels.is_empty(), "{turns:?}");
+    }
+}

@@ -1,0 +1,135 @@
+//! Re-entries: counted, told at debug level, and warned about where they look like branches that are inside together.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::Session;
+use super::together::Stop;
+use crate::clock::Instant;
+use crate::foreign::contained;
+use crate::hold::{Entrance, Hold};
+use crate::identity::{Caller, Known, Origin, Place};
+use crate::key::Key;
+use crate::lease;
+
+/// A warning about a key is repeated after this time at the earliest.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Beyond so many keys those whose time is over are forgotten.
+const MANY: usize = 1_000;
+
+/// What was warned about a moment ago.
+#[derive(Debug, Default)]
+pub(super) struct Warned(Mutex<HashMap<(Key, Warning), Instant>>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Warning {
+    Beside,
+    Itself,
+}
+
+impl Warned {
+    /// Whether it is time to warn of this, which counts as done from now on.
+    fn is_due(&self, key: &Key, warning: Warning, now: Instant) -> bool {
+        let mut warned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if warned.get(&(key.clone(), warning)).is_some_and(|last| now.since(*last) < AGAIN) {
+            return false;
+        }
+        if warned.len() >= MANY {
+            warned.retain(|_, last| now.since(*last) < AGAIN);
+        }
+        // A program with so many keys in trouble is told of some of them.
+        let room = warned.len() < MANY;
+        if room {
+            warned.insert((key.clone(), warning), now);
+        }
+        room
+    }
+}
+
+impl Session {
+    /// A hold was entered again.
+    pub(super) fn note_reentry(&self, hold: &Hold) {
+        self.counters.reentered();
+        let (owner, generation, guards) = (hold.owner(), hold.generation, hold.guards());
+        contained(|| tracing::debug!(key = %hold.key, %owner, generation, guards, "entered again"));
+    }
+
+    /// A caller takes its guard.
+    pub(super) fn enters(&self, hold: &Hold, origin: Origin) -> Entrance {
+        let (entrance, suspicious) = hold.entered(origin);
+        if suspicious {
+            // Proper code does this too: it is counted, and that is all.
+            self.counters.suspicious_reentry();
+        }
+        entrance
+    }
+
+    /// A caller's guard goes, on this thread; before it is counted down.
+    pub(super) fn exits(&self, hold: &Hold, entrance: &Entrance) {
+        let now = Instant::now();
+        if !hold.exits(entrance, Place::here(), now) {
+            return;
+        }
+        self.counters.suspicious_reentry();
+        if self.warned.is_due(&hold.key, Warning::Beside, now) {
+            let (key, owner) = (&hold.key, hold.owner());
+            contained(|| {
+                tracing::warn!(
+                    %key,
+                    %owner,
+                    "a guard went while a newer one of the same owner stayed: branches of one task, or a task that it gave \
+                     its guard to, may have been inside together. Use lock.run(..) in branches, \
+                     lock.owned_by(Owner::new()) for guards of branches, guard.detach() for one that is given away, or \
+                     Reentry::Scope"
+                );
+            });
+        }
+    }
+
+    /// Warns if a caller that begins to wait may wait for itself, after a while. Dropping what is returned calls that off.
+    pub(super) fn warn_of_itself(self: &Arc<Self>, key: &Key, caller: &Caller) -> Option<Stop> {
+        let place = caller.origin.place;
+        // Sections of runs know what they are in; of other holds only the task is known.
+        let own = |hold: &Hold| hold.origin.known != Known::Run && hold.is_held() && hold.origin.place.may_be(place);
+        if caller.runs.innermost(self.id, key).is_none() && !self.gate.has_hold(key, own) {
+            return None;
+        }
+        let (session, key, owner) = (Arc::clone(self), key.clone(), caller.owner.clone());
+        Some(Stop(self.engine.spawn(async move {
+            sleep(lease::recheck_interval(session.settings.lease)).await;
+            if session.warned.is_due(&key, Warning::Itself, Instant::now()) {
+                contained(|| {
+                    tracing::warn!(
+                        %key,
+                        %owner,
+                        "a call waits for a lock that was taken in its own task, as another owner: if whoever holds it waits \
+                         for this call, both wait for ever. Lock in the holder's scope (guard.scope(..), or inside of \
+                         lock.run(..)), or release first"
+                    );
+                });
+            }
+        })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_warning_comes_once_a_minute_and_key() {
+        let (warned, now) = (Warned::default(), Instant::now());
+        let (key, other) = (Key::from("k"), Key::from("o"));
+        assert!(warned.is_due(&key, Warning::Beside, now));
+        assert!(!warned.is_due(&key, Warning::Beside, now + AGAIN / 2));
+        assert!(warned.is_due(&key, Warning::Itself, now) && warned.is_due(&other, Warning::Beside, now));
+        assert!(warned.is_due(&key, Warning::Beside, now + AGAIN));
+        let told = (0..10_000).filter(|n| warned.is_due(&n.to_string().into(), Warning::Beside, now + AGAIN)).count();
+        assert!(told < MANY, "{told}");
+        assert_eq!(warned.0.lock().expect("sound").len(), MANY);
+    }
+}

@@ -1,0 +1,94 @@
+//! A critical section of `run`: as whom it locks, its turn among the runs of the same owner, and what outlives it.
+
+use std::sync::Arc;
+
+use super::Session;
+use crate::error::Error;
+use crate::identity::{Caller, Known, Scope, TurnHeld};
+use crate::key::Key;
+use crate::options::Reentry;
+use crate::owner::Owner;
+
+/// A run under way, from before it locks until after it has released.
+#[derive(Debug)]
+pub(crate) struct Run {
+    session: Arc<Session>,
+    caller: Caller,
+    scope: Scope,
+    /// Whom the guards go to that outlive the section, if the owner ends with it.
+    heir: Option<Owner>,
+    _turn: Arc<TurnHeld>,
+}
+
+impl Session {
+    /// Waits for the turn of a run of these locks, which are in order.
+    ///
+    /// In a scope, and for a handle that names an owner, it runs as that owner. Else, where its task holds one of the locks by
+    /// a guard, it enters as the task does. Else it is an owner of its own, so that runs of one task exclude each other.
+    ///
+    /// # Errors
+    /// As a lock of the same caller; [`Error::Config`] for a run that would wait for the run that it is in.
+    pub(crate) async fn begin_run(
+        self: &Arc<Self>,
+        keys: Arc<[Key]>,
+        named: Option<&Owner>,
+        reentry: Reentry,
+    ) -> Result<Run, Error> {
+        self.check_open()?;
+        let mut caller = Caller::polling(named, reentry).await?;
+        if let Some(key) = keys.iter().find(|key| caller.runs.innermost(self.id, key).is_some())
+            && caller.origin.known == Known::Fresh
+        {
+            return Err(Error::config(
+                "run",
+                format!(
+                    "a run of {key:?} in a run of {key:?} would wait for itself, since Reentry::Never lets nothing enter again"
+                ),
+            ));
+        }
+        let by_guard = |key| self.gate.has_hold(key, |hold| hold.guards() > 0 && hold.is_owned_by(&caller.owner));
+        let mut heir = None;
+        if caller.origin.known == Known::Calling && !keys.iter().any(by_guard) {
+            heir = Some(std::mem::replace(&mut caller.owner, Owner::of_run()));
+            caller.origin.known = Known::Run;
+        } else if caller.origin.known == Known::Fresh {
+            caller.origin.known = Known::Run;
+        }
+        let mut turns = Vec::with_capacity(keys.len());
+        for key in keys.iter() {
+            let inside = caller.runs.innermost(self.id, key);
+            match self.turns.take(key, &caller.owner, inside).await {
+                Some(turn) => turns.push(turn),
+                None => return Err(self.check_open().err().unwrap_or(Error::Closed)),
+            }
+        }
+        let (runs, turn) = caller.runs.begin(self.id, keys, turns);
+        let scope = Scope { owner: caller.owner.clone(), runs };
+        Ok(Run { session: Arc::clone(self), caller, scope, heir, _turn: turn })
+    }
+}
+
+impl Run {
+    /// As whom the run itself locks.
+    pub(crate) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// By what calls inside of this run are known.
+    pub(crate) fn scope(&self) -> Scope {
+        self.scope.clone()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let Some(heir) = &self.heir else { return };
+        for key in self.caller.owner.noted() {
+            for hold in self.session.gate.holds_of(&key) {
+                if hold.is_owned_by(&self.caller.owner) {
+                    hold.give_to(heir.clone());
+                }
+            }
+        }
+    }
+}
