@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use crate::error::Error;
 
+/// What Redisson's channels of unlock messages begin with.
+const CHANNEL: &str = "redisson_lock__channel";
+
 /// The name of a lock: the key under which it stands on the server, as given. UTF-8 and not empty.
 ///
 /// Programs that give the same name to the same server share the lock; nothing is put before it.
@@ -26,9 +29,17 @@ impl Key {
         Ok(())
     }
 
-    /// The channel on which its release is announced.
+    /// The channel on which its release is announced. Where one name is another in braces, both have the same.
     pub(crate) fn channel(&self) -> String {
-        self.prefixed("redisson_lock__channel")
+        self.prefixed(CHANNEL)
+    }
+
+    /// The locks whose releases are announced on a channel: one, or two.
+    pub(crate) fn of_channel(channel: &str) -> impl Iterator<Item = Self> {
+        let name = channel.strip_prefix(CHANNEL).and_then(|rest| rest.strip_prefix(':'));
+        let bare = name.and_then(|name| name.strip_prefix('{')?.strip_suffix('}'));
+        let bare = bare.filter(|bare| !bare.is_empty() && !bare.contains('{'));
+        bare.into_iter().chain(name).map(Self::from)
     }
 
     /// The key of the last fence that was given out for it.
@@ -101,6 +112,19 @@ mod tests {
         assert_eq!(Key::from("a{b}c").channel(), "redisson_lock__channel:a{b}c");
         assert_eq!(Key::from("a{b").channel(), "redisson_lock__channel:a{b");
         assert_eq!(Key::from("x").fence_key(), "lockhound_fence:{x}");
+    }
+
+    #[test]
+    fn a_channel_names_every_lock_that_it_is_the_channel_of() {
+        let of = |channel: &str| Key::of_channel(channel).map(|key| key.to_string()).collect::<Vec<_>>();
+        for name in ["x", "{x}", "a}b", "{a}b}", "a{b}c", "{a}b", "{{a}}", "a{b", "{}", "}", "{", "orders:42"] {
+            let key = Key::from(name);
+            assert!(of(&key.channel()).contains(&name.to_owned()), "{name}");
+            assert!(Key::of_channel(&key.channel()).all(|other| other.channel() == key.channel()), "{name}");
+        }
+        assert_eq!(of(&Key::from("x").channel()), ["x", "{x}"]);
+        assert_eq!(of(&Key::from("{{x}}").channel()), ["{{x}}"]);
+        assert_eq!(of("news:{x}"), Vec::<String>::new());
     }
 
     #[test]

@@ -113,18 +113,30 @@ pub(crate) async fn acquire(node: &Node, claims: &[Claim], lease: Duration, floo
         [_] => (&scripts.acquire, Some(("acquire", &scripts.together))),
         _ => (&scripts.acquire_all, None),
     };
-    let (reply, receipt) = node.step(Lane::Grants, Step { alone, together, keys, args, acknowledged: true }).await;
+    let step =
+        Step { alone, together, keys, args, acknowledged: true, idle: |reply| taken_by_another(reply).is_some() };
+    let (reply, receipt) = node.step(Lane::Grants, step).await;
     let answer = reply.and_then(node.name(), |reply| match reply {
         Reply::Array(items) => match items.as_slice() {
-            [Reply::Int(0), Reply::Int(ttl)] => Some(Acquire::Held(remaining(*ttl))),
             [Reply::Int(1), given @ ..] if given.len() == claims.len() => {
                 given.iter().map(fence).collect::<Option<_>>().map(Acquire::Granted)
             }
-            _ => None,
+            _ => taken_by_another(reply).map(|ttl| Acquire::Held(remaining(ttl))),
         },
         _ => None,
     });
     receipt.cover(answer, |answer| matches!(answer, Acquire::Granted(_))).await
+}
+
+/// The TTL of what another holds.
+fn taken_by_another(reply: &Reply) -> Option<i64> {
+    match reply {
+        Reply::Array(items) => match items.as_slice() {
+            [Reply::Int(0), Reply::Int(ttl)] => Some(*ttl),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn fence(reply: &Reply) -> Option<Fence> {
@@ -152,13 +164,23 @@ pub(crate) async fn undo(node: &Node, key: &Key, field: &str) -> Outcome<Release
     release_on(node, Lane::Grants, key, field).await
 }
 
+/// What a release says where there was nothing to release.
+const GONE: Reply = Reply::Int(-1);
+
 async fn release_on(node: &Node, lane: Lane, key: &Key, field: &str) -> Outcome<Release> {
     let Scripts { release: alone, together, .. } = scripts(node);
     let (keys, args) = (vec![key.to_string(), key.channel()], vec![field.to_owned()]);
-    let step = Step { alone, together: Some(("release", together)), keys, args, acknowledged: false };
+    let step = Step {
+        alone,
+        together: Some(("release", together)),
+        keys,
+        args,
+        acknowledged: false,
+        idle: |reply| *reply == GONE,
+    };
     let (reply, _) = node.step(lane, step).await;
     reply.and_then(node.name(), |reply| match reply {
-        Reply::Int(-1) => Some(Release::Gone),
+        &GONE => Some(Release::Gone),
         Reply::Int(told) => u64::try_from(*told).ok().map(Release::Released),
         _ => None,
     })

@@ -3,8 +3,11 @@
 
 mod common;
 
-use common::{Server, eventually, key, locker, locker_with, ms};
-use lockhound::{Error, HoldState, Loss, Owner, ServerErrorKind};
+use std::time::{Duration, Instant};
+
+use common::proxy::{Mode, Proxy};
+use common::{Server, builder, eventually, key, locker, locker_with, ms};
+use lockhound::{Error, HoldState, Lock, Locker, Loss, Owner, ServerErrorKind};
 
 #[tokio::test]
 async fn holders_of_this_crate_are_told() {
@@ -178,4 +181,91 @@ async fn force_unlock_does_not_delete_what_the_next_local_waiter_is_granted() {
     assert!(deposed > 0 && told > 0, "deposed {deposed}, told {told}");
     assert!(!server.exists(&key));
     assert_eq!(locks.stats().holds, 0);
+}
+
+/// A force_unlock: from when to when, and whether it deposed somebody.
+type Force = (Instant, Instant, bool);
+
+/// Forces a lock again and again, until the time is over.
+fn force(lock: Lock, ended: Instant) -> tokio::task::JoinHandle<Vec<Force>> {
+    tokio::spawn(async move {
+        let mut forces = Vec::new();
+        while Instant::now() < ended {
+            let began = Instant::now();
+            let deposed = lock.force_unlock().await.unwrap();
+            forces.push((began, Instant::now(), deposed));
+        }
+        forces
+    })
+}
+
+/// Four at once through a slow connection, so that one is always under way. Each deposed guard was deposed by one that
+/// says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_force_unlocks_that_overlap_one_says_that_it_deposed_somebody() {
+    let (server, key) = (Server::start(), key());
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(60_000)).connect().await.unwrap();
+    proxy.set(Mode::Delay(ms(1)));
+    let ended = Instant::now() + ms(3_000);
+    let forcing: Vec<_> = (0..4).map(|_| force(locks.get(&key), ended)).collect();
+    let others = Locker::connect(server.url()).await.unwrap();
+    let locking = (0..4).map(|at| {
+        // The first is of another process: whoever forces finds it on the server alone.
+        let locks = if at == 0 { &others } else { &locks };
+        let lock = locks.get(&key).owned_by(Owner::new());
+        tokio::spawn(async move {
+            let mut deposed = Vec::new();
+            while Instant::now() < ended {
+                let asked = Instant::now();
+                let Some(guard) = lock.try_lock_for(ms(50)).await.unwrap() else { continue };
+                tokio::time::sleep(Duration::from_micros(fastrand::u64(0..3_000))).await;
+                match guard.unlock().await {
+                    Ok(()) => {}
+                    Err(Error::Lost(Loss::ForceUnlocked | Loss::NotOwner)) => deposed.push((asked, Instant::now())),
+                    Err(other) => panic!("{other}"),
+                }
+            }
+            deposed
+        })
+    });
+    let locking: Vec<_> = locking.collect();
+    let mut deposed = Vec::new();
+    for task in locking {
+        deposed.extend(task.await.unwrap());
+    }
+    let mut forces = Vec::new();
+    for task in forcing {
+        forces.extend(task.await.unwrap());
+    }
+    assert!(deposed.len() > 20 && forces.iter().any(|(.., deposed)| !deposed), "{} deposed", deposed.len());
+    for (from, to) in &deposed {
+        let said = forces.iter().any(|(began, answered, deposed)| *deposed && began < to && answered > from);
+        assert!(said, "deposed by nobody");
+    }
+    assert!(!locks.get(&key).force_unlock().await.unwrap(), "it is free");
+}
+
+/// What is granted while another lock is forced is nobody's business.
+#[tokio::test(flavor = "multi_thread")]
+async fn force_unlocks_of_one_lock_depose_nobody_of_another() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(60_000)).connect().await.unwrap();
+    proxy.set(Mode::Delay(ms(1)));
+    let ended = Instant::now() + ms(1_000);
+    let forced = key();
+    let forcing: Vec<_> = (0..4).map(|_| force(locks.get(&forced), ended)).collect();
+    let lock = locks.get(key());
+    let mut granted = 0;
+    while Instant::now() < ended {
+        let guard = lock.try_lock().await.unwrap().expect("it is free");
+        guard.unlock().await.unwrap();
+        granted += 1;
+    }
+    for task in forcing {
+        assert!(task.await.unwrap().iter().all(|(.., deposed)| !deposed));
+    }
+    assert!(granted > 20, "{granted}");
+    assert_eq!(locks.stats().losses.total(), 0);
 }

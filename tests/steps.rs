@@ -5,6 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use common::proxy::{Mode, Proxy};
 use common::{Server, builder, eventually, key, locker, ms};
 use futures_util::future::join_all;
 use lockhound::{Error, Format, Guard, Locker, Owner, ServerErrorKind};
@@ -250,4 +251,238 @@ async fn who_asks_later_waits_for_the_connection_as_long_as_who_came_first() {
     let waited: Vec<Duration> = join_all(asked).await;
     // One that was handed over before the loss was noticed may take a command timeout.
     assert!(waited.iter().all(|waited| (ms(490)..ms(1_300)).contains(waited)), "{waited:?}");
+}
+
+/// A server that has never run the release gets it behind the acquire that it knows already.
+#[tokio::test]
+async fn a_release_that_the_server_has_to_be_told_is_not_overtaken_by_the_next_acquire() {
+    for format in [Format::Redisson, Format::Plain] {
+        let server = Server::start();
+        let locks = builder(&server.url(), ms(60_000)).format(format).connect().await.unwrap();
+        let (lock, other) = (locks.get(key()), locks.get(key()).owned_by(Owner::new()));
+        for round in 0..20 {
+            let guard = lock.try_lock().await.unwrap().expect("free");
+            let () = server.command(&["SCRIPT", "FLUSH", "SYNC"]);
+            // It knows the acquire again, and only that.
+            let kept = other.try_lock().await.unwrap().expect("free");
+            drop(guard);
+            let again = lock.try_lock().await.unwrap();
+            drop(again.unwrap_or_else(|| panic!("round {round}: nobody else is there")));
+            kept.unlock().await.unwrap();
+        }
+    }
+}
+
+/// The same after a restart; what was in flight then had no answer, and its undo comes before what comes next.
+#[tokio::test]
+async fn after_a_restart_a_release_is_not_overtaken_by_the_next_acquire() {
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(60_000)).connect().await.unwrap();
+    let (lock, other) = (locks.get(key()), locks.get(key()).owned_by(Owner::new()));
+    for round in 0..5 {
+        server.kill();
+        server.restart();
+        // It has been told the acquire, and not the release yet.
+        let kept = other.lock().await.unwrap();
+        drop(lock.try_lock().await.unwrap().expect("free"));
+        assert!(lock.try_lock().await.unwrap().is_some(), "round {round}: nobody else is there");
+        kept.unlock().await.unwrap();
+    }
+}
+
+/// Forgets all scripts at random moments until the time is over.
+fn forget_scripts(server: &Server, time: Duration) -> impl Future<Output = u32> + use<> {
+    let mut connection = server.connection().unwrap();
+    let ended = Instant::now() + time;
+    let forgetting = tokio::task::spawn_blocking(move || {
+        let mut flushes = 0;
+        while Instant::now() < ended {
+            let () = redis::cmd("SCRIPT").arg("FLUSH").arg("SYNC").query(&mut connection).unwrap();
+            flushes += 1;
+            std::thread::sleep(Duration::from_micros(fastrand::u64(0..6_000)));
+        }
+        flushes
+    });
+    async move { forgetting.await.unwrap() }
+}
+
+/// Each task has a lock of its own, so that nobody is ever in its way.
+async fn drop_and_try_again(locks: &Locker, tasks: usize, time: Duration) -> u32 {
+    let ended = Instant::now() + time;
+    let tasks = (0..tasks).map(|task| {
+        let (lock, pair) = (locks.get(key()), [key(), key()]);
+        let all = locks.all(&pair);
+        tokio::spawn(async move {
+            let mut rounds = 0;
+            while Instant::now() < ended {
+                if task % 8 == 7 {
+                    drop(all.try_lock().await.unwrap().unwrap_or_else(|| panic!("both are free: round {rounds}")));
+                } else {
+                    drop(lock.try_lock().await.unwrap().unwrap_or_else(|| panic!("it is free: round {rounds}")));
+                }
+                rounds += 1;
+            }
+            rounds
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    let rounds: Vec<u32> = join_all(tasks).await.into_iter().map(Result::unwrap).collect();
+    rounds.into_iter().sum()
+}
+
+async fn nothing_is_left(server: &Server, locks: &Locker) {
+    eventually(ms(5_000), "nothing is under way", || locks.stats().pending == 0).await;
+    assert_eq!(server.command::<Vec<String>>(&["KEYS", "test:*"]), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_forgets_its_scripts_keeps_the_order_of_one_task() {
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(60_000)).connect().await.unwrap();
+    let (flushes, rounds) = tokio::join!(forget_scripts(&server, ms(2_000)), drop_and_try_again(&locks, 1, ms(2_000)));
+    assert!(flushes > 50 && rounds > 200, "{flushes} flushes, {rounds} rounds");
+    nothing_is_left(&server, &locks).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_forgets_its_scripts_keeps_the_order_of_steps_that_share_them() {
+    let server = Server::start();
+    for format in [Format::Redisson, Format::Plain] {
+        let locks = builder(&server.url(), ms(60_000)).format(format).connect().await.unwrap();
+        let time = ms(2_000);
+        let (flushes, rounds) = tokio::join!(forget_scripts(&server, time), drop_and_try_again(&locks, 64, time));
+        assert!(flushes > 50 && rounds > 640, "{flushes} flushes, {rounds} rounds");
+        nothing_is_left(&server, &locks).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_forgets_its_scripts_keeps_the_order_when_its_replies_are_late() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(60_000)).connect().await.unwrap();
+    proxy.set(Mode::Delay(ms(3)));
+    for tasks in [1, 2, 64] {
+        let time = ms(1_500);
+        let (flushes, rounds) = tokio::join!(forget_scripts(&server, time), drop_and_try_again(&locks, tasks, time));
+        assert!(flushes > 50 && rounds > 20, "{flushes} flushes, {rounds} rounds of {tasks} tasks");
+    }
+    nothing_is_left(&server, &locks).await;
+}
+
+/// An undo comes behind its acquire, whatever the server has to be told again on the way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_forgets_its_scripts_undoes_what_nobody_waits_for() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(60_000)).command_timeout(ms(150)).connect().await.unwrap();
+    proxy.set(Mode::Delay(ms(2)));
+    let names: Vec<String> = names(16);
+    let ended = Instant::now() + ms(3_000);
+    let tasks = (0..64).map(|task: usize| {
+        let lock = locks.get(&names[task % names.len()]).owned_by(Owner::new());
+        tokio::spawn(async move {
+            while Instant::now() < ended {
+                drop(timeout(Duration::from_micros(fastrand::u64(0..20_000)), lock.lock()).await);
+            }
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    // Some have no answer within the command timeout.
+    let silence = async {
+        while Instant::now() < ended {
+            tokio::time::sleep(ms(fastrand::u64(50..300))).await;
+            server.stop();
+            tokio::time::sleep(ms(fastrand::u64(50..250))).await;
+            server.go_on();
+        }
+    };
+    let (_, _, tasks) = tokio::join!(forget_scripts(&server, ms(3_000)), silence, join_all(tasks));
+    assert!(tasks.iter().all(Result::is_ok), "{tasks:?}");
+    assert!(locks.stats().undone > 0, "{:?}", locks.stats());
+    nothing_is_left(&server, &locks).await;
+}
+
+/// Those that travelled with a key that the server refuses are sent again, before what came after them.
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_that_are_sent_alone_because_of_another_are_not_overtaken() {
+    let server = Server::start();
+    let () =
+        server.command(&["ACL", "SETUSER", "app", "on", ">secret", "+@all", "~test:*", "~lockhound_fence:*", "&*"]);
+    // The channel is given to a script as a key.
+    let () = server.command(&["ACL", "SETUSER", "app", "~redisson_lock__channel:*"]);
+    let url = server.url().replace("redis://", "redis://app:secret@");
+    let locks = builder(&url, ms(60_000)).connect().await.unwrap();
+    let ended = Instant::now() + ms(2_000);
+    let forbidden = (0..8).map(|name| {
+        let lock = locks.get(format!("forbidden:{name}")).owned_by(Owner::new());
+        tokio::spawn(async move {
+            let mut refused = 0;
+            while Instant::now() < ended {
+                let answer = lock.try_lock().await;
+                assert!(matches!(answer, Err(Error::Server { kind: ServerErrorKind::NoPermission, .. })), "{answer:?}");
+                refused += 1;
+            }
+            refused
+        })
+    });
+    let forbidden: Vec<_> = forbidden.collect();
+    let rounds = drop_and_try_again(&locks, 64, ms(2_000)).await;
+    let refused: Vec<u32> = join_all(forbidden).await.into_iter().map(Result::unwrap).collect();
+    assert!(rounds > 640 && refused.iter().sum::<u32>() > 80, "{rounds} rounds, {refused:?}");
+    nothing_is_left(&server, &locks).await;
+}
+
+/// Something is always under way, and what has to be sent again does not wait for the end of that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_forgets_its_scripts_keeps_nobody_waiting_while_others_go_on() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(60_000)).connect().await.unwrap();
+    proxy.set(Mode::Delay(ms(20)));
+    let mut every = tokio::time::interval(ms(1));
+    let mut asked = Vec::new();
+    for at in 0..2_000 {
+        every.tick().await;
+        if at == 200 {
+            let () = server.command(&["SCRIPT", "FLUSH", "SYNC"]);
+        }
+        let lock = locks.get(key()).owned_by(Owner::new());
+        asked.push(tokio::spawn(async move {
+            let since = Instant::now();
+            lock.try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
+            since.elapsed()
+        }));
+    }
+    let waited: Vec<Duration> = join_all(asked).await.into_iter().map(Result::unwrap).collect();
+    let longest = waited.iter().max().unwrap();
+    assert!(*longest < ms(1_000), "{longest:?}");
+    nothing_is_left(&server, &locks).await;
+}
+
+/// Each has the acknowledgement of its own step, also when it is sent twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_forgets_its_scripts_has_what_is_sent_again_acknowledged() {
+    let server = Server::start();
+    let replica = server.replica();
+    eventually(ms(10_000), "in step", || server.has_replicas(1)).await;
+    let locks = builder(&server.url(), ms(60_000)).replicas(1, ms(1_000)).connect().await.unwrap();
+    let ended = Instant::now() + ms(2_000);
+    let tasks = (0..64).map(|_| {
+        let lock = locks.get(key()).owned_by(Owner::new());
+        tokio::spawn(async move {
+            let mut rounds = 0;
+            while Instant::now() < ended {
+                lock.try_lock().await.unwrap().expect("it is free").unlock().await.unwrap();
+                rounds += 1;
+            }
+            rounds
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    let (flushes, rounds) = tokio::join!(forget_scripts(&server, ms(2_000)), join_all(tasks));
+    let rounds: u32 = rounds.into_iter().map(Result::unwrap).sum();
+    assert!(flushes > 50 && rounds > 128, "{flushes} flushes, {rounds} rounds");
+    nothing_is_left(&server, &locks).await;
+    drop(replica);
 }

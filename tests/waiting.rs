@@ -3,9 +3,12 @@
 
 mod common;
 
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use common::proxy::{Mode, Proxy};
+use common::several::{self, hold_as_redisson, over, settled};
 use common::{Server, builder, eventually, key, locker, ms};
 use lockhound::{Error, Loss, Owner};
 
@@ -328,4 +331,163 @@ async fn a_grant_that_is_lost_before_it_is_polled_for_is_given_back() {
     locks.close().await;
     assert!(!server.exists(&key), "closing gives back what nobody took");
     assert!(matches!(idle.await, Err(Error::Closed)));
+}
+
+/// Two names of one channel: Redisson puts braces around a name that has none.
+fn one_channel() -> [[String; 2]; 2] {
+    let (plain, odd) = (key(), format!("a}}b:{}", key()));
+    [plain, odd].map(|name| [format!("{{{name}}}"), name])
+}
+
+/// Waits for both locks with one locker, and releases the one at `first` before the other.
+async fn wake_each_by_its_own_release(servers: &[Server], names: &[String; 2], first: usize) {
+    for name in names {
+        servers.iter().for_each(|server| hold_as_redisson(server, name, 600_000));
+    }
+    // A look every five seconds.
+    let locks = over(servers, ms(30_000)).connect().await.unwrap();
+    // Whoever tries looks for the TTL first.
+    let tries = || servers.iter().map(|server| server.calls("pttl")).sum::<u64>();
+    let before = tries();
+    let mut waiting = names.clone().map(|name| {
+        let lock = locks.get(name);
+        Some(tokio::spawn(async move { lock.lock().await.map(|guard| (guard, Instant::now())) }))
+    });
+    // Once, and once more behind the barrier; what comes after the answer to that finds them waiting.
+    let twice = 4 * servers.len() as u64;
+    eventually(ms(5_000), "both wait", || tries() >= before + twice).await;
+    for at in [first, 1 - first] {
+        let released = Instant::now();
+        for server in servers {
+            server.command::<()>(&["DEL", &names[at]]);
+            let channel = format!("redisson_lock__channel:{}", names[0]);
+            assert_eq!(server.command::<u64>(&["PUBLISH", &channel, "0"]), 1, "one subscription for both");
+        }
+        let (guard, entered) = waiting[at].take().unwrap().await.unwrap().unwrap();
+        let waited = entered.duration_since(released);
+        assert!(waited < ms(2_000), "{} after its release: {waited:?}", names[at]);
+        guard.unlock().await.unwrap();
+    }
+    // What is left over of scripts that only looked belongs to this round.
+    settled(&locks).await;
+    locks.close().await;
+}
+
+#[tokio::test]
+async fn a_release_wakes_its_own_waiter_and_not_only_that_of_another_lock_with_the_same_channel() {
+    let servers = [Server::start()];
+    for names in &one_channel() {
+        for first in [0, 1] {
+            wake_each_by_its_own_release(&servers, names, first).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn over_three_servers_a_release_wakes_its_own_waiter_whatever_has_the_same_channel() {
+    let servers = several::servers(3);
+    let [names, _] = &one_channel();
+    for first in [0, 1] {
+        wake_each_by_its_own_release(&servers, names, first).await;
+    }
+}
+
+/// A message concerns every lock of its channel: the one that is held looks at once whether it still is.
+#[tokio::test]
+async fn a_deletion_is_told_where_only_another_lock_of_the_channel_is_waited_for() {
+    let server = Server::start();
+    let [[held, awaited], _] = one_channel();
+    // A renewal every ten seconds.
+    let locks = builder(&server.url(), ms(30_000)).command_timeout(ms(300)).connect().await.unwrap();
+    let guard = locks.get(&held).lock().await.unwrap();
+    take(&server, &awaited, "600000");
+    let lock = locks.get(&awaited);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    listens(&server).await;
+    // The echo of a release of its own may come for a command timeout.
+    tokio::time::sleep(ms(400)).await;
+    assert!(locker(&server).await.get(&held).force_unlock().await.unwrap());
+    let told = tokio::time::timeout(ms(3_000), guard.lost().cancelled()).await;
+    assert!(told.is_ok(), "the next renewal is ten seconds away");
+    waiting.abort();
+}
+
+/// How many channels lockers have subscribed to.
+fn subscribed(connection: &mut redis::Connection) -> usize {
+    let clients: String = redis::cmd("CLIENT").arg("LIST").arg("TYPE").arg("PUBSUB").query(connection).unwrap();
+    let counts = clients.split_whitespace().filter_map(|word| word.strip_prefix("sub="));
+    counts.map(|count| count.parse::<usize>().unwrap()).sum()
+}
+
+/// When each of many waits began, and when it ended.
+#[derive(Default)]
+struct Waits {
+    begun: AtomicUsize,
+    ended: Mutex<Vec<Instant>>,
+}
+
+impl Waits {
+    /// Those that had begun by now, without those that had ended by then.
+    fn since(&self, then: Instant) -> usize {
+        let ended = self.ended.lock().unwrap();
+        self.begun.load(Ordering::SeqCst) - ended.iter().filter(|ended| **ended < then).count()
+    }
+}
+
+/// A channel is subscribed for as long as it is waited for, then for a second, then until it is swept with others of a
+/// tenth of a second, then for two round trips: that of the batch under way and its own. A busy machine gets a second
+/// more.
+#[tokio::test(flavor = "multi_thread")]
+async fn subscriptions_do_not_grow_while_ever_new_locks_are_waited_for() {
+    const LOCKS: usize = 10_000;
+    const AT_ONCE: usize = 256;
+    let server = Server::start();
+    let names: Vec<String> = (0..LOCKS).map(|_| key()).collect();
+    let mut holders = redis::pipe();
+    for name in &names {
+        holders.cmd("HSET").arg(name).arg("8743c9c0-0795-4907-87fd-6c719a6b4586:1").arg(1).ignore();
+    }
+    let mut connection = server.connection().unwrap();
+    let () = holders.query(&mut connection).unwrap();
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(60_000)).connect().await.unwrap();
+    proxy.set(Mode::Delay(ms(20)));
+    let (waits, next) = (Arc::<Waits>::default(), Arc::<AtomicUsize>::default());
+    let names = Arc::new(names);
+    let tasks = (0..AT_ONCE).map(|_| {
+        let (locks, waits, next, names) = (locks.clone(), Arc::clone(&waits), Arc::clone(&next), Arc::clone(&names));
+        tokio::spawn(async move {
+            while let Some(name) = names.get(next.fetch_add(1, Ordering::SeqCst)) {
+                waits.begun.fetch_add(1, Ordering::SeqCst);
+                let answer = locks.get(name).try_lock_for(ms(fastrand::u64(100..200))).await;
+                assert!(matches!(answer, Ok(None) | Err(Error::Unavailable { .. })), "{answer:?}");
+                waits.ended.lock().unwrap().push(Instant::now());
+            }
+        })
+    });
+    let tasks: Vec<_> = tasks.collect();
+    let through = proxy.url();
+    let (sampled, looked_at) = (Arc::clone(&waits), server.url());
+    let sampling = tokio::task::spawn_blocking(move || {
+        let connect = |url: String| redis::Client::open(url).unwrap().get_connection().unwrap();
+        let (mut direct, mut delayed) = (connect(looked_at), connect(through));
+        let (mut slowest, mut peak) = (Duration::ZERO, 0);
+        while sampled.ended.lock().unwrap().len() < LOCKS {
+            let asked = Instant::now();
+            let () = redis::cmd("PING").query(&mut delayed).unwrap();
+            slowest = slowest.max(asked.elapsed());
+            let looked = Instant::now();
+            let count = subscribed(&mut direct);
+            let most = sampled.since(looked - (ms(1_100) + 2 * slowest + ms(1_000)));
+            assert!(count <= most, "{count} channels, of {most} locks that were waited for; a round trip: {slowest:?}");
+            peak = peak.max(count);
+        }
+        peak
+    });
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let peak = sampling.await.unwrap();
+    assert!(peak > AT_ONCE / 2, "{peak}");
+    eventually(ms(5_000), "none is left", || subscribed(&mut connection) == 0).await;
 }

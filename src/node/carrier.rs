@@ -52,8 +52,9 @@ impl Carrier {
         self.receipts.as_ref()
     }
 
-    /// Runs a script once. A server that does not know it yet says so without running anything, and is given its text.
-    /// So many receipts tell when enough replicas have its effect.
+    /// Runs a script once. A server that does not know it yet says so without running anything. It is then given the
+    /// text, which comes behind whatever was sent meanwhile. So many receipts tell when enough replicas have its
+    /// effect.
     pub(super) async fn run(
         &self,
         receipts: usize,
@@ -61,19 +62,40 @@ impl Carrier {
         keys: &[&str],
         args: &[&str],
     ) -> (Outcome<Reply>, Vec<Receipt>) {
-        let send = async |command, words| match &self.receipts {
+        let mut answer = self.by_digest(receipts, lua, keys, args).await;
+        if is_not_known(&answer.0) {
+            answer = self.by_text(receipts, lua, keys, args).await;
+        }
+        self.suspect(&answer.0);
+        answer
+    }
+
+    /// Runs a script once, if the server knows it.
+    pub(super) async fn by_digest(
+        &self,
+        receipts: usize,
+        lua: &Lua,
+        keys: &[&str],
+        args: &[&str],
+    ) -> (Outcome<Reply>, Vec<Receipt>) {
+        self.send("EVALSHA", words(&lua.sha, keys, args), receipts).await
+    }
+
+    /// Runs a script once. The server knows it from then on.
+    pub(super) async fn by_text(
+        &self,
+        receipts: usize,
+        lua: &Lua,
+        keys: &[&str],
+        args: &[&str],
+    ) -> (Outcome<Reply>, Vec<Receipt>) {
+        self.send("EVAL", words(&lua.body, keys, args), receipts).await
+    }
+
+    async fn send(&self, command: &'static str, words: Vec<Value>, receipts: usize) -> (Outcome<Reply>, Vec<Receipt>) {
+        match &self.receipts {
             Some(asked) if receipts > 0 => asked.send(command, words, receipts).await,
             _ => (self.link.call(command, words).await, Vec::new()),
-        };
-        let (outcome, receipts) = send("EVALSHA", words(&lua.sha, keys, args)).await;
-        match outcome {
-            Outcome::NotExecuted(failure) if failure.reason.starts_with("NOSCRIPT") => {
-                send("EVAL", words(&lua.body, keys, args)).await
-            }
-            outcome => {
-                self.suspect(&outcome);
-                (outcome, receipts)
-            }
         }
     }
 
@@ -94,8 +116,13 @@ impl Carrier {
     }
 }
 
-/// The arguments of EVALSHA or EVAL. All of them are slices of one buffer: fred copies each again for the wire, and a batch
-/// of renewals would otherwise allocate for each word twice.
+/// Whether the server does not know the script that it was to run by its digest.
+pub(super) fn is_not_known(outcome: &Outcome<Reply>) -> bool {
+    matches!(outcome, Outcome::NotExecuted(failure) if reply::code(&failure.reason) == "NOSCRIPT")
+}
+
+/// The arguments of EVALSHA or EVAL. All of them are slices of one buffer: fred copies each again for the wire, and a
+/// batch of renewals would otherwise allocate for each word twice.
 fn words(script: &str, keys: &[&str], args: &[&str]) -> Vec<Value> {
     let texts = || std::iter::once(&script).chain(keys).chain(args);
     let mut buffer = BytesMut::with_capacity(texts().map(|text| text.len()).sum());

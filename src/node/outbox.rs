@@ -1,11 +1,19 @@
 //! Steps on their way to a server: what is asked for in the same moment travels as one script.
 //!
-//! A script has a price before it does anything: fred makes a command and a system call of each, the server another two.
-//! Alone a step travels as its own script. While enough scripts are under way, the steps that come are collected, and the
-//! next answer takes them along: the busier it is, the more of them share the price.
+//! A script has a price before it does anything: fred makes a command and a system call of each, the server another
+//! two. Alone a step travels as its own script. While enough scripts are under way, the steps that come are collected,
+//! and the next answer takes them along: the busier it is, the more of them share the price.
+//!
+//! A server forgets its scripts when it restarts, or is told to. It answers one script with NOSCRIPT while the next
+//! one, which it may know, is on its way already. So once a script has to be sent again, nothing new is sent until
+//! everything under way has been answered. Then the script is sent again, and behind it every step that the server ran
+//! meanwhile and that found nothing to do: an acquire was told "held" because the release before it was not known.
 //!
 //! # Invariants
-//! - Steps are executed in the order in which they were put in: an undo never overtakes its acquire.
+//! - Steps are executed in the order in which they were put in: an undo never overtakes its acquire. One exception: a
+//!   step that overtook one that has to be sent again, and changed something, counts. Neither had an answer by then, so
+//!   that either may have come first.
+//! - What is sent again is sent while nothing is under way.
 //! - What becomes of one step does not matter to the others: each has an answer, or an error, of its own.
 
 use std::collections::VecDeque;
@@ -14,12 +22,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use futures_util::future::join_all;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::FuturesOrdered;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
 
-use super::carrier::{Carrier, Lua};
+use super::carrier::{Carrier, Lua, is_not_known};
 use super::receipts::Receipt;
 use super::reply::{self, Outcome, Reply};
 use crate::clock::Instant;
@@ -42,25 +49,48 @@ const PATIENCE: Duration = Duration::from_millis(1);
 pub(crate) struct Step {
     /// Does it alone.
     pub(crate) alone: &'static Lua,
-    /// What it is called in the script that does it together with others. A step that has none travels alone, in its place
-    /// among the others: its answer must not overtake that of a step before it.
+    /// What it is called in the script that does it together with others. A step that has none travels alone, in its
+    /// place among the others: its answer must not overtake that of a step before it.
     pub(crate) together: Option<(&'static str, &'static Lua)>,
     pub(crate) keys: Vec<String>,
     pub(crate) args: Vec<String>,
     /// Whether replicas have to acknowledge it, where they are asked.
     pub(crate) acknowledged: bool,
+    /// Whether this answer says that there was nothing to do. Nothing was changed then, and the step may be sent again.
+    pub(crate) idle: fn(&Reply) -> bool,
 }
 
 /// What the server said to a step, and whether its replicas have it.
 pub(super) type Answer = (Outcome<Reply>, Receipt);
 
+/// How a step is sent: the first way that has not failed yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Way {
+    /// By the digest of its script, together with others.
+    Digest,
+    /// By the text of its script, together with others.
+    Text,
+    /// By the text of its script, alone.
+    Alone,
+}
+
 struct Entry {
     step: Step,
     since: Instant,
+    way: Way,
     reply: oneshot::Sender<Answer>,
 }
 
 impl Entry {
+    fn shares(&self) -> bool {
+        self.step.together.is_some() && self.way < Way::Alone
+    }
+
+    /// To be sent again, in this way at the least.
+    fn again(self, way: Way) -> Self {
+        Self { way: self.way.max(way), ..self }
+    }
+
     /// Whoever is gone does not want to know.
     fn answer(self, outcome: Outcome<Reply>, receipt: Option<Receipt>) {
         let _: Result<_, _> = self.reply.send((outcome, receipt.unwrap_or_else(Receipt::moot)));
@@ -69,6 +99,19 @@ impl Entry {
     fn fail(self, failure: &NodeFailure) {
         self.answer(Outcome::NotExecuted(failure.clone()), None);
     }
+}
+
+/// Steps that travelled as one script, and what became of it.
+struct Landed {
+    entries: Vec<Entry>,
+    fate: Fate,
+}
+
+enum Fate {
+    /// An answer for each of them.
+    Answered(Vec<(Outcome<Reply>, Option<Receipt>)>),
+    /// None was executed, and each has to be sent again, in this way.
+    Again(Way),
 }
 
 /// The steps that wait to be sent over one connection.
@@ -92,7 +135,7 @@ impl Outbox {
     /// Sends a step, once. The first poll puts it behind those that were put in before.
     pub(super) async fn send(&self, step: Step) -> Answer {
         let (reply, answer) = oneshot::channel();
-        self.waiting().push_back(Entry { step, since: Instant::now(), reply });
+        self.waiting().push_back(Entry { step, since: Instant::now(), way: Way::Digest, reply });
         self.news.notify_one();
         let ended = |_| {
             let (node, reason) = (Arc::clone(self.carrier.link().server()), "its connection was ended".to_owned());
@@ -104,7 +147,7 @@ impl Outbox {
     /// The next steps to travel together; none if nothing waits.
     fn take(&self) -> Vec<Entry> {
         let mut waiting = self.waiting();
-        let sharing = waiting.iter().take(MOST).take_while(|entry| entry.step.together.is_some()).count();
+        let sharing = waiting.iter().take(MOST).take_while(|entry| entry.shares()).count();
         let count = sharing.max(1).min(waiting.len());
         waiting.drain(..count).collect()
     }
@@ -138,46 +181,62 @@ impl Outbox {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends these steps, and gives each its answer.
-    async fn fly(&self, mut entries: Vec<Entry>) {
-        if entries.len() > 1 {
-            entries = self.fly_together(entries).await;
-        }
-        join_all(entries.into_iter().map(|entry| self.fly_alone(entry))).await;
-    }
-
-    async fn fly_alone(&self, entry: Entry) {
-        let step = &entry.step;
-        let keys: Vec<&str> = step.keys.iter().map(String::as_str).collect();
-        let args: Vec<&str> = step.args.iter().map(String::as_str).collect();
-        let (outcome, receipts) = self.carrier.run(usize::from(step.acknowledged), step.alone, &keys, &args).await;
-        entry.answer(outcome, receipts.into_iter().next());
-    }
-
-    /// Sends these steps as one script. Returns those that have to be sent alone.
-    async fn fly_together(&self, entries: Vec<Entry>) -> Vec<Entry> {
+    /// Sends these steps as one script.
+    async fn fly(&self, entries: Vec<Entry>) -> Landed {
         let steps = || entries.iter().map(|entry| &entry.step);
-        let Some(lua) = steps().find_map(|step| step.together.map(|(_, lua)| lua)) else { return entries };
+        let shared = if entries.len() > 1 { steps().find_map(|step| step.together) } else { None };
         let keys: Vec<&str> = steps().flat_map(|step| step.keys.iter().map(String::as_str)).collect();
-        let words = |step: &Step| 1 + step.args.len();
-        let mut args = Vec::with_capacity(steps().map(words).sum());
+        let mut args = Vec::with_capacity(steps().map(|step| 1 + step.args.len()).sum());
         for step in steps() {
-            args.extend(step.together.map(|(name, _)| name));
+            args.extend(shared.and(step.together).map(|(name, _)| name));
             args.extend(step.args.iter().map(String::as_str));
         }
         let acknowledged = steps().filter(|step| step.acknowledged).count();
-        let (outcome, receipts) = self.carrier.run(acknowledged, lua, &keys, &args).await;
-        if refuses_the_company(&outcome) {
-            return entries;
+        let Some(lua) = shared.map(|(_, lua)| lua).or_else(|| Some(steps().next()?.alone)) else {
+            return Landed { entries, fate: Fate::Answered(Vec::new()) };
+        };
+        let by_digest = entries.iter().all(|entry| entry.way == Way::Digest);
+        let (outcome, receipts) = if by_digest {
+            self.carrier.by_digest(acknowledged, lua, &keys, &args).await
+        } else {
+            self.carrier.by_text(acknowledged, lua, &keys, &args).await
+        };
+        let fate = if by_digest && is_not_known(&outcome) {
+            Fate::Again(Way::Text)
+        } else if shared.is_some() && refuses_the_company(&outcome) {
+            Fate::Again(Way::Alone)
+        } else {
+            let outcomes = if shared.is_some() { self.each(outcome, entries.len()) } else { vec![outcome] };
+            let mut receipts = receipts.into_iter();
+            let receipts = steps().map(|step| if step.acknowledged { receipts.next() } else { None });
+            Fate::Answered(outcomes.into_iter().zip(receipts).collect())
+        };
+        Landed { entries, fate }
+    }
+
+    /// Gives each of these steps its answer, or collects those that have to be sent `again`. Flights land in the order
+    /// in which they were sent. With the last of them, what was collected is put back, before what waits.
+    fn land(&self, landed: Landed, again: &mut Vec<Entry>, is_last: bool) {
+        match landed.fate {
+            Fate::Again(way) => again.extend(landed.entries.into_iter().map(|entry| entry.again(way))),
+            Fate::Answered(answers) => {
+                for (entry, (outcome, receipt)) in landed.entries.into_iter().zip(answers) {
+                    self.carrier.suspect(&outcome);
+                    match &outcome {
+                        Outcome::Done(reply) if !again.is_empty() && (entry.step.idle)(reply) => {
+                            again.push(entry.again(Way::Text));
+                        }
+                        _ => entry.answer(outcome, receipt),
+                    }
+                }
+            }
         }
-        let outcomes = self.each(outcome, entries.len());
-        let mut receipts = receipts.into_iter();
-        for (entry, outcome) in entries.into_iter().zip(outcomes) {
-            self.carrier.suspect(&outcome);
-            let receipt = if entry.step.acknowledged { receipts.next() } else { None };
-            entry.answer(outcome, receipt);
+        if is_last && !again.is_empty() {
+            let mut waiting = self.waiting();
+            again.drain(..).rev().for_each(|entry| waiting.push_front(entry));
+            drop(waiting);
+            self.news.notify_one();
         }
-        Vec::new()
     }
 
     /// What becomes of each of so many steps.
@@ -192,8 +251,8 @@ impl Outbox {
     }
 }
 
-/// A server looks at all the keys before it runs anything: one that this user may not have, or one of another slot, and none
-/// of the steps is done.
+/// A server looks at all the keys before it runs anything: one that this user may not have, or one of another slot, and
+/// none of the steps is done.
 fn refuses_the_company(outcome: &Outcome<Reply>) -> bool {
     match outcome {
         Outcome::Refused(Error::Server { kind, source }) => {
@@ -221,19 +280,23 @@ impl Drop for Emptying<'_> {
 /// Sends what is put in. Started with the outbox, and anew if it panics; ends with the engine; nobody awaits it.
 async fn empty(outbox: Arc<Outbox>) {
     let _emptying = Emptying(&outbox);
-    let mut flights = FuturesUnordered::new();
+    // In the order in which they were sent, in which a connection answers them.
+    let mut flights = FuturesOrdered::new();
+    let mut again = Vec::new();
     let mut patience = pin!(sleep(PATIENCE));
     let mut collecting = false;
     loop {
         let mut over = false;
         tokio::select! {
             biased;
-            Some(()) = flights.next() => {}
+            Some(landed) = flights.next() => outbox.land(landed, &mut again, flights.is_empty()),
             () = outbox.news.notified() => {}
             () = &mut patience, if collecting => over = true,
         }
         let waiting = outbox.waiting().len();
-        if waiting == 0 {
+        // Nothing is sent before what has to be sent again: the last flight under way puts that back.
+        if waiting == 0 || !again.is_empty() {
+            collecting = false;
             continue;
         }
         if waiting < ENOUGH && flights.len() >= FLIGHTS && !over {
@@ -249,20 +312,20 @@ async fn empty(outbox: Arc<Outbox>) {
             tokio::select! {
                 biased;
                 ready = &mut ready => break ready,
-                Some(()) = flights.next() => {}
+                Some(landed) = flights.next() => outbox.land(landed, &mut again, flights.is_empty()),
             }
         };
         if let Err(failure) = ready {
             outbox.give_up(&failure);
             continue;
         }
-        loop {
+        while again.is_empty() {
             let entries = outbox.take();
             if entries.is_empty() {
                 break;
             }
             // Polled before anything else is.
-            flights.push(outbox.fly(entries));
+            flights.push_back(outbox.fly(entries));
         }
     }
 }

@@ -9,6 +9,7 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use super::driver::drive;
+use super::forces::Moment;
 use super::{Grip, Session};
 use crate::clock::{self, Instant};
 use crate::error::{Error, Loss, NodeFailure};
@@ -44,8 +45,8 @@ pub(super) enum Attempt {
 #[derive(Debug)]
 pub(super) struct Granted {
     hold: Arc<Hold>,
-    /// [`Session::forces`] before it was asked for.
-    forces: u64,
+    /// Before it was asked for.
+    began: Moment,
 }
 
 /// A caller's place in a line. Dropping it leaves the line.
@@ -181,7 +182,7 @@ impl Session {
         if let Err(error) = self.check_open() {
             return Attempt::Refused(error);
         }
-        let forces = self.forces();
+        let began = self.forces.now();
         let first = self.generations.fetch_add(keys.len() as u64, Ordering::Relaxed);
         let claim =
             |(key, generation): (&Key, u64)| Claim { key: key.clone(), field: owner.field(self.id, generation) };
@@ -208,7 +209,7 @@ impl Session {
                         contained(|| tracing::debug!(key = %hold.key, %owner, generation, fence, "acquired"));
                     }
                     self.keep_late(&holds, sent, round.late, &round.doubtful);
-                    return Attempt::Granted(holds.into_iter().map(|hold| Granted { hold, forces }).collect());
+                    return Attempt::Granted(holds.into_iter().map(|hold| Granted { hold, began }).collect());
                 }
                 let took = Instant::now().since(sent);
                 Attempt::Unavailable(self.quorum.failures(format!("granted after {took:?}, when the lease was over")))
@@ -278,8 +279,7 @@ impl Session {
             self.lose(hold, Loss::NotOwner);
         }
         // A force_unlock that began after the registration has found the hold; one that began before it is found here.
-        if self.forced_since(granted.forces) {
-            self.note_deposed(&hold.key);
+        if self.forces.deposes(&hold.key, granted.began) {
             self.lose(hold, Loss::ForceUnlocked);
         }
     }

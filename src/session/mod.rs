@@ -7,6 +7,7 @@
 
 mod acquire;
 mod driver;
+mod forces;
 mod grip;
 mod joint;
 mod late;
@@ -18,8 +19,8 @@ mod run;
 mod together;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc::unbounded_channel;
@@ -27,6 +28,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
+use self::forces::Forces;
 pub(crate) use self::grip::{Grip, View};
 pub(crate) use self::joint::{JointGrip, JointView};
 use self::outage::Outage;
@@ -69,11 +71,7 @@ pub(crate) struct Session {
     /// What the panic said by which the watchdog ended.
     failure: OnceLock<String>,
     pendings: Pendings,
-    /// How many force_unlocks are under way, and how many have begun or ended.
-    forcing: AtomicUsize,
-    forces: AtomicU64,
-    /// The keys whose grants were deposed because of one of those under way.
-    deposed: Mutex<Vec<Key>>,
+    forces: Arc<Forces>,
 }
 
 /// The session as the user's handles hold it: when the last of them is dropped, the engine ends.
@@ -153,9 +151,7 @@ impl Session {
                 generations: AtomicU64::new(1),
                 closed: AtomicBool::new(false),
                 failure: OnceLock::new(),
-                forcing: AtomicUsize::new(0),
-                forces: AtomicU64::new(0),
-                deposed: Mutex::default(),
+                forces: Arc::default(),
                 settings,
             }
         });
@@ -202,8 +198,8 @@ impl Session {
     /// Releases a key, whoever holds it.
     pub(crate) async fn force_unlock(self: &Arc<Self>, key: &Key) -> Result<bool, Error> {
         self.check_open()?;
-        // From here on a grant may be deleted by what is about to be sent: whoever registers one asks `forced_since`.
-        let forcing = Forcing::new(self);
+        // From here on a grant may be deleted by what is about to be sent: whoever registers one asks whether it was.
+        let forcing = self.forces.begin(key);
         // Before it is sent: once it is, others may be in before the answer comes.
         let mut deposed = false;
         for hold in self.gate.holds_of(key) {
@@ -213,35 +209,11 @@ impl Session {
         let operation = async move {
             let answer = session.quorum.force(&forced).await;
             // A grant that came meanwhile, and whose release came before the force, was held all the same.
-            let deposed = session.deposed().contains(&forced);
-            drop(forcing);
+            let deposed = forcing.end();
             Ok(answer? || deposed)
         };
         // The release of a guard that was deposed here may have come first.
         Ok(self.on_engine(operation).await? || deposed)
-    }
-
-    /// A grant of this key was deposed: whoever forces it now may find it deleted already.
-    fn note_deposed(&self, key: &Key) {
-        let mut deposed = self.deposed();
-        if self.forcing.load(Ordering::SeqCst) > 0 {
-            deposed.push(key.clone());
-        }
-    }
-
-    fn deposed(&self) -> MutexGuard<'_, Vec<Key>> {
-        self.deposed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// How many force_unlocks have begun or ended: for [`forced_since`](Self::forced_since).
-    fn forces(&self) -> u64 {
-        self.forces.load(Ordering::SeqCst)
-    }
-
-    /// Whether what was granted to an attempt that began then may have been deleted by a force_unlock of this session: one
-    /// is under way, or was since.
-    fn forced_since(&self, forces: u64) -> bool {
-        self.forcing.load(Ordering::SeqCst) > 0 || self.forces() != forces
     }
 
     /// Runs an operation as a task of the engine, so that dropping the caller's future drops no command half-way.
@@ -362,28 +334,6 @@ impl Session {
         let _: Result<_, _> = timeout(politeness, self.quorum.quit()).await;
         // What fred has queued for its sockets is written by its own tasks.
         sleep(Duration::from_millis(1)).await;
-    }
-}
-
-/// A force_unlock under way, from before anything is deposed to its answer.
-struct Forcing(Arc<Session>);
-
-impl Forcing {
-    fn new(session: &Arc<Session>) -> Self {
-        session.forcing.fetch_add(1, Ordering::SeqCst);
-        session.forces.fetch_add(1, Ordering::SeqCst);
-        Self(Arc::clone(session))
-    }
-}
-
-impl Drop for Forcing {
-    fn drop(&mut self) {
-        self.0.forces.fetch_add(1, Ordering::SeqCst);
-        // Under the lock: a force that begins now and what it deposes come before or after.
-        let mut deposed = self.0.deposed();
-        if self.0.forcing.fetch_sub(1, Ordering::SeqCst) == 1 {
-            deposed.clear();
-        }
     }
 }
 
