@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::shown::Shown;
 
 /// The name of a lock: the key under which it stands on the server, as given. UTF-8 and not empty.
 ///
@@ -15,6 +16,11 @@ impl Key {
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The name as logs show it: whoever chose it cannot forge a line.
+    pub(crate) fn shown(&self) -> Shown<'_> {
+        Shown(&self.0)
     }
 
     /// # Errors

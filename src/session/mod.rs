@@ -100,6 +100,7 @@ impl Session {
     /// See [`Node::connect`]. A majority of the servers must be reachable within `connect_timeout`.
     pub(crate) async fn connect(settings: Settings, targets: Vec<Target>) -> Result<Alive, Error> {
         let engine = Engine::start(settings.busy_poll).map_err(|e| Error::Unavailable {
+            servers: targets.len(),
             nodes: targets
                 .iter()
                 .map(|t| NodeFailure { node: Arc::clone(t.name()), reason: format!("the thread cannot start: {e}") })
@@ -140,7 +141,7 @@ impl Session {
                 watchdog: Watchdog::new(&settings),
                 quorum: Arc::new(Quorum::new(nodes)),
                 gate: Gate::new(),
-                outage: Outage::default(),
+                outage: Outage::new(&settings),
                 counters: Arc::clone(&counters),
                 generations: AtomicU64::new(1),
                 closed: AtomicBool::new(false),
