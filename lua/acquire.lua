@@ -35,4 +35,8 @@ end
 if redis.pcall('DEL', lock) ~= 1 then
   redis.call('SET', lock, '', 'PX', 1)
 end
+-- Redis before 7.2 does not say which command it refused.
+if type(leased) == 'table' then
+  leased['err'] = leased['err'] .. ", refused: 'pexpire'"
+end
 return leased

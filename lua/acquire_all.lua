@@ -44,6 +44,10 @@ for i = 1, locks do
         redis.call('SET', KEYS[2 * taken - 1], '', 'PX', 1)
       end
     end
+    -- Redis before 7.2 does not say which command it refused.
+    if type(leased) == 'table' then
+      leased['err'] = leased['err'] .. ", refused: 'pexpire'"
+    end
     return leased
   end
 end

@@ -3,11 +3,15 @@
 -- Returns {}                  free
 --         {ttl, owner, count}  held: milliseconds until the lease runs out, -1 if it has none; the owner as it stands
 --                             there, any bytes; the hold count
+--         type                something else has this name: the type of the key, as TYPE tells it
 local lock = KEYS[1]
 
 local kind = redis.call('TYPE', lock)['ok']
 if kind == 'none' then
   return {}
+end
+if kind ~= 'string' and kind ~= 'hash' then
+  return kind
 end
 local ttl = redis.call('PTTL', lock)
 if kind == 'string' then

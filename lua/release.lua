@@ -9,6 +9,8 @@ local field = ARGV[1]
 
 local held = redis.pcall('HEXISTS', lock, field)
 if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
+  -- Redis before 7.2 does not say which command it refused.
+  held['err'] = held['err'] .. ", refused: 'hexists'"
   return held
 end
 -- A key of another type holds no lock of ours.

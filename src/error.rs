@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::shown::Shown;
+
 /// Why an operation did not do what it was asked for.
 ///
 /// That somebody else holds the lock is not an error: [`Lock::try_lock`](crate::Lock::try_lock) answers `None`.
@@ -13,21 +15,25 @@ pub enum Error {
     /// The lock was held and is not provably held any more. Stop what it protects; whoever asks next may already be in.
     #[error("the lock is lost: {0}")]
     Lost(Loss),
-    /// No majority of the servers answered, or too few of their replicas acknowledged. Nothing is held, and whatever the attempts may have left on a server is
-    /// being undone in the background; try again later.
-    #[error("{}", unavailable(nodes, *waited))]
+    /// The server gave no usable answer, or no majority of several did: they are out of reach or silent, refuse the
+    /// credentials, or too few of their replicas acknowledged. Nothing is held, and whatever the attempts may have
+    /// left on a server is being undone in the background; try again later.
+    #[error("{}", unavailable(*servers, nodes, *waited))]
     #[non_exhaustive]
     Unavailable {
+        /// How many servers the locker has.
+        servers: usize,
         /// What became of each server that did not answer.
         nodes: Vec<NodeFailure>,
-        /// How long the servers had been away when the operation gave up; zero for an operation that makes one attempt.
+        /// How long the servers had been away when the operation gave up, as far as this locker knows; zero where its
+        /// own attempt was the first that failed.
         waited: Duration,
     },
     /// An option, an address or a name cannot be used as it is. Correct the value that the message names.
     #[error("{0}")]
     Config(ConfigError),
     /// A server answered with an error. Nothing was written; the reply is the [`source`](std::error::Error::source).
-    #[error("{} {kind}", source.node)]
+    #[error("{} {}", source.node, refused(*kind, &source.message))]
     Server {
         /// What kind of refusal it was.
         kind: ServerErrorKind,
@@ -40,7 +46,7 @@ pub enum Error {
     /// The watchdog of the [`Locker`](crate::Locker) ended by a panic: nothing would renew a lock. Every token of it has
     /// fired, and nothing is granted any more; guards still release. Close this locker and connect a new one. The panic is
     /// a bug of this crate, or of what the watchdog calls: a `tracing` subscriber, a recorder of metrics, a waker.
-    #[error("the watchdog ended by a panic ({message}): close this locker and connect a new one")]
+    #[error("the watchdog ended by a panic ({}): close this locker and connect a new one", Shown(message))]
     #[non_exhaustive]
     WatchdogPanicked {
         /// What the panic said.
@@ -54,8 +60,9 @@ impl Error {
     }
 }
 
-fn unavailable(nodes: &[NodeFailure], waited: Duration) -> String {
-    let mut text = String::from("no majority of the servers answered");
+fn unavailable(servers: usize, nodes: &[NodeFailure], waited: Duration) -> String {
+    let nobody = if servers == 1 { "the server gave no usable answer" } else { "no majority of the servers answered" };
+    let mut text = nobody.to_owned();
     if !waited.is_zero() {
         text += &format!(" for {waited:.1?}");
     }
@@ -64,6 +71,35 @@ fn unavailable(nodes: &[NodeFailure], waited: Duration) -> String {
         text += &node.to_string();
     }
     text
+}
+
+/// What a server refused, as far as its reply tells.
+fn refused(kind: ServerErrorKind, reply: &str) -> String {
+    let reply = Shown(reply).to_string();
+    // The name behind these words.
+    let named = |words: &str| reply.split_once(words)?.1.split_once('\'').map(|(name, _)| name.to_owned());
+    match kind {
+        ServerErrorKind::NoPermission => {
+            let what = if let Some(command) = named("run the '").or_else(|| named("refused: '")) {
+                format!("run '{command}'")
+            } else if let Some(name) = named("access the '") {
+                format!("use '{name}'")
+            } else if reply.contains("access") {
+                let what = if reply.contains("channel") { "channels" } else { "keys" };
+                format!("use one of the {what} that this needs")
+            } else {
+                // Redis 7.0 and older do not name a command that a script called.
+                "run a command that this needs; the server's ACL LOG names it".to_owned()
+            };
+            format!("does not permit this user to {what}")
+        }
+        ServerErrorKind::WrongType => match reply.strip_prefix("WRONGTYPE \"") {
+            // The reply is of one of our scripts.
+            Some(holds) => format!("{kind}: \"{holds}"),
+            None => kind.to_string(),
+        },
+        _ => kind.to_string(),
+    }
 }
 
 /// How a lock was lost.
@@ -115,7 +151,7 @@ impl NodeFailure {
 
 impl fmt::Display for NodeFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.node, self.reason)
+        write!(f, "{}: {}", self.node, Shown(&self.reason))
     }
 }
 
@@ -135,7 +171,7 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.option, self.reason)
+        write!(f, "{}: {}", self.option, Shown(&self.reason))
     }
 }
 
@@ -183,7 +219,7 @@ impl fmt::Display for ServerErrorKind {
     }
 }
 
-/// An error reply, word for word.
+/// An error reply, word for word, its control characters escaped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerError {
     pub(crate) node: Arc<str>,
@@ -199,7 +235,7 @@ impl ServerError {
 
 impl fmt::Display for ServerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        Shown(&self.message).fmt(f)
     }
 }
 
@@ -210,19 +246,73 @@ mod tests {
     use super::*;
     use std::error::Error as _;
 
+    fn server_error(message: &str) -> Error {
+        let source = ServerError { node: "redis://h".into(), message: message.into() };
+        let code = if message.contains("can't") { "NOPERM" } else { message.split(' ').next().unwrap_or_default() };
+        Error::Server { kind: ServerErrorKind::of(code), source }
+    }
+
     #[test]
     fn messages_name_the_values_once() {
-        let node: Arc<str> = "redis://127.0.0.1:1".into();
-        let away = Error::Unavailable {
-            nodes: vec![NodeFailure { node: Arc::clone(&node), reason: "timed out".into() }],
+        let away = |servers| Error::Unavailable {
+            servers,
+            nodes: vec![NodeFailure { node: "redis://127.0.0.1:1".into(), reason: "timed out".into() }],
             waited: Duration::from_millis(1500),
         };
-        assert_eq!(away.to_string(), "no majority of the servers answered for 1.5s: redis://127.0.0.1:1: timed out");
-        let refused = Error::Server {
-            kind: ServerErrorKind::of("NOPERM"),
-            source: ServerError { node, message: "NOPERM no such luck".into() },
-        };
-        assert_eq!(refused.to_string(), "redis://127.0.0.1:1 does not permit this user to do that");
-        assert_eq!(refused.source().expect("a cause").to_string(), "NOPERM no such luck");
+        let behind = " for 1.5s: redis://127.0.0.1:1: timed out";
+        assert_eq!(away(1).to_string(), format!("the server gave no usable answer{behind}"));
+        assert_eq!(away(2).to_string(), format!("no majority of the servers answered{behind}"));
+        let refused = server_error("OOM no such luck");
+        assert_eq!(refused.to_string(), "redis://h is out of memory");
+        assert_eq!(refused.source().expect("a cause").to_string(), "OOM no such luck");
+    }
+
+    #[test]
+    fn a_refused_right_is_named_as_far_as_the_server_names_it() {
+        for (reply, what) in [
+            ("NOPERM this user has no permissions to run the 'eval' command", "run 'eval'"),
+            ("NOPERM User app has no permissions to run the 'eval' command", "run 'eval'"),
+            (
+                "NOPERM ACL failure in script: User app has no permissions to run the 'del' command script: ab",
+                "run 'del'",
+            ),
+            ("NOPERM The user can't run this command, refused: 'pexpire'", "run 'pexpire'"),
+            ("NOPERM User app has no permissions to access the 'orders' key", "use 'orders'"),
+            (
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+                "use one of the keys that this needs",
+            ),
+            ("NOPERM No permissions to access a channel", "use one of the channels that this needs"),
+            (
+                "ERR The user executing the script can't run this command or subcommand script: ab, on @user_script:9.",
+                "run a command that this needs; the server's ACL LOG names it",
+            ),
+        ] {
+            let shown = server_error(reply).to_string();
+            assert_eq!(shown, format!("redis://h does not permit this user to {what}"), "{reply}");
+        }
+    }
+
+    #[test]
+    fn what_stands_in_the_place_of_a_lock_is_named() {
+        let shown = server_error("WRONGTYPE \"orders:42\" holds a list").to_string();
+        assert_eq!(shown, "redis://h has something other than a lock under this key: \"orders:42\" holds a list");
+        let shown = server_error("WRONGTYPE Operation against a key").to_string();
+        assert_eq!(shown, "redis://h has something other than a lock under this key");
+    }
+
+    #[test]
+    fn no_text_of_others_ends_a_line_of_an_error() {
+        let text = "x\n2026-01-01 ERROR forged\r\u{1b}[2K";
+        let node = NodeFailure { node: "redis://h".into(), reason: text.into() };
+        let panicked = Error::WatchdogPanicked { message: text.into() };
+        let away = Error::Unavailable { servers: 1, nodes: vec![node], waited: Duration::ZERO };
+        let noperm = server_error(&format!("NOPERM no permissions to run the '{text}' command"));
+        let (wrong, config) = (server_error(&format!("WRONGTYPE \"{text}")), Error::config("key", text));
+        for error in [away, panicked, noperm, wrong, config] {
+            let source = error.source().map(ToString::to_string).unwrap_or_default();
+            let shown = format!("{error} {error:?} {source}");
+            assert!(!shown.contains(['\n', '\r', '\u{1b}']) && shown.contains("forged"), "{shown}");
+        }
     }
 }

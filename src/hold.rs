@@ -180,9 +180,12 @@ impl Hold {
         joints.iter().filter_map(Weak::upgrade).for_each(|joint| joint.fire(loss));
         self.counters.lost(loss);
         let age = Instant::now().since(self.since);
-        contained(
-            || tracing::warn!(key = %self.key, %owner, generation = self.generation, reason = %loss, ?age, "lock lost"),
-        );
+        contained(|| {
+            tracing::warn!(
+                key = %self.key.shown(), %owner, generation = self.generation, reason = %loss, ?age,
+                "lock lost"
+            );
+        });
         true
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::shown::Shown;
 
 /// What Redisson's channels of unlock messages begin with.
 const CHANNEL: &str = "redisson_lock__channel";
@@ -18,6 +19,11 @@ impl Key {
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The name as logs show it: whoever chose it cannot forge a line.
+    pub(crate) fn shown(&self) -> Shown<'_> {
+        Shown(&self.0)
     }
 
     /// # Errors

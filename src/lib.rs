@@ -22,6 +22,7 @@ mod owner;
 mod quorum;
 mod script;
 mod session;
+mod shown;
 mod stats;
 mod watchdog;
 

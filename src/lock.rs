@@ -119,8 +119,13 @@ impl Lock {
 
     /// Takes the lock, and waits for it where somebody else holds it.
     ///
-    /// It waits for the holder's unlock message, and in this process in line; between processes there is no order. If the
-    /// servers do not answer, it goes on trying for `outage_tolerance`.
+    /// It waits for the holder's unlock message, and in this process in line; between processes there is no order. A
+    /// holder whose lock has no lease is waited for without an end, and named by a warning in the log.
+    ///
+    /// If the servers do not answer, it goes on trying for `outage_tolerance`, which counts from the beginning of the
+    /// outage: all calls of the locker share it. A call that comes later tries for one `command_timeout` of its own
+    /// before it fails, so that a loop that tries again after each error does not spin; its error says for how long
+    /// the servers have been away.
     ///
     /// **Branches of one task (`join!`, `select!`, `for_each_concurrent`) are one owner and all get in: use
     /// [`run`](Self::run), or [`owned_by`](Self::owned_by). A loop that spawns its guards enters again in every round: use
@@ -148,7 +153,8 @@ impl Lock {
     /// `None`: somebody else holds it. No server is asked if that is another owner of this very [`Locker`](crate::Locker).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), but [`Error::Unavailable`] already if this attempt has no answer.
+    /// As [`lock`](Self::lock), but [`Error::Unavailable`] already if this attempt has no answer. It says for how long
+    /// the servers have been away, where an attempt has failed before.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
@@ -246,7 +252,7 @@ impl Lock {
             return Err(Error::Lost(guard.loss().unwrap_or(Loss::Expired)));
         };
         let release = guard.unlock().await;
-        done(&self.key, value, release)
+        done(&self.key.shown(), value, release)
     }
 
     /// Whether anybody holds it.
@@ -279,7 +285,10 @@ impl Lock {
     /// for operators, and for holders that are known to be dead.
     ///
     /// # Errors
-    /// [`Error::Unavailable`]: it may have been released or not. [`Error::Server`], [`Error::Closed`].
+    /// [`Error::Unavailable`]: it may have been released or not. [`Error::Server`], also where the key holds something
+    /// that cannot be a lock, which the error names and which stays: a list, a set, a sorted set, a stream, or a hash
+    /// that has other fields than owners of this crate or of Redisson. Any string can be a lock of
+    /// [`Format::Plain`](crate::Format::Plain), and is deleted. [`Error::Closed`].
     ///
     /// # Cancel safety
     /// Once it was polled it is carried out, even if the future is dropped.
@@ -322,7 +331,7 @@ impl Lock {
 
     /// What the caller waits in; what the engine does for it is logged by itself.
     fn span(&self, operation: &'static str, owner: &Owner) -> tracing::Span {
-        foreign::span(|| tracing::debug_span!("lockhound", operation, key = %self.key, %owner))
+        foreign::span(|| tracing::debug_span!("lockhound", operation, key = %self.key.shown(), %owner))
     }
 
     fn terms(&self) -> Result<Terms, Error> {
@@ -378,11 +387,11 @@ pub(crate) async fn until_lost<T>(lost: CancellationToken, work: impl Future<Out
 }
 
 /// A critical section came to its end; what its lock's release came to counts only if the lock was lost before.
-pub(crate) fn done<T>(key: &dyn fmt::Display, value: T, release: Result<(), Error>) -> Result<T, Error> {
+pub(crate) fn done<T>(names: &dyn fmt::Display, value: T, release: Result<(), Error>) -> Result<T, Error> {
     match release {
         Err(Error::Lost(loss)) => Err(Error::Lost(loss)),
         Err(error) => {
-            contained(|| tracing::warn!(%key, %error, "the section is done, but the release is not confirmed"));
+            contained(|| tracing::warn!(key = %names, %error, "the section is done, but the release is not confirmed"));
             Ok(value)
         }
         Ok(()) => Ok(value),

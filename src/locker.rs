@@ -190,8 +190,10 @@ impl LockerBuilder {
 
     /// For how long [`Lock::lock`] and [`Lock::try_lock_for`] ride out servers that do not answer.
     ///
-    /// A long one survives failovers; a short one lets callers do something else sooner. All waiters of a locker end
-    /// together. Zero ends a wait with the first round that has no answer.
+    /// It counts from the first round that had no answer. A long one survives failovers; a short one lets callers do
+    /// something else sooner. All waiters of a locker end together, but for those that came less than a
+    /// [`command_timeout`](Self::command_timeout) ago, or less than this, if it is shorter: each call tries for at
+    /// least so long, however long the outage already lasts. Zero ends a wait with the first round that has no answer.
     ///
     /// Defaults to one lease.
     pub const fn outage_tolerance(mut self, tolerance: Duration) -> Self {
@@ -290,9 +292,9 @@ impl LockerBuilder {
     ///
     /// # Errors
     /// [`Error::Config`] for an option or an address that cannot be used, or a server that is too old;
-    /// [`Error::Unavailable`] if no majority of the servers answers within [`connect_timeout`](Self::connect_timeout); the
-    /// others may come later;
-    /// [`Error::Server`] if it refuses the credentials. A password is never shown: it reads `***`.
+    /// [`Error::Unavailable`] if no majority of the servers answers within [`connect_timeout`](Self::connect_timeout);
+    /// the others may come later; [`Error::Server`] if it refuses the credentials. A password is never shown: it reads
+    /// `***`, and of an address that cannot be used nothing is shown but its scheme.
     ///
     /// # Cancel safety
     /// Dropping the future gives the attempt up and ends its thread.
@@ -317,7 +319,7 @@ impl LockerBuilder {
 }
 
 impl fmt::Debug for LockerBuilder {
-    /// Shows no address that cannot be parsed, since it may hold a password anywhere.
+    /// Shows nothing of an address that cannot be used, since it may hold a password anywhere.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: Vec<String> = self
             .nodes

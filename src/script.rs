@@ -4,9 +4,10 @@
 //! once per generation: a copy of any script that comes twice or late changes nothing that it should not. The plain
 //! format has the same scripts with the same replies, the field as the value of a string: nobody above knows which.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use crate::error::{Error, ServerError, ServerErrorKind};
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::node::{Lane, Lua, Node, Outcome, Receipt, Reply, Step};
@@ -250,7 +251,7 @@ fn answers(reply: &Reply, locks: usize) -> Option<Vec<Renew>> {
 
 pub(crate) async fn inspect(node: &Node, key: &Key) -> Outcome<Option<Standing>> {
     let reply = node.eval(Lane::Commands, &INSPECT, &[key.as_str()], &[]).await;
-    reply.and_then(node.name(), |reply| match reply {
+    of_a_lock(node, key, reply).and_then(node.name(), |reply| match reply {
         Reply::Array(items) if items.is_empty() => Some(None),
         Reply::Array(items) => match items.as_slice() {
             [Reply::Int(ttl), Reply::Bytes(owner), Reply::Int(count)] => Some(Some(Standing {
@@ -264,13 +265,29 @@ pub(crate) async fn inspect(node: &Node, key: &Key) -> Outcome<Option<Standing>>
     })
 }
 
-/// Releases whoever holds it; whether anybody did.
+/// Releases whoever holds it; whether anybody did. What cannot be a lock is refused.
 pub(crate) async fn force(node: &Node, key: &Key) -> Outcome<bool> {
     let reply = node.eval(Lane::Commands, &FORCE, &[key.as_str(), &key.channel()], &[]).await;
-    reply.and_then(node.name(), |reply| match reply {
+    of_a_lock(node, key, reply).and_then(node.name(), |reply| match reply {
         Reply::Int(n @ (0 | 1)) => Some(*n == 1),
         _ => None,
     })
+}
+
+/// A script that found something else than a lock names the type of it.
+fn of_a_lock(node: &Node, key: &Key, reply: Outcome<Reply>) -> Outcome<Reply> {
+    match reply {
+        Outcome::Done(Reply::Bytes(kind)) => {
+            let what = match String::from_utf8_lossy(&kind).as_ref() {
+                "hash" => "a hash that is no lock's".to_owned(),
+                kind => format!("a {kind}"),
+            };
+            let message = format!("WRONGTYPE {key:?} holds {what}");
+            let source = ServerError { node: Arc::clone(node.name()), message };
+            Outcome::Refused(Error::Server { kind: ServerErrorKind::WrongType, source })
+        }
+        reply => reply,
+    }
 }
 
 fn scripts(node: &Node) -> &'static Scripts {

@@ -3,6 +3,7 @@
 //! Counting is cheap and always on. With the feature `metrics` each count and each time also goes to the recorder that the
 //! program has installed for the `metrics` facade.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use crate::error::Loss;
+use crate::error::{Loss, NodeFailure};
 #[cfg(feature = "metrics")]
 use crate::foreign::contained;
 
@@ -134,6 +135,8 @@ pub(crate) struct Counters {
     renewal_batches: Numbers,
     /// One a node, in the order of the quorum.
     round_trips: Vec<(Arc<str>, Times)>,
+    /// Why renewals have no answer, of each node whose last one had none.
+    unrenewed: Mutex<BTreeMap<usize, NodeFailure>>,
 }
 
 impl Counters {
@@ -156,6 +159,7 @@ impl Counters {
             renewal_lateness: Times::new("lockhound_renewal_lateness_seconds"),
             renewal_batches: Numbers::new("lockhound_renewal_batch_locks", MOST_LOCKS),
             round_trips: names.iter().map(|name| (Arc::clone(name), Times::of_node(name))).collect(),
+            unrenewed: Mutex::default(),
         }
     }
 
@@ -202,6 +206,19 @@ impl Counters {
         if let Some((_, times)) = self.round_trips.get(node) {
             times.record(round_trip);
         }
+        lock(&self.unrenewed).remove(&node);
+    }
+
+    /// A batch, or a part of it, was not renewed on this node.
+    pub(crate) fn batch_failed(&self, node: usize, name: &Arc<str>, reason: &str) {
+        let failure = NodeFailure { node: Arc::clone(name), reason: reason.to_owned() };
+        lock(&self.unrenewed).insert(node, failure);
+    }
+
+    /// Why renewals fail: the last reason of each node that there is one of.
+    pub(crate) fn why_unrenewed(&self) -> String {
+        let reasons: Vec<String> = lock(&self.unrenewed).values().map(ToString::to_string).collect();
+        if reasons.is_empty() { "no answer yet".to_owned() } else { reasons.join("; ") }
     }
 
     pub(crate) fn undone(&self) {
@@ -353,8 +370,8 @@ fn as_u64(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }
 
-fn lock(histogram: &Mutex<Histogram<u64>>) -> MutexGuard<'_, Histogram<u64>> {
-    histogram.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

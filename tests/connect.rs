@@ -56,6 +56,38 @@ async fn addresses_that_cannot_be_used_are_named() {
 }
 
 #[tokio::test]
+async fn a_password_in_the_wrong_place_of_an_address_is_not_shown() {
+    for url in [
+        "redis://S3CRET@127.0.0.1",
+        "redis://user:S3CRET",
+        "redis://127.0.0.1:S3CRET",
+        "redis:///user:S3CRET",
+        "redis://u@S3CRET@127.0.0.1",
+        "redis://127.0.0.1?password=S3CRET",
+        "REDIS://127.0.0.1/?pass=S3CRET",
+        "S3CRET://127.0.0.1",
+        "user:S3CRET@127.0.0.1",
+        "redis+unix:///tmp/x?db=S3CRET",
+    ] {
+        let error = refusal(url).await;
+        let shown = format!("{error} {error:?} {:?}", Locker::builder().node(url).node("redis://127.0.0.1"));
+        assert!(!shown.to_uppercase().contains("S3CRET") && shown.contains("***"), "{shown}");
+    }
+}
+
+#[tokio::test]
+async fn addresses_of_what_is_not_supported_yet_say_so() {
+    for (url, what) in [
+        ("rediss://127.0.0.1", "encrypted connection"),
+        ("Redis-Sentinel://127.0.0.1:26379/main", "Sentinel"),
+        ("valkeys-cluster://127.0.0.1", "cluster"),
+    ] {
+        let error = refusal(url).await.to_string();
+        assert!(error.contains(what) && error.contains("not supported yet"), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn contradicting_options_are_refused_before_anything_is_sent() {
     let error = builder("redis://127.0.0.1:1", ms(50)).connect().await.expect_err("too short");
     assert!(matches!(&error, Error::Config(e) if e.option() == "lease"), "{error}");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::proxy::{Mode, Proxy};
 use common::{Server, builder, eventually, key, locker, locker_with, ms};
-use lockhound::{Error, HoldState, Lock, Locker, Loss, Owner, ServerErrorKind};
+use lockhound::{Error, Format, HoldState, Lock, Locker, Loss, Owner, ServerErrorKind};
 
 #[tokio::test]
 async fn holders_of_this_crate_are_told() {
@@ -85,6 +85,65 @@ async fn force_unlock_of_another_process_is_told_by_the_next_renewal() {
 }
 
 #[tokio::test]
+async fn force_unlock_deletes_nothing_that_cannot_be_a_lock() {
+    let server = Server::start();
+    let uuid = "5cb1f0b5-0000-4000-8000-000000000000";
+    let owned = format!("{uuid}:7");
+    for format in [Format::Redisson, Format::Plain] {
+        let locks = builder(&server.url(), ms(3_000)).format(format).connect().await.unwrap();
+        for (kind, words) in [
+            ("a list", &["RPUSH", "x"][..]),
+            ("a set", &["SADD", "x"]),
+            ("a zset", &["ZADD", "1", "x"]),
+            ("a stream", &["XADD", "*", "f", "v"]),
+            ("a hash", &["HSET", "name", "ann"]),
+            ("a hash", &["HSET", "somebody:1", "1"]),
+            ("a hash", &["HSET", "mode", "read"]),
+            ("a hash", &["HSET", &owned, "ann"]),
+            ("a hash", &["HSET", &owned, "1", "name", "ann"]),
+            ("a hash", &["HSET", uuid, "1"]),
+        ] {
+            let key = key();
+            let command: Vec<&str> = [words[0], &key].into_iter().chain(words[1..].iter().copied()).collect();
+            server.command::<redis::Value>(&command);
+            let error = locks.get(&key).force_unlock().await.expect_err(kind);
+            assert!(matches!(error, Error::Server { kind: ServerErrorKind::WrongType, .. }), "{error:?}");
+            let text = error.to_string();
+            assert!(text.contains(&format!("{key:?} holds {kind}")), "{text}");
+            assert!(server.exists(&key), "{command:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn force_unlock_releases_whatever_holder_a_lock_can_have() {
+    let server = Server::start();
+    let uuid = "5CB1f0b5-0000-4000-8000-000000000000";
+    let owner = |id: &str| format!("{uuid}:{id}");
+    for format in [Format::Redisson, Format::Plain] {
+        let locks = builder(&server.url(), ms(3_000)).format(format).connect().await.unwrap();
+        for fields in [
+            vec![owner("7:1"), "1".into()],
+            vec![owner("o7:12"), "2".into()],
+            vec![owner("-5"), "3".into()],
+            vec!["mode".into(), "read".into(), owner("7"), "2".into(), owner("8"), "1".into()],
+            vec!["mode".into(), "write".into(), owner("7:write"), "1".into()],
+        ] {
+            let key = key();
+            let command: Vec<&str> = ["HSET", &key].into_iter().chain(fields.iter().map(String::as_str)).collect();
+            server.command::<u64>(&command);
+            assert!(locks.get(&key).force_unlock().await.unwrap(), "{command:?}");
+            assert!(!server.exists(&key));
+        }
+        let key = key();
+        server.command::<()>(&["SET", &key, "any value"]);
+        assert!(locks.get(&key).force_unlock().await.unwrap());
+        assert!(!server.exists(&key));
+        assert!(!locks.get(&key).force_unlock().await.unwrap(), "it was free");
+    }
+}
+
+#[tokio::test]
 async fn a_lock_held_by_a_plain_client_is_refused_by_its_type_only() {
     let (server, key) = (Server::start(), key());
     server.command::<()>(&["SET", &key, "somebody", "PX", "600"]);
@@ -128,6 +187,7 @@ async fn a_user_without_permission_is_told_so_and_leaves_no_lock_without_a_lease
         let key = key();
         let error = connect(user).await.unwrap().get(&key).lock().await.expect_err("no PEXPIRE");
         assert!(matches!(error, Error::Server { kind: ServerErrorKind::NoPermission, .. }), "{error}");
+        assert!(error.to_string().ends_with("does not permit this user to run 'pexpire'"), "{error}");
         eventually(ms(50), "a lock without a lease would stand for ever", || !server.exists(&key)).await;
     }
     // Without the channels it works, and waiters look for themselves.

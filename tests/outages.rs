@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::proxy::{Mode, Proxy};
 use common::{Server, builder, eventually, key, locker_with, ms};
-use lockhound::{Guard, HoldState, Locker, Loss};
+use lockhound::{Error, Guard, HoldState, Locker, Loss, Owner};
 
 /// Renewals are refused at once, again and again within each tick: with a lease of 3 s, a tick a second, and 300 ms for
 /// each, the first has failed after 1.3 s and the second after 2.3 s.
@@ -102,4 +102,89 @@ async fn a_server_out_of_reach_for_a_fifth_of_the_lease_loses_nothing() {
         proxy.cut();
     };
     no_lock_is_lost(&locks, refuse, || proxy.set(Mode::Pass)).await;
+}
+
+/// How long an outage is known to last, as an error says it.
+fn lasts(error: &Error) -> Duration {
+    let Error::Unavailable { waited, .. } = error else { panic!("{error}") };
+    assert!(waited.is_zero() || error.to_string().contains(&format!(" for {waited:.1?}: ")), "{error}");
+    *waited
+}
+
+/// A program that tries again after each error must not spin for as long as an outage lasts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_in_a_long_outage_does_not_fail_before_a_command_timeout_is_over() {
+    let timeout = ms(800);
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(3_000)).command_timeout(timeout).outage_tolerance(ms(1_000));
+    let locks = locks.connect().await.unwrap();
+    // Refusals that come at once.
+    server.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    let start = Instant::now();
+    assert_eq!(lasts(&locks.get(key()).try_lock().await.unwrap_err()), Duration::ZERO, "the first that failed");
+    let first = locks.get(key()).lock().await.unwrap_err();
+    assert!(start.elapsed() >= ms(1_000) && lasts(&first) >= ms(1_000), "{first}");
+    for _ in 0..2 {
+        // The second waits from its own call on, in the line of the first.
+        let lock = locks.get(key());
+        let earlier = tokio::spawn({
+            let lock = lock.clone();
+            async move { lock.lock().await }
+        });
+        tokio::time::sleep(timeout / 2).await;
+        let (called, known) = (Instant::now(), start.elapsed());
+        let error = lock.owned_by(Owner::new()).lock().await.unwrap_err();
+        assert!(called.elapsed() >= timeout, "{:?}", called.elapsed());
+        assert!(lasts(&error) >= known, "{error}: {known:?}");
+        earlier.await.unwrap().unwrap_err();
+        let (called, known) = (Instant::now(), start.elapsed());
+        let error = locks.get(key()).try_lock().await.unwrap_err();
+        assert!(called.elapsed() < timeout, "one attempt");
+        assert!(lasts(&error) >= known - ms(1), "{error}: {known:?}");
+        let error = locks.all([key(), key()]).lock().await.unwrap_err();
+        assert!(called.elapsed() >= timeout && lasts(&error) >= known, "{error}");
+        // Whoever gives a time of its own is not kept longer.
+        let called = Instant::now();
+        let error = locks.get(key()).try_lock_for(ms(50)).await.unwrap_err();
+        assert!(called.elapsed() < timeout && lasts(&error) >= known, "{error}");
+    }
+    server.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+    locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+}
+
+/// Lines whose waiters have time left do not keep each other trying.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_lines_in_a_long_outage_do_not_wake_each_other() {
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(4_500)).command_timeout(ms(1_000)).outage_tolerance(ms(1_100));
+    let locks = locks.retry_delay(ms(100)..ms(101)).connect().await.unwrap();
+    server.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    locks.get(key()).lock().await.unwrap_err();
+    server.command::<()>(&["CONFIG", "RESETSTAT"]);
+    let waiting: Vec<_> = (0..20)
+        .map(|_| {
+            tokio::spawn({
+                let lock = locks.get(key());
+                async move { lock.lock().await }
+            })
+        })
+        .collect();
+    for waiting in waiting {
+        waiting.await.unwrap().unwrap_err();
+    }
+    // Ten rounds and two for each, and nothing is undone that was not executed; undos are not counted apart.
+    let sent = server.calls("evalsha") + server.calls("eval");
+    assert!(sent <= 20 * 16, "{sent} scripts");
+}
+
+#[tokio::test]
+async fn an_outage_that_is_not_to_be_borne_ends_a_call_with_its_first_round() {
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(30_000)).outage_tolerance(Duration::ZERO).connect().await.unwrap();
+    server.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+    for _ in 0..3 {
+        let called = Instant::now();
+        locks.get(key()).lock().await.unwrap_err();
+        assert!(called.elapsed() < ms(2_900), "less than a command timeout: {:?}", called.elapsed());
+    }
 }

@@ -37,7 +37,9 @@ const LAYERS: [Layer; 6] = [
     },
     Layer {
         name: "pure",
-        modules: &["lease", "clock", "owner", "key", "fence", "options", "holder", "stats", "error", "foreign"],
+        modules: &[
+            "lease", "clock", "owner", "key", "fence", "options", "holder", "stats", "error", "shown", "foreign",
+        ],
         libraries: &["uuid", "rustix", "thiserror", "hdrhistogram", "metrics", "tokio", "tracing"],
     },
 ];
@@ -142,6 +144,7 @@ fn check(source: &Source, libraries: &[String]) -> Vec<String> {
     complaints.extend(size(source));
     complaints.extend(manners(source));
     complaints.extend(containment(source));
+    complaints.extend(names(source));
     complaints.extend(cancel_safety(source));
     if source.is_root() {
         complaints.extend(no_logic(source));
@@ -251,6 +254,25 @@ fn containment(source: &Source) -> Vec<String> {
         let mut before = tokens[..at].iter().rev().map(|token| token.text.as_str()).skip_while(|text| *text == "{");
         if !["|", "|", "(", wanted].iter().all(|wanted| before.next() == Some(wanted)) {
             complaints.push(source.complaint(token.line, &format!("`{}!` has to stand in `{wanted}(|| ..)`", text(2))));
+        }
+    }
+    complaints
+}
+
+/// Whoever chooses the name of a lock must not write lines of the log: events and spans show it escaped.
+fn names(source: &Source) -> Vec<String> {
+    let tokens = &source.tokens;
+    let mut complaints = Vec::new();
+    for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.is("tracing")) {
+        if !tokens.get(at + 3).is_some_and(|token| token.is("!")) {
+            continue;
+        }
+        let event = &tokens[at + 4..closing(tokens, at + 4)];
+        for (sign, _) in event.iter().enumerate().filter(|(_, token)| token.is("%")) {
+            let path = event[sign + 1..].iter().take_while(|token| token.kind == Kind::Word || token.is("."));
+            if path.last().is_some_and(|last| last.is("key") || last.is("keys")) {
+                complaints.push(source.complaint(token.line, "a name is not shown as it is: `key = %key.shown()`"));
+            }
         }
     }
     complaints
@@ -763,6 +785,17 @@ fn a_subscriber_that_panics_is_contained() {
     );
     assert_complaint("gate.rs", "fn f() { tracing::warn!(x); }", "has to stand in `contained(|| ..)`");
     assert_complaint("gate.rs", "fn f() { contained(|| tracing::info_span!(x)); }", "has to stand in `span(|| ..)`");
+}
+
+#[test]
+fn names_are_escaped_in_the_log() {
+    let event = |fields| format!("fn f() {{ contained(|| tracing::warn!({fields}, \"x\")); }}");
+    for fields in ["key = %key.shown()", "key = %hold.key.shown(), %owner", "keys = ?self.keys", "%monkey"] {
+        assert_fine("gate.rs", &event(fields));
+    }
+    for fields in ["%key", "key = %hold.key, %owner", "parent: None, x = 1, key = %self.key"] {
+        assert_complaint("gate.rs", &event(fields), "key.shown()");
+    }
 }
 
 #[test]

@@ -1,4 +1,9 @@
 //! The address of a server: `redis://` and `redis+unix://`, taken apart without ever showing the password.
+//!
+//! # Invariants
+//! - The name of an address is put together out of parts that are known to be no secret. Nothing is ever cut out of
+//!   what was given: in an address that is mistyped, the password may be anywhere.
+//! - A refusal shows at most the scheme, a word of a list; the rest of an address only where all of it is in order.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,52 +11,125 @@ use std::sync::Arc;
 use fred::types::config::{Config, ServerConfig};
 use url::Url;
 
+use super::admission::Admission;
 use crate::error::Error;
 
 const SCHEMES: &str = "redis://[user:password@]host[:port][/db], or redis+unix://[user:password@host]/path[?db=n] with \
                        the feature `unix`";
 
+/// Beginnings of addresses that people have reason to try. Any other may be a password.
+const KNOWN_SCHEMES: [&str; 32] = [
+    "amqp",
+    "amqps",
+    "cluster",
+    "file",
+    "ftp",
+    "http",
+    "https",
+    "keydb",
+    "memcached",
+    "mongodb",
+    "mysql",
+    "nats",
+    "postgres",
+    "postgresql",
+    "redis",
+    "redis+cluster",
+    "redis+sentinel",
+    "redis+socket",
+    "redis+ssl",
+    "redis+tcp",
+    "redis+tls",
+    "redis+unix",
+    "rediss",
+    "sentinel",
+    "socket",
+    "ssl",
+    "tcp",
+    "tls",
+    "unix",
+    "valkey",
+    "valkeys",
+    "ws",
+];
+
+/// Names of parameters that other clients have. Any other may be a password.
+const KNOWN_PARAMETERS: [&str; 24] = [
+    "auth",
+    "client_name",
+    "connect_timeout",
+    "connection_timeout",
+    "database",
+    "db",
+    "insecure",
+    "master",
+    "max_connections",
+    "name",
+    "pass",
+    "password",
+    "path",
+    "pool_size",
+    "prefix",
+    "protocol",
+    "read_timeout",
+    "ssl",
+    "timeout",
+    "tls",
+    "user",
+    "username",
+    "verify",
+    "weight",
+];
+
 /// Where a server is, and as whom to connect. Its name, for people, hides the password.
 pub(super) struct Address {
     pub(super) name: Arc<str>,
+    /// Whether the server takes these credentials.
+    pub(super) admission: Admission,
     config: Config,
 }
 
 impl Address {
     /// # Errors
-    /// [`Error::Config`] that says what is wrong with the address, with its password as `***`.
+    /// [`Error::Config`] that says what is wrong with the address, and shows nothing of it that may be a password.
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
-        let url = Url::parse(text).map_err(|e| refuse(&redact(text), &format!("{e}; write {SCHEMES}")))?;
-        let name = redact_url(&url);
-        if at_behind_authority(&url) || url.fragment().is_some() {
-            return Err(refuse(&name, "in a password, write / as %2F, ? as %3F, # as %23 and @ as %40"));
+        let Some((before, _)) = text.split_once("://") else {
+            return Err(refuse("***", &format!("it has no scheme; write {SCHEMES}")));
+        };
+        let scheme = before.trim().to_ascii_lowercase();
+        let hidden = if is_known(&scheme) { format!("{scheme}://***") } else { "***".to_owned() };
+        let refuse = |reason: &str| refuse(&hidden, reason);
+        if let Some(meant) = meant(&scheme) {
+            return Err(refuse(&meant));
+        }
+        if !["redis", "redis+unix", "unix"].contains(&&*scheme) {
+            let what = if is_known(&scheme) { format!("the scheme {scheme}://") } else { "its scheme".to_owned() };
+            return Err(refuse(&format!("{what} is not known; write {SCHEMES}")));
+        }
+        let url = Url::parse(text).map_err(|e| refuse(&format!("{e}; write {SCHEMES}")))?;
+        if has_loose_signs(&url) {
+            return Err(refuse("in a password, write / as %2F, ? as %3F, # as %23 and @ as %40"));
         }
         let mut config = Config { fail_fast: true, ..Config::default() };
-        config.username = decoded(&name, "user", url.username())?;
-        config.password = url.password().map(|p| decoded(&name, "password", p)).transpose()?.flatten();
+        config.username = decoded(url.username()).ok_or_else(|| refuse("the user is not percent-encoded UTF-8"))?;
+        config.password = match url.password().map(decoded) {
+            Some(password) => password.ok_or_else(|| refuse("the password is not percent-encoded UTF-8"))?,
+            None => None,
+        };
         if config.username.is_some() && config.password.is_none() {
-            return Err(refuse(&name, "it has a user but no password; write redis://user:password@host"));
+            return Err(refuse(
+                "it has a user but no password; write redis://user:password@host, or redis://:password@host",
+            ));
         }
-        match url.scheme() {
-            "redis" => {
-                refuse_query(&name, &url, &[])?;
-                let host = url.host_str().filter(|h| !h.is_empty());
-                let host = host.ok_or_else(|| refuse(&name, "it names no host"))?;
-                // An IPv6 address stands in brackets in a URL and without them for the resolver.
-                let host = host.trim_start_matches('[').trim_end_matches(']');
-                config.server = ServerConfig::new_centralized(host, url.port().unwrap_or(6379));
-                config.database = database(&name, url.path().trim_start_matches('/'))?;
-            }
-            "redis+unix" | "unix" => {
-                refuse_query(&name, &url, &["db"])?;
-                config.server = unix_socket(&name, url.path())?;
-                let db = url.query_pairs().find(|(k, _)| k == "db").map(|(_, v)| v.into_owned());
-                config.database = database(&name, db.as_deref().unwrap_or_default())?;
-            }
-            "rediss" => return Err(refuse(&name, "encrypted connections (rediss://) are not supported yet")),
-            other => return Err(refuse(&name, &format!("the scheme {other}:// is not known; write {SCHEMES}"))),
-        }
-        Ok(Self { name: name.into(), config })
+        let place = if scheme == "redis" {
+            known_query(&url, &[]).map_err(|reason| refuse(&reason))?;
+            host(&url, &mut config).map_err(refuse)?
+        } else {
+            known_query(&url, &["db"]).map_err(|reason| refuse(&reason))?;
+            socket_file(&url, &mut config).map_err(refuse)?
+        };
+        let name = format!("{scheme}://{}{place}", shown_credentials(&url));
+        Ok(Self { name: name.into(), admission: Admission::default(), config })
     }
 
     pub(super) fn config(&self) -> Config {
@@ -69,71 +147,130 @@ fn refuse(name: &str, reason: &str) -> Error {
     Error::config("node", format!("the address {name} cannot be used: {reason}"))
 }
 
-fn refuse_query(name: &str, url: &Url, known: &[&str]) -> Result<(), Error> {
-    match url.query_pairs().find(|(key, _)| !known.contains(&key.as_ref())) {
-        Some((key, _)) => Err(refuse(name, &format!("the parameter {key:?} is not known"))),
-        None => Ok(()),
-    }
+/// Whether a scheme may be shown.
+fn is_known(scheme: &str) -> bool {
+    KNOWN_SCHEMES.contains(&scheme) || meant(scheme).is_some()
 }
 
-fn decoded(name: &str, what: &str, part: &str) -> Result<Option<String>, Error> {
+/// What an address with this scheme would be, where that is not supported yet.
+fn meant(scheme: &str) -> Option<String> {
+    let (server, kind) = scheme.split_once(['-', '+']).unwrap_or((scheme, ""));
+    let encrypted = match server {
+        "redis" | "valkey" => ["tls", "ssl"].contains(&kind),
+        "rediss" | "valkeys" => true,
+        _ => return None,
+    };
+    let what = match kind {
+        "sentinel" => "a server that Sentinel names",
+        "cluster" => "a cluster",
+        "" | "tls" | "ssl" if encrypted => "an encrypted connection",
+        "" if server == "valkey" => {
+            return Some(
+                "valkey:// is not supported yet; write redis://, which a Valkey server is reached by too".into(),
+            );
+        }
+        _ => return None,
+    };
+    let encrypted = if encrypted && !kind.is_empty() && !what.contains("encrypted") { ", encrypted," } else { "" };
+    Some(format!("{scheme}:// would be {what}{encrypted}, which is not supported yet"))
+}
+
+/// Whether there are signs behind the host that end a password in the midst: an `@`, or the part behind a `#`.
+fn has_loose_signs(url: &Url) -> bool {
+    url.fragment().is_some() || [Some(url.path()), url.query()].iter().flatten().any(|part| part.contains('@'))
+}
+
+/// The text, if there is any; `None` where it is no percent-encoded UTF-8.
+fn decoded(part: &str) -> Option<Option<String>> {
     if part.is_empty() {
-        return Ok(None);
+        return Some(None);
     }
     // The query parser is the percent-decoder that `url` makes public; a literal plus sign has to survive it.
     let query = format!("v={}", part.replace('+', "%2B").replace('&', "%26"));
-    let value = url::form_urlencoded::parse(query.as_bytes()).next().map(|(_, v)| v.into_owned());
-    match value {
-        Some(value) if !value.contains(char::REPLACEMENT_CHARACTER) => Ok(Some(value)),
-        _ => Err(refuse(name, &format!("the {what} is not percent-encoded UTF-8"))),
-    }
+    let value = url::form_urlencoded::parse(query.as_bytes()).next().map(|(_, v)| v.into_owned())?;
+    (!value.contains(char::REPLACEMENT_CHARACTER)).then_some(Some(value))
 }
 
-fn database(name: &str, text: &str) -> Result<Option<u8>, Error> {
-    if text.is_empty() {
-        return Ok(None);
+/// # Errors
+/// A parameter that there is none of.
+fn known_query(url: &Url, known: &[&str]) -> Result<(), String> {
+    let Some((key, _)) = url.query_pairs().find(|(key, _)| !known.contains(&key.as_ref())) else { return Ok(()) };
+    let key = key.to_ascii_lowercase();
+    Err(match &*key {
+        "password" | "pass" | "auth" | "user" | "username" => {
+            format!("the parameter {key:?} is not known; credentials stand before the host, redis://user:password@host")
+        }
+        key if KNOWN_PARAMETERS.contains(&key) => format!("the parameter {key:?} is not known"),
+        _ => "it has a parameter that is not known".to_owned(),
+    })
+}
+
+/// Reads host, port and database; the text that shows them.
+///
+/// # Errors
+/// What is wrong with them.
+fn host(url: &Url, config: &mut Config) -> Result<String, &'static str> {
+    let host = url.host_str().filter(|host| !host.is_empty()).ok_or("it names no host")?;
+    let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let name = host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+    if literal.is_none() && !name {
+        return Err("its host has signs that no name of a host has");
     }
-    text.parse().map(Some).map_err(|_| refuse(name, &format!("the database {text:?} is not a number from 0 to 255")))
+    let path = url.path().trim_start_matches('/');
+    config.database = database(path).ok_or("what stands behind the host is not a database, a number from 0 to 255")?;
+    // An IPv6 address stands in brackets in a URL and without them for the resolver.
+    config.server = ServerConfig::new_centralized(literal.unwrap_or(host), url.port().unwrap_or(6379));
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    let db = config.database.map(|db| format!("/{db}")).unwrap_or_default();
+    Ok(format!("{host}{port}{db}"))
+}
+
+/// As [`host`], of a socket of this machine.
+fn socket_file(url: &Url, config: &mut Config) -> Result<String, &'static str> {
+    if !cfg!(feature = "unix") {
+        return Err("sockets of this machine need the crate's feature `unix`");
+    }
+    // It has to be there for credentials, and means nothing. Without them, two slashes are written for three.
+    if url.host_str().is_some_and(|host| !host.is_empty()) && config.password.is_none() {
+        return Err("before the path of a socket file there is no host; write redis+unix:///path");
+    }
+    let path = url.path();
+    if path.trim_matches('/').is_empty() {
+        return Err("it names no socket file");
+    }
+    let db = url.query_pairs().find(|(key, _)| key == "db").map(|(_, db)| db.into_owned());
+    config.database =
+        database(db.as_deref().unwrap_or_default()).ok_or("the parameter \"db\" is not a number from 0 to 255")?;
+    config.server = unix_socket(path);
+    // A path with other signs may be credentials that stand in the wrong place.
+    let ordinary = path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-._".contains(&b));
+    let db = config.database.map(|db| format!("?db={db}")).unwrap_or_default();
+    Ok(format!("{}{db}", if ordinary { path } else { "/***" }))
 }
 
 #[cfg(feature = "unix")]
-fn unix_socket(name: &str, path: &str) -> Result<ServerConfig, Error> {
-    if path.trim_matches('/').is_empty() {
-        return Err(refuse(name, "it names no socket file"));
-    }
-    Ok(ServerConfig::new_unix_socket(path))
+fn unix_socket(path: &str) -> ServerConfig {
+    ServerConfig::new_unix_socket(path)
 }
 
+/// Never used: such an address is refused before.
 #[cfg(not(feature = "unix"))]
-fn unix_socket(name: &str, _path: &str) -> Result<ServerConfig, Error> {
-    Err(refuse(name, "sockets of this machine need the crate's feature `unix`"))
+fn unix_socket(_path: &str) -> ServerConfig {
+    ServerConfig::default_centralized()
 }
 
-fn redact_url(url: &Url) -> String {
-    if url.cannot_be_a_base() || at_behind_authority(url) {
-        return redact(url.as_str());
-    }
-    if url.password().is_none() {
-        return url.to_string();
-    }
-    let mut redacted = url.clone();
-    match redacted.set_password(Some("***")) {
-        Ok(()) => redacted.to_string(),
-        Err(()) => redact(url.as_str()),
-    }
+/// The number, if there is any text; `None` where it is no number.
+fn database(text: &str) -> Option<Option<u8>> {
+    if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
 }
 
-/// An `@` there is the end of a password whose `/`, `?` or `#` is not percent-encoded.
-fn at_behind_authority(url: &Url) -> bool {
-    [Some(url.path()), url.query(), url.fragment()].iter().flatten().any(|part| part.contains('@'))
-}
-
-/// Hides whatever may be a password in text that is not an address: all from the first `//` to the last `@`.
-fn redact(text: &str) -> String {
-    match (text.find("//"), text.rfind('@')) {
-        (Some(start), Some(end)) if start + 2 <= end => format!("{}***{}", &text[..start + 2], &text[end..]),
-        (None, Some(end)) => format!("***{}", &text[end..]),
-        _ => text.to_owned(),
+/// As whom: a user with a password is a user, unless its name looks like the half of a password.
+fn shown_credentials(url: &Url) -> String {
+    let user = url.username();
+    let ordinary = user.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+    match url.password() {
+        Some(_) => format!("{}:***@", if ordinary { user } else { "***" }),
+        None => String::new(),
     }
 }
 
@@ -145,6 +282,10 @@ mod tests {
         Address::parse(text).expect_err(text).to_string()
     }
 
+    fn name(text: &str) -> String {
+        Address::parse(text).expect(text).name.to_string()
+    }
+
     #[test]
     fn takes_addresses_apart() {
         let full = Address::parse("redis://ann:p%40ss+w&d@[::1]:7000/3").expect("valid");
@@ -154,7 +295,18 @@ mod tests {
         assert_eq!(config.database, Some(3));
         assert_eq!(config.server.hosts()[0].to_string(), "::1:7000");
         assert_eq!(Address::parse("redis://h").expect("valid").config().server.hosts()[0].port, 6379);
-        assert_eq!(Address::parse("redis://:pw@h").expect("valid").config().password.as_deref(), Some("pw"));
+        assert_eq!(Address::parse("REDIS://:pw@h").expect("valid").config().password.as_deref(), Some("pw"));
+    }
+
+    #[test]
+    fn the_name_of_a_valid_address_hides_the_password_only() {
+        for address in ["redis://h", "redis://h.internal:7000/3", "redis://127.0.0.1", "redis://[::1]:7000"] {
+            assert_eq!(name(address), address);
+        }
+        assert_eq!(name("redis://ann:secret@h"), "redis://ann:***@h");
+        assert_eq!(name("Redis://:secret@h/0"), "redis://:***@h/0");
+        assert_eq!(name("redis://half@secret:other@h"), "redis://***:***@h", "more likely a password than a user");
+        assert_eq!(format!("{:?}", Address::parse("redis://a:secret@h").expect("valid")), "Address(redis://a:***@h)");
     }
 
     #[test]
@@ -171,22 +323,161 @@ mod tests {
             "redis://ann:1#secret@h",
             "redis://ann:1?secret@h",
             "redis://ann:1/secret@h",
+            "redis://secret@h",
+            "redis://ann:secret",
+            "redis://h:secret",
+            "redis:///ann:secret",
+            "redis://u@secret@h",
+            "redis://h?password=secret",
+            "redis://h?pass=secret",
+            "redis://h?secret",
+            "redis://h#secret",
+            "redis://h/secret",
+            "redis://h:12/secret",
+            "redis://secret%40h",
+            "secret://h",
+            "secret",
+            "redis+unix://secret/tmp/x",
+            "redis+unix:///tmp/x?db=secret",
         ];
         for text in texts {
             let message = refusal(text);
             assert!(!message.contains("secret") && message.contains("***"), "{message}");
         }
-        let address = Address::parse("redis://ann:secret@h").expect("valid");
-        assert!(!format!("{address:?}").contains("secret"));
-        assert_eq!(&*address.name, "redis://ann:***@h");
+    }
+
+    /// Where people put passwords, and what they do to an address by mistake.
+    fn mistyped(random: &mut fastrand::Rng, secret: &str) -> String {
+        let upper = |text: &str| text.to_ascii_uppercase();
+        let mut pick = |words: &[&str]| random.choice(words).copied().unwrap_or_default().to_owned();
+        let sign = |pick: &mut dyn FnMut(&[&str]) -> String| {
+            pick(&[
+                "", "", "", "@", "#", "?", "/", ":", "%", "%40", "%2F", "&", "=", "+", "\\", " ", "ü", "[", "1", "\n",
+                ";",
+            ])
+        };
+        let password = format!("{}{secret}{}", sign(&mut pick), sign(&mut pick));
+        let scheme = pick(&[
+            "redis",
+            "redis",
+            "redis",
+            "rediss",
+            "redis+unix",
+            "unix",
+            "valkey",
+            "redis-sentinel",
+            "http",
+            "reddis",
+            "rédis",
+            "",
+        ]);
+        let scheme = if pick(&["", "up"]) == "up" { upper(&scheme) } else { scheme };
+        let between = pick(&["://", "://", "://", ":///", ":/", ":", "//", "", ":\\\\", "://://"]);
+        let host = pick(&[
+            "h",
+            "127.0.0.1",
+            "[::1]",
+            "h:6379",
+            "h:99999",
+            "",
+            "ü.example",
+            "h%20",
+            "tmp/x.sock",
+            "/tmp/x.sock",
+        ]);
+        let user = pick(&["ann", "", "default", "a@b", "a:b", "%61nn"]);
+        match pick(&[
+            "user", "host", "port", "path", "query", "fragment", "twice", "scheme", "order", "alone", "database",
+        ])
+        .as_str()
+        {
+            "user" => format!("{scheme}{between}{password}@{host}"),
+            "host" => format!("{scheme}{between}{user}:{password}"),
+            "port" => format!("{scheme}{between}{host}:{password}"),
+            "path" => format!("{scheme}{between}/{user}:{password}"),
+            "query" => {
+                let parameter = pick(&["password", "pass", "auth", "", "PASSWORD", "db"]);
+                format!("{scheme}{between}{host}{}{parameter}={password}", pick(&["?", "/?", "?db=1&", "/0?"]))
+            }
+            "fragment" => format!("{scheme}{between}{user}:1#{password}@{host}"),
+            "twice" => format!("{scheme}{between}{user}@{password}@{host}"),
+            "scheme" => format!("{password}{between}{user}@{host}"),
+            "order" => format!("{scheme}{between}{host}@{user}:{password}"),
+            "alone" => password,
+            _ => format!("{scheme}{between}{user}:{password}@{host}{}{secret}", pick(&["/", "?", "#", ":"])),
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_mistyped_address_that_may_be_a_password_is_shown() {
+        let (mut random, mut refused) = (fastrand::Rng::with_seed(0x5eed), 0);
+        while refused < 10_000 {
+            let secret: String = (0..8).map(|_| random.alphanumeric()).collect();
+            let text = mistyped(&mut random, &secret);
+            let Err(error) = Address::parse(&text) else { continue };
+            refused += 1;
+            let builder = crate::locker::Locker::builder().node(&text);
+            let shown = format!("{error} {error:?} {builder:?}").to_lowercase();
+            assert!(!shown.contains(&secret.to_lowercase()), "{text:?}: {shown}");
+            assert!(!shown.contains(char::is_control), "{text:?}: {shown}");
+        }
+    }
+
+    /// The same, where the address is in order and the password stands in its place.
+    #[test]
+    fn no_password_of_a_valid_address_is_shown() {
+        let (mut random, mut valid) = (fastrand::Rng::with_seed(0x5eed), 0);
+        while valid < 1_000 {
+            let secret: String = (0..8).map(|_| random.alphanumeric()).collect();
+            let around =
+                |random: &mut fastrand::Rng| random.choice(["", "%40", "%2F", "@", "+", ":", "%3F"]).unwrap_or("");
+            let (before, behind) = (around(&mut random), around(&mut random));
+            let text = format!("redis://ann:{before}{secret}{behind}@h.internal:7000/3");
+            let address = Address::parse(&text).expect(&text);
+            valid += 1;
+            assert_eq!(&*address.name, "redis://ann:***@h.internal:7000/3", "{text}");
+            let shown = format!("{address:?} {:?}", crate::locker::Locker::builder().node(&text));
+            assert!(!shown.contains(&secret), "{shown}");
+        }
     }
 
     #[test]
     fn refusals_name_what_is_wrong() {
-        assert!(refusal("redis://h/300").contains("\"300\""));
-        assert!(refusal("valkey://h").contains("valkey://"));
-        assert!(refusal("redis://ann@h").contains("no password"));
-        assert!(refusal("redis://h?timeout=3").contains("\"timeout\""));
+        for (address, about) in [
+            ("redis://h/300", "0 to 255"),
+            ("redis://ann@h", "no password"),
+            ("redis://h?timeout=3", "\"timeout\""),
+            ("redis://h?password=x", "before the host"),
+            ("redis://ann:pw", "invalid port"),
+            ("redis://", "no host"),
+            ("redis:///0", "no host"),
+            ("h:6379", "no scheme"),
+            ("http://h", "the scheme http:// is not known"),
+            ("reddis://h", "its scheme is not known"),
+            ("redis://a:1#2@h", "%23"),
+        ] {
+            assert!(refusal(address).contains(about), "{}", refusal(address));
+        }
+    }
+
+    #[test]
+    fn a_scheme_that_means_something_is_said_to_be_not_supported_yet() {
+        for (address, about) in [
+            ("rediss://h", "rediss:// would be an encrypted connection,"),
+            ("valkeys://h", "an encrypted connection,"),
+            ("Redis+TLS://h", "redis+tls:// would be an encrypted connection,"),
+            ("redis-sentinel://h:26379/name", "a server that Sentinel names,"),
+            ("rediss-sentinel://h", "a server that Sentinel names, encrypted,"),
+            ("VALKEY-SENTINEL://h", "valkey-sentinel:// would be a server that Sentinel names,"),
+            ("redis-cluster://h1,h2", "a cluster,"),
+            ("rediss-cluster://h", "a cluster, encrypted,"),
+            ("valkeys-cluster://h", "a cluster, encrypted,"),
+            ("valkey://h", "write redis://"),
+        ] {
+            let message = refusal(address);
+            assert!(message.contains(about) && message.contains("not supported yet"), "{message}");
+        }
+        assert!(refusal("redis-something://h").contains("not known"));
     }
 
     #[cfg(feature = "unix")]
@@ -195,7 +486,11 @@ mod tests {
         let address = Address::parse("redis+unix:///tmp/redis.sock?db=2").expect("valid");
         assert_eq!(address.config().database, Some(2));
         assert!(address.config().server.is_unix_socket());
+        assert_eq!(&*address.name, "redis+unix:///tmp/redis.sock?db=2");
+        assert_eq!(name("redis+unix://ann:secret@local/tmp/redis.sock"), "redis+unix://ann:***@/tmp/redis.sock");
+        assert_eq!(name("redis+unix:///ann:secret"), "redis+unix:///***", "it may be a path");
         assert!(refusal("redis+unix:///").contains("no socket file"));
+        assert!(refusal("redis+unix://tmp/redis.sock").contains("redis+unix:///path"));
     }
 
     #[cfg(not(feature = "unix"))]

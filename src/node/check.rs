@@ -7,9 +7,10 @@ use super::link::Link;
 use super::reply::{self, Outcome, Reply};
 use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
 use crate::foreign::contained;
+use crate::shown::Shown;
 
 /// What kept us from connecting: the server's refusal, or its silence.
-pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error) -> Error {
+pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Duration) -> Error {
     let code = reply::code(error.details());
     let kind = ServerErrorKind::of(code);
     if kind != ServerErrorKind::Other {
@@ -22,15 +23,9 @@ pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error) -> Error {
     if code == "ERR" {
         return Error::config("node", format!("the server refuses the address {node}: {}", error.details()));
     }
-    let reason = format!("cannot connect: {}", plain(error.details()));
+    let reason = format!("cannot connect: {}", reply::words(error, Some(bound)));
     let nodes = vec![NodeFailure { node: Arc::clone(node), reason }];
-    Error::Unavailable { nodes, waited: Duration::ZERO }
-}
-
-/// fred shows an IO error as `Os { code: 111, kind: ConnectionRefused, message: "Connection refused" }`.
-fn plain(details: &str) -> &str {
-    let quoted = details.split_once("message: \"").and_then(|(_, rest)| rest.split_once('"'));
-    quoted.map_or(details, |(message, _)| message)
+    Error::Unavailable { servers: 1, nodes, waited: Duration::ZERO }
 }
 
 /// HELLO tells the version to every user that may connect at all; INFO is often not allowed.
@@ -45,9 +40,12 @@ pub(super) async fn version(node: &Arc<str>, link: &Link) -> Result<(), Error> {
                 Some(found) if found < (6, 2) => Err(too_old(&version)),
                 Some(_) => Ok(()),
                 None => {
-                    contained(
-                        || tracing::warn!(%node, %version, "the server does not tell a version that can be read"),
-                    );
+                    contained(|| {
+                        tracing::warn!(
+                            %node, version = %Shown(&version),
+                            "the server does not tell a version that can be read"
+                        );
+                    });
                     Ok(())
                 }
             }
@@ -61,7 +59,7 @@ pub(super) async fn version(node: &Arc<str>, link: &Link) -> Result<(), Error> {
         }
         Outcome::Refused(error) => Err(error),
         Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-            Err(Error::Unavailable { nodes: vec![failure], waited: Duration::ZERO })
+            Err(Error::Unavailable { servers: 1, nodes: vec![failure], waited: Duration::ZERO })
         }
     }
 }
@@ -112,13 +110,6 @@ mod tests {
         assert!(parse_version("7.0.15") > Some((6, 2)));
         assert!(parse_version("10.0.0") > Some((6, 2)));
         assert_eq!(parse_version("unstable"), None);
-    }
-
-    #[test]
-    fn io_errors_are_shown_as_people_know_them() {
-        let details = r#"Os { code: 111, kind: ConnectionRefused, message: "Connection refused" }"#;
-        assert_eq!(plain(details), "Connection refused");
-        assert_eq!(plain("Connection closed."), "Connection closed.");
     }
 
     #[test]

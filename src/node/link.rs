@@ -126,7 +126,7 @@ impl Link {
             client_name: format!("lockhound:{}:{locker}", role.name()),
             settings: settings.clone(),
             current: Mutex::new((client, task)),
-            last_error: Mutex::new("no error was seen".to_owned()),
+            last_error: Mutex::new("no server has answered yet".to_owned()),
             tokens: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             stopped: CancellationToken::new(),
@@ -183,11 +183,14 @@ impl Link {
 
     /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not.
     pub(super) async fn send(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
+        let is_script = command.starts_with("EVAL");
         let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
         let client = self.client();
         // fred's future takes 5 KiB, and each async function around it would hold it once or twice.
         let answer = Box::pin(async move { client.custom_raw(command, args).await });
-        reply::sort(&self.address.name, answer.await)
+        let outcome = reply::sort(&self.address.name, answer.await, reply_timeout(self.role, &self.settings));
+        self.address.admission.heard(self.role as u8, &self.address.name, is_script, &outcome);
+        outcome
     }
 
     /// Sends SUBSCRIBE. It returns before the server has processed it: a [`Link::barrier`] tells.
@@ -288,7 +291,11 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
             biased;
             error = errors.recv() => {
                 match error {
-                    Ok((error, _)) => *lock(&link.last_error) = error.to_string(),
+                    Ok((error, _)) => {
+                        let words = reply::words(&error, Some(link.settings.connect_timeout));
+                        link.address.admission.not_connected(link.role as u8, &link.address.name, &words);
+                        *lock(&link.last_error) = words;
+                    }
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return,
                 }
@@ -297,6 +304,7 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
             up = ups.recv() => match up {
                 Ok(_) | Err(RecvError::Lagged(_)) => {
                     link.epoch.fetch_add(1, Ordering::Relaxed);
+                    link.address.admission.connected(link.role as u8);
                     let link = Arc::clone(link);
                     tokio::spawn(async move { link.introduce().await });
                     LinkEvent::Up

@@ -4,6 +4,7 @@
 //! fourth. It is made and used inside the engine's runtime.
 
 mod address;
+mod admission;
 mod carrier;
 mod check;
 mod link;
@@ -123,18 +124,18 @@ impl Node {
         let connect =
             |role, events| Link::connect(Arc::clone(&target.0), role, &wiring.locker, wiring.settings, events);
         let (events, ups) = unbounded_channel();
-        let commands = connect(Role::Commands, events.clone()).await.map_err(|e| check::refusal(target.name(), &e))?;
+        let refused = |e| check::refusal(target.name(), &e, wiring.settings.connect_timeout);
+        let commands = connect(Role::Commands, events.clone()).await.map_err(refused)?;
         let mut begun = Begun(vec![Arc::clone(&commands)]);
         check::version(target.name(), &commands).await?;
         check::eviction(target.name(), &commands).await;
         let (heard, subscriber_events) = unbounded_channel();
-        let subscriber = connect(Role::Subscriber, heard).await.map_err(|e| check::refusal(target.name(), &e))?;
+        let subscriber = connect(Role::Subscriber, heard).await.map_err(refused)?;
         begun.0.push(Arc::clone(&subscriber));
-        let renewals =
-            connect(Role::Renewals, wiring.reconnected.clone()).await.map_err(|e| check::refusal(target.name(), &e))?;
+        let renewals = connect(Role::Renewals, wiring.reconnected.clone()).await.map_err(refused)?;
         begun.0.push(Arc::clone(&renewals));
         let grants = match wiring.settings.replicas {
-            Some(_) => connect(Role::Acknowledged, events).await.map_err(|e| check::refusal(target.name(), &e))?,
+            Some(_) => connect(Role::Acknowledged, events).await.map_err(refused)?,
             None => Arc::clone(&commands),
         };
         begun.0.push(Arc::clone(&grants));
@@ -247,7 +248,7 @@ impl Node {
     /// Subscribes and unsubscribes, and waits until the server has done so.
     pub(crate) async fn resubscribe(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
         let unknown = |e: fred::error::Error| {
-            Outcome::Unknown(NodeFailure { node: Arc::clone(&self.name), reason: e.to_string() })
+            Outcome::Unknown(NodeFailure { node: Arc::clone(&self.name), reason: reply::words(&e, None) })
         };
         if !remove.is_empty()
             && let Err(e) = self.links.subscriber.unsubscribe(remove).await

@@ -1,7 +1,9 @@
 //! What a server said, and what that tells about the command.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use fred::error::ErrorKind;
 use fred::types::Resp3Frame;
 
 use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
@@ -74,16 +76,62 @@ impl<T> Outcome<T> {
 /// Sorts what fred made of a command.
 ///
 /// Only a frame is the server's word on *this* command. fred's own errors are not: it gives one error to every command
-/// that a broken connection had in flight, so none of them proves that this one was not executed.
-pub(super) fn sort(node: &Arc<str>, result: Result<Resp3Frame, fred::error::Error>) -> Outcome<Reply> {
+/// that a broken connection had in flight, so none of them proves that this one was not executed. The command had so
+/// long.
+pub(super) fn sort(node: &Arc<str>, result: Result<Resp3Frame, fred::error::Error>, bound: Duration) -> Outcome<Reply> {
     let frame = match result {
         Ok(frame) => frame,
-        Err(e) => return Outcome::Unknown(NodeFailure { node: Arc::clone(node), reason: e.to_string() }),
+        Err(e) => return Outcome::Unknown(NodeFailure { node: Arc::clone(node), reason: words(&e, Some(bound)) }),
     };
     match frame {
         Resp3Frame::SimpleError { data, .. } => sort_error(node, &data),
         Resp3Frame::BlobError { data, .. } => sort_error(node, &String::from_utf8_lossy(&data)),
         frame => Outcome::Done(reply(frame)),
+    }
+}
+
+/// An error of fred in the words that people have for it; what timed out had so long.
+pub(super) fn words(error: &fred::error::Error, bound: Option<Duration>) -> String {
+    let details = error.details();
+    match (error.kind(), bound) {
+        (ErrorKind::Timeout, Some(bound)) => format!("timed out after {bound:?}"),
+        (ErrorKind::Timeout, None) => "timed out".to_owned(),
+        (ErrorKind::Canceled, _) => "the connection was given up before the answer came".to_owned(),
+        (ErrorKind::IO | ErrorKind::Unknown, _) if details.contains("UnexpectedEof") || details.contains("losed") => {
+            CLOSED.to_owned()
+        }
+        // fred shows an IO error as it is debugged: `Os { code: 111, kind: ConnectionRefused, message: "Connection
+        // refused" }`, `Custom { kind: Uncategorized, error: "failed to lookup address information: Name or service
+        // not known" }`.
+        _ => {
+            let quoted = ["message: \"", "error: \""].iter().find_map(|before| details.split_once(before));
+            let text = quoted.map_or(details, |(_, rest)| rest.rsplit_once('"').map_or(rest, |(text, _)| text));
+            let text = text.strip_suffix('.').unwrap_or(text);
+            // A sentence begins with one capital letter, a code of the server has several.
+            match text.as_bytes() {
+                [b'A'..=b'Z', b'a'..=b'z', ..] => text[..1].to_ascii_lowercase() + &text[1..],
+                _ => text.to_owned(),
+            }
+        }
+    }
+}
+
+const CLOSED: &str = "the connection was closed by the server";
+
+/// Whether the server does not know who asks, or does not believe it.
+pub(super) fn is_about_credentials(message: &str) -> bool {
+    ServerErrorKind::of(code(message)) == ServerErrorKind::Auth
+}
+
+/// What the server does not permit, if that is its answer to a script or to one of those that share it.
+pub(super) fn forbidden(outcome: &Outcome<Reply>) -> Option<&str> {
+    match outcome {
+        Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => Some(&source.message),
+        Outcome::Done(Reply::Array(items)) => items.iter().find_map(|item| match item {
+            Reply::Error(message) if code(message) == "NOPERM" => Some(message.as_str()),
+            _ => None,
+        }),
+        _ => None,
     }
 }
 
@@ -182,8 +230,48 @@ mod tests {
         for kind in [fred::error::ErrorKind::Cluster, fred::error::ErrorKind::Canceled, fred::error::ErrorKind::Timeout]
         {
             let result = Err(fred::error::Error::new(kind, "CLUSTERDOWN"));
-            assert!(matches!(sort(&node, result), Outcome::Unknown(_)));
+            assert!(matches!(sort(&node, result, Duration::from_secs(3)), Outcome::Unknown(_)));
         }
+    }
+
+    #[test]
+    fn errors_of_the_client_are_shown_as_people_know_them() {
+        let said = |kind, details: &'static str| {
+            let error = fred::error::Error::new(kind, details);
+            words(&error, Some(Duration::from_secs(3)))
+        };
+        for (details, text) in [
+            (r#"Os { code: 111, kind: ConnectionRefused, message: "Connection refused" }"#, "connection refused"),
+            (
+                r#"Os { code: 104, kind: ConnectionReset, message: "Connection reset by peer" }"#,
+                "connection reset by peer",
+            ),
+            (
+                r#"Custom { kind: Uncategorized, error: "failed to lookup address information: Name or service not known" }"#,
+                "failed to lookup address information: Name or service not known",
+            ),
+            ("Kind(UnexpectedEof)", CLOSED),
+            ("Connection closed.", CLOSED),
+            ("Connection Closed", CLOSED),
+            ("Unresponsive connection.", "unresponsive connection"),
+            ("", ""),
+        ] {
+            assert_eq!(said(ErrorKind::IO, details), text);
+        }
+        assert_eq!(said(ErrorKind::Timeout, "Request timed out."), "timed out after 3s");
+        assert_eq!(said(ErrorKind::Canceled, "channel closed"), "the connection was given up before the answer came");
+        let refused = "WRONGPASS invalid username-password pair or user is disabled.";
+        assert_eq!(said(ErrorKind::Auth, refused), refused.trim_end_matches('.'));
+    }
+
+    #[test]
+    fn a_right_that_is_missing_is_found_among_the_answers_of_a_shared_script() {
+        let answers = |items: Vec<Reply>| Outcome::Done(Reply::Array(items));
+        let noperm = "NOPERM this user has no permissions to run the 'eval' command";
+        assert_eq!(forbidden(&error(noperm)), Some(noperm));
+        assert_eq!(forbidden(&answers(vec![Reply::Int(1), Reply::Error(noperm.into())])), Some(noperm));
+        assert_eq!(forbidden(&answers(vec![Reply::Error("OOM".into())])), None);
+        assert!(is_about_credentials("NOAUTH Authentication required.") && !is_about_credentials(noperm));
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(crate) async fn connect(
     }
     drop(connecting);
     if slots.iter().flatten().count() < majority(targets.len()) {
-        return Err(Error::Unavailable { nodes: failures, waited: Duration::ZERO });
+        return Err(Error::Unavailable { servers: targets.len(), nodes: failures, waited: Duration::ZERO });
     }
     for (target, _) in targets.iter().zip(&slots).filter(|(_, slot)| slot.is_none()) {
         let failure = failures.iter().find(|failure| failure.node() == &**target.name());

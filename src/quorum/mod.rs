@@ -115,6 +115,11 @@ impl Quorum {
         self.nodes.iter().map(failure).collect()
     }
 
+    /// The error of an operation that these nodes had no usable answer to, and how long they have had none.
+    pub(crate) fn unavailable(&self, nodes: Vec<NodeFailure>, waited: Duration) -> Error {
+        Error::Unavailable { servers: self.nodes.len(), nodes, waited }
+    }
+
     /// How many nodes make a majority.
     pub(crate) fn majority(&self) -> usize {
         majority(self.nodes.len())
@@ -207,9 +212,9 @@ impl Quorum {
         let answer = script::retake(node, vote.key, vote.lease, vote.field, vote.count).await;
         if let Outcome::Done(true) = answer {
             let raised = script::raise(node, vote.key, vote.fence).await;
-            contained(
-                || tracing::trace!(key = %vote.key, fence = %vote.fence, ?raised, "the fence is remembered again"),
-            );
+            contained(|| {
+                tracing::trace!(key = %vote.key.shown(), fence = %vote.fence, ?raised, "the fence is remembered again");
+            });
         }
         answer
     }
@@ -302,7 +307,7 @@ impl Quorum {
                 Some((_, Outcome::Refused(error))) => refusal = Some(error),
                 Some((_, Outcome::NotExecuted(failure) | Outcome::Unknown(failure))) => failures.push(failure),
                 None if done.len() >= self.majority() => return Ok(done),
-                None => return Err(refusal.unwrap_or(Error::Unavailable { nodes: failures, waited: Duration::ZERO })),
+                None => return Err(refusal.unwrap_or_else(|| self.unavailable(failures, Duration::ZERO))),
             }
             if done.len() >= self.majority() {
                 if certain(&done, missing) {
@@ -333,7 +338,7 @@ fn patience_of(started: Instant) -> Instant {
 fn was_there(key: &Key, release: &Release) -> bool {
     match release {
         Release::Released(told) => {
-            contained(|| tracing::trace!(%key, told, "released"));
+            contained(|| tracing::trace!(key = %key.shown(), told, "released"));
             true
         }
         Release::Gone => false,

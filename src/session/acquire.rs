@@ -10,6 +10,7 @@ use tokio::time::sleep;
 
 use super::driver::drive;
 use super::forces::Moment;
+use super::outage::Verdict;
 use super::{Grip, Session};
 use crate::clock::{self, Instant};
 use crate::error::{Error, Loss, NodeFailure};
@@ -93,7 +94,9 @@ impl Session {
             let mut place = Place { session: self, key, id, timer: None };
             let _warning = self.warn_of_itself(key, caller);
             if let Some(wake) = start {
-                let span = foreign::span(|| tracing::debug_span!(parent: None, "lockhound", operation = "drive", %key));
+                let span = foreign::span(
+                    || tracing::debug_span!(parent: None, "lockhound", operation = "drive", key = %key.shown()),
+                );
                 self.engine.ask(foreign::in_span(span, drive(Arc::clone(self), key.clone(), wake)));
             }
             if let Some(deadline) = deadline {
@@ -163,10 +166,12 @@ impl Session {
     /// The error of a waiter that since then has had no answer.
     pub(super) fn unanswered(&self, since: Instant) -> Error {
         let now = Instant::now();
-        self.outage.failure_since(since, now).unwrap_or_else(|| {
-            let waited = now.since(since);
-            Error::Unavailable { nodes: self.quorum.failures(format!("has not answered within {waited:.1?}")), waited }
-        })
+        if let Some(Verdict { nodes, lasts }) = self.outage.failure_since(since, now) {
+            return self.quorum.unavailable(nodes, lasts);
+        }
+        let waited = now.since(since);
+        let nodes = self.quorum.failures(format!("has not answered within {waited:.1?}"));
+        self.quorum.unavailable(nodes, waited.max(self.outage.known_before(since, now)))
     }
 
     /// Sends one acquire for all of these locks or none, each with a generation of its own. This runs in a task of the
@@ -206,7 +211,7 @@ impl Session {
                     for hold in &holds {
                         self.counters.acquired();
                         let (generation, fence) = (hold.generation, hold.fence.get());
-                        contained(|| tracing::debug!(key = %hold.key, %owner, generation, fence, "acquired"));
+                        contained(|| tracing::debug!(key = %hold.key.shown(), %owner, generation, fence, "acquired"));
                     }
                     self.keep_late(&holds, sent, round.late, &round.doubtful);
                     return Attempt::Granted(holds.into_iter().map(|hold| Granted { hold, began }).collect());
@@ -221,7 +226,7 @@ impl Session {
         };
         self.undo_attempt(&claims, round.late, &round.taken, &round.doubtful);
         match &attempt {
-            Attempt::Unavailable(nodes) => self.outage.failed(sent, self.settings.outage_tolerance, nodes.clone()),
+            Attempt::Unavailable(nodes) => self.outage.failed(sent, nodes.clone()),
             _ => self.outage.answered(),
         }
         attempt
@@ -292,7 +297,9 @@ impl Session {
         let (session, counted, count) = (Arc::clone(self), Arc::clone(hold), hold.guards());
         self.engine.spawn(async move {
             if let Err(error) = session.write_count(&counted, count).await {
-                contained(|| tracing::debug!(key = %counted.key, %error, "the hold count could not be written"));
+                contained(
+                    || tracing::debug!(key = %counted.key.shown(), %error, "the hold count could not be written"),
+                );
             }
         });
         for waiter in waiters {

@@ -1,5 +1,6 @@
 //! The driver of a key's line: the one waiter of this locker on the wire.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::acquire::Attempt;
+use super::outage::Verdict;
 use super::{Grip, Session};
 use crate::clock::Instant;
 use crate::error::Error;
@@ -16,6 +18,7 @@ use crate::key::Key;
 use crate::lease;
 use crate::notify::Subscription;
 use crate::options::Format;
+use crate::shown::Shown;
 
 /// Beyond so many collisions the pause before an attempt does not grow: it is up to 16 ms then.
 const MOST_COLLISIONS: u32 = 4;
@@ -23,7 +26,7 @@ const MOST_COLLISIONS: u32 = 4;
 /// Acquires for the head of a key's line until the line is empty: the one waiter of this locker on the wire. Started by
 /// whoever stands in line first; ends with the line; nobody awaits it.
 pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
-    let mut driving = Driving { session: &session, key: &key, collisions: 0 };
+    let mut driving = Driving { session: &session, key: &key, collisions: 0, named: false };
     let mut subscription = None;
     loop {
         match session.gate.next(&key, Instant::now()) {
@@ -45,6 +48,8 @@ struct Driving<'a> {
     key: &'a Key,
     /// How many attempts in a row got some nodes and others the rest.
     collisions: u32,
+    /// Whether a holder without a lease has been named.
+    named: bool,
 }
 
 impl Drop for Driving<'_> {
@@ -83,6 +88,9 @@ impl Driving<'_> {
                     *subscription = Some(listening);
                 }
                 Some(listening) => {
+                    if ttl.is_none() {
+                        self.name_leaseless().await;
+                    }
                     let recheck = lease::recheck_interval(session.settings.lease);
                     // Clients of other languages tell nobody of a release.
                     let look = match session.settings.format {
@@ -91,7 +99,7 @@ impl Driving<'_> {
                     };
                     // The lease has run out once its last millisecond is over.
                     let ttl = ttl.map_or(look, |ttl| ttl + Duration::from_millis(1));
-                    contained(|| tracing::debug!(%key, owner = %head.owner, ?ttl, "waiting"));
+                    contained(|| tracing::debug!(key = %key.shown(), owner = %head.owner, ?ttl, "waiting"));
                     self.park(wake, Some(listening), ttl.min(look)).await;
                     self.make_way().await;
                 }
@@ -100,16 +108,16 @@ impl Driving<'_> {
             Attempt::Split => self.park(wake, None, session.settings.retry_pause(fastrand::f64())).await,
             Attempt::Unavailable(_) => {
                 let now = Instant::now();
-                let tolerance = session.settings.outage_tolerance;
-                if let Some(unavailable) = session.outage.verdict(now, tolerance) {
-                    // Who came while the round was under way has a round of its own to come.
-                    self.end(|waiter| waiter.since <= sent, &unavailable);
-                    session.outage.announce();
-                    return;
-                }
                 let pause = session.settings.retry_pause(fastrand::f64());
-                let end = session.outage.ends_in(now, tolerance).unwrap_or(pause);
-                self.park(wake, None, pause.min(end)).await;
+                let Some(verdict) = session.outage.verdict(now) else {
+                    let end = session.outage.ends_in(now).unwrap_or(pause);
+                    return self.park(wake, None, pause.min(end)).await;
+                };
+                session.outage.announce(now);
+                // Who came while the round was under way has a round of its own to come.
+                if let Some(next) = self.give_up(|waiter| waiter.since <= sent, now, verdict) {
+                    self.park(wake, None, pause.min(next)).await;
+                }
             }
         }
     }
@@ -129,18 +137,64 @@ impl Driving<'_> {
                 None => std::future::pending().await,
             }
         };
-        tokio::select! {
-            () = message => {}
-            // No wake-up is lost: this driver is the only one that waits, and a wake-up meanwhile leaves its permit.
-            () = wake.notified() => {}
-            () = sleep(time) => {}
-            () = self.session.outage.announced() => {
-                let tolerance = self.session.settings.outage_tolerance;
-                if let Some(unavailable) = self.session.outage.verdict(Instant::now(), tolerance) {
-                    self.end(|_| true, &unavailable);
+        let (mut message, mut over) = (pin!(message), pin!(sleep(time)));
+        loop {
+            tokio::select! {
+                () = &mut message => return,
+                // No wake-up is lost: this driver is the only one that waits, and a wake-up meanwhile leaves its
+                // permit. A line that ends leaves one too.
+                () = wake.notified() => return,
+                () = &mut over => return,
+                // Whoever is left has time of its own: to try again at once would be one round for each announcement.
+                () = self.session.outage.announced() => {
+                    let now = Instant::now();
+                    if let Some(verdict) = self.session.outage.verdict(now) {
+                        self.give_up(|_| true, now, verdict);
+                    }
                 }
             }
         }
+    }
+
+    /// An outage has lasted for too long: ends the wait of these, but for those who came only just now. When the time
+    /// of the next of those is over, if there are any.
+    fn give_up(&self, which: impl Fn(&Waiter<Grip>) -> bool, now: Instant, verdict: Verdict) -> Option<Duration> {
+        let Verdict { nodes, lasts } = verdict;
+        let error = self.session.quorum.unavailable(nodes, lasts);
+        let mut next = None::<Duration>;
+        let due = |waiter: &Waiter<Grip>| {
+            let left = self.session.outage.patience_left(waiter.since, now);
+            let due = left.is_zero() && which(waiter);
+            if !due {
+                next = Some(next.map_or(left, |next| next.min(left)));
+            }
+            due
+        };
+        self.end(due, &error);
+        next
+    }
+
+    /// Names a holder without a lease, whom nobody waits out: its lock stands until somebody deletes it.
+    async fn name_leaseless(&mut self) {
+        if self.named {
+            return;
+        }
+        let holder = match self.session.quorum.inspect(self.key).await {
+            Ok(Some(standing)) if standing.remaining.is_none() => String::from_utf8_lossy(&standing.owner).into_owned(),
+            Err(Error::Server { source, .. }) => format!("unknown ({source})"),
+            // It has a lease by now, or is gone, or nobody answers: the next look tells.
+            Ok(_) | Err(_) => return,
+        };
+        self.named = true;
+        let key = self.key;
+        contained(|| {
+            tracing::warn!(
+                key = %key.shown(),
+                holder = %Shown(&holder),
+                "the holder of this lock has no lease: whoever waits for it waits until it is released, by its holder, \
+                 by force_unlock, or, where that refuses, by DEL"
+            );
+        });
     }
 
     /// Ends one waiter's wait with an error.

@@ -85,7 +85,12 @@ impl Session {
                 let vote = Vote { key, lease, field, count: hold.guards(), fence };
                 let answer = session.quorum.retake(node, vote).await;
                 let taken = matches!(answer, Outcome::Done(true));
-                contained(|| tracing::debug!(key = %hold.key, field = %hold.field, node, taken, "a lost vote is asked for again"));
+                contained(|| {
+                    tracing::debug!(
+                        key = %hold.key.shown(), field = %hold.field, node, taken,
+                        "a lost vote is asked for again"
+                    );
+                });
                 session.settle_vote(&hold, node, sent, &answer);
             }
             drop(pending);

@@ -104,6 +104,7 @@ impl Session {
     /// See [`Node::connect`]. A majority of the servers must be reachable within `connect_timeout`.
     pub(crate) async fn connect(settings: Settings, targets: Vec<Target>) -> Result<Alive, Error> {
         let engine = Engine::start(settings.busy_poll).map_err(|e| Error::Unavailable {
+            servers: targets.len(),
             nodes: targets
                 .iter()
                 .map(|t| NodeFailure { node: Arc::clone(t.name()), reason: format!("the thread cannot start: {e}") })
@@ -146,7 +147,7 @@ impl Session {
                 gate: Gate::new(),
                 turns: Arc::default(),
                 warned: Warned::default(),
-                outage: Outage::default(),
+                outage: Outage::new(&settings),
                 counters: Arc::clone(&counters),
                 generations: AtomicU64::new(1),
                 closed: AtomicBool::new(false),

@@ -1,5 +1,8 @@
 //! The outage clock: since when no round of this locker has had an answer from a majority. All waiters share it, so that
 //! they end together.
+//!
+//! A call that comes in an outage that is known already has a time of its own, a command timeout: a program that tries
+//! again after each error would else spin for as long as the outage lasts.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,11 +10,24 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::clock::Instant;
-use crate::error::{Error, NodeFailure};
+use crate::error::NodeFailure;
+use crate::options::Settings;
+
+/// What an outage came to: what the servers said in the last failed round, and how long they have been away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Verdict {
+    pub(super) nodes: Vec<NodeFailure>,
+    pub(super) lasts: Duration,
+}
 
 /// Since when, and what the last failed round said.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Outage {
+    tolerance: Duration,
+    /// For how long after its call no waiter ends because of an outage.
+    patience: Duration,
+    /// If nobody has tried for longer than this, what failed before says nothing about the time between.
+    gap: Duration,
     failing: Mutex<Option<Failing>>,
     over: Notify,
 }
@@ -20,48 +36,74 @@ pub(super) struct Outage {
 struct Failing {
     since: Instant,
     last: Instant,
+    /// When it was announced last that it has lasted for too long.
+    announced: Option<Instant>,
     nodes: Vec<NodeFailure>,
 }
 
 impl Outage {
+    pub(super) fn new(settings: &Settings) -> Self {
+        let (tolerance, command_timeout) = (settings.outage_tolerance, settings.command_timeout);
+        Self {
+            tolerance,
+            patience: command_timeout.min(tolerance),
+            gap: tolerance.max(command_timeout * 2),
+            failing: Mutex::default(),
+            over: Notify::new(),
+        }
+    }
+
     /// A round had an answer.
     pub(super) fn answered(&self) {
         *self.failing() = None;
     }
 
-    /// A round that was sent at this time had none. If nobody has tried for longer than an outage is borne, what failed
-    /// before says nothing about the time between, and the clock starts anew.
-    pub(super) fn failed(&self, sent: Instant, tolerance: Duration, nodes: Vec<NodeFailure>) {
+    /// A round that was sent at this time had none.
+    pub(super) fn failed(&self, sent: Instant, nodes: Vec<NodeFailure>) {
         let mut failing = self.failing();
-        let since = match failing.as_ref() {
-            Some(earlier) if sent.since(earlier.last) <= tolerance => earlier.since,
-            _ => sent,
+        let (since, announced) = match failing.as_ref() {
+            Some(earlier) if sent.since(earlier.last) <= self.gap => (earlier.since, earlier.announced),
+            _ => (sent, None),
         };
-        *failing = Some(Failing { since, last: sent, nodes });
+        *failing = Some(Failing { since, last: sent, announced, nodes });
     }
 
-    /// The error with which waiters end, once the outage has lasted for as long as they bear it.
-    pub(super) fn verdict(&self, now: Instant, tolerance: Duration) -> Option<Error> {
+    /// What waiters are told, once the outage has lasted for as long as they bear it.
+    pub(super) fn verdict(&self, now: Instant) -> Option<Verdict> {
+        self.failing().as_ref().map(|failing| failing.verdict(now)).filter(|verdict| verdict.lasts >= self.tolerance)
+    }
+
+    /// How long it is until a waiter that came then may end because of an outage.
+    pub(super) fn patience_left(&self, came: Instant, now: Instant) -> Duration {
+        now.until(came + self.patience)
+    }
+
+    /// For how long an outage lasts that had begun before a round that was sent at this time; zero if none had.
+    pub(super) fn known_before(&self, sent: Instant, now: Instant) -> Duration {
         let failing = self.failing();
-        let failing = failing.as_ref()?;
-        let waited = now.since(failing.since);
-        (waited >= tolerance).then(|| Error::Unavailable { nodes: failing.nodes.clone(), waited })
+        let known = failing.as_ref().filter(|failing| failing.since < sent && sent.since(failing.last) <= self.gap);
+        known.map_or(Duration::ZERO, |failing| now.since(failing.since))
     }
 
-    /// The error of a waiter whose time is over, if a round failed since it came.
-    pub(super) fn failure_since(&self, came: Instant, now: Instant) -> Option<Error> {
-        let failed = self.failing().as_ref().is_some_and(|failing| failing.last >= came);
-        if failed { self.verdict(now, Duration::ZERO) } else { None }
+    /// What a waiter is told whose time is over, if a round failed since it came.
+    pub(super) fn failure_since(&self, came: Instant, now: Instant) -> Option<Verdict> {
+        self.failing().as_ref().filter(|failing| failing.last >= came).map(|failing| failing.verdict(now))
     }
 
     /// How long it is until the outage has lasted for as long as waiters bear it; `None` without an outage.
-    pub(super) fn ends_in(&self, now: Instant, tolerance: Duration) -> Option<Duration> {
-        self.failing().as_ref().map(|failing| now.until(failing.since + tolerance))
+    pub(super) fn ends_in(&self, now: Instant) -> Option<Duration> {
+        self.failing().as_ref().map(|failing| now.until(failing.since + self.tolerance))
     }
 
-    /// Tells everybody who waits for something else that it is over.
-    pub(super) fn announce(&self) {
-        self.over.notify_waiters();
+    /// Tells everybody who waits for something else that it has lasted for too long: once for all who are due then.
+    /// Each line that tries finds out by itself.
+    pub(super) fn announce(&self, now: Instant) {
+        let mut failing = self.failing();
+        let Some(failing) = failing.as_mut() else { return };
+        if failing.announced.is_none_or(|last| now.since(last) >= self.patience) {
+            failing.announced = Some(now);
+            self.over.notify_waiters();
+        }
     }
 
     /// Waits for an announcement. One that comes while nobody waits is not kept: the next round finds out by itself.
@@ -74,26 +116,74 @@ impl Outage {
     }
 }
 
+impl Failing {
+    fn verdict(&self, now: Instant) -> Verdict {
+        Verdict { nodes: self.nodes.clone(), lasts: now.since(self.since) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Options;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn outage(tolerance: Duration) -> Outage {
+        let options = Options { outage_tolerance: Some(tolerance), ..Options::default() };
+        Outage::new(&options.validate(1).expect("valid"))
+    }
 
     #[test]
     fn the_clock_starts_with_the_first_failure_and_ends_with_an_answer() {
-        let (outage, now, tolerance) = (Outage::default(), Instant::now(), Duration::from_secs(10));
-        assert!(outage.verdict(now, tolerance).is_none());
-        outage.failed(now, tolerance, Vec::new());
-        outage.failed(now + Duration::from_secs(6), tolerance, Vec::new());
-        assert!(outage.verdict(now + Duration::from_secs(9), tolerance).is_none());
-        assert!(outage.failure_since(now + Duration::from_secs(7), now + Duration::from_secs(9)).is_none());
-        assert!(outage.failure_since(now + Duration::from_secs(5), now + Duration::from_secs(9)).is_some());
-        assert_eq!(outage.ends_in(now + Duration::from_secs(9), tolerance), Some(Duration::from_secs(1)));
-        let verdict = outage.verdict(now + Duration::from_secs(11), tolerance).expect("over");
-        assert!(verdict.to_string().contains("11.0s"), "{verdict}");
-        let much_later = now + Duration::from_secs(3600);
-        outage.failed(much_later, tolerance, Vec::new());
-        assert!(outage.verdict(much_later, tolerance).is_none(), "a failure of an hour ago is another outage");
+        let (outage, now) = (outage(SECOND * 10), Instant::now());
+        assert_eq!(outage.verdict(now), None);
+        outage.failed(now, Vec::new());
+        outage.failed(now + SECOND * 6, Vec::new());
+        assert_eq!(outage.verdict(now + SECOND * 9), None);
+        assert_eq!(outage.failure_since(now + SECOND * 7, now + SECOND * 9), None);
+        assert!(outage.failure_since(now + SECOND * 5, now + SECOND * 9).is_some());
+        assert_eq!(outage.ends_in(now + SECOND * 9), Some(SECOND));
+        assert_eq!(outage.verdict(now + SECOND * 11).expect("too long").lasts, SECOND * 11);
+        let much_later = now + SECOND * 3600;
+        outage.failed(much_later, Vec::new());
+        assert_eq!(outage.verdict(much_later), None, "a failure of an hour ago is another outage");
         outage.answered();
-        assert!(outage.verdict(much_later + tolerance, tolerance).is_none());
+        assert_eq!(outage.verdict(much_later + SECOND * 10), None);
+    }
+
+    #[test]
+    fn an_outage_is_known_once_a_round_before_has_failed() {
+        let (outage, now) = (outage(SECOND * 10), Instant::now());
+        assert_eq!(outage.known_before(now, now), Duration::ZERO);
+        outage.failed(now, Vec::new());
+        assert_eq!(outage.known_before(now, now + SECOND), Duration::ZERO, "this very round");
+        outage.failed(now + SECOND, Vec::new());
+        assert_eq!(outage.known_before(now + SECOND, now + SECOND * 2), SECOND * 2);
+        let much_later = now + SECOND * 3600;
+        assert_eq!(outage.known_before(much_later, much_later), Duration::ZERO, "nobody has tried since");
+    }
+
+    #[test]
+    fn a_call_has_a_command_timeout_of_its_own_but_no_more_than_the_tolerance() {
+        let now = Instant::now();
+        for (tolerance, patience) in [(SECOND * 60, SECOND * 3), (SECOND, SECOND), (Duration::ZERO, Duration::ZERO)] {
+            assert_eq!(outage(tolerance).patience_left(now, now), patience, "{tolerance:?}");
+            assert_eq!(outage(tolerance).patience_left(now, now + SECOND * 3), Duration::ZERO);
+        }
+    }
+
+    #[test]
+    fn what_is_announced_is_announced_once_in_a_command_timeout() {
+        let (outage, now) = (outage(SECOND * 10), Instant::now());
+        outage.failed(now, Vec::new());
+        let announced = |at| {
+            outage.announce(at);
+            outage.failing().as_ref().and_then(|failing| failing.announced)
+        };
+        assert_eq!(announced(now), Some(now));
+        assert_eq!(announced(now + SECOND * 2), Some(now), "those who are due have been told");
+        outage.failed(now + SECOND * 2, Vec::new());
+        assert_eq!(announced(now + SECOND * 3), Some(now + SECOND * 3));
     }
 }

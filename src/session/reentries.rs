@@ -55,7 +55,7 @@ impl Session {
     pub(super) fn note_reentry(&self, hold: &Hold) {
         self.counters.reentered();
         let (owner, generation, guards) = (hold.owner(), hold.generation, hold.guards());
-        contained(|| tracing::debug!(key = %hold.key, %owner, generation, guards, "entered again"));
+        contained(|| tracing::debug!(key = %hold.key.shown(), %owner, generation, guards, "entered again"));
     }
 
     /// A caller takes its guard.
@@ -79,7 +79,7 @@ impl Session {
             let (key, owner) = (&hold.key, hold.owner());
             contained(|| {
                 tracing::warn!(
-                    %key,
+                    key = %key.shown(),
                     %owner,
                     "a guard went while a newer one of the same owner stayed: branches of one task, or a task that it gave \
                      its guard to, may have been inside together. Use lock.run(..) in branches, \
@@ -104,7 +104,7 @@ impl Session {
             if session.warned.is_due(&key, Warning::Itself, Instant::now()) {
                 contained(|| {
                     tracing::warn!(
-                        %key,
+                        key = %key.shown(),
                         %owner,
                         "a call waits for a lock that was taken in its own task, as another owner: if whoever holds it waits \
                          for this call, both wait for ever. Lock in the holder's scope (guard.scope(..), or inside of \

@@ -59,7 +59,9 @@ impl Session {
         self.engine.spawn(async move {
             let settled = session.quorum.count(&hold.key, &hold.field, count).await;
             if !matches!(settled, Settled::Done) && hold.is_held() {
-                contained(|| tracing::warn!(key = %hold.key, count, ?settled, "the hold count could not be written"));
+                contained(
+                    || tracing::warn!(key = %hold.key.shown(), count, ?settled, "the hold count could not be written"),
+                );
             }
             foreign::answer(reply, Ok(()));
         });
@@ -86,9 +88,12 @@ impl Session {
 
     /// Nobody took this grant in time, or before it was lost.
     pub(super) fn take_back(self: &Arc<Self>, hold: Arc<Hold>) {
-        contained(
-            || tracing::debug!(key = %hold.key, field = hold.field, "nobody took the lock that was granted: it is given back"),
-        );
+        contained(|| {
+            tracing::debug!(
+                key = %hold.key.shown(), field = hold.field,
+                "nobody took the lock that was granted: it is given back"
+            );
+        });
         match hold.mark(Instant::now()) {
             HoldState::Lost(Loss::Released) => {
                 let (reply, _) = oneshot::channel();
@@ -103,9 +108,12 @@ impl Session {
         let taken = taken.into_iter().map(|node| (node, false));
         for (node, doubtful) in taken.chain(doubtful.into_iter().map(|node| (node, true))) {
             if self.pendings.undos() >= MOST_UNDOS {
-                contained(
-                    || tracing::warn!(%key, field, "too many undos are waiting for their server: this key runs out with its lease"),
-                );
+                contained(|| {
+                    tracing::warn!(
+                        key = %key.shown(), field,
+                        "too many undos are waiting for their server: this key runs out with its lease"
+                    );
+                });
                 return;
             }
             let pending = Pending::undo(self, node);
@@ -136,7 +144,9 @@ async fn release(session: Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<
                 tally.verdict()
             }
             () = sleep(Instant::now().until(deadline)), if waiting.is_some() => {
-                contained(|| tracing::warn!(key = %hold.key, field = hold.field, "the release is not confirmed yet"));
+                contained(|| {
+                    tracing::warn!(key = %hold.key.shown(), field = hold.field, "the release is not confirmed yet");
+                });
                 Some(Settled::Unanswered(silences.told(&session)))
             }
         };
@@ -156,15 +166,17 @@ fn conclude(session: &Arc<Session>, hold: &Arc<Hold>, settled: Settled, reply: o
         Settled::Done => Ok(()),
         Settled::Gone => Err(Error::Lost(Loss::NotOwner)),
         Settled::Refused(error) => Err(error),
-        Settled::Unanswered(nodes) => Err(Error::Unavailable { nodes, waited: Duration::ZERO }),
+        Settled::Unanswered(nodes) => Err(session.quorum.unavailable(nodes, Duration::ZERO)),
     };
     session.gate.remove(hold);
     session.watchdog.forget(hold, Instant::now());
     match &answer {
-        Ok(()) => contained(|| tracing::debug!(key = %hold.key, field = hold.field, "released")),
+        Ok(()) => contained(|| tracing::debug!(key = %hold.key.shown(), field = hold.field, "released")),
         Err(Error::Unavailable { .. }) => {}
         Err(error) => {
-            contained(|| tracing::warn!(key = %hold.key, field = hold.field, %error, "released, but it was not ours"));
+            contained(
+                || tracing::warn!(key = %hold.key.shown(), field = hold.field, %error, "released, but it was not ours"),
+            );
         }
     }
     session.engine.answered();
@@ -236,18 +248,18 @@ async fn undo(session: Arc<Session>, node: NodeIndex, key: Key, field: String, d
                 Outcome::Done(_) => break,
                 // It did not take either: a server that refuses a release by this user has refused the acquire too.
                 Outcome::Refused(error) => {
-                    contained(|| tracing::debug!(%key, field, %error, "an undo was refused"));
+                    contained(|| tracing::debug!(key = %key.shown(), field, %error, "an undo was refused"));
                     break;
                 }
                 Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-                    contained(|| tracing::trace!(%key, field, %failure, "an undo has no answer"));
+                    contained(|| tracing::trace!(key = %key.shown(), field, %failure, "an undo has no answer"));
                 }
             }
             back_off(&session, &mut pause).await;
         }
     }
     session.counters.undone();
-    contained(|| tracing::debug!(%key, field, "undone"));
+    contained(|| tracing::debug!(key = %key.shown(), field, "undone"));
 }
 
 impl Session {
@@ -267,7 +279,7 @@ impl Session {
                 Error::Lost(Loss::NotOwner)
             }
             Settled::Refused(error) => error,
-            Settled::Unanswered(nodes) => Error::Unavailable { nodes, waited: Duration::ZERO },
+            Settled::Unanswered(nodes) => self.quorum.unavailable(nodes, Duration::ZERO),
         };
         let look = hold.at(Instant::now());
         if look.newly_lost {
@@ -275,9 +287,12 @@ impl Session {
         }
         match look.state {
             HoldState::Safe => {
-                contained(
-                    || tracing::warn!(key = %hold.key, count, %error, "entered again, but the count could not be written"),
-                );
+                contained(|| {
+                    tracing::warn!(
+                        key = %hold.key.shown(), count, %error,
+                        "entered again, but the count could not be written"
+                    );
+                });
                 Ok(())
             }
             HoldState::Jeopardy => Err(error),

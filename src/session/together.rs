@@ -129,11 +129,15 @@ impl Session {
     ) -> Result<Option<Vec<Grip>>, Error> {
         let (session, keys, owner, origin) = (Arc::clone(self), keys.to_vec(), caller.owner.clone(), caller.origin);
         self.on_engine(async move {
+            let sent = Instant::now();
             match session.attempt(&keys, &owner, origin, terms).await {
                 Attempt::Granted(granted) => Ok(Some(granted.iter().map(|grant| session.register(grant)).collect())),
                 Attempt::Held { .. } | Attempt::Split => Ok(None),
                 Attempt::Refused(error) => Err(error),
-                Attempt::Unavailable(nodes) => Err(Error::Unavailable { nodes, waited: Duration::ZERO }),
+                Attempt::Unavailable(nodes) => {
+                    let lasts = session.outage.known_before(sent, Instant::now());
+                    Err(session.quorum.unavailable(nodes, lasts))
+                }
             }
         })
         .await

@@ -98,6 +98,7 @@ async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, mut sent:
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => failure.reason,
         };
         let name = sender.quorum.nodes()[node].name();
+        sender.counters.batch_failed(node, name, &reason);
         contained(|| tracing::debug!(node = %name, keys = batch.len(), reason, "a renewal has no answer"));
         let pause = Duration::from_millis(20).min(Instant::now().until(until) / 4);
         sleep(pause.max(Duration::from_millis(1))).await;

@@ -186,9 +186,13 @@ impl Wheel {
         if !hold.renewed(node, sent, now) {
             return false;
         }
-        contained(|| tracing::trace!(key = %hold.key, owner = %hold.owner(), generation = hold.generation, "renewed"));
+        contained(
+            || tracing::trace!(key = %hold.key.shown(), owner = %hold.owner(), generation = hold.generation, "renewed"),
+        );
         if survey.look.state == HoldState::Jeopardy {
-            contained(|| tracing::info!(key = %hold.key, owner = %hold.owner(), "renewed again: the lock is safe"));
+            contained(
+                || tracing::info!(key = %hold.key.shown(), owner = %hold.owner(), "renewed again: the lock is safe"),
+            );
         }
         entry.base = sent;
         entry.tick_until = None;
@@ -280,11 +284,14 @@ impl Rhythm {
             }
             let (key, owner, generation) = (&hold.key, hold.owner(), hold.generation);
             if failed > 0 {
-                contained(
-                    || tracing::warn!(%key, %owner, generation, failed, "a renewal failed: the lock is in jeopardy"),
-                );
+                contained(|| {
+                    tracing::warn!(
+                        key = %key.shown(), %owner, generation, failed, reason = %counters.why_unrenewed(),
+                        "a renewal failed: the lock is in jeopardy"
+                    );
+                });
             } else {
-                contained(|| tracing::debug!(%key, %owner, generation, "a renewal out of turn failed"));
+                contained(|| tracing::debug!(key = %key.shown(), %owner, generation, "a renewal out of turn failed"));
             }
             entry.renew_at = self.tick_at(&hold, entry.base, failed, now);
         }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::FmtSpan;
 
 /// Everything that was logged since it was set up. One a process: tests that use it are alone in their target.
 #[derive(Clone, Default)]
@@ -20,6 +21,18 @@ impl Log {
     pub fn collect_from(level: LevelFilter) -> Self {
         let log = Self::default();
         tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(log.clone()).init();
+        log
+    }
+
+    /// Collects every event of every thread from now on, and each span when it begins.
+    pub fn collect_with_spans() -> Self {
+        let log = Self::default();
+        tracing_subscriber::fmt()
+            .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+            .with_span_events(FmtSpan::NEW)
+            .with_ansi(false)
+            .with_writer(log.clone())
+            .init();
         log
     }
 

@@ -1,0 +1,208 @@
+//! What operators read in the log: nothing that a name forges, whom a waiter waits for in vain, and why a server is of
+//! no use.
+//!
+//! The log is the whole process's. Each test looks for its own keys and servers in it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use common::log::Log;
+use common::{Server, builder, eventually, key, locker, locker_with, ms};
+use lockhound::{Error, Format, HoldState, Locker, Loss, Owner};
+
+fn log() -> &'static Log {
+    static LOG: OnceLock<Log> = OnceLock::new();
+    LOG.get_or_init(Log::collect_with_spans)
+}
+
+/// The lines that contain all of this.
+fn lines(words: &[&str]) -> Vec<String> {
+    let text = log().text();
+    text.lines().filter(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_does_not_forge_a_line_of_the_log() {
+    log();
+    let server = Server::start();
+    let forged = format!("2026-01-01T00:00:00Z ERROR forged {}", key());
+    let name = |first: &str| format!("{first}{}\r\n{forged}\u{1b}[2K\u{2028}{forged}\u{85}{forged}", key());
+    let locks = locker_with(&server, ms(900)).await;
+    // Granted, entered again, waited for, released.
+    let lock = locks.get(name("a"));
+    let guard = lock.lock().await.unwrap();
+    let nested = lock.lock().await.unwrap();
+    assert!(locker(&server).await.get(lock.key()).try_lock_for(ms(300)).await.unwrap().is_none());
+    nested.unlock().await.unwrap();
+    guard.unlock().await.unwrap();
+    // Several at once, one of them held by another.
+    let several = locks.all([name("b"), name("c")]);
+    let other = locks.get(several.keys()[0].clone()).owned_by(Owner::new());
+    let held = other.lock().await.unwrap();
+    assert!(several.try_lock_for(ms(100)).await.unwrap().is_none());
+    held.unlock().await.unwrap();
+    several.run(|_| async {}).await.unwrap();
+    // Lost, in each of several ways.
+    let guard = locks.get(name("d")).lock().await.unwrap();
+    locks.get(guard.key()).force_unlock().await.unwrap();
+    drop(guard);
+    let guard = locks.get(name("e")).lock().await.unwrap();
+    server.command::<()>(&["SET", guard.key().as_str(), "x"]);
+    guard.lost().cancelled().await;
+    assert!(guard.unlock().await.is_err());
+    // A foreign holder without a lease, whose name forges too.
+    let standing = name("f");
+    server.command::<()>(&["HSET", &standing, &name("g"), "1"]);
+    assert!(locks.get(&standing).try_lock_for(ms(400)).await.unwrap().is_none());
+    // Renewals and releases that nobody answers.
+    let (shaken, dropped) = (locks.get(name("h")).lock().await.unwrap(), locks.get(name("i")).lock().await.unwrap());
+    server.stop();
+    drop(dropped);
+    shaken.lost().cancelled().await;
+    server.go_on();
+    drop(shaken);
+    locks.close().await;
+
+    let text = log().text();
+    let shown: Vec<&str> = text.lines().filter(|line| line.contains(&forged)).collect();
+    let starts = |line: &&&str| line.trim_start().starts_with(&forged);
+    assert_eq!(shown.iter().find(starts), None);
+    // What some viewers and terminals take for the end of a line, too.
+    assert!(!shown.iter().any(|line| line.contains(['\r', '\u{1b}', '\u{85}', '\u{2028}'])));
+    for word in ["acquired", "waiting", "released", "lock lost", "jeopardy", "no lease", "try_lock_for", "keys="] {
+        assert!(shown.iter().any(|line| line.contains(word)), "{word} is shown with the name");
+    }
+}
+
+#[tokio::test]
+async fn a_waiter_names_a_holder_without_a_lease_once() {
+    log();
+    let server = Server::start();
+    for format in [Format::Redisson, Format::Plain] {
+        let locks = builder(&server.url(), ms(600)).format(format).connect().await.unwrap();
+        let (standing, leased) = (locks.get(key()), locks.get(key()));
+        let holder = "5cb1f0b5-0000-4000-8000-000000000000:7";
+        for lock in [&standing, &leased] {
+            match format {
+                Format::Redisson => server.command::<()>(&["HSET", lock.key().as_str(), holder, "1"]),
+                Format::Plain => server.command::<()>(&["SET", lock.key().as_str(), holder]),
+            }
+        }
+        server.command::<()>(&["PEXPIRE", leased.key().as_str(), "60000"]);
+        let waiting = [&standing, &leased].map(|lock| {
+            let lock = lock.clone();
+            tokio::spawn(async move { lock.lock().await.unwrap().unlock().await.unwrap() })
+        });
+        // A dozen looks.
+        tokio::time::sleep(ms(1_200)).await;
+        let told = lines(&[standing.key().as_str(), "WARN"]);
+        assert_eq!(told.len(), 1, "{told:?}");
+        for word in [holder, "force_unlock", "DEL"] {
+            assert!(told[0].contains(word), "{word}: {}", told[0]);
+        }
+        assert!(lines(&[leased.key().as_str(), "WARN"]).is_empty(), "a lease runs out");
+        // What the line says helps.
+        for lock in [&standing, &leased] {
+            assert!(lock.force_unlock().await.unwrap());
+        }
+        for waiting in waiting {
+            waiting.await.unwrap();
+        }
+    }
+}
+
+/// A server with a user whose password can be changed.
+struct Rotating(Server);
+
+impl Rotating {
+    fn start() -> Self {
+        Self(Server::start_with(&["--user", "app", "on", ">old", "~*", "&*", "+@all"]))
+    }
+
+    fn rotate(&self, password: &str) {
+        self.0.command::<()>(&["ACL", "SETUSER", "app", "resetpass", &format!(">{password}")]);
+        self.0.command::<u64>(&["CLIENT", "KILL", "USER", "app"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rotated_password_is_told_once_and_is_in_the_error() {
+    log();
+    let server = Rotating::start();
+    let port = server.0.port();
+    let url = format!("redis://app:old@127.0.0.1:{port}");
+    let locks = builder(&url, ms(3_000)).connect().await.unwrap();
+    let guard = locks.get(key()).lock().await.unwrap();
+    server.rotate("new");
+    eventually(ms(2_500), "jeopardy", || guard.state() == HoldState::Jeopardy).await;
+    let Error::Unavailable { nodes, .. } = locks.get(key()).try_lock().await.unwrap_err() else { panic!() };
+    assert!(nodes[0].reason().contains("WRONGPASS"), "{}", nodes[0]);
+    let jeopardy = lines(&[guard.key().as_str(), "WARN", "jeopardy"]);
+    assert!(jeopardy.len() == 1 && jeopardy[0].contains("WRONGPASS"), "{jeopardy:?}");
+    guard.lost().cancelled().await;
+    assert_eq!(guard.state(), HoldState::Lost(Loss::RenewalFailed));
+    let name = format!("redis://app:***@127.0.0.1:{port}");
+    let told = lines(&[&name, "WARN", "refuses the credentials", "WRONGPASS"]);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(lines(&[&name, "takes the credentials again"]).is_empty());
+
+    server.rotate("old");
+    let guard = locks.get(key()).lock().await.unwrap();
+    let over = || lines(&[&name, "INFO", "takes the credentials again"]).len() == 1;
+    eventually(ms(5_000), "every connection is let in", over).await;
+    guard.unlock().await.unwrap();
+    server.rotate("newer");
+    let again = || lines(&[&name, "WARN", "refuses the credentials"]).len() == 2;
+    eventually(ms(5_000), "another outage", again).await;
+    assert!(!log().text().contains("app:old@"));
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_is_told_once_a_connection() {
+    log();
+    let server =
+        Server::start_with(&["--user", "weak", "on", ">pw", "~app:*", "~lockhound*", "~redisson*", "&*", "+@all"]);
+    let name = format!("redis://weak:***@127.0.0.1:{}", server.port());
+    let locks = Locker::connect(format!("redis://weak:pw@127.0.0.1:{}", server.port())).await.unwrap();
+    for n in 0..3 {
+        let error = locks.get(format!("other:{n}")).try_lock().await.unwrap_err();
+        assert!(error.to_string().ends_with("use one of the keys that this needs"), "{error}");
+        locks.get(format!("app:{n}")).lock().await.unwrap().unlock().await.unwrap();
+    }
+    let told = lines(&[&name, "WARN", "NOPERM", "SECURITY.md"]);
+    assert_eq!(told.len(), 1, "{told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reasons_are_words_and_no_debug_output() {
+    log();
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(4_500)).outage_tolerance(ms(200)).connect().await.unwrap();
+    let lock = locks.get(key());
+    let guard = lock.lock().await.unwrap();
+    server.stop();
+    let silent = locks.get(key()).try_lock().await.unwrap_err().to_string();
+    assert!(silent.starts_with("the server gave no usable answer"), "{silent}");
+    assert!(silent.contains("timed out after 450ms"), "{silent}");
+    server.kill();
+    let refused = |text: &str| text.contains("not connected: connection refused");
+    let start = Instant::now();
+    let away = loop {
+        let text = locks.get(key()).lock().await.unwrap_err().to_string();
+        if refused(&text) || start.elapsed() > Duration::from_secs(5) {
+            break text;
+        }
+    };
+    assert!(refused(&away) && away.contains(&server.url()), "{away}");
+    eventually(ms(4_000), "a renewal fails", || guard.state() != HoldState::Safe).await;
+    drop(guard);
+    locks.close().await;
+    let text = log().text();
+    for debugged in ["Os {", "IO Error", "Timeout Error", "Authentication Error", "Kind("] {
+        let found = text.lines().find(|line| line.contains(debugged) && line.contains("lockhound"));
+        assert_eq!(found, None, "{debugged}");
+    }
+}
