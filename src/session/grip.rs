@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use super::Session;
 use crate::clock::Instant;
@@ -24,8 +25,28 @@ impl View {
         &self.hold
     }
 
+    /// Whether the hold belongs to the process that this one is a copy of.
+    pub(super) fn is_forked(&self) -> bool {
+        self.session.is_forked()
+    }
+
+    /// A token that fires when the hold is lost; cancelling it cancels nothing else.
+    pub(crate) fn token(&self) -> CancellationToken {
+        if self.session.is_forked() {
+            let fired = CancellationToken::new();
+            fired.cancel();
+            return fired;
+        }
+        self.hold.token()
+    }
+
     /// How safe the hold is now. Whoever first sees it lost says so to everybody.
     pub(crate) fn state(&self) -> HoldState {
+        if self.session.is_forked() { HoldState::Lost(Loss::Forked) } else { self.look() }
+    }
+
+    /// As [`state`](Self::state), in the process that took it.
+    pub(super) fn look(&self) -> HoldState {
         let look = self.hold.at(Instant::now());
         if look.newly_lost {
             self.session.judge(Verdict::Lost(Arc::clone(&self.hold)));
@@ -113,6 +134,7 @@ impl Releasing {
     pub(super) async fn answer(self) -> Result<(), Error> {
         match self.0 {
             Ok(answer) => answer.await.unwrap_or(Err(Error::Lost(Loss::Closed))),
+            Err(Loss::Forked) => Err(Error::Forked),
             Err(loss) => Err(Error::Lost(loss)),
         }
     }
@@ -120,6 +142,9 @@ impl Releasing {
 
 impl Drop for Grip {
     fn drop(&mut self) {
+        if self.unclaimed && self.view.session.is_forked() {
+            return;
+        }
         if self.claim() && !self.left {
             // Best effort: the answer goes to nobody.
             let _: Result<_, _> = self.view.session.leave(self.hold());
