@@ -43,6 +43,11 @@ pub enum Error {
     /// The [`Locker`](crate::Locker) was closed. Connect a new one.
     #[error("the locker is closed")]
     Closed,
+    /// This process was forked after the [`Locker`](crate::Locker) was connected, and a fork copies no thread but the
+    /// one that calls it: the locker's own is not here. Connect a new one in this process. Nothing was sent, and what
+    /// is held is held by the process that connected.
+    #[error("this process was forked after the locker was connected: connect a new one")]
+    Forked,
     /// The watchdog of the [`Locker`](crate::Locker) ended by a panic: nothing would renew a lock. Every token of it has
     /// fired, and nothing is granted any more; guards still release. Close this locker and connect a new one. The panic is
     /// a bug of this crate, or of what the watchdog calls: a `tracing` subscriber, a recorder of metrics, a waker.
@@ -128,6 +133,10 @@ pub enum Loss {
     /// fire for this.
     #[error("it was released")]
     Released,
+    /// This process was forked after the lock was taken: the lock belongs to the other process, which may release it at
+    /// any time. Tokens that were taken before the fork do not fire for this.
+    #[error("this process was forked after it was taken")]
+    Forked,
 }
 
 /// A server that gave no usable answer, and why.

@@ -32,6 +32,18 @@ use crate::session::{Alive, Grip, View};
 /// # Dropping
 /// Drop releases in the background and does not say whether that worked; it never blocks, never panics and needs no
 /// runtime. [`unlock`](Self::unlock) says it.
+///
+/// The thread that dropped a guard waits for the release when it ends, for up to 100 ms; so does `main`, for all
+/// releases that are under way in the lockers that it used, also when it ends by a panic. What is answered later than
+/// that, or not at all, is only likely to be released: end `main` with [`Locker::close`](crate::Locker::close) or
+/// [`blocking_close`](crate::Locker::blocking_close) to be sure. This was tried with glibc; `main` does not wait on
+/// Windows.
+///
+/// A guard that is never dropped is not released, and its lease runs out: one in a `static` or one that is leaked, and
+/// all of them where [`std::process::exit`], an abort, `panic = "abort"` or a signal ends the process. A guard in a
+/// `thread_local!` may be dropped too late to be waited for.
+///
+/// In a forked process a guard of its parent is lost ([`Loss::Forked`]), and dropping it does nothing.
 #[must_use = "the lock is released when its guard is dropped"]
 pub struct Guard {
     // The order matters: the grip is dropped first, while the engine still runs.
@@ -63,7 +75,7 @@ impl Guard {
     /// # }
     /// ```
     pub fn lost(&self) -> CancellationToken {
-        self.grip.hold().token()
+        self.grip.view().token()
     }
 
     /// Whether the lock is lost. Reads the clock, so that it is right even where the watchdog is late.
@@ -171,6 +183,7 @@ impl Guard {
     /// - [`Error::Unavailable`]: not confirmed within a command timeout. The release is repeated in the background until
     ///   the servers answer, and the lock ends with its lease at the latest.
     /// - [`Error::Server`]: the server refused; the lock ends with its lease.
+    /// - [`Error::Forked`]: the lock belongs to another process; nothing is sent.
     ///
     /// # Cancel safety
     /// Once it was polled it is carried out, even if the future is dropped; a future that was never polled drops its

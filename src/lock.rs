@@ -408,7 +408,7 @@ pub struct Section {
 impl Section {
     /// A token that fires when the lock is lost; cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
-        self.view.hold().token()
+        self.view.token()
     }
 
     /// For `?` between steps: reads the clock, so that it is right even where the watchdog is late.

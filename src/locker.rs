@@ -13,8 +13,8 @@ use crate::key::Key;
 use crate::lock::Lock;
 use crate::multi::MultiLock;
 use crate::node::Target;
-use crate::options::{Format, Options, Reentry, Replicas};
-use crate::session::{Alive, Session};
+use crate::options::{Format, Options, Reentry, Replicas, Settings};
+use crate::session::Alive;
 use crate::stats::Stats;
 
 /// The connection to the servers, from which a program gets its locks. Cheap to clone; make one and keep it.
@@ -22,6 +22,9 @@ use crate::stats::Stats;
 /// It runs a thread of its own, "lockhound", which talks to the servers and renews what is held, whatever the program's
 /// own runtime does. The thread ends when the last clone, [`Lock`] and [`Guard`](crate::Guard) is dropped, or with
 /// [`close`](Self::close).
+///
+/// A fork does not copy that thread: in a process that was forked after the connect, every operation returns
+/// [`Error::Forked`], and what is dropped there releases nothing. Connect after the fork.
 ///
 /// # Examples
 /// ```no_run
@@ -50,6 +53,30 @@ impl Locker {
     /// Dropping the future gives the attempt up and ends its thread.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
         Self::builder().node(url).connect().await
+    }
+
+    /// [`connect`](Self::connect) for threads without async code.
+    ///
+    /// # Errors
+    /// As [`LockerBuilder::connect`].
+    ///
+    /// # Panics
+    /// In async code, which it would block.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn main() -> Result<(), lockhound::Error> {
+    /// use lockhound::Locker;
+    ///
+    /// let locks = Locker::blocking_connect("redis://127.0.0.1:6379")?;
+    /// let guard = locks.get("orders:42").blocking_lock()?;
+    /// guard.blocking_unlock()?;
+    /// locks.blocking_close();
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn blocking_connect(url: impl AsRef<str>) -> Result<Self, Error> {
+        Self::builder().node(url).blocking_connect()
     }
 
     /// Starts with the default options.
@@ -102,7 +129,8 @@ impl Locker {
         self.alive.session().id()
     }
 
-    /// What this locker has done and is doing. Cheap: it counts nothing that is not counted already.
+    /// What this locker has done and is doing. Cheap: it counts nothing that is not counted already. All zero in a
+    /// forked process.
     pub fn stats(&self) -> Stats {
         self.alive.session().stats()
     }
@@ -114,18 +142,35 @@ impl Locker {
     /// held, up to the lease or five seconds, whichever is shorter: a key is released when its last guard goes, and the
     /// others run out with their lease. At last it quits the connections.
     ///
-    /// A program that exits without this, right after it dropped a guard, may leave a lease to run out.
+    /// Call it, or [`blocking_close`](Self::blocking_close), at the end of `main`, after the guards are gone. A program
+    /// that ends without it ends with a best effort: each thread that dropped a guard waits when it ends, up to 100 ms,
+    /// until the release is answered; so does `main`, for all that is under way. [`Guard`](crate::Guard#dropping) says
+    /// what that does not cover. In a forked process there is nothing to be closed.
     ///
     /// # Cancel safety
     /// Dropping the future drops no more than the wait: closing goes on.
     pub async fn close(&self) {
         self.alive.session().close().await;
     }
+
+    /// [`close`](Self::close) for threads without async code.
+    ///
+    /// # Panics
+    /// In async code, which it would block.
+    pub fn blocking_close(&self) {
+        let session = self.alive.session();
+        let closed = async {
+            session.close().await;
+            Ok(())
+        };
+        // Only a forked process refuses, and there nothing is to be closed.
+        let _: Result<(), Error> = session.block_on(closed);
+    }
 }
 
 /// The options of a [`Locker`]. They are validated once, by [`connect`](Self::connect), and nothing is silently corrected.
 #[derive(Clone, Default)]
-#[must_use = "a builder does nothing until `connect` is awaited"]
+#[must_use = "a builder does nothing until `connect` or `blocking_connect`"]
 pub struct LockerBuilder {
     nodes: Vec<String>,
     options: Options,
@@ -299,6 +344,23 @@ impl LockerBuilder {
     /// # Cancel safety
     /// Dropping the future gives the attempt up and ends its thread.
     pub async fn connect(self) -> Result<Locker, Error> {
+        let (settings, targets) = self.validate()?;
+        Ok(Locker { alive: Arc::new(Alive::connect(settings, targets).await?) })
+    }
+
+    /// [`connect`](Self::connect) for threads without async code.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Panics
+    /// In async code, which it would block.
+    pub fn blocking_connect(self) -> Result<Locker, Error> {
+        let (settings, targets) = self.validate()?;
+        Ok(Locker { alive: Arc::new(Alive::blocking_connect(settings, targets)?) })
+    }
+
+    fn validate(self) -> Result<(Settings, Vec<Target>), Error> {
         let settings = self.options.validate(self.nodes.len())?;
         let targets = self.nodes.iter().map(|url| Target::parse(url)).collect::<Result<Vec<_>, _>>()?;
         match targets.len() {
@@ -314,7 +376,7 @@ impl LockerBuilder {
             }),
             _ => {}
         }
-        Ok(Locker { alive: Arc::new(Session::connect(settings, targets).await?) })
+        Ok((settings, targets))
     }
 }
 

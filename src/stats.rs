@@ -16,7 +16,7 @@ use crate::error::{Loss, NodeFailure};
 use crate::foreign::contained;
 
 /// A look at what a [`Locker`](crate::Locker) has done and is doing. Counts grow from its connect on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Holds of this process: held, being released, or lost with a guard that still lives.
@@ -233,7 +233,7 @@ impl Counters {
             Loss::MaxHold => (3, "max_hold"),
             Loss::ForceUnlocked => (4, "force_unlocked"),
             Loss::Closed => (5, "closed"),
-            Loss::Released => return,
+            Loss::Released | Loss::Forked => return,
         };
         self.losses[at].fetch_add(1, Ordering::Relaxed);
         #[cfg(feature = "metrics")]

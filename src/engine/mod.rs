@@ -3,6 +3,7 @@
 //! Because of it a dropped future drops no command half-way, a guard can be dropped where there is no runtime, a blocked
 //! user runtime loses no lock, and any executor will do. It is never joined: whoever ends it may be async code.
 
+mod leaving;
 mod vigil;
 
 use std::future::Future;
@@ -13,6 +14,8 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::leaving::Debt;
+use self::leaving::Ledger;
 use self::vigil::Vigil;
 
 /// A handle on the engine. The thread ends when it is told to, and not before.
@@ -21,6 +24,8 @@ pub(crate) struct Engine {
     handle: Handle,
     stop: CancellationToken,
     vigil: Arc<Vigil>,
+    /// What is under way on it for the program.
+    debts: Arc<Ledger>,
 }
 
 impl Engine {
@@ -31,6 +36,7 @@ impl Engine {
             handle: runtime.handle().clone(),
             stop: CancellationToken::new(),
             vigil: Arc::new(Vigil::new(busy_poll)),
+            debts: Ledger::new(),
         };
         let (stop, vigil) = (engine.stop.clone(), Arc::clone(&engine.vigil));
         // If the thread cannot be made, the runtime is still here: async code may not drop one, only send it away.
@@ -66,6 +72,22 @@ impl Engine {
     /// A caller is given its answer, and may ask again at once.
     pub(crate) fn answered(&self) {
         self.vigil.answered();
+    }
+
+    /// Counts something that is to be done before a thread that asked for it, or `main`, ends: see [`leaving`].
+    pub(crate) fn owe(&self) -> Debt {
+        Debt::new(&self.debts)
+    }
+
+    /// The calling thread uses this engine.
+    pub(crate) fn greet(&self) {
+        leaving::greet(&self.debts);
+    }
+
+    /// Whether this process is a copy of the one that started the engine: a fork copies no thread but the one that
+    /// calls. A mutex that another thread held at that moment stays locked, so that this is asked before any is taken.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.debts.is_inherited()
     }
 
     /// Waits for a future on this thread, which must not be one that runs async code.

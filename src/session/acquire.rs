@@ -13,6 +13,7 @@ use super::forces::Moment;
 use super::outage::Verdict;
 use super::{Grip, Session};
 use crate::clock::{self, Instant};
+use crate::engine::Debt;
 use crate::error::{Error, Loss, NodeFailure};
 use crate::fence::{self, Fence};
 use crate::foreign::{self, contained};
@@ -48,6 +49,8 @@ pub(super) struct Granted {
     hold: Arc<Hold>,
     /// Before it was asked for.
     began: Moment,
+    /// It is given back if its caller is gone: `main` waits for that.
+    _debt: Debt,
 }
 
 /// A caller's place in a line. Dropping it leaves the line.
@@ -56,10 +59,14 @@ struct Place<'a> {
     key: &'a Key,
     id: u64,
     timer: Option<AbortHandle>,
+    answered: bool,
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
+        if !self.answered && self.session.is_forked() {
+            return;
+        }
         if let Some(timer) = &self.timer {
             timer.abort();
         }
@@ -77,6 +84,7 @@ impl Session {
         terms: Terms,
         wait: Option<Duration>,
     ) -> Result<Option<Grip>, Error> {
+        self.enter()?;
         let called = Instant::now();
         let deadline = wait.map(|wait| called + wait);
         loop {
@@ -91,7 +99,7 @@ impl Session {
                 Arrival::Lost(loss) => return Err(Error::Lost(loss)),
                 Arrival::Queued(start) => start,
             };
-            let mut place = Place { session: self, key, id, timer: None };
+            let mut place = Place { session: self, key, id, timer: None, answered: false };
             let _warning = self.warn_of_itself(key, caller);
             if let Some(wake) = start {
                 let span = foreign::span(
@@ -105,6 +113,7 @@ impl Session {
             // Closing sets the flag and then empties the lines: who stood in line after that sees the flag.
             self.check_open()?;
             let answer = answer.await.unwrap_or(Err(Error::Closed));
+            place.answered = true;
             drop(place);
             let Some(grip) = answer? else { return Ok(None) };
             // What was taken back because this caller was not polled, or lost before it was, it never had: it stands in
@@ -135,7 +144,7 @@ impl Session {
         if !grip.claim() {
             return self.check_open().map(|()| None);
         }
-        match grip.view().state() {
+        match grip.view().look() {
             HoldState::Lost(Loss::Closed) => Err(Error::Closed),
             HoldState::Lost(_) => self.check_open().map(|()| None),
             HoldState::Safe | HoldState::Jeopardy => Ok(Some(grip)),
@@ -187,6 +196,8 @@ impl Session {
         if let Err(error) = self.check_open() {
             return Attempt::Refused(error);
         }
+        // Its caller may be gone, and `main` about to end, before it is known what there is to be undone.
+        let _debt = self.engine.owe();
         let began = self.forces.now();
         let first = self.generations.fetch_add(keys.len() as u64, Ordering::Relaxed);
         let claim =
@@ -214,7 +225,9 @@ impl Session {
                         contained(|| tracing::debug!(key = %hold.key.shown(), %owner, generation, fence, "acquired"));
                     }
                     self.keep_late(&holds, sent, round.late, &round.doubtful);
-                    return Attempt::Granted(holds.into_iter().map(|hold| Granted { hold, began }).collect());
+                    return Attempt::Granted(
+                        holds.into_iter().map(|hold| Granted { hold, began, _debt: self.engine.owe() }).collect(),
+                    );
                 }
                 let took = Instant::now().since(sent);
                 Attempt::Unavailable(self.quorum.failures(format!("granted after {took:?}, when the lease was over")))

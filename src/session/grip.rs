@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use super::Session;
 use crate::clock::Instant;
@@ -25,8 +26,28 @@ impl View {
         &self.hold
     }
 
+    /// Whether the hold belongs to the process that this one is a copy of.
+    pub(super) fn is_forked(&self) -> bool {
+        self.session.is_forked()
+    }
+
+    /// A token that fires when the hold is lost; cancelling it cancels nothing else.
+    pub(crate) fn token(&self) -> CancellationToken {
+        if self.session.is_forked() {
+            let fired = CancellationToken::new();
+            fired.cancel();
+            return fired;
+        }
+        self.hold.token()
+    }
+
     /// How safe the hold is now. Whoever first sees it lost says so to everybody.
     pub(crate) fn state(&self) -> HoldState {
+        if self.session.is_forked() { HoldState::Lost(Loss::Forked) } else { self.look() }
+    }
+
+    /// As [`state`](Self::state), in the process that took it.
+    pub(super) fn look(&self) -> HoldState {
         let look = self.hold.at(Instant::now());
         if look.newly_lost {
             self.session.judge(Verdict::Lost(Arc::clone(&self.hold)));
@@ -116,12 +137,12 @@ impl Grip {
 
     fn leave(&mut self) -> Result<oneshot::Receiver<Result<(), Error>>, Loss> {
         let View { session, hold } = &self.view;
-        match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Taken(entrance) => session.exits(hold, &entrance),
+        let entrance = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Taken(entrance) => Some(entrance),
             // Nobody was inside for it.
-            Stage::OnItsWay(_) | Stage::Over => {}
-        }
-        session.leave(hold)
+            Stage::OnItsWay(_) | Stage::Over => None,
+        };
+        session.leave(hold, entrance.as_ref())
     }
 }
 
@@ -132,6 +153,7 @@ impl Releasing {
     pub(super) async fn answer(self) -> Result<(), Error> {
         match self.0 {
             Ok(answer) => answer.await.unwrap_or(Err(Error::Lost(Loss::Closed))),
+            Err(Loss::Forked) => Err(Error::Forked),
             Err(loss) => Err(Error::Lost(loss)),
         }
     }
@@ -140,7 +162,7 @@ impl Releasing {
 impl Drop for Grip {
     fn drop(&mut self) {
         let stands = match self.stage {
-            Stage::OnItsWay(_) => self.view.hold.claim(),
+            Stage::OnItsWay(_) => !self.view.session.is_forked() && self.view.hold.claim(),
             Stage::Taken(_) => true,
             Stage::Over => false,
         };

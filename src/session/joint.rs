@@ -25,7 +25,8 @@ impl JointView {
 
     /// A token that fires with the first loss; cancelling it cancels nothing else.
     pub(crate) fn token(&self) -> CancellationToken {
-        self.joint.token()
+        // In a forked process that of any of them has fired, and that of all never will.
+        self.views.iter().find(|view| view.is_forked()).map_or_else(|| self.joint.token(), View::token)
     }
 
     /// How safe the worst of them is now.

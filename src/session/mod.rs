@@ -6,6 +6,7 @@
 //! - Once `closed` or `failure` is set, nothing new is granted; what a racing task grants is given back.
 
 mod acquire;
+mod alive;
 mod driver;
 mod forces;
 mod grip;
@@ -28,6 +29,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
+pub(crate) use self::alive::Alive;
 use self::forces::Forces;
 pub(crate) use self::grip::{Grip, View};
 pub(crate) use self::joint::{JointGrip, JointView};
@@ -36,7 +38,7 @@ use self::pending::{Pending, Pendings};
 use self::reentries::Warned;
 use crate::clock::Instant;
 use crate::engine::Engine;
-use crate::error::{Error, Loss, NodeFailure};
+use crate::error::{Error, Loss};
 use crate::foreign::{self, contained};
 use crate::gate::Gate;
 use crate::hold::Hold;
@@ -74,57 +76,8 @@ pub(crate) struct Session {
     forces: Arc<Forces>,
 }
 
-/// The session as the user's handles hold it: when the last of them is dropped, the engine ends.
-#[derive(Debug)]
-pub(crate) struct Alive {
-    session: Arc<Session>,
-}
-
-impl Alive {
-    pub(crate) fn session(&self) -> &Arc<Session> {
-        &self.session
-    }
-}
-
-impl Drop for Alive {
-    fn drop(&mut self) {
-        let session = Arc::clone(&self.session);
-        let engine = session.engine.clone();
-        engine.spawn(async move {
-            session.wind_down().await;
-            session.engine.stop();
-        });
-    }
-}
-
 impl Session {
-    /// Starts an engine and connects to the servers.
-    ///
-    /// # Errors
-    /// See [`Node::connect`]. A majority of the servers must be reachable within `connect_timeout`.
-    pub(crate) async fn connect(settings: Settings, targets: Vec<Target>) -> Result<Alive, Error> {
-        let engine = Engine::start(settings.busy_poll).map_err(|e| Error::Unavailable {
-            servers: targets.len(),
-            nodes: targets
-                .iter()
-                .map(|t| NodeFailure { node: Arc::clone(t.name()), reason: format!("the thread cannot start: {e}") })
-                .collect(),
-            waited: Duration::ZERO,
-        })?;
-        let (reply, answer) = oneshot::channel();
-        let starting = engine.clone();
-        engine.spawn(async move {
-            let result = Self::start(starting.clone(), settings, targets).await;
-            if result.is_err() {
-                starting.stop();
-            }
-            // If the caller is gone, this drops the session, which ends the engine.
-            foreign::answer(reply, result);
-        });
-        answer.await.unwrap_or(Err(Error::Closed))
-    }
-
-    async fn start(engine: Engine, settings: Settings, targets: Vec<Target>) -> Result<Alive, Error> {
+    async fn start(engine: Engine, settings: Settings, targets: Vec<Target>) -> Result<Arc<Self>, Error> {
         let id = Uuid::new_v4();
         let (reconnected, reconnects) = unbounded_channel();
         let (nodes, subscribers) = quorum::connect(&settings, &targets, &id.to_string(), &reconnected).await?;
@@ -168,7 +121,7 @@ impl Session {
         let (watchdog, quorum) = (Arc::clone(&session.watchdog), Arc::clone(&session.quorum));
         let settings = session.settings.clone();
         tokio::spawn(watchdog::run(watchdog, quorum, settings, counters, reconnects, judge));
-        Ok(Alive { session })
+        Ok(session)
     }
 
     pub(crate) fn id(&self) -> Uuid {
@@ -179,18 +132,26 @@ impl Session {
         &self.settings
     }
 
+    /// All zero in a forked process.
     pub(crate) fn stats(&self) -> Stats {
+        if self.is_forked() {
+            return Stats::default();
+        }
         let (holds, waiters) = self.gate.census();
         self.counters.stats(holds, waiters, self.pendings.all(), self.pendings.undos())
     }
 
     /// See [`Engine::block_on`].
-    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        if self.is_forked() {
+            return Err(Error::Forked);
+        }
         self.engine.block_on(future)
     }
 
     /// Who holds a key, as the servers say.
     pub(crate) async fn holder(self: &Arc<Self>, key: &Key) -> Result<Option<Holder>, Error> {
+        self.enter()?;
         let (session, asked) = (Arc::clone(self), key.clone());
         let standing = self.on_engine(async move { session.quorum.inspect(&asked).await }).await?;
         Ok(standing.map(|s| Holder { owner: s.owner, hold_count: s.count, remaining: s.remaining }))
@@ -198,7 +159,7 @@ impl Session {
 
     /// Releases a key, whoever holds it.
     pub(crate) async fn force_unlock(self: &Arc<Self>, key: &Key) -> Result<bool, Error> {
-        self.check_open()?;
+        self.enter()?;
         // From here on a grant may be deleted by what is about to be sent: whoever registers one asks whether it was.
         let forcing = self.forces.begin(key);
         // Before it is sent: once it is, others may be in before the answer comes.
@@ -235,6 +196,23 @@ impl Session {
             drop(pending);
         });
         answer.await.unwrap_or(Err(Error::Closed))
+    }
+
+    /// A caller begins something: before anything else that may wait for a mutex.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], and as [`check_open`](Self::check_open).
+    fn enter(&self) -> Result<(), Error> {
+        if self.is_forked() {
+            return Err(Error::Forked);
+        }
+        self.engine.greet();
+        self.check_open()
+    }
+
+    /// See [`Engine::is_forked`].
+    fn is_forked(&self) -> bool {
+        self.engine.is_forked()
     }
 
     /// # Errors
@@ -305,6 +283,9 @@ impl Session {
 
     /// Closes: see [`Locker::close`](crate::Locker::close).
     pub(crate) async fn close(self: &Arc<Self>) {
+        if self.is_forked() {
+            return;
+        }
         let (reply, answer) = oneshot::channel();
         let session = Arc::clone(self);
         self.engine.spawn(async move {

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::Session;
 use crate::clock::Instant;
+use crate::engine::Debt;
 use crate::quorum::{NodeIndex, STRAGGLERS};
 
 /// How much is under way.
@@ -64,25 +65,27 @@ pub(super) struct Pending {
     session: Arc<Session>,
     node: Option<NodeIndex>,
     undo: bool,
+    /// A thread that ends waits for it too, unless it concerns a minority only.
+    _debt: Option<Debt>,
 }
 
 impl Pending {
     /// Something that ends as soon as a majority has answered.
     pub(super) fn new(session: &Arc<Session>) -> Self {
-        Self::count(session, None, false)
+        Self::count(session, None, false, Some(session.engine.owe()))
     }
 
     /// Something that ends when this node has answered.
     pub(super) fn at(session: &Arc<Session>, node: NodeIndex) -> Self {
-        Self::count(session, Some(node), false)
+        Self::count(session, Some(node), false, None)
     }
 
     /// An undo on this node.
     pub(super) fn undo(session: &Arc<Session>, node: NodeIndex) -> Self {
-        Self::count(session, Some(node), true)
+        Self::count(session, Some(node), true, Some(session.engine.owe()))
     }
 
-    fn count(session: &Arc<Session>, node: Option<NodeIndex>, undo: bool) -> Self {
+    fn count(session: &Arc<Session>, node: Option<NodeIndex>, undo: bool, debt: Option<Debt>) -> Self {
         let pendings = &session.pendings;
         pendings.all.fetch_add(1, Ordering::AcqRel);
         if let Some(node) = node {
@@ -91,7 +94,7 @@ impl Pending {
         if undo {
             pendings.undos.fetch_add(1, Ordering::AcqRel);
         }
-        Self { session: Arc::clone(session), node, undo }
+        Self { session: Arc::clone(session), node, undo, _debt: debt }
     }
 }
 

@@ -69,8 +69,7 @@ impl Session {
     }
 
     /// A caller's guard goes, on this thread; before it is counted down.
-    pub(super) fn exits(&self, hold: &Hold, entrance: &Entrance) {
-        let now = Instant::now();
+    pub(super) fn exits(&self, hold: &Hold, entrance: &Entrance, now: Instant) {
         if !hold.exits(entrance, Place::here(), now) {
             return;
         }

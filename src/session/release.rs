@@ -12,7 +12,7 @@ use super::pending::Pending;
 use crate::clock::Instant;
 use crate::error::{Error, Loss, NodeFailure};
 use crate::foreign::{self, contained};
-use crate::hold::{Hold, HoldState, Leave};
+use crate::hold::{Entrance, Hold, HoldState, Leave};
 use crate::key::Key;
 use crate::node::Outcome;
 use crate::quorum::{Calls, Count, NodeIndex, Settled};
@@ -28,10 +28,20 @@ impl Session {
     /// A guard of this hold goes. The answer of what is sent for it comes through the channel.
     ///
     /// # Errors
-    /// The loss, if the hold is lost; the last guard's release is sent all the same.
-    pub(super) fn leave(self: &Arc<Self>, hold: &Arc<Hold>) -> Result<oneshot::Receiver<Result<(), Error>>, Loss> {
+    /// The loss, if the hold is lost; the last guard's release is sent all the same, but not by a forked process.
+    pub(super) fn leave(
+        self: &Arc<Self>,
+        hold: &Arc<Hold>,
+        entrance: Option<&Entrance>,
+    ) -> Result<oneshot::Receiver<Result<(), Error>>, Loss> {
+        if self.is_forked() {
+            return Err(Loss::Forked);
+        }
         let (reply, answer) = oneshot::channel();
         let now = Instant::now();
+        if let Some(entrance) = entrance {
+            self.exits(hold, entrance, now);
+        }
         let leave = hold.leave(now);
         if matches!(leave, Leave::Last | Leave::Lost { last: true, .. }) {
             self.counters.released_after(now.since(hold.since));
@@ -125,6 +135,8 @@ impl Session {
 /// Releases a hold on every node, again and again until each has answered, or the lease is over in any case. The caller is
 /// told as soon as a majority makes it certain, and after a command timeout at the latest; the key's line goes on then too.
 async fn release(session: Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>, pending: Pending) {
+    // The program's end leaves a moment to the slower servers too.
+    let _debt = session.engine.owe();
     let deadline = Instant::now() + session.settings.command_timeout;
     let silences = Arc::<Silences>::default();
     let release_on = |node| (node, release_on(Arc::clone(&session), Arc::clone(&hold), node, Arc::clone(&silences)));

@@ -17,7 +17,7 @@ pub(crate) struct Run {
     scope: Scope,
     /// Whom the guards go to that outlive the section, if the owner ends with it.
     heir: Option<Owner>,
-    _turn: Arc<TurnHeld>,
+    turn: Option<Arc<TurnHeld>>,
 }
 
 impl Session {
@@ -34,7 +34,7 @@ impl Session {
         named: Option<&Owner>,
         reentry: Reentry,
     ) -> Result<Run, Error> {
-        self.check_open()?;
+        self.enter()?;
         let mut caller = Caller::polling(named, reentry).await?;
         if let Some(key) = keys.iter().find(|key| caller.runs.innermost(self.id, key).is_some())
             && caller.origin.known == Known::Fresh
@@ -64,7 +64,7 @@ impl Session {
         }
         let (runs, turn) = caller.runs.begin(self.id, keys, turns);
         let scope = Scope { owner: caller.owner.clone(), runs };
-        Ok(Run { session: Arc::clone(self), caller, scope, heir, _turn: turn })
+        Ok(Run { session: Arc::clone(self), caller, scope, heir, turn: Some(turn) })
     }
 }
 
@@ -82,6 +82,11 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
+        if self.session.is_forked() {
+            // A mutex that was held at the fork is never released here.
+            std::mem::forget(self.turn.take());
+            return;
+        }
         let Some(heir) = &self.heir else { return };
         for key in self.caller.owner.noted() {
             for hold in self.session.gate.holds_of(&key) {

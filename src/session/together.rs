@@ -40,6 +40,7 @@ impl Session {
         terms: Terms,
         wait: Option<Duration>,
     ) -> Result<Option<Vec<Grip>>, Error> {
+        self.enter()?;
         let called = Instant::now();
         let deadline = wait.map(|wait| called + wait);
         let mut errand = Errand { keys, caller, terms, called, deadline, answered: false };
@@ -78,7 +79,7 @@ impl Session {
         caller: &Caller,
         terms: Terms,
     ) -> Result<Option<Vec<Grip>>, Error> {
-        self.check_open()?;
+        self.enter()?;
         let mut grips = Vec::with_capacity(keys.len());
         let mut open = keys.to_vec();
         let mut attempted = false;

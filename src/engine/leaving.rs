@@ -1,0 +1,249 @@
+//! Threads that end: what they have queued is waited for, for a moment.
+//!
+//! No drop waits for a server. A program that drops a guard and ends would therefore end the engine's thread before the
+//! release is sent, and leave the lock for its lease. So a thread-local of each thread that queued something waits at
+//! the thread's end until it is answered. After `main` the process ends, and takes all other threads with it: `main`
+//! waits for whatever is under way in the lockers that it has used.
+//!
+//! # Invariants
+//! - A thread waits for [`PATIENCE`] at the most, whatever the number of lockers, and our own threads never.
+//! - Nothing that was inherited through a fork is waited for: it has no thread that could end it.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::clock::Instant;
+
+/// How long a thread that ends waits.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// How much is under way, for an engine or for a thread.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    /// The process that it was made in.
+    pid: u32,
+    open: AtomicUsize,
+    /// Whether a thread waits, or has waited, for it.
+    awaited: AtomicBool,
+    turn: Mutex<()>,
+    settled: Condvar,
+}
+
+impl Ledger {
+    pub(super) fn new() -> Arc<Self> {
+        Self::of(std::process::id())
+    }
+
+    fn of(pid: u32) -> Arc<Self> {
+        Arc::new(Self {
+            pid,
+            open: AtomicUsize::new(0),
+            awaited: AtomicBool::new(false),
+            turn: Mutex::new(()),
+            settled: Condvar::new(),
+        })
+    }
+
+    /// Whether this process is a copy of the one that it was made in.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.pid != std::process::id()
+    }
+
+    fn is_settled(&self) -> bool {
+        // With the store of `awaited` before it, and the opposite order in `settle`, one of the two sees the other.
+        self.open.load(Ordering::SeqCst) == 0
+    }
+
+    fn settle(&self) {
+        if self.open.fetch_sub(1, Ordering::SeqCst) == 1 && self.awaited.load(Ordering::SeqCst) {
+            drop(self.turn.lock().unwrap_or_else(PoisonError::into_inner));
+            self.settled.notify_all();
+        }
+    }
+
+    /// Blocks this thread until nothing is under way, or until then.
+    fn wait(&self, until: Instant) {
+        self.awaited.store(true, Ordering::SeqCst);
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        while !self.is_settled() {
+            let rest = Instant::now().until(until);
+            if rest.is_zero() {
+                return;
+            }
+            turn = self.settled.wait_timeout(turn, rest).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Something that is under way, from before it is queued to its end. The thread that makes it does not end before that
+/// without having waited.
+#[derive(Debug)]
+pub(crate) struct Debt {
+    engine: Arc<Ledger>,
+    thread: Option<Arc<Ledger>>,
+}
+
+impl Debt {
+    pub(super) fn new(engine: &Arc<Ledger>) -> Self {
+        // A thread whose thread-locals are gone does not wait any more.
+        let thread = HERE.try_with(|here| here.owe(engine)).ok().flatten();
+        engine.open.fetch_add(1, Ordering::SeqCst);
+        if let Some(thread) = &thread {
+            thread.open.fetch_add(1, Ordering::SeqCst);
+        }
+        Self { engine: Arc::clone(engine), thread }
+    }
+}
+
+impl Drop for Debt {
+    fn drop(&mut self) {
+        if let Some(thread) = &self.thread {
+            thread.settle();
+        }
+        self.engine.settle();
+    }
+}
+
+/// The calling thread uses an engine, without having queued anything yet.
+pub(super) fn greet(engine: &Arc<Ledger>) {
+    let _: Result<(), _> = HERE.try_with(|here| {
+        if here.kind == Kind::Main {
+            here.note(engine);
+        }
+    });
+}
+
+thread_local! {
+    static HERE: Here = Here::of(std::thread::current().name());
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Main,
+    Ours,
+    Other,
+}
+
+/// A thread, and what it waits for at its end: `main` for engines, another for what it has queued itself.
+struct Here {
+    kind: Kind,
+    awaits: RefCell<Vec<Arc<Ledger>>>,
+}
+
+impl Here {
+    fn of(name: Option<&str>) -> Self {
+        let kind = match name {
+            // On Windows the other threads have been ended when the thread-locals of `main` are dropped.
+            Some("main") if !cfg!(windows) => Kind::Main,
+            Some(name) if name.starts_with("lockhound") => Kind::Ours,
+            _ => Kind::Other,
+        };
+        Self { kind, awaits: RefCell::default() }
+    }
+
+    /// The thread queues something: returns where else than with the engine that counts.
+    fn owe(&self, engine: &Arc<Ledger>) -> Option<Arc<Ledger>> {
+        match self.kind {
+            Kind::Ours => None,
+            Kind::Main => {
+                self.note(engine);
+                None
+            }
+            Kind::Other => {
+                let mut awaits = self.awaits.borrow_mut();
+                if awaits.first().is_none_or(|own| own.pid != engine.pid) {
+                    *awaits = vec![Ledger::of(engine.pid)];
+                }
+                awaits.first().cloned()
+            }
+        }
+    }
+
+    fn note(&self, engine: &Arc<Ledger>) {
+        let mut awaits = self.awaits.borrow_mut();
+        if !awaits.iter().any(|known| Arc::ptr_eq(known, engine)) {
+            // Those of lockers that are gone.
+            awaits.retain(|known| Arc::strong_count(known) > 1);
+            awaits.push(Arc::clone(engine));
+        }
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        let until = Instant::now() + PATIENCE;
+        for ledger in self.awaits.get_mut().drain(..) {
+            // A mutex that was held at a fork is never released in the copy: that is looked at before.
+            if !ledger.is_inherited() {
+                ledger.wait(until);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_threads_wait_for_nothing_and_others_for_what_they_queued() {
+        let engine = Ledger::new();
+        for name in ["lockhound", "lockhound-alarm"] {
+            let ours = Here::of(Some(name));
+            assert!(ours.owe(&engine).is_none() && ours.awaits.borrow().is_empty(), "{name}");
+        }
+        for name in [None, Some("worker")] {
+            let other = Here::of(name);
+            let own = other.owe(&engine).expect("one of its own");
+            assert!(!Arc::ptr_eq(&own, &engine));
+            assert!(Arc::ptr_eq(&own, &other.owe(&Ledger::new()).expect("another engine's")), "one a thread");
+        }
+    }
+
+    #[test]
+    fn main_waits_for_each_locker_that_it_uses_and_forgets_those_that_are_gone() {
+        let main = Here::of(Some("main"));
+        let first = Ledger::new();
+        for _ in 0..3 {
+            assert!(main.owe(&first).is_none());
+        }
+        assert_eq!(main.awaits.borrow().len(), 1);
+        for _ in 0..100 {
+            main.note(&Ledger::new());
+        }
+        assert_eq!(main.awaits.borrow().len(), 2, "the first, and the last until the next comes");
+    }
+
+    #[test]
+    fn what_was_queued_before_a_fork_is_not_waited_for() {
+        let (parents, own) = (Ledger::of(0), Ledger::new());
+        assert!(parents.is_inherited() && !own.is_inherited());
+        let thread = Here::of(None);
+        let before = thread.owe(&parents).expect("one of its own");
+        let after = thread.owe(&own).expect("one of its own");
+        assert_eq!((before.pid, after.pid, thread.awaits.borrow().len()), (0, own.pid, 1));
+    }
+
+    #[test]
+    fn a_thread_ends_once_its_debts_are_settled() {
+        let engine = Ledger::new();
+        let (hand, debts) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn({
+            let engine = Arc::clone(&engine);
+            move || hand.send([Debt::new(&engine), Debt::new(&engine)]).expect("a receiver")
+        });
+        let debts: [Debt; 2] = debts.recv().expect("a sender");
+        let own = Arc::clone(debts[0].thread.as_ref().expect("a thread's"));
+        assert_eq!((own.open.load(Ordering::SeqCst), engine.open.load(Ordering::SeqCst)), (2, 2));
+        drop(debts);
+        thread.join().expect("no panic");
+        assert!(own.is_settled() && engine.is_settled());
+        // What is never settled is waited for, but not for ever.
+        let (start, debt) = (Instant::now(), std::thread::spawn(move || Debt::new(&engine)).join().expect("no panic"));
+        let waited = Instant::now().since(start);
+        assert!(waited >= PATIENCE, "{waited:?}");
+        drop(debt);
+    }
+}
