@@ -38,8 +38,8 @@ pub enum Error {
     #[error("the locker is closed")]
     Closed,
     /// The watchdog of the [`Locker`](crate::Locker) ended by a panic: nothing would renew a lock. Every token of it has
-    /// fired, and nothing is granted any more; guards still release. Close this locker and connect a new one. The panic is
-    /// a bug of this crate, or of what the watchdog calls: a `tracing` subscriber, a recorder of metrics, a waker.
+    /// fired, and nothing is granted any more; guards still release. Close this locker and connect a new one. Only a bug of
+    /// this crate causes it: a panic of a `tracing` subscriber, a recorder of metrics or a waker does not.
     #[error("the watchdog ended by a panic ({message}): close this locker and connect a new one")]
     #[non_exhaustive]
     WatchdogPanicked {

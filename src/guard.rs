@@ -44,6 +44,9 @@ impl Guard {
 
     /// A token that fires when the lock is lost; cancelling it cancels nothing else.
     ///
+    /// A thread of the process ("lockhound-alarm") fires it, or whoever hears of the loss first. It runs the waker of whoever
+    /// waits: one that blocks may delay other tokens, one that panics delays none.
+    ///
     /// # Examples
     /// ```no_run
     /// # async fn example(lock: lockhound::Lock) -> Result<(), lockhound::Error> {

@@ -10,7 +10,6 @@ use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::hold::{Hold, HoldState};
 use crate::owner::Owner;
-use crate::watchdog::Verdict;
 
 /// A look at a hold. It keeps neither the lock nor the engine.
 #[derive(Debug, Clone)]
@@ -26,11 +25,7 @@ impl View {
 
     /// How safe the hold is now. Whoever first sees it lost says so to everybody.
     pub(crate) fn state(&self) -> HoldState {
-        let look = self.hold.at(Instant::now());
-        if look.newly_lost {
-            self.session.judge(Verdict::Lost(Arc::clone(&self.hold)));
-        }
-        look.state
+        self.hold.at(Instant::now())
     }
 
     /// # Errors
