@@ -49,8 +49,8 @@ pub enum Error {
     #[error("this process was forked after the locker was connected: connect a new one")]
     Forked,
     /// The watchdog of the [`Locker`](crate::Locker) ended by a panic: nothing would renew a lock. Every token of it has
-    /// fired, and nothing is granted any more; guards still release. Close this locker and connect a new one. The panic is
-    /// a bug of this crate, or of what the watchdog calls: a `tracing` subscriber, a recorder of metrics, a waker.
+    /// fired, and nothing is granted any more; guards still release. Close this locker and connect a new one. Only a bug of
+    /// this crate causes it: a panic of a `tracing` subscriber, a recorder of metrics or a waker does not.
     #[error("the watchdog ended by a panic ({}): close this locker and connect a new one", Shown(message))]
     #[non_exhaustive]
     WatchdogPanicked {

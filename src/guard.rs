@@ -60,6 +60,11 @@ impl Guard {
 
     /// A token that fires when the lock is lost; cancelling it cancels nothing else.
     ///
+    /// A thread of the process ("lockhound-alarm") fires it, or whoever hears of the loss first, and runs the waker of whoever
+    /// waits. A waker that panics keeps no other token from firing, and one that blocks does not while no second one does. Of
+    /// the tokens of one hold, those beyond the first 16 share trees, in which a panic may keep others' waiters asleep:
+    /// [`check`](Self::check) is right all the same.
+    ///
     /// # Examples
     /// ```no_run
     /// # async fn example(lock: lockhound::Lock) -> Result<(), lockhound::Error> {

@@ -3,7 +3,8 @@
 //! # Invariants
 //! - The phase goes from `Held` to `Releasing` or `Lost`, and from nowhere back: Lost is sticky.
 //! - Whoever asks says what time it is, and whoever first sees that validity is over makes the hold Lost.
-//! - The token is cancelled after the mutex is released, since its wakers run foreign code. What is called under the lock
+//! - A loss is counted with the step that makes the hold Lost; then its tokens are cancelled; then the engine judges it.
+//! - Tokens are cancelled after the mutex is released, since their wakers run foreign code. What is called under the lock
 //!   of a gate's shard only marks a loss; the gate calls [`Hold::fire`] when it has let go.
 //! - `guards` counts the guards that exist or are on their way; only the step to zero sends the release.
 //! - What is on its way was granted with the hold itself: so one deadline, counted from the grant, is that of all.
@@ -11,21 +12,22 @@
 mod entries;
 mod found;
 mod joint;
+mod ledger;
+mod tokens;
 mod votes;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
-use tokio_util::sync::CancellationToken;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use self::entries::Entrance;
 use self::entries::Entries;
-pub(crate) use self::found::{Claims, Grant, Leave, Look, Shut, Survey, Terms};
+pub(crate) use self::found::{Claims, Grant, Leave, Shut, Survey, Terms};
 pub(crate) use self::joint::Joint;
+pub(crate) use self::ledger::{Alarmed, Ledger, Lost};
+use self::tokens::Listeners;
 use self::votes::Votes;
 use crate::clock::Instant;
 use crate::error::Loss;
 use crate::fence::Fence;
-use crate::foreign::contained;
 use crate::identity::Origin;
 #[cfg(test)]
 use crate::identity::{Known, Place};
@@ -33,7 +35,6 @@ use crate::key::Key;
 use crate::lease;
 use crate::owner::Owner;
 use crate::quorum::NodeIndex;
-use crate::stats::Counters;
 
 /// How safe a hold is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,8 +62,7 @@ pub(crate) struct Hold {
     pub(crate) since: Instant,
     /// When guards that nobody has taken are taken back.
     revoke_at: Instant,
-    lost: CancellationToken,
-    counters: Arc<Counters>,
+    ledger: Arc<Ledger>,
     state: Mutex<State>,
 }
 
@@ -84,19 +84,21 @@ struct State {
     revoked: bool,
     votes: Votes,
     failed_ticks: u32,
-    /// Whether the token has been cancelled.
+    /// Whether everybody has been told of the loss.
     fired: bool,
     /// How many callers have taken a guard.
     entrances: u32,
     /// `None` for as long as nobody has entered again.
     entries: Option<Box<Entries>>,
-    /// Who else wants to be told of the loss.
-    joints: Box<[Weak<Joint>]>,
+    /// Who is to be told of it.
+    listeners: Option<Box<Listeners>>,
+    /// When the alarm looks at it next.
+    alarm_at: Option<Instant>,
 }
 
 impl Hold {
     /// A hold that has been granted, with one guard on its way.
-    pub(crate) fn new(grant: Grant<'_>, counters: Arc<Counters>) -> Self {
+    pub(crate) fn new(grant: Grant<'_>, ledger: Arc<Ledger>) -> Self {
         let until = lease::valid_until(grant.since, grant.terms.lease);
         // An answer that came late leaves less time: half of it is for whoever is to take it, half for a renewal.
         let patience = lease::recheck_interval(grant.terms.lease).min(grant.granted.until(until) / 2);
@@ -113,7 +115,8 @@ impl Hold {
             fired: false,
             entrances: 0,
             entries: None,
-            joints: Box::default(),
+            listeners: None,
+            alarm_at: None,
         };
         Self {
             key: grant.key,
@@ -124,8 +127,7 @@ impl Hold {
             origin: grant.origin,
             since: grant.since,
             revoke_at: grant.granted + patience,
-            lost: CancellationToken::new(),
-            counters,
+            ledger,
             state: Mutex::new(state),
         }
     }
@@ -133,20 +135,35 @@ impl Hold {
     /// A hold of the key "k" that these nodes have granted just now.
     #[cfg(test)]
     pub(crate) fn for_test(owner: Owner, terms: Terms, votes: &[NodeIndex], nodes: usize) -> Self {
+        let ledger = Ledger::new(Arc::new(crate::stats::Counters::new())).0;
+        Self::for_test_in(ledger, owner, terms, votes, nodes)
+    }
+
+    /// The same, with its losses entered there.
+    #[cfg(test)]
+    pub(crate) fn for_test_in(
+        ledger: Arc<Ledger>,
+        owner: Owner,
+        terms: Terms,
+        votes: &[NodeIndex],
+        nodes: usize,
+    ) -> Self {
         let now = Instant::now();
         let (key, field, fence) = ("k".into(), "f".into(), Fence::new(1));
         let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
         let grant =
             Grant { key, owner, origin, field, generation: 1, fence, terms, since: now, granted: now, votes, nodes };
-        Self::new(grant, Arc::new(Counters::new()))
+        Self::new(grant, ledger)
     }
 
     /// How safe it is at this time.
-    pub(crate) fn at(&self, now: Instant) -> Look {
+    pub(crate) fn at(self: &Arc<Self>, now: Instant) -> HoldState {
         let state = self.mark(now);
         // Whoever marked it may not have come to fire yet: this must not wait for that thread.
-        let newly_lost = matches!(state, HoldState::Lost(_)) && self.fire();
-        Look { state, newly_lost }
+        if matches!(state, HoldState::Lost(_)) {
+            self.fire();
+        }
+        state
     }
 
     /// How safe it is at this time; fires nothing.
@@ -157,53 +174,29 @@ impl Hold {
     }
 
     /// As [`Hold::at`], with what else the watchdog asks.
-    pub(crate) fn survey(&self, now: Instant) -> Survey {
+    pub(crate) fn survey(self: &Arc<Self>, now: Instant) -> Survey {
         let mut state = self.state();
         self.expire(&mut state, now);
         let (safety, claims, (valid_until, _)) = (state.safety(), self.claims_of(&state), self.ends(&state));
         drop(state);
-        let newly_lost = matches!(safety, HoldState::Lost(_)) && self.fire();
-        Survey { look: Look { state: safety, newly_lost }, claims, valid_until }
-    }
-
-    /// Cancels the token of a hold that is lost. Whether it was this call that did.
-    pub(crate) fn fire(&self) -> bool {
-        let mut state = self.state();
-        let Phase::Lost(loss) = state.phase else { return false };
-        if std::mem::replace(&mut state.fired, true) {
-            return false;
+        if matches!(safety, HoldState::Lost(_)) {
+            self.fire();
         }
-        let owner = state.owner.clone();
-        let joints = std::mem::take(&mut state.joints);
-        drop(state);
-        contained(|| self.lost.cancel());
-        joints.iter().filter_map(Weak::upgrade).for_each(|joint| joint.fire(loss));
-        self.counters.lost(loss);
-        let age = Instant::now().since(self.since);
-        contained(|| {
-            tracing::warn!(
-                key = %self.key.shown(), %owner, generation = self.generation, reason = %loss, ?age,
-                "lock lost"
-            );
-        });
-        true
-    }
-
-    /// Whether it is lost and the token does not say so yet.
-    pub(crate) fn is_unfired(&self) -> bool {
-        let state = self.state();
-        matches!(state.phase, Phase::Lost(_)) && !state.fired
+        Survey { state: safety, claims, valid_until }
     }
 
     /// Makes the hold lost, unless it is already, or being released. Whether it was this call that did.
-    pub(crate) fn lose(&self, loss: Loss) -> bool {
+    pub(crate) fn lose(self: &Arc<Self>, loss: Loss) -> bool {
         let mut state = self.state();
         let newly = state.phase == Phase::Held;
         if newly {
-            state.phase = Phase::Lost(loss);
+            self.set_lost(&mut state, loss);
         }
         drop(state);
-        newly && self.fire()
+        if newly {
+            self.fire();
+        }
+        newly
     }
 
     /// Enters again: the new hold count, which counts before it is sent. Fires nothing.
@@ -232,8 +225,8 @@ impl Hold {
     }
 
     /// A guard goes: counts down before anything is sent.
-    pub(crate) fn leave(&self, now: Instant) -> Leave {
-        let _: Look = self.at(now);
+    pub(crate) fn leave(self: &Arc<Self>, now: Instant) -> Leave {
+        let _: HoldState = self.at(now);
         let mut state = self.state();
         state.guards = state.guards.saturating_sub(1);
         let last = state.guards == 0;
@@ -284,7 +277,7 @@ impl Hold {
     }
 
     /// A node has renewed what was sent at this time. True if a majority of the nodes is now valid to beyond what it was.
-    pub(crate) fn renewed(&self, node: NodeIndex, sent: Instant, now: Instant) -> bool {
+    pub(crate) fn renewed(self: &Arc<Self>, node: NodeIndex, sent: Instant, now: Instant) -> bool {
         let until = lease::valid_until(sent, self.terms.lease);
         let mut state = self.state();
         self.expire(&mut state, now);
@@ -304,9 +297,9 @@ impl Hold {
 
     /// A node says yes to what was sent at this time, apart from the watchdog's rounds. False if the hold is not held any
     /// more: the vote is to be undone.
-    pub(crate) fn vote(&self, node: NodeIndex, sent: Instant, now: Instant) -> bool {
+    pub(crate) fn vote(self: &Arc<Self>, node: NodeIndex, sent: Instant, now: Instant) -> bool {
         let until = lease::valid_until(sent, self.terms.lease);
-        let _: Look = self.at(now);
+        let _: HoldState = self.at(now);
         let mut state = self.state();
         if state.phase != Phase::Held {
             return false;
@@ -337,8 +330,8 @@ impl Hold {
     }
 
     /// A node says that the lock is not ours. Lost if with it no majority can have it any more; whether it was this call
-    /// that found it.
-    pub(crate) fn gone(&self, node: NodeIndex) -> bool {
+    /// that found it. If a majority is left, the end may come sooner than before: the alarm is to be told.
+    pub(crate) fn gone(self: &Arc<Self>, node: NodeIndex) -> bool {
         let mut state = self.state();
         // Gone is what a renewal finds that was under way while the hold was released.
         if state.phase != Phase::Held {
@@ -347,9 +340,10 @@ impl Hold {
         if state.votes.remove(node) {
             return false;
         }
-        state.phase = Phase::Lost(Loss::NotOwner);
+        self.set_lost(&mut state, Loss::NotOwner);
         drop(state);
-        self.fire()
+        self.fire();
+        true
     }
 
     /// How many renewals have failed in a row.
@@ -399,11 +393,6 @@ impl Hold {
         self.state().owner = owner;
     }
 
-    /// A token that fires with the loss; cancelling it cancels nothing else.
-    pub(crate) fn token(&self) -> CancellationToken {
-        self.lost.child_token()
-    }
-
     fn expire(&self, state: &mut State, now: Instant) -> bool {
         if state.phase != Phase::Held {
             return false;
@@ -412,7 +401,7 @@ impl Hold {
         if now < end {
             return false;
         }
-        state.phase = Phase::Lost(loss);
+        self.set_lost(state, loss);
         true
     }
 
@@ -450,12 +439,13 @@ mod explorer;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::Counters;
     use std::time::Duration;
 
     const LEASE: Duration = Duration::from_secs(30);
 
-    fn hold(terms: Terms) -> Hold {
-        Hold::for_test(Owner::task(1), terms, &[0], 1)
+    fn hold(terms: Terms) -> Arc<Hold> {
+        Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1))
     }
 
     fn watched() -> Terms {
@@ -464,27 +454,45 @@ mod tests {
 
     #[test]
     fn lost_is_sticky_and_fires_the_token_once() {
-        let hold = hold(watched());
+        let counters = Arc::new(Counters::new());
+        let (ledger, mut losses) = Ledger::new(Arc::clone(&counters));
+        let hold = Arc::new(Hold::for_test_in(ledger, Owner::task(1), watched(), &[0], 1));
         let token = hold.token();
         let end = hold.valid_until();
-        assert_eq!(hold.at(end.before(Duration::from_nanos(1))).state, HoldState::Safe);
+        assert_eq!(hold.at(end.before(Duration::from_nanos(1))), HoldState::Safe);
         assert!(!token.is_cancelled());
-        assert_eq!(hold.at(end), Look { state: HoldState::Lost(Loss::Expired), newly_lost: true });
+        assert_eq!(hold.at(end), HoldState::Lost(Loss::Expired));
         assert!(token.is_cancelled());
-        assert_eq!(hold.at(hold.since), Look { state: HoldState::Lost(Loss::Expired), newly_lost: false });
+        assert_eq!(hold.at(hold.since), HoldState::Lost(Loss::Expired));
         assert!(!hold.renewed(0, end, end), "a renewal that comes late brings nothing back");
         assert!(hold.claim());
         assert_eq!(hold.enter(hold.since), Err(Shut::Lost(Loss::Expired)));
         assert!(!hold.lose(Loss::NotOwner), "the first reason stays");
-        let losses = hold.counters.stats(0, 0, 0, 0).losses;
-        assert_eq!((losses.expired, losses.total()), (1, 1), "counted once");
+        let counted = counters.losses();
+        assert_eq!((counted.expired, counted.total()), (1, 1), "counted once");
+        let told = losses.try_recv().expect("a loss");
+        assert!(Arc::ptr_eq(&told.hold, &hold) && told.loss == Loss::Expired);
+        assert!(losses.try_recv().is_err(), "told once");
+    }
+
+    #[test]
+    fn a_loss_is_counted_before_its_token_fires() {
+        let counters = Arc::new(Counters::new());
+        let ledger = Ledger::new(Arc::clone(&counters)).0;
+        let hold = Arc::new(Hold::for_test_in(ledger, Owner::task(1), watched(), &[0], 1));
+        let token = hold.token();
+        assert!(matches!(hold.mark(hold.valid_until()), HoldState::Lost(_)));
+        assert!(!token.is_cancelled() && hold.is_unfired());
+        assert_eq!(counters.losses().expired, 1);
+        hold.fire();
+        assert!(token.is_cancelled() && !hold.is_unfired());
     }
 
     #[test]
     fn a_suspended_machine_wakes_without_the_lock() {
         let hold = hold(watched());
         let after_an_hour = hold.since + Duration::from_secs(3600);
-        assert_eq!(hold.at(after_an_hour).state, HoldState::Lost(Loss::Expired));
+        assert_eq!(hold.at(after_an_hour), HoldState::Lost(Loss::Expired));
     }
 
     #[test]
@@ -501,9 +509,9 @@ mod tests {
     fn failures_are_counted_in_a_row() {
         let hold = hold(watched());
         assert_eq!(hold.tick_failed(), 1);
-        assert_eq!(hold.at(hold.since).state, HoldState::Jeopardy);
+        assert_eq!(hold.at(hold.since), HoldState::Jeopardy);
         assert!(hold.renewed(0, hold.since + Duration::from_millis(1), hold.since));
-        assert_eq!(hold.at(hold.since).state, HoldState::Safe);
+        assert_eq!(hold.at(hold.since), HoldState::Safe);
         assert_eq!(hold.tick_failed(), 1);
         assert_eq!(hold.tick_failed(), 2);
     }
@@ -534,8 +542,8 @@ mod tests {
         let hold = hold(Terms { max_hold: Some(Duration::from_secs(45)), ..watched() });
         let later = hold.since + Duration::from_secs(25);
         assert!(hold.renewed(0, later, later));
-        assert_eq!(hold.at(hold.since + Duration::from_secs(44)).state, HoldState::Safe);
-        assert_eq!(hold.at(hold.since + Duration::from_secs(45)).state, HoldState::Lost(Loss::MaxHold));
+        assert_eq!(hold.at(hold.since + Duration::from_secs(44)), HoldState::Safe);
+        assert_eq!(hold.at(hold.since + Duration::from_secs(45)), HoldState::Lost(Loss::MaxHold));
     }
 
     #[test]
@@ -548,7 +556,7 @@ mod tests {
         let revoked = hold(watched());
         assert!(revoked.revoke());
         assert!(!revoked.claim());
-        assert_eq!(revoked.at(revoked.since).state, HoldState::Lost(Loss::Released));
+        assert_eq!(revoked.at(revoked.since), HoldState::Lost(Loss::Released));
         assert!(!revoked.token().is_cancelled(), "what was released was not lost");
     }
 
@@ -559,7 +567,7 @@ mod tests {
         assert_eq!(hold.enter(hold.since), Err(Shut::Releasing), "nobody has a guard that shuts others out");
         assert!(hold.revoke(), "its release is to be sent");
         assert!(!hold.claim() && !hold.revoke());
-        assert_eq!(hold.at(hold.since).state, HoldState::Lost(Loss::NotOwner));
+        assert_eq!(hold.at(hold.since), HoldState::Lost(Loss::NotOwner));
     }
 
     #[test]
@@ -578,7 +586,7 @@ mod tests {
 
     #[test]
     fn an_answer_says_nothing_about_what_had_none() {
-        let hold = Hold::for_test(Owner::task(1), watched(), &[0, 1], 3);
+        let hold = Arc::new(Hold::for_test(Owner::task(1), watched(), &[0, 1], 3));
         let now = hold.since;
         assert!(hold.doubt(2));
         assert!(hold.vote(2, now, now));
@@ -587,7 +595,7 @@ mod tests {
 
     #[test]
     fn a_majority_decides_over_validity_and_loss() {
-        let hold = Hold::for_test(Owner::task(1), watched(), &[0, 1, 2], 3);
+        let hold = Arc::new(Hold::for_test(Owner::task(1), watched(), &[0, 1, 2], 3));
         let since = hold.since;
         let sent = since + Duration::from_millis(3);
         assert!(!hold.renewed(0, sent, sent), "one of three is no majority");
@@ -595,6 +603,6 @@ mod tests {
         assert_eq!(hold.valid_until(), lease::valid_until(sent, LEASE));
         assert!(!hold.gone(1));
         assert!(hold.gone(2));
-        assert_eq!(hold.at(since).state, HoldState::Lost(Loss::NotOwner));
+        assert_eq!(hold.at(since), HoldState::Lost(Loss::NotOwner));
     }
 }

@@ -188,8 +188,14 @@ impl Counters {
         count_many(&self.renewals, "lockhound_renewals_total", as_u64(locks));
     }
 
+    /// Counts here only: the recorder is told afterwards, by [`tell_renewal_failed`](Self::tell_renewal_failed).
     pub(crate) fn renewal_failed(&self) {
-        count(&self.renewal_errors, "lockhound_renewal_errors_total");
+        self.renewal_errors.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Tells the recorder of a renewal that failed, and may wait for it.
+    pub(crate) fn tell_renewal_failed(&self) {
+        tell("lockhound_renewal_errors_total", 1);
     }
 
     /// So many renewals were begun, each of them so late.
@@ -225,25 +231,24 @@ impl Counters {
         count(&self.undone, "lockhound_undone_total");
     }
 
+    /// Counts here only, since tokens wait for it: the recorder is told afterwards, by [`tell_lost`](Self::tell_lost).
     pub(crate) fn lost(&self, loss: Loss) {
-        let (at, _reason) = match loss {
-            Loss::NotOwner => (0, "not_owner"),
-            Loss::RenewalFailed => (1, "renewal_failed"),
-            Loss::Expired => (2, "expired"),
-            Loss::MaxHold => (3, "max_hold"),
-            Loss::ForceUnlocked => (4, "force_unlocked"),
-            Loss::Closed => (5, "closed"),
-            Loss::Released | Loss::Forked => return,
-        };
-        self.losses[at].fetch_add(1, Ordering::Relaxed);
-        #[cfg(feature = "metrics")]
-        contained(|| metrics::counter!("lockhound_losses_total", "reason" => _reason).increment(1));
+        if let Some((place, _)) = place_of(loss) {
+            self.losses[place].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells the recorder of a loss, and may wait for it.
+    pub(crate) fn tell_lost(&self, loss: Loss) {
+        if let Some((_, _reason)) = place_of(loss) {
+            #[cfg(feature = "metrics")]
+            contained(|| metrics::counter!("lockhound_losses_total", "reason" => _reason).increment(1));
+        }
     }
 
     /// What is known by now, together with what others count.
     pub(crate) fn stats(&self, holds: usize, waiters: usize, pending: usize, pending_undos: usize) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let [not_owner, renewal_failed, expired, max_hold, force_unlocked, closed] = self.losses.each_ref().map(read);
         Stats {
             holds,
             waiters,
@@ -255,13 +260,19 @@ impl Counters {
             undone: read(&self.undone),
             pending,
             pending_undos,
-            losses: Losses { not_owner, renewal_failed, expired, max_hold, force_unlocked, closed },
+            losses: self.losses(),
             acquire_time: self.acquire_time.distribution(),
             hold_time: self.hold_time.distribution(),
             renewal_lateness: self.renewal_lateness.distribution(),
             renewal_batches: self.renewal_batches.sizes(),
             slowest_node: self.slowest_node(),
         }
+    }
+
+    pub(crate) fn losses(&self) -> Losses {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let [not_owner, renewal_failed, expired, max_hold, force_unlocked, closed] = self.losses.each_ref().map(read);
+        Losses { not_owner, renewal_failed, expired, max_hold, force_unlocked, closed }
     }
 
     fn slowest_node(&self) -> Option<NodeTimes> {
@@ -275,10 +286,27 @@ fn count(counter: &AtomicU64, name: &'static str) {
     count_many(counter, name, 1);
 }
 
-fn count_many(counter: &AtomicU64, _name: &'static str, n: u64) {
+fn count_many(counter: &AtomicU64, name: &'static str, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
+    tell(name, n);
+}
+
+fn tell(_name: &'static str, _n: u64) {
     #[cfg(feature = "metrics")]
-    contained(|| metrics::counter!(_name).increment(n));
+    contained(|| metrics::counter!(_name).increment(_n));
+}
+
+/// Where the losses of a kind are counted, and what the recorder calls it.
+fn place_of(loss: Loss) -> Option<(usize, &'static str)> {
+    match loss {
+        Loss::NotOwner => Some((0, "not_owner")),
+        Loss::RenewalFailed => Some((1, "renewal_failed")),
+        Loss::Expired => Some((2, "expired")),
+        Loss::MaxHold => Some((3, "max_hold")),
+        Loss::ForceUnlocked => Some((4, "force_unlocked")),
+        Loss::Closed => Some((5, "closed")),
+        Loss::Released | Loss::Forked => None,
+    }
 }
 
 /// Times, in microseconds.

@@ -21,14 +21,18 @@ fn names(server: &Server) -> Vec<String> {
 }
 
 /// Threads of this process that are called so.
-fn engines() -> usize {
+fn threads(called: &str) -> usize {
     std::fs::read_dir("/proc/self/task")
         .unwrap()
         .filter(|task| {
             let name = std::fs::read_to_string(task.as_ref().unwrap().path().join("comm"));
-            name.is_ok_and(|name| name.trim() == "lockhound")
+            name.is_ok_and(|name| name.trim() == called)
         })
         .count()
+}
+
+fn engines() -> usize {
+    threads("lockhound")
 }
 
 #[tokio::test]
@@ -36,7 +40,7 @@ async fn a_locker_is_seen_while_it_lives_and_gone_afterwards() {
     let log = Log::collect();
     let server = Server::start();
     let locks = locker_with(&server, ms(900)).await;
-    assert_eq!(engines(), 1);
+    assert_eq!((engines(), threads("lockhound-alarm")), (1, 1));
     let id = locks.id();
     let named = [format!("commands:{id}"), format!("renewals:{id}"), format!("subscriber:{id}")];
     assert_eq!(names(&server), named);
@@ -90,6 +94,8 @@ async fn a_locker_is_seen_while_it_lives_and_gone_afterwards() {
     assert_eq!((stats.losses.renewal_failed, stats.losses.total()), (1, 1));
     assert!(stats.renewal_errors >= 2, "{stats:?}");
     drop(guard);
+    // The token does not wait for the log.
+    eventually(ms(1_000), "the loss is logged", || log.text().contains("lock lost")).await;
     let text = log.text();
     let lost = text.lines().find(|line| line.contains("lock lost")).expect("a warning");
     for part in ["WARN", &name, "owner=", "generation=", "reason=its renewals failed", "age="] {
@@ -104,13 +110,14 @@ async fn a_locker_is_seen_while_it_lives_and_gone_afterwards() {
     locks.close().await;
     eventually(ms(1_000), "no thread", || engines() == 0).await;
     eventually(ms(1_000), "no connection", || names(&server).is_empty()).await;
+    drop((locks, lock));
     let locks = locker_with(&server, ms(900)).await;
     let guard = locks.get(&name).lock().await.unwrap();
     drop(locks);
     tokio::time::sleep(ms(50)).await;
     assert_eq!(engines(), 1, "a guard keeps it");
     drop(guard);
-    eventually(ms(1_000), "no thread", || engines() == 0).await;
+    eventually(ms(1_000), "no thread", || engines() == 0 && threads("lockhound-alarm") == 0).await;
     eventually(ms(1_000), "no connection", || names(&server).is_empty()).await;
     assert!(!server.exists(&name));
 }

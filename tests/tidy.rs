@@ -25,7 +25,7 @@ const LAYERS: [Layer; 6] = [
     },
     Layer {
         name: "life",
-        modules: &["session", "watchdog", "gate", "hold", "engine", "identity"],
+        modules: &["session", "watchdog", "gate", "alarm", "hold", "engine", "identity"],
         libraries: &["tokio", "tokio_util", "dashmap", "tracing", "uuid", "fastrand"],
     },
     Layer { name: "agree", modules: &["quorum", "notify"], libraries: &["tokio", "tracing", "futures_util"] },

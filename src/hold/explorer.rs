@@ -2,8 +2,9 @@
 //! promises asserted after each step, and flaws of it that have to break one.
 //!
 //! Each operation is one step under the hold's mutex, or a look and such a step; looks are steps of their own too, and
-//! whoever asks may have read the clock a tick ago. So every interleaving of threads is a sequence of these steps. States
-//! that are alike are gone on from once.
+//! whoever asks may have read the clock a tick ago. A loss is several steps: it is marked and counted, then its tokens are
+//! cancelled one by one, and then it is entered for the engine, by whichever threads come by. So every interleaving of
+//! threads is a sequence of these steps. States that are alike are gone on from once.
 
 mod world;
 
@@ -28,7 +29,11 @@ enum Step {
     /// Looks, with a clock that was read at this tick. `Mark` fires nothing.
     Look(u8),
     Mark(u8),
+    /// The alarm looks, and marks.
+    Alarm(u8),
     Fire,
+    /// One step of it, after which that thread may be blocked.
+    FireOne,
     Enter(u8),
     /// A caller takes a grip that was on its way to it, or finds that it stands for nothing.
     Claim,
@@ -55,11 +60,16 @@ enum Flaw {
     ReleasingIsEntered,
     EntryIsNotCounted,
     LookFiresNothing,
+    LossIsNotCounted,
+    TokenIsForgotten,
+    LossIsToldTwice,
+    LossIsToldFirst,
+    AlarmIsLate,
     RevokeTakesAll,
     LeaveForgetsTheLast,
 }
 
-const FLAWS: [Flaw; 11] = [
+const FLAWS: [Flaw; 16] = [
     Flaw::RenewalRevives,
     Flaw::RenewalCountsFromTheAnswer,
     Flaw::LastGuardStaysHeld,
@@ -69,6 +79,11 @@ const FLAWS: [Flaw; 11] = [
     Flaw::ReleasingIsEntered,
     Flaw::EntryIsNotCounted,
     Flaw::LookFiresNothing,
+    Flaw::LossIsNotCounted,
+    Flaw::TokenIsForgotten,
+    Flaw::LossIsToldTwice,
+    Flaw::LossIsToldFirst,
+    Flaw::AlarmIsLate,
     Flaw::RevokeTakesAll,
     Flaw::LeaveForgetsTheLast,
 ];

@@ -39,18 +39,10 @@ pub(crate) struct Grant<'a> {
     pub(crate) nodes: usize,
 }
 
-/// What a first look at a hold found out, besides how safe it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Look {
-    pub(crate) state: HoldState,
-    /// Whether it was this look that found it lost: the waiters of the key want to know.
-    pub(crate) newly_lost: bool,
-}
-
 /// All that the watchdog wants to know of a hold, read at once: others take, leave and lose it meanwhile.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Survey {
-    pub(crate) look: Look,
+    pub(crate) state: HoldState,
     pub(crate) claims: Claims,
     pub(crate) valid_until: Instant,
 }

@@ -1,9 +1,10 @@
 //! The loss of any of several holds, as one token.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
+use super::tokens::{self, Tokens};
 use super::{Hold, Phase};
 use crate::error::Loss;
 use crate::foreign::contained;
@@ -11,16 +12,23 @@ use crate::foreign::contained;
 /// What the guards of several locks wait for together. The holds know it weakly: it ends with those who wait.
 #[derive(Debug, Default)]
 pub(crate) struct Joint {
-    lost: CancellationToken,
+    tokens: Mutex<Tokens>,
     first: OnceLock<Loss>,
 }
 
 impl Joint {
     /// One of the holds is lost.
     pub(super) fn fire(&self, loss: Loss) {
-        // Before the token: whoever it wakes asks for the reason. Later losses change nothing.
+        // Before the tokens: whoever is woken asks for the reason. Later losses change nothing.
         let _: Result<_, _> = self.first.set(loss);
-        contained(|| self.lost.cancel());
+        // One by one: another thread goes on where a waker blocks this one.
+        while let Some(token) = self.take() {
+            contained(|| token.cancel());
+        }
+    }
+
+    fn take(&self) -> Option<CancellationToken> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// The first loss, if there was one.
@@ -30,7 +38,9 @@ impl Joint {
 
     /// A token that fires with the first loss; cancelling it cancels nothing else.
     pub(crate) fn token(&self) -> CancellationToken {
-        self.lost.child_token()
+        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever fires sets the loss before it takes tokens: it takes this one, or the loss is seen here.
+        if self.loss().is_some() { tokens::fired() } else { tokens.hand_out() }
     }
 }
 
@@ -39,14 +49,11 @@ impl Hold {
     pub(crate) fn join(&self, joint: &Arc<Joint>) {
         let mut state = self.state();
         match state.phase {
-            Phase::Lost(loss) if state.fired => {
+            Phase::Lost(loss) => {
                 drop(state);
                 joint.fire(loss);
             }
-            _ => {
-                let alive = state.joints.iter().filter(|joint| joint.strong_count() > 0).cloned();
-                state.joints = alive.chain([Arc::downgrade(joint)]).collect();
-            }
+            Phase::Held | Phase::Releasing => state.listeners.get_or_insert_default().join(Arc::downgrade(joint)),
         }
     }
 }

@@ -214,7 +214,7 @@ impl Session {
                     let votes = &votes;
                     let grant =
                         Grant { key, owner, origin, field, generation, fence, terms, since, granted, votes, nodes };
-                    Arc::new(Hold::new(grant, Arc::clone(&self.counters)))
+                    Arc::new(Hold::new(grant, Arc::clone(&self.ledger)))
                 };
                 let holds: Vec<_> = claims.iter().zip(first..).zip(fences).map(hold).collect();
                 if holds.iter().all(|hold| granted + lease::ARM_EARLY < hold.valid_until()) {
@@ -276,29 +276,30 @@ impl Session {
         let hold = &granted.hold;
         // The grant proves that whoever was granted this key before does not hold it any more.
         for other in self.gate.holds_of(&hold.key).iter().filter(|other| other.generation < hold.generation) {
-            self.lose(other, Loss::NotOwner);
+            other.lose(Loss::NotOwner);
         }
         let owner = hold.owner();
         owner.note(&hold.key, |key| self.gate.has_hold(key, |other| other.is_owned_by(&owner)));
         self.gate.admit(hold, waiter, Instant::now())
     }
 
-    /// A grant is registered and its grips are made: the watchdog looks after it, and what happened meanwhile is told.
+    /// A grant is registered and its grips are made: watchdog and alarm look after it, and what happened meanwhile is told.
     fn settle(self: &Arc<Self>, granted: &Granted) {
-        let hold = &granted.hold;
-        if !self.watchdog.watch(hold, Instant::now()) {
-            self.lose(hold, Loss::RenewalFailed);
+        let (hold, now) = (&granted.hold, Instant::now());
+        self.alarm.watch(hold, now);
+        if !self.watchdog.watch(hold, now) {
+            hold.lose(Loss::RenewalFailed);
         }
         if self.is_closed() {
-            self.lose(hold, Loss::Closed);
+            hold.lose(Loss::Closed);
         }
         // An answer that was overtaken by that to a later attempt: the later grant proves that this one is gone.
         if self.gate.holds_of(&hold.key).iter().any(|other| other.generation > hold.generation && other.is_held()) {
-            self.lose(hold, Loss::NotOwner);
+            hold.lose(Loss::NotOwner);
         }
         // A force_unlock that began after the registration has found the hold; one that began before it is found here.
         if self.forces.deposes(&hold.key, granted.began) {
-            self.lose(hold, Loss::ForceUnlocked);
+            hold.lose(Loss::ForceUnlocked);
         }
     }
 

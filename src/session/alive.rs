@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot::{self, error::RecvError};
 
 use super::Session;
+use crate::alarm::Alarm;
 use crate::engine::Engine;
 use crate::error::{Error, NodeFailure};
 use crate::foreign;
@@ -40,18 +41,21 @@ impl Alive {
     }
 
     fn begin(settings: Settings, targets: Vec<Target>) -> Result<oneshot::Receiver<Result<Self, Error>>, Error> {
-        let engine = Engine::start(settings.busy_poll).map_err(|e| Error::Unavailable {
+        let no_thread = |e: std::io::Error| Error::Unavailable {
             servers: targets.len(),
             nodes: targets
                 .iter()
                 .map(|t| NodeFailure { node: Arc::clone(t.name()), reason: format!("the thread cannot start: {e}") })
                 .collect(),
             waited: Duration::ZERO,
-        })?;
+        };
+        let alarm = Alarm::of_process().map_err(no_thread)?;
+        let engine = Engine::start(settings.busy_poll).map_err(no_thread)?;
         let (reply, answer) = oneshot::channel();
         let starting = engine.clone();
         engine.spawn(async move {
-            let result = Session::start(starting.clone(), settings, targets).await.map(|session| Self { session });
+            let result =
+                Session::start(starting.clone(), alarm, settings, targets).await.map(|session| Self { session });
             if result.is_err() {
                 starting.stop();
             }

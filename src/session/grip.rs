@@ -12,7 +12,6 @@ use crate::error::{Error, Loss};
 use crate::hold::{Entrance, Hold, HoldState};
 use crate::identity::Origin;
 use crate::owner::Owner;
-use crate::watchdog::Verdict;
 
 /// A look at a hold. It keeps neither the lock nor the engine.
 #[derive(Debug, Clone)]
@@ -48,11 +47,7 @@ impl View {
 
     /// As [`state`](Self::state), in the process that took it.
     pub(super) fn look(&self) -> HoldState {
-        let look = self.hold.at(Instant::now());
-        if look.newly_lost {
-            self.session.judge(Verdict::Lost(Arc::clone(&self.hold)));
-        }
-        look.state
+        self.hold.at(Instant::now())
     }
 
     /// # Errors

@@ -12,6 +12,7 @@ mod forces;
 mod grip;
 mod joint;
 mod late;
+mod losses;
 mod outage;
 mod pending;
 mod reentries;
@@ -24,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
@@ -36,16 +37,17 @@ pub(crate) use self::joint::{JointGrip, JointView};
 use self::outage::Outage;
 use self::pending::{Pending, Pendings};
 use self::reentries::Warned;
+use crate::alarm::Alarm;
 use crate::clock::Instant;
 use crate::engine::Engine;
 use crate::error::{Error, Loss};
 use crate::foreign::{self, contained};
 use crate::gate::Gate;
-use crate::hold::Hold;
+use crate::hold::{Ledger, Lost};
 use crate::holder::Holder;
 use crate::identity::Turns;
 use crate::key::Key;
-use crate::node::Target;
+use crate::node::{Node, Target};
 use crate::notify::{self, Channels};
 use crate::options::Settings;
 use crate::quorum::{self, Quorum};
@@ -63,6 +65,8 @@ pub(crate) struct Session {
     quorum: Arc<Quorum>,
     channels: Arc<Channels>,
     watchdog: Arc<Watchdog>,
+    alarm: Arc<Alarm>,
+    ledger: Arc<Ledger>,
     gate: Gate<Grip>,
     turns: Arc<Turns>,
     warned: Warned,
@@ -77,12 +81,43 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    async fn start(engine: Engine, settings: Settings, targets: Vec<Target>) -> Result<Arc<Self>, Error> {
+    async fn start(
+        engine: Engine,
+        alarm: Arc<Alarm>,
+        settings: Settings,
+        targets: Vec<Target>,
+    ) -> Result<Arc<Self>, Error> {
         let id = Uuid::new_v4();
         let (reconnected, reconnects) = unbounded_channel();
         let (nodes, subscribers) = quorum::connect(&settings, &targets, &id.to_string(), &reconnected).await?;
+        let (session, losses) = Self::over(engine, alarm, id, settings, nodes);
+        for (index, (node, events)) in session.quorum.nodes().iter().zip(subscribers).enumerate() {
+            tokio::spawn(notify::listen(Arc::clone(&session.channels), index, Arc::clone(node), events));
+        }
+        tokio::spawn(losses::judge(Arc::downgrade(&session), losses));
+        let judge = Arc::downgrade(&session);
+        let judge = Box::new(move |verdict| {
+            if let Some(session) = judge.upgrade() {
+                session.judge(verdict);
+            }
+        });
+        let (watchdog, quorum) = (Arc::clone(&session.watchdog), Arc::clone(&session.quorum));
+        let (settings, counters) = (session.settings.clone(), Arc::clone(&session.counters));
+        tokio::spawn(watchdog::run(watchdog, quorum, settings, counters, reconnects, judge));
+        Ok(session)
+    }
+
+    /// A session of these nodes, and where its losses come out. Its tasks are yet to be started.
+    fn over(
+        engine: Engine,
+        alarm: Arc<Alarm>,
+        id: Uuid,
+        settings: Settings,
+        nodes: Vec<Arc<Node>>,
+    ) -> (Arc<Self>, UnboundedReceiver<Lost>) {
         let names: Vec<_> = nodes.iter().map(|node| Arc::clone(node.name())).collect();
         let counters = Arc::new(Counters::of_nodes(&names));
+        let (ledger, losses) = Ledger::new(Arc::clone(&counters));
         let session = Arc::new_cyclic(|weak: &Weak<Self>| {
             let hook = weak.clone();
             let told = move |key: &Key| {
@@ -96,12 +131,14 @@ impl Session {
                 channels: Channels::new(nodes.len(), Box::new(told)),
                 pendings: Pendings::new(nodes.len()),
                 watchdog: Watchdog::new(&settings),
+                alarm,
+                ledger,
                 quorum: Arc::new(Quorum::new(nodes)),
                 gate: Gate::new(),
                 turns: Arc::default(),
                 warned: Warned::default(),
                 outage: Outage::new(&settings),
-                counters: Arc::clone(&counters),
+                counters,
                 generations: AtomicU64::new(1),
                 closed: AtomicBool::new(false),
                 failure: OnceLock::new(),
@@ -109,19 +146,7 @@ impl Session {
                 settings,
             }
         });
-        for (index, (node, events)) in session.quorum.nodes().iter().zip(subscribers).enumerate() {
-            tokio::spawn(notify::listen(Arc::clone(&session.channels), index, Arc::clone(node), events));
-        }
-        let judge = Arc::downgrade(&session);
-        let judge = Box::new(move |verdict| {
-            if let Some(session) = judge.upgrade() {
-                session.judge(verdict);
-            }
-        });
-        let (watchdog, quorum) = (Arc::clone(&session.watchdog), Arc::clone(&session.quorum));
-        let settings = session.settings.clone();
-        tokio::spawn(watchdog::run(watchdog, quorum, settings, counters, reconnects, judge));
-        Ok(session)
+        (session, losses)
     }
 
     pub(crate) fn id(&self) -> Uuid {
@@ -165,7 +190,7 @@ impl Session {
         // Before it is sent: once it is, others may be in before the answer comes.
         let mut deposed = false;
         for hold in self.gate.holds_of(key) {
-            deposed |= self.lose(&hold, Loss::ForceUnlocked);
+            deposed |= hold.lose(Loss::ForceUnlocked);
         }
         let (session, forced) = (Arc::clone(self), key.clone());
         let operation = async move {
@@ -228,27 +253,15 @@ impl Session {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Makes a hold lost and tells everybody who waits for its key. Whether it was this call that did.
-    pub(crate) fn lose(self: &Arc<Self>, hold: &Arc<Hold>, loss: Loss) -> bool {
-        let newly = hold.lose(loss);
-        if newly {
-            self.judge(Verdict::Lost(Arc::clone(hold)));
-        }
-        newly
-    }
-
-    /// Acts on what the watchdog, or whoever looked first, found out.
-    pub(crate) fn judge(self: &Arc<Self>, verdict: Verdict) {
+    /// Acts on what the watchdog found out.
+    fn judge(self: &Arc<Self>, verdict: Verdict) {
         match verdict {
-            Verdict::Lost(hold) => {
-                self.gate.wake(&hold.key);
-                // Callers who have not taken it yet never will: they stand in line again.
-                if hold.revoke() {
-                    self.take_back(hold);
-                }
-            }
             Verdict::Revoked(hold) => self.take_back(hold),
-            Verdict::VoteLost(hold, node) => self.retake(hold, node),
+            Verdict::VoteLost(hold, node) => {
+                // Without this vote it may end sooner.
+                self.alarm.watch(&hold, Instant::now());
+                self.retake(hold, node);
+            }
             Verdict::Panicked(message) => self.fail(message),
         }
     }
@@ -262,8 +275,8 @@ impl Session {
             foreign::answer(waiter.reply, Err(Error::WatchdogPanicked { message: message.clone() }));
         }
         for hold in self.gate.holds() {
-            // What panicked may be told of this loss too, and panic again; it must not save the next hold from it.
-            let _: Result<_, _> = catch_unwind(AssertUnwindSafe(|| self.lose(&hold, Loss::RenewalFailed)));
+            // What panicked may do so again; that must not save the next hold from its loss.
+            let _: Result<_, _> = catch_unwind(AssertUnwindSafe(|| hold.lose(Loss::RenewalFailed)));
         }
         contained(|| {
             tracing::error!(message, "the watchdog ended by a panic: every lock is lost, and none is granted any more");
@@ -305,7 +318,7 @@ impl Session {
             foreign::answer(waiter.reply, Err(Error::Closed));
         }
         for hold in self.gate.holds() {
-            self.lose(&hold, Loss::Closed);
+            hold.lose(Loss::Closed);
         }
         let minority = self.quorum.nodes().len() - self.quorum.majority();
         let settled = self.pendings.end(minority, || self.gate.is_empty());

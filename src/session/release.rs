@@ -16,7 +16,6 @@ use crate::hold::{Entrance, Hold, HoldState, Leave};
 use crate::key::Key;
 use crate::node::Outcome;
 use crate::quorum::{Calls, Count, NodeIndex, Settled};
-use crate::watchdog::Verdict;
 
 /// The first pause before a release or an undo is sent again; it doubles up to half a command timeout.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -287,17 +286,13 @@ impl Session {
         let error = match settled {
             Settled::Done => return Ok(()),
             Settled::Gone => {
-                self.lose(hold, Loss::NotOwner);
+                hold.lose(Loss::NotOwner);
                 Error::Lost(Loss::NotOwner)
             }
             Settled::Refused(error) => error,
             Settled::Unanswered(nodes) => self.quorum.unavailable(nodes, Duration::ZERO),
         };
-        let look = hold.at(Instant::now());
-        if look.newly_lost {
-            self.judge(Verdict::Lost(Arc::clone(hold)));
-        }
-        match look.state {
+        match hold.at(Instant::now()) {
             HoldState::Safe => {
                 contained(|| {
                     tracing::warn!(

@@ -37,8 +37,6 @@ use crate::stats::Counters;
 /// What the watchdog found out, for the session to act on.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// This hold has just been lost; its token has fired.
-    Lost(Arc<Hold>),
     /// Nobody took this grant: it is to be released.
     Revoked(Arc<Hold>),
     /// This node has not got the lock, and a majority of the others has.
@@ -309,6 +307,34 @@ mod tests {
         assert_eq!(odd.as_deref(), Some("without a message"));
     }
 
+    /// By a bug of ours. The hold that is being looked at is in none of the watchdog's tables just then.
+    #[tokio::test]
+    async fn a_panic_is_told_and_every_token_fires() {
+        let (watchdog, settings) = (watchdog(), Options::default().validate(1).expect("valid"));
+        let (short, held) = (Terms { lease: Duration::from_millis(100), renewed: true, max_hold: None }, hold());
+        let mut untaken = Hold::for_test(Owner::task(2), short, &[0], 1);
+        untaken.generation = 2;
+        let untaken = Arc::new(untaken);
+        assert!(held.claim());
+        let now = Instant::now();
+        assert!(watchdog.watch(&held, now) && watchdog.watch(&untaken, now));
+        let (verdicts, mut told) = unbounded_channel();
+        let (tokens, after) = ([held.token(), untaken.token()], held.token());
+        let judge: Judge = Box::new(move |verdict| match verdict {
+            Verdict::Panicked(message) => {
+                assert!(!after.is_cancelled(), "the reason is told before anybody hears of the loss");
+                verdicts.send(message).expect("listens");
+            }
+            verdict => panic!("sick of {verdict:?}"),
+        });
+        let (quorum, (_reconnected, reconnects)) = (Arc::new(Quorum::new(Vec::new())), unbounded_channel());
+        run(Arc::clone(&watchdog), quorum, settings, Arc::new(Counters::new()), reconnects, judge).await;
+        assert!(told.recv().await.expect("told").contains("sick of Revoked"));
+        assert!(tokens[0].is_cancelled());
+        assert!(!tokens[1].is_cancelled(), "what was being taken back was not lost");
+        assert!(!watchdog.watch(&hold(), Instant::now()), "nobody would look after it");
+    }
+
     /// The timers stood still meanwhile, so that none of them says that anything is due.
     #[tokio::test]
     async fn what_ran_out_during_a_suspend_is_lost_at_the_first_sweep() {
@@ -318,16 +344,13 @@ mod tests {
         let hold = Arc::new(Hold::for_test(Owner::task(1), short, &[0], 1));
         assert!(hold.claim());
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
-        let verdicts = Arc::new(Mutex::new(Vec::new()));
-        let told = Arc::clone(&verdicts);
-        let judge: Judge = Box::new(move |verdict| told.lock().expect("sound").push(verdict));
+        let judge: Judge = Box::new(|verdict| panic!("{verdict:?}"));
         wheel.sweep(&mut Vec::new(), &judge);
         assert!(!hold.token().is_cancelled());
         std::thread::sleep(Duration::from_millis(110));
         wheel.sweep(&mut Vec::new(), &judge);
         assert!(hold.token().is_cancelled());
-        let verdicts = verdicts.lock().expect("sound");
-        assert!(matches!(&verdicts[..], [Verdict::Lost(lost)] if Arc::ptr_eq(lost, &hold)), "{verdicts:?}");
+        assert!(wheel.is_empty());
     }
 
     #[test]

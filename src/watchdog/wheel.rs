@@ -32,6 +32,20 @@ pub(super) struct Wheel {
     entries: HashMap<u64, RenewEntry, BuildHasherDefault<Sequential>>,
     rhythm: Rhythm,
     counters: Arc<Counters>,
+    /// What is to be told when a step is done. A log or a recorder may block: no other hold waits for that in between.
+    notes: Vec<(Arc<Hold>, Note)>,
+}
+
+/// What a log, and perhaps a recorder, is told of a hold.
+#[derive(Debug)]
+enum Note {
+    Renewed,
+    /// It was in jeopardy.
+    SafeAgain,
+    /// A tick failed; how many have in a row.
+    Failed(u32),
+    /// The last tick that may fail did: it is lost.
+    FailedLast,
 }
 
 /// How far ticks are apart, and how long they last.
@@ -79,7 +93,7 @@ impl Wheel {
             command_timeout: settings.command_timeout,
             renewal_failures: settings.renewal_failures,
         };
-        Self { lines: Lines::new(rhythm.grid), entries: HashMap::default(), rhythm, counters }
+        Self { lines: Lines::new(rhythm.grid), entries: HashMap::default(), rhythm, counters, notes: Vec::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -123,6 +137,7 @@ impl Wheel {
             for place in places {
                 self.due(place, now, renewals, judge);
             }
+            self.tell();
             self.counters.renewals_begun(renewals.len(), now.since(planned));
         }
     }
@@ -136,6 +151,7 @@ impl Wheel {
         for place in places {
             self.due(place, now, renewals, judge);
         }
+        self.tell();
         self.tidy();
     }
 
@@ -146,7 +162,7 @@ impl Wheel {
         let Some(entry) = self.entries.get_mut(&generation).filter(|entry| entry.placing == place.placing) else {
             return;
         };
-        match self.rhythm.tend(entry, now, renewals, judge, &self.counters) {
+        match self.rhythm.tend(entry, now, renewals, judge, &self.counters, &mut self.notes) {
             Tended::Leave => _ = self.entries.remove(&generation),
             Tended::Stay(at, until) => self.lines.put(at, until, entry.next_place(generation)),
         }
@@ -158,41 +174,64 @@ impl Wheel {
         let mut renewed = 0;
         for (hold, said) in batch.holds.iter().zip(&batch.said) {
             match said {
-                Renew::Renewed => renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now, judge)),
+                Renew::Renewed => renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now)),
                 // For a hold that is not held any more, gone means nothing: it was released while this was under way.
                 Renew::Gone if !self.entries.contains_key(&hold.generation) => {}
-                Renew::Gone if hold.gone(batch.node) => {
-                    self.entries.remove(&hold.generation);
-                    judge(Verdict::Lost(Arc::clone(hold)));
-                }
+                Renew::Gone if hold.gone(batch.node) => _ = self.entries.remove(&hold.generation),
                 Renew::Gone if hold.is_held() => judge(Verdict::VoteLost(Arc::clone(hold), batch.node)),
                 // What failed is tried again for as long as the tick lasts.
                 Renew::Gone | Renew::Failed(_) => {}
             }
         }
+        self.tell();
         self.counters.renewed(renewed);
         self.tidy();
     }
 
+    /// Tells the log and the recorder what happened.
+    fn tell(&mut self) {
+        for (hold, note) in self.notes.drain(..) {
+            let (key, generation) = (&hold.key, hold.generation);
+            if matches!(note, Note::Failed(_) | Note::FailedLast) {
+                self.counters.tell_renewal_failed();
+            }
+            match note {
+                Note::Renewed => {
+                    contained(|| tracing::trace!(key = %key.shown(), owner = %hold.owner(), generation, "renewed"));
+                }
+                Note::SafeAgain => {
+                    contained(
+                        || tracing::info!(key = %key.shown(), owner = %hold.owner(), "renewed again: the lock is safe"),
+                    );
+                }
+                Note::Failed(0) => {
+                    contained(
+                        || tracing::debug!(key = %key.shown(), owner = %hold.owner(), generation, "a renewal out of turn failed"),
+                    );
+                }
+                Note::Failed(failed) => contained(
+                    || tracing::warn!(key = %key.shown(), owner = %hold.owner(), generation, failed, reason = %self.counters.why_unrenewed(), "a renewal failed: the lock is in jeopardy"),
+                ),
+                // The loss is told by itself.
+                Note::FailedLast => {}
+            }
+        }
+    }
+
     /// Whether a majority now has started this hold's lease anew.
-    fn renewed(&mut self, hold: &Arc<Hold>, node: usize, sent: Instant, now: Instant, judge: &Judge) -> bool {
+    fn renewed(&mut self, hold: &Arc<Hold>, node: usize, sent: Instant, now: Instant) -> bool {
         let Some(entry) = self.entries.get_mut(&hold.generation) else { return false };
         let mut survey = hold.survey(now);
-        if survey.look.newly_lost {
+        if matches!(survey.state, HoldState::Lost(_)) {
             self.entries.remove(&hold.generation);
-            judge(Verdict::Lost(Arc::clone(hold)));
             return false;
         }
         if !hold.renewed(node, sent, now) {
             return false;
         }
-        contained(
-            || tracing::trace!(key = %hold.key.shown(), owner = %hold.owner(), generation = hold.generation, "renewed"),
-        );
-        if survey.look.state == HoldState::Jeopardy {
-            contained(
-                || tracing::info!(key = %hold.key.shown(), owner = %hold.owner(), "renewed again: the lock is safe"),
-            );
+        self.notes.push((Arc::clone(hold), Note::Renewed));
+        if survey.state == HoldState::Jeopardy {
+            self.notes.push((Arc::clone(hold), Note::SafeAgain));
         }
         entry.base = sent;
         entry.tick_until = None;
@@ -257,19 +296,15 @@ impl Rhythm {
         renewals: &mut Vec<Due>,
         judge: &Judge,
         counters: &Counters,
+        notes: &mut Vec<(Arc<Hold>, Note)>,
     ) -> Tended {
         let Some(hold) = entry.hold.upgrade() else { return Tended::Leave };
         let survey = hold.survey(now + lease::ARM_EARLY);
-        if survey.look.newly_lost {
-            judge(Verdict::Lost(Arc::clone(&hold)));
-        }
-        let held = !matches!(survey.look.state, HoldState::Lost(_));
-        let revoke = !held || survey.claims.revoke_at.is_some_and(|at| now >= at);
-        if revoke && hold.revoke() {
-            judge(Verdict::Revoked(hold));
+        if matches!(survey.state, HoldState::Lost(_)) {
             return Tended::Leave;
         }
-        if !held {
+        if survey.claims.revoke_at.is_some_and(|at| now >= at) && hold.revoke() {
+            judge(Verdict::Revoked(hold));
             return Tended::Leave;
         }
         if entry.tick_until.is_some_and(|until| now >= until) {
@@ -277,22 +312,11 @@ impl Rhythm {
             counters.renewal_failed();
             let failed = if std::mem::take(&mut entry.extra) { hold.failed_ticks() } else { hold.tick_failed() };
             if failed >= self.renewal_failures {
-                if hold.lose(Loss::RenewalFailed) {
-                    judge(Verdict::Lost(hold));
-                }
+                hold.lose(Loss::RenewalFailed);
+                notes.push((hold, Note::FailedLast));
                 return Tended::Leave;
             }
-            let (key, owner, generation) = (&hold.key, hold.owner(), hold.generation);
-            if failed > 0 {
-                contained(|| {
-                    tracing::warn!(
-                        key = %key.shown(), %owner, generation, failed, reason = %counters.why_unrenewed(),
-                        "a renewal failed: the lock is in jeopardy"
-                    );
-                });
-            } else {
-                contained(|| tracing::debug!(key = %key.shown(), %owner, generation, "a renewal out of turn failed"));
-            }
+            notes.push((Arc::clone(&hold), Note::Failed(failed)));
             entry.renew_at = self.tick_at(&hold, entry.base, failed, now);
         }
         if entry.tick_until.is_none() && hold.terms.renewed && survey.claims.claimed && now >= entry.renew_at {
@@ -420,7 +444,7 @@ mod tests {
         let stale = Place { generation: 1, placing: entry(&wheel).placing };
         wheel.answered(&Answers { node: 0, sent: begin, holds, said: vec![Renew::Renewed] }, &judge);
         wheel.due(stale, end, &mut renewals, &judge);
-        assert_eq!(hold.at(end).state, HoldState::Safe, "the end of a tick that succeeded is none");
+        assert_eq!(hold.at(end), HoldState::Safe, "the end of a tick that succeeded is none");
         let next = places(&mut wheel);
         assert!(next.len() == 1 && begin.until(next[0]) > LEASE / 3 - wheel.rhythm.grid, "{next:?}");
         assert_eq!((entry(&wheel).base, entry(&wheel).tick_until), (begin, None));
@@ -461,9 +485,7 @@ mod tests {
 
     #[test]
     fn ticks_without_an_answer_end_in_a_loss() {
-        let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
-        let (verdicts, told) = std::sync::mpsc::channel();
-        let judge: Judge = Box::new(move |verdict| verdicts.send(verdict).expect("listens"));
+        let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0], 1), no_verdict());
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
         let timeout = wheel.rhythm.command_timeout;
         for (third, state) in [(1, HoldState::Jeopardy), (2, HoldState::Lost(Loss::RenewalFailed))] {
@@ -471,9 +493,8 @@ mod tests {
             look(&mut wheel, begin, &mut renewals, &judge);
             assert_eq!(renewals.len(), 1);
             look(&mut wheel, begin + timeout, &mut renewals, &judge);
-            assert_eq!((renewals.len(), hold.at(begin + timeout).state), (1, state));
+            assert_eq!((renewals.len(), hold.at(begin + timeout)), (1, state));
         }
-        assert!(matches!(told.try_recv(), Ok(Verdict::Lost(_))));
         assert!(wheel.is_empty());
     }
 

@@ -26,20 +26,25 @@ pub fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("lockhound-{name}-{}", lockhound::Uuid::new_v4()))
 }
 
+/// What this process was told, if it is a child: its task, the address, the keys, how many rounds, and where to report.
+pub fn told() -> Option<[String; 5]> {
+    let told = std::env::var(CHILD).ok()?;
+    let words: Vec<String> = told.split(' ').map(str::to_owned).collect();
+    Some(words.try_into().unwrap())
+}
+
 /// The body of the test `child_process`.
 pub fn run() {
-    let Ok(told) = std::env::var(CHILD) else { return };
-    let words: Vec<&str> = told.split(' ').collect();
-    let [task, url, keys, rounds, out] = words[..] else { panic!("{told}") };
+    let Some([task, url, keys, rounds, out]) = told() else { return };
     let keys: Vec<String> = keys.split(',').map(str::to_owned).collect();
     let rounds = rounds.parse().unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        match task {
-            "visit" => visit(url, &keys, rounds, out.as_ref()).await,
-            "survive" => survive(url, &keys, rounds, out.as_ref()).await,
-            "hold" => hold(url, &keys[0], out.as_ref()).await,
-            "stall" => stall(url, &keys, out.as_ref()).await,
+        match task.as_str() {
+            "visit" => visit(&url, &keys, rounds, out.as_ref()).await,
+            "survive" => survive(&url, &keys, rounds, out.as_ref()).await,
+            "hold" => hold(&url, &keys[0], out.as_ref()).await,
+            "stall" => stall(&url, &keys, out.as_ref()).await,
             other => panic!("{other}"),
         }
     });

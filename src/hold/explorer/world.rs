@@ -1,17 +1,24 @@
 //! A hold with what its world knows: the steps that may come next, and what has to be so after each.
 
+mod loss;
+
+use std::cell::RefCell;
 use std::fmt;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
 use super::{Bounds, Flaw, Step};
 use crate::clock::Instant;
 use crate::error::Loss;
-use crate::hold::{Hold, HoldState, Leave, Phase, Shut, State, Terms};
+use crate::hold::tokens;
+use crate::hold::{Hold, HoldState, Leave, Ledger, Lost, Phase, Shut, State, Terms};
 use crate::owner::Owner;
 use crate::quorum::NodeIndex;
+use crate::stats::Counters;
 
 /// Validity lasts for two ticks and a bit of the third, a `max_hold` of 35 s for three and a half.
 const TICK: Duration = Duration::from_secs(10);
@@ -34,14 +41,23 @@ pub(super) struct Facts {
     failed: u32,
     /// The phase that ended the hold.
     end: Option<&'static str>,
+    /// How often its loss was counted, and how often it was entered for the engine.
+    counted: u64,
     tellings: u32,
 }
 
 /// What a hold has beside its phase, which the facts have too.
-pub(super) type Print = ([u32; 3], [bool; 2], Vec<Option<Duration>>);
+pub(super) type Print = ([u32; 3], [bool; 2], [bool; TOKENS], Vec<Option<Duration>>);
+
+/// How many tokens callers have.
+const TOKENS: usize = 2;
 
 pub(super) struct World {
-    hold: Hold,
+    hold: Arc<Hold>,
+    tokens: [CancellationToken; TOKENS],
+    /// What all worlds count, and where their losses come out.
+    counters: Arc<Counters>,
+    losses: Rc<RefCell<UnboundedReceiver<Lost>>>,
     facts: Facts,
     /// The steps that have been taken.
     pub(super) trail: Vec<Step>,
@@ -58,35 +74,36 @@ impl World {
         let max_hold = bounds.max_hold.then_some(TICK * u32::from(MAX_HOLD_TICKS) + TICK / 2);
         let terms = Terms { lease: LEASE, renewed: true, max_hold };
         let votes: Vec<NodeIndex> = (0..bounds.nodes).collect();
-        let hold = Hold::for_test(Owner::task(1), terms, &votes, bounds.nodes);
+        let counters = Arc::new(Counters::new());
+        let (ledger, losses) = Ledger::new(Arc::clone(&counters));
+        let hold = Hold::for_test_in(ledger, Owner::task(1), terms, &votes, bounds.nodes);
+        let tokens = [hold.token(), hold.token()];
         for _ in 1..bounds.granted {
             assert!(hold.enter_unclaimed(hold.since).is_ok());
         }
         let (success, flying) = (vec![Some(0); bounds.nodes], vec![None; bounds.nodes]);
         let (now, taken, travelling, void, releases) = (0, 0, bounds.granted, 0, 0);
-        let facts =
-            Facts { now, taken, travelling, void, releases, success, flying, failed: 0, end: None, tellings: 0 };
-        Self { hold, facts, trail: Vec::new() }
+        let (failed, end, counted, tellings) = (0, None, 0, 0);
+        let facts = Facts { now, taken, travelling, void, releases, success, flying, failed, end, counted, tellings };
+        let losses = Rc::new(RefCell::new(losses));
+        Self { hold: Arc::new(hold), tokens, counters, losses, facts, trail: Vec::new() }
     }
 
     /// The same world again, with a hold of its own.
     pub(super) fn copy(&self) -> Self {
         let (hold, from) = (&self.hold, self.hold.state());
+        let phase = from.phase;
         let (owner, votes) = (from.owner.clone(), from.votes.clone());
-        let state = State { owner, votes, entries: None, joints: Box::default(), ..*from };
-        let lost = CancellationToken::new();
-        if hold.lost.is_cancelled() {
-            lost.cancel();
-        }
-        let hold = Hold {
-            key: hold.key.clone(),
-            field: hold.field.clone(),
-            lost,
-            counters: Arc::clone(&hold.counters),
-            state: Mutex::new(state),
-            ..*hold
-        };
-        Self { hold, facts: self.facts.clone(), trail: self.trail.clone() }
+        let state = State { owner, votes, entries: None, listeners: None, ..*from };
+        drop(from);
+        let (key, field, ledger) = (hold.key.clone(), hold.field.clone(), Arc::clone(&hold.ledger));
+        // Tokens are handed out while it is held.
+        let copy = Hold { key, field, ledger, state: Mutex::new(State { phase: Phase::Held, ..state }), ..**hold };
+        let tokens =
+            self.tokens.each_ref().map(|token| if token.is_cancelled() { tokens::fired() } else { copy.token() });
+        copy.state().phase = phase;
+        let (counters, losses) = (Arc::clone(&self.counters), Rc::clone(&self.losses));
+        Self { hold: Arc::new(copy), tokens, counters, losses, facts: self.facts.clone(), trail: self.trail.clone() }
     }
 
     /// All that two worlds have to have in common to go on alike.
@@ -94,7 +111,8 @@ impl World {
         let state = self.hold.state();
         let votes = state.votes.iter().map(|vote| vote.map(|until| until.since(self.hold.since))).collect();
         let counts = [state.guards, state.unclaimed, state.failed_ticks];
-        ((counts, [state.revoked, state.fired], votes), self.facts.clone())
+        let cancelled = self.tokens.each_ref().map(CancellationToken::is_cancelled);
+        ((counts, [state.revoked, state.fired], cancelled, votes), self.facts.clone())
     }
 
     fn at(&self, tick: u8) -> Instant {
@@ -115,12 +133,12 @@ impl World {
 
     pub(super) fn steps(&self, bounds: Bounds) -> Vec<Step> {
         let facts = &self.facts;
-        let mut steps = vec![Step::Fire, Step::Revoke, Step::Lose(Loss::ForceUnlocked)];
+        let mut steps = vec![Step::Fire, Step::FireOne, Step::Revoke, Step::Lose(Loss::ForceUnlocked)];
         if facts.now < bounds.ticks {
             steps.push(Step::Tick);
         }
         for clock in facts.now.saturating_sub(1)..=facts.now {
-            steps.extend([Step::Look(clock), Step::Mark(clock)]);
+            steps.extend([Step::Look(clock), Step::Mark(clock), Step::Alarm(clock)]);
             // Who enters found it in the gate's table, out of which it is taken when its release is answered.
             if facts.taken < bounds.guards {
                 steps.push(Step::Enter(clock));
@@ -153,32 +171,29 @@ impl World {
         let held = self.hold.is_held();
         let unfired = self.hold.is_unfired();
         let now = self.at(self.facts.now);
-        let mut told = false;
+        let counted = self.counted();
         match step {
             Step::Tick => self.facts.now += 1,
             Step::Look(clock) if flaw == Some(Flaw::LookFiresNothing) => _ = self.hold.mark(self.at(clock)),
             Step::Look(clock) => {
-                let look = self.hold.at(self.at(clock));
-                told = look.newly_lost;
-                self.check_look(held, clock, look.state)?;
+                let state = self.hold.at(self.at(clock));
+                self.check_look(held, clock, state)?;
             }
             Step::Mark(clock) => {
                 let state = self.hold.mark(self.at(clock));
                 self.check_look(held, clock, state)?;
             }
-            Step::Fire => told = self.hold.fire(),
+            Step::Alarm(clock) => self.alarm(held, clock, flaw)?,
+            Step::Fire => self.hold.fire(),
+            Step::FireOne => self.fire_one(flaw),
             Step::Enter(clock) => self.enter(held, clock, flaw)?,
             Step::Claim => self.claim(flaw)?,
-            Step::Leave(clock) => {
-                self.leave(clock, flaw)?;
-                // What is found lost here is told to the caller, who sees to the line.
-                told = self.hold.lost.is_cancelled() && self.facts.tellings == 0;
-            }
+            Step::Leave(clock) => self.leave(clock, flaw)?,
             Step::Revoke => self.revoke(flaw),
             Step::Send(node) => self.facts.flying[node] = Some(self.facts.now),
             Step::Renewed(node) => {
                 // As the wheel does: it looks first.
-                told = self.hold.at(now).newly_lost;
+                let _: HoldState = self.hold.at(now);
                 self.renewed(node, flaw)?;
             }
             Step::Gone(node) => {
@@ -186,7 +201,7 @@ impl World {
                 if held {
                     self.facts.success[node] = None;
                 }
-                told = self.hold.gone(node);
+                self.hold.gone(node);
                 if flaw == Some(Flaw::GoneMeansLossDuringRelease) && self.is_releasing() {
                     self.hold.state().phase = Phase::Lost(Loss::NotOwner);
                 }
@@ -197,15 +212,22 @@ impl World {
                 ensure(self.hold.tick_failed() == self.facts.failed, "failures are counted in a row")?;
             }
             Step::Lose(loss) => {
-                told = self.hold.lose(loss);
-                ensure(told == held, "who makes it lost hears so, and nobody else")?;
+                let newly = self.hold.lose(loss);
+                ensure(newly == held, "who makes it lost hears so, and nobody else")?;
                 if flaw == Some(Flaw::LossIsReplaced) && !held && !self.is_releasing() {
                     self.hold.state().phase = Phase::Lost(loss);
                 }
             }
         }
-        self.facts.tellings += u32::from(told);
-        let silent = matches!(step, Step::Mark(_) | Step::Enter(_)) || (unfired && !fires(step));
+        self.facts.counted += self.counted() - counted;
+        if flaw == Some(Flaw::LossIsNotCounted) && matches!(step, Step::Mark(_)) {
+            self.facts.counted = 0;
+        }
+        while let Ok(lost) = self.losses.borrow_mut().try_recv() {
+            ensure(Arc::ptr_eq(&lost.hold, &self.hold), "the engine is told of this hold")?;
+            self.facts.tellings += 1;
+        }
+        let silent = matches!(step, Step::Mark(_) | Step::Alarm(_) | Step::Enter(_)) || (unfired && !fires(step));
         ensure(silent || !self.hold.is_unfired(), "whoever finds it lost fires the token")?;
         self.check()
     }
@@ -310,10 +332,12 @@ impl World {
         ensure(self.facts.end.is_none() || self.facts.end == end, "the end of a hold is its only one")?;
         self.facts.end = end;
         let facts = &self.facts;
-        let fired = self.hold.lost.is_cancelled();
-        ensure(fired == state.fired, "the token is cancelled when it is said to be")?;
-        ensure(!fired || matches!(state.phase, Phase::Lost(_)), "the token fires for a loss, and for nothing else")?;
-        ensure(facts.tellings <= u32::from(fired), "a loss is told once")?;
+        let cancelled = self.tokens.iter().filter(|token| token.is_cancelled()).count();
+        let lost = matches!(state.phase, Phase::Lost(_));
+        ensure(lost || cancelled == 0, "a token fires for a loss, and for nothing else")?;
+        ensure(facts.counted == u64::from(lost), "a loss is counted once, and before anything else")?;
+        ensure(!state.fired || cancelled == TOKENS, "every token is cancelled before the engine is told")?;
+        ensure(facts.tellings == u32::from(state.fired), "the engine is told of a loss once")?;
         let guards = facts.taken + facts.travelling - facts.void;
         ensure(state.guards == guards, format_args!("{} guards are counted, and there are {guards}", state.guards))?;
         ensure(state.unclaimed == facts.travelling - facts.void, "what is on its way is counted")?;
@@ -326,7 +350,7 @@ impl World {
     }
 }
 
-/// Steps that fire the token of what another has marked.
+/// Steps that fire the tokens of what another has marked.
 fn fires(step: Step) -> bool {
     matches!(step, Step::Look(_) | Step::Fire | Step::Leave(_) | Step::Renewed(_))
 }

@@ -1,0 +1,457 @@
+//! The alarm: one plain thread of the process, which fires the tokens of each hold before its validity ends, whatever the
+//! engines are doing.
+//!
+//! # Invariants
+//! - Nothing makes this thread wait but its own sleep, and wakers of tokens: no I/O, log, recorder, gate or runtime. Where a
+//!   waker blocks it, the engines go on: the watchdog fires tokens too.
+//! - Every hold that is held for longer than a grid's width stands in a line, which comes before its end does. Renewals
+//!   move the end back and tell nobody: it is asked for when the line comes. Whoever moves the end of a hold forward says
+//!   so ([`Alarm::watch`]).
+//! - Of the lines in which a hold stands, the last counts ([`Hold::set_alarm`]).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::process;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::thread;
+use std::time::Duration;
+
+use crate::clock::Instant;
+use crate::hold::{Alarmed, Hold};
+use crate::lease;
+
+/// What it takes to fire the tokens of one hold: with many that end together it begins so much earlier.
+const EACH: Duration = Duration::from_micros(5);
+
+/// How exactly ends are kept apart.
+const STEP: Duration = Duration::from_millis(1);
+
+/// How long before its end a hold is looked at first. Most have been renewed by then, and many of them are looked at at once.
+const AHEAD: Duration = Duration::from_millis(100);
+
+/// The longest time between two looks at a hold: what was released is forgotten then.
+const FARTHEST: Duration = Duration::from_secs(30);
+
+/// The longest sleep: timers stand still while the machine is suspended.
+const BEAT: Duration = Duration::from_secs(1);
+
+/// From so many orders on, what was released meanwhile is thrown away before the inbox grows.
+const MANY: usize = 1_024;
+
+/// The process that started the alarm, and the alarm, for as long as a locker uses it.
+static CURRENT: Mutex<(u32, Weak<Alarm>)> = Mutex::new((0, Weak::new()));
+
+/// A handle on the thread "lockhound-alarm", which ends with the last of them.
+#[derive(Debug)]
+pub(crate) struct Alarm {
+    desk: Arc<Desk>,
+    /// The process that it runs in. A fork leaves the thread behind, and maybe a mutex that is locked for ever.
+    process: u32,
+}
+
+/// Where others leave orders, and the thread sleeps.
+#[derive(Debug, Default)]
+struct Desk {
+    inbox: Mutex<Inbox>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    /// Holds to be looked after from now on, or whose end may have moved forward.
+    orders: Vec<Weak<Hold>>,
+    /// When the inbox is to be emptied; `None` while it is empty.
+    due: Option<Instant>,
+    /// Until when the thread sleeps; `None` where it does until it is woken.
+    asleep_until: Option<Instant>,
+    ended: bool,
+}
+
+impl Alarm {
+    /// The alarm of this process, which is started if there is none.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub(crate) fn of_process() -> io::Result<Arc<Self>> {
+        // This mutex is locked for moments only, unless a fork left it locked: then this locker has an alarm of its own.
+        for _ in 0..1_000 {
+            let mut current = match CURRENT.try_lock() {
+                Ok(current) => current,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => {
+                    thread::sleep(STEP);
+                    continue;
+                }
+            };
+            let (process, alarm) = &*current;
+            if let Some(alarm) = alarm.upgrade().filter(|_| *process == process::id()) {
+                return Ok(alarm);
+            }
+            let alarm = Self::start()?;
+            *current = (alarm.process, Arc::downgrade(&alarm));
+            return Ok(alarm);
+        }
+        Self::start()
+    }
+
+    fn start() -> io::Result<Arc<Self>> {
+        let desk = Arc::new(Desk::default());
+        let keeping = Arc::clone(&desk);
+        thread::Builder::new().name("lockhound-alarm".into()).spawn(move || keep(&keeping))?;
+        Ok(Arc::new(Self { desk, process: process::id() }))
+    }
+
+    /// Looks after a hold from now on; or anew, if its end may have moved forward.
+    pub(crate) fn watch(&self, hold: &Arc<Hold>, now: Instant) {
+        if self.process == process::id() {
+            self.desk.order(hold, now);
+        }
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        if self.process == process::id() {
+            self.desk.inbox().ended = true;
+            self.desk.bell.notify_one();
+        }
+    }
+}
+
+impl Desk {
+    fn order(&self, hold: &Arc<Hold>, now: Instant) {
+        let end = hold.valid_until().before(early(1));
+        let due = (now + lease::grid(hold.terms.lease)).min(end);
+        let mut inbox = self.inbox();
+        if inbox.orders.len() >= MANY && inbox.orders.len() == inbox.orders.capacity() {
+            inbox.orders.retain(|order| order.strong_count() > 0);
+        }
+        inbox.orders.push(Arc::downgrade(hold));
+        if inbox.due.is_some_and(|planned| planned <= due) {
+            return;
+        }
+        inbox.due = Some(due);
+        let sleeps_longer = inbox.asleep_until.is_none_or(|until| due < until);
+        if sleeps_longer {
+            inbox.asleep_until = Some(due);
+        }
+        drop(inbox);
+        if sleeps_longer {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Sleeps until then, or until the inbox is to be emptied, and looks at the clock with every beat. The orders that are
+    /// to be carried out; `None` if there will be no more of them.
+    fn sleep(&self, until: Option<Instant>, beat: Duration) -> Option<Vec<Weak<Hold>>> {
+        let mut inbox = self.inbox();
+        while !inbox.ended {
+            let now = Instant::now();
+            if inbox.due.is_some_and(|due| due <= now) {
+                inbox.due = None;
+                return Some(std::mem::take(&mut inbox.orders));
+            }
+            let until = [until, inbox.due].into_iter().flatten().min();
+            inbox.asleep_until = until;
+            // A wake-up is a hint, and none is lost: what it is about is looked at again under the mutex.
+            inbox = match until {
+                Some(until) if until <= now => return Some(Vec::new()),
+                Some(until) => {
+                    let nap = now.until(until).min(beat);
+                    self.bell.wait_timeout(inbox, nap).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.bell.wait(inbox).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+        None
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The thread's work. Ends with the last handle.
+fn keep(desk: &Desk) {
+    let mut schedule = Schedule::default();
+    loop {
+        let (until, beat) = schedule.plan();
+        let Some(orders) = desk.sleep(until, beat) else { return };
+        // All are lost, and counted, before the first waker runs.
+        let lost = schedule.ring(&orders, Instant::now());
+        lost.iter().for_each(Hold::fire);
+    }
+}
+
+/// So much earlier than its end the tokens of a hold are begun with, if so many end together.
+fn early(holds: usize) -> Duration {
+    lease::ARM_EARLY + EACH * u32::try_from(holds).unwrap_or(u32::MAX)
+}
+
+/// When to look at which hold.
+#[derive(Debug, Default)]
+struct Schedule {
+    lines: BTreeMap<Instant, Line>,
+}
+
+/// Holds that are looked at together.
+#[derive(Debug, Default)]
+struct Line {
+    holds: Vec<Weak<Hold>>,
+    /// The longest sleep that all of them allow.
+    beat: Option<Duration>,
+}
+
+impl Schedule {
+    /// When to begin, so that no line is late, and how often to look at the clock until then.
+    fn plan(&self) -> (Option<Instant>, Duration) {
+        let until = self.begins().map(|(_, begin)| begin).min();
+        let beat = self.lines.values().filter_map(|line| line.beat).min();
+        (until, beat.unwrap_or(BEAT))
+    }
+
+    /// Each line, and when to begin with all up to it.
+    fn begins(&self) -> impl Iterator<Item = (Instant, Instant)> {
+        self.lines.iter().scan(0, |holds, (at, line)| {
+            *holds += line.holds.len();
+            Some((*at, at.before(early(*holds))))
+        })
+    }
+
+    /// Takes orders in, and marks what ends now. All that is to be fired.
+    fn ring(&mut self, orders: &[Weak<Hold>], now: Instant) -> Vec<Arc<Hold>> {
+        let mut lost = Vec::new();
+        for order in orders {
+            self.look(order, None, now + early(lost.len()), &mut lost);
+        }
+        let begun = self.begins().filter(|(_, begin)| *begin <= now).last();
+        let Some((last, _)) = begun else { return lost };
+        while let Some(line) = self.lines.first_entry().filter(|line| *line.key() <= last) {
+            let (at, line) = line.remove_entry();
+            for hold in &line.holds {
+                self.look(hold, Some(at), at.max(now + early(lost.len())), &mut lost);
+            }
+        }
+        lost
+    }
+
+    /// Looks at a hold as if it were `now`.
+    fn look(&mut self, hold: &Weak<Hold>, planned: Option<Instant>, now: Instant, lost: &mut Vec<Arc<Hold>>) {
+        let Some(hold) = hold.upgrade() else { return };
+        // What ends within a step would be in this line again.
+        match hold.alarmed(planned, now + STEP) {
+            Alarmed::Lost => lost.push(hold),
+            Alarmed::Held(end) => self.put(&hold, end, now),
+            Alarmed::Over => {}
+        }
+    }
+
+    fn put(&mut self, hold: &Arc<Hold>, end: Instant, now: Instant) {
+        let ahead = end.before(AHEAD).min(now + FARTHEST).round_down(AHEAD);
+        let at = if ahead > now { ahead } else { end.round_down(STEP) };
+        hold.set_alarm(at);
+        let beat = (hold.terms.lease / 10).min(BEAT);
+        let line = self.lines.entry(at).or_default();
+        line.holds.push(Arc::downgrade(hold));
+        line.beat = Some(line.beat.map_or(beat, |least| least.min(beat)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hold::{HoldState, Terms};
+    use crate::owner::Owner;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn hold(lease: Duration) -> Arc<Hold> {
+        let terms = Terms { lease, renewed: true, max_hold: None };
+        Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1))
+    }
+
+    fn orders(holds: &[Arc<Hold>]) -> Vec<Weak<Hold>> {
+        holds.iter().map(Arc::downgrade).collect()
+    }
+
+    /// Goes on to the next time at which something is to be done, and does it: when that was, and what was lost.
+    fn next(schedule: &mut Schedule) -> (Instant, Vec<Arc<Hold>>) {
+        let at = schedule.plan().0.expect("something is planned");
+        (at, schedule.ring(&[], at))
+    }
+
+    fn next_loss(schedule: &mut Schedule) -> (Instant, Vec<Arc<Hold>>) {
+        for _ in 0..100 {
+            let (at, lost) = next(schedule);
+            if !lost.is_empty() {
+                return (at, lost);
+            }
+        }
+        panic!("nothing is lost");
+    }
+
+    fn places(schedule: &Schedule) -> usize {
+        schedule.lines.values().map(|line| line.holds.len()).sum()
+    }
+
+    #[test]
+    fn a_hold_that_nobody_renews_is_marked_a_moment_before_its_end() {
+        for lease in [100, 150, 250, 1_000, 30_000, 3_600_000].map(Duration::from_millis) {
+            let (mut schedule, hold) = (Schedule::default(), hold(lease));
+            let (token, end) = (hold.token(), hold.valid_until());
+            assert!(schedule.ring(&orders(&[Arc::clone(&hold)]), hold.since).is_empty());
+            let (at, lost) =
+                std::iter::repeat_with(|| next(&mut schedule)).find(|(_, lost)| !lost.is_empty()).expect("lost");
+            let early = at.until(end);
+            assert!(early >= lease::ARM_EARLY && early <= lease::ARM_EARLY + STEP * 2, "{lease:?}: {early:?}");
+            assert_eq!(lost.len(), 1);
+            assert_eq!((hold.mark(at), token.is_cancelled()), (HoldState::Lost(crate::error::Loss::Expired), false));
+            lost.iter().for_each(Hold::fire);
+            assert!(token.is_cancelled());
+            assert_eq!((schedule.plan(), places(&schedule)), ((None, BEAT), 0));
+        }
+    }
+
+    #[test]
+    fn a_renewal_moves_the_end_back_and_tells_nobody() {
+        let (mut schedule, hold) = (Schedule::default(), hold(LEASE));
+        schedule.ring(&orders(&[Arc::clone(&hold)]), hold.since);
+        let mut renewed = hold.since;
+        for _ in 0..10 {
+            renewed = renewed + LEASE / 3;
+            assert!(hold.renewed(0, renewed, renewed));
+        }
+        let end = lease::valid_until(renewed, LEASE);
+        let (at, lost) = next_loss(&mut schedule);
+        assert!(lost.len() == 1 && at < end && at.until(end) < Duration::from_millis(10), "{:?}", at.until(end));
+    }
+
+    #[test]
+    fn an_end_that_moves_forward_is_told_and_the_older_place_counts_no_more() {
+        let terms = Terms { lease: LEASE, renewed: true, max_hold: None };
+        let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0, 1], 3));
+        let mut schedule = Schedule::default();
+        let first = hold.valid_until();
+        let later = hold.since + LEASE / 3;
+        assert!(!hold.renewed(2, later, later) && hold.renewed(1, later, later));
+        schedule.ring(&orders(&[Arc::clone(&hold)]), later);
+        assert!(!hold.gone(2) && hold.valid_until() == first);
+        for _ in 0..100 {
+            // A node that loses its vote again and again.
+            schedule.ring(&orders(&[Arc::clone(&hold)]), later);
+        }
+        let (at, lost) = next_loss(&mut schedule);
+        assert!(lost.len() == 1 && at < first && at.until(first) < Duration::from_millis(10));
+    }
+
+    #[test]
+    fn places_that_count_no_more_do_not_gather() {
+        let (mut schedule, hold) = (Schedule::default(), hold(LEASE));
+        for second in 0..1_000 {
+            let now = hold.since + Duration::from_secs(second);
+            assert!(hold.vote(0, now, now));
+            schedule.ring(&orders(&[Arc::clone(&hold)]), now);
+        }
+        assert!(places(&schedule) <= 40, "{}", places(&schedule));
+        assert!(schedule.lines.len() <= 40);
+    }
+
+    #[test]
+    fn what_was_released_is_not_kept_for_longer_than_it_may() {
+        let mut schedule = Schedule::default();
+        let day = hold(Duration::from_secs(86_400));
+        let since = day.since;
+        schedule.ring(&orders(&[Arc::clone(&day)]), since);
+        assert_eq!(places(&schedule), 1);
+        let place = Arc::downgrade(&day);
+        drop(day);
+        schedule.ring(&[], since + FARTHEST);
+        assert_eq!((places(&schedule), place.weak_count()), (0, 0));
+    }
+
+    #[test]
+    fn many_that_end_together_are_begun_with_in_time() {
+        let holds: Vec<_> = (0..10_000).map(|_| hold(LEASE)).collect();
+        let mut schedule = Schedule::default();
+        schedule.ring(&orders(&holds), holds[0].since);
+        let (mut left, mut latest) = (holds.len(), Duration::MAX);
+        while left > 0 {
+            let (at, lost) = next_loss(&mut schedule);
+            let first = lost.iter().map(|hold| at.until(hold.valid_until())).min().expect("a loss");
+            latest = latest.min(first.saturating_sub(EACH * u32::try_from(lost.len()).expect("few")));
+            left -= lost.len();
+        }
+        assert!(latest >= Duration::from_millis(4), "{latest:?}");
+    }
+
+    #[test]
+    fn what_ran_out_in_a_suspend_is_lost_at_the_first_look() {
+        let holds: Vec<_> = [100, 3_000, 30_000].map(|lease| hold(Duration::from_millis(lease))).into();
+        let day = hold(Duration::from_secs(86_400));
+        let mut schedule = Schedule::default();
+        schedule.ring(&orders(&holds), holds[0].since);
+        schedule.ring(&orders(&[Arc::clone(&day)]), holds[0].since);
+        assert_eq!(
+            schedule.plan().1,
+            Duration::from_millis(10),
+            "a tenth of the shortest lease, since timers stand still"
+        );
+        let lost = schedule.ring(&[], holds[0].since + Duration::from_secs(3_600));
+        assert_eq!(lost.len(), 3);
+        assert!(holds.iter().all(|hold| !hold.is_held()));
+        assert!(day.is_held() && places(&schedule) == 1);
+        assert_eq!(schedule.plan().1, BEAT);
+    }
+
+    #[test]
+    fn what_is_marked_and_not_fired_is_fired() {
+        let (mut schedule, hold) = (Schedule::default(), hold(LEASE));
+        schedule.ring(&orders(&[Arc::clone(&hold)]), hold.since);
+        hold.mark(hold.valid_until());
+        assert_eq!(next_loss(&mut schedule).1.len(), 1);
+    }
+
+    #[test]
+    fn the_inbox_forgets_what_was_released() {
+        let desk = Desk::default();
+        let kept = hold(LEASE);
+        for _ in 0..100_000 {
+            desk.order(&hold(LEASE), kept.since);
+        }
+        desk.order(&kept, kept.since);
+        assert!(desk.inbox().orders.len() <= 2 * MANY && desk.inbox().orders.capacity() <= 4 * MANY);
+        assert!(desk.inbox().orders.iter().any(|order| order.strong_count() > 0));
+    }
+
+    #[test]
+    fn an_order_wakes_the_thread_only_if_it_sleeps_for_longer() {
+        let desk = Desk::default();
+        let (long, short) = (hold(LEASE), hold(Duration::from_millis(100)));
+        let now = long.since;
+        desk.order(&long, now);
+        assert_eq!(desk.inbox().asleep_until, Some(now + lease::grid(LEASE)));
+        desk.inbox().asleep_until = Some(now + Duration::from_millis(50));
+        desk.order(&long, now);
+        assert_eq!(desk.inbox().asleep_until, Some(now + Duration::from_millis(50)), "soon enough");
+        desk.order(&short, now);
+        assert_eq!(desk.inbox().asleep_until, Some(now + lease::grid(Duration::from_millis(100))));
+    }
+
+    #[test]
+    fn there_is_one_thread_and_it_ends_with_the_last_handle() {
+        let (alarm, same) = (Alarm::of_process().expect("a thread"), Alarm::of_process().expect("a thread"));
+        assert!(Arc::ptr_eq(&alarm, &same));
+        let short = hold(Duration::from_millis(100));
+        let token = short.token();
+        same.watch(&short, Instant::now());
+        drop(same);
+        futures_executor::block_on(token.cancelled());
+        let end = short.valid_until();
+        assert!(Instant::now() < end + Duration::from_secs(5));
+        let desk = Arc::downgrade(&alarm.desk);
+        drop(alarm);
+        while desk.strong_count() > 0 {
+            thread::sleep(STEP);
+        }
+    }
+}

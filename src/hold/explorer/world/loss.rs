@@ -1,0 +1,43 @@
+//! The steps of a loss: what the alarm marks, and what is told, by one thread after the other.
+
+use super::super::Flaw;
+use super::{Broken, World, ensure};
+use crate::hold::{Alarmed, Phase};
+
+impl World {
+    pub(super) fn counted(&self) -> u64 {
+        self.counters.losses().total()
+    }
+
+    pub(super) fn alarm(&self, held: bool, clock: u8, flaw: Option<Flaw>) -> Result<(), Broken> {
+        let late = u8::from(flaw == Some(Flaw::AlarmIsLate));
+        let alarmed = self.hold.alarmed(None, self.at(clock.saturating_sub(late)));
+        let expected = match (held, clock <= self.last_tick().0) {
+            (true, true) => Alarmed::Held(self.hold.valid_until()),
+            (true, false) => Alarmed::Lost,
+            (false, _) if self.hold.is_unfired() => Alarmed::Lost,
+            (false, _) => Alarmed::Over,
+        };
+        ensure(alarmed == expected, format_args!("the alarm finds {alarmed:?} instead of {expected:?}"))
+    }
+
+    pub(super) fn fire_one(&self, flaw: Option<Flaw>) {
+        match flaw {
+            Some(Flaw::TokenIsForgotten) => {
+                let mut state = self.hold.state();
+                if matches!(state.phase, Phase::Lost(_)) {
+                    drop(state.listeners.take());
+                }
+            }
+            Some(Flaw::LossIsToldTwice) => self.hold.state().fired = false,
+            Some(Flaw::LossIsToldFirst) => {
+                let listeners = self.hold.state().listeners.take();
+                self.hold.fire_one();
+                self.hold.state().listeners = listeners;
+                return;
+            }
+            _ => {}
+        }
+        self.hold.fire_one();
+    }
+}

@@ -1,0 +1,117 @@
+//! What follows the loss of a hold, whoever found it: its line goes on, what nobody took is taken back, operators are told.
+
+use std::sync::Weak;
+
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::Session;
+use crate::foreign::contained;
+use crate::hold::Lost;
+
+/// How many losses are judged before the first of them is told.
+const MOST: usize = 1_024;
+
+/// Judges each loss once, when its tokens have fired. Started with the session; ends with the engine; nobody awaits it.
+pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<Lost>) {
+    let mut lost = Vec::new();
+    while losses.recv_many(&mut lost, MOST).await > 0 {
+        let Some(session) = session.upgrade() else { return };
+        for Lost { hold, .. } in &lost {
+            session.gate.wake(&hold.key);
+            // Callers who have not taken it yet never will: they stand in line again.
+            if hold.revoke() {
+                session.take_back(hold.clone());
+            }
+        }
+        // A log or a recorder may block: no line waits for that.
+        for Lost { hold, loss, at } in lost.drain(..) {
+            session.counters.tell_lost(loss);
+            let (key, owner, generation, age) = (&hold.key, hold.owner(), hold.generation, at.since(hold.since));
+            contained(|| tracing::warn!(key = %key.shown(), %owner, generation, reason = %loss, ?age, "lock lost"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::alarm::Alarm;
+    use crate::clock::Instant;
+    use crate::engine::Engine;
+    use crate::error::{Error, Loss};
+    use crate::hold::{Hold, HoldState, Terms};
+    use crate::identity::Caller;
+    use crate::key::Key;
+    use crate::options::Options;
+    use crate::options::Reentry;
+    use crate::owner::Owner;
+    use crate::watchdog::Verdict;
+
+    const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+
+    /// A session without a server, and where its losses come out.
+    fn session() -> (Arc<Session>, UnboundedReceiver<Lost>) {
+        let settings = Options::default().validate(1).expect("valid");
+        let engine = Engine::start(Duration::ZERO).expect("a thread");
+        Session::over(engine, Alarm::of_process().expect("a thread"), Uuid::new_v4(), settings, Vec::new())
+    }
+
+    fn hold(session: &Session, owner: Owner) -> Arc<Hold> {
+        let hold = Arc::new(Hold::for_test_in(Arc::clone(&session.ledger), owner, TERMS, &[0], 1));
+        session.gate.admit(&hold, None, Instant::now());
+        hold
+    }
+
+    /// By a bug of ours.
+    #[tokio::test]
+    async fn after_a_panic_of_the_watchdog_every_token_fires_and_nothing_is_granted() {
+        let (session, mut losses) = session();
+        let owner = Owner::new();
+        let hold = hold(&session, owner.clone());
+        assert!(hold.claim());
+        let (tokens, key): (Vec<_>, Key) = ((0..50).map(|_| hold.token()).collect(), "k".into());
+        let as_owner = |owner: &Owner| Caller::blocking(Some(owner), Reentry::Task);
+        let (holder, waiter) = (as_owner(&owner), as_owner(&Owner::new()));
+        let waiting = session.lock(&key, &waiter, TERMS, None);
+        let mut waiting = std::pin::pin!(waiting);
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        session.judge(Verdict::Panicked("sick".to_owned()));
+        assert!(tokens.iter().all(tokio_util::sync::CancellationToken::is_cancelled));
+        assert_eq!(hold.mark(Instant::now()), HoldState::Lost(Loss::RenewalFailed));
+        assert_eq!(session.stats().losses.renewal_failed, 1);
+        assert!(losses.try_recv().is_ok_and(|lost| Arc::ptr_eq(&lost.hold, &hold)));
+        let told = |error: Option<Error>| {
+            let Some(error @ Error::WatchdogPanicked { .. }) = error else { panic!("{error:?}") };
+            let text = error.to_string();
+            assert!(text.contains("sick") && text.contains("close this locker and connect a new one"), "{text}");
+        };
+        told(waiting.await.err());
+        for caller in [&holder, &waiter] {
+            told(session.lock(&key, caller, TERMS, None).await.err());
+            told(session.try_lock(&"other".into(), caller, TERMS).await.err());
+            told(session.lock(&"other".into(), caller, TERMS, Some(Duration::from_secs(1))).await.err());
+            told(session.force_unlock(&key).await.err());
+        }
+        session.engine.stop();
+    }
+
+    #[tokio::test]
+    async fn a_lost_grant_that_nobody_took_leaves_the_gate() {
+        let (session, losses) = session();
+        let (taken, untaken) = (hold(&session, Owner::new()), hold(&session, Owner::new()));
+        assert!(taken.claim());
+        session.engine.spawn(judge(Arc::downgrade(&session), losses));
+        assert!(taken.lose(Loss::Expired) && untaken.lose(Loss::Expired));
+        while session.stats().holds > 1 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!((session.stats().losses.expired, session.gate.holds().len()), (2, 1));
+        assert!(taken.claims().claimed && !untaken.claim());
+        session.engine.stop();
+    }
+}

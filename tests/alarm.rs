@@ -1,0 +1,351 @@
+//! Tokens that nobody can delay: whatever a log writer, a recorder, the engine or somebody's waker does, they fire before
+//! others can enter. Subscribers and recorders are a whole process's, so that each kind of them has a child process.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Server, builder, children, key, locker_with, ms};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use lockhound::{CancellationToken, Guard, Locker, Loss, Owner};
+
+/// A hundredth of it is what a busy machine may be late by.
+const LEASE: Duration = Duration::from_secs(5);
+
+/// What a locker allows for clocks that run at different rates.
+const DRIFT: Duration = Duration::from_millis(52);
+
+/// The body of a child process. Run as a test by itself it proves that nobody asked for anything else.
+#[test]
+fn child_process() {
+    if let Some([culprit, url, _, holds, out]) = children::told() {
+        // Whatever blocks, nothing of it stays for ever.
+        thread::spawn(|| {
+            thread::sleep(Duration::from_secs(60));
+            std::process::exit(1);
+        });
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let enduring = endure(&culprit, &url, holds.parse().unwrap(), out.as_ref());
+        let endured = std::panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(enduring)));
+        // Without the end of the runtime, of which threads may be blocked.
+        std::process::exit(i32::from(endured.is_err()));
+    }
+}
+
+#[tokio::test]
+async fn a_log_writer_that_blocks_delays_no_token() {
+    none_is_late("pipe", 1_000).await;
+}
+
+#[tokio::test]
+async fn a_subscriber_that_panics_delays_no_token() {
+    none_is_late("panic", 1_000).await;
+}
+
+#[cfg(feature = "metrics")]
+#[tokio::test]
+async fn a_recorder_that_blocks_delays_no_token() {
+    none_is_late("recorder", 1_000).await;
+}
+
+#[tokio::test]
+async fn an_engine_that_answers_thousands_delays_no_token() {
+    none_is_late("answers", 200).await;
+}
+
+/// A child takes so many locks, half of them for a fixed time. The server falls silent, and something goes wrong in the
+/// child.
+async fn none_is_late(culprit: &str, holds: usize) {
+    let (server, out) = (Server::start(), children::scratch("alarm"));
+    let mut child = children::spawn_child(culprit, &server.url(), &["-"], holds, &out);
+    let so = |text: &str| std::fs::read_to_string(&out).is_ok_and(|said| said.starts_with(text));
+    common::eventually(ms(20_000), "it holds them", || so("held")).await;
+    server.stop();
+    std::fs::write(&out, "silent").unwrap();
+    let mut ended = None;
+    common::eventually(ms(70_000), "it ends", || {
+        ended = child.try_wait().unwrap();
+        ended.is_some()
+    })
+    .await;
+    assert!(ended.unwrap().success());
+    let report = std::fs::read_to_string(&out).unwrap();
+    std::fs::remove_file(&out).unwrap();
+    server.go_on();
+    assert!(report.starts_with("fired: 0 late"), "{culprit}: {report}");
+}
+
+/// Takes locks, has something go wrong while the server is silent, and reports how many tokens were late.
+async fn endure(culprit: &str, url: &str, holds: usize, out: &Path) {
+    let go_wrong = prepare(culprit);
+    let locks = builder(url, LEASE).connect().await.unwrap();
+    let mut held: Vec<(Guard, Option<Instant>)> = Vec::new();
+    for n in 0..holds {
+        let lock = locks.get(key());
+        let lock = if n % 2 == 0 { lock.fixed_lease(LEASE) } else { lock };
+        let called = Instant::now();
+        let guard = lock.lock().await.unwrap();
+        held.push((guard, (n % 2 == 0).then_some(called)));
+    }
+    let first = held[0].1.unwrap();
+    if culprit == "answers" {
+        crowd(&locks, first + LEASE - ms(100)).await;
+    }
+    std::fs::write(out, "held").unwrap();
+    while std::fs::read_to_string(out).unwrap() != "silent" {
+        tokio::time::sleep(ms(2)).await;
+    }
+    // An answer that was on its way may still count. After it nothing changes the validity any more.
+    tokio::time::sleep(ms(200)).await;
+    let bound = |(guard, called): &(Guard, Option<Instant>)| match called {
+        Some(called) => *called + LEASE,
+        None => Instant::now() + guard.remaining() + DRIFT,
+    };
+    let tokens: Vec<_> = held.iter().map(|held| (held.0.lost(), bound(held))).collect();
+    let (fired, stats) = (watch(tokens), locks.clone());
+    // What is dropped may be blocked like everything else.
+    std::mem::forget(held);
+    go_wrong();
+    let (mut late, mut uncounted, mut latest) = (0, 0, Duration::ZERO);
+    for n in 1..=holds {
+        let (at, bound) = tokio::task::block_in_place(|| fired.recv_timeout(ms(30_000))).expect("every token fires");
+        uncounted += usize::from(stats.stats().losses.total() < u64::try_from(n).unwrap());
+        late += usize::from(at > bound);
+        latest = latest.max(at.saturating_duration_since(bound));
+    }
+    assert_eq!(uncounted, 0, "a loss is counted before its token fires");
+    std::fs::write(out, format!("fired: {late} late of {holds}, by {latest:?}")).unwrap();
+}
+
+/// A plain thread that waits for all of them: when it was woken, and when that had to be.
+fn watch(tokens: Vec<(CancellationToken, Instant)>) -> Receiver<(Instant, Instant)> {
+    let (fired, watching) = channel();
+    thread::spawn(move || {
+        let waits = tokens.into_iter().map(|(token, bound)| async move {
+            token.cancelled().await;
+            (Instant::now(), bound)
+        });
+        let mut waits: FuturesUnordered<_> = waits.collect();
+        futures_executor::block_on(async {
+            while let Some(woken) = waits.next().await {
+                // A test that has failed does not wait for the others.
+                let _: Result<_, _> = fired.send(woken);
+            }
+        });
+    });
+    watching
+}
+
+/// Installs what may go wrong, and returns what makes it.
+fn prepare(culprit: &str) -> Box<dyn Fn()> {
+    match culprit {
+        "pipe" => {
+            let (unread, writer) = std::io::pipe().unwrap();
+            let filling = writer.try_clone().unwrap();
+            let log = tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::WARN);
+            log.with_writer(Mutex::new(writer)).init();
+            Box::new(move || {
+                // Nobody reads, for as long as the process lives.
+                std::mem::forget(unread.try_clone().unwrap());
+                let mut filling = filling.try_clone().unwrap();
+                thread::spawn(move || std::io::Write::write_all(&mut filling, &[0; 1 << 20]));
+                thread::sleep(ms(50));
+            })
+        }
+        "panic" => {
+            let log = tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::WARN);
+            log.with_writer(|| -> std::io::Sink { std::panic::resume_unwind(Box::new("sick of logs")) }).init();
+            Box::new(|| {})
+        }
+        #[cfg(feature = "metrics")]
+        "recorder" => {
+            metrics::set_global_recorder(blocking::Recorder).unwrap();
+            Box::new(|| blocking::BLOCKS.store(true, Ordering::SeqCst))
+        }
+        _ => Box::new(|| {}),
+    }
+}
+
+/// Very many callers wait for a lock, whose time ends together.
+async fn crowd(locks: &Locker, end: Instant) {
+    let wanted = key();
+    std::mem::forget(locks.get(&wanted).owned_by(Owner::new()).lock().await.unwrap());
+    for _ in 0..20_000 {
+        let lock = locks.get(&wanted).owned_by(Owner::new());
+        tokio::spawn(async move { lock.try_lock_for(end.saturating_duration_since(Instant::now())).await });
+    }
+}
+
+#[cfg(feature = "metrics")]
+mod blocking {
+    use super::{Arc, AtomicBool, Ordering, ms, thread};
+    use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, SharedString, Unit};
+
+    pub(super) static BLOCKS: AtomicBool = AtomicBool::new(false);
+
+    /// Blocks whoever counts something.
+    pub(super) struct Recorder;
+
+    struct Blocks;
+
+    fn block() {
+        while BLOCKS.load(Ordering::SeqCst) {
+            thread::sleep(ms(5));
+        }
+    }
+
+    impl metrics::CounterFn for Blocks {
+        fn increment(&self, _: u64) {
+            block();
+        }
+
+        fn absolute(&self, _: u64) {
+            block();
+        }
+    }
+
+    impl metrics::HistogramFn for Blocks {
+        fn record(&self, _: f64) {
+            block();
+        }
+    }
+
+    impl metrics::Recorder for Recorder {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::from_arc(Arc::new(Blocks))
+        }
+
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::noop()
+        }
+
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::from_arc(Arc::new(Blocks))
+        }
+    }
+}
+
+/// A waker that panics.
+struct Bomb;
+
+impl Wake for Bomb {
+    fn wake(self: Arc<Self>) {
+        // As `panic!` does, without a word.
+        std::panic::resume_unwind(Box::new("sick of waking"));
+    }
+}
+
+/// A waker that blocks for as long as it is told to.
+struct Blocks(Arc<AtomicBool>);
+
+impl Wake for Blocks {
+    fn wake(self: Arc<Self>) {
+        while self.0.load(Ordering::SeqCst) {
+            thread::sleep(ms(2));
+        }
+    }
+}
+
+/// Waits for a token with this waker, for as long as the process lives.
+fn wait_with(waker: Arc<impl Wake + Send + Sync + 'static>, token: CancellationToken) {
+    let mut waiting = Box::pin(token.cancelled_owned());
+    assert_eq!(waiting.as_mut().poll(&mut Context::from_waker(&waker.into())), Poll::Pending);
+    std::mem::forget(waiting);
+}
+
+/// How many of so many wake-ups were late, or did not come.
+fn late(fired: &Receiver<(Instant, Instant)>, many: usize) -> usize {
+    let end = Instant::now() + ms(5_000);
+    let next = || fired.recv_timeout(end.saturating_duration_since(Instant::now()));
+    tokio::task::block_in_place(|| (0..many).filter(|_| !next().is_ok_and(|(at, bound)| at <= bound)).count())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waker_that_panics_keeps_nobody_elses_waiter_asleep() {
+    let server = Server::start();
+    let locks = locker_with(&server, ms(3_000)).await;
+    let guard = locks.get(key()).fixed_lease(ms(500)).lock().await.unwrap();
+    let multi = locks.all([key(), key()]).fixed_lease(ms(500)).lock().await.unwrap();
+    let end = Instant::now() + ms(500);
+    let mut tokens = Vec::new();
+    for n in 0..16 {
+        if n % 2 == 0 {
+            wait_with(Arc::new(Bomb), guard.lost());
+            wait_with(Arc::new(Bomb), multi.lost());
+        } else {
+            tokens.extend([(guard.lost(), end), (multi.lost(), end)]);
+        }
+    }
+    let many = tokens.len();
+    let fired = watch(tokens);
+    assert_eq!(late(&fired, many), 0);
+    assert_eq!((guard.loss(), multi.loss()), (Some(Loss::Expired), Some(Loss::Expired)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_waker_that_blocks_delays_no_other_hold() {
+    let server = Server::start();
+    let locks = locker_with(&server, ms(3_000)).await;
+    let blocks = Arc::new(AtomicBool::new(true));
+    let first = locks.get(key()).fixed_lease(ms(1_000)).lock().await.unwrap();
+    wait_with(Arc::new(Blocks(Arc::clone(&blocks))), first.lost());
+    let mut held = Vec::new();
+    for _ in 0..100 {
+        let called = Instant::now();
+        let guard = locks.get(key()).fixed_lease(ms(2_000)).lock().await.unwrap();
+        held.push((guard, called + ms(2_000)));
+    }
+    // The one that waits beside it is told of the loss too.
+    let mut tokens = vec![(first.lost(), Instant::now() + ms(1_000))];
+    tokens.extend(held.iter().map(|(guard, bound)| (guard.lost(), *bound)));
+    let (many, fired) = (tokens.len(), watch(tokens));
+    let late = late(&fired, many);
+    blocks.store(false, Ordering::SeqCst);
+    assert_eq!(late, 0);
+}
+
+#[tokio::test]
+async fn a_token_that_is_cancelled_by_its_owner_cancels_nothing_else() {
+    let server = Server::start();
+    let locks = locker_with(&server, ms(3_000)).await;
+    let (lock, multi) = (locks.get(key()), locks.all([key(), key()]));
+    let (guard, both) = (lock.lock().await.unwrap(), multi.lock().await.unwrap());
+    let again = lock.lock().await.unwrap();
+    let tokens = || (0..100).flat_map(|_| [guard.lost(), again.lost(), both.lost()]);
+    let (kept, cancelled): (Vec<_>, Vec<_>) = (tokens().collect(), tokens().collect());
+    cancelled.iter().for_each(CancellationToken::cancel);
+    assert!(kept.iter().chain(&tokens().collect::<Vec<_>>()).all(|token| !token.is_cancelled()));
+    guard.check().unwrap();
+    both.check().unwrap();
+    locks.get(lock.key()).force_unlock().await.unwrap();
+    locks.get(both.keys().next().unwrap()).force_unlock().await.unwrap();
+    assert!(kept.iter().all(CancellationToken::is_cancelled), "the loss fires those that nobody cancelled");
+    assert!(tokens().all(|token| token.is_cancelled()), "what is asked for after the loss has fired");
+}
+
+#[tokio::test]
+async fn a_token_that_is_asked_for_after_the_loss_wakes_whoever_waits() {
+    let server = Server::start();
+    let locks = locker_with(&server, ms(3_000)).await;
+    let guard = locks.get(key()).fixed_lease(ms(200)).lock().await.unwrap();
+    guard.lost().cancelled().await;
+    let token = guard.lost();
+    let waiting = pin!(token.cancelled());
+    assert_eq!(futures_util::poll!(waiting), Poll::Ready(()));
+}
