@@ -21,7 +21,8 @@ use crate::stats::Stats;
 ///
 /// It runs a thread of its own, "lockhound", which talks to the servers and renews what is held, whatever the program's
 /// own runtime does. The thread ends when the last clone, [`Lock`] and [`Guard`](crate::Guard) is dropped, or with
-/// [`close`](Self::close).
+/// [`close`](Self::close). All lockers of a process share a second one, "lockhound-alarm", which fires the tokens of what
+/// ends and which ends with the last locker.
 ///
 /// A fork does not copy that thread: in a process that was forked after the connect, every operation returns
 /// [`Error::Forked`], and what is dropped there releases nothing. Connect after the fork.
