@@ -381,7 +381,8 @@ mod tests {
             latest = latest.min(first.saturating_sub(EACH * u32::try_from(lost.len()).expect("few")));
             left -= lost.len();
         }
-        assert!(latest >= Duration::from_millis(4), "{latest:?}");
+        // Five milliseconds early, less the steps of two lines, since the holds were not made in one moment.
+        assert!(latest >= Duration::from_millis(3), "{latest:?}");
     }
 
     #[test]
