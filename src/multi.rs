@@ -213,7 +213,7 @@ impl MultiLock {
         Ok(grips.map(|grips| MultiGuard::new(Arc::clone(&self.alive), JointGrip::new(grips))))
     }
 
-    fn span(&self, operation: &'static str, owner: &Owner) -> tracing::Span {
+    fn span(&self, operation: &'static str, owner: &Owner) -> foreign::Span {
         foreign::span(|| tracing::debug_span!("lockhound", operation, keys = ?self.keys, %owner))
     }
 

@@ -18,7 +18,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::sleep;
 
 use crate::clock::Instant;
-use crate::foreign::contained;
+use crate::foreign::{self, contained};
 use crate::key::Key;
 use crate::lease::majority;
 use crate::node::{LinkEvent, Node, Outcome};
@@ -231,8 +231,8 @@ impl Drop for Subscription {
     }
 }
 
-/// Keeps one node's subscriptions as the table has them. Started with the locker; ends when the node's connection is
-/// quit, or with the engine.
+/// Keeps one node's subscriptions as the table has them. Started with the locker, and begun again after a panic; ends when
+/// the node's connection is quit, or with the engine.
 pub(crate) async fn listen(
     channels: Arc<Channels>,
     index: usize,
@@ -240,11 +240,23 @@ pub(crate) async fn listen(
     mut events: UnboundedReceiver<LinkEvent>,
 ) {
     let mut ear = Ear { channels, index, node, have: HashSet::new(), wake: false, deaf: false };
+    foreign::restarted(async move |again| {
+        if again {
+            // A batch may be half sent, and its replies would be taken for those of the next.
+            ear.node.reset_subscriber().await;
+            ear.forget();
+        }
+        keep_listening(&mut ear, &mut events).await;
+    })
+    .await;
+}
+
+async fn keep_listening(ear: &mut Ear, events: &mut UnboundedReceiver<LinkEvent>) {
     let mut swept = Instant::now();
     loop {
-        let (add, remove) = ear.channels.diff(index, &ear.have);
+        let (add, remove) = ear.channels.diff(ear.index, &ear.have);
         if !add.is_empty() || !remove.is_empty() || ear.wake {
-            if !ear.send(add, remove, &mut events).await {
+            if !ear.send(add, remove, events).await {
                 return;
             }
             continue;
@@ -256,7 +268,7 @@ pub(crate) async fn listen(
                 None => return,
             },
             // No wake-up is lost: this task is the only one that waits, and a change meanwhile leaves its permit.
-            () = ear.channels.changed[index].notified() => {}
+            () = ear.channels.changed[ear.index].notified() => {}
             () = sleep(linger) => {
                 swept = Instant::now();
                 ear.channels.sweep(swept);

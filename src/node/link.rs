@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 use super::address::Address;
 use super::reply::{self, Outcome, Reply};
 use crate::error::NodeFailure;
-use crate::foreign::contained;
+use crate::foreign::{self, contained};
 use crate::options::Settings;
 
 /// What a connection is for. Each kind has its own, so that a burst of one delays no other.
@@ -93,7 +93,7 @@ impl Link {
         let link = Self::new(address, role, locker, settings, client.clone(), task);
         client.wait_for_connect().await?;
         link.introduce().await;
-        tokio::spawn(tend(Arc::clone(&link), events));
+        link.look_after(events);
         Ok(link)
     }
 
@@ -108,8 +108,20 @@ impl Link {
         let client = build(&address, role, settings, false);
         let task = client.connect();
         let link = Self::new(address, role, locker, settings, client, task);
-        tokio::spawn(tend(Arc::clone(&link), events));
+        link.look_after(events);
         link
+    }
+
+    /// Starts [`tend`].
+    fn look_after(self: &Arc<Self>, events: UnboundedSender<LinkEvent>) {
+        let link = Arc::clone(self);
+        tokio::spawn(foreign::restarted(async move |again| {
+            if again && !link.stopped.is_cancelled() {
+                // What the client told meanwhile was heard by nobody; the new one tells of its connection.
+                link.replace();
+            }
+            tend(&link, &events).await;
+        }));
     }
 
     fn new(
@@ -181,13 +193,20 @@ impl Link {
         Ok(())
     }
 
-    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not.
+    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. If fred panics, nobody
+    /// knows how far it came.
     pub(super) async fn send(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
         let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
         let client = self.client();
         // fred's future takes 5 KiB, and each async function around it would hold it once or twice.
         let answer = Box::pin(async move { client.custom_raw(command, args).await });
-        reply::sort(&self.address.name, answer.await)
+        match foreign::survive(answer).await {
+            Ok(answer) => reply::sort(&self.address.name, answer),
+            Err(said) => Outcome::Unknown(NodeFailure {
+                node: Arc::clone(&self.address.name),
+                reason: format!("the client panicked while it sent this: {said}"),
+            }),
+        }
     }
 
     /// Sends SUBSCRIBE. It returns before the server has processed it: a [`Link::barrier`] tells.
@@ -263,14 +282,16 @@ impl Drop for Link {
     }
 }
 
-/// Sees to a connection: passes on what it tells, finds out when it is silent, replaces it when it is dead. Ends with
-/// [`Link::quit`]; nobody awaits it.
-async fn tend(link: Arc<Link>, events: UnboundedSender<LinkEvent>) {
+/// Sees to a connection: passes on what it tells, finds out when it is silent, replaces it when it is dead. Begun again
+/// after a panic; ends with [`Link::quit`]; nobody awaits it.
+async fn tend(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
     loop {
         tokio::select! {
+            // First: a client that is quit has ended too, and is not to be replaced.
+            biased;
             () = link.stopped.cancelled() => return,
-            () = listen(&link, &events) => {}
-            () = heartbeat(&link) => {}
+            () = listen(link, events) => {}
+            () = heartbeat(link) => {}
         }
         contained(|| tracing::debug!(node = %link.address.name, role = link.role.name(), "the client is replaced"));
         // Nothing is awaited before the new one is listened to: it tells of its first connection as of every other, and
@@ -409,9 +430,61 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
+impl Link {
+    /// A connection to a server that is never there.
+    pub(super) fn to_nobody(settings: &Settings) -> Arc<Self> {
+        let address = Arc::new(Address::parse("redis://127.0.0.1:1").expect("an address"));
+        let (events, _) = tokio::sync::mpsc::unbounded_channel();
+        Self::await_server(address, Role::Acknowledged, "test", settings, events)
+    }
+}
+
+#[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc::unbounded_channel;
+
     use super::*;
+    use crate::foreign::poll_sickly;
     use crate::options::{Options, Replicas};
+
+    /// Answers whatever it is asked with OK.
+    async fn agree(listener: TcpListener) {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut buffer = [0; 4096];
+                while let Ok(n @ 1..) = stream.read(&mut buffer).await {
+                    for _ in buffer[..n].iter().filter(|&&byte| byte == b'*') {
+                        stream.write_all(b"+OK\r\n").await.expect("a peer");
+                    }
+                }
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_whose_task_panics_is_made_anew_and_tells_of_it() {
+        let settings = Options::default().validate(1).expect("valid");
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let url = format!("redis://127.0.0.1:{}", listener.local_addr().expect("an address").port());
+        let address = Arc::new(Address::parse(&url).expect("an address"));
+        let (events, mut told) = unbounded_channel();
+        let link = Link::await_server(address, Role::Commands, "test", &settings, events);
+        // It panics when it tells of its first connection.
+        poll_sickly(pin!(told.recv()));
+        tokio::spawn(agree(listener));
+        let up = timeout(Duration::from_secs(10), async {
+            while link.epoch() < 3 {
+                sleep(Duration::from_millis(1)).await;
+            }
+            (told.recv().await, told.recv().await)
+        });
+        assert_eq!(up.await, Ok((Some(LinkEvent::Up), Some(LinkEvent::Up))));
+        link.quit().await;
+    }
 
     #[test]
     fn fred_is_configured_to_send_once_and_to_time_out() {

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
-
 use super::Session;
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
+use crate::foreign::Answer;
 use crate::hold::{Hold, HoldState};
 use crate::owner::Owner;
 use crate::watchdog::Verdict;
@@ -107,7 +106,7 @@ impl Grip {
 }
 
 /// A release that is under way, whoever waits for it.
-pub(super) struct Releasing(Result<oneshot::Receiver<Result<(), Error>>, Loss>);
+pub(super) struct Releasing(Result<Answer<Result<(), Error>>, Loss>);
 
 impl Releasing {
     pub(super) async fn answer(self) -> Result<(), Error> {

@@ -21,7 +21,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc::unbounded_channel;
-use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
@@ -37,7 +36,7 @@ use crate::gate::Gate;
 use crate::hold::Hold;
 use crate::holder::Holder;
 use crate::key::Key;
-use crate::node::Target;
+use crate::node::{Node, Target};
 use crate::notify::{self, Channels};
 use crate::options::Settings;
 use crate::quorum::{self, Quorum};
@@ -106,10 +105,16 @@ impl Session {
                 .collect(),
             waited: Duration::ZERO,
         })?;
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = foreign::channel();
         let starting = engine.clone();
         engine.spawn(async move {
-            let result = Self::start(starting.clone(), settings, targets).await;
+            let names: Vec<_> = targets.iter().map(|target| Arc::clone(target.name())).collect();
+            let panicked = |said: String| {
+                let failure = |node| NodeFailure { node, reason: panicked(&said) };
+                Err(Error::Unavailable { nodes: names.into_iter().map(failure).collect(), waited: Duration::ZERO })
+            };
+            let result =
+                foreign::survive(Self::start(starting.clone(), settings, targets)).await.unwrap_or_else(panicked);
             if result.is_err() {
                 starting.stop();
             }
@@ -123,9 +128,26 @@ impl Session {
         let id = Uuid::new_v4();
         let (reconnected, reconnects) = unbounded_channel();
         let (nodes, subscribers) = quorum::connect(&settings, &targets, &id.to_string(), &reconnected).await?;
+        let session = Self::over(nodes, id, engine, settings);
+        for (index, (node, events)) in session.quorum.nodes().iter().zip(subscribers).enumerate() {
+            tokio::spawn(notify::listen(Arc::clone(&session.channels), index, Arc::clone(node), events));
+        }
+        let judge = Arc::downgrade(&session);
+        let judge = Box::new(move |verdict| {
+            if let Some(session) = judge.upgrade() {
+                session.judge(verdict);
+            }
+        });
+        let (watchdog, quorum) = (Arc::clone(&session.watchdog), Arc::clone(&session.quorum));
+        let (settings, counters) = (session.settings.clone(), Arc::clone(&session.counters));
+        tokio::spawn(watchdog::run(watchdog, quorum, settings, counters, reconnects, judge));
+        Ok(Alive { session })
+    }
+
+    /// A session of which no task runs yet.
+    fn over(nodes: Vec<Arc<Node>>, id: Uuid, engine: Engine, settings: Settings) -> Arc<Self> {
         let names: Vec<_> = nodes.iter().map(|node| Arc::clone(node.name())).collect();
-        let counters = Arc::new(Counters::of_nodes(&names));
-        let session = Arc::new_cyclic(|weak: &Weak<Self>| {
+        Arc::new_cyclic(|weak: &Weak<Self>| {
             let hook = weak.clone();
             let told = move |key: &Key| {
                 if let Some(session) = hook.upgrade() {
@@ -141,7 +163,7 @@ impl Session {
                 quorum: Arc::new(Quorum::new(nodes)),
                 gate: Gate::new(),
                 outage: Outage::default(),
-                counters: Arc::clone(&counters),
+                counters: Arc::new(Counters::of_nodes(&names)),
                 generations: AtomicU64::new(1),
                 closed: AtomicBool::new(false),
                 failure: OnceLock::new(),
@@ -150,20 +172,7 @@ impl Session {
                 deposed: Mutex::default(),
                 settings,
             }
-        });
-        for (index, (node, events)) in session.quorum.nodes().iter().zip(subscribers).enumerate() {
-            tokio::spawn(notify::listen(Arc::clone(&session.channels), index, Arc::clone(node), events));
-        }
-        let judge = Arc::downgrade(&session);
-        let judge = Box::new(move |verdict| {
-            if let Some(session) = judge.upgrade() {
-                session.judge(verdict);
-            }
-        });
-        let (watchdog, quorum) = (Arc::clone(&session.watchdog), Arc::clone(&session.quorum));
-        let settings = session.settings.clone();
-        tokio::spawn(watchdog::run(watchdog, quorum, settings, counters, reconnects, judge));
-        Ok(Alive { session })
+        })
     }
 
     pub(crate) fn id(&self) -> Uuid {
@@ -242,18 +251,23 @@ impl Session {
         operation: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
         self.check_open()?;
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = foreign::channel();
         // Closing waits for it: what it is granted has to be given back while there is a connection.
-        let pending = Pending::new(self);
-        let engine = self.engine.clone();
+        let (pending, session) = (Pending::new(self), Arc::clone(self));
         self.engine.ask(async move {
-            let result = operation.await;
-            engine.answered();
+            let panicked = |said: String| Err(session.panicked(&said));
+            let result = foreign::survive(operation).await.unwrap_or_else(panicked);
+            session.engine.answered();
             // A caller that is gone does not want the answer, and a grip in it releases what it stands for.
             foreign::answer(reply, result);
             drop(pending);
         });
         answer.await.unwrap_or(Err(Error::Closed))
+    }
+
+    /// The error of what a task of ours was to find out that ended by a panic.
+    fn panicked(&self, said: &str) -> Error {
+        Error::Unavailable { nodes: self.quorum.failures(panicked(said)), waited: Duration::ZERO }
     }
 
     /// # Errors
@@ -323,7 +337,7 @@ impl Session {
 
     /// Closes: see [`Locker::close`](crate::Locker::close).
     pub(crate) async fn close(self: &Arc<Self>) {
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = foreign::channel();
         let session = Arc::clone(self);
         self.engine.spawn(async move {
             session.wind_down().await;
@@ -334,9 +348,14 @@ impl Session {
         let _: Result<_, _> = answer.await;
     }
 
-    /// Refuses new work, ends waiters, fires every token, waits for releases, quits. Runs on the engine.
+    /// Refuses new work, ends waiters, fires every token, waits for releases, quits. Runs on the engine, which ends after
+    /// it, and after a panic too.
     async fn wind_down(self: &Arc<Self>) {
         self.closed.store(true, Ordering::Release);
+        let _: Result<_, _> = foreign::survive(self.finish()).await;
+    }
+
+    async fn finish(self: &Arc<Self>) {
         for waiter in self.gate.drain_all() {
             foreign::answer(waiter.reply, Err(Error::Closed));
         }
@@ -353,6 +372,11 @@ impl Session {
         // What fred has queued for its sockets is written by its own tasks.
         sleep(Duration::from_millis(1)).await;
     }
+}
+
+/// The reason for which a node has given no answer.
+fn panicked(said: &str) -> String {
+    format!("the task that asked it panicked: {said}")
 }
 
 /// A force_unlock under way, from before anything is deposed to its answer.
@@ -380,5 +404,22 @@ impl Drop for Forcing {
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session").field("id", &self.id).field("nodes", &self.quorum.nodes()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+impl Session {
+    /// A session over one server that is never there.
+    fn over_nobody() -> Arc<Self> {
+        let command_timeout = Some(Duration::from_millis(100));
+        let options = crate::options::Options { command_timeout, ..crate::options::Options::default() };
+        let settings = options.validate(1).expect("valid");
+        let target = Target::parse("redis://127.0.0.1:1").expect("an address");
+        let roll = crate::node::Roll::new(1, Duration::ZERO);
+        let (reconnected, _) = unbounded_channel();
+        let wiring = crate::node::Wiring { place: 0, locker: String::new(), settings: &settings, roll, reconnected };
+        let (node, _) = Node::await_server(&target, &wiring);
+        let engine = Engine::start(Duration::ZERO).expect("a thread");
+        Self::over(vec![node], Uuid::new_v4(), engine, settings)
     }
 }
