@@ -145,7 +145,7 @@ pub(crate) async fn survive<T>(future: impl Future<Output = T>) -> Result<T, Str
     .await
 }
 
-/// Runs a task to its end. After a panic it is begun again, which it is told: whatever it was in the midst of is half done.
+/// Runs a task to its end. After a panic it is begun again, and told so: whatever it was in the midst of is half done.
 pub(crate) async fn restarted(mut task: impl AsyncFnMut(bool)) {
     let mut pace = Pace::default();
     while survive(task(pace.0.is_some())).await.is_err() {

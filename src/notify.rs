@@ -231,8 +231,8 @@ impl Drop for Subscription {
     }
 }
 
-/// Keeps one node's subscriptions as the table has them. Started with the locker, and begun again after a panic; ends when
-/// the node's connection is quit, or with the engine.
+/// Keeps one node's subscriptions as the table has them. Started with the locker, and begun again after a panic; ends
+/// when the node's connection is quit, or with the engine.
 pub(crate) async fn listen(
     channels: Arc<Channels>,
     index: usize,

@@ -1,7 +1,7 @@
-//! A subscriber, a recorder or a waker that panics harms nobody but itself: no waiter stays behind, no hold, no connection
-//! goes deaf, nothing aborts.
+//! A subscriber, a recorder or a waker that panics harms nobody but itself: no waiter stays behind, no hold, no
+//! connection goes deaf, nothing aborts.
 //!
-//! A scenario (`foreign_panics/scenarios.rs`) is a program of its own: a child process with servers of its own, in which
+//! A scenario (`foreign_panics/scenarios.rs`) is a program of its own: a child process with servers of its own, where
 //! foreign code panics at one thing, always the same, or at everything. The events are read from src/: a new one has to
 //! occur in some scenario, or to stand in [`UNPROVOKED`] with the reason.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -36,7 +36,7 @@ const UNPROVOKED: [(&str, &str); 3] = [
     ),
 ];
 
-/// What a subscriber is called for besides events, the first two for each of them: a scenario must not wait for one then.
+/// What a subscriber is called for besides events. The first two hide all events: a scenario must not wait for one.
 const CALLS: [&str; 6] = ["enabled", "register_callsite", "new_span", "enter", "exit", "try_close"];
 /// What a recorder is called for.
 #[cfg(feature = "metrics")]
@@ -81,7 +81,7 @@ fn assert_provoked(events: &BTreeMap<Place, String>, happened: &BTreeSet<&String
             true => assert!(!excused, "{place}: \"{message}\" stands in UNPROVOKED, and occurs: take it out"),
             false => assert!(
                 excused,
-                "{place}: \"{message}\" occurs in no scenario. Let it occur in one of tests/foreign_panics/scenarios.rs \
+                "{place}: \"{message}\" occurs in no scenario. Let it occur in tests/foreign_panics/scenarios.rs \
                  (its head says how), or put it into UNPROVOKED in tests/foreign_panics.rs with the reason"
             ),
         }

@@ -193,8 +193,8 @@ impl Link {
         Ok(())
     }
 
-    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. If fred panics, nobody
-    /// knows how far it came.
+    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. If fred panics,
+    /// nobody knows how far it came.
     pub(super) async fn send(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
         let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
         let client = self.client();

@@ -313,8 +313,8 @@ impl Drop for Begun {
 /// How long after an answer that does not help a server is asked again who it is.
 const VET_AGAIN: Duration = Duration::from_millis(100);
 
-/// Finds out anew who the server is after each reconnect, before its vote counts again. Started with the node, and begun
-/// again after a panic; ends when its connection is quit, or with the engine.
+/// Finds out anew who the server is after each reconnect, before its vote counts again. Started with the node, and
+/// begun again after a panic; ends when its connection is quit, or with the engine.
 async fn look_after(node: &Node, mut standing: Standing, ups: &mut UnboundedReceiver<LinkEvent>) {
     loop {
         let settled = matches!(standing, Standing::Votes | Standing::Abstains { .. });

@@ -205,8 +205,8 @@ fn refuses_the_company(outcome: &Outcome<Reply>) -> bool {
     }
 }
 
-/// Sends what is put in. Started with the outbox, and begun again after a panic, by which what was under way is unknown;
-/// ends with the engine; nobody awaits it.
+/// Sends what is put in. Started with the outbox, and begun again after a panic, by which what was under way is
+/// unknown; ends with the engine; nobody awaits it.
 async fn empty(outbox: &Outbox) {
     // What was put in before a panic rings no more.
     outbox.news.notify_one();

@@ -190,9 +190,9 @@ impl Receipts {
     }
 }
 
-/// Sends one WAIT after the other for as long as receipts are open. Started by the first of them, and begun again after a
-/// panic, which leaves those that the WAIT was for without an answer; ends when there are none, or with the engine; nobody
-/// awaits it.
+/// Sends one WAIT after the other for as long as receipts are open. Started by the first of them, and begun again after
+/// a panic, which leaves those that the WAIT was for without an answer; ends when there are none, or with the engine;
+/// nobody awaits it.
 async fn collect(receipts: &Receipts) {
     loop {
         let open = receipts.take();

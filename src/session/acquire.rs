@@ -59,8 +59,8 @@ impl Drop for Place<'_> {
         if let Some(timer) = &self.timer {
             timer.abort();
         }
-        // The waiter is dropped here, after the shard is released, and with it its waker, perhaps while its task unwinds; a
-        // grant that is under way finds it gone.
+        // The waiter is dropped here, after the shard is released, and its waker with it: perhaps while its task unwinds.
+        // A grant that is under way finds it gone.
         contained(|| _ = self.session.gate.leave(self.key, self.id));
     }
 }

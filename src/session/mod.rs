@@ -348,8 +348,8 @@ impl Session {
         let _: Result<_, _> = answer.await;
     }
 
-    /// Refuses new work, ends waiters, fires every token, waits for releases, quits. Runs on the engine, which ends after
-    /// it, and after a panic too.
+    /// Refuses new work, ends waiters, fires every token, waits for releases, quits. Runs on the engine, which ends
+    /// after it, and after a panic too.
     async fn wind_down(self: &Arc<Self>) {
         self.closed.store(true, Ordering::Release);
         let _: Result<_, _> = foreign::survive(self.finish()).await;

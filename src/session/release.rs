@@ -120,8 +120,8 @@ impl Session {
     }
 }
 
-/// A release that nobody has confirmed yet. If its task ends before its time, by a panic or with the engine, whoever waits for it must
-/// not wait for ever: its caller, and the line of its key.
+/// A release that nobody has confirmed yet. If its task ends before its time, by a panic or with the engine, whoever
+/// waits for it must not wait for ever: its caller, and the line of its key.
 struct Unconfirmed {
     session: Arc<Session>,
     hold: Arc<Hold>,

@@ -66,7 +66,9 @@ fn message(arguments: &str) -> String {
 
 #[test]
 fn events_are_found_with_their_lines_and_messages() {
-    let text = "fn f() {\n    contained(|| tracing::warn!(%key, n = g(1, \"no\"), \"a (\\\"b\\\") \\\n        c {} d\", x));\n}\n\
-                // tracing::info!(\"a comment\")\n#[cfg(test)]\nmod tests { fn f() { tracing::info!(\"a test\"); } }";
-    assert_eq!(find(text).collect::<Vec<_>>(), [(2, "a (\"b\") c {} d".to_owned())]);
+    let event = "contained(|| tracing::warn!(%key, n = g(1, \"no\"), \"a (\\\"b\\\") \\\n        c {} d\", x));";
+    let comment = "// tracing::info!(\"a comment\")\n";
+    let test = "#[cfg(test)]\nmod tests { fn f() { tracing::info!(\"a test\"); } }";
+    let text = format!("fn f() {{\n    {event}\n}}\n{comment}{test}");
+    assert_eq!(find(&text).collect::<Vec<_>>(), [(2, "a (\"b\") c {} d".to_owned())]);
 }

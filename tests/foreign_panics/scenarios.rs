@@ -1,7 +1,7 @@
 //! Days in the life of a locker, in each of which some events occur.
 //!
 //! To let a further event occur: do what leads to it in one of these functions, between the making of its [`Stage`] and
-//! [`Stage::assert_sound`], and wait for it with [`occurs`] where nothing else tells. A new function also needs its name in
+//! [`Stage::assert_sound`], and wait for it with [`occurs`] where nothing else tells. A new function also needs a name in
 //! [`NAMES`] and a line in [`play`]. What is locked is named by [`Stage::key`], so that it is looked at in the end.
 
 use std::io::{Read, Write};
@@ -436,8 +436,8 @@ async fn odd_connections() {
     let locks = builder([proxy.url()]).outage_tolerance(ms(60_000));
     let stage = Stage::over(vec![server], locks).await;
     builder([format!("redis://127.0.0.1:{odd}")]).connect().await.unwrap().close().await;
-    // More than the buffers of all sockets on the way hold, which nobody empties. On a machine that is busy heartbeats may
-    // find out before they are full.
+    // More than the buffers of all sockets on the way hold, which nobody empties. On a machine that is busy heartbeats
+    // may find out before they are full.
     let large = "x".repeat(1 << 20);
     for _ in 0..5 {
         proxy.freeze();
@@ -540,8 +540,8 @@ async fn a_recorder_blocks() {
     stage.assert_sound().await;
 }
 
-/// An address that leads to a server. In each piece that is passed on, one word is put in the place of another of the same
-/// length: in the requests, or in the replies.
+/// An address that leads to a server. In each piece that is passed on, one word is put in the place of another of the
+/// same length: in the requests, or in the replies.
 fn rewriting(server: &Server, requests: Option<[String; 2]>, replies: Option<[String; 2]>) -> u16 {
     let (listener, to) = (TcpListener::bind(("127.0.0.1", 0)).unwrap(), server.port());
     let port = listener.local_addr().unwrap().port();
