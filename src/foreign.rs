@@ -1,15 +1,24 @@
 //! Foreign code that runs on our threads: `tracing` subscribers, `metrics` recorders, wakers.
 //!
+//! The loggers that fred tells are called in the midst of its own code: what they do to it ends the command or the task
+//! that called it, and [`survive`] and [`restarted`] see to that, as to a fault of our own.
+//!
 //! # Invariants
 //! - A panic of foreign code ends where that code was called. The panic hook has reported it by then.
 //! - No mutex of ours is held while foreign code runs: it may block for as long as it likes.
 
+use std::any::Any;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tracing::Span;
+use tokio::time::{Instant, sleep};
+
+/// How far the restarts of a task that goes on panicking are apart.
+const BREATH: Duration = Duration::from_millis(100);
 
 /// Calls foreign code, whose panic ends here.
 pub(crate) fn contained(foreign: impl FnOnce()) {
@@ -18,30 +27,78 @@ pub(crate) fn contained(foreign: impl FnOnce()) {
 
 /// Answers a caller, whose waker is foreign code. A caller that is gone does not want to know.
 pub(crate) fn answer<T>(reply: oneshot::Sender<T>, answer: T) {
+    if reply.is_closed() {
+        // Before the channel: that drops the waker, and what is being returned when a drop panics is leaked.
+        contained(|| drop(answer));
+        return hang_up(reply);
+    }
     contained(|| _ = reply.send(answer));
 }
 
+/// A channel to a caller.
+pub(crate) fn channel<T>() -> (oneshot::Sender<T>, Answer<T>) {
+    let (reply, answer) = oneshot::channel();
+    (reply, Answer(Some(answer)))
+}
+
+/// What a caller waits for. Its waker is dropped with it, perhaps while the caller's task unwinds.
+#[derive(Debug)]
+pub(crate) struct Answer<T>(Option<oneshot::Receiver<T>>);
+
+impl<T> Answer<T> {
+    /// Waits on this thread, which panics in async code.
+    pub(crate) fn blocking_recv(mut self) -> Result<T, oneshot::error::RecvError> {
+        // There is none only while it is being dropped: an empty channel stands for it, which ends at once.
+        self.0.take().unwrap_or_else(|| oneshot::channel().1).blocking_recv()
+    }
+}
+
+impl<T> Future for Answer<T> {
+    type Output = Result<T, oneshot::error::RecvError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Some(answer) => Pin::new(answer).poll(cx),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl<T> Drop for Answer<T> {
+    fn drop(&mut self) {
+        contained(|| drop(self.0.take()));
+    }
+}
+
+/// Gives a caller no answer: its channel ends.
+pub(crate) fn hang_up<T>(reply: oneshot::Sender<T>) {
+    contained(|| drop(reply));
+}
+
 /// Makes a span; a subscriber that panics gets none.
-pub(crate) fn span(make: impl FnOnce() -> Span) -> Span {
-    caught(make).unwrap_or_else(Span::none)
+pub(crate) fn span(make: impl FnOnce() -> tracing::Span) -> Span {
+    Span(caught(make))
 }
 
 fn caught<T>(foreign: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(foreign)) {
         Ok(value) => Some(value),
         Err(payload) => {
-            // Whatever the panic carried may panic in its turn when it is dropped; what that carries is leaked.
-            if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                std::mem::forget(another);
-            }
+            discard(payload);
             None
         }
     }
 }
 
+/// Whatever a panic carried may panic in its turn when it is dropped; what that carries is leaked.
+fn discard(payload: Box<dyn Any + Send>) {
+    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(another);
+    }
+}
+
 /// Runs a future in a span, as `tracing`'s `Instrument` does; a subscriber that panics does not end the future.
 pub(crate) async fn in_span<T>(span: Span, future: impl Future<Output = T>) -> T {
-    let span = Closing(Some(span));
     let mut future = pin!(future);
     poll_fn(|cx| {
         let _entered = span.enter();
@@ -50,10 +107,11 @@ pub(crate) async fn in_span<T>(span: Span, future: impl Future<Output = T>) -> T
     .await
 }
 
-/// A span whose end tells the subscriber.
-struct Closing(Option<Span>);
+/// A span whose end a subscriber is told of, wherever that comes.
+#[derive(Debug)]
+pub(crate) struct Span(Option<tracing::Span>);
 
-impl Closing {
+impl Span {
     fn enter(&self) -> Entered<'_> {
         if let Some(span) = &self.0 {
             contained(|| _ = span.with_subscriber(|(id, subscriber)| subscriber.enter(id)));
@@ -62,13 +120,13 @@ impl Closing {
     }
 }
 
-impl Drop for Closing {
+impl Drop for Span {
     fn drop(&mut self) {
         contained(|| drop(self.0.take()));
     }
 }
 
-struct Entered<'a>(&'a Closing);
+struct Entered<'a>(&'a Span);
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
@@ -76,6 +134,67 @@ impl Drop for Entered<'_> {
             contained(|| _ = span.with_subscriber(|(id, subscriber)| subscriber.exit(id)));
         }
     }
+}
+
+/// Runs a future to its end.
+///
+/// # Errors
+/// What a panic said by which it ended. What the future held has been dropped.
+pub(crate) async fn survive<T>(future: impl Future<Output = T>) -> Result<T, String> {
+    let mut future = pin!(future);
+    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(poll) => poll.map(Ok),
+        Err(payload) => {
+            let said = said(&*payload);
+            discard(payload);
+            Poll::Ready(Err(said))
+        }
+    })
+    .await
+}
+
+/// Runs a task to its end. After a panic it is begun again, and told so: whatever it was in the midst of is half done.
+pub(crate) async fn restarted(mut task: impl AsyncFnMut(bool)) {
+    let mut pace = Pace::default();
+    while survive(task(pace.0.is_some())).await.is_err() {
+        sleep(pace.pause(Instant::now())).await;
+    }
+}
+
+/// When the last panic was.
+#[derive(Debug, Default)]
+struct Pace(Option<Instant>);
+
+impl Pace {
+    /// None after a first panic; a task that goes on panicking is not to take the engine's time from all others.
+    fn pause(&mut self, now: Instant) -> Duration {
+        let last = self.0.replace(now);
+        if last.is_some_and(|last| now.duration_since(last) < 10 * BREATH) { BREATH } else { Duration::ZERO }
+    }
+}
+
+fn said(panic: &(dyn Any + Send)) -> String {
+    let literal = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
+    let formatted = || panic.downcast_ref::<String>().cloned();
+    literal.or_else(formatted).unwrap_or_else(|| "without a message".to_owned())
+}
+
+/// A waker that panics: whoever wakes it in a task of ours panics there, as by a fault of its own.
+#[cfg(test)]
+pub(crate) struct Sick;
+
+#[cfg(test)]
+impl std::task::Wake for Sick {
+    fn wake(self: std::sync::Arc<Self>) {
+        panic!("sick");
+    }
+}
+
+/// Polls a future once, as one that is not ready yet, with a [`Sick`] waker.
+#[cfg(test)]
+pub(crate) fn poll_sickly<T>(future: Pin<&mut impl Future<Output = T>>) {
+    let waker = std::sync::Arc::new(Sick).into();
+    assert!(future.poll(&mut Context::from_waker(&waker)).is_pending());
 }
 
 #[cfg(test)]
@@ -96,5 +215,34 @@ mod tests {
         assert_eq!(caught(|| 7), Some(7));
         assert_eq!(caught(|| panic!("foreign")), None::<()>);
         assert_eq!(caught(|| std::panic::panic_any(Bomb)), None::<()>);
+    }
+
+    #[tokio::test]
+    async fn a_panic_ends_a_future_and_says_what_it_said() {
+        assert_eq!(survive(async { 7 }).await, Ok(7));
+        assert_eq!(survive::<()>(async { panic!("literal") }).await, Err("literal".to_owned()));
+        assert_eq!(survive::<()>(async { panic!("{} formatted", 1) }).await, Err("1 formatted".to_owned()));
+        assert_eq!(survive::<()>(async { std::panic::panic_any(Bomb) }).await, Err("without a message".to_owned()));
+    }
+
+    #[tokio::test]
+    async fn a_task_that_panics_is_begun_again_and_told_so() {
+        let mut begun = Vec::new();
+        restarted(async |again| {
+            begun.push(again);
+            tokio::task::yield_now().await;
+            assert_eq!(begun.len(), 3, "sick");
+        })
+        .await;
+        assert_eq!(begun, [false, true, true]);
+    }
+
+    #[test]
+    fn only_a_task_that_goes_on_panicking_is_begun_with_pauses() {
+        let (mut pace, now) = (Pace::default(), Instant::now());
+        assert_eq!(pace.pause(now), Duration::ZERO);
+        assert_eq!(pace.pause(now + BREATH), BREATH);
+        assert_eq!(pace.pause(now + 2 * BREATH), BREATH);
+        assert_eq!(pace.pause(now + 12 * BREATH), Duration::ZERO, "long after the last one");
     }
 }

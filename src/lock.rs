@@ -330,7 +330,7 @@ impl Lock {
     }
 
     /// What the caller waits in; what the engine does for it is logged by itself.
-    fn span(&self, operation: &'static str, owner: &Owner) -> tracing::Span {
+    fn span(&self, operation: &'static str, owner: &Owner) -> foreign::Span {
         foreign::span(|| tracing::debug_span!("lockhound", operation, key = %self.key.shown(), %owner))
     }
 

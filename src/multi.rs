@@ -244,7 +244,7 @@ impl MultiLock {
         Caller::blocking(owner, reentry)
     }
 
-    fn span(&self, operation: &'static str, owner: &Owner) -> tracing::Span {
+    fn span(&self, operation: &'static str, owner: &Owner) -> foreign::Span {
         foreign::span(|| tracing::debug_span!("lockhound", operation, keys = ?self.keys, %owner))
     }
 

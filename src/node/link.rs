@@ -1,12 +1,9 @@
 //! One connection to a server: a fred client made safe.
 //!
-//! fred 10.1 is fast and pipelines well, but its defaults repeat commands, trust connections that are silent, and stop
-//! where its router task does. What is set here, and why, each line a fault that was reproduced with the defaults:
-//! - `max_command_attempts = 1`, `max_redirections = 0`: with more, a lost reply executes a script again.
-//! - `reconnect_errors` is not enabled: it would hand one command's `LOADING` to all commands in flight.
+//! fred 10.1 is fast and pipelines well, but it trusts connections that are silent, and stops where its router task does.
+//! What is done about that, each line a fault that was reproduced without it (`client.rs` has what is set):
 //! - A command runs to its end in a task of the engine under fred's own timeout, which alone takes it out of the queue.
 //! - A PING of our own with a token finds silent connections, and replies that have slipped by one.
-//! - `tcp.nodelay` is off by default; `broadcast_channel_capacity` of 32 loses messages.
 //! - Dropping a client leaks its connection: [`Link::quit`].
 //!
 //! # Invariants
@@ -19,17 +16,17 @@ use std::time::Duration;
 
 use fred::clients::Client;
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
-use fred::types::config::{ConnectionConfig, PerformanceConfig, ReconnectPolicy, TcpConfig};
-use fred::types::{ClusterHash, ConnectHandle, CustomCommand, RespVersion, Value};
+use fred::types::{ClusterHash, ConnectHandle, CustomCommand, Value};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::address::Address;
+use super::client::{build, reply_timeout};
 use super::reply::{self, Outcome, Reply};
 use crate::error::NodeFailure;
-use crate::foreign::contained;
+use crate::foreign::{self, contained};
 use crate::options::Settings;
 
 /// What a connection is for. Each kind has its own, so that a burst of one delays no other.
@@ -93,7 +90,7 @@ impl Link {
         let link = Self::new(address, role, locker, settings, client.clone(), task);
         client.wait_for_connect().await?;
         link.introduce().await;
-        tokio::spawn(tend(Arc::clone(&link), events));
+        link.look_after(events);
         Ok(link)
     }
 
@@ -108,8 +105,20 @@ impl Link {
         let client = build(&address, role, settings, false);
         let task = client.connect();
         let link = Self::new(address, role, locker, settings, client, task);
-        tokio::spawn(tend(Arc::clone(&link), events));
+        link.look_after(events);
         link
+    }
+
+    /// Starts [`tend`].
+    fn look_after(self: &Arc<Self>, events: UnboundedSender<LinkEvent>) {
+        let link = Arc::clone(self);
+        tokio::spawn(foreign::restarted(async move |again| {
+            if again && !link.stopped.is_cancelled() {
+                // What the client told meanwhile was heard by nobody; the new one tells of its connection.
+                link.replace();
+            }
+            tend(&link, &events).await;
+        }));
     }
 
     fn new(
@@ -181,14 +190,21 @@ impl Link {
         Ok(())
     }
 
-    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not.
+    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. If fred panics,
+    /// nobody knows how far it came.
     pub(super) async fn send(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
         let is_script = command.starts_with("EVAL");
         let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
         let client = self.client();
         // fred's future takes 5 KiB, and each async function around it would hold it once or twice.
         let answer = Box::pin(async move { client.custom_raw(command, args).await });
-        let outcome = reply::sort(&self.address.name, answer.await, reply_timeout(self.role, &self.settings));
+        let outcome = match foreign::survive(answer).await {
+            Ok(answer) => reply::sort(&self.address.name, answer, reply_timeout(self.role, &self.settings)),
+            Err(said) => Outcome::Unknown(NodeFailure {
+                node: Arc::clone(&self.address.name),
+                reason: format!("the client panicked while it sent this: {said}"),
+            }),
+        };
         self.address.admission.heard(self.role as u8, &self.address.name, is_script, &outcome);
         outcome
     }
@@ -266,14 +282,16 @@ impl Drop for Link {
     }
 }
 
-/// Sees to a connection: passes on what it tells, finds out when it is silent, replaces it when it is dead. Ends with
-/// [`Link::quit`]; nobody awaits it.
-async fn tend(link: Arc<Link>, events: UnboundedSender<LinkEvent>) {
+/// Sees to a connection: passes on what it tells, finds out when it is silent, replaces it when it is dead. Begun again
+/// after a panic; ends with [`Link::quit`]; nobody awaits it.
+async fn tend(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
     loop {
         tokio::select! {
+            // First: a client that is quit has ended too, and is not to be replaced.
+            biased;
             () = link.stopped.cancelled() => return,
-            () = listen(&link, &events) => {}
-            () = heartbeat(&link) => {}
+            () = listen(link, events) => {}
+            () = heartbeat(link) => {}
         }
         contained(|| tracing::debug!(node = %link.address.name, role = link.role.name(), "the client is replaced"));
         // Nothing is awaited before the new one is listened to: it tells of its first connection as of every other, and
@@ -357,93 +375,64 @@ async fn heartbeat(link: &Link) {
     }
 }
 
-fn build(address: &Address, role: Role, settings: &Settings, fail_fast: bool) -> Client {
-    let mut config = address.config();
-    config.fail_fast = fail_fast;
-    // In RESP2 a subscribed connection answers PING in another form and refuses everything else. The other connections
-    // speak RESP2, so that a server that is too old for us can say so.
-    config.version = if role == Role::Subscriber { RespVersion::RESP3 } else { RespVersion::RESP2 };
-    Client::new(config, Some(performance(role, settings)), Some(connection(settings)), Some(policy(settings)))
-}
-
-/// For ever, 50 ms to 2 s apart; but not so far that a short lease runs out meanwhile.
-fn policy(settings: &Settings) -> ReconnectPolicy {
-    let most = settings.command_timeout.clamp(Duration::from_millis(50), Duration::from_secs(2));
-    let most = u32::try_from(most.as_millis()).unwrap_or(2_000);
-    let mut policy = ReconnectPolicy::new_exponential(0, 50, most, 2);
-    policy.set_jitter(25);
-    policy
-}
-
-/// How long a reply may take. What is behind a WAIT comes when that is over, heartbeats too.
-fn reply_timeout(role: Role, settings: &Settings) -> Duration {
-    let blocked = match role {
-        Role::Renewals | Role::Acknowledged => settings.replicas.map_or(Duration::ZERO, |replicas| replicas.timeout),
-        Role::Commands | Role::Subscriber => Duration::ZERO,
-    };
-    settings.command_timeout + blocked
-}
-
-fn performance(role: Role, settings: &Settings) -> PerformanceConfig {
-    PerformanceConfig {
-        default_command_timeout: reply_timeout(role, settings),
-        broadcast_channel_capacity: 4096,
-        ..PerformanceConfig::default()
-    }
-}
-
-fn connection(settings: &Settings) -> ConnectionConfig {
-    ConnectionConfig {
-        connection_timeout: settings.connect_timeout,
-        internal_command_timeout: settings.connect_timeout,
-        max_command_attempts: 1,
-        max_redirections: 0,
-        max_command_buffer_len: 0,
-        tcp: TcpConfig {
-            nodelay: Some(true),
-            keepalive: Some(
-                socket2::TcpKeepalive::new().with_time(Duration::from_secs(15)).with_interval(Duration::from_secs(5)),
-            ),
-            #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-            user_timeout: Some((settings.command_timeout * 2).max(Duration::from_secs(1))),
-            ..TcpConfig::default()
-        },
-        ..ConnectionConfig::default()
-    }
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::options::{Options, Replicas};
+impl Link {
+    /// A connection to a server that is never there.
+    pub(super) fn to_nobody(settings: &Settings) -> Arc<Self> {
+        let address = Arc::new(Address::parse("redis://127.0.0.1:1").expect("an address"));
+        let (events, _) = tokio::sync::mpsc::unbounded_channel();
+        Self::await_server(address, Role::Acknowledged, "test", settings, events)
+    }
+}
 
-    #[test]
-    fn fred_is_configured_to_send_once_and_to_time_out() {
-        let settings = Options::default().validate(1).expect("valid");
-        let connection = connection(&settings);
-        assert_eq!((connection.max_command_attempts, connection.max_redirections), (1, 0));
-        assert_eq!(connection.max_command_buffer_len, 0);
-        assert_eq!(connection.tcp.nodelay, Some(true));
-        assert!(connection.tcp.keepalive.is_some());
-        #[cfg(target_os = "linux")]
-        assert_eq!(connection.tcp.user_timeout, Some(Duration::from_secs(6)));
-        assert_eq!(performance(Role::Renewals, &settings).default_command_timeout, Duration::from_secs(3));
-        assert_eq!(performance(Role::Commands, &settings).broadcast_channel_capacity, 4096);
-        assert_eq!(policy(&settings).max_attempts(), 0, "for ever");
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+    use crate::foreign::poll_sickly;
+    use crate::options::Options;
+
+    /// Answers whatever it is asked with OK.
+    async fn agree(listener: TcpListener) {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut buffer = [0; 4096];
+                while let Ok(n @ 1..) = stream.read(&mut buffer).await {
+                    for _ in buffer[..n].iter().filter(|&&byte| byte == b'*') {
+                        stream.write_all(b"+OK\r\n").await.expect("a peer");
+                    }
+                }
+            });
+        }
     }
 
-    #[test]
-    fn what_may_be_behind_a_wait_has_its_time_besides() {
-        let replicas = Replicas { count: 1, timeout: Duration::from_secs(1) };
-        let settings = Options { replicas, ..Options::default() }.validate(1).expect("valid");
-        for (role, seconds) in
-            [(Role::Commands, 3), (Role::Subscriber, 3), (Role::Renewals, 4), (Role::Acknowledged, 4)]
-        {
-            assert_eq!(reply_timeout(role, &settings), Duration::from_secs(seconds), "{role:?}");
-        }
+    #[tokio::test]
+    async fn a_connection_whose_task_panics_is_made_anew_and_tells_of_it() {
+        let settings = Options::default().validate(1).expect("valid");
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let url = format!("redis://127.0.0.1:{}", listener.local_addr().expect("an address").port());
+        let address = Arc::new(Address::parse(&url).expect("an address"));
+        let (events, mut told) = unbounded_channel();
+        let link = Link::await_server(address, Role::Commands, "test", &settings, events);
+        // It panics when it tells of its first connection.
+        poll_sickly(pin!(told.recv()));
+        tokio::spawn(agree(listener));
+        let up = timeout(Duration::from_secs(10), async {
+            while link.epoch() < 3 {
+                sleep(Duration::from_millis(1)).await;
+            }
+            (told.recv().await, told.recv().await)
+        });
+        assert_eq!(up.await, Ok((Some(LinkEvent::Up), Some(LinkEvent::Up))));
+        link.quit().await;
     }
 }

@@ -7,6 +7,7 @@ mod address;
 mod admission;
 mod carrier;
 mod check;
+mod client;
 mod link;
 mod outbox;
 mod receipts;
@@ -35,7 +36,7 @@ pub(crate) use self::standing::Roll;
 use self::standing::{Standing, Vetted};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure, ServerErrorKind};
-use crate::foreign::contained;
+use crate::foreign::{self, contained};
 use crate::options::{Format, Replicas, Settings};
 
 /// Which connection a script travels on.
@@ -148,7 +149,7 @@ impl Node {
             receipts.check().await?;
         }
         begun.0.clear();
-        tokio::spawn(look_after(Arc::clone(&node), standing, ups));
+        node.look_after(standing, ups);
         Ok((node, subscriber_events))
     }
 
@@ -167,7 +168,7 @@ impl Node {
         };
         let node = Self::new(target, wiring, Links { commands, subscriber, renewals, grants });
         let standing = Standing::Unknown("it was never connected".to_owned());
-        tokio::spawn(look_after(Arc::clone(&node), standing, ups));
+        node.look_after(standing, ups);
         (node, subscriber_events)
     }
 
@@ -179,6 +180,16 @@ impl Node {
             links,
             vetted: Vetted::new(wiring.roll.clone(), wiring.place, Arc::clone(target.name())),
         })
+    }
+
+    /// Starts [`look_after`].
+    fn look_after(self: &Arc<Self>, standing: Standing, mut ups: UnboundedReceiver<LinkEvent>) {
+        let (node, mut first) = (Arc::clone(self), Some(standing));
+        tokio::spawn(foreign::restarted(async move |_| {
+            let standing =
+                first.take().unwrap_or_else(|| Standing::Unknown("nobody has asked it to the end".to_owned()));
+            look_after(&node, standing, &mut ups).await;
+        }));
     }
 
     /// Finds out who the server is, on the connection that there is now of those that votes travel on.
@@ -304,9 +315,9 @@ impl Drop for Begun {
 /// How long after an answer that does not help a server is asked again who it is.
 const VET_AGAIN: Duration = Duration::from_millis(100);
 
-/// Finds out anew who the server is after each reconnect, before its vote counts again. Started with the node; ends when
-/// its connection is quit, or with the engine.
-async fn look_after(node: Arc<Node>, mut standing: Standing, mut ups: UnboundedReceiver<LinkEvent>) {
+/// Finds out anew who the server is after each reconnect, before its vote counts again. Started with the node, and
+/// begun again after a panic; ends when its connection is quit, or with the engine.
+async fn look_after(node: &Node, mut standing: Standing, ups: &mut UnboundedReceiver<LinkEvent>) {
     loop {
         let settled = matches!(standing, Standing::Votes | Standing::Abstains { .. });
         tokio::select! {

@@ -31,6 +31,7 @@ use super::receipts::Receipt;
 use super::reply::{self, Outcome, Reply};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure, ServerErrorKind};
+use crate::foreign;
 
 /// How many steps make a script at most: some hundred microseconds of the server's time.
 const MOST: usize = 64;
@@ -124,7 +125,8 @@ pub(super) struct Outbox {
 impl Outbox {
     pub(super) fn new(carrier: Arc<Carrier>) -> Arc<Self> {
         let outbox = Arc::new(Self { carrier, waiting: Mutex::default(), news: Notify::new() });
-        tokio::spawn(empty(Arc::clone(&outbox)));
+        let emptied = Arc::clone(&outbox);
+        tokio::spawn(foreign::restarted(async move |_| empty(&emptied).await));
         outbox
     }
 
@@ -262,24 +264,11 @@ fn refuses_the_company(outcome: &Outcome<Reply>) -> bool {
     }
 }
 
-/// Looks after the task that empties an outbox.
-struct Emptying<'a>(&'a Arc<Outbox>);
-
-impl Drop for Emptying<'_> {
-    /// If it panics, what was under way is unknown; what waits, and whatever comes, would wait for ever.
-    fn drop(&mut self) {
-        if std::thread::panicking()
-            && let Ok(engine) = tokio::runtime::Handle::try_current()
-        {
-            self.0.news.notify_one();
-            engine.spawn(empty(Arc::clone(self.0)));
-        }
-    }
-}
-
-/// Sends what is put in. Started with the outbox, and anew if it panics; ends with the engine; nobody awaits it.
-async fn empty(outbox: Arc<Outbox>) {
-    let _emptying = Emptying(&outbox);
+/// Sends what is put in. Started with the outbox, and begun again after a panic, by which what was under way is
+/// unknown; ends with the engine; nobody awaits it.
+async fn empty(outbox: &Outbox) {
+    // What was put in before a panic rings no more.
+    outbox.news.notify_one();
     // In the order in which they were sent, in which a connection answers them.
     let mut flights = FuturesOrdered::new();
     let mut again = Vec::new();
@@ -326,6 +315,37 @@ async fn empty(outbox: Arc<Outbox>) {
             }
             // Polled before anything else is.
             flights.push_back(outbox.fly(entries));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::foreign::poll_sickly;
+    use crate::node::link::Link;
+    use crate::options::Options;
+
+    #[tokio::test]
+    async fn steps_are_answered_after_a_panic() {
+        static LUA: std::sync::LazyLock<Lua> = std::sync::LazyLock::new(|| Lua::new("return 1"));
+        let command_timeout = Some(Duration::from_millis(100));
+        let settings = Options { command_timeout, ..Options::default() }.validate(1).expect("valid");
+        let outbox = Outbox::new(Carrier::new(Link::to_nobody(&settings), None));
+        let step = || Step {
+            alone: &LUA,
+            together: None,
+            keys: Vec::new(),
+            args: Vec::new(),
+            acknowledged: false,
+            idle: |_| false,
+        };
+        let mut sick = pin!(outbox.send(step()));
+        poll_sickly(sick.as_mut());
+        for answer in [tokio::time::timeout(Duration::from_secs(10), sick).await, {
+            tokio::time::timeout(Duration::from_secs(10), outbox.send(step())).await
+        }] {
+            assert!(matches!(answer, Ok((Outcome::NotExecuted(_), _))), "told that nobody is there");
         }
     }
 }

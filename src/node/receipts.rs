@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use super::link::Link;
 use super::reply::{Outcome, Reply};
 use crate::error::{Error, NodeFailure};
-use crate::foreign::contained;
+use crate::foreign::{self, contained};
 use crate::options::Replicas;
 
 /// Whether enough replicas have what a script wrote.
@@ -118,7 +118,8 @@ impl Receipts {
         let idle = !std::mem::replace(&mut pending.collecting, true);
         drop(pending);
         if idle {
-            tokio::spawn(collect(Arc::clone(self)));
+            let receipts = Arc::clone(self);
+            tokio::spawn(foreign::restarted(async move |_| collect(&receipts).await));
         }
         Receipt(Some(Awaited { node: Arc::clone(self.link.server()), answer }))
     }
@@ -189,9 +190,10 @@ impl Receipts {
     }
 }
 
-/// Sends one WAIT after the other for as long as receipts are open. Started by the first of them, ends when there are none,
-/// or with the engine; nobody awaits it.
-async fn collect(receipts: Arc<Receipts>) {
+/// Sends one WAIT after the other for as long as receipts are open. Started by the first of them, and begun again after
+/// a panic, which leaves those that the WAIT was for without an answer; ends when there are none, or with the engine;
+/// nobody awaits it.
+async fn collect(receipts: &Receipts) {
     loop {
         let open = receipts.take();
         if open.is_empty() {
@@ -209,5 +211,30 @@ async fn collect(receipts: Arc<Receipts>) {
             // Who does not want to know any more has dropped the receipt.
             let _: Result<_, _> = reply.send(if sent_on == epoch { answer.clone() } else { reconnected() });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::foreign::poll_sickly;
+    use crate::options::Options;
+
+    #[tokio::test]
+    async fn receipts_are_answered_after_a_panic() {
+        let replicas = Replicas { count: 1, timeout: Duration::from_millis(100) };
+        let command_timeout = Some(Duration::from_millis(200));
+        let settings = Options { replicas, command_timeout, ..Options::default() }.validate(1).expect("valid");
+        let receipts = Receipts::new(Link::to_nobody(&settings), replicas);
+        let mut sick = pin!(receipts.make_out(0).confirm());
+        let second = receipts.make_out(0);
+        poll_sickly(sick.as_mut());
+        let both = tokio::time::timeout(Duration::from_secs(10), async { (sick.await, second.confirm().await) }).await;
+        assert!(matches!(both, Ok((Err(_), Err(_)))), "{both:?}");
+        let third = receipts.make_out(0).confirm();
+        let third = tokio::time::timeout(Duration::from_secs(10), third).await;
+        assert!(matches!(third, Ok(Err(_))), "nobody asks replicas any more: {third:?}");
     }
 }

@@ -22,7 +22,7 @@ use tokio::time::sleep;
 
 use self::table::{Batch, Listener, Name, Table};
 use crate::clock::Instant;
-use crate::foreign::contained;
+use crate::foreign::{self, contained};
 use crate::key::Key;
 use crate::node::{LinkEvent, Node, Outcome};
 
@@ -145,10 +145,22 @@ pub(crate) async fn listen(
     mut events: UnboundedReceiver<LinkEvent>,
 ) {
     let mut ear = Ear { channels, index, node, wake: false, deaf: false };
+    foreign::restarted(async move |again| {
+        if again {
+            // A batch may be half sent, and its replies would be taken for those of the next.
+            ear.node.reset_subscriber().await;
+            ear.forget();
+        }
+        keep_listening(&mut ear, &mut events).await;
+    })
+    .await;
+}
+
+async fn keep_listening(ear: &mut Ear, events: &mut UnboundedReceiver<LinkEvent>) {
     loop {
-        let (batch, next) = ear.channels.batch(index, Instant::now());
+        let (batch, next) = ear.channels.batch(ear.index, Instant::now());
         if !batch.is_empty() || ear.wake {
-            if !ear.send(batch, &mut events).await {
+            if !ear.send(batch, events).await {
                 return;
             }
             continue;
@@ -165,7 +177,7 @@ pub(crate) async fn listen(
                 None => return,
             },
             // No wake-up is lost: this task is the only one that waits, and a change meanwhile leaves its permit.
-            () = ear.channels.changed[index].notified() => {}
+            () = ear.channels.changed[ear.index].notified() => {}
             () = swept => {}
         }
     }

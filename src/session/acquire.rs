@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
@@ -70,8 +69,26 @@ impl Drop for Place<'_> {
         if let Some(timer) = &self.timer {
             timer.abort();
         }
-        // The waiter is dropped here, after the shard is released; a grant that is under way finds it gone.
-        let _: Option<Waiter<Grip>> = self.session.gate.leave(self.key, self.id);
+        // The waiter is dropped here, after the shard is released, and its waker with it: perhaps while its task unwinds.
+        // A grant that is under way finds it gone.
+        contained(|| _ = self.session.gate.leave(self.key, self.id));
+    }
+}
+
+/// An acquire whose answers nobody has dealt with yet. If its task ends before that, what it may have taken is undone.
+struct Asked<'a> {
+    session: &'a Arc<Session>,
+    claims: &'a [Claim],
+    settled: bool,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if !self.settled && !self.session.is_closed() {
+            let everywhere = || self.session.quorum.everywhere().collect();
+            let undo = |claim: &Claim| self.session.undo(&claim.key, &claim.field, Vec::new(), everywhere());
+            contained(|| self.claims.iter().for_each(undo));
+        }
     }
 }
 
@@ -91,7 +108,7 @@ impl Session {
             self.check_open()?;
             let now = Instant::now();
             let id = self.gate.next_id();
-            let (reply, answer) = oneshot::channel();
+            let (reply, answer) = foreign::channel();
             let (owner, origin) = (caller.owner.clone(), caller.origin);
             let waiter = Waiter { id, owner, origin, terms, since: now, reply };
             let start = match self.gate.arrive(key, waiter, now) {
@@ -205,6 +222,7 @@ impl Session {
         let claims: Arc<[Claim]> = keys.iter().zip(first..).map(claim).collect();
         let sent = Instant::now();
         let floor = fence::floor(clock::wall_micros());
+        let mut asked = Asked { session: self, claims: &claims, settled: false };
         let round = self.quorum.acquire(&claims, terms.lease, floor).await;
         let attempt = match round.acquired {
             Acquired::Granted { fences, votes } => {
@@ -225,6 +243,7 @@ impl Session {
                         contained(|| tracing::debug!(key = %hold.key.shown(), %owner, generation, fence, "acquired"));
                     }
                     self.keep_late(&holds, sent, round.late, &round.doubtful);
+                    asked.settled = true;
                     return Attempt::Granted(
                         holds.into_iter().map(|hold| Granted { hold, began, _debt: self.engine.owe() }).collect(),
                     );
@@ -238,6 +257,7 @@ impl Session {
             Acquired::Unavailable(nodes) => Attempt::Unavailable(nodes),
         };
         self.undo_attempt(&claims, round.late, &round.taken, &round.doubtful);
+        asked.settled = true;
         match &attempt {
             Attempt::Unavailable(nodes) => self.outage.failed(sent, nodes.clone()),
             _ => self.outage.answered(),

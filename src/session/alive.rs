@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot::{self, error::RecvError};
+use tokio::sync::oneshot::error::RecvError;
 
-use super::Session;
+use super::{Session, panicked};
 use crate::alarm::Alarm;
 use crate::engine::Engine;
 use crate::error::{Error, NodeFailure};
-use crate::foreign;
+use crate::foreign::{self, Answer};
 use crate::node::Target;
 use crate::options::Settings;
 
@@ -40,22 +40,21 @@ impl Alive {
         Ok(alive)
     }
 
-    fn begin(settings: Settings, targets: Vec<Target>) -> Result<oneshot::Receiver<Result<Self, Error>>, Error> {
-        let no_thread = |e: std::io::Error| Error::Unavailable {
-            servers: targets.len(),
-            nodes: targets
-                .iter()
-                .map(|t| NodeFailure { node: Arc::clone(t.name()), reason: format!("the thread cannot start: {e}") })
-                .collect(),
+    fn begin(settings: Settings, targets: Vec<Target>) -> Result<Answer<Result<Self, Error>>, Error> {
+        let names: Vec<_> = targets.iter().map(|target| Arc::clone(target.name())).collect();
+        let failed = move |reason: String| Error::Unavailable {
+            servers: names.len(),
+            nodes: names.iter().map(|node| NodeFailure { node: Arc::clone(node), reason: reason.clone() }).collect(),
             waited: Duration::ZERO,
         };
+        let no_thread = |error: std::io::Error| failed(format!("the thread cannot start: {error}"));
         let alarm = Alarm::of_process().map_err(no_thread)?;
         let engine = Engine::start(settings.busy_poll).map_err(no_thread)?;
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = foreign::channel();
         let starting = engine.clone();
         engine.spawn(async move {
-            let result =
-                Session::start(starting.clone(), alarm, settings, targets).await.map(|session| Self { session });
+            let session = foreign::survive(Session::start(starting.clone(), alarm, settings, targets)).await;
+            let result = session.unwrap_or_else(|said| Err(failed(panicked(&said)))).map(|session| Self { session });
             if result.is_err() {
                 starting.stop();
             }

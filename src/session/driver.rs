@@ -26,7 +26,7 @@ const MOST_COLLISIONS: u32 = 4;
 /// Acquires for the head of a key's line until the line is empty: the one waiter of this locker on the wire. Started by
 /// whoever stands in line first; ends with the line; nobody awaits it.
 pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
-    let mut driving = Driving { session: &session, key: &key, collisions: 0, named: false };
+    let mut driving = Driving { session: &session, key: &key, collisions: 0, named: false, done: false };
     let mut subscription = None;
     loop {
         match session.gate.next(&key, Instant::now()) {
@@ -40,6 +40,7 @@ pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
             driving.end(|_| true, &error);
         }
     }
+    driving.done = true;
 }
 
 /// A driver at work.
@@ -50,15 +51,27 @@ struct Driving<'a> {
     collisions: u32,
     /// Whether a holder without a lease has been named.
     named: bool,
+    /// Whether its line has come to its end.
+    done: bool,
 }
 
 impl Drop for Driving<'_> {
-    /// A driver that panics would leave its line waiting for ever.
+    /// A driver that ends before its line does, by a panic or with the engine, would leave it waiting for ever.
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.end(|_| true, &Error::Closed);
-            let _: Next = self.session.gate.next(self.key, Instant::now());
+        if self.done {
+            return;
         }
+        let error =
+            self.session.check_open().err().unwrap_or_else(|| self.session.panicked("the panic hook was told why"));
+        contained(|| {
+            loop {
+                self.end(|_| true, &error);
+                // Whoever comes between the two has no driver either.
+                if matches!(self.session.gate.next(self.key, Instant::now()), Next::Done) {
+                    return;
+                }
+            }
+        });
     }
 }
 
@@ -209,5 +222,43 @@ impl Driving<'_> {
         for waiter in self.session.gate.drain(self.key, which) {
             foreign::answer(waiter.reply, Err(error.clone()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::foreign::poll_sickly;
+    use crate::gate::Arrival;
+    use crate::hold::Terms;
+    use crate::identity::Caller;
+    use crate::options::Reentry;
+    use crate::owner::Owner;
+
+    #[tokio::test]
+    async fn a_driver_that_ends_before_its_line_does_leaves_nobody_waiting() {
+        let session = Session::over_nobody();
+        let key = Key::from("k");
+        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        let line = |id| {
+            let (reply, answer) = oneshot::channel();
+            let Caller { owner, origin, .. } = Caller::blocking(Some(&Owner::task(id)), Reentry::Task);
+            let waiter = Waiter { id, owner, origin, terms, since: Instant::now(), reply };
+            (session.gate.arrive(&key, waiter, Instant::now()), answer)
+        };
+        let (Arrival::Queued(Some(wake)), first) = line(1) else { panic!("it starts the driver") };
+        let (_, second) = line(2);
+        let mut driving = Box::pin(drive(Arc::clone(&session), key.clone(), wake));
+        poll_sickly(driving.as_mut());
+        assert_eq!((session.stats().waiters, session.stats().pending), (2, 0));
+        drop(driving);
+        for answer in [first, second] {
+            assert!(matches!(answer.await, Ok(Err(Error::Unavailable { .. }))), "told so");
+        }
+        assert!(session.gate.is_empty(), "the next one starts a driver");
+        assert_eq!(session.stats().pending_undos, 1, "what the attempt may have taken");
+        session.engine.stop();
     }
 }

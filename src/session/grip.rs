@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::Session;
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
+use crate::foreign::Answer;
 use crate::hold::{Entrance, Hold, HoldState};
 use crate::identity::Origin;
 use crate::owner::Owner;
@@ -130,7 +130,7 @@ impl Grip {
         Releasing(self.leave())
     }
 
-    fn leave(&mut self) -> Result<oneshot::Receiver<Result<(), Error>>, Loss> {
+    fn leave(&mut self) -> Result<Answer<Result<(), Error>>, Loss> {
         let View { session, hold } = &self.view;
         let entrance = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Taken(entrance) => Some(entrance),
@@ -142,7 +142,7 @@ impl Grip {
 }
 
 /// A release that is under way, whoever waits for it.
-pub(super) struct Releasing(Result<oneshot::Receiver<Result<(), Error>>, Loss>);
+pub(super) struct Releasing(Result<Answer<Result<(), Error>>, Loss>);
 
 impl Releasing {
     pub(super) async fn answer(self) -> Result<(), Error> {

@@ -26,7 +26,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
@@ -209,13 +208,13 @@ impl Session {
         operation: impl Future<Output = Result<T, Error>> + Send + 'static,
     ) -> Result<T, Error> {
         self.check_open()?;
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = foreign::channel();
         // Closing waits for it: what it is granted has to be given back while there is a connection.
-        let pending = Pending::new(self);
-        let engine = self.engine.clone();
+        let (pending, session) = (Pending::new(self), Arc::clone(self));
         self.engine.ask(async move {
-            let result = operation.await;
-            engine.answered();
+            let panicked = |said: String| Err(session.panicked(&said));
+            let result = foreign::survive(operation).await.unwrap_or_else(panicked);
+            session.engine.answered();
             // A caller that is gone does not want the answer, and a grip in it releases what it stands for.
             foreign::answer(reply, result);
             drop(pending);
@@ -238,6 +237,11 @@ impl Session {
     /// See [`Engine::is_forked`].
     fn is_forked(&self) -> bool {
         self.engine.is_forked()
+    }
+
+    /// The error of what a task of ours was to find out that ended by a panic.
+    fn panicked(&self, said: &str) -> Error {
+        self.quorum.unavailable(self.quorum.failures(panicked(said)), Duration::ZERO)
     }
 
     /// # Errors
@@ -299,7 +303,7 @@ impl Session {
         if self.is_forked() {
             return;
         }
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = foreign::channel();
         let session = Arc::clone(self);
         self.engine.spawn(async move {
             session.wind_down().await;
@@ -310,10 +314,15 @@ impl Session {
         let _: Result<_, _> = answer.await;
     }
 
-    /// Refuses new work, ends waiters, fires every token, waits for releases, quits. Runs on the engine.
+    /// Refuses new work, ends waiters, fires every token, waits for releases, quits. Runs on the engine, which ends
+    /// after it, and after a panic too.
     async fn wind_down(self: &Arc<Self>) {
         self.closed.store(true, Ordering::Release);
         self.turns.close();
+        let _: Result<_, _> = foreign::survive(self.finish()).await;
+    }
+
+    async fn finish(self: &Arc<Self>) {
         for waiter in self.gate.drain_all() {
             foreign::answer(waiter.reply, Err(Error::Closed));
         }
@@ -332,8 +341,31 @@ impl Session {
     }
 }
 
+/// The reason for which a node has given no answer.
+fn panicked(said: &str) -> String {
+    format!("the task that asked it panicked: {said}")
+}
+
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session").field("id", &self.id).field("nodes", &self.quorum.nodes()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+impl Session {
+    /// A session over one server that is never there.
+    fn over_nobody() -> Arc<Self> {
+        let command_timeout = Some(Duration::from_millis(100));
+        let options = crate::options::Options { command_timeout, ..crate::options::Options::default() };
+        let settings = options.validate(1).expect("valid");
+        let target = Target::parse("redis://127.0.0.1:1").expect("an address");
+        let roll = crate::node::Roll::new(1, Duration::ZERO);
+        let (reconnected, _) = unbounded_channel();
+        let wiring = crate::node::Wiring { place: 0, locker: String::new(), settings: &settings, roll, reconnected };
+        let (node, _) = Node::await_server(&target, &wiring);
+        let engine = Engine::start(Duration::ZERO).expect("a thread");
+        let alarm = Alarm::of_process().expect("a thread");
+        Self::over(engine, alarm, Uuid::new_v4(), settings, vec![node]).0
     }
 }

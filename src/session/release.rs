@@ -11,7 +11,7 @@ use super::Session;
 use super::pending::Pending;
 use crate::clock::Instant;
 use crate::error::{Error, Loss, NodeFailure};
-use crate::foreign::{self, contained};
+use crate::foreign::{self, Answer, contained};
 use crate::hold::{Entrance, Hold, HoldState, Leave};
 use crate::key::Key;
 use crate::node::Outcome;
@@ -32,11 +32,11 @@ impl Session {
         self: &Arc<Self>,
         hold: &Arc<Hold>,
         entrance: Option<&Entrance>,
-    ) -> Result<oneshot::Receiver<Result<(), Error>>, Loss> {
+    ) -> Result<Answer<Result<(), Error>>, Loss> {
         if self.is_forked() {
             return Err(Loss::Forked);
         }
-        let (reply, answer) = oneshot::channel();
+        let (reply, answer) = foreign::channel();
         let now = Instant::now();
         if let Some(entrance) = entrance {
             self.exits(hold, entrance, now);
@@ -66,7 +66,9 @@ impl Session {
     fn send_count(self: &Arc<Self>, hold: &Arc<Hold>, count: u32, reply: oneshot::Sender<Result<(), Error>>) {
         let (session, hold) = (Arc::clone(self), Arc::clone(hold));
         self.engine.spawn(async move {
-            let settled = session.quorum.count(&hold.key, &hold.field, count).await;
+            let counting = session.quorum.count(&hold.key, &hold.field, count);
+            let panicked = |said: String| Settled::Refused(session.panicked(&said));
+            let settled = foreign::survive(counting).await.unwrap_or_else(panicked);
             if !matches!(settled, Settled::Done) && hold.is_held() {
                 contained(
                     || tracing::warn!(key = %hold.key.shown(), count, ?settled, "the hold count could not be written"),
@@ -77,8 +79,8 @@ impl Session {
     }
 
     fn send_release(self: &Arc<Self>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) {
-        let pending = Pending::new(self);
-        self.engine.ask(release(Arc::clone(self), hold, reply, pending));
+        let awaited = Some((reply, Pending::new(self)));
+        self.engine.ask(release(Unconfirmed { session: Arc::clone(self), hold, awaited, done: false }));
     }
 
     /// The last guard of a lost hold is gone. What may stand under its field is released all the same.
@@ -105,7 +107,7 @@ impl Session {
         });
         match hold.mark(Instant::now()) {
             HoldState::Lost(Loss::Released) => {
-                let (reply, _) = oneshot::channel();
+                let (reply, _) = foreign::channel();
                 self.send_release(hold, reply);
             }
             _ => self.bury(&hold),
@@ -126,49 +128,92 @@ impl Session {
                 return;
             }
             let pending = Pending::undo(self, node);
-            self.engine.spawn(undo(Arc::clone(self), node, key.clone(), field.to_owned(), doubtful, pending));
+            let (session, key, field) = (Arc::clone(self), key.clone(), field.to_owned());
+            self.engine.spawn(async move {
+                foreign::restarted(async move |_| undo(&session, node, &key, &field, doubtful).await).await;
+                drop(pending);
+            });
         }
+    }
+}
+
+/// A release that nobody has confirmed yet. If its task ends before its time, by a panic or with the engine, whoever
+/// waits for it must not wait for ever: its caller, and the line of its key.
+struct Unconfirmed {
+    session: Arc<Session>,
+    hold: Arc<Hold>,
+    /// Until the caller is told.
+    awaited: Option<(oneshot::Sender<Result<(), Error>>, Pending)>,
+    /// Whether every node has answered.
+    done: bool,
+}
+
+impl Unconfirmed {
+    /// The caller is told, and the key's line goes on. Closing does not wait for a minority that is silent.
+    fn conclude(&mut self, settled: Settled) {
+        if let Some((reply, pending)) = self.awaited.take() {
+            conclude(&self.session, &self.hold, settled, reply);
+            drop(pending);
+        }
+    }
+}
+
+impl Drop for Unconfirmed {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        contained(|| {
+            match self.session.check_open() {
+                // The engine has ended, and nothing is sent any more: the caller hears of that by its channel.
+                Err(Error::Closed) => {
+                    self.session.gate.remove(&self.hold);
+                    self.awaited.take().into_iter().for_each(|(reply, _)| foreign::hang_up(reply));
+                }
+                _ => {
+                    self.session.undo_hold(&self.hold);
+                    self.conclude(Settled::Refused(self.session.panicked("the panic hook was told why")));
+                }
+            }
+        });
     }
 }
 
 /// Releases a hold on every node, again and again until each has answered, or the lease is over in any case. The caller is
 /// told as soon as a majority makes it certain, and after a command timeout at the latest; the key's line goes on then too.
-async fn release(session: Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>, pending: Pending) {
+async fn release(mut unconfirmed: Unconfirmed) {
+    let (session, hold) = (Arc::clone(&unconfirmed.session), Arc::clone(&unconfirmed.hold));
     // The program's end leaves a moment to the slower servers too.
     let _debt = session.engine.owe();
     let deadline = Instant::now() + session.settings.command_timeout;
     let silences = Arc::<Silences>::default();
     let release_on = |node| (node, release_on(Arc::clone(&session), Arc::clone(&hold), node, Arc::clone(&silences)));
-    let mut releasing = Calls::new(session.quorum.everywhere().map(release_on));
+    let mut answers = Calls::new(session.quorum.everywhere().map(release_on));
     // What may yet be executed there is undone once more, behind it; where replicas acknowledge, on another connection
     // than the release.
     let doubtful = session.quorum.everywhere().filter(|&node| hold.is_doubtful(node)).collect();
     session.undo(&hold.key, &hold.field, Vec::new(), doubtful);
     let mut tally = Count::new(session.quorum.nodes().len());
-    let mut waiting = Some((reply, pending));
     loop {
         let settled = tokio::select! {
             biased;
-            answer = releasing.next() => {
+            answer = answers.next() => {
                 let Some((_, answer)) = answer else { break };
                 tally.add(answer);
                 tally.verdict()
             }
-            () = sleep(Instant::now().until(deadline)), if waiting.is_some() => {
+            () = sleep(Instant::now().until(deadline)), if unconfirmed.awaited.is_some() => {
                 contained(|| {
                     tracing::warn!(key = %hold.key.shown(), field = hold.field, "the release is not confirmed yet");
                 });
                 Some(Settled::Unanswered(silences.told(&session)))
             }
         };
-        if let Some(settled) = settled
-            && let Some((reply, pending)) = waiting.take()
-        {
-            conclude(&session, &hold, settled, reply);
-            // Closing does not wait for a minority that is silent.
-            drop(pending);
+        if let Some(settled) = settled {
+            unconfirmed.conclude(settled);
         }
     }
+    unconfirmed.done = true;
 }
 
 /// What the release came to is told, and the key's line goes on.
@@ -248,14 +293,14 @@ async fn back_off(session: &Session, pause: &mut Duration) {
 
 /// Undoes an acquire on one node, again and again until it answers. What may be executed late is undone once more: the
 /// acquire may have been on a connection that was given up, and the cancel overtook it on another.
-async fn undo(session: Arc<Session>, node: NodeIndex, key: Key, field: String, doubtful: bool, _pending: Pending) {
+async fn undo(session: &Session, node: NodeIndex, key: &Key, field: &str, doubtful: bool) {
     for pass in 0..if doubtful { 2 } else { 1 } {
         if pass > 0 {
             sleep(session.settings.command_timeout).await;
         }
         let mut pause = AGAIN;
         loop {
-            match session.quorum.undo(node, &key, &field).await {
+            match session.quorum.undo(node, key, field).await {
                 Outcome::Done(_) => break,
                 // It did not take either: a server that refuses a release by this user has refused the acquire too.
                 Outcome::Refused(error) => {
@@ -266,7 +311,7 @@ async fn undo(session: Arc<Session>, node: NodeIndex, key: Key, field: String, d
                     contained(|| tracing::trace!(key = %key.shown(), field, %failure, "an undo has no answer"));
                 }
             }
-            back_off(&session, &mut pause).await;
+            back_off(session, &mut pause).await;
         }
     }
     session.counters.undone();
@@ -305,5 +350,41 @@ impl Session {
             HoldState::Jeopardy => Err(error),
             HoldState::Lost(loss) => Err(Error::Lost(loss)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::foreign::poll_sickly;
+    use crate::hold::Terms;
+    use crate::owner::Owner;
+
+    /// A release that is dropped half-way; what its caller hears.
+    async fn left(session: &Arc<Session>) -> Result<Result<(), Error>, oneshot::error::RecvError> {
+        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
+        session.gate.admit(&hold, None, Instant::now());
+        assert_eq!(hold.leave(Instant::now()), Leave::Last);
+        let (reply, answer) = foreign::channel();
+        let awaited = Some((reply, Pending::new(session)));
+        let under_way = Unconfirmed { session: Arc::clone(session), hold, awaited, done: false };
+        let mut releasing = Box::pin(release(under_way));
+        poll_sickly(releasing.as_mut());
+        assert_eq!(session.stats().holds, 1);
+        drop(releasing);
+        assert_eq!(session.stats().holds, 0, "its line goes on");
+        answer.await
+    }
+
+    #[tokio::test]
+    async fn a_release_whose_task_ends_before_its_time_leaves_nobody_waiting() {
+        let session = Session::over_nobody();
+        assert!(matches!(left(&session).await, Ok(Err(Error::Unavailable { .. }))));
+        assert_eq!(session.stats().pending_undos, 1, "the key is released all the same");
+        session.closed.store(true, std::sync::atomic::Ordering::Release);
+        assert!(left(&session).await.is_err(), "with the engine nobody answers any more");
+        assert_eq!(session.stats().pending, 1);
+        session.engine.stop();
     }
 }

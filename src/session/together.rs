@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
@@ -15,6 +14,7 @@ use super::acquire::Attempt;
 use super::{Grip, Session};
 use crate::clock::Instant;
 use crate::error::Error;
+use crate::foreign;
 use crate::gate::Entry;
 use crate::hold::Terms;
 use crate::identity::Caller;
@@ -171,10 +171,10 @@ impl Session {
     /// Waits for this until then. The timer is the engine's: the caller may have no runtime.
     async fn in_time<T>(&self, deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
         let Some(deadline) = deadline else { return Some(future.await) };
-        let (over, timer) = oneshot::channel::<()>();
+        let (over, timer) = foreign::channel::<()>();
         let _stop = Stop(self.engine.spawn(async move {
             sleep(Instant::now().until(deadline)).await;
-            drop(over);
+            foreign::hang_up(over);
         }));
         tokio::select! {
             biased;

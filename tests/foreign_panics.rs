@@ -1,0 +1,199 @@
+//! A subscriber, a recorder or a waker that panics harms nobody but itself: no waiter stays behind, no hold, no
+//! connection goes deaf, nothing aborts.
+//!
+//! A scenario (`foreign_panics/scenarios.rs`) is a program of its own: a child process with servers of its own, where
+//! foreign code panics at one thing, always the same, or at everything. The events are read from src/: a new one has to
+//! occur in some scenario, or to stand in [`UNPROVOKED`] with the reason.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+#[path = "foreign_panics/events.rs"]
+mod events;
+#[path = "foreign_panics/scenarios.rs"]
+mod scenarios;
+#[path = "foreign_panics/sick.rs"]
+mod sick;
+#[path = "foreign_panics/wakers.rs"]
+mod wakers;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use self::events::Place;
+
+/// Events that no scenario provokes, by their messages, and why.
+const UNPROVOKED: [(&str, &str); 3] = [
+    ("the machine was suspended: every lock is looked at", "nothing but a suspend moves the two clocks apart"),
+    (
+        "the watchdog ended by a panic: every lock is lost, and none is granted any more",
+        "what panics has to be the watchdog's own code: tests/watchdog_panic.rs",
+    ),
+    (
+        "too many undos are waiting for their server: this key runs out with its lease",
+        "it takes 10,000 undos without an answer, which are sent again for as long as the scenario lasts",
+    ),
+];
+
+/// What a subscriber is called for besides events. The first two hide all events: a scenario must not wait for one.
+const CALLS: [&str; 6] = ["enabled", "register_callsite", "new_span", "enter", "exit", "try_close"];
+/// What a recorder is called for.
+#[cfg(feature = "metrics")]
+const RECORDER: [&str; 5] = ["register_counter", "register_histogram", "increment", "record_value", "drop_meter"];
+
+/// What a child process is told: the scenario, the poison, and where to write what happened.
+const CHILD: &str = "LOCKHOUND_TEST_CHILD";
+
+/// More scenarios at once than there are CPUs: most of their time they wait.
+const AT_ONCE: usize = 6;
+
+#[test]
+fn whatever_a_subscriber_panics_at_nothing_stays_behind() {
+    let events = events::listed();
+    let known = |message: &str| events.values().any(|other| other == message);
+    let stale = UNPROVOKED.iter().find(|(message, _)| !known(message));
+    assert_eq!(stale, None, "stands in UNPROVOKED, and is no event any more: take it out");
+    // At everything at once: that also tells which scenario provokes what.
+    let mut stories = run(scenarios::NAMES.map(|scenario| Job::new(scenario, "all")).into());
+    stories.sort_by_key(|story| story.took);
+    let happened: BTreeSet<&String> = stories.iter().flat_map(|story| &story.happened).collect();
+    let unlisted = happened.iter().find(|place| place.starts_with("src/") && !events.contains_key(**place));
+    assert_eq!(unlisted, None, "happened, and was not found in src/: see tests/foreign_panics/events.rs");
+    assert_provoked(&events, &happened);
+    let quickest = |poison: &str| {
+        let story = stories.iter().find(|story| story.happened.contains(poison));
+        story.map(|story| Job::new(story.job.scenario, poison))
+    };
+    let one_by_one = events.keys().filter_map(|place| quickest(place));
+    let unwinding = CALLS.iter().map(|call| Job::new("guards_of_a_task_that_unwinds", call));
+    let spans = CALLS[2..].iter().map(|call| Job::new("an_ordinary_day", call));
+    for story in run(one_by_one.chain(unwinding).chain(spans).collect()) {
+        assert!(story.happened.contains(&story.job.poison), "{:?}: did not happen this time", story.job);
+    }
+}
+
+/// That each event has occurred in some scenario, or is known not to.
+fn assert_provoked(events: &BTreeMap<Place, String>, happened: &BTreeSet<&String>) {
+    for (place, message) in events {
+        let excused = UNPROVOKED.iter().any(|(unprovoked, _)| unprovoked == message);
+        match happened.contains(place) {
+            true => assert!(!excused, "{place}: \"{message}\" stands in UNPROVOKED, and occurs: take it out"),
+            false => assert!(
+                excused,
+                "{place}: \"{message}\" occurs in no scenario. Let it occur in tests/foreign_panics/scenarios.rs \
+                 (its head says how), or put it into UNPROVOKED in tests/foreign_panics.rs with the reason"
+            ),
+        }
+    }
+}
+
+/// fred logs in the midst of what it does, in its tasks and in ours.
+#[test]
+fn whatever_fred_panics_at_nothing_stays_behind() {
+    let rehearsal = run(vec![Job::new(scenarios::ALL_OF_FRED, sick::LOGGED)]).remove(0);
+    let logged = rehearsal.happened.iter().filter(|place| place.starts_with(sick::LOGGED));
+    let jobs: Vec<_> = logged.map(|place| Job::new(scenarios::ALL_OF_FRED, place)).collect();
+    assert!(jobs.len() > 5, "{jobs:?}");
+    for story in run(jobs) {
+        assert!(story.happened.contains(&story.job.poison), "{:?}: did not happen this time", story.job);
+    }
+}
+
+#[cfg(feature = "metrics")]
+#[test]
+fn whatever_a_recorder_panics_at_nothing_stays_behind() {
+    let each = RECORDER.iter().map(|call| Job::new("an_ordinary_day", call));
+    let others = ["guards_of_a_task_that_unwinds", "a_server_falls_silent", "one_of_three_servers"];
+    let others = others.iter().map(|scenario| Job::new(scenario, "record_value"));
+    for story in run(each.chain(others).collect()) {
+        assert!(story.happened.contains(&story.job.poison), "{:?}: did not happen", story.job);
+    }
+}
+
+#[cfg(feature = "metrics")]
+#[test]
+fn a_recorder_that_blocks_a_thread_holds_no_mutex_meanwhile() {
+    run(vec![Job::new(scenarios::BLOCKED_RECORDER, sick::BLOCKS)]);
+}
+
+/// A scenario, and what foreign code panics at in it.
+#[derive(Debug, Clone)]
+struct Job {
+    scenario: &'static str,
+    poison: String,
+}
+
+impl Job {
+    fn new(scenario: &'static str, poison: &str) -> Self {
+        Self { scenario, poison: poison.to_owned() }
+    }
+}
+
+/// What happened in a job that ended well.
+struct Story {
+    job: Job,
+    happened: BTreeSet<String>,
+    took: Duration,
+}
+
+/// Runs jobs, a few at once.
+///
+/// # Panics
+/// With what those said that did not end well.
+fn run(jobs: Vec<Job>) -> Vec<Story> {
+    let (waiting, stories) = (Mutex::new(jobs), Mutex::new(Vec::new()));
+    let next = || waiting.lock().unwrap().pop();
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some(job) = next() {
+                    let story = play(job);
+                    stories.lock().unwrap().push(story);
+                }
+            });
+        }
+    });
+    let (mut ended, mut failures) = (Vec::new(), Vec::new());
+    for story in stories.into_inner().unwrap() {
+        match story {
+            Ok(story) => ended.push(story),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    assert!(failures.is_empty(), "{} did not end well:\n{}", failures.len(), failures.join("\n"));
+    ended
+}
+
+fn play(job: Job) -> Result<Story, String> {
+    let (out, began) = (common::children::scratch("happened"), Instant::now());
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_process", "--nocapture"])
+        .env(CHILD, format!("{} {} {}", job.scenario, job.poison, out.display()))
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    if !child.status.success() {
+        let said = String::from_utf8_lossy(&child.stderr);
+        return Err(format!("{job:?}: {}\n{said}", child.status));
+    }
+    let happened = std::fs::read_to_string(&out).unwrap().lines().map(str::to_owned).collect();
+    std::fs::remove_file(&out).unwrap();
+    Ok(Story { job, happened, took: began.elapsed() })
+}
+
+/// Plays one scenario, if this process is a child.
+#[test]
+fn child_process() {
+    let Ok(told) = std::env::var(CHILD) else { return };
+    let words: Vec<&str> = told.split(' ').collect();
+    let [scenario, poison, out] = words[..] else { panic!("{told}") };
+    sick::install(poison);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let bounded = async { tokio::time::timeout(Duration::from_secs(90), scenarios::play(scenario)).await };
+    runtime.block_on(bounded).expect("a scenario ends");
+    assert_eq!(sick::odd_panics(), [""; 0], "nothing else panicked");
+    let happened: Vec<String> = sick::happened().into_iter().collect();
+    std::fs::write(out, happened.join("\n")).unwrap();
+}

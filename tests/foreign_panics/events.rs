@@ -1,0 +1,74 @@
+//! The events that the crate has, as its source says.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+/// Where an event stands: `src/hold.rs:177`, as its metadata tells at run time.
+pub(crate) type Place = String;
+
+/// Every `tracing::<level>!(..)` of src/, outside of tests: its place and its message.
+pub(crate) fn listed() -> BTreeMap<Place, String> {
+    let mut events = BTreeMap::new();
+    read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "src", &mut events);
+    events
+}
+
+fn read(directory: &Path, prefix: &str, events: &mut BTreeMap<Place, String>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        let path = format!("{prefix}/{}", entry.file_name().to_string_lossy());
+        if entry.path().is_dir() {
+            read(&entry.path(), &path, events);
+        } else if path.ends_with(".rs") {
+            let text = fs::read_to_string(entry.path()).unwrap();
+            events.extend(find(&text).map(|(line, message)| (format!("{path}:{line}"), message)));
+        }
+    }
+}
+
+/// The lines and messages of the events of a file. Its tests come last.
+fn find(text: &str) -> impl Iterator<Item = (usize, String)> {
+    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    let is_comment = |at: usize| code[..at].rsplit('\n').next().is_some_and(|line| line.trim_start().starts_with("//"));
+    let begins = |level: &'static str| code.match_indices(level).map(move |(at, name)| (at, at + name.len()));
+    let levels = ["tracing::trace!(", "tracing::debug!(", "tracing::info!(", "tracing::warn!(", "tracing::error!("];
+    let all = levels.into_iter().flat_map(begins).filter(move |&(at, _)| !is_comment(at));
+    all.map(move |(at, open)| (1 + code[..at].matches('\n').count(), message(&code[open..])))
+}
+
+/// The last string of a macro's arguments, which begin here, on one line.
+fn message(arguments: &str) -> String {
+    let (mut last, mut depth, mut chars) = (String::new(), 1, arguments.chars());
+    while depth > 0 {
+        match chars.next().expect("a macro ends") {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            '"' => {
+                last.clear();
+                loop {
+                    match chars.next().expect("a string ends") {
+                        '"' => break,
+                        // A line goes on, or a character is escaped.
+                        '\\' => match chars.next() {
+                            Some('\n') => chars = chars.as_str().trim_start().chars(),
+                            escaped => last.extend(escaped),
+                        },
+                        character => last.push(character),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    last
+}
+
+#[test]
+fn events_are_found_with_their_lines_and_messages() {
+    let event = "contained(|| tracing::warn!(%key, n = g(1, \"no\"), \"a (\\\"b\\\") \\\n        c {} d\", x));";
+    let comment = "// tracing::info!(\"a comment\")\n";
+    let test = "#[cfg(test)]\nmod tests { fn f() { tracing::info!(\"a test\"); } }";
+    let text = format!("fn f() {{\n    {event}\n}}\n{comment}{test}");
+    assert_eq!(find(&text).collect::<Vec<_>>(), [(2, "a (\"b\") c {} d".to_owned())]);
+}

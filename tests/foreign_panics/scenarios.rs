@@ -1,0 +1,574 @@
+//! Days in the life of a locker, in each of which some events occur.
+//!
+//! To let a further event occur: do what leads to it in one of these functions, between the making of its [`Stage`] and
+//! [`Stage::assert_sound`], and wait for it with [`occurs`] where nothing else tells. A new function also needs a name in
+//! [`NAMES`] and a line in [`play`]. What is locked is named by [`Stage::key`], so that it is looked at in the end.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::pin::pin;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use futures_util::poll;
+use lockhound::{Error, Lock, Locker, LockerBuilder, Owner};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::several::servers;
+use crate::common::{Server, eventually, key, ms};
+use crate::sick::{SICK, poison_logger, was_told};
+
+pub(crate) const NAMES: [&str; 10] = [
+    "an_ordinary_day",
+    "guards_of_a_task_that_unwinds",
+    "a_server_falls_silent",
+    "answers_come_late",
+    "a_renewal_out_of_turn",
+    "an_undo_is_refused",
+    "a_user_with_few_rights",
+    "one_of_three_servers",
+    "replicas_are_away",
+    "odd_connections",
+];
+
+/// One in which fred does all that it does for us, with what becomes of that if it panics meanwhile.
+pub(crate) const ALL_OF_FRED: &str = "all_of_fred";
+
+/// One in which a recorder blocks a thread of the program.
+#[cfg(feature = "metrics")]
+pub(crate) const BLOCKED_RECORDER: &str = "a_recorder_blocks";
+
+pub(crate) async fn play(name: &str) {
+    match name {
+        ALL_OF_FRED => all_of_fred().await,
+        #[cfg(feature = "metrics")]
+        BLOCKED_RECORDER => a_recorder_blocks().await,
+        "an_ordinary_day" => an_ordinary_day().await,
+        "guards_of_a_task_that_unwinds" => guards_of_a_task_that_unwinds().await,
+        "a_server_falls_silent" => a_server_falls_silent().await,
+        "answers_come_late" => answers_come_late().await,
+        "a_renewal_out_of_turn" => a_renewal_out_of_turn().await,
+        "an_undo_is_refused" => an_undo_is_refused().await,
+        "a_user_with_few_rights" => a_user_with_few_rights().await,
+        "one_of_three_servers" => one_of_three_servers().await,
+        "replicas_are_away" => replicas_are_away().await,
+        "odd_connections" => odd_connections().await,
+        other => panic!("{other}"),
+    }
+}
+
+/// Who waits without a message looks for itself after this time.
+const RECHECK: Duration = Duration::from_millis(1_500);
+
+/// Renews every 0.6 s and finds out about silence soon; a hold bears silence for long.
+fn builder(urls: impl IntoIterator<Item = String>) -> LockerBuilder {
+    let nodes = urls.into_iter().fold(Locker::builder(), |builder, url| builder.node(url));
+    nodes.lease(RECHECK * 6).renewal_failures(14).command_timeout(ms(250)).restart_quarantine(Duration::ZERO)
+}
+
+/// A locker that has a bad day, another that it waits for, and their servers.
+struct Stage {
+    servers: Vec<Server>,
+    locks: Locker,
+    peer: Locker,
+    keys: Mutex<Vec<String>>,
+}
+
+impl Stage {
+    async fn over(servers: Vec<Server>, locks: LockerBuilder) -> Self {
+        let peer = builder(servers.iter().map(Server::url)).connect().await.unwrap();
+        let locks = locks.connect().await.unwrap();
+        Self { servers, locks, peer, keys: Mutex::default() }
+    }
+
+    async fn with(server: Server, url: String) -> Self {
+        Self::over(vec![server], builder([url])).await
+    }
+
+    fn server(&self) -> &Server {
+        &self.servers[0]
+    }
+
+    fn key(&self) -> String {
+        let key = key();
+        self.keys.lock().unwrap().push(key.clone());
+        key
+    }
+
+    /// The lock of a name for an owner of its own.
+    fn lock(&self, key: &str) -> Lock {
+        self.locks.get(key).owned_by(Owner::new())
+    }
+
+    /// A task that enters and leaves, and says when it was inside.
+    fn visit(&self, key: &str) -> JoinHandle<Instant> {
+        let lock = self.lock(key);
+        tokio::spawn(async move {
+            let guard = lock.lock().await.unwrap();
+            let inside = Instant::now();
+            guard.unlock().await.unwrap();
+            inside
+        })
+    }
+
+    /// Waits until every server has a subscriber to the messages of a lock, who has had the time to look behind that.
+    async fn listens(&self, key: &str) {
+        let channel = format!("redisson_lock__channel:{{{key}}}");
+        let heard = |server: &Server| {
+            let (_, listeners): (String, usize) = server.command(&["PUBSUB", "NUMSUB", &channel]);
+            listeners > 0
+        };
+        eventually(ms(10_000), "a waiter listens", || self.servers.iter().all(heard)).await;
+        tokio::time::sleep(ms(100)).await;
+    }
+
+    /// Nothing is held, awaited or under way, every key is free, and the locker works as on its first day.
+    async fn assert_sound(self) {
+        let idle = |locks: &Locker| {
+            let stats = locks.stats();
+            (stats.holds, stats.waiters, stats.pending) == (0, 0, 0)
+        };
+        eventually(ms(10_000), "nothing is held, awaited or under way", || idle(&self.locks) && idle(&self.peer)).await;
+        let stands = |key: &String| self.servers.iter().any(|server| server.exists(key));
+        let keys = self.keys.lock().unwrap().clone();
+        // Released, and not run out: a lease is nine seconds.
+        eventually(ms(4_000), "every key is free", || !keys.iter().any(stands)).await;
+        tokio::join!(self.hears(), self.renews());
+        for locks in [&self.locks, &self.peer] {
+            timeout(ms(10_000), locks.close()).await.expect("it closes");
+            assert!(idle(locks), "{:?}", locks.stats());
+        }
+    }
+
+    /// Who waits is woken by the message.
+    async fn hears(&self) {
+        // On a machine that is busy it may take so long that nobody can tell.
+        for _ in 0..5 {
+            let key = self.key();
+            let held = self.peer.get(&key).lock().await.unwrap();
+            let asked = Instant::now();
+            let waiting = self.visit(&key);
+            self.listens(&key).await;
+            held.unlock().await.unwrap();
+            let inside = timeout(ms(10_000), waiting).await.expect("a waiter is served").unwrap();
+            if inside.duration_since(asked) < RECHECK {
+                return;
+            }
+        }
+        panic!("no message is heard: whoever waits has to look for itself");
+    }
+
+    async fn renews(&self) {
+        let before = self.locks.stats().renewals;
+        let guard = self.lock(&self.key()).lock().await.unwrap();
+        eventually(ms(6_000), "it is renewed", || self.locks.stats().renewals > before).await;
+        guard.unlock().await.unwrap();
+    }
+}
+
+/// Waits until an event was told with this in its text.
+async fn occurs(text: &str) {
+    eventually(ms(10_000), text, || was_told(text)).await;
+}
+
+async fn an_ordinary_day() {
+    let server = Server::start();
+    let url = server.url();
+    let stage = Stage::with(server, url).await;
+    let (locks, foreign) = (&stage.locks, stage.peer.get(stage.key()).lock().await.unwrap());
+    let taken = stage.lock(foreign.key().as_str());
+    assert!(taken.try_lock().await.unwrap().is_none());
+    assert!(taken.try_lock_for(ms(50)).await.unwrap().is_none());
+    let given_up = taken.clone();
+    let waiting = tokio::spawn(async move { given_up.lock().await.map(drop) });
+    stage.listens(taken.key().as_str()).await;
+    waiting.abort();
+    assert!(waiting.await.unwrap_err().is_cancelled());
+    // Entered again, and left again in both ways.
+    let nested = stage.lock(&stage.key());
+    let outer = nested.lock().await.unwrap();
+    nested.lock().await.unwrap().unlock().await.unwrap();
+    drop(nested.lock().await.unwrap());
+    outer.unlock().await.unwrap();
+    assert_eq!(stage.lock(&stage.key()).run(|_| async { 7 }).await.unwrap(), 7);
+    let several = locks.all([stage.key(), stage.key()]).owned_by(Owner::new());
+    several.lock().await.unwrap().unlock().await.unwrap();
+    drop(several.lock().await.unwrap());
+    // A grant that is lost before its caller takes it: nobody polls the future.
+    let lock = stage.lock(foreign.key().as_str());
+    let mut asleep = pin!(lock.lock());
+    assert!(poll!(asleep.as_mut()).is_pending());
+    stage.listens(taken.key().as_str()).await;
+    foreign.unlock().await.unwrap();
+    eventually(ms(5_000), "it is granted", || locks.stats().holds == 1).await;
+    assert!(locks.get(taken.key().clone()).force_unlock().await.unwrap());
+    occurs("nobody took the lock").await;
+    timeout(ms(10_000), asleep).await.expect("it stands in line again").unwrap().unlock().await.unwrap();
+    // Somebody deletes it.
+    let deleted = stage.lock(&stage.key()).lock().await.unwrap();
+    assert!(stage.server().command::<bool>(&["DEL", deleted.key().as_str()]));
+    assert!(matches!(deleted.unlock().await, Err(Error::Lost(_))));
+    let forced = stage.lock(&stage.key()).lock().await.unwrap();
+    assert!(locks.get(forced.key().clone()).force_unlock().await.unwrap());
+    timeout(ms(5_000), forced.lost().cancelled()).await.expect("its token fires");
+    drop(forced);
+    assert!(!locks.get(stage.key()).is_locked().await.unwrap());
+    // What is refused before anything is asked.
+    let nameless = locks.get("").owned_by(Owner::new());
+    assert!(matches!(nameless.lock().await, Err(Error::Config(_))));
+    assert!(matches!(nameless.try_lock_for(ms(50)).await, Err(Error::Config(_))));
+    assert!(matches!(locks.all([""]).owned_by(Owner::new()).lock().await, Err(Error::Config(_))));
+    stage.assert_sound().await;
+}
+
+/// What is dropped by unwinding must not panic too: that would abort the process.
+async fn guards_of_a_task_that_unwinds() {
+    let server = Server::start();
+    let url = server.url();
+    let stage = Stage::with(server, url).await;
+    let held = stage.peer.get(stage.key()).lock().await.unwrap();
+    let (nested, single, lost) = (stage.lock(&stage.key()), stage.lock(&stage.key()), stage.lock(&stage.key()));
+    let (awaited, several) = (stage.lock(held.key().as_str()), stage.locks.all([stage.key(), stage.key()]));
+    let locks = stage.locks.clone();
+    let task = tokio::spawn(async move {
+        let _nested = (nested.lock().await.unwrap(), nested.lock().await.unwrap());
+        let (_single, _several) = (single.lock().await.unwrap(), several.lock().await.unwrap());
+        let lost = lost.lock().await.unwrap();
+        locks.get(lost.key().clone()).force_unlock().await.unwrap();
+        let mut waiting = pin!(awaited.lock());
+        assert!(poll!(waiting.as_mut()).is_pending());
+        panic!("{SICK} life");
+    });
+    assert!(timeout(ms(10_000), task).await.expect("it ends").unwrap_err().is_panic());
+    // The last handle of a locker goes the same way.
+    let last = builder([stage.server().url()]).connect().await.unwrap();
+    let task = tokio::spawn(async move {
+        let _guard = last.get(key()).lock().await.unwrap();
+        let _last = last;
+        panic!("{SICK} life");
+    });
+    assert!(timeout(ms(10_000), task).await.expect("it ends").unwrap_err().is_panic());
+    held.unlock().await.unwrap();
+    stage.assert_sound().await;
+}
+
+async fn a_server_falls_silent() {
+    let server = Server::start();
+    let url = server.url();
+    let stage = Stage::with(server, url).await;
+    let renewed = stage.lock(&stage.key()).lock().await.unwrap();
+    // Not renewed, and so never in jeopardy.
+    let nested = stage.lock(&stage.key()).fixed_lease(RECHECK * 6);
+    let (outer, inner) = (nested.lock().await.unwrap(), nested.lock().await.unwrap());
+    let (begun, begin) = tokio::sync::oneshot::channel::<()>();
+    let (section, silent) = (stage.lock(&stage.key()), tokio::sync::oneshot::channel::<()>());
+    let section = tokio::spawn(async move {
+        section
+            .run(|_| async {
+                begun.send(()).unwrap();
+                silent.1.await.unwrap();
+            })
+            .await
+    });
+    begin.await.unwrap();
+    stage.server().stop();
+    silent.0.send(()).unwrap();
+    inner.unlock().await.unwrap();
+    let inner = nested.lock().await.expect("the lock is safe");
+    assert!(matches!(stage.lock(&stage.key()).try_lock().await, Err(Error::Unavailable { .. })));
+    timeout(ms(5_000), section).await.expect("a section ends").unwrap().unwrap();
+    for text in ["two silent heartbeats", "in jeopardy", "a renewal has no answer", "an undo has no answer"] {
+        occurs(text).await;
+    }
+    stage.server().go_on();
+    occurs("renewed again").await;
+    occurs("message=undone").await;
+    for guard in [renewed, inner, outer] {
+        guard.unlock().await.unwrap();
+    }
+    stage.assert_sound().await;
+}
+
+/// A grant is deleted while its answer is on its way: then the count of the second branch has nothing to be written to.
+async fn answers_come_late() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let stage = Stage::with(server, proxy.url()).await;
+    let mut deleted = false;
+    while !deleted {
+        let (held, owner) = (stage.peer.get(stage.key()).lock().await.unwrap(), Owner::new());
+        let branch = || {
+            let lock = stage.locks.get(held.key().clone()).owned_by(owner.clone());
+            tokio::spawn(async move { lock.lock().await.map(drop) })
+        };
+        let branches = [branch(), branch()];
+        stage.listens(held.key().as_str()).await;
+        proxy.set(Mode::Delay(ms(120)));
+        let (key, of_peer) = (held.key().clone(), stage.server().fields(held.key().as_str()));
+        held.unlock().await.unwrap();
+        let granted = || stage.server().exists(key.as_str()) && stage.server().fields(key.as_str()) != of_peer;
+        eventually(ms(5_000), "it is granted", granted).await;
+        deleted = stage.server().command(&["DEL", key.as_str()]);
+        // On a machine that is busy the answer may have been faster.
+        deleted &= timeout(ms(1_000), occurs("could not be written")).await.is_ok();
+        proxy.set(Mode::Pass);
+        for branch in branches {
+            timeout(ms(10_000), branch).await.expect("every waiter returns").unwrap().unwrap();
+        }
+    }
+    stage.assert_sound().await;
+}
+
+/// A message about a held lock has it renewed at once.
+async fn a_renewal_out_of_turn() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    // The next tick is three seconds away.
+    let stage = Stage::over(vec![server], builder([proxy.url()]).renewal_failures(2)).await;
+    let key = stage.key();
+    let held = stage.peer.get(&key).lock().await.unwrap();
+    let lock = stage.lock(&key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    stage.listens(&key).await;
+    held.unlock().await.unwrap();
+    let guard = timeout(ms(10_000), waiting).await.expect("a waiter is served").unwrap().unwrap();
+    // Its line listens for as long as somebody stands in it.
+    let waiting = stage.visit(&key);
+    tokio::time::sleep(ms(300)).await;
+    proxy.set(Mode::Hold(b"EVALSHA".to_vec()));
+    let told: usize = stage.server().command(&["PUBLISH", &format!("redisson_lock__channel:{{{key}}}"), "0"]);
+    assert_eq!(told, 1);
+    occurs("a renewal out of turn failed").await;
+    proxy.set(Mode::Pass);
+    guard.unlock().await.unwrap();
+    timeout(ms(10_000), waiting).await.expect("a waiter is served").unwrap();
+    stage.assert_sound().await;
+}
+
+async fn an_undo_is_refused() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let stage = Stage::with(server, proxy.url()).await;
+    proxy.set(Mode::Hold(b"EVALSHA".to_vec()));
+    assert!(matches!(stage.lock(&stage.key()).try_lock().await, Err(Error::Unavailable { .. })));
+    stage.server().command::<()>(&["ACL", "SETUSER", "default", "-evalsha"]);
+    proxy.set(Mode::Pass);
+    occurs("an undo was refused").await;
+    stage.server().command::<()>(&["ACL", "SETUSER", "default", "+@all"]);
+    stage.assert_sound().await;
+}
+
+/// Two servers, which are one too few or too many, with a user that may do no more than it has to.
+async fn a_user_with_few_rights() {
+    let rights = ["--maxmemory-policy", "allkeys-lru", "--user", "poor", "on", ">pw", "~*", "&*", "+@all"];
+    let forbidden = ["-multi", "-info", "-client|setname"];
+    let deaf = ["--user", "deaf", "on", ">pw", "~*", "resetchannels", "+@all"];
+    let arguments = [&rights[..], &forbidden[..], &deaf[..]].concat();
+    let servers = vec![Server::start_with(&arguments), Server::start_with(&arguments)];
+    // Everybody may send HELLO: what is refused is sent in its place.
+    let hello = ["HELLO", "MULTI"].map(|name| format!("*1\r\n$5\r\n{name}"));
+    let ports = [servers[0].port(), rewriting(&servers[1], Some(hello), None)];
+    let urls = ports.map(|port| format!("redis://poor:pw@127.0.0.1:{port}"));
+    let stage = Stage::over(servers, builder(urls)).await;
+    stage.visit(&stage.key()).await.unwrap();
+    let urls: Vec<_> =
+        stage.servers.iter().map(|server| format!("redis://deaf:pw@127.0.0.1:{}", server.port())).collect();
+    let deaf = builder(urls).connect().await.unwrap();
+    let held = stage.peer.get(stage.key()).lock().await.unwrap();
+    let lock = deaf.get(held.key().clone());
+    let waiting = tokio::spawn(async move { lock.lock().await.unwrap().unlock().await });
+    occurs("unlock messages cannot be received").await;
+    held.unlock().await.unwrap();
+    timeout(ms(10_000), waiting).await.expect("it looks for itself").unwrap().unwrap();
+    deaf.close().await;
+    stage.assert_sound().await;
+}
+
+async fn one_of_three_servers() {
+    let servers = servers(3);
+    servers[2].kill();
+    let urls: Vec<_> = servers.iter().map(Server::url).collect();
+    let stage = Stage::over(servers, builder(urls)).await;
+    stage.servers[2].restart();
+    // Deleted on one of them, it is held by the others.
+    let guard = stage.lock(&stage.key()).lock().await.unwrap();
+    let votes = || stage.servers.iter().filter(|server| server.exists(guard.key().as_str())).count();
+    eventually(ms(10_000), "the one that was away votes too", || votes() == 3).await;
+    assert!(stage.servers[0].command::<bool>(&["DEL", guard.key().as_str()]));
+    occurs("the fence is remembered again").await;
+    guard.unlock().await.unwrap();
+    // A replica has no vote.
+    let master = stage.servers[0].port().to_string();
+    stage.servers[1].command::<()>(&["REPLICAOF", "127.0.0.1", &master]);
+    stage.servers[1].cut_connections();
+    occurs("the vote of this server does not count").await;
+    stage.visit(&stage.key()).await.unwrap();
+    stage.servers[1].command::<()>(&["REPLICAOF", "NO", "ONE"]);
+    stage.assert_sound().await;
+}
+
+async fn replicas_are_away() {
+    let server = Server::start();
+    let (proxy, replica, url) = (Proxy::start(server.port()), server.replica(), server.url());
+    eventually(ms(20_000), "the replica is in step", || server.has_replicas(1)).await;
+    let acknowledged = |url| builder([url]).replicas(1, ms(200));
+    replica.stop();
+    let stage = Stage::over(vec![server], acknowledged(url)).await;
+    replica.go_on();
+    stage.visit(&stage.key()).await.unwrap();
+    proxy.set(Mode::Hold(b"WAIT".to_vec()));
+    let other = acknowledged(proxy.url()).connect().await.unwrap();
+    proxy.set(Mode::Pass);
+    other.get(stage.key()).lock().await.unwrap().unlock().await.unwrap();
+    other.close().await;
+    stage.assert_sound().await;
+}
+
+/// A server whose version nobody knows, and a router that is stuck.
+async fn odd_connections() {
+    let server = Server::start();
+    let info: String = server.command(&["INFO", "server"]);
+    let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap().trim();
+    let odd = rewriting(&server, None, Some([version.to_owned(), "?".repeat(version.len())]));
+    let proxy = Proxy::start(server.port());
+    let locks = builder([proxy.url()]).outage_tolerance(ms(60_000));
+    let stage = Stage::over(vec![server], locks).await;
+    builder([format!("redis://127.0.0.1:{odd}")]).connect().await.unwrap().close().await;
+    // More than the buffers of all sockets on the way hold, which nobody empties. On a machine that is busy heartbeats
+    // may find out before they are full.
+    let large = "x".repeat(1 << 20);
+    for _ in 0..5 {
+        proxy.freeze();
+        let attempt = |i| {
+            let lock = stage.lock(&format!("{large}{i}"));
+            tokio::spawn(async move { lock.try_lock().await.map(drop) })
+        };
+        for task in (0..14).map(attempt).collect::<Vec<_>>() {
+            // Nobody looks at what they answer: some are sent before the freeze has its effect, or after it is over.
+            let _: Result<_, _> = timeout(ms(20_000), task).await.expect("every attempt is answered").unwrap();
+        }
+        if timeout(ms(2_000), occurs("the client is replaced")).await.is_ok() {
+            break;
+        }
+    }
+    occurs("the client is replaced").await;
+    stage.assert_sound().await;
+}
+
+/// Whatever fred panics at: each call returns, and what is broken is made new.
+async fn all_of_fred() {
+    let server = Server::start();
+    let url = server.url();
+    let stage = Stage::with(server, url).await;
+    let visit = |lock: Lock| async move {
+        let _: Result<_, _> = timeout(ms(20_000), lock.run(|_| async {})).await.expect("a call returns");
+    };
+    let hand_over = async || {
+        let Ok(held) = timeout(ms(20_000), stage.peer.get(stage.key()).lock()).await.expect("a call returns") else {
+            return;
+        };
+        let waiting = tokio::spawn(visit(stage.lock(held.key().as_str())));
+        tokio::time::sleep(ms(100)).await;
+        let _: Result<_, _> = timeout(ms(20_000), held.unlock()).await.expect("a call returns");
+        waiting.await.unwrap();
+    };
+    let held = stage.lock(&stage.key()).lock().await.unwrap();
+    hand_over().await;
+    poison_logger(6);
+    hand_over().await;
+    poison_logger(6);
+    tokio::time::sleep(ms(700)).await;
+    visit(stage.lock(&stage.key())).await;
+    poison_logger(6);
+    stage.server().cut_connections();
+    stage.server().command::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    hand_over().await;
+    poison_logger(6);
+    stage.server().stop();
+    let visiting = tokio::spawn(visit(stage.lock(&stage.key())));
+    // Two heartbeats are not answered.
+    tokio::time::sleep(ms(1_200)).await;
+    stage.server().go_on();
+    visiting.await.unwrap();
+    hand_over().await;
+    poison_logger(0);
+    held.check().expect("it has been renewed all the time");
+    let _: Result<_, _> = timeout(ms(20_000), held.unlock()).await.expect("a call returns");
+    for drops in [true, false] {
+        let another = builder([stage.server().url()]).connect().await.unwrap();
+        let id = another.id().to_string();
+        poison_logger(6);
+        if drops {
+            drop(another);
+        } else {
+            timeout(ms(10_000), another.close()).await.expect("it closes");
+        }
+        let connected = || stage.server().command::<String>(&["CLIENT", "LIST"]).contains(&id);
+        eventually(ms(5_000), "its thread has ended", || !connected()).await;
+        poison_logger(1);
+        let refused = timeout(ms(20_000), builder([stage.server().url()]).connect()).await.expect("it is told in time");
+        poison_logger(0);
+        drop(refused);
+    }
+    stage.assert_sound().await;
+}
+
+/// It may block the thread that calls it, and nobody else.
+#[cfg(feature = "metrics")]
+async fn a_recorder_blocks() {
+    use crate::sick::{BLOCKS, go_on, happened};
+
+    let server = Server::start();
+    let url = server.url();
+    let stage = Stage::with(server, url).await;
+    let guard = stage.lock(&stage.key()).lock().await.unwrap();
+    let before = stage.locks.stats().hold_time.count;
+    let blocked = std::thread::Builder::new().name(BLOCKS.to_owned()).spawn(move || drop(guard)).unwrap();
+    eventually(ms(5_000), "it blocks", || happened().contains(BLOCKS)).await;
+    // In a thread of its own: what blocks it would block the test.
+    let locks = stage.locks.clone();
+    let stats = tokio::task::spawn_blocking(move || locks.stats());
+    let stats = timeout(ms(5_000), stats).await.expect("no mutex is held meanwhile").unwrap();
+    assert_eq!(stats.hold_time.count, before + 1);
+    timeout(ms(5_000), stage.visit(&stage.key())).await.expect("nor here").unwrap();
+    stage.renews().await;
+    assert!(!blocked.is_finished());
+    go_on();
+    blocked.join().unwrap();
+    stage.assert_sound().await;
+}
+
+/// An address that leads to a server. In each piece that is passed on, one word is put in the place of another of the
+/// same length: in the requests, or in the replies.
+fn rewriting(server: &Server, requests: Option<[String; 2]>, replies: Option<[String; 2]>) -> u16 {
+    let (listener, to) = (TcpListener::bind(("127.0.0.1", 0)).unwrap(), server.port());
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, server) = (client.unwrap(), TcpStream::connect(("127.0.0.1", to)).unwrap());
+            let (from, into) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+            let (requests, replies) = (requests.clone(), replies.clone());
+            std::thread::spawn(move || pass(from, into, requests.as_ref()));
+            std::thread::spawn(move || pass(server, client, replies.as_ref()));
+        }
+    });
+    port
+}
+
+fn pass(mut from: TcpStream, mut into: TcpStream, words: Option<&[String; 2]>) {
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(n @ 1..) = from.read(&mut buffer) {
+        let place = |word: &str| buffer[..n].windows(word.len()).position(|seen| seen == word.as_bytes());
+        if let Some([word, other]) = words
+            && let Some(at) = place(word)
+        {
+            buffer[at..at + word.len()].copy_from_slice(other.as_bytes());
+        }
+        if into.write_all(&buffer[..n]).is_err() {
+            break;
+        }
+    }
+    drop(into.shutdown(Shutdown::Both));
+}
