@@ -336,6 +336,41 @@ async fn sibling_runs_in_one_scope_exclude_each_other() {
     account.assert_exclusive(80);
 }
 
+/// It waited inside of a run that is over when its turn comes.
+#[tokio::test]
+async fn what_a_section_left_behind_is_not_beside_the_next_run() {
+    let server = Server::start();
+    let lock = locker(&server).await.get(key());
+    let account = Arc::new(Account::default());
+    let program = async {
+        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+        let children = lock.run(|section| {
+            let children: Vec<_> = (0..2)
+                .map(|_| {
+                    let (lock, account, begun) = (lock.clone(), Arc::clone(&account), begun.clone());
+                    tokio::spawn(section.scope(async move {
+                        let mut credit = std::pin::pin!(lock.run(|_| account.credit_slowly(ms(50))));
+                        // The second one waits for the first.
+                        assert!(futures_util::poll!(&mut credit).is_pending());
+                        begun.send(()).unwrap();
+                        credit.await.unwrap();
+                    }))
+                })
+                .collect();
+            async move {
+                begins.recv().await.unwrap();
+                begins.recv().await.unwrap();
+                children
+            }
+        });
+        let children = children.await.unwrap();
+        lock.run(|_| account.credit_slowly(ms(50))).await.unwrap();
+        try_join_all(children).await.unwrap();
+    };
+    Owner::new().scope(program).await;
+    account.assert_exclusive(3);
+}
+
 /// A run that waits for its turn is told when the locker closes, and the next has its turn when one is dropped.
 #[tokio::test]
 async fn waiting_for_a_turn_ends() {

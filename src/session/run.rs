@@ -54,6 +54,9 @@ impl Session {
         } else if caller.origin.known == Known::Fresh {
             caller.origin.known = Known::Run;
         }
+        // Whatever this run is inside of now, it is inside of when its turn comes.
+        let (runs, around) = caller.runs.standing();
+        caller.runs = runs;
         let mut turns = Vec::with_capacity(keys.len());
         for key in keys.iter() {
             let inside = caller.runs.innermost(self.id, key);
@@ -62,7 +65,7 @@ impl Session {
                 None => return Err(self.check_open().err().unwrap_or(Error::Closed)),
             }
         }
-        let (runs, turn) = caller.runs.begin(self.id, keys, turns);
+        let (runs, turn) = caller.runs.begin(self.id, keys, turns, around);
         let scope = Scope { owner: caller.owner.clone(), runs };
         Ok(Run { session: Arc::clone(self), caller, scope, heir, turn: Some(turn) })
     }
