@@ -88,6 +88,8 @@ struct State {
     fired: bool,
     /// How many callers have taken a guard.
     entrances: u32,
+    /// How many guards are there that were taken where the hold was taken.
+    at_home: u32,
     /// `None` for as long as nobody has entered again.
     entries: Option<Box<Entries>>,
     /// Who else wants to be told of the loss.
@@ -112,6 +114,7 @@ impl Hold {
             failed_ticks: 0,
             fired: false,
             entrances: 0,
+            at_home: 0,
             entries: None,
             joints: Box::default(),
         };

@@ -371,6 +371,41 @@ async fn what_a_section_left_behind_is_not_beside_the_next_run() {
     account.assert_exclusive(3);
 }
 
+/// By a run or a guard, of the section's lock or another one.
+#[tokio::test]
+async fn what_a_section_left_behind_does_not_share_its_hold_with_the_caller() {
+    let server = Server::start();
+    let locks = locker(&server).await;
+    for (by_run, same) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (lock, account) = (locks.get(key()), Arc::new(Account::default()));
+        let outer = if same { lock.clone() } else { locks.get(key()) };
+        let section = async |section: lockhound::Section| {
+            let (begun, begins) = tokio::sync::oneshot::channel();
+            let (lock, account) = (lock.clone(), Arc::clone(&account));
+            let credit = async move {
+                let nested = async {
+                    begun.send(()).unwrap();
+                    account.credit_slowly(ms(100)).await;
+                    lock.try_lock().await.unwrap().expect("nested code enters again")
+                };
+                if by_run {
+                    drop(lock.run(|_| nested).await.unwrap());
+                } else {
+                    let _guard = lock.lock().await.unwrap();
+                    drop(nested.await);
+                }
+            };
+            let child = tokio::spawn(section.scope(credit));
+            begins.await.unwrap();
+            child
+        };
+        let child = outer.run(section).await.unwrap();
+        lock.run(|_| account.credit_slowly(ms(50))).await.unwrap();
+        child.await.unwrap();
+        account.assert_exclusive(2);
+    }
+}
+
 /// A run that waits for its turn is told when the locker closes, and the next has its turn when one is dropped.
 #[tokio::test]
 async fn waiting_for_a_turn_ends() {

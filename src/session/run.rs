@@ -85,17 +85,18 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
+        let turn = self.turn.take();
         if self.session.is_forked() {
             // A mutex that was held at the fork is never released here.
-            std::mem::forget(self.turn.take());
+            std::mem::forget(turn);
             return;
         }
-        let Some(heir) = &self.heir else { return };
-        for key in self.caller.owner.noted() {
+        // What a run that was left behind is in stays its own: the caller's next run is to wait for it.
+        let (Some(heir), Some(_turn)) = (&self.heir, turn.and_then(Arc::into_inner)) else { return };
+        let (owner, place) = (&self.caller.owner, self.caller.origin.place);
+        for key in owner.noted() {
             for hold in self.session.gate.holds_of(&key) {
-                if hold.is_owned_by(&self.caller.owner) {
-                    hold.give_to(heir.clone());
-                }
+                hold.pass_on(owner, heir, place);
             }
         }
     }
