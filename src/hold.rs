@@ -399,7 +399,9 @@ impl Hold {
 
     /// Gives the whole hold to another owner.
     pub(crate) fn give_to(&self, owner: Owner) {
-        self.state().owner = owner;
+        let before = std::mem::replace(&mut self.state().owner, owner);
+        // With it a waker may go, which is foreign code.
+        drop(before);
     }
 
     /// A token that fires with the loss; cancelling it cancels nothing else.

@@ -779,6 +779,50 @@ fn tasks_of_other_executors_are_told_apart_by_their_wakers() {
     assert!(matches!(&refused, Err(Error::Config(error)) if error.to_string().contains("owned_by")), "{refused:?}");
 }
 
+/// What goes with the last clone of a waker is the program's own.
+struct Last {
+    guard: Mutex<Option<Guard>>,
+    counted: std::sync::mpsc::Sender<u32>,
+}
+
+impl std::task::Wake for Last {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        let guard = self.guard.get_mut().unwrap().take().expect("a guard of the hold");
+        self.counted.send(guard.hold_count()).unwrap();
+    }
+}
+
+#[test]
+fn a_waker_that_goes_with_its_owner_may_look_at_the_hold() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let lock = runtime.block_on(locker(&server)).get(key());
+    let (counted, count) = std::sync::mpsc::channel();
+    // If it hangs, the test does not.
+    std::thread::spawn(move || {
+        let last = Arc::new(Last { guard: Mutex::default(), counted });
+        let waker = std::task::Waker::from(Arc::clone(&last));
+        let lock = || {
+            let mut future = Box::pin(lock.lock());
+            loop {
+                match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+                    std::task::Poll::Ready(guard) => return guard.unwrap(),
+                    std::task::Poll::Pending => std::thread::sleep(ms(1)),
+                }
+            }
+        };
+        let (outer, inner) = (lock(), lock());
+        *last.guard.lock().unwrap() = Some(outer);
+        drop((last, waker));
+        drop(inner.detach());
+    });
+    assert_eq!(count.recv_timeout(ms(5_000)), Ok(2));
+}
+
 /// Threads that block are told apart, and one that blocks again enters.
 #[test]
 fn a_thread_that_blocks_is_its_own_owner() {
