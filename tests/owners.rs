@@ -513,6 +513,41 @@ async fn a_guard_that_outlives_its_section_goes_to_the_caller() {
     .await;
 }
 
+/// The guard of several locks knows its owner as that of one does.
+#[tokio::test]
+async fn children_of_guards_that_outlived_their_section_do_not_wait_for_them() {
+    let server = Server::start();
+    let (locks, names) = (locker(&server).await, [key(), key()]);
+    let guard = locks.get(key()).run(async |_| locks.all(&names).lock().await.unwrap()).await.unwrap();
+    let lock = locks.get(&names[0]);
+    let child = guard.scope(async move { lock.lock().await.unwrap().hold_count() });
+    assert_eq!(timeout(ms(5_000), tokio::spawn(child)).await.expect("it enters again").unwrap(), 2);
+}
+
+/// A section's child in the scope of what was taken before the section began: a guard, an outer section.
+#[tokio::test]
+async fn children_in_an_outer_scope_do_not_wait_for_the_section_that_awaits_them() {
+    let server = Server::start();
+    let locks = locker(&server).await;
+    let lock = locks.get(key());
+    let nested = || {
+        let lock = lock.clone();
+        async move { lock.run(async |_| lock.lock().await.unwrap().hold_count()).await.unwrap() }
+    };
+    let guard = lock.lock().await.unwrap();
+    let run = lock.run(async |_| tokio::spawn(guard.scope(nested())).await.unwrap());
+    assert_eq!(timeout(ms(5_000), run).await.expect("it enters again").unwrap(), 4);
+    drop(guard);
+    let both = locks.all([lock.key(), &key().into()]);
+    let guard = both.lock().await.unwrap();
+    let run = both.run(async |_| tokio::spawn(guard.scope(nested())).await.unwrap());
+    assert_eq!(timeout(ms(5_000), run).await.expect("it enters again").unwrap(), 4);
+    drop(guard);
+    let run =
+        lock.run(async |outer| lock.run(async |_| tokio::spawn(outer.scope(nested())).await.unwrap()).await.unwrap());
+    assert_eq!(timeout(ms(5_000), run).await.expect("it enters again").unwrap(), 4);
+}
+
 #[tokio::test]
 async fn a_run_that_would_wait_for_itself_is_refused() {
     let server = Server::start();

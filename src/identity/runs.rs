@@ -76,6 +76,12 @@ impl Runs {
         self.frames().find(of_key).map(|frame| frame.number)
     }
 
+    /// Whether these are all of those that are not over, and maybe more within.
+    pub(crate) fn is_inside(&self, outer: &Self) -> bool {
+        let (outer, _) = outer.standing();
+        outer.0.is_none_or(|outer| self.frames().any(|frame| frame.number == outer.number))
+    }
+
     fn frames(&self) -> impl Iterator<Item = &Frame> {
         std::iter::successors(self.0.as_deref(), |frame| frame.outer.0.as_deref())
     }
