@@ -143,7 +143,7 @@ impl Turns {
             return None;
         }
         turn.permit = Some(turn.line.clone()?.acquire_owned().await.ok()?);
-        Some(turn)
+        (!self.closed.load(Ordering::SeqCst)).then_some(turn)
     }
 
     /// Ends all waits, now and from now on.
@@ -151,7 +151,11 @@ impl Turns {
         self.closed.store(true, Ordering::SeqCst);
         // Their wakers are foreign code, which may come back here: none is called under a shard's lock.
         let lines: Vec<_> = self.levels.iter().map(|level| Arc::clone(&level)).collect();
-        lines.iter().for_each(|line| contained(|| line.close()));
+        for line in &lines {
+            // One at a time, since one that panics must not keep those behind it asleep. Each has a clone of its line.
+            (0..Arc::strong_count(line)).for_each(|_| contained(|| line.add_permits(1)));
+            contained(|| line.close());
+        }
     }
 }
 
@@ -166,6 +170,7 @@ impl Drop for Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::Future;
     use std::pin::pin;
 
     fn keys(names: &[&str]) -> Arc<[Key]> {
@@ -225,6 +230,39 @@ mod tests {
             assert!(futures_util::poll!(second).is_ready());
         }
         drop((inside, stranger));
+        assert!(turns.levels.is_empty(), "{turns:?}");
+    }
+
+    /// A waker that panics.
+    struct Bad;
+
+    impl std::task::Wake for Bad {
+        fn wake(self: Arc<Self>) {
+            panic!("woken");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_waker_that_panics_while_the_turns_are_closed_keeps_nobody_asleep() {
+        let (turns, key, owner) = (Arc::<Turns>::default(), Key::from("k"), Owner::new());
+        let first = turns.take(&key, &owner, None).await.expect("open");
+        let waiting = || {
+            let (turns, key, owner) = (Arc::clone(&turns), key.clone(), owner.clone());
+            tokio::spawn(async move { turns.take(&key, &owner, None).await.is_none() })
+        };
+        let before: Vec<_> = (0..50).map(|_| waiting()).collect();
+        tokio::task::yield_now().await;
+        let mut bad = Box::pin(turns.take(&key, &owner, None));
+        let waker = std::task::Waker::from(Arc::new(Bad));
+        assert!(bad.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+        let behind: Vec<_> = (0..50).map(|_| waiting()).collect();
+        tokio::task::yield_now().await;
+        turns.close();
+        for waiting in before.into_iter().chain(behind) {
+            let told = tokio::time::timeout(std::time::Duration::from_secs(5), waiting).await;
+            assert!(told.expect("it is told").expect("joined"));
+        }
+        drop((first, bad));
         assert!(turns.levels.is_empty(), "{turns:?}");
     }
 
