@@ -88,6 +88,8 @@ struct State {
     fired: bool,
     /// How many callers have taken a guard.
     entrances: u32,
+    /// How many guards are there that were taken where the hold was taken.
+    at_home: u32,
     /// `None` for as long as nobody has entered again.
     entries: Option<Box<Entries>>,
     /// Who is to be told of it.
@@ -114,6 +116,7 @@ impl Hold {
             failed_ticks: 0,
             fired: false,
             entrances: 0,
+            at_home: 0,
             entries: None,
             listeners: None,
             alarm_at: None,
@@ -390,7 +393,9 @@ impl Hold {
 
     /// Gives the whole hold to another owner.
     pub(crate) fn give_to(&self, owner: Owner) {
-        self.state().owner = owner;
+        let before = std::mem::replace(&mut self.state().owner, owner);
+        // With it a waker may go, which is foreign code.
+        drop(before);
     }
 
     fn expire(&self, state: &mut State, now: Instant) -> bool {

@@ -214,8 +214,9 @@ impl Lock {
     /// Runs exclude each other, in branches of one task as well (`join!`, `buffer_unordered`, `for_each_concurrent`). What is
     /// nested inside of the section, a run or a guard, enters again. In a scope it locks as the scope's owner, and where its
     /// task holds the lock by a guard it enters beside that; else it is an owner of its own, in whose scope the closure and
-    /// the section run. A guard that outlives the section goes to the caller's owner. Beside a guard that was moved to
-    /// another task a run enters all the same: [`Guard::detach`] such a guard.
+    /// the section run. A guard that outlives the section goes to the caller's owner; what tasks that the section left
+    /// behind are in stays theirs, and is waited for. Beside a guard that was moved to another task a run enters all the
+    /// same: [`Guard::detach`] such a guard.
     ///
     /// The loss is looked at first, every time. A section that does not come to an `await` cannot be stopped: let it ask
     /// [`Section::check`]. That the release was not confirmed by the server is not reported: the work was done while the

@@ -11,7 +11,7 @@ use crate::error::{Error, Loss};
 use crate::fence::Fence;
 use crate::foreign;
 use crate::hold::{HoldState, Terms};
-use crate::identity::{Caller, Scope};
+use crate::identity::{Caller, Runs, Scope};
 use crate::key::Key;
 use crate::lock::{self, Manner};
 use crate::options::Reentry;
@@ -230,8 +230,7 @@ impl MultiLock {
     }
 
     fn guard(&self, grips: Vec<Grip>, caller: Caller) -> MultiGuard {
-        let scope = Scope { owner: caller.owner, runs: caller.runs };
-        MultiGuard { grip: JointGrip::new(grips), alive: Arc::clone(&self.alive), scope }
+        MultiGuard { grip: JointGrip::new(grips), alive: Arc::clone(&self.alive), runs: caller.runs }
     }
 
     async fn caller(&self) -> Result<Caller, Error> {
@@ -277,7 +276,8 @@ pub struct MultiGuard {
     // The order matters: the grip is dropped first, while the engine still runs.
     grip: JointGrip,
     alive: Arc<Alive>,
-    scope: Scope,
+    /// Those that it was taken in.
+    runs: Runs,
 }
 
 impl MultiGuard {
@@ -334,9 +334,8 @@ impl MultiGuard {
 
     /// Gives all holds, all their guards with them, to an owner of their own: this task no longer enters them again. See
     /// [`Guard::detach`](crate::Guard::detach).
-    pub fn detach(mut self) -> Self {
-        self.scope.owner = Owner::new();
-        self.grip.give_to(&self.scope.owner);
+    pub fn detach(self) -> Self {
+        self.grip.give_to(&Owner::new());
         self
     }
 
@@ -346,7 +345,7 @@ impl MultiGuard {
     /// # Cancel safety
     /// Dropping it drops the future that it runs.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        self.scope.clone().run(future)
+        Scope { owner: self.grip.owner(), runs: self.runs.clone() }.run(future)
     }
 
     /// Releases all of them, each if this was its last guard.

@@ -336,6 +336,76 @@ async fn sibling_runs_in_one_scope_exclude_each_other() {
     account.assert_exclusive(80);
 }
 
+/// It waited inside of a run that is over when its turn comes.
+#[tokio::test]
+async fn what_a_section_left_behind_is_not_beside_the_next_run() {
+    let server = Server::start();
+    let lock = locker(&server).await.get(key());
+    let account = Arc::new(Account::default());
+    let program = async {
+        let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+        let children = lock.run(|section| {
+            let children: Vec<_> = (0..2)
+                .map(|_| {
+                    let (lock, account, begun) = (lock.clone(), Arc::clone(&account), begun.clone());
+                    tokio::spawn(section.scope(async move {
+                        let mut credit = std::pin::pin!(lock.run(|_| account.credit_slowly(ms(50))));
+                        // The second one waits for the first.
+                        assert!(futures_util::poll!(&mut credit).is_pending());
+                        begun.send(()).unwrap();
+                        credit.await.unwrap();
+                    }))
+                })
+                .collect();
+            async move {
+                begins.recv().await.unwrap();
+                begins.recv().await.unwrap();
+                children
+            }
+        });
+        let children = children.await.unwrap();
+        lock.run(|_| account.credit_slowly(ms(50))).await.unwrap();
+        try_join_all(children).await.unwrap();
+    };
+    Owner::new().scope(program).await;
+    account.assert_exclusive(3);
+}
+
+/// By a run or a guard, of the section's lock or another one.
+#[tokio::test]
+async fn what_a_section_left_behind_does_not_share_its_hold_with_the_caller() {
+    let server = Server::start();
+    let locks = locker(&server).await;
+    for (by_run, same) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (lock, account) = (locks.get(key()), Arc::new(Account::default()));
+        let outer = if same { lock.clone() } else { locks.get(key()) };
+        let section = async |section: lockhound::Section| {
+            let (begun, begins) = tokio::sync::oneshot::channel();
+            let (lock, account) = (lock.clone(), Arc::clone(&account));
+            let credit = async move {
+                let nested = async {
+                    begun.send(()).unwrap();
+                    account.credit_slowly(ms(100)).await;
+                    lock.try_lock().await.unwrap().expect("nested code enters again")
+                };
+                if by_run {
+                    drop(lock.run(|_| nested).await.unwrap());
+                } else {
+                    let _guard = lock.lock().await.unwrap();
+                    drop(nested.await);
+                }
+            };
+            let child = tokio::spawn(section.scope(credit));
+            begins.await.unwrap();
+            child
+        };
+        let child = outer.run(section).await.unwrap();
+        lock.run(|_| account.credit_slowly(ms(50))).await.unwrap();
+        child.await.unwrap();
+        account.assert_exclusive(2);
+    }
+}
+
 /// A run that waits for its turn is told when the locker closes, and the next has its turn when one is dropped.
 #[tokio::test]
 async fn waiting_for_a_turn_ends() {
@@ -441,6 +511,41 @@ async fn a_guard_that_outlives_its_section_goes_to_the_caller() {
         }
     })
     .await;
+}
+
+/// The guard of several locks knows its owner as that of one does.
+#[tokio::test]
+async fn children_of_guards_that_outlived_their_section_do_not_wait_for_them() {
+    let server = Server::start();
+    let (locks, names) = (locker(&server).await, [key(), key()]);
+    let guard = locks.get(key()).run(async |_| locks.all(&names).lock().await.unwrap()).await.unwrap();
+    let lock = locks.get(&names[0]);
+    let child = guard.scope(async move { lock.lock().await.unwrap().hold_count() });
+    assert_eq!(timeout(ms(5_000), tokio::spawn(child)).await.expect("it enters again").unwrap(), 2);
+}
+
+/// A section's child in the scope of what was taken before the section began: a guard, an outer section.
+#[tokio::test]
+async fn children_in_an_outer_scope_do_not_wait_for_the_section_that_awaits_them() {
+    let server = Server::start();
+    let locks = locker(&server).await;
+    let lock = locks.get(key());
+    let nested = || {
+        let lock = lock.clone();
+        async move { lock.run(async |_| lock.lock().await.unwrap().hold_count()).await.unwrap() }
+    };
+    let guard = lock.lock().await.unwrap();
+    let run = lock.run(async |_| tokio::spawn(guard.scope(nested())).await.unwrap());
+    assert_eq!(timeout(ms(5_000), run).await.expect("it enters again").unwrap(), 4);
+    drop(guard);
+    let both = locks.all([lock.key(), &key().into()]);
+    let guard = both.lock().await.unwrap();
+    let run = both.run(async |_| tokio::spawn(guard.scope(nested())).await.unwrap());
+    assert_eq!(timeout(ms(5_000), run).await.expect("it enters again").unwrap(), 4);
+    drop(guard);
+    let run =
+        lock.run(async |outer| lock.run(async |_| tokio::spawn(outer.scope(nested())).await.unwrap()).await.unwrap());
+    assert_eq!(timeout(ms(5_000), run).await.expect("it enters again").unwrap(), 4);
 }
 
 #[tokio::test]
@@ -707,6 +812,50 @@ fn tasks_of_other_executors_are_told_apart_by_their_wakers() {
     let lock = lock();
     let refused = futures_util::FutureExt::now_or_never(lock.try_lock()).expect("at once");
     assert!(matches!(&refused, Err(Error::Config(error)) if error.to_string().contains("owned_by")), "{refused:?}");
+}
+
+/// What goes with the last clone of a waker is the program's own.
+struct Last {
+    guard: Mutex<Option<Guard>>,
+    counted: std::sync::mpsc::Sender<u32>,
+}
+
+impl std::task::Wake for Last {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        let guard = self.guard.get_mut().unwrap().take().expect("a guard of the hold");
+        self.counted.send(guard.hold_count()).unwrap();
+    }
+}
+
+#[test]
+fn a_waker_that_goes_with_its_owner_may_look_at_the_hold() {
+    let server = Server::start();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let lock = runtime.block_on(locker(&server)).get(key());
+    let (counted, count) = std::sync::mpsc::channel();
+    // If it hangs, the test does not.
+    std::thread::spawn(move || {
+        let last = Arc::new(Last { guard: Mutex::default(), counted });
+        let waker = std::task::Waker::from(Arc::clone(&last));
+        let lock = || {
+            let mut future = Box::pin(lock.lock());
+            loop {
+                match future.as_mut().poll(&mut std::task::Context::from_waker(&waker)) {
+                    std::task::Poll::Ready(guard) => return guard.unwrap(),
+                    std::task::Poll::Pending => std::thread::sleep(ms(1)),
+                }
+            }
+        };
+        let (outer, inner) = (lock(), lock());
+        *last.guard.lock().unwrap() = Some(outer);
+        drop((last, waker));
+        drop(inner.detach());
+    });
+    assert_eq!(count.recv_timeout(ms(5_000)), Ok(2));
 }
 
 /// Threads that block are told apart, and one that blocks again enters.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::Hold;
 use crate::clock::Instant;
 use crate::identity::{Known, Origin, Place};
+use crate::owner::Owner;
 
 /// Guards that are dropped together, as the fields of a struct are, go in an order that means nothing.
 const TOGETHER: Duration = Duration::from_millis(1);
@@ -50,6 +51,9 @@ impl Hold {
         let mut state = self.state();
         let number = state.entrances;
         state.entrances = number.wrapping_add(1);
+        if !self.origin.place.is_left(origin.place) {
+            state.at_home += 1;
+        }
         if number > 0 {
             let outermost = self.origin.known == Known::Calling;
             let entries = state.entries.get_or_insert_with(|| {
@@ -70,10 +74,23 @@ impl Hold {
         (Entrance { number, origin }, suspicious)
     }
 
+    /// Gives the hold from one owner to another if all of its guards were taken at this place.
+    pub(crate) fn pass_on(&self, from: &Owner, heir: &Owner, place: Place) {
+        let mut state = self.state();
+        let settled = state.at_home == state.guards && !self.origin.place.is_left(place);
+        if settled && state.owner == *from {
+            // `from` has a clone of what is replaced: no waker goes under the mutex.
+            state.owner = heir.clone();
+        }
+    }
+
     /// A caller's guard goes, here and now; to be called before it is counted down. Whether that is suspicious.
     pub(crate) fn exits(&self, entrance: &Entrance, here: Place, now: Instant) -> bool {
         let Entrance { number, origin } = entrance;
         let mut state = self.state();
+        if !self.origin.place.is_left(origin.place) {
+            state.at_home = state.at_home.saturating_sub(1);
+        }
         let Some(entries) = &mut state.entries else { return false };
         origin.known == Known::Calling && entries.leaves(*number, origin.place.is_left(here), now)
     }
@@ -83,7 +100,6 @@ impl Hold {
 mod tests {
     use super::*;
     use crate::hold::Terms;
-    use crate::owner::Owner;
 
     const HERE: Place = Place::Task(1);
     const CALL: Origin = Origin { place: HERE, waker: 7, known: Known::Calling };

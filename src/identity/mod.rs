@@ -122,7 +122,10 @@ impl Owner {
 impl Scope {
     /// Runs a future in this scope.
     pub(crate) fn run<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
-        SCOPE.scope(self, future)
+        // Whoever makes it may be further inside: in a run in which it uses a guard from outside of it.
+        let current = Runs::current();
+        let runs = if current.is_inside(&self.runs) { current } else { self.runs };
+        SCOPE.scope(Self { owner: self.owner, runs }, future)
     }
 }
 

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //! - Of the runs that one owner makes of one lock, inside of the same run or of none, one has the turn.
-//! - A turn lasts until its run and all runs inside of that are over. What a run merely left behind (a task that goes on in
-//!   its scope) is not inside of it any more.
+//! - A turn lasts until its run and all runs inside of that are over, those that still wait for a turn too. What a run merely
+//!   left behind (a task that goes on in its scope) is not inside of it any more.
+//! - Chains hold the runs that are not over, and are taken down in a loop: they may be as long as a program makes them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -34,17 +35,36 @@ struct Frame {
 /// The turns of a run, one a lock, and with them those of the runs around it.
 #[derive(Debug)]
 pub(crate) struct TurnHeld {
-    _turns: Vec<Turn>,
-    _around: Vec<Arc<Self>>,
+    turns: Vec<Turn>,
+    /// Of the innermost run around it, which has those of the next.
+    around: Option<Arc<Self>>,
 }
 
 impl Runs {
-    /// One more run, of these locks, inside of these runs.
-    pub(crate) fn begin(&self, locker: Uuid, keys: Arc<[Key]>, turns: Vec<Turn>) -> (Self, Arc<TurnHeld>) {
+    /// Those that are not over, and what keeps them from that.
+    pub(crate) fn standing(&self) -> (Self, Option<Arc<TurnHeld>>) {
+        let mut runs = self;
+        while let Some(frame) = &runs.0 {
+            // The runs around one that is not over are not over either.
+            if let Some(turn) = frame.turn.upgrade() {
+                return (runs.clone(), Some(turn));
+            }
+            runs = &frame.outer;
+        }
+        (Self::default(), None)
+    }
+
+    /// One more run, of these locks, inside of these runs, which are kept from being over since before it waited for a turn.
+    pub(crate) fn begin(
+        &self,
+        locker: Uuid,
+        keys: Arc<[Key]>,
+        turns: Vec<Turn>,
+        around: Option<Arc<TurnHeld>>,
+    ) -> (Self, Arc<TurnHeld>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let around = self.frames().filter_map(|frame| frame.turn.upgrade()).collect();
-        let held = Arc::new(TurnHeld { _turns: turns, _around: around });
+        let held = Arc::new(TurnHeld { turns, around });
         let frame = Frame { number, locker, keys, turn: Arc::downgrade(&held), outer: self.clone() };
         (Self(Some(Arc::new(frame))), held)
     }
@@ -56,8 +76,33 @@ impl Runs {
         self.frames().find(of_key).map(|frame| frame.number)
     }
 
+    /// Whether these are all of those that are not over, and maybe more within.
+    pub(crate) fn is_inside(&self, outer: &Self) -> bool {
+        let (outer, _) = outer.standing();
+        outer.0.is_none_or(|outer| self.frames().any(|frame| frame.number == outer.number))
+    }
+
     fn frames(&self) -> impl Iterator<Item = &Frame> {
         std::iter::successors(self.0.as_deref(), |frame| frame.outer.0.as_deref())
+    }
+}
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        let mut outer = self.outer.0.take();
+        while let Some(frame) = outer {
+            outer = Arc::into_inner(frame).and_then(|mut frame| frame.outer.0.take());
+        }
+    }
+}
+
+impl Drop for TurnHeld {
+    fn drop(&mut self) {
+        self.turns.clear();
+        let mut around = self.around.take();
+        while let Some(held) = around {
+            around = Arc::into_inner(held).and_then(|mut held| held.around.take());
+        }
     }
 }
 
@@ -98,7 +143,7 @@ impl Turns {
             return None;
         }
         turn.permit = Some(turn.line.clone()?.acquire_owned().await.ok()?);
-        Some(turn)
+        (!self.closed.load(Ordering::SeqCst)).then_some(turn)
     }
 
     /// Ends all waits, now and from now on.
@@ -106,7 +151,11 @@ impl Turns {
         self.closed.store(true, Ordering::SeqCst);
         // Their wakers are foreign code, which may come back here: none is called under a shard's lock.
         let lines: Vec<_> = self.levels.iter().map(|level| Arc::clone(&level)).collect();
-        lines.iter().for_each(|line| contained(|| line.close()));
+        for line in &lines {
+            // One at a time, since one that panics must not keep those behind it asleep. Each has a clone of its line.
+            (0..Arc::strong_count(line)).for_each(|_| contained(|| line.add_permits(1)));
+            contained(|| line.close());
+        }
     }
 }
 
@@ -121,6 +170,7 @@ impl Drop for Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::Future;
     use std::pin::pin;
 
     fn keys(names: &[&str]) -> Arc<[Key]> {
@@ -130,9 +180,10 @@ mod tests {
     #[test]
     fn runs_know_what_they_are_in() {
         let (locker, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
-        let (outer, outer_held) = Runs::default().begin(locker, keys(&["a", "b"]), Vec::new());
-        let (middle, middle_held) = outer.begin(locker, keys(&["c"]), Vec::new());
-        let (inner, inner_held) = middle.begin(other, keys(&["a"]), Vec::new());
+        let begin = |runs: &Runs, locker, names| runs.begin(locker, keys(names), Vec::new(), runs.standing().1);
+        let (outer, outer_held) = begin(&Runs::default(), locker, &["a", "b"]);
+        let (middle, middle_held) = begin(&outer, locker, &["c"]);
+        let (inner, inner_held) = begin(&middle, other, &["a"]);
         let a = inner.innermost(locker, &"a".into());
         assert!(a.is_some() && a == outer.innermost(locker, &"b".into()));
         assert!(inner.innermost(locker, &"c".into()) > a);
@@ -141,6 +192,27 @@ mod tests {
         assert_eq!(inner.innermost(locker, &"a".into()), a, "a run inside of it is not over");
         drop(inner_held);
         assert_eq!(inner.innermost(locker, &"a".into()), None, "it is only what it left behind");
+    }
+
+    /// Each is left behind by the one before, and begins inside of it or after it.
+    #[test]
+    fn long_chains_of_runs_neither_grow_without_need_nor_overflow_the_stack() {
+        let (locker, keys) = (Uuid::nil(), keys(&["a"]));
+        let mut runs = Runs::default();
+        for _ in 0..100_000 {
+            let (standing, around) = runs.standing();
+            runs = standing.begin(locker, Arc::clone(&keys), Vec::new(), around).0;
+        }
+        assert_eq!(runs.frames().count(), 1, "all but it were over when the next began");
+        let mut held = None;
+        for _ in 0..100_000 {
+            let (standing, around) = runs.standing();
+            let (inner, turn) = standing.begin(locker, Arc::clone(&keys), Vec::new(), around);
+            (runs, held) = (inner, Some(turn));
+        }
+        assert_eq!(runs.frames().count(), 100_000);
+        drop(held);
+        assert_eq!(runs.innermost(locker, &keys[0]), None);
     }
 
     #[tokio::test]
@@ -158,6 +230,39 @@ mod tests {
             assert!(futures_util::poll!(second).is_ready());
         }
         drop((inside, stranger));
+        assert!(turns.levels.is_empty(), "{turns:?}");
+    }
+
+    /// A waker that panics.
+    struct Bad;
+
+    impl std::task::Wake for Bad {
+        fn wake(self: Arc<Self>) {
+            panic!("woken");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_waker_that_panics_while_the_turns_are_closed_keeps_nobody_asleep() {
+        let (turns, key, owner) = (Arc::<Turns>::default(), Key::from("k"), Owner::new());
+        let first = turns.take(&key, &owner, None).await.expect("open");
+        let waiting = || {
+            let (turns, key, owner) = (Arc::clone(&turns), key.clone(), owner.clone());
+            tokio::spawn(async move { turns.take(&key, &owner, None).await.is_none() })
+        };
+        let before: Vec<_> = (0..50).map(|_| waiting()).collect();
+        tokio::task::yield_now().await;
+        let mut bad = Box::pin(turns.take(&key, &owner, None));
+        let waker = std::task::Waker::from(Arc::new(Bad));
+        assert!(bad.as_mut().poll(&mut std::task::Context::from_waker(&waker)).is_pending());
+        let behind: Vec<_> = (0..50).map(|_| waiting()).collect();
+        tokio::task::yield_now().await;
+        turns.close();
+        for waiting in before.into_iter().chain(behind) {
+            let told = tokio::time::timeout(std::time::Duration::from_secs(5), waiting).await;
+            assert!(told.expect("it is told").expect("joined"));
+        }
+        drop((first, bad));
         assert!(turns.levels.is_empty(), "{turns:?}");
     }
 

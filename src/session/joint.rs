@@ -76,6 +76,11 @@ impl JointGrip {
         &self.view
     }
 
+    /// As whom they are held.
+    pub(crate) fn owner(&self) -> Owner {
+        self.grips.first().map_or_else(Owner::new, |grip| grip.hold().owner())
+    }
+
     /// Gives all holds to another owner.
     pub(crate) fn give_to(&self, owner: &Owner) {
         self.grips.iter().for_each(|grip| grip.give_to(owner.clone()));

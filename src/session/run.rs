@@ -54,6 +54,9 @@ impl Session {
         } else if caller.origin.known == Known::Fresh {
             caller.origin.known = Known::Run;
         }
+        // Whatever this run is inside of now, it is inside of when its turn comes.
+        let (runs, around) = caller.runs.standing();
+        caller.runs = runs;
         let mut turns = Vec::with_capacity(keys.len());
         for key in keys.iter() {
             let inside = caller.runs.innermost(self.id, key);
@@ -62,7 +65,7 @@ impl Session {
                 None => return Err(self.check_open().err().unwrap_or(Error::Closed)),
             }
         }
-        let (runs, turn) = caller.runs.begin(self.id, keys, turns);
+        let (runs, turn) = caller.runs.begin(self.id, keys, turns, around);
         let scope = Scope { owner: caller.owner.clone(), runs };
         Ok(Run { session: Arc::clone(self), caller, scope, heir, turn: Some(turn) })
     }
@@ -82,17 +85,18 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
+        let turn = self.turn.take();
         if self.session.is_forked() {
             // A mutex that was held at the fork is never released here.
-            std::mem::forget(self.turn.take());
+            std::mem::forget(turn);
             return;
         }
-        let Some(heir) = &self.heir else { return };
-        for key in self.caller.owner.noted() {
+        // What a run that was left behind is in stays its own: the caller's next run is to wait for it.
+        let (Some(heir), Some(_turn)) = (&self.heir, turn.and_then(Arc::into_inner)) else { return };
+        let (owner, place) = (&self.caller.owner, self.caller.origin.place);
+        for key in owner.noted() {
             for hold in self.session.gate.holds_of(&key) {
-                if hold.is_owned_by(&self.caller.owner) {
-                    hold.give_to(heir.clone());
-                }
+                hold.pass_on(owner, heir, place);
             }
         }
     }
