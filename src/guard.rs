@@ -158,7 +158,8 @@ impl Guard {
     ///
     /// For children that are spawned while their parent holds the lock: without it they are owners of their own, and wait for
     /// ever where the parent waits for them. Runs ([`Lock::run`](crate::Lock::run)) in it are inside of the run that this
-    /// guard was taken in, and of those that this is called in. It does not keep the guard: whoever still runs in it when the lock is released locks anew.
+    /// guard was taken in, and of those that this is called in. It does not keep the guard: whoever still runs in it when
+    /// the lock is released locks anew.
     ///
     /// # Cancel safety
     /// Dropping it drops the future that it runs.

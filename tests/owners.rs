@@ -397,9 +397,9 @@ async fn what_a_section_left_behind_does_not_share_its_hold_with_the_caller() {
             };
             let child = tokio::spawn(section.scope(credit));
             begins.await.unwrap();
-            child
+            Some(child)
         };
-        let child = outer.run(section).await.unwrap();
+        let child = outer.run(section).await.unwrap().unwrap();
         lock.run(|_| account.credit_slowly(ms(50))).await.unwrap();
         child.await.unwrap();
         account.assert_exclusive(2);
