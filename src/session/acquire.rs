@@ -5,8 +5,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
-use tokio::time::sleep;
 
 use super::driver::drive;
 use super::{Grip, Session};
@@ -52,16 +50,20 @@ struct Place<'a> {
     session: &'a Session,
     key: &'a Key,
     id: u64,
-    timer: Option<AbortHandle>,
+    deadline: Option<Instant>,
+    /// Whoever answers has taken the waiter out before.
+    answered: bool,
 }
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if let Some(timer) = &self.timer {
-            timer.abort();
+        if let Some(deadline) = self.deadline {
+            self.session.deadlines.remove(deadline, self.id, Instant::now());
         }
-        // The waiter is dropped here, after the shard is released; a grant that is under way finds it gone.
-        let _: Option<Waiter<Grip>> = self.session.gate.leave(self.key, self.id);
+        if !self.answered {
+            // The waiter is dropped here, after the shard is released; a grant that is under way finds it gone.
+            let _: Option<Waiter<Grip>> = self.session.gate.leave(self.key, self.id);
+        }
     }
 }
 
@@ -87,17 +89,18 @@ impl Session {
                 Arrival::Lost(loss) => return Err(Error::Lost(loss)),
                 Arrival::Queued(start) => start,
             };
-            let mut place = Place { session: self, key, id, timer: None };
+            let mut place = Place { session: self, key, id, deadline, answered: false };
             if let Some(wake) = start {
                 let span = foreign::span(|| tracing::debug_span!(parent: None, "lockhound", operation = "drive", %key));
                 self.engine.ask(foreign::in_span(span, drive(Arc::clone(self), key.clone(), wake)));
             }
             if let Some(deadline) = deadline {
-                place.timer = Some(self.end_at(deadline, key, id));
+                self.deadlines.put(deadline, id, key);
             }
             // Closing sets the flag and then empties the lines: who stood in line after that sees the flag.
             self.check_open()?;
             let answer = answer.await.unwrap_or(Err(Error::Closed));
+            place.answered = true;
             drop(place);
             let Some(grip) = answer? else { return Ok(None) };
             // What was taken back because this caller was not polled, or lost before it was, it never had: it stands in
@@ -142,17 +145,13 @@ impl Session {
         Ok(grip)
     }
 
-    /// Ends a waiter's wait at this time.
-    fn end_at(self: &Arc<Self>, deadline: Instant, key: &Key, id: u64) -> AbortHandle {
-        let (session, key) = (Arc::clone(self), key.clone());
-        self.engine.spawn(async move {
-            sleep(Instant::now().until(deadline)).await;
-            let held = session.gate.is_known_held(&key, Instant::now());
-            if let Some(waiter) = session.gate.leave(&key, id) {
-                let answer = if held { Ok(None) } else { Err(session.unanswered(waiter.since)) };
-                foreign::answer(waiter.reply, answer);
-            }
-        })
+    /// Ends a waiter's wait, whose time is over.
+    pub(super) fn end_wait(&self, key: &Key, id: u64) {
+        let held = self.gate.is_known_held(key, Instant::now());
+        if let Some(waiter) = self.gate.leave(key, id) {
+            let answer = if held { Ok(None) } else { Err(self.unanswered(waiter.since)) };
+            foreign::answer(waiter.reply, answer);
+        }
     }
 
     /// The error of a waiter that since then has had no answer.

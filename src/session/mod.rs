@@ -6,6 +6,7 @@
 //! - Once `closed` or `failure` is set, nothing new is granted; what a racing task grants is given back.
 
 mod acquire;
+mod deadline;
 mod driver;
 mod grip;
 mod joint;
@@ -25,6 +26,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
+use self::deadline::Deadlines;
 pub(crate) use self::grip::{Grip, View};
 pub(crate) use self::joint::{JointGrip, JointView};
 use self::outage::Outage;
@@ -56,6 +58,7 @@ pub(crate) struct Session {
     channels: Arc<Channels>,
     watchdog: Arc<Watchdog>,
     gate: Gate<Grip>,
+    deadlines: Arc<Deadlines>,
     outage: Outage,
     counters: Arc<Counters>,
     generations: AtomicU64,
@@ -140,6 +143,7 @@ impl Session {
                 watchdog: Watchdog::new(&settings),
                 quorum: Arc::new(Quorum::new(nodes)),
                 gate: Gate::new(),
+                deadlines: Arc::default(),
                 outage: Outage::default(),
                 counters: Arc::clone(&counters),
                 generations: AtomicU64::new(1),
@@ -154,6 +158,7 @@ impl Session {
         for (index, (node, events)) in session.quorum.nodes().iter().zip(subscribers).enumerate() {
             tokio::spawn(notify::listen(Arc::clone(&session.channels), index, Arc::clone(node), events));
         }
+        tokio::spawn(deadline::end_waits(Arc::clone(&session.deadlines), Arc::downgrade(&session)));
         let judge = Arc::downgrade(&session);
         let judge = Box::new(move |verdict| {
             if let Some(session) = judge.upgrade() {
