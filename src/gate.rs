@@ -199,8 +199,8 @@ impl<G> Gate<G> {
         };
         let mut more = let_in(&mut slot, 0);
         drop(slot);
-        // Very many are no longer one step: whoever comes meanwhile enters by itself, and whoever is not let in, since the
-        // hold has ended meanwhile, stays in line.
+        // Very many are no longer one step: whoever comes meanwhile enters by itself, and whoever is not let in, since
+        // the hold has ended meanwhile, stays in line.
         while let Some(from) = more
             && let Some(mut slot) = self.slots.get_mut(&hold.key)
         {

@@ -1,5 +1,5 @@
-//! Very many holds: all of them in jeopardy, safe again, lost at once; and all of them renewed after a reconnect. Very many
-//! callers in one line. One test at a time, since each looks at milliseconds.
+//! Very many holds: all of them in jeopardy, safe again, lost at once; and all of them renewed after a reconnect. Very
+//! many callers in one line. One test at a time, since each looks at milliseconds.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]

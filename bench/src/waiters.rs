@@ -1,5 +1,5 @@
-//! What a long line costs: callers of one key that give up together, and such whose futures are dropped, beside a lock of
-//! another key that has to be renewed meanwhile.
+//! What a long line costs: callers of one key that give up together, and such whose futures are dropped, beside a lock
+//! of another key that has to be renewed meanwhile.
 
 use std::fmt;
 use std::task::{Context, Poll, Waker};

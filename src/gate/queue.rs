@@ -30,8 +30,8 @@ struct Others<G, S> {
     hasher: S,
 }
 
-/// Hashes owners that were made one after the other to numbers that follow each other: a line that is left from one end to
-/// the other then takes half the time of one that is looked up all over the memory.
+/// Hashes owners that were made one after the other to numbers that follow each other: a line that is left from one end
+/// to the other then takes half the time of one that is looked up all over the memory.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours(u64);
 
