@@ -10,19 +10,24 @@
 //! - At most one hold of an owner is in a slot; at most one hold of a slot is neither lost nor being released.
 //! - What is taken out of a slot is dropped and woken after the shard's lock is released; a hold's own mutex comes after it.
 
-use std::collections::VecDeque;
+mod queue;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use dashmap::DashMap;
 use tokio::sync::{Notify, oneshot};
 
+use self::queue::Queue;
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::hold::{Hold, HoldState, Shut, Terms};
 use crate::identity::Origin;
 use crate::key::Key;
 use crate::owner::Owner;
+
+/// How many waiters are taken out of a line while its shard is locked once.
+const CHUNK: usize = 256;
 
 /// All slots of a locker. `G` is what a waiter is given: the proof of one guard.
 #[derive(Debug)]
@@ -37,14 +42,14 @@ pub(crate) struct Gate<G> {
 #[derive(Debug)]
 struct Slot<G> {
     holds: Vec<Arc<Hold>>,
-    line: VecDeque<Waiter<G>>,
+    line: Queue<G>,
     driver: Option<Arc<Notify>>,
     last_round: LastRound,
 }
 
 impl<G> Default for Slot<G> {
     fn default() -> Self {
-        Self { holds: Vec::new(), line: VecDeque::new(), driver: None, last_round: LastRound::Pending }
+        Self { holds: Vec::new(), line: Queue::default(), driver: None, last_round: LastRound::Pending }
     }
 }
 
@@ -140,7 +145,7 @@ impl<G> Gate<G> {
             Entry::Reentered(hold, count) => Arrival::Reentered(hold, count),
             Entry::Lost(loss) => Arrival::Lost(loss),
             Entry::HeldHere | Entry::Open => {
-                slot.line.push_back(waiter);
+                slot.line.push(waiter);
                 self.waiters.fetch_add(1, Ordering::Relaxed);
                 Arrival::Queued(slot.start())
             }
@@ -175,33 +180,36 @@ impl<G> Gate<G> {
         let mut slot = self.slots.entry(hold.key.clone()).or_default();
         slot.last_round = LastRound::Answered;
         let found = match waiter {
-            Some(id) => match slot.position(id) {
-                Some(at) => self.counted(slot.line.remove(at)),
+            Some(id) => match self.counted(slot.line.remove(id)) {
                 // Its caller is gone: nobody is to have the grant.
                 None => {
                     drop(slot);
                     self.tidy(&hold.key);
                     return (None, Vec::new());
                 }
+                found => found,
             },
             None => None,
         };
-        if slot.line.is_empty() {
-            // The slot stays for as long as the hold does: room for waiters would be half of what a hold takes.
-            slot.line = VecDeque::new();
-        }
         slot.holds.push(Arc::clone(hold));
         self.holds.fetch_add(1, Ordering::Relaxed);
-        let owner = hold.owner();
-        if slot.line.iter().all(|waiter| waiter.owner != owner) {
-            return (found, Vec::new());
+        let (owner, mut same) = (hold.owner(), Vec::new());
+        let mut let_in = |slot: &mut Slot<G>, from| {
+            let ids: Vec<u64> = slot.line.of(&owner, from).take(CHUNK).map(|waiter| waiter.id).collect();
+            let entered = ids.iter().filter(|_| hold.enter_unclaimed(now).is_ok());
+            same.extend(entered.filter_map(|&id| self.counted(slot.line.remove(id))));
+            ids.last().filter(|_| ids.len() == CHUNK).map(|last| last + 1)
+        };
+        let mut more = let_in(&mut slot, 0);
+        drop(slot);
+        // Very many are no longer one step: whoever comes meanwhile enters by itself, and whoever is not let in, since
+        // the hold has ended meanwhile, stays in line.
+        while let Some(from) = more
+            && let Some(mut slot) = self.slots.get_mut(&hold.key)
+        {
+            more = let_in(&mut slot, from);
         }
-        let (same, rest): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut slot.line)
-            .into_iter()
-            .partition(|waiter| waiter.owner == owner && hold.enter_unclaimed(now).is_ok());
-        slot.line = rest;
-        self.waiters.fetch_sub(same.len(), Ordering::Relaxed);
-        (found, same.into())
+        (found, same)
     }
 
     /// Takes a hold out: it was released, or the last guard of what was lost is gone. Wakes the head of the line.
@@ -221,25 +229,38 @@ impl<G> Gate<G> {
     /// Takes a waiter out: its caller is gone, or it is to be given an answer.
     pub(crate) fn leave(&self, key: &Key, id: u64) -> Option<Waiter<G>> {
         let mut slot = self.slots.get_mut(key)?;
-        let at = slot.position(id)?;
-        let waiter = self.counted(slot.line.remove(at));
+        let waiter = self.counted(slot.line.remove(id))?;
         if slot.line.is_empty() {
             slot.wake();
         }
-        waiter
+        Some(waiter)
     }
 
-    /// Takes out the waiters that satisfy this.
+    /// Takes out the waiters that satisfy this, of those who stand in line now.
     pub(crate) fn drain(&self, key: &Key, mut which: impl FnMut(&Waiter<G>) -> bool) -> Vec<Waiter<G>> {
-        let Some(mut slot) = self.slots.get_mut(key) else { return Vec::new() };
-        let (out, rest): (VecDeque<_>, VecDeque<_>) =
-            std::mem::take(&mut slot.line).into_iter().partition(|waiter| which(waiter));
-        slot.line = rest;
-        self.waiters.fetch_sub(out.len(), Ordering::Relaxed);
-        if slot.line.is_empty() {
-            slot.wake();
+        let (mut out, mut from, mut end) = (Vec::new(), 0, None);
+        // A chunk at a time: other keys of the shard are not kept waiting for as long as a line may be.
+        while let Some(mut slot) = self.slots.get_mut(key) {
+            let Some(last) = end.or(slot.line.last()) else {
+                slot.wake();
+                break;
+            };
+            let chunk: Vec<(u64, bool)> = slot
+                .line
+                .range(from)
+                .take_while(|waiter| waiter.id <= last)
+                .take(CHUNK)
+                .map(|waiter| (waiter.id, which(waiter)))
+                .collect();
+            let chosen = chunk.iter().filter(|(_, chosen)| *chosen);
+            out.extend(chosen.filter_map(|&(id, _)| self.counted(slot.line.remove(id))));
+            if slot.line.is_empty() {
+                slot.wake();
+            }
+            let Some((id, _)) = chunk.last().filter(|_| chunk.len() == CHUNK) else { break };
+            (from, end) = (id + 1, Some(last));
         }
-        out.into()
+        out
     }
 
     /// Takes every waiter out.
@@ -331,7 +352,7 @@ impl<G> Slot<G> {
     }
 
     fn next(&mut self, now: Instant) -> Next {
-        let Some(waiter) = self.line.front() else {
+        let Some(waiter) = self.line.first() else {
             self.driver = None;
             return Next::Done;
         };
@@ -369,10 +390,6 @@ impl<G> Slot<G> {
         }
         let held_here = self.holds.iter().any(|hold| hold.is_held() && hold.mark(now) == HoldState::Safe);
         if held_here { Entry::HeldHere } else { Entry::Open }
-    }
-
-    fn position(&self, id: u64) -> Option<usize> {
-        self.line.iter().position(|waiter| waiter.id == id)
     }
 
     fn wake(&self) {
@@ -443,6 +460,46 @@ mod tests {
         assert!(matches!(gate.next(&key, now), Next::Try(_)));
         assert_eq!(gate.drain(&key, |_| true).len(), 1);
         assert_eq!(gate.census(), (0, 0));
+    }
+
+    /// More than are taken out at once, with others between them.
+    #[test]
+    fn a_grant_admits_all_of_very_many_waiters_of_its_owner() {
+        let (gate, key, owner) = (Gate::new(), Key::from("k"), Owner::new());
+        let now = Instant::now();
+        let mut ids = [Vec::new(), Vec::new()];
+        for number in 0..4 * CHUNK {
+            let other = number % 2;
+            let (waiter, _) = waiter(&gate, &if other == 0 { owner.clone() } else { Owner::new() });
+            ids[other].push(waiter.id);
+            gate.arrive(&key, waiter, now);
+        }
+        let hold = hold(&owner);
+        let (found, entered) = gate.admit(&hold, Some(ids[0][0]), now);
+        assert_eq!(found.map(|waiter| waiter.id), Some(ids[0][0]));
+        assert_eq!(entered.iter().map(|waiter| waiter.id).collect::<Vec<_>>(), ids[0][1..]);
+        assert_eq!((gate.census(), hold.guards() as usize), ((1, ids[1].len()), ids[0].len()));
+        let left = gate.drain(&key, |_| true);
+        assert_eq!(left.iter().map(|waiter| waiter.id).collect::<Vec<_>>(), ids[1]);
+    }
+
+    #[test]
+    fn a_drain_takes_out_whom_it_is_meant_for_and_leaves_the_others_in_order() {
+        let (gate, key, now) = (Gate::new(), Key::from("k"), Instant::now());
+        for _ in 0..4 * CHUNK {
+            gate.arrive(&key, waiter(&gate, &Owner::new()).0, now);
+        }
+        let out = gate.drain(&key, |waiter| waiter.id % 3 == 0);
+        assert_eq!(gate.census(), (0, 4 * CHUNK - out.len()));
+        assert!(gate.is_awaited(&key));
+        let rest = gate.drain(&key, |_| true);
+        let ids = |waiters: Vec<Waiter<()>>| waiters.into_iter().map(|waiter| waiter.id).collect::<Vec<_>>();
+        let all = 0..4 * CHUNK as u64;
+        assert_eq!(ids(out), all.clone().filter(|id| id % 3 == 0).collect::<Vec<_>>());
+        assert_eq!(ids(rest), all.filter(|id| id % 3 != 0).collect::<Vec<_>>());
+        assert_eq!(gate.census(), (0, 0));
+        assert!(matches!(gate.next(&key, now), Next::Done));
+        assert!(gate.is_empty());
     }
 
     /// The owner's last release has no answer yet, it got in again past the line, and now enters a second time.

@@ -1,5 +1,5 @@
-//! Very many holds: all of them in jeopardy, safe again, lost at once; and all of them renewed after a reconnect. One test
-//! at a time, since each looks at milliseconds.
+//! Very many holds: all of them in jeopardy, safe again, lost at once; and all of them renewed after a reconnect. Very
+//! many callers in one line. One test at a time, since each looks at milliseconds.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
@@ -9,9 +9,9 @@ mod common;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use common::{Server, eventually, key, locker_with, ms};
+use common::{Server, builder, eventually, key, locker_with, ms};
 use futures_util::future::join_all;
-use lockhound::{Guard, HoldState, Locker, Loss};
+use lockhound::{Guard, HoldState, Locker, Loss, Owner};
 use tokio::sync::Mutex;
 
 static ALONE: Mutex<()> = Mutex::const_new(());
@@ -127,4 +127,36 @@ async fn after_a_reconnect_everything_is_renewed_spread_over_a_second() {
     tokio::time::sleep(ms(300)).await;
     assert_eq!(locks.stats().renewals, guards.len() as u64, "once each");
     assert!(guards.iter().all(|guard| guard.state() == HoldState::Safe));
+}
+
+/// 20,000 callers stand in one line and give up within 20 ms, the last one first.
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_that_give_up_together_cost_no_other_key_its_lock() {
+    const CALLERS: u32 = 20_000;
+    let _alone = ALONE.lock().await;
+    let server = Server::start();
+    // What bounds the delay is the lease. A server that waits for a CPU is not what is looked for here.
+    let locks = builder(&server.url(), ms(2_000)).command_timeout(ms(600)).connect().await.unwrap();
+    let (held, beside) = (locks.get(key()).lock().await.unwrap(), locks.get(key()).lock().await.unwrap());
+    let lock = locks.get(held.key());
+    let deadline = Instant::now() + ms(3_000);
+    let callers = tokio::spawn(async move {
+        let callers = (0..CALLERS).map(|caller| {
+            let (lock, deadline) =
+                (lock.clone().owned_by(Owner::new()), deadline - Duration::from_micros(caller.into()));
+            async move { lock.try_lock_for(deadline.saturating_duration_since(Instant::now())).await }
+        });
+        join_all(callers).await
+    });
+    eventually(ms(2_900), "all stand in line", || locks.stats().waiters == CALLERS as usize).await;
+    for answer in callers.await.unwrap() {
+        assert!(answer.unwrap().is_none());
+    }
+    println!("{CALLERS} callers gave up within {:?}", deadline.elapsed());
+    let stats = locks.stats();
+    assert_eq!((stats.waiters, stats.losses.total()), (0, 0), "{:?}", stats.renewal_lateness);
+    for guard in [held, beside] {
+        assert!(guard.check().is_ok(), "{:?}", guard.state());
+        guard.unlock().await.unwrap();
+    }
 }

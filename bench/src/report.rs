@@ -12,6 +12,7 @@ use crate::fence::Price;
 use crate::laps::Laps;
 use crate::renewal::Renewals;
 use crate::spread::Spread;
+use crate::waiters::Lines;
 
 /// The lock file that this program was built with: it knows the releases that were measured.
 const LOCK_FILE: &str = include_str!("../Cargo.lock");
@@ -24,12 +25,14 @@ pub(crate) struct Report {
     pub(crate) fence: Option<Price>,
     /// Empty unless it was asked for.
     pub(crate) renewal: Vec<Renewals>,
+    /// Likewise.
+    pub(crate) waiters: Vec<Lines>,
     pub(crate) bars: Vec<Bar>,
 }
 
 impl Report {
     pub(crate) fn new(setting: Setting) -> Self {
-        Self { setting, scenarios: Vec::new(), fence: None, renewal: Vec::new(), bars: Vec::new() }
+        Self { setting, scenarios: Vec::new(), fence: None, renewal: Vec::new(), waiters: Vec::new(), bars: Vec::new() }
     }
 }
 

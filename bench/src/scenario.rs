@@ -14,6 +14,7 @@ use crate::fence::{self, Price};
 use crate::renewal;
 use crate::report::{Outcome, Report, Sample, Setting};
 use crate::server::Server;
+use crate::waiters;
 
 /// What the machine does besides comes and goes; an odd number of rounds has a median that was measured.
 const ROUNDS: usize = 9;
@@ -38,11 +39,12 @@ pub(crate) enum Name {
     Renewal,
     Quorum,
     Replicas,
+    Waiters,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Pair, Self::Tasks, Self::Fence, Self::Renewal, Self::Quorum, Self::Replicas];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Pair, Self::Tasks, Self::Fence, Self::Renewal, Self::Quorum, Self::Replicas, Self::Waiters];
 }
 
 /// How many servers, and the names of what is measured on them: one task, and many.
@@ -82,6 +84,9 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
     }
     if names.contains(&Name::Renewal) {
         report.renewal = renewal::measure(&bench.servers[0], &mut bench.controls[0], &bench.runtime)?;
+    }
+    if names.contains(&Name::Waiters) {
+        report.waiters = waiters::measure(&bench.servers[0], &bench.runtime)?;
     }
     drop(bench);
     if names.contains(&Name::Quorum) {

@@ -15,6 +15,7 @@ pub(crate) fn text(report: &Report) -> String {
     blocks.extend(report.scenarios.iter().map(scenario));
     blocks.extend(report.fence.as_ref().map(ToString::to_string));
     blocks.extend(report.renewal.iter().map(ToString::to_string));
+    blocks.extend(report.waiters.iter().map(ToString::to_string));
     if !report.bars.is_empty() {
         blocks.push(bars(&report.bars));
     }

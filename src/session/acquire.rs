@@ -4,9 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::task::AbortHandle;
-use tokio::time::sleep;
-
 use super::driver::drive;
 use super::forces::Moment;
 use super::outage::Verdict;
@@ -57,7 +54,8 @@ struct Place<'a> {
     session: &'a Session,
     key: &'a Key,
     id: u64,
-    timer: Option<AbortHandle>,
+    deadline: Option<Instant>,
+    /// Whoever answers has taken the waiter out before.
     answered: bool,
 }
 
@@ -66,12 +64,14 @@ impl Drop for Place<'_> {
         if !self.answered && self.session.is_forked() {
             return;
         }
-        if let Some(timer) = &self.timer {
-            timer.abort();
+        if let Some(deadline) = self.deadline {
+            self.session.deadlines.remove(deadline, self.id, Instant::now());
         }
-        // The waiter is dropped here, after the shard is released, and its waker with it: perhaps while its task unwinds.
-        // A grant that is under way finds it gone.
-        contained(|| _ = self.session.gate.leave(self.key, self.id));
+        if !self.answered {
+            // The waiter is dropped here, after the shard is released, and its waker with it: perhaps while its task
+            // unwinds. A grant that is under way finds it gone.
+            contained(|| _ = self.session.gate.leave(self.key, self.id));
+        }
     }
 }
 
@@ -116,7 +116,7 @@ impl Session {
                 Arrival::Lost(loss) => return Err(Error::Lost(loss)),
                 Arrival::Queued(start) => start,
             };
-            let mut place = Place { session: self, key, id, timer: None, answered: false };
+            let mut place = Place { session: self, key, id, deadline, answered: false };
             let _warning = self.warn_of_itself(key, caller);
             if let Some(wake) = start {
                 let span = foreign::span(
@@ -125,7 +125,7 @@ impl Session {
                 self.engine.ask(foreign::in_span(span, drive(Arc::clone(self), key.clone(), wake)));
             }
             if let Some(deadline) = deadline {
-                place.timer = Some(self.end_at(deadline, key, id));
+                self.deadlines.put(deadline, id, key);
             }
             // Closing sets the flag and then empties the lines: who stood in line after that sees the flag.
             self.check_open()?;
@@ -176,17 +176,13 @@ impl Session {
         Ok(grip)
     }
 
-    /// Ends a waiter's wait at this time.
-    fn end_at(self: &Arc<Self>, deadline: Instant, key: &Key, id: u64) -> AbortHandle {
-        let (session, key) = (Arc::clone(self), key.clone());
-        self.engine.spawn(async move {
-            sleep(Instant::now().until(deadline)).await;
-            let held = session.gate.is_known_held(&key, Instant::now());
-            if let Some(waiter) = session.gate.leave(&key, id) {
-                let answer = if held { Ok(None) } else { Err(session.unanswered(waiter.since)) };
-                foreign::answer(waiter.reply, answer);
-            }
-        })
+    /// Ends a waiter's wait, whose time is over.
+    pub(super) fn end_wait(&self, key: &Key, id: u64) {
+        let held = self.gate.is_known_held(key, Instant::now());
+        if let Some(waiter) = self.gate.leave(key, id) {
+            let answer = if held { Ok(None) } else { Err(self.unanswered(waiter.since)) };
+            foreign::answer(waiter.reply, answer);
+        }
     }
 
     /// The error of a waiter that since then has had no answer.

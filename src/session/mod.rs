@@ -7,6 +7,7 @@
 
 mod acquire;
 mod alive;
+mod deadline;
 mod driver;
 mod forces;
 mod grip;
@@ -30,6 +31,7 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 pub(crate) use self::alive::Alive;
+use self::deadline::Deadlines;
 use self::forces::Forces;
 pub(crate) use self::grip::{Grip, View};
 pub(crate) use self::joint::{JointGrip, JointView};
@@ -69,6 +71,7 @@ pub(crate) struct Session {
     gate: Gate<Grip>,
     turns: Arc<Turns>,
     warned: Warned,
+    deadlines: Arc<Deadlines>,
     outage: Outage,
     counters: Arc<Counters>,
     generations: AtomicU64,
@@ -94,6 +97,7 @@ impl Session {
             tokio::spawn(notify::listen(Arc::clone(&session.channels), index, Arc::clone(node), events));
         }
         tokio::spawn(losses::judge(Arc::downgrade(&session), losses));
+        tokio::spawn(deadline::end_waits(Arc::clone(&session.deadlines), Arc::downgrade(&session)));
         let judge = Arc::downgrade(&session);
         let judge = Box::new(move |verdict| {
             if let Some(session) = judge.upgrade() {
@@ -136,6 +140,7 @@ impl Session {
                 gate: Gate::new(),
                 turns: Arc::default(),
                 warned: Warned::default(),
+                deadlines: Arc::default(),
                 outage: Outage::new(&settings),
                 counters,
                 generations: AtomicU64::new(1),

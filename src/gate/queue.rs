@@ -1,0 +1,239 @@
+//! A line of waiters, in the order in which they came; each is found by its number.
+//!
+//! # Invariants
+//! - Numbers are given in the order of the calls: the order of the numbers is that of the line.
+//! - To arrive, to leave, and to find the next waiter of an owner takes O(log n) steps, and moves no more than a few
+//!   pointers: the shard is locked meanwhile.
+//! - A line without waiters has allocated nothing, since its slot stays for as long as a hold does.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use std::mem::replace;
+
+use super::Waiter;
+use crate::owner::Owner;
+
+/// The line of one key.
+#[derive(Debug)]
+pub(super) struct Queue<G, S = BuildHasherDefault<Neighbours>> {
+    /// The head. A caller who stands in line alone costs one small allocation.
+    first: Option<Box<Waiter<G>>>,
+    /// Those behind it, if there are any.
+    others: Option<Box<Others<G, S>>>,
+}
+
+#[derive(Debug)]
+struct Others<G, S> {
+    waiters: BTreeMap<u64, Box<Waiter<G>>>,
+    /// By the hash of the owner, which others may share, and the number.
+    owners: BTreeSet<(u64, u64)>,
+    hasher: S,
+}
+
+/// Hashes owners that were made one after the other to numbers that follow each other: a line that is left from one end
+/// to the other then takes half the time of one that is looked up all over the memory.
+#[derive(Debug, Default)]
+pub(super) struct Neighbours(u64);
+
+impl Hasher for Neighbours {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = self.0.rotate_right(4).wrapping_add(number);
+    }
+
+    fn write_isize(&mut self, variant: isize) {
+        self.write_u64(variant.unsigned_abs() as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+impl<G, S> Default for Queue<G, S> {
+    fn default() -> Self {
+        Self { first: None, others: None }
+    }
+}
+
+impl<G, S: BuildHasher + Default> Queue<G, S> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// The head of the line.
+    pub(super) fn first(&self) -> Option<&Waiter<G>> {
+        self.first.as_deref()
+    }
+
+    /// The number of the waiter at the end of the line.
+    pub(super) fn last(&self) -> Option<u64> {
+        let last = self.others.as_ref().and_then(|others| others.waiters.last_key_value());
+        last.map(|(id, _)| *id).or(self.first().map(|first| first.id))
+    }
+
+    pub(super) fn push(&mut self, waiter: Waiter<G>) {
+        let waiter = Box::new(waiter);
+        let Some(first) = &mut self.first else {
+            self.first = Some(waiter);
+            return;
+        };
+        // Of two callers, the one with the lower number may be the second to find the shard unlocked.
+        let other = if waiter.id < first.id { replace(first, waiter) } else { waiter };
+        self.others.get_or_insert_with(Box::default).push(other);
+    }
+
+    pub(super) fn remove(&mut self, id: u64) -> Option<Waiter<G>> {
+        let others = self.others.as_mut();
+        let removed = if self.first.as_ref()?.id == id {
+            let next = others.and_then(|others| others.remove(*others.waiters.first_key_value()?.0));
+            replace(&mut self.first, next)
+        } else {
+            others?.remove(id)
+        };
+        self.others.take_if(|others| others.waiters.is_empty());
+        removed.map(|waiter| *waiter)
+    }
+
+    /// The waiters from this number on.
+    pub(super) fn range(&self, from: u64) -> impl Iterator<Item = &Waiter<G>> {
+        let first = self.first().filter(|first| first.id >= from);
+        let others = self.others.iter().flat_map(move |others| others.waiters.range(from..));
+        first.into_iter().chain(others.map(|(_, waiter)| &**waiter))
+    }
+
+    /// The waiters of an owner, from this number on.
+    pub(super) fn of(&self, owner: &Owner, from: u64) -> impl Iterator<Item = &Waiter<G>> {
+        let first = self.first().filter(|first| first.id >= from);
+        let others = self.others.iter().flat_map(move |others| {
+            let hash = others.hasher.hash_one(owner);
+            let ids = others.owners.range((hash, from)..=(hash, u64::MAX));
+            ids.filter_map(|(_, id)| others.waiters.get(id).map(|waiter| &**waiter))
+        });
+        first.into_iter().chain(others).filter(move |waiter| waiter.owner == *owner)
+    }
+}
+
+impl<G, S: Default> Default for Others<G, S> {
+    fn default() -> Self {
+        Self { waiters: BTreeMap::new(), owners: BTreeSet::new(), hasher: S::default() }
+    }
+}
+
+impl<G, S: BuildHasher> Others<G, S> {
+    fn push(&mut self, waiter: Box<Waiter<G>>) {
+        self.owners.insert((self.hasher.hash_one(&waiter.owner), waiter.id));
+        self.waiters.insert(waiter.id, waiter);
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Box<Waiter<G>>> {
+        let waiter = self.waiters.remove(&id)?;
+        self.owners.remove(&(self.hasher.hash_one(&waiter.owner), id));
+        Some(waiter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use fastrand::Rng;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::clock::Instant;
+    use crate::hold::Terms;
+    use crate::identity::{Known, Origin, Place};
+
+    /// As if all owners had one hash.
+    #[derive(Default)]
+    struct Same;
+
+    impl Hasher for Same {
+        fn write(&mut self, _: &[u8]) {}
+
+        fn finish(&self) -> u64 {
+            7
+        }
+    }
+
+    fn waiter(id: u64, owner: &Owner) -> Waiter<()> {
+        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
+        Waiter { id, owner: owner.clone(), origin, terms, since: Instant::now(), reply: oneshot::channel().0 }
+    }
+
+    /// What a queue is: numbers and owners in a plain list, in order.
+    #[derive(Default)]
+    struct Model(Vec<(u64, Owner)>);
+
+    impl Model {
+        fn push(&mut self, id: u64, owner: &Owner) {
+            let at = self.0.partition_point(|(other, _)| *other < id);
+            self.0.insert(at, (id, owner.clone()));
+        }
+
+        fn remove(&mut self, id: u64) -> Option<u64> {
+            let at = self.0.iter().position(|(other, _)| *other == id)?;
+            Some(self.0.remove(at).0)
+        }
+
+        fn ids(&self, which: impl Fn(u64, &Owner) -> bool) -> Vec<u64> {
+            self.0.iter().filter(|(id, owner)| which(*id, owner)).map(|(id, _)| *id).collect()
+        }
+    }
+
+    fn ids<'a>(waiters: impl Iterator<Item = &'a Waiter<()>>) -> Vec<u64> {
+        waiters.map(|waiter| waiter.id).collect()
+    }
+
+    /// Compares every answer of a queue with the model's, while callers come and go as the seed says.
+    fn compare<S: BuildHasher + Default>(seed: u64) {
+        let mut random = Rng::with_seed(seed);
+        let owners = [Owner::task(1), Owner::task(2), Owner::thread(1), Owner::new(), Owner::new()];
+        let (mut queue, mut model, mut next) = (Queue::<(), S>::default(), Model::default(), 0);
+        // How many come for each that goes: the line grows, shrinks and is empty now and then.
+        for arrivals in [1, 3, 1, 2, 1] {
+            for _ in 0..200 {
+                if random.u32(..=arrivals) > 0 {
+                    // Two callers at once may arrive in the other order.
+                    let both = random.bool();
+                    for id in if both { [next + 1, next] } else { [next, next + 1] } {
+                        let owner = random.choice(&owners).expect("some");
+                        queue.push(waiter(id, owner));
+                        model.push(id, owner);
+                    }
+                    next += 2;
+                }
+                // From the head, from the end, from between, and one that is gone.
+                for _ in 0..random.u32(..=3) {
+                    let (first, last) = (model.0.first().map_or(0, |w| w.0), model.0.last().map_or(0, |w| w.0));
+                    let id = [first, last, random.u64(..=next)][random.usize(..3)];
+                    assert_eq!(queue.remove(id).map(|waiter| waiter.id), model.remove(id));
+                }
+                let from = random.u64(..=next);
+                let owner = random.choice(&owners).expect("some");
+                assert_eq!(ids(queue.range(0)), model.ids(|_, _| true));
+                assert_eq!(ids(queue.range(from)), model.ids(|id, _| id >= from));
+                assert_eq!(ids(queue.of(owner, from)), model.ids(|id, of| id >= from && of == owner));
+                assert_eq!(queue.first().map(|waiter| waiter.id), model.0.first().map(|(id, _)| *id));
+                assert_eq!(queue.last(), model.0.last().map(|(id, _)| *id));
+                assert_eq!(queue.is_empty(), model.0.is_empty());
+                assert_eq!(queue.others.is_some(), model.0.len() > 1, "nothing is kept for those who are gone");
+                let indexed = queue.others.as_ref().map_or(0, |others| others.owners.len());
+                assert_eq!(indexed, model.0.len().saturating_sub(1));
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_comes_and_goes_the_order_is_that_of_a_plain_list() {
+        for seed in 0..20 {
+            compare::<BuildHasherDefault<Neighbours>>(seed);
+            compare::<BuildHasherDefault<Same>>(seed);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! When the callers' wait times end: one table and one task for all waiters of a session.
+//!
+//! # Invariants
+//! - A deadline is in the table until it is due or its caller goes.
+//! - The task never sleeps beyond the first deadline: who puts in an earlier one wakes it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use tokio::sync::Notify;
+use tokio::task::yield_now;
+use tokio::time::timeout;
+
+use super::Session;
+use crate::clock::Instant;
+use crate::foreign::contained;
+use crate::key::Key;
+
+/// How many waits are ended before the engine's other tasks have their turn.
+const CHUNK: usize = 256;
+
+/// The ends of all wait times.
+#[derive(Debug, Default)]
+pub(super) struct Deadlines {
+    table: Mutex<Table>,
+    earlier: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    /// By the number of the waiter too, since many may end in the same moment.
+    waits: BTreeMap<(Instant, u64), Key>,
+    /// When the task looks next.
+    planned: Option<Instant>,
+}
+
+impl Deadlines {
+    /// The wait of this waiter ends then.
+    pub(super) fn put(&self, deadline: Instant, id: u64, key: &Key) {
+        let mut table = self.table();
+        table.waits.insert((deadline, id), key.clone());
+        let earlier = table.planned.is_none_or(|planned| deadline < planned);
+        if earlier {
+            table.planned = Some(deadline);
+        }
+        drop(table);
+        if earlier {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// The waiter is gone. What is due is left to the task: very many callers whose time ends together do not wait for
+    /// each other here.
+    pub(super) fn remove(&self, deadline: Instant, id: u64, now: Instant) {
+        if now < deadline {
+            self.table().waits.remove(&(deadline, id));
+        }
+    }
+
+    /// Takes out the first ones that are due.
+    fn due(&self, now: Instant) -> Vec<(u64, Key)> {
+        let mut table = self.table();
+        let mut due = Vec::new();
+        while due.len() < CHUNK
+            && let Some(first) = table.waits.first_entry().filter(|first| first.key().0 <= now)
+        {
+            let ((_, id), key) = first.remove_entry();
+            due.push((id, key));
+        }
+        due
+    }
+
+    /// Waits until one may be due.
+    async fn come(&self) {
+        // No wake-up is lost: one task waits, and a wake-up while it does not leaves its permit.
+        let earlier = self.earlier.notified();
+        match self.plan() {
+            Some(first) => _ = timeout(Instant::now().until(first), earlier).await,
+            None => earlier.await,
+        }
+    }
+
+    /// When the first one is due: the task is woken for those that come before it.
+    fn plan(&self) -> Option<Instant> {
+        let mut table = self.table();
+        table.planned = table.waits.first_key_value().map(|((deadline, _), _)| *deadline);
+        table.planned
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends the waits whose time is over. Started with the session; ends with the engine; nobody awaits it.
+pub(super) async fn end_waits(deadlines: Arc<Deadlines>, session: Weak<Session>) {
+    loop {
+        let due = deadlines.due(Instant::now());
+        if due.is_empty() {
+            deadlines.come().await;
+            continue;
+        }
+        if let Some(session) = session.upgrade() {
+            for (id, key) in due {
+                // Whatever one wait runs into, the others end too.
+                contained(|| session.end_wait(&key, id));
+            }
+        }
+        // Holds are renewed between the ends of very many waits.
+        yield_now().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn ids(due: Vec<(u64, Key)>) -> Vec<u64> {
+        due.into_iter().map(|(id, _)| id).collect()
+    }
+
+    #[test]
+    fn what_is_due_comes_in_order_and_nothing_else() {
+        let (deadlines, now) = (Deadlines::default(), Instant::now());
+        let key = Key::from("k");
+        for (id, after) in [(1, 30), (2, 10), (3, 10), (4, 20), (5, 31)] {
+            deadlines.put(now + Duration::from_millis(after), id, &key);
+        }
+        deadlines.remove(now + Duration::from_millis(20), 4, now);
+        assert!(ids(deadlines.due(now)).is_empty());
+        assert_eq!(ids(deadlines.due(now + Duration::from_millis(10))), [2, 3]);
+        assert_eq!(ids(deadlines.due(now + Duration::from_millis(30))), [1]);
+        let last = now + Duration::from_millis(31);
+        deadlines.remove(last, 5, last);
+        assert_eq!(ids(deadlines.due(last)), [5], "what is due is taken out by the task");
+        assert!(deadlines.table().waits.is_empty());
+    }
+
+    #[test]
+    fn very_many_come_in_chunks() {
+        let (deadlines, now) = (Deadlines::default(), Instant::now());
+        (0..600).for_each(|id| deadlines.put(now, id, &Key::from("k")));
+        let chunks: Vec<usize> = (0..4).map(|_| deadlines.due(now).len()).collect();
+        assert_eq!(chunks, [256, 256, 88, 0]);
+    }
+
+    #[tokio::test]
+    async fn an_earlier_deadline_wakes_the_task_and_a_later_one_does_not() {
+        let (deadlines, now) = (Deadlines::default(), Instant::now());
+        let (key, hour) = (Key::from("k"), Duration::from_secs(3600));
+        let mut waiting = Box::pin(deadlines.come());
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        deadlines.put(now + hour, 1, &key);
+        assert!(futures_util::poll!(&mut waiting).is_ready());
+        let mut waiting = Box::pin(deadlines.come());
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        deadlines.put(now + hour * 2, 2, &key);
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        deadlines.put(now + hour / 2, 3, &key);
+        assert!(futures_util::poll!(&mut waiting).is_ready());
+        // One that comes while the task does something else is not missed.
+        deadlines.put(now, 4, &key);
+        deadlines.come().await;
+        assert_eq!(ids(deadlines.due(Instant::now())), [4]);
+    }
+}
