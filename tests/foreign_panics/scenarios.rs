@@ -20,9 +20,11 @@ use crate::common::several::servers;
 use crate::common::{Server, eventually, key, ms};
 use crate::sick::{SICK, poison_logger, was_told};
 
-pub(crate) const NAMES: [&str; 10] = [
+pub(crate) const NAMES: [&str; 12] = [
     "an_ordinary_day",
     "guards_of_a_task_that_unwinds",
+    "branches_of_one_task",
+    "a_password_changes",
     "a_server_falls_silent",
     "answers_come_late",
     "a_renewal_out_of_turn",
@@ -47,6 +49,8 @@ pub(crate) async fn play(name: &str) {
         BLOCKED_RECORDER => a_recorder_blocks().await,
         "an_ordinary_day" => an_ordinary_day().await,
         "guards_of_a_task_that_unwinds" => guards_of_a_task_that_unwinds().await,
+        "branches_of_one_task" => branches_of_one_task().await,
+        "a_password_changes" => a_password_changes().await,
         "a_server_falls_silent" => a_server_falls_silent().await,
         "answers_come_late" => answers_come_late().await,
         "a_renewal_out_of_turn" => a_renewal_out_of_turn().await,
@@ -251,6 +255,52 @@ async fn guards_of_a_task_that_unwinds() {
     });
     assert!(timeout(ms(10_000), task).await.expect("it ends").unwrap_err().is_panic());
     held.unlock().await.unwrap();
+    stage.assert_sound().await;
+}
+
+async fn branches_of_one_task() {
+    let server = Server::start();
+    let url = server.url();
+    let stage = Stage::with(server, url).await;
+    let lock = stage.locks.get(stage.key());
+    let (older, newer) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
+    older.unlock().await.unwrap();
+    tokio::time::sleep(ms(5)).await;
+    newer.unlock().await.unwrap();
+    occurs("a guard went while a newer one").await;
+    // A call that may wait for itself, and one that waits for a holder whose lease never ends.
+    let guard = lock.lock().await.unwrap();
+    let itself = lock.clone().non_reentrant();
+    assert!(itself.try_lock_for(RECHECK + RECHECK).await.unwrap().is_none());
+    occurs("waits for a lock that was taken in its own task").await;
+    guard.unlock().await.unwrap();
+    let endless = stage.key();
+    stage.server().command::<()>(&["HSET", &endless, "5cb1f0b5-0000-4000-8000-000000000000:1", "1"]);
+    let waiting = stage.visit(&endless);
+    occurs("no lease").await;
+    assert!(stage.peer.get(&endless).force_unlock().await.unwrap());
+    timeout(ms(10_000), waiting).await.expect("a waiter is served").unwrap();
+    stage.assert_sound().await;
+}
+
+async fn a_password_changes() {
+    let server = Server::start_with(&["--user", "rotated", "on", ">old", "~*", "&*", "+@all"]);
+    let url = format!("redis://rotated:old@127.0.0.1:{}", server.port());
+    let stage = Stage::over(vec![server], builder([url])).await;
+    let guard = stage.lock(&stage.key()).lock().await.unwrap();
+    let change = |password: &str| {
+        stage.server().command::<()>(&["ACL", "SETUSER", "rotated", "resetpass", &format!(">{password}")]);
+        stage.server().command::<u64>(&["CLIENT", "KILL", "USER", "rotated"]);
+    };
+    change("new");
+    occurs("refuses the credentials").await;
+    change("old");
+    occurs("takes the credentials again").await;
+    stage.server().command::<()>(&["ACL", "SETUSER", "rotated", "-evalsha", "-eval"]);
+    assert!(stage.lock(&stage.key()).try_lock().await.is_err());
+    occurs("does not permit this user").await;
+    stage.server().command::<()>(&["ACL", "SETUSER", "rotated", "+@all"]);
+    guard.unlock().await.unwrap();
     stage.assert_sound().await;
 }
 
