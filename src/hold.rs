@@ -397,13 +397,6 @@ impl Hold {
         self.state().owner == *owner
     }
 
-    /// Gives the whole hold to another owner.
-    pub(crate) fn give_to(&self, owner: Owner) {
-        let before = std::mem::replace(&mut self.state().owner, owner);
-        // With it a waker may go, which is foreign code.
-        drop(before);
-    }
-
     /// A token that fires with the loss; cancelling it cancels nothing else.
     pub(crate) fn token(&self) -> CancellationToken {
         self.lost.child_token()

@@ -88,6 +88,11 @@ impl Owner {
         Self(Identity::Run(Arc::new(Run { number: next(), keys: Mutex::default() })))
     }
 
+    /// Whether a run made it.
+    pub(crate) const fn is_of_run(&self) -> bool {
+        matches!(self.0, Identity::Run(_))
+    }
+
     /// Notes that a lock was taken as this owner, if a run made it. `held` says of a name that was noted before whether it is
     /// still worth keeping.
     pub(crate) fn note(&self, key: &Key, held: impl Fn(&Key) -> bool) {

@@ -397,9 +397,9 @@ async fn what_a_section_left_behind_does_not_share_its_hold_with_the_caller() {
             };
             let child = tokio::spawn(section.scope(credit));
             begins.await.unwrap();
-            child
+            [child]
         };
-        let child = outer.run(section).await.unwrap();
+        let [child] = outer.run(section).await.unwrap();
         lock.run(|_| account.credit_slowly(ms(50))).await.unwrap();
         child.await.unwrap();
         account.assert_exclusive(2);
@@ -727,6 +727,13 @@ async fn a_call_that_waits_for_its_own_task_is_warned_about_once() {
             }
         })
         .await;
+    }
+    // Taken in a section, which it outlived.
+    for reentry in [Reentry::Task, Reentry::Scope] {
+        let lock = builder(&server.url(), ms(900)).reentry(reentry).connect().await.unwrap().get(key());
+        let _guard = lock.run(async |_| lock.lock().await.unwrap()).await.unwrap();
+        assert!(lock.clone().owned_by(Owner::new()).try_lock_for(ms(400)).await.unwrap().is_none());
+        assert_eq!(warnings(lock.key().as_str(), about).len(), 1, "{reentry:?}");
     }
     // In a section, by the run that it is in.
     let lock = builder(&server.url(), ms(900)).connect().await.unwrap().get(key());
