@@ -43,7 +43,8 @@ use crate::session::{Alive, Session, View};
 ///
 /// Outside of tokio tasks (the body of `#[tokio::main]`, other executors) a call that is polled is known by its waker, which
 /// nested code shares and `FuturesUnordered` does not; one that blocks is known by its thread. A pool that steals work, such
-/// as rayon, runs several jobs on one thread inside of each other: name their owners. Two threads that call `block_on` of
+/// as rayon, runs several jobs on one thread inside of each other: name their owners. Another executor that runs inside of a
+/// tokio task, or in `spawn_blocking`, is branches of that task. Two threads that call `block_on` of
 /// one current-thread runtime in turns have one waker: name their owners too.
 ///
 /// # Contention is a value
