@@ -406,6 +406,73 @@ async fn what_a_section_left_behind_does_not_share_its_hold_with_the_caller() {
     }
 }
 
+/// Counts who is inside, and out again however it ends.
+struct Inside<'a>(&'a Account);
+
+impl<'a> Inside<'a> {
+    fn new(account: &'a Account) -> Self {
+        account.most.fetch_max(account.inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        Self(account)
+    }
+}
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A run that does its work alone, or has children in its scope do theirs: it awaits some, leaves others behind, cancels some.
+fn tree(lock: Lock, account: Arc<Account>, depth: u32) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    Box::pin(async move {
+        let nested = lock.clone();
+        let run = lock.run(|section| async move {
+            let children = if depth == 0 { 0 } else { fastrand::u32(0..4) };
+            if children == 0 {
+                let _inside = Inside::new(&account);
+                return sleep(ms(fastrand::u64(0..4))).await;
+            }
+            let mut awaited = Vec::new();
+            for _ in 0..children {
+                let child = tokio::spawn(section.scope(tree(nested.clone(), Arc::clone(&account), depth - 1)));
+                match fastrand::u32(0..4) {
+                    0 => child.abort(),
+                    1 => awaited.push(child),
+                    _ => {}
+                }
+            }
+            for child in awaited {
+                child.await.unwrap();
+            }
+        });
+        match fastrand::u32(0..3) {
+            0 => _ = timeout(ms(fastrand::u64(0..15)), run).await,
+            _ => run.await.unwrap(),
+        }
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn trees_of_runs_exclude_each_other_and_leave_nothing_behind() {
+    let server = Server::start();
+    let locks = locker(&server).await;
+    for round in 0..60 {
+        let (lock, account) = (locks.get(key()), Arc::<Account>::default());
+        let trees = futures_util::future::join_all((0..4).map(|_| tree(lock.clone(), Arc::clone(&account), 3)));
+        match round % 3 {
+            0 => _ = trees.await,
+            1 => _ = Owner::new().scope(trees).await,
+            _ => {
+                let _guard = lock.lock().await.unwrap();
+                trees.await;
+            }
+        }
+        let other = lock.owned_by(Owner::new());
+        drop(timeout(ms(20_000), other.lock()).await.expect("all have gone").unwrap());
+        assert!(account.most.load(Ordering::SeqCst) <= 1, "round {round}");
+    }
+}
+
 /// A run that waits for its turn is told when the locker closes, and the next has its turn when one is dropped.
 #[tokio::test]
 async fn waiting_for_a_turn_ends() {
