@@ -391,13 +391,6 @@ impl Hold {
         self.state().owner == *owner
     }
 
-    /// Gives the whole hold to another owner.
-    pub(crate) fn give_to(&self, owner: Owner) {
-        let before = std::mem::replace(&mut self.state().owner, owner);
-        // With it a waker may go, which is foreign code.
-        drop(before);
-    }
-
     fn expire(&self, state: &mut State, now: Instant) -> bool {
         if state.phase != Phase::Held {
             return false;

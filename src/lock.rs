@@ -43,7 +43,8 @@ use crate::session::{Alive, Session, View};
 ///
 /// Outside of tokio tasks (the body of `#[tokio::main]`, other executors) a call that is polled is known by its waker, which
 /// nested code shares and `FuturesUnordered` does not; one that blocks is known by its thread. A pool that steals work, such
-/// as rayon, runs several jobs on one thread inside of each other: name their owners. Two threads that call `block_on` of
+/// as rayon, runs several jobs on one thread inside of each other: name their owners. Another executor that runs inside of a
+/// tokio task, or in `spawn_blocking`, is branches of that task. Two threads that call `block_on` of
 /// one current-thread runtime in turns have one waker: name their owners too.
 ///
 /// # Contention is a value
@@ -227,7 +228,8 @@ impl Lock {
     /// [`Error::Config`] for a run in a run of the same lock under [`Reentry::Never`], which would wait for itself.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the section and releases the lock in the background.
+    /// Dropping the future drops the section and releases the lock in the background. A future that is kept but not polled
+    /// holds up the other runs of its owner once it is its turn.
     ///
     /// # Examples
     /// ```no_run

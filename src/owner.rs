@@ -52,7 +52,15 @@ struct Polled {
 #[derive(Debug)]
 struct Run {
     number: u64,
-    keys: Mutex<HashSet<Key>>,
+    keys: Mutex<Noted>,
+}
+
+/// The names of locks that an owner has noted.
+#[derive(Debug, Default)]
+struct Noted {
+    keys: HashSet<Key>,
+    /// Below so many there is nothing to be looked for.
+    enough: usize,
 }
 
 /// How many names of locks an owner may note before those that it no longer holds are looked for.
@@ -88,24 +96,31 @@ impl Owner {
         Self(Identity::Run(Arc::new(Run { number: next(), keys: Mutex::default() })))
     }
 
+    /// Whether a run made it.
+    pub(crate) const fn is_of_run(&self) -> bool {
+        matches!(self.0, Identity::Run(_))
+    }
+
     /// Notes that a lock was taken as this owner, if a run made it. `held` says of a name that was noted before whether it is
     /// still worth keeping.
     pub(crate) fn note(&self, key: &Key, held: impl Fn(&Key) -> bool) {
         let Identity::Run(run) = &self.0 else { return };
-        let mut keys = run.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        if keys.contains(key) {
+        let mut noted = run.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.keys.contains(key) {
             return;
         }
-        if keys.len() >= NOTED && keys.len().is_power_of_two() {
-            keys.retain(held);
+        if noted.keys.len() >= noted.enough.max(NOTED) {
+            noted.keys.retain(held);
+            // As many again are noted before the next look, however many are held: it costs each a constant.
+            noted.enough = noted.keys.len() * 2;
         }
-        keys.insert(key.clone());
+        noted.keys.insert(key.clone());
     }
 
     /// The locks that were taken as this owner, if a run made it.
     pub(crate) fn noted(&self) -> HashSet<Key> {
         match &self.0 {
-            Identity::Run(run) => std::mem::take(&mut *run.keys.lock().unwrap_or_else(PoisonError::into_inner)),
+            Identity::Run(run) => std::mem::take(&mut run.keys.lock().unwrap_or_else(PoisonError::into_inner).keys),
             _ => HashSet::new(),
         }
     }
@@ -213,6 +228,14 @@ mod tests {
         assert!((0..10_000).map(name).filter(held).all(|key| noted.contains(&key)), "{}", noted.len());
         assert!(noted.len() < 5_000, "{}", noted.len());
         assert!(run.noted().is_empty());
+        // Just below a power of two are held while others come and go.
+        let (run, looks) = (Owner::of_run(), std::cell::Cell::new(0_u32));
+        let held = |key: &Key| {
+            looks.set(looks.get() + 1);
+            key.as_str().parse::<usize>().expect("a number") < 1_023
+        };
+        (0..11_023).for_each(|n| run.note(&name(n), held));
+        assert!(looks.get() < 40_000, "{looks:?}");
         let other = Owner::new();
         other.note(&name(1), held);
         assert!(other.noted().is_empty(), "nobody ends it");

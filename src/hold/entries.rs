@@ -74,6 +74,13 @@ impl Hold {
         (Entrance { number, origin }, suspicious)
     }
 
+    /// Gives the whole hold to another owner.
+    pub(crate) fn give_to(&self, owner: Owner) {
+        let before = std::mem::replace(&mut self.state().owner, owner);
+        // With it a waker may go, which is foreign code.
+        drop(before);
+    }
+
     /// Gives the hold from one owner to another if all of its guards were taken at this place.
     pub(crate) fn pass_on(&self, from: &Owner, heir: &Owner, place: Place) {
         let mut state = self.state();

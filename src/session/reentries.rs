@@ -92,8 +92,9 @@ impl Session {
     /// Warns if a caller that begins to wait may wait for itself, after a while. Dropping what is returned calls that off.
     pub(super) fn warn_of_itself(self: &Arc<Self>, key: &Key, caller: &Caller) -> Option<Stop> {
         let place = caller.origin.place;
-        // Sections of runs know what they are in; of other holds only the task is known.
-        let own = |hold: &Hold| hold.origin.known != Known::Run && hold.is_held() && hold.origin.place.may_be(place);
+        // Sections of runs know what they are in; of other holds, and of what outlived its section, only the task is known.
+        let of_section = |hold: &Hold| hold.origin.known == Known::Run && hold.owner().is_of_run();
+        let own = |hold: &Hold| !of_section(hold) && hold.is_held() && hold.origin.place.may_be(place);
         if caller.runs.innermost(self.id, key).is_none() && !self.gate.has_hold(key, own) {
             return None;
         }

@@ -48,10 +48,13 @@ impl Session {
         }
         let by_guard = |key| self.gate.has_hold(key, |hold| hold.guards() > 0 && hold.is_owned_by(&caller.owner));
         let mut heir = None;
-        if caller.origin.known == Known::Calling && !keys.iter().any(by_guard) {
+        let own = match caller.origin.known {
+            Known::Calling => !keys.iter().any(by_guard),
+            Known::Fresh => true,
+            Known::Named | Known::Run => false,
+        };
+        if own {
             heir = Some(std::mem::replace(&mut caller.owner, Owner::of_run()));
-            caller.origin.known = Known::Run;
-        } else if caller.origin.known == Known::Fresh {
             caller.origin.known = Known::Run;
         }
         // Whatever this run is inside of now, it is inside of when its turn comes.
