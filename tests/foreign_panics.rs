@@ -68,9 +68,7 @@ fn whatever_a_subscriber_panics_at_nothing_stays_behind() {
     let one_by_one = events.keys().filter_map(|place| quickest(place));
     let unwinding = CALLS.iter().map(|call| Job::new("guards_of_a_task_that_unwinds", call));
     let spans = CALLS[2..].iter().map(|call| Job::new("an_ordinary_day", call));
-    for story in run(one_by_one.chain(unwinding).chain(spans).collect()) {
-        assert!(story.happened.contains(&story.job.poison), "{:?}: did not happen this time", story.job);
-    }
+    happens(one_by_one.chain(unwinding).chain(spans).collect());
 }
 
 /// That each event has occurred in some scenario, or is known not to.
@@ -88,6 +86,21 @@ fn assert_provoked(events: &BTreeMap<Place, String>, happened: &BTreeSet<&String
     }
 }
 
+/// Runs these, those again in which it did not come to the panic: on a machine that is busy a server may be faster, or
+/// slower, than what a scenario waits for. Each ends well, and the panic of each happens.
+fn happens(mut jobs: Vec<Job>) {
+    for _ in 0..5 {
+        let stories = run(std::mem::take(&mut jobs));
+        jobs.extend(
+            stories.into_iter().filter(|story| !story.happened.contains(&story.job.poison)).map(|story| story.job),
+        );
+        if jobs.is_empty() {
+            return;
+        }
+    }
+    panic!("{jobs:?}: did not happen in five runs");
+}
+
 /// fred logs in the midst of what it does, in its tasks and in ours.
 #[test]
 fn whatever_fred_panics_at_nothing_stays_behind() {
@@ -95,9 +108,7 @@ fn whatever_fred_panics_at_nothing_stays_behind() {
     let logged = rehearsal.happened.iter().filter(|place| place.starts_with(sick::LOGGED));
     let jobs: Vec<_> = logged.map(|place| Job::new(scenarios::ALL_OF_FRED, place)).collect();
     assert!(jobs.len() > 5, "{jobs:?}");
-    for story in run(jobs) {
-        assert!(story.happened.contains(&story.job.poison), "{:?}: did not happen this time", story.job);
-    }
+    happens(jobs);
 }
 
 #[cfg(feature = "metrics")]
@@ -106,9 +117,7 @@ fn whatever_a_recorder_panics_at_nothing_stays_behind() {
     let each = RECORDER.iter().map(|call| Job::new("an_ordinary_day", call));
     let others = ["guards_of_a_task_that_unwinds", "a_server_falls_silent", "one_of_three_servers"];
     let others = others.iter().map(|scenario| Job::new(scenario, "record_value"));
-    for story in run(each.chain(others).collect()) {
-        assert!(story.happened.contains(&story.job.poison), "{:?}: did not happen", story.job);
-    }
+    happens(each.chain(others).collect());
 }
 
 #[cfg(feature = "metrics")]
