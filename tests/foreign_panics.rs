@@ -200,7 +200,7 @@ fn child_process() {
     let [scenario, poison, out] = words[..] else { panic!("{told}") };
     sick::install(poison);
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let bounded = async { tokio::time::timeout(Duration::from_secs(90), scenarios::play(scenario)).await };
+    let bounded = async { tokio::time::timeout(Duration::from_secs(240), scenarios::play(scenario)).await };
     runtime.block_on(bounded).expect("a scenario ends");
     assert_eq!(sick::odd_panics(), [""; 0], "nothing else panicked");
     let happened: Vec<String> = sick::happened().into_iter().collect();

@@ -465,6 +465,8 @@ async fn replicas_are_away() {
     eventually(ms(20_000), "the replica is in step", || server.has_replicas(1)).await;
     let acknowledged = |url| builder([url]).replicas(1, ms(200));
     replica.stop();
+    // It has acknowledged all that was written before.
+    server.command::<()>(&["SET", &key(), "1"]);
     let stage = Stage::over(vec![server], acknowledged(url)).await;
     replica.go_on();
     stage.visit(&stage.key()).await.unwrap();
@@ -483,7 +485,7 @@ async fn odd_connections() {
     let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap().trim();
     let odd = rewriting(&server, None, Some([version.to_owned(), "?".repeat(version.len())]));
     let proxy = Proxy::start(server.port());
-    let locks = builder([proxy.url()]).outage_tolerance(ms(60_000));
+    let locks = builder([proxy.url()]).outage_tolerance(ms(60_000)).command_timeout(ms(550));
     let stage = Stage::over(vec![server], locks).await;
     builder([format!("redis://127.0.0.1:{odd}")]).connect().await.unwrap().close().await;
     // More than the buffers of all sockets on the way hold, which nobody empties. On a machine that is busy heartbeats
