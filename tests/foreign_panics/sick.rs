@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 
 use tracing::field::{Field, Visit};
@@ -162,13 +162,32 @@ impl Subscriber for Sick {
 /// Panics in a thread of a locker, as often as it is told to: fred logs whatever it does.
 struct Logger(&'static str);
 
+/// Whether the next task of fred that takes a command from its queue ends by a panic.
+static ROUTER_ENDS: AtomicBool = AtomicBool::new(false);
+
+/// The next connection that is used loses the task by which fred serves it.
+pub(crate) fn end_a_router() {
+    ROUTER_ENDS.store(true, Ordering::Relaxed);
+    log::set_max_level(log::LevelFilter::Trace);
+}
+
 impl log::Log for Logger {
     fn enabled(&self, _: &log::Metadata<'_>) -> bool {
         std::thread::current().name() == Some("lockhound")
     }
 
     fn log(&self, record: &log::Record<'_>) {
-        if self.enabled(record.metadata()) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
+        if record.target() == "fred::router::commands"
+            && record.args().to_string().contains("Recv command")
+            && ROUTER_ENDS.swap(false, Ordering::Relaxed)
+        {
+            log::set_max_level(log::LevelFilter::Off);
+            panic!("{SICK} router");
+        }
+        if self.0.starts_with(LOGGED) {
             let place = format!("{LOGGED}{}", task().unwrap_or_else(|| record.target().to_owned()));
             let once_more = || POISONED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
             let poisoned = place == self.0 && once_more().is_ok();
