@@ -278,7 +278,10 @@ async fn of_force_unlocks_that_overlap_one_says_that_it_deposed_somebody() {
             let mut deposed = Vec::new();
             while Instant::now() < ended {
                 let asked = Instant::now();
-                let Some(guard) = lock.try_lock_for(ms(50)).await.unwrap() else { continue };
+                // Where cores are missing there is no answer in what is left of so short a time.
+                let tried = lock.try_lock_for(ms(50)).await;
+                assert!(matches!(&tried, Ok(_) | Err(Error::Unavailable { .. })), "{tried:?}");
+                let Ok(Some(guard)) = tried else { continue };
                 tokio::time::sleep(Duration::from_micros(fastrand::u64(0..3_000))).await;
                 match guard.unlock().await {
                     Ok(()) => {}

