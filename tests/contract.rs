@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::several::{over, servers};
 use common::{Server, eventually, key, ms};
 use lockhound::{Error, Format, HoldState, Locker, Loss, Owner};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 /// Servers, and how locks stand on them.
 struct Deployment {

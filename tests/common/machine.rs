@@ -29,3 +29,8 @@ pub fn within(took: Duration, bound: Duration) -> bool {
 pub fn grace() -> Duration {
     if starved() { Duration::from_secs(1) } else { Duration::ZERO }
 }
+
+/// Whether whoever waits for a token was told before this bound, or, without a core, not much later.
+pub fn in_time(took: Duration, bound: Duration) -> bool {
+    took < bound || took < bound + grace()
+}
