@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::several::{over, servers};
 use common::{Server, eventually, key, ms};
 use lockhound::{Error, Format, HoldState, Locker, Loss, Owner};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 /// Servers, and how locks stand on them.
 struct Deployment {
@@ -50,7 +50,7 @@ impl Deployment {
     }
 
     async fn is_free_everywhere(&self, key: &str) {
-        eventually(ms(500), "free", || self.up().all(|server| !server.exists(key))).await;
+        eventually(ms(10_000), "free", || self.up().all(|server| !server.exists(key))).await;
     }
 }
 
@@ -121,7 +121,7 @@ async fn a_waiter_is_woken_by_the_release(on: Deployment) {
     assert!(!waiting.is_finished());
     guard.unlock().await.unwrap();
     // Without messages they look every five seconds.
-    timeout(ms(1_000), waiting).await.expect("woken").unwrap().unwrap();
+    common::soon(ms(1_000), waiting).await.expect("woken").unwrap().unwrap();
 }
 
 async fn fences_grow(on: Deployment) {
@@ -152,7 +152,7 @@ async fn a_deletion_is_told_at_the_next_renewal(on: Deployment) {
     // A late vote would otherwise come after the deletion.
     sleep(ms(30)).await;
     on.up().for_each(|server| server.command::<()>(&["DEL", &key]));
-    timeout(ms(400), guard.lost().cancelled()).await.expect("told");
+    common::soon(ms(400), guard.lost().cancelled()).await.expect("told");
     assert_eq!(guard.loss(), Some(Loss::NotOwner));
     assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
@@ -196,7 +196,7 @@ async fn a_hold_ends_with_its_longest_time(on: Deployment) {
     let (locks, key) = (on.locker(LONG).await, key());
     let start = Instant::now();
     let guard = locks.get(&key).max_hold(ms(200)).lock().await.unwrap();
-    timeout(ms(400), guard.lost().cancelled()).await.expect("told");
+    common::soon(ms(400), guard.lost().cancelled()).await.expect("told");
     assert!(start.elapsed() > ms(180), "{:?}", start.elapsed());
     assert_eq!(guard.loss(), Some(Loss::MaxHold));
     drop(guard);
@@ -218,7 +218,7 @@ async fn closing_ends_waiters_and_tells_holders(on: Deployment) {
     held.lost().cancelled().await;
     assert_eq!(held.loss(), Some(Loss::Closed));
     drop(held);
-    timeout(ms(1_500), closing).await.expect("bounded").unwrap();
+    common::soon(ms(1_500), closing).await.expect("bounded").unwrap();
     assert!(matches!(waiting.await.unwrap(), Err(Error::Closed)));
     assert!(matches!(one.get(&key).try_lock().await, Err(Error::Closed)));
     on.is_free_everywhere(&name).await;
@@ -251,7 +251,7 @@ async fn a_dropped_guard_releases(on: Deployment) {
     let ([one, two], key) = (on.lockers(LONG).await, key());
     let guard = one.get(&key).lock().await.unwrap();
     std::thread::spawn(move || drop(guard)).join().unwrap();
-    timeout(ms(1_000), two.get(&key).lock()).await.expect("released").unwrap().unlock().await.unwrap();
+    common::soon(ms(1_000), two.get(&key).lock()).await.expect("released").unwrap().unlock().await.unwrap();
     on.is_free_everywhere(&key).await;
 }
 

@@ -7,7 +7,7 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{Server, key, locker_with, ms};
+use common::{Server, builder, eventually, key, ms};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
 /// Counts, and how many times were recorded, by name and labels.
@@ -30,11 +30,11 @@ async fn the_recorder_of_the_program_is_told() {
     let snapshotter = recorder.snapshotter();
     recorder.install().unwrap();
     let server = Server::start();
-    let locks = locker_with(&server, ms(600)).await;
+    let locks = builder(&server.url(), ms(1_500)).command_timeout(ms(450)).connect().await.unwrap();
     let lost = locks.get(key());
     let guard = lost.lock().await.unwrap();
     locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
-    tokio::time::sleep(ms(500)).await;
+    eventually(ms(1_000), "a renewal", || locks.stats().renewals > 0).await;
     server.command::<bool>(&["DEL", lost.key().as_str()]);
     guard.lost().cancelled().await;
     drop(guard);

@@ -66,7 +66,7 @@ async fn force_unlock_tells_local_holders_at_once_and_wakes_waiters() {
     assert!(lock.force_unlock().await.unwrap());
     assert_eq!(guard.state(), HoldState::Lost(Loss::ForceUnlocked));
     assert!(guard.lost().is_cancelled());
-    let entered = tokio::time::timeout(ms(500), waiting).await.expect("woken").unwrap().unwrap();
+    let entered = common::soon(ms(500), waiting).await.expect("woken").unwrap().unwrap();
     assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::ForceUnlocked))));
     entered.check().unwrap();
     assert!(server.exists(&key), "the stale unlock hurts nobody");
@@ -80,7 +80,7 @@ async fn force_unlock_of_another_process_is_told_by_the_next_renewal() {
     let (one, other) = (locker_with(&server, ms(900)).await, locker(&server).await);
     let guard = one.get(&key).lock().await.unwrap();
     assert!(other.get(&key).force_unlock().await.unwrap());
-    tokio::time::timeout(ms(700), guard.lost().cancelled()).await.expect("a third of the lease");
+    common::soon(ms(700), guard.lost().cancelled()).await.expect("a third of the lease");
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
 }
 
@@ -278,7 +278,10 @@ async fn of_force_unlocks_that_overlap_one_says_that_it_deposed_somebody() {
             let mut deposed = Vec::new();
             while Instant::now() < ended {
                 let asked = Instant::now();
-                let Some(guard) = lock.try_lock_for(ms(50)).await.unwrap() else { continue };
+                // Where cores are missing there is no answer in what is left of so short a time.
+                let tried = lock.try_lock_for(ms(50)).await;
+                assert!(matches!(&tried, Ok(_) | Err(Error::Unavailable { .. })), "{tried:?}");
+                let Ok(Some(guard)) = tried else { continue };
                 tokio::time::sleep(Duration::from_micros(fastrand::u64(0..3_000))).await;
                 match guard.unlock().await {
                     Ok(()) => {}

@@ -737,8 +737,7 @@ async fn nested_code(lock: Lock) {
     });
     tokio::spawn(nested).await.unwrap();
     tokio::spawn(async move { guard.unlock().await.unwrap() }).await.unwrap();
-    let name = lock.key().as_str();
-    assert_eq!(warnings(name, ""), Vec::<String>::new());
+    assert_eq!(warnings(lock.key().as_str(), ""), Vec::<String>::new());
 }
 
 #[tokio::test]

@@ -61,7 +61,7 @@ async fn a_foreign_release_or_extension_works_with_our_value_only() {
     guard.check().unwrap();
     assert_eq!(eval(COMPARE_AND_PEXPIRE, &ours), 1);
     assert_eq!(eval(COMPARE_AND_DELETE, &ours), 1);
-    tokio::time::timeout(ms(700), guard.lost().cancelled()).await.expect("by the next renewal");
+    common::soon(ms(700), guard.lost().cancelled()).await.expect("by the next renewal");
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
 }
 
@@ -80,7 +80,7 @@ async fn the_watchdog_renews_and_never_creates() {
     server.command::<()>(&["HSET", &name(&retyped), "somebody", "1"]);
     let [kept_guard, gone @ ..] = guards;
     for guard in gone {
-        tokio::time::timeout(ms(700), guard.lost().cancelled()).await.expect("by the next renewal");
+        common::soon(ms(700), guard.lost().cancelled()).await.expect("by the next renewal");
         assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
         assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
     }
@@ -193,7 +193,7 @@ async fn waiters_poll_at_random_intervals() {
     assert!(u128::from(looks) <= time / 20 + 2 && looks >= 8, "{looks} looks in {time} ms");
     // It is not told.
     server.command::<u64>(&["DEL", &key]);
-    let guard = tokio::time::timeout(ms(500), waiting).await.expect("a look").unwrap().unwrap();
+    let guard = common::soon(ms(500), waiting).await.expect("a look").unwrap().unwrap();
     guard.unlock().await.unwrap();
 }
 
@@ -217,7 +217,7 @@ async fn waiters_are_woken_at_once_by_releases_of_this_crate() {
     let released = Instant::now();
     guard.unlock().await.unwrap();
     let entered = waiting.await.unwrap().unwrap();
-    assert!(released.elapsed() < ms(1_000), "{:?}", released.elapsed());
+    assert!(common::machine::within(released.elapsed(), ms(1_000)), "{:?}", released.elapsed());
     entered.unlock().await.unwrap();
 }
 

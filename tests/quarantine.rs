@@ -36,7 +36,7 @@ async fn forgotten(servers: &[Server], key: &str, quarantine: Duration) -> (Guar
     servers[1].kill();
     servers[1].restart();
     let connected = || servers[1].command::<String>(&["CLIENT", "LIST"]).contains(&second.id().to_string());
-    eventually(ms(500), "the other is connected again", connected).await;
+    eventually(ms(10_000), "the other is connected again", connected).await;
     (guard, granted, second)
 }
 
@@ -94,17 +94,28 @@ async fn a_lease_that_outlasts_the_quarantine_is_refused() {
 #[tokio::test]
 async fn a_server_that_started_late_in_a_second_abstains_as_long_as_any_other() {
     let fraction = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_millis();
-    tokio::time::sleep(ms(u64::from((1_880 - fraction()) % 1_000))).await;
-    let started = Instant::now();
-    let (servers, key) = (servers(3), key());
     let uptime = |server: &Server| {
         let info: String = server.command(&["INFO", "server"]);
         info.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:")).unwrap().trim().parse::<u64>().unwrap()
     };
-    eventually(ms(1_000), "they seem to have run for a second", || servers.iter().all(|s| uptime(s) == 1)).await;
-    let locks = cautious(&servers, ms(900), ms(900)).await.unwrap();
-    locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
-    assert!(started.elapsed() > ms(900), "{:?}", started.elapsed());
+    let key = key();
+    // On a busy machine they may come up in the next second, or be asked when their first is nearly over.
+    for _ in 0..20 {
+        tokio::time::sleep(ms(u64::from((1_880 - fraction()) % 1_000))).await;
+        let started = Instant::now();
+        let servers = servers(3);
+        while servers.iter().any(|server| uptime(server) == 0) {
+            tokio::time::sleep(ms(2)).await;
+        }
+        let locks = cautious(&servers, ms(900), ms(900)).await.unwrap();
+        let connected = started.elapsed();
+        locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+        assert!(started.elapsed() > ms(900), "{:?}", started.elapsed());
+        if connected < ms(700) {
+            return;
+        }
+    }
+    panic!("never did they seem to have run for a second when they had not");
 }
 
 /// Restarts one server after the other, each in the middle of the contest.

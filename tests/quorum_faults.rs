@@ -5,6 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use common::machine::within;
 use common::proxy::Mode;
 use common::several::{connections, on, over, servers, settled, through};
 use common::{Server, eventually, key, ms};
@@ -38,8 +39,8 @@ async fn two_of_five_that_hang_are_gone_or_are_slow_cost_nothing() {
     let name = held.key().to_string();
     // Waiting for the others even a little would cost 20 ms a round trip.
     let fine = |what, (median, longest): (Duration, Duration)| {
-        assert!(median < usual + ms(15), "{what}: {median:?} instead of {usual:?}");
-        assert!(longest < ms(250), "{what}: {longest:?}, and a command may take 3 s");
+        assert!(within(median, usual + ms(15)), "{what}: {median:?} instead of {usual:?}");
+        assert!(within(longest, ms(250)), "{what}: {longest:?}, and a command may take 3 s");
     };
     servers[0].stop();
     servers[3].stop();
@@ -63,8 +64,8 @@ async fn two_of_five_that_hang_are_gone_or_are_slow_cost_nothing() {
 #[tokio::test]
 async fn a_long_hold_and_its_waiter_do_not_notice_that_a_minority_hangs_and_goes() {
     let (servers, key) = (servers(5), key());
-    let locks = over(&servers, ms(900)).connect().await.unwrap();
-    let other = over(&servers, ms(900)).connect().await.unwrap();
+    let locks = over(&servers, ms(1_500)).connect().await.unwrap();
+    let other = over(&servers, ms(1_500)).connect().await.unwrap();
     let guard = locks.get(&key).lock().await.unwrap();
     let lock = other.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });
@@ -73,14 +74,14 @@ async fn a_long_hold_and_its_waiter_do_not_notice_that_a_minority_hangs_and_goes
     let start = Instant::now();
     while start.elapsed() < ms(2_500) {
         assert_eq!(guard.state(), HoldState::Safe);
-        assert!(guard.remaining() > ms(450), "renewed at each tick: {:?}", guard.remaining());
+        assert!(guard.remaining() > ms(750), "renewed at each tick: {:?}", guard.remaining());
         tokio::time::sleep(ms(10)).await;
     }
     assert!(!waiting.is_finished());
     let released = Instant::now();
     guard.unlock().await.unwrap();
     waiting.await.unwrap().unwrap().unlock().await.unwrap();
-    assert!(released.elapsed() < ms(300), "{:?}", released.elapsed());
+    assert!(common::machine::within(released.elapsed(), ms(300)), "{:?}", released.elapsed());
     assert_eq!((locks.stats().losses.total(), other.stats().losses.total()), (0, 0));
     servers[3].go_on();
 }
@@ -164,7 +165,7 @@ async fn closing_does_not_wait_for_a_minority() {
     guard.lost().cancelled().await;
     drop(guard);
     closing.await.unwrap();
-    assert!(start.elapsed() < ms(1_000), "{:?}", start.elapsed());
+    assert!(common::machine::within(start.elapsed(), ms(1_000)), "{:?}", start.elapsed());
     assert!(!servers[0].exists(&name) && !servers[2].exists(&name));
     servers[1].go_on();
     eventually(ms(500), "what was sent is carried out", || !servers[1].exists(&name)).await;

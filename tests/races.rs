@@ -8,6 +8,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use common::machine::{grace, within};
 use common::proxy::{Mode, Proxy};
 use common::server::Monitor;
 use common::{Server, builder, eventually, key, locker_with, ms};
@@ -17,8 +18,29 @@ use lockhound::{Error, Guard, HoldState, Lock, Locker, Loss, Owner};
 /// `./dev soak` runs each race so many times as often.
 const TIMES: usize = if cfg!(feature = "soak") { 20 } else { 1 };
 
-/// Ends holds around the moment at which their first renewal is under way, and returns their keys.
+/// Ends holds around the moment at which their first renewal is under way, until so many have met it, and returns their
+/// keys. A busy machine may need several rounds for that.
 async fn end_during_renewals<F: Future<Output = ()> + Send + 'static>(
+    locks: &Locker,
+    end: impl Fn(Guard) -> F + Copy + Send + 'static,
+) -> Vec<String> {
+    let (start, mut keys) = (Instant::now(), Vec::new());
+    while keys.is_empty() || (met(locks) < MET && start.elapsed() < ms(60_000)) {
+        keys.extend(end_around_renewals(locks, end).await);
+    }
+    keys
+}
+
+/// How many renewals must meet an end.
+const MET: u64 = 200;
+
+/// How many were begun and are not answered to anybody.
+fn met(locks: &Locker) -> u64 {
+    let stats = locks.stats();
+    stats.renewal_lateness.count - stats.renewals - stats.renewal_errors
+}
+
+async fn end_around_renewals<F: Future<Output = ()> + Send + 'static>(
     locks: &Locker,
     end: impl Fn(Guard) -> F + Copy + Send + 'static,
 ) -> Vec<String> {
@@ -54,14 +76,13 @@ async fn assert_gone_for_good(server: &Server, locks: &Locker, keys: &[String]) 
     let words = |keys: &[String]| ["EXISTS"].into_iter().map(str::to_owned).chain(keys.to_vec()).collect::<Vec<_>>();
     let left = || keys.chunks(1_000).map(|keys| count(server, &words(keys))).sum::<u64>();
     // One that came back would stay for a lease of three seconds.
-    eventually(ms(500), "every key is gone", || left() == 0).await;
+    eventually(ms(2_000), "every key is gone", || left() == 0).await;
     server.command::<()>(&["CONFIG", "RESETSTAT"]);
     tokio::time::sleep(ms(1_200)).await;
     assert_eq!((server.calls("evalsha"), left()), (0, 0), "more than a tick later");
     let stats = locks.stats();
     assert_eq!((stats.holds, stats.pending, stats.losses.total()), (0, 0, 0), "{stats:?}");
-    let in_flight = stats.renewal_lateness.count - stats.renewals - stats.renewal_errors;
-    assert!(in_flight >= 200, "only {in_flight} of {} renewals met an end", stats.renewal_lateness.count);
+    assert!(met(locks) >= MET, "only {} of {} renewals met an end", met(locks), stats.renewal_lateness.count);
 }
 
 fn count(server: &Server, words: &[String]) -> u64 {
@@ -72,7 +93,7 @@ fn count(server: &Server, words: &[String]) -> u64 {
 async fn unlock_while_a_renewal_is_in_flight_is_the_end() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let locks = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
+    let locks = builder(&proxy.url(), ms(3_000)).command_timeout(ms(950)).connect().await.unwrap();
     proxy.set(late_renewals());
     let keys = end_during_renewals(&locks, |guard| async move { guard.unlock().await.unwrap() }).await;
     assert_gone_for_good(&server, &locks, &keys).await;
@@ -82,7 +103,7 @@ async fn unlock_while_a_renewal_is_in_flight_is_the_end() {
 async fn drop_while_a_renewal_is_in_flight_is_the_end() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let locks = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
+    let locks = builder(&proxy.url(), ms(3_000)).command_timeout(ms(950)).connect().await.unwrap();
     proxy.set(late_renewals());
     let keys = end_during_renewals(&locks, |guard| async move { drop(guard) }).await;
     assert_gone_for_good(&server, &locks, &keys).await;
@@ -166,8 +187,10 @@ async fn max_hold_reached_while_nested() {
         task.await.unwrap();
     }
     let stats = locks.stats();
-    assert_eq!(stats.losses.max_hold, 250 * 12 * TIMES as u64, "{stats:?}");
-    eventually(ms(1_000), "released all the same", || locks.stats().pending == 0).await;
+    // Where cores are missing some are over before their caller is told of the grant, who is then given another.
+    assert_eq!(stats.losses.max_hold, stats.acquired, "{stats:?}");
+    assert!(stats.acquired >= 250 * 12 * TIMES as u64, "{stats:?}");
+    eventually(ms(5_000), "released all the same", || locks.stats().pending == 0).await;
     assert_eq!(server.command::<Vec<String>>(&["KEYS", "test:*"]).len(), 0);
     assert_eq!(locks.stats().holds, 0);
 }
@@ -205,10 +228,12 @@ async fn nest_until_it_is_over(lock: &Lock) {
 #[tokio::test]
 async fn a_long_hold_after_5_000_short_ones_is_renewed_once_a_period() {
     let (server, key) = (Server::start(), key());
-    let locks = locker_with(&server, ms(900)).await;
+    let locks = builder(&server.url(), ms(900)).command_timeout(ms(290)).connect().await.unwrap();
     let lock = locks.get(&key);
+    // Where cores are missing a release may be confirmed late: the next one waits for it.
+    let confirmed = |answer| matches!(answer, Ok(()) | Err(Error::Unavailable { .. }));
     for _ in 0..5_000 * TIMES {
-        lock.lock().await.unwrap().unlock().await.unwrap();
+        assert!(confirmed(lock.lock().await.unwrap().unlock().await));
     }
     let guard = lock.lock().await.unwrap();
     let before = locks.stats().renewals;
@@ -218,7 +243,7 @@ async fn a_long_hold_after_5_000_short_ones_is_renewed_once_a_period() {
     assert!((9..=11).contains(&sent), "{sent} renewals were sent in ten periods");
     assert!((9..=11).contains(&counted), "{counted} renewals in ten periods");
     guard.check().unwrap();
-    guard.unlock().await.unwrap();
+    assert!(confirmed(guard.unlock().await));
 }
 
 /// The acquires are executed when the server is back, for callers who have been told that it is not; what they take is
@@ -252,7 +277,7 @@ async fn ghosts_of_a_stopped_server_block_the_others_no_longer_than_their_undo()
         });
         join_all(others).await;
         // An undo that is under way, one that follows a command timeout later, and a connection that is made anew.
-        assert!(back.elapsed() < ms(1_500), "stopped for {stopped_for} ms: {:?}", back.elapsed());
+        assert!(within(back.elapsed(), ms(1_500)), "stopped for {stopped_for} ms: {:?}", back.elapsed());
         tokio::time::sleep(ms(500)).await;
         assert_eq!(server.command::<Vec<String>>(&["KEYS", "test:*"]).len(), 0, "nothing comes late");
     }
@@ -283,6 +308,7 @@ async fn close_with_holds_in_every_state(back: bool) {
     let mut idle = Box::pin(ghost.lock());
     assert!(futures_util::poll!(&mut idle).is_pending());
     let in_flight = tokio::spawn(async move { in_flight.lock().await });
+    let grace = grace();
     let start = Instant::now();
     let closing = tokio::spawn({
         let locks = locks.clone();
@@ -292,7 +318,7 @@ async fn close_with_holds_in_every_state(back: bool) {
         server.go_on();
     }
     for guard in &guards {
-        tokio::time::timeout(ms(200), guard.lost().cancelled()).await.expect("every token fires");
+        tokio::time::timeout(ms(200) + grace, guard.lost().cancelled()).await.expect("every token fires");
     }
     let reasons = [Loss::Closed, Loss::Closed, Loss::Closed, Loss::Closed, Loss::MaxHold, Loss::ForceUnlocked];
     for (guard, reason) in guards.into_iter().zip(reasons) {
@@ -302,7 +328,7 @@ async fn close_with_holds_in_every_state(back: bool) {
     assert!(matches!(in_flight.await.unwrap(), Err(Error::Closed)));
     closing.await.unwrap();
     // A lease at the most, and then a moment for the connections.
-    assert!(start.elapsed() < ms(if back { 1_000 } else { 2_000 }), "{:?}", start.elapsed());
+    assert!(within(start.elapsed(), ms(if back { 1_000 } else { 2_000 })), "{:?}", start.elapsed());
     assert!(matches!(idle.await, Err(Error::Closed)));
     assert_eq!(unlocking.await.is_ok(), back);
     server.go_on();
@@ -340,7 +366,7 @@ async fn close_at_any_moment_leaves_nothing() {
         tokio::time::sleep(Duration::from_micros(fastrand::u64(0..6_000))).await;
         locks.close().await;
         for task in tasks {
-            tokio::time::timeout(ms(1_000), task).await.expect("everybody returns").unwrap();
+            tokio::time::timeout(ms(10_000), task).await.expect("everybody returns").unwrap();
         }
         assert!(!keys.iter().any(|key| server.exists(key)), "what was granted is given back");
     }

@@ -7,6 +7,7 @@ mod common;
 use std::process::Command;
 use std::time::Instant;
 
+use common::machine::within;
 use common::several::{hold_as_redisson, on, over, servers, settled};
 use common::{Server, eventually, key, ms};
 use lockhound::{HoldState, LockerBuilder, Loss};
@@ -45,7 +46,7 @@ async fn a_redisson_holder_of_a_majority_excludes_us_and_is_waited_for() {
     assert!(holder.owner().contains("5cb1f0b5"), "{holder:?}");
     let guard = locks.get(&key).lock().await.unwrap();
     let waited = start.elapsed();
-    assert!(waited > ms(650) && waited < ms(1_500), "until its lease is over, and not for a look: {waited:?}");
+    assert!(waited > ms(650) && within(waited, ms(1_500)), "until its lease is over, and not for a look: {waited:?}");
     guard.unlock().await.unwrap();
 }
 
@@ -68,7 +69,7 @@ async fn a_redisson_holder_of_a_minority_does_not_exclude_us_and_keeps_what_it_h
 
 /// A locker's builder with a lease that is short enough to be waited for.
 fn short(servers: &[Server]) -> LockerBuilder {
-    over(servers, ms(900))
+    over(servers, ms(1_400))
 }
 
 /// Redis' page on distributed locks: "the number of lock reacquisition attempts should be limited".
@@ -78,22 +79,22 @@ async fn max_hold_limits_for_how_long_a_lock_is_extended_on_every_server() {
     let (locks, others) = (short(&servers).connect().await.unwrap(), short(&servers).connect().await.unwrap());
     let key = key();
     let start = Instant::now();
-    let guard = locks.get(&key).max_hold(ms(2_000)).lock().await.unwrap();
+    let guard = locks.get(&key).max_hold(ms(2_900)).lock().await.unwrap();
     let waiter = others.get(&key);
     let waiting = tokio::spawn(async move { waiter.lock().await.map(|guard| (Instant::now(), guard)).unwrap() });
     servers[0].kill();
-    while start.elapsed() < ms(1_800) {
+    while start.elapsed() < ms(2_700) {
         assert_eq!(guard.state(), HoldState::Safe, "two leases long it is extended, by two of three");
-        assert!(guard.remaining() <= ms(2_000) - start.elapsed() + ms(100));
+        assert!(guard.remaining() <= ms(2_900).saturating_sub(start.elapsed()) + ms(100));
         tokio::time::sleep(ms(20)).await;
     }
     guard.lost().cancelled().await;
     let told = Instant::now();
-    assert!((ms(1_950)..ms(2_600)).contains(&(told - start)), "{:?}", told - start);
+    assert!(told - start >= ms(2_850) && within(told - start, ms(3_500)), "{:?}", told - start);
     assert_eq!(guard.loss(), Some(Loss::MaxHold));
     // Its holder does nothing: nobody extends it any more, and it ends with its lease.
     let (entered, other) = waiting.await.unwrap();
-    assert!(entered > told && entered < told + ms(2_000), "{:?} after the token", entered - told);
+    assert!(entered > told && within(entered - told, ms(2_400)), "{:?} after the token", entered - told);
     assert!(guard.unlock().await.is_err(), "and the late release hurts nobody");
     other.check().unwrap();
     other.unlock().await.unwrap();

@@ -9,6 +9,7 @@ mod common;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use common::machine::{starved, within};
 use common::{Server, builder, eventually, key, locker_with, ms};
 use futures_util::future::join_all;
 use lockhound::{Guard, HoldState, Locker, Loss, Owner};
@@ -20,6 +21,16 @@ const HOLDS: usize = 10_000;
 /// Within what the tokens of one step have to fire; an unoptimized build takes longer over 10,000.
 const TOGETHER: Duration = Duration::from_millis(if cfg!(debug_assertions) { 150 } else { 50 });
 const LEASE: Duration = Duration::from_secs(if cfg!(feature = "soak") { 30 } else { 6 });
+
+/// So long that what is taken in one go is due well within a tick, however slow a busy machine is.
+async fn lease(server: &Server) -> Duration {
+    let locks = locker_with(server, ms(60_000)).await;
+    let start = Instant::now();
+    drop(hold(&locks, HOLDS / 10).await);
+    let all = start.elapsed() * 10;
+    locks.close().await;
+    LEASE.max(all * 5)
+}
 
 async fn hold(locks: &Locker, many: usize) -> Vec<Guard> {
     let start = Instant::now();
@@ -45,8 +56,9 @@ fn clock() -> Duration {
 async fn ticks_of_very_many_holds_fail_and_succeed_together() {
     let _alone = ALONE.lock().await;
     let server = Server::start();
-    let (tick, command_timeout, grid) = (LEASE / 3, LEASE / 10, LEASE / 100);
-    let locks = locker_with(&server, LEASE).await;
+    let lease = lease(&server).await;
+    let (tick, command_timeout, grid) = (lease / 3, lease / 10, lease / 100);
+    let locks = locker_with(&server, lease).await;
     let guards = hold(&locks, HOLDS).await;
     let all = |wanted| guards.iter().all(|guard| guard.state() == wanted);
 
@@ -59,7 +71,7 @@ async fn ticks_of_very_many_holds_fail_and_succeed_together() {
     server.stop();
     // An answer that was on its way may still count.
     tokio::time::sleep(ms(100)).await;
-    let validity = LEASE - LEASE / 100 - ms(2);
+    let validity = lease - lease / 100 - ms(2);
     let second_tick = |guard: &Guard| {
         let due = clock() + guard.remaining() - validity + tick * 2;
         due.as_nanos() / grid.as_nanos()
@@ -85,16 +97,16 @@ async fn ticks_of_very_many_holds_fail_and_succeed_together() {
         "{HOLDS} tokens in {} steps, the largest of {largest}: {widest:?} apart in a step, {latest:?} late at the most",
         groups.len()
     );
-    assert!(widest < TOGETHER, "the tokens of one step fire within {widest:?}");
-    assert!(*latest < TOGETHER, "a token fires {latest:?} after the end of its tick");
+    assert!(within(widest, TOGETHER), "the tokens of one step fire within {widest:?}");
+    assert!(within(*latest, TOGETHER), "a token fires {latest:?} after the end of its tick");
 }
 
-/// The next regular renewal would be ten seconds later.
+/// The next regular renewal would be twenty seconds later.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_reconnect_everything_is_renewed_spread_over_a_second() {
     let _alone = ALONE.lock().await;
     let server = Server::start();
-    let locks = locker_with(&server, ms(30_000)).await;
+    let locks = locker_with(&server, ms(60_000)).await;
     let mut guards = hold(&locks, HOLDS).await;
     let gone = guards.split_off(HOLDS - 50);
     let mut pipeline = redis::pipe();
@@ -105,26 +117,29 @@ async fn after_a_reconnect_everything_is_renewed_spread_over_a_second() {
     let start = Instant::now();
     // How many were renewed by when, every few milliseconds.
     let mut seen = vec![(Duration::ZERO, 0)];
-    eventually(ms(3_000), "all are renewed", || {
+    eventually(ms(5_000), "all are renewed", || {
         let renewals = locks.stats().renewals;
         seen.push((start.elapsed(), renewals));
         renewals >= guards.len() as u64
     })
     .await;
     for guard in &gone {
-        tokio::time::timeout(ms(500), guard.lost().cancelled()).await.expect("what is gone is told");
+        tokio::time::timeout(ms(5_000), guard.lost().cancelled()).await.expect("what is gone is told");
         assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
     }
     let first = seen.iter().find(|(_, renewals)| *renewals > 0).unwrap().0;
     let took = start.elapsed() - first;
-    assert!((ms(700)..ms(1_500)).contains(&took), "from the first to the last in {took:?}");
-    // 200 ms hold a fifth of them.
+    assert!(took >= ms(700) && within(took, ms(1_500)), "from the first to the last in {took:?}");
+    // 200 ms hold a fifth of them. Where cores are missing the engine, or this thread, stands still and catches up.
+    let starved = starved();
     for (at, renewals) in &seen {
         let before =
             seen.iter().rev().find(|(earlier, _)| *earlier + ms(200) <= *at).map_or(0, |(_, renewals)| *renewals);
-        assert!(renewals - before < HOLDS as u64 / 2, "{} at a time, after {at:?}", renewals - before);
+        let together = renewals - before;
+        assert!(together < HOLDS as u64 / 2 || starved, "{together} at a time, after {at:?}");
     }
     tokio::time::sleep(ms(300)).await;
+    assert!(common::machine::within(start.elapsed(), ms(10_000)), "the next tick is not there yet");
     assert_eq!(locks.stats().renewals, guards.len() as u64, "once each");
     assert!(guards.iter().all(|guard| guard.state() == HoldState::Safe));
 }

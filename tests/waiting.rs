@@ -51,7 +51,7 @@ async fn a_lease_that_runs_out_without_a_message_is_noticed() {
     take(&server, &key, "700");
     let start = Instant::now();
     let guard = locker(&server).await.get(&key).lock().await.unwrap();
-    assert!(start.elapsed() < ms(1_500), "{:?}", start.elapsed());
+    assert!(common::machine::within(start.elapsed(), ms(1_500)), "{:?}", start.elapsed());
     drop(guard);
 }
 
@@ -289,22 +289,36 @@ async fn try_lock_for_does_not_take_silence_for_a_holder() {
 async fn closing_gives_back_what_is_granted_meanwhile() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    for _ in 0..10 {
+    // How long an answer is on its way, and how often the close has met one.
+    let (mut delay, mut met) = (ms(30), 0);
+    for _ in 0..100 {
         let key = key();
-        let locks = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
+        let locks = builder(&proxy.url(), ms(30_000)).connect().await.unwrap();
         locks.get(common::key()).lock().await.unwrap().unlock().await.unwrap();
-        proxy.set(Mode::Delay(ms(30)));
+        proxy.set(Mode::Delay(delay));
         let (trying, waiting) = (locks.get(&key), locks.get(common::key()));
         let waited = waiting.key().to_string();
         let trying = tokio::spawn(async move { trying.try_lock().await });
         let waiting = tokio::spawn(async move { waiting.lock().await });
-        eventually(ms(1_000), "both are granted", || server.exists(&key) && server.exists(&waited)).await;
+        eventually(ms(10_000), "both are granted", || server.exists(&key) && server.exists(&waited)).await;
+        let early = trying.is_finished() || waiting.is_finished();
         locks.close().await;
-        assert!(trying.await.unwrap().is_err());
-        assert!(waiting.await.unwrap().is_err());
         assert!(!server.exists(&key) && !server.exists(&waited));
         proxy.set(Mode::Pass);
+        let (tried, waited) = (trying.await.unwrap(), waiting.await.unwrap());
+        if !early && tried.is_err() && waited.is_err() {
+            met += 1;
+        } else {
+            // The answers were there before the close: on a busy machine they have to be later.
+            let lost = |guard: lockhound::Guard| guard.loss() == Some(Loss::Closed);
+            assert!(tried.map_or(true, |guard| guard.is_some_and(lost)) && waited.map_or(true, lost));
+            delay = (delay * 2).min(ms(1_000));
+        }
+        if met == 10 {
+            return;
+        }
     }
+    panic!("the close has met {met} answers");
 }
 
 /// A grant that nobody took is lost: others are not kept out by it, and its owner gets in again.

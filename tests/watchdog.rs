@@ -5,6 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use common::machine::{in_time, within};
 use common::proxy::{Mode, Proxy};
 use common::{Server, builder, eventually, key, locker_with, ms};
 use lockhound::{Error, Guard, HoldState, Lock, Locker, Loss, Owner};
@@ -85,7 +86,7 @@ async fn losses_by_silence_are_told_before_the_lease_is_over() {
         server.go_on();
         for (sent, fired, guard, key) in lost {
             let after = fired.duration_since(sent);
-            assert!(after < ms(1_500), "round {round}: the token fired {after:?} after the send");
+            assert!(in_time(after, ms(1_500)), "round {round}: the token fired {after:?} after the send");
             // Two ticks of 150 ms failed, the second of them begun at two thirds.
             assert!(after > ms(1_100), "round {round}: only {after:?} after the send");
             assert_eq!(guard.state(), HoldState::Lost(Loss::RenewalFailed));
@@ -93,7 +94,7 @@ async fn losses_by_silence_are_told_before_the_lease_is_over() {
             assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::RenewalFailed))));
             eventually(ms(1_000), "released all the same", || !server.exists(&key)).await;
         }
-        assert!(stopped.elapsed() < ms(4_000));
+        assert!(within(stopped.elapsed(), ms(4_000)));
         locks.close().await;
     }
 }
@@ -118,7 +119,7 @@ async fn losses_by_theft_are_told_by_the_next_renewal() {
     for (i, (guard, key)) in holds.into_iter().enumerate() {
         guard.lost().cancelled().await;
         // A third of the lease, and the time of a round trip on a busy machine.
-        assert!(stolen.elapsed() < ms(500) + ms(400), "{:?}", stolen.elapsed());
+        assert!(within(stolen.elapsed(), ms(500) + ms(400)), "{:?}", stolen.elapsed());
         assert!(matches!(guard.check(), Err(Error::Lost(Loss::NotOwner))));
         assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
         if i % 2 == 0 {
@@ -162,7 +163,7 @@ async fn a_message_for_what_is_held_here_is_looked_into_at_once() {
     let forced = Instant::now();
     assert!(elsewhere.get(&key).force_unlock().await.unwrap());
     guard.lost().cancelled().await;
-    assert!(forced.elapsed() < ms(2_000), "the next renewal would be after 10 s: {:?}", forced.elapsed());
+    assert!(within(forced.elapsed(), ms(2_000)), "the next renewal would be after 10 s: {:?}", forced.elapsed());
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
     second.await.unwrap().unlock().await.unwrap();
 }
@@ -181,12 +182,12 @@ async fn a_fixed_lease_is_not_renewed_and_a_max_hold_ends_it() {
     let max = locks.get(&max_key).max_hold(ms(1_600)).lock().await.unwrap();
     fixed.lost().cancelled().await;
     let after = start.elapsed();
-    assert!(after < ms(700) && after > ms(600), "{after:?}");
+    assert!(in_time(after, ms(700)) && after > ms(600), "{after:?}");
     assert_eq!(fixed.state(), HoldState::Lost(Loss::Expired));
     assert!(max.remaining() < ms(900));
     max.lost().cancelled().await;
     let after = start.elapsed();
-    assert!(after < ms(1_700) && after > ms(1_500), "{after:?}");
+    assert!(in_time(after, ms(1_700)) && after > ms(1_500), "{after:?}");
     assert_eq!(max.state(), HoldState::Lost(Loss::MaxHold));
     assert!(server.exists(&max_key), "it is not released by itself");
     assert!(matches!(max.unlock().await, Err(Error::Lost(Loss::MaxHold))));
@@ -238,7 +239,7 @@ async fn after_a_reconnect_what_is_gone_is_told_at_once() {
         guard.lost().cancelled().await;
         assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
     }
-    assert!(start.elapsed() < ms(5_000), "the next renewal would have been after 10 s: {:?}", start.elapsed());
+    assert!(within(start.elapsed(), ms(5_000)), "the next renewal would have been after 10 s: {:?}", start.elapsed());
 }
 
 async fn hold(locks: &Locker, many: usize) -> Vec<Guard> {
@@ -275,7 +276,7 @@ async fn a_short_max_hold_of_a_long_lease_is_told_in_time() {
         let start = Instant::now();
         let guard = locks.get(key()).max_hold(ms(120)).lock().await.unwrap();
         guard.lost().cancelled().await;
-        assert!(start.elapsed() < ms(180), "{:?}", start.elapsed());
+        assert!(within(start.elapsed(), ms(180)), "{:?}", start.elapsed());
         assert_eq!(guard.state(), HoldState::Lost(Loss::MaxHold));
     }
 }

@@ -97,7 +97,7 @@ async fn a_subscriber_that_panics_changes_nothing() {
     let silent = Instant::now();
     eventually(lease, "in jeopardy", || guards.iter().all(|guard| guard.state() != HoldState::Safe)).await;
     for guard in &guards {
-        tokio::time::timeout(ms(3_000), guard.lost().cancelled()).await.expect("every token fires");
+        common::soon(ms(3_000), guard.lost().cancelled()).await.expect("every token fires");
         assert!(matches!(guard.state(), HoldState::Lost(Loss::RenewalFailed | Loss::Expired)), "{guard:?}");
     }
     assert!(silent.elapsed() < lease, "{:?}", silent.elapsed());
@@ -114,7 +114,7 @@ async fn a_subscriber_that_panics_changes_nothing() {
     for key in &keys {
         locker(&server).await.get(key).lock().await.unwrap().unlock().await.unwrap();
     }
-    tokio::time::timeout(ms(1_000), locks.close()).await.expect("closing works");
+    common::soon(ms(1_000), locks.close()).await.expect("closing works");
     let told = TOLD.lock().unwrap().clone();
     for message in ["acquired", "renewed", "in jeopardy", "lock lost", "released"] {
         assert!(told.iter().any(|told| told.contains(message)), "{message}: {told:?}");

@@ -19,6 +19,8 @@ pub(super) struct Pendings {
     undos: AtomicUsize,
     /// One a node: what waits for it alone, and for no majority.
     at: Vec<AtomicUsize>,
+    /// Releases that not every node has answered. Most are certain already, and counted nowhere else.
+    late: AtomicUsize,
     /// Something ended that closing may wait for.
     settled: Notify,
 }
@@ -26,7 +28,8 @@ pub(super) struct Pendings {
 impl Pendings {
     pub(super) fn new(nodes: usize) -> Self {
         let at = (0..nodes).map(|_| AtomicUsize::new(0)).collect();
-        Self { all: AtomicUsize::new(0), undos: AtomicUsize::new(0), at, settled: Notify::new() }
+        let [all, undos, late] = std::array::from_fn(|_| AtomicUsize::new(0));
+        Self { all, undos, at, late, settled: Notify::new() }
     }
 
     pub(super) fn all(&self) -> usize {
@@ -44,7 +47,7 @@ impl Pendings {
         loop {
             let waiting: Vec<usize> = self.at.iter().map(|at| at.load(Ordering::Acquire)).filter(|&n| n > 0).collect();
             let (all, now) = (self.all(), Instant::now());
-            if idle() && all == 0 {
+            if idle() && all == 0 && self.late.load(Ordering::Acquire) == 0 {
                 return;
             }
             if idle() && waiting.iter().sum::<usize>() == all && waiting.len() <= minority {
@@ -95,6 +98,23 @@ impl Pending {
             pendings.undos.fetch_add(1, Ordering::AcqRel);
         }
         Self { session: Arc::clone(session), node, undo, _debt: debt }
+    }
+}
+
+/// A release, until every node has answered it: closing leaves the slower ones a moment.
+pub(super) struct Late(Arc<Session>);
+
+impl Late {
+    pub(super) fn new(session: &Arc<Session>) -> Self {
+        session.pendings.late.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(session))
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        self.0.pendings.late.fetch_sub(1, Ordering::AcqRel);
+        self.0.pendings.settled.notify_one();
     }
 }
 

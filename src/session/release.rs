@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::Session;
-use super::pending::Pending;
+use super::pending::{Late, Pending};
 use crate::clock::Instant;
 use crate::error::{Error, Loss, NodeFailure};
 use crate::foreign::{self, Answer, contained};
@@ -183,8 +183,8 @@ impl Drop for Unconfirmed {
 /// told as soon as a majority makes it certain, and after a command timeout at the latest; the key's line goes on then too.
 async fn release(mut unconfirmed: Unconfirmed) {
     let (session, hold) = (Arc::clone(&unconfirmed.session), Arc::clone(&unconfirmed.hold));
-    // The program's end leaves a moment to the slower servers too.
-    let _debt = session.engine.owe();
+    // The program's end, and closing, leave a moment to the slower servers too.
+    let (_debt, _late) = (session.engine.owe(), Late::new(&session));
     let deadline = Instant::now() + session.settings.command_timeout;
     let silences = Arc::<Silences>::default();
     let release_on = |node| (node, release_on(Arc::clone(&session), Arc::clone(&hold), node, Arc::clone(&silences)));

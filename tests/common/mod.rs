@@ -6,6 +6,7 @@ pub mod chaos;
 pub mod children;
 pub mod log;
 pub mod losses;
+pub mod machine;
 pub mod polls;
 pub mod proxy;
 pub mod record;
@@ -40,12 +41,30 @@ pub async fn locker_with(server: &Server, lease: Duration) -> Locker {
     builder(&server.url(), lease).connect().await.unwrap()
 }
 
-/// Waits until something is so, and fails if that takes longer than it may.
+/// Waits until something is so, and fails if that takes longer than it may: see [`machine::within`].
 pub async fn eventually(within: Duration, what: &str, mut so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
+    let mut limit = within;
     while !so() {
-        assert!(start.elapsed() < within, "{what}: not within {within:?}");
+        if start.elapsed() >= limit {
+            assert!(machine::within(start.elapsed(), within), "{what}: not within {within:?}");
+            limit = start.elapsed() + within;
+        }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     start.elapsed()
+}
+
+/// Waits for a future, for so long: see [`machine::within`].
+pub async fn soon<F: IntoFuture>(within: Duration, future: F) -> Option<F::Output> {
+    let start = Instant::now();
+    let mut future = std::pin::pin!(future.into_future());
+    loop {
+        if let Ok(output) = tokio::time::timeout(within, &mut future).await {
+            return Some(output);
+        }
+        if !machine::within(start.elapsed(), within) {
+            return None;
+        }
+    }
 }

@@ -211,6 +211,7 @@ fn is_process(mut stream: TcpStream, id: u32) -> std::io::Result<bool> {
 pub struct Monitor {
     lines: std::sync::Arc<Mutex<Vec<String>>>,
     stream: TcpStream,
+    url: String,
 }
 
 impl Monitor {
@@ -227,13 +228,29 @@ impl Monitor {
                 into.lock().unwrap().push(line);
             }
         });
-        Self { lines, stream }
+        Self { lines, stream, url: server.url() }
     }
 
-    /// What clients sent, without what scripts called, of all lines that contain this.
+    /// What clients have sent by now, without what scripts called, of all lines that contain this.
     pub fn sent(&self, needle: &str) -> Vec<String> {
+        self.catch_up();
         let lines = self.lines.lock().unwrap();
         lines.iter().filter(|line| line.contains(needle) && !line.contains(" lua] ")).cloned().collect()
+    }
+}
+
+impl Monitor {
+    /// Waits for the line of a command that is sent now: those of all commands before it have been read then.
+    fn catch_up(&self) {
+        let mark = lockhound::Uuid::new_v4().to_string();
+        let client = redis::Client::open(self.url.as_str()).unwrap();
+        let mut connection = client.get_connection_with_timeout(Duration::from_secs(5)).unwrap();
+        redis::cmd("ECHO").arg(&mark).exec(&mut connection).unwrap();
+        let start = Instant::now();
+        while !self.lines.lock().unwrap().iter().rev().any(|line| line.contains(&mark)) {
+            assert!(start.elapsed() < Duration::from_secs(10), "MONITOR tells nothing any more");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

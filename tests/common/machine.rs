@@ -1,0 +1,36 @@
+//! What a busy machine may do to a test. A bound in milliseconds supposes that a process has a core when it needs one.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// How much longer things may take while cores are missing. A fault lasts longer than that: mostly for ever.
+const STRETCH: u32 = 10;
+
+/// Whether cores are missing just now: a thread that wants one for 50 ms does not have it for most of that.
+pub fn starved() -> bool {
+    let used = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        Duration::new(u64::try_from(time.tv_sec).unwrap(), u32::try_from(time.tv_nsec).unwrap())
+    };
+    let (start, before) = (Instant::now(), used());
+    while start.elapsed() < Duration::from_millis(50) {
+        std::hint::spin_loop();
+    }
+    used() - before < start.elapsed() * 3 / 4
+}
+
+/// Whether something took no longer than it may. Where cores are missing it may take longer.
+pub fn within(took: Duration, bound: Duration) -> bool {
+    took < bound || (took < bound * STRETCH && starved())
+}
+
+/// By how much a token may be late. Without a core nobody fires in time, and a fault keeps it for longer than that.
+pub fn grace() -> Duration {
+    if starved() { Duration::from_secs(1) } else { Duration::ZERO }
+}
+
+/// Whether whoever waits for a token was told before this bound, or, without a core, not much later.
+pub fn in_time(took: Duration, bound: Duration) -> bool {
+    took < bound || took < bound + grace()
+}
