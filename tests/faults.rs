@@ -168,13 +168,15 @@ async fn ten_thousand_locks_dropped_at_random_leave_nothing() {
     let locks = builder(&server.url(), ms(3_000)).connect().await.unwrap();
     let keys: Vec<String> = (0..10).map(|_| key()).collect();
     let mut tasks = Vec::new();
+    // Some have to enter where cores are missing too.
+    let longest = if common::machine::starved() { 80_000 } else { 8_000 };
     for task in 0..50 {
         let (locks, keys) = (locks.clone(), keys.clone());
         tasks.push(tokio::spawn(async move {
             let mut entered = 0;
             for i in 0..200 {
                 let lock = locks.get(&keys[(task + i) % keys.len()]);
-                let patience = Duration::from_micros(fastrand::u64(0..8_000));
+                let patience = Duration::from_micros(fastrand::u64(0..longest));
                 if let Ok(guard) = tokio::time::timeout(patience, lock.lock()).await {
                     entered += 1;
                     drop(guard.unwrap());
@@ -189,9 +191,10 @@ async fn ten_thousand_locks_dropped_at_random_leave_nothing() {
     }
     assert!((100..9_900).contains(&entered), "some enter and some do not: {entered} of 10,000");
     // Two command timeouts of 300 ms.
-    tokio::time::sleep(ms(600)).await;
-    let left: Vec<_> = keys.iter().filter(|key| server.exists(key)).collect();
-    assert!(left.is_empty(), "{left:?}");
+    let left = || keys.iter().filter(|key| server.exists(key)).count();
+    eventually(ms(600), "none is left", || left() == 0).await;
+    tokio::time::sleep(ms(300)).await;
+    assert_eq!(left(), 0, "nothing comes late");
     server.command::<()>(&["CONFIG", "RESETSTAT"]);
     tokio::time::sleep(ms(1_500)).await;
     assert_eq!(server.calls("evalsha"), 0, "nothing is renewed and nobody asks");

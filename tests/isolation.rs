@@ -6,7 +6,7 @@ mod common;
 
 use std::time::Instant;
 
-use common::machine::within;
+use common::machine::{starved, within};
 use common::proxy::{Mode, Proxy};
 use common::{Server, builder, eventually, key, locker_with, ms};
 use futures_util::future::join_all;
@@ -25,7 +25,8 @@ async fn hold(locks: &Locker, many: u32) -> Vec<Guard> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_server_changes_nothing_for_the_locks_of_another() {
     let (stopped, other) = (Server::start(), Server::start());
-    let (lost, safe) = (locker_with(&stopped, ms(1_500)).await, locker_with(&other, ms(1_500)).await);
+    let lost = locker_with(&stopped, ms(1_500)).await;
+    let safe = builder(&other.url(), ms(1_500)).command_timeout(ms(450)).connect().await.unwrap();
     let (lost_guards, safe_guards) = (hold(&lost, 200).await, hold(&safe, 200).await);
     stopped.stop();
     let (start, before) = (Instant::now(), safe.stats());
@@ -62,8 +63,9 @@ async fn a_batch_that_times_out_delays_no_other() {
         tokio::time::sleep(ms(400)).await;
         let renewals = begun() - before;
         assert!(renewals >= 60, "four fifths of the locks were due, and only {renewals} were begun");
-        let failed = guards.iter().filter(|guard| guard.state() == HoldState::Jeopardy).count();
-        assert!((1..60).contains(&failed), "{failed}: only the first batches have timed out");
+        let failed = || guards.iter().filter(|guard| guard.state() == HoldState::Jeopardy).count();
+        eventually(ms(20), "the first batches have timed out", || failed() > 0).await;
+        assert!(failed() < 60 || starved(), "{}: only the first batches have timed out", failed());
         proxy.set(Mode::Pass);
         eventually(ms(600), "all are safe again", all_safe).await;
     }

@@ -149,7 +149,7 @@ struct Unconfirmed {
 }
 
 impl Unconfirmed {
-    /// The caller is told, and the key's line goes on. Closing does not wait for a minority that is silent.
+    /// The caller is told, and the key's line goes on. Closing waits for a minority that is silent for a moment only.
     fn conclude(&mut self, settled: Settled) {
         if let Some((reply, pending)) = self.awaited.take() {
             conclude(&self.session, &self.hold, settled, reply);

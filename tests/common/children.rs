@@ -141,22 +141,27 @@ async fn hold(url: &str, key: &str, out: &Path) {
     guard.lost().cancelled().await;
 }
 
-/// Holds two locks with a lease of a second until it gets no CPU for longer than that, and then reports: what `check()` said
+/// How long the leases are in [`stall`].
+pub const STALLED_LEASE: Duration = Duration::from_millis(1_500);
+
+/// Holds two locks with [`STALLED_LEASE`] until it gets no CPU for longer than that, and then reports: what `check()` said
 /// to the first who asked, and how much later the token fired of the lock that nobody asked for.
 async fn stall(url: &str, keys: &[String], out: &Path) {
-    let locks = Locker::builder().node(url).lease(Duration::from_secs(1)).connect().await.unwrap();
+    // Nearly a tick: where cores are missing an answer may take long.
+    let locks = Locker::builder().node(url).lease(STALLED_LEASE).command_timeout(STALLED_LEASE * 3 / 10);
+    let locks = locks.connect().await.unwrap();
     let (asked, watched) = (locks.get(&keys[0]).lock().await.unwrap(), locks.get(&keys[1]).lock().await.unwrap());
     let token = watched.lost();
     let asking = std::thread::spawn(move || {
         let mut last = Instant::now();
         loop {
             let (before, answer) = (Instant::now(), asked.check());
-            let slept = before.duration_since(last) > Duration::from_secs(1);
+            let slept = before.duration_since(last) > STALLED_LEASE;
             match answer {
                 Ok(()) => assert!(!slept, "it believes in a lock that has run out"),
                 Err(Error::Lost(Loss::Expired)) if slept => return before,
                 // It was stopped between the look at the clock and the question.
-                Err(Error::Lost(Loss::Expired)) if before.elapsed() > Duration::from_secs(1) => return Instant::now(),
+                Err(Error::Lost(Loss::Expired)) if before.elapsed() > STALLED_LEASE => return Instant::now(),
                 Err(error) => panic!("{error}"),
             }
             last = before;
