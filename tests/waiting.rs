@@ -42,7 +42,10 @@ async fn a_message_of_a_foreign_holder_wakes_at_once() {
     let released = Instant::now();
     give_back(&server, &key);
     let entered = waiting.await.unwrap().unwrap();
-    assert!(entered.duration_since(released) < ms(500), "the next look would have been after 5 s");
+    assert!(
+        common::machine::within(entered.duration_since(released), ms(500)),
+        "the next look would have been after 5 s"
+    );
 }
 
 #[tokio::test]
@@ -303,10 +306,11 @@ async fn closing_gives_back_what_is_granted_meanwhile() {
         eventually(ms(10_000), "both are granted", || server.exists(&key) && server.exists(&waited)).await;
         let early = trying.is_finished() || waiting.is_finished();
         locks.close().await;
-        assert!(!server.exists(&key) && !server.exists(&waited));
+        let left = server.exists(&key) || server.exists(&waited);
         proxy.set(Mode::Pass);
         let (tried, waited) = (trying.await.unwrap(), waiting.await.unwrap());
         if !early && tried.is_err() && waited.is_err() {
+            assert!(!left, "what nobody was given is given back");
             met += 1;
         } else {
             // The answers were there before the close: on a busy machine they have to be later.
