@@ -323,13 +323,11 @@ impl Lock {
     }
 
     async fn caller(&self) -> Result<Caller, Error> {
-        let (owner, reentry) = self.manner.asks(self.session().settings());
-        Caller::polling(owner, reentry).await
+        self.manner.caller(self.session().settings()).await
     }
 
     fn blocking_caller(&self) -> Caller {
-        let (owner, reentry) = self.manner.asks(self.session().settings());
-        Caller::blocking(owner, reentry)
+        self.manner.blocking_caller(self.session().settings())
     }
 
     /// What the caller waits in; what the engine does for it is logged by itself.
@@ -372,6 +370,18 @@ impl Manner {
             renewed: self.fixed_lease.is_none(),
             max_hold: self.max_hold,
         })
+    }
+
+    /// Who polls a call of the handle.
+    pub(crate) async fn caller(&self, settings: &Settings) -> Result<Caller, Error> {
+        let (owner, reentry) = self.asks(settings);
+        Caller::polling(owner, reentry).await
+    }
+
+    /// Who blocks its thread in a call of the handle.
+    pub(crate) fn blocking_caller(&self, settings: &Settings) -> Caller {
+        let (owner, reentry) = self.asks(settings);
+        Caller::blocking(owner, reentry)
     }
 
     /// The owner that the handle names, if it does, and what else a call is known by.

@@ -234,13 +234,11 @@ impl MultiLock {
     }
 
     async fn caller(&self) -> Result<Caller, Error> {
-        let (owner, reentry) = self.manner.asks(self.session().settings());
-        Caller::polling(owner, reentry).await
+        self.manner.caller(self.session().settings()).await
     }
 
     fn blocking_caller(&self) -> Caller {
-        let (owner, reentry) = self.manner.asks(self.session().settings());
-        Caller::blocking(owner, reentry)
+        self.manner.blocking_caller(self.session().settings())
     }
 
     fn span(&self, operation: &'static str, owner: &Owner) -> foreign::Span {

@@ -10,12 +10,7 @@ mod batch;
 mod lines;
 mod wheel;
 
-use std::any::Any;
-use std::future::poll_fn;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -26,7 +21,7 @@ use self::batch::{Answers, Sender};
 use self::wheel::Wheel;
 use crate::clock::Instant;
 use crate::error::Loss;
-use crate::foreign::contained;
+use crate::foreign::{self, contained};
 use crate::hold::Hold;
 use crate::lease;
 use crate::node::LinkEvent;
@@ -171,25 +166,9 @@ pub(crate) async fn run(
     let sender = Sender::new(quorum, counters, answers);
     let sources = Sources { answered, reconnects };
     let watching = keep_watch(&watchdog, &mut wheel, &sender, settings.lease, sources, &judge);
-    if let Some(message) = panic_of(watching).await {
+    if let Err(message) = foreign::survive(watching).await {
         judge(Verdict::Panicked(message));
     }
-}
-
-/// Runs a future to its end. What a panic said, if it ended by one.
-async fn panic_of(future: impl Future<Output = ()>) -> Option<String> {
-    let mut future = pin!(future);
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
-        Ok(poll) => poll.map(|()| None),
-        Err(panic) => Poll::Ready(Some(said(&*panic))),
-    })
-    .await
-}
-
-fn said(panic: &(dyn Any + Send)) -> String {
-    let literal = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
-    let formatted = || panic.downcast_ref::<String>().cloned();
-    literal.or_else(formatted).unwrap_or_else(|| "without a message".to_owned())
 }
 
 /// What others tell the watchdog's task.
@@ -296,15 +275,6 @@ mod tests {
         drop(Closing(Arc::clone(&watchdog)));
         assert!(hold.token().is_cancelled());
         assert!(!watchdog.watch(&late, Instant::now()), "nobody would look after it");
-    }
-
-    #[tokio::test]
-    async fn a_panic_ends_the_future_and_says_what_it_said() {
-        assert_eq!(panic_of(async {}).await, None);
-        assert_eq!(panic_of(async { panic!("literal") }).await.as_deref(), Some("literal"));
-        assert_eq!(panic_of(async { panic!("{} formatted", 1) }).await.as_deref(), Some("1 formatted"));
-        let odd = panic_of(async { std::panic::panic_any(7) }).await;
-        assert_eq!(odd.as_deref(), Some("without a message"));
     }
 
     /// By a bug of ours. The hold that is being looked at is in none of the watchdog's tables just then.
