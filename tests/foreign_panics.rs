@@ -174,7 +174,18 @@ fn run(jobs: Vec<Job>) -> Vec<Story> {
     ended
 }
 
+/// Its bounds are those of a machine that has a core for it: where cores are missing it is played again.
 fn play(job: Job) -> Result<Story, String> {
+    for tried in 1.. {
+        match play_once(job.clone()) {
+            Err(_) if common::machine::again(tried) => {}
+            story => return story,
+        }
+    }
+    unreachable!("it is played a few times")
+}
+
+fn play_once(job: Job) -> Result<Story, String> {
     let (out, began) = (common::children::scratch("happened"), Instant::now());
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child_process", "--nocapture"])

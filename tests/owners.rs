@@ -162,12 +162,19 @@ fn guarded(lock: &Lock, account: &Arc<Account>) -> Credit {
 }
 
 /// Runs one of the programs that lose exclusion in a task, and expects that it is told.
-async fn is_told<F: Future<Output = ()> + Send + 'static>(program: impl FnOnce(Lock) -> F) {
+async fn is_told<F: Future<Output = ()> + Send + 'static>(program: impl Fn(Lock) -> F) {
     LazyLock::force(&LOG);
     let server = Server::start();
     let (locks, key) = (locker(&server).await, key());
-    tokio::spawn(program(locks.get(&key))).await.unwrap();
-    let told = warnings(&key, "a guard went while a newer one of the same owner stayed");
+    let mut told = Vec::new();
+    for tried in 1.. {
+        tokio::spawn(program(locks.get(&key))).await.unwrap();
+        told = warnings(&key, "a guard went while a newer one of the same owner stayed");
+        // Without a core all pauses end together, and then all guards do.
+        if !told.is_empty() || !common::machine::again(tried) {
+            break;
+        }
+    }
     assert_eq!(told.len(), 1, "once a minute: {told:?}");
     for part in ["WARN", "owner=", "lock.run(..)", "owned_by(Owner::new())", "detach()", "Reentry::Scope"] {
         assert!(told[0].contains(part), "{part}: {told:?}");

@@ -20,6 +20,11 @@ pub fn starved() -> bool {
     used() - before < start.elapsed() * 3 / 4
 }
 
+/// Whether what failed, the so many-th time, is to be tried again: a few times, where cores were missing for it.
+pub fn again(tried: u32) -> bool {
+    tried < 5 && starved()
+}
+
 /// Whether something took no longer than it may. Where cores are missing it may take longer.
 pub fn within(took: Duration, bound: Duration) -> bool {
     took < bound || (took < bound * STRETCH && starved())
