@@ -16,10 +16,11 @@ use std::task::{Context, Poll, Wake};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::proxy::{Flood, Mode, Proxy};
 use common::{Server, builder, children, key, locker_with, machine, ms};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use lockhound::{CancellationToken, Guard, Locker, Loss, Owner};
+use lockhound::{CancellationToken, Error, Guard, Locker, Loss, Owner};
 
 /// A hundredth of it is what a busy machine may be late by.
 const LEASE: Duration = Duration::from_secs(5);
@@ -62,17 +63,42 @@ async fn a_recorder_that_blocks_delays_no_token() {
 
 #[tokio::test]
 async fn an_engine_that_answers_thousands_delays_no_token() {
-    none_is_late("answers", 200).await;
+    none_is_late("answers", 1_000).await;
+}
+
+#[tokio::test]
+async fn a_reply_of_hundreds_of_megabytes_delays_no_token() {
+    none_is_late_behind("string", Flood::String(200 << 20)).await;
+}
+
+#[tokio::test]
+async fn a_reply_that_does_not_end_delays_no_token() {
+    none_is_late_behind("array", Flood::Array(1_000_000)).await;
+}
+
+/// The server falls silent.
+async fn none_is_late(culprit: &str, holds: usize) {
+    let server = Server::start();
+    endures(culprit, &server.url(), holds, || server.stop()).await;
+    server.go_on();
+}
+
+/// The last that is heard of the server is a huge reply.
+async fn none_is_late_behind(culprit: &str, reply: Flood) {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    endures(culprit, &proxy.url(), 1_000, || proxy.set(Mode::Flood(reply))).await;
+    assert!(proxy.flooded());
 }
 
 /// A child takes so many locks, half of them for a fixed time. The server falls silent, and something goes wrong in the
 /// child.
-async fn none_is_late(culprit: &str, holds: usize) {
-    let (server, out) = (Server::start(), children::scratch("alarm"));
-    let mut child = children::spawn_child(culprit, &server.url(), &["-"], holds, &out);
+async fn endures(culprit: &str, url: &str, holds: usize, fall_silent: impl FnOnce()) {
+    let out = children::scratch("alarm");
+    let mut child = children::spawn_child(culprit, url, &["-"], holds, &out);
     let so = |text: &str| std::fs::read_to_string(&out).is_ok_and(|said| said.starts_with(text));
     common::eventually(ms(20_000), "it holds them", || so("held")).await;
-    server.stop();
+    fall_silent();
     std::fs::write(&out, "silent").unwrap();
     let mut ended = None;
     common::eventually(ms(70_000), "it ends", || {
@@ -83,7 +109,6 @@ async fn none_is_late(culprit: &str, holds: usize) {
     assert!(ended.unwrap().success());
     let report = std::fs::read_to_string(&out).unwrap();
     std::fs::remove_file(&out).unwrap();
-    server.go_on();
     assert!(report.starts_with("fired: 0 late"), "{culprit}: {report}");
 }
 
@@ -93,33 +118,24 @@ async fn endure(culprit: &str, url: &str, holds: usize, out: &Path) {
     // Before this process keeps the cores busy itself.
     let grace = machine::grace();
     let locks = builder(url, LEASE).connect().await.unwrap();
-    let mut held: Vec<(Guard, Option<Instant>)> = Vec::new();
-    for n in 0..holds {
-        let lock = locks.get(key());
-        let lock = if n % 2 == 0 { lock.fixed_lease(LEASE) } else { lock };
-        let called = Instant::now();
-        let guard = lock.lock().await.unwrap();
-        held.push((guard, (n % 2 == 0).then_some(called)));
-    }
-    let first = held[0].1.unwrap();
-    if culprit == "answers" {
-        crowd(&locks, first + LEASE - ms(100)).await;
-    }
+    let (held, crowd) = match culprit {
+        "answers" => hold_beside_a_crowd(&locks, holds).await,
+        _ => (hold(&locks, holds, || LEASE).await, None),
+    };
     std::fs::write(out, "held").unwrap();
     while std::fs::read_to_string(out).unwrap() != "silent" {
         tokio::time::sleep(ms(2)).await;
     }
     // An answer that was on its way may still count. After it nothing changes the validity any more.
     tokio::time::sleep(ms(200)).await;
-    let bound = |(guard, called): &(Guard, Option<Instant>)| match called {
-        Some(called) => *called + LEASE,
-        None => Instant::now() + guard.remaining() + DRIFT,
-    };
+    let bound =
+        |(guard, end): &(Guard, Option<Instant>)| end.unwrap_or_else(|| Instant::now() + guard.remaining() + DRIFT);
     let tokens: Vec<_> = held.iter().map(|held| (held.0.lost(), bound(held))).collect();
     let (fired, stats) = (watch(tokens), locks.clone());
     // What is dropped may be blocked like everything else.
     std::mem::forget(held);
     go_wrong();
+    let probing = probe(&locks);
     let (mut late, mut uncounted, mut latest) = (0, 0, Duration::ZERO);
     for n in 1..=holds {
         let (at, bound) = tokio::task::block_in_place(|| fired.recv_timeout(ms(30_000))).expect("every token fires");
@@ -128,7 +144,44 @@ async fn endure(culprit: &str, url: &str, holds: usize, out: &Path) {
         latest = latest.max(at.saturating_duration_since(bound));
     }
     assert_eq!(uncounted, 0, "a loss is counted before its token fires");
+    match (culprit, crowd) {
+        (_, Some(crowd)) => crowd.is_answered().await,
+        ("array", _) => {
+            let late = probing.try_iter().max();
+            assert!(late.is_some_and(|late| late > ms(20)), "the engine is kept busy: {late:?}");
+        }
+        _ => {}
+    }
     std::fs::write(out, format!("fired: {late} late of {holds}, by {latest:?}")).unwrap();
+}
+
+/// So many locks, and the ends of those that are not renewed: every second, of the length that it then has to have.
+async fn hold(locks: &Locker, holds: usize, lease: impl Fn() -> Duration) -> Vec<(Guard, Option<Instant>)> {
+    let mut held = Vec::new();
+    for n in 0..holds {
+        let (lock, called, lease) = (locks.get(key()), Instant::now(), lease());
+        let fixed = n % 2 == 0;
+        let lock = if fixed { lock.fixed_lease(lease) } else { lock };
+        held.push((lock.lock().await.unwrap(), fixed.then_some(called + lease)));
+    }
+    held
+}
+
+/// How late the engine is, time and again, for as long as somebody wants to know.
+fn probe(locks: &Locker) -> Receiver<Duration> {
+    const WAIT: Duration = Duration::from_millis(5);
+    let ((late, probing), locks) = (channel(), locks.clone());
+    thread::spawn(move || {
+        loop {
+            let asked = Instant::now();
+            // The engine ends the wait.
+            drop(locks.get(key()).blocking_try_lock_for(WAIT));
+            if late.send(asked.elapsed().saturating_sub(WAIT)).is_err() {
+                return;
+            }
+        }
+    });
+    probing
 }
 
 /// A plain thread that waits for all of them: when it was woken, and when that had to be.
@@ -180,13 +233,51 @@ fn prepare(culprit: &str) -> Box<dyn Fn()> {
     }
 }
 
-/// Very many callers wait for a lock, whose time ends together.
-async fn crowd(locks: &Locker, end: Instant) {
-    let wanted = key();
-    std::mem::forget(locks.get(&wanted).owned_by(Owner::new()).lock().await.unwrap());
-    for _ in 0..20_000 {
-        let lock = locks.get(&wanted).owned_by(Owner::new());
-        tokio::spawn(async move { lock.try_lock_for(end.saturating_duration_since(Instant::now())).await });
+/// Very many callers who wait for a lock, whose time ends together.
+struct Crowd(Vec<tokio::task::JoinHandle<Result<Option<Guard>, Error>>>);
+
+impl Crowd {
+    const MANY: usize = 80_000;
+
+    /// All stand in line, if there is time enough.
+    async fn gather(locks: &Locker, end: Instant) -> Self {
+        let wanted = key();
+        std::mem::forget(locks.get(&wanted).owned_by(Owner::new()).lock().await.unwrap());
+        let wait = |_| {
+            let lock = locks.get(&wanted).owned_by(Owner::new());
+            tokio::spawn(async move { lock.try_lock_for(end.saturating_duration_since(Instant::now())).await })
+        };
+        let crowd = Self((0..Self::MANY).map(wait).collect());
+        while locks.stats().waiters < Self::MANY && Instant::now() < end {
+            tokio::time::sleep(ms(1)).await;
+        }
+        crowd
+    }
+
+    /// Each has been told that somebody else holds it, or that nobody answers.
+    async fn is_answered(self) {
+        for waiting in self.0 {
+            assert!(matches!(waiting.await.unwrap(), Ok(None) | Err(Error::Unavailable { .. })));
+        }
+    }
+}
+
+/// So many locks, which end just after the wait of very many callers.
+async fn hold_beside_a_crowd(locks: &Locker, holds: usize) -> (Vec<(Guard, Option<Instant>)>, Option<Crowd>) {
+    // What is renewed until the server falls silent ends between two thirds of a lease and all of it after that.
+    let silence = LEASE * 4 / 5;
+    let mut time = silence + ms(2_000);
+    loop {
+        let end = Instant::now() + time;
+        let crowd = Crowd::gather(locks, end).await;
+        let held = hold(locks, holds, || (end + ms(20)).saturating_duration_since(Instant::now()).max(ms(100))).await;
+        if let Some(left) = end.checked_duration_since(Instant::now() + silence) {
+            tokio::time::sleep(left).await;
+            return (held, Some(crowd));
+        }
+        // A busy machine takes longer.
+        crowd.0.iter().for_each(tokio::task::JoinHandle::abort);
+        time *= 2;
     }
 }
 
