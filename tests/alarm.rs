@@ -145,7 +145,7 @@ async fn endure(culprit: &str, url: &str, holds: usize, out: &Path) {
     }
     assert_eq!(uncounted, 0, "a loss is counted before its token fires");
     match (culprit, crowd) {
-        (_, Some(crowd)) => crowd.is_answered().await,
+        (_, Some(crowd)) => crowd.all_answered().await,
         ("array", _) => {
             let late = probing.try_iter().max();
             assert!(late.is_some_and(|late| late > ms(20)), "the engine is kept busy: {late:?}");
@@ -255,7 +255,7 @@ impl Crowd {
     }
 
     /// Each has been told that somebody else holds it, or that nobody answers.
-    async fn is_answered(self) {
+    async fn all_answered(self) {
         for waiting in self.0 {
             assert!(matches!(waiting.await.unwrap(), Ok(None) | Err(Error::Unavailable { .. })));
         }
