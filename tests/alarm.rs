@@ -143,7 +143,7 @@ async fn endure(culprit: &str, url: &str, holds: usize, out: &Path) {
     let probing = probe(&locks);
     let (mut late, mut uncounted, mut latest) = (0, 0, Duration::ZERO);
     for n in 1..=holds {
-        let (at, bound) = tokio::task::block_in_place(|| fired.recv_timeout(ms(30_000))).expect("every token fires");
+        let (at, bound) = tokio::task::block_in_place(|| fired.recv_timeout(ms(100_000))).expect("every token fires");
         uncounted += usize::from(stats.stats().losses.total() < u64::try_from(n).unwrap());
         late += usize::from(at > bound + grace);
         latest = latest.max(at.saturating_duration_since(bound));
