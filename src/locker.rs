@@ -337,7 +337,7 @@ impl LockerBuilder {
     /// Validates the options and connects. A server has to be version 6.2 or newer.
     ///
     /// # Errors
-    /// [`Error::Config`] for an option or an address that cannot be used, or a server that is too old;
+    /// [`Error::Config`] for an option or an address that cannot be used, or a server that is too old or in cluster mode;
     /// [`Error::Unavailable`] if no majority of the servers answers within [`connect_timeout`](Self::connect_timeout);
     /// the others may come later; [`Error::Server`] if it refuses the credentials. A password is never shown: it reads
     /// `***`, and of an address that cannot be used nothing is shown but its scheme.
