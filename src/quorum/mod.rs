@@ -26,6 +26,7 @@ use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::foreign::contained;
+use crate::holder::{Holder, NodeHolder};
 use crate::key::Key;
 use crate::lease::majority;
 use crate::node::{Node, Outcome};
@@ -253,28 +254,32 @@ impl Quorum {
         script::renew(&self.nodes[node], lease, locks).await
     }
 
-    /// Who holds the key on a majority of the nodes.
+    /// Who stands in the key, unless a majority of the nodes says that it is free: whoever holds it stands on a majority, and
+    /// so do several that keep each other out.
     ///
     /// # Errors
     /// [`Error::Unavailable`], or the refusal of a server.
-    pub(crate) async fn inspect(&self, key: &Key) -> Result<Option<Standing>, Error> {
-        let asking = self.ask(|node| {
+    pub(crate) async fn inspect(&self, key: &Key) -> Result<Option<Holder>, Error> {
+        let asking = Calls::new(self.nodes.iter().cloned().enumerate().map(|(at, node)| {
             let key = key.clone();
-            async move { script::inspect(&node, &key).await }
-        });
+            (at, async move { script::inspect(&node, &key).await.map(|found| (at, found)) })
+        }));
         let majority = self.majority();
-        let on = |standings: &[Option<Standing>], owner: &[u8]| {
-            standings.iter().flatten().filter(|standing| standing.owner == owner).count()
+        let free = |found: &[(NodeIndex, Option<Standing>)]| {
+            found.iter().filter(|(_, standing)| standing.is_none()).count() >= majority
         };
-        let holder = |standings: &[Option<Standing>]| {
-            standings.iter().flatten().find(|s| on(standings, &s.owner) >= majority).cloned()
-        };
-        // With another answer missing, one more node could make somebody the holder.
-        let certain = |standings: &[Option<Standing>], missing: usize| {
-            let most = standings.iter().flatten().map(|s| on(standings, &s.owner)).max().unwrap_or(0);
-            most >= majority || most + missing < majority
-        };
-        Ok(holder(&self.hear(asking, certain).await?))
+        let certain = |found: &[_]| free(found) || self.holder(found).is_some_and(|holder| holder.is_agreed());
+        let mut found = self.hear(asking, certain).await?;
+        found.sort_by_key(|&(at, _)| at);
+        Ok(if free(&found) { None } else { self.holder(&found) })
+    }
+
+    fn holder(&self, found: &[(NodeIndex, Option<Standing>)]) -> Option<Holder> {
+        let by_node = found.iter().filter_map(|(at, standing)| {
+            let (node, Standing { owner, count, remaining }) = (&self.nodes[*at], standing.clone()?);
+            Some(NodeHolder { node: Arc::clone(node.name()), owner, hold_count: count, remaining })
+        });
+        Holder::of(by_node.collect(), self.majority())
     }
 
     /// Releases whoever holds the key; whether anybody did on any node.
@@ -287,22 +292,19 @@ impl Quorum {
             async move { script::force(&node, &key).await }
         });
         // Whoever holds it has a majority, and any majority of answers shares a node with that.
-        Ok(self.hear(asking, |_, _| true).await?.contains(&true))
+        Ok(self.hear(asking, |_| true).await?.contains(&true))
     }
 
     /// The answers of a majority, and of more until they are certain or a while has passed.
     async fn hear<T: Send + 'static>(
         &self,
         mut asking: Calls<T>,
-        certain: impl Fn(&[T], usize) -> bool,
+        certain: impl Fn(&[T]) -> bool,
     ) -> Result<Vec<T>, Error> {
         let started = Instant::now();
         let (mut done, mut failures, mut refusal, mut patience) = (Vec::new(), Vec::new(), None, None);
-        let mut missing = self.nodes.len();
         loop {
-            let answer = asking.next_by(patience).await;
-            missing = missing.saturating_sub(1);
-            match answer {
+            match asking.next_by(patience).await {
                 Some((_, Outcome::Done(value))) => done.push(value),
                 Some((_, Outcome::Refused(error))) => refusal = Some(error),
                 Some((_, Outcome::NotExecuted(failure) | Outcome::Unknown(failure))) => failures.push(failure),
@@ -310,7 +312,7 @@ impl Quorum {
                 None => return Err(refusal.unwrap_or_else(|| self.unavailable(failures, Duration::ZERO))),
             }
             if done.len() >= self.majority() {
-                if certain(&done, missing) {
+                if certain(&done) {
                     return Ok(done);
                 }
                 patience = patience.or(Some(patience_of(started)));

@@ -193,7 +193,7 @@ impl Driving<'_> {
             return;
         }
         let holder = match self.session.quorum.inspect(self.key).await {
-            Ok(Some(standing)) if standing.remaining.is_none() => String::from_utf8_lossy(&standing.owner).into_owned(),
+            Ok(Some(holder)) if holder.remaining().is_none() => holder.owner().into_owned(),
             Err(Error::Server { source, .. }) => format!("unknown ({source})"),
             // It has a lease by now, or is gone, or nobody answers: the next look tells.
             Ok(_) | Err(_) => return,
