@@ -11,6 +11,7 @@ mod tally;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -51,10 +52,22 @@ pub(crate) enum Acquired {
     Held(Option<Duration>),
     /// A majority answered, and nobody has one: several want it at once.
     Split,
+    /// The first node says that another has it, and no other node was asked.
+    Outrun,
     /// A server refused the command.
     Refused(Error),
     /// No majority answered.
     Unavailable(Vec<NodeFailure>),
+}
+
+/// In which order the nodes are asked for a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    AllAtOnce,
+    /// The first node alone, and the others once it has granted the lock, or is silent for longer than usual. Of several that
+    /// do so at once, one gets past the first node, however far each of them is from which node. It decides nothing: a lock
+    /// is held by a majority as ever.
+    FirstAlone,
 }
 
 /// What a node is asked for again that has lost it.
@@ -94,11 +107,13 @@ pub(crate) enum Settled {
 #[derive(Debug)]
 pub(crate) struct Quorum {
     nodes: Vec<Arc<Node>>,
+    /// How long a majority took to answer the last time that all were asked at once, in microseconds.
+    round_trip_us: AtomicU64,
 }
 
 impl Quorum {
     pub(crate) fn new(nodes: Vec<Arc<Node>>) -> Self {
-        Self { nodes }
+        Self { nodes, round_trip_us: AtomicU64::new(0) }
     }
 
     pub(crate) fn nodes(&self) -> &[Arc<Node>] {
@@ -126,6 +141,11 @@ impl Quorum {
         majority(self.nodes.len())
     }
 
+    /// How long a majority took to decide the last time that all were asked at once.
+    pub(crate) fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed))
+    }
+
     /// Asks every node at once.
     fn ask<T, F>(&self, call: impl Fn(Arc<Node>) -> F) -> Calls<T>
     where
@@ -140,13 +160,25 @@ impl Quorum {
     /// before this returns. A later majority shares a node with that one, and was granted it after us: so it is given a
     /// higher fence. Of a node that has not granted us the lock that is not so: it may have granted it to the next one before
     /// the fence came.
-    pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, lease: Duration, floor: u64) -> Round {
+    pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, lease: Duration, floor: u64, order: Order) -> Round {
+        let ask = |at: NodeIndex| {
+            let (node, claims) = (Arc::clone(&self.nodes[at]), Arc::clone(claims));
+            (at, async move { node.vote(script::acquire(&node, &claims, lease, floor)).await })
+        };
+        let (mut nodes, mut ballot) = (self.everywhere(), Ballot::new(self.nodes.len()));
+        let mut late = Calls::new(std::iter::empty::<(NodeIndex, std::future::Pending<_>)>());
+        if order == Order::FirstAlone {
+            late.extend(nodes.by_ref().take(1).map(ask));
+            let patience = Instant::now() + self.round_trip() * 2 + PATIENCE;
+            if let Some((node, answer)) = late.next_by(Some(patience)).await {
+                if matches!(answer, Outcome::Done(Acquire::Held(_))) {
+                    return Round { acquired: Acquired::Outrun, taken: Vec::new(), doubtful: Vec::new(), late };
+                }
+                ballot.add(node, answer);
+            }
+        }
         let started = Instant::now();
-        let mut late = self.ask(|node| {
-            let claims = Arc::clone(claims);
-            async move { node.vote(script::acquire(&node, &claims, lease, floor)).await }
-        });
-        let mut ballot = Ballot::new(self.nodes.len());
+        late.extend(nodes.map(ask));
         let mut patience = None;
         let acquired = loop {
             let Some((node, answer)) = late.next_by(patience).await else { break ballot.close() };
@@ -158,6 +190,9 @@ impl Quorum {
                 patience = patience.or(Some(patience_of(started)));
             }
         };
+        if order == Order::AllAtOnce {
+            self.round_trip_us.store(micros(Instant::now().since(started)), Ordering::Relaxed);
+        }
         let taken = ballot.granted.iter().map(|(node, _)| *node).collect();
         let acquired = match acquired {
             Acquired::Granted { fences, votes } => {
@@ -335,6 +370,10 @@ impl Quorum {
 fn patience_of(started: Instant) -> Instant {
     let now = Instant::now();
     now + now.since(started) * 2 + PATIENCE
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn was_there(key: &Key, release: &Release) -> bool {

@@ -5,6 +5,7 @@
 pub mod chaos;
 pub mod children;
 pub mod clock;
+pub mod distance;
 pub mod log;
 pub mod losses;
 pub mod machine;
