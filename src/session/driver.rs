@@ -128,7 +128,9 @@ impl Driving<'_> {
             // Whoever tries again at another moment than the others finds it free.
             Attempt::Split => self.park(wake, None, session.settings.retry_pause(fastrand::f64())).await,
             Attempt::Outrun => {
-                let look = self.outrun.map_or(OUTRUN, |since| Instant::now().until(since + OUTRUN));
+                // Whoever is there may get no further, and tells of one node then, which wakes nobody.
+                let look = session.quorum.round_trip() * MOST_COLLISIONS;
+                let look = look.mul_f64(0.5 + fastrand::f64()).min(OUTRUN);
                 self.park(wake, subscription.as_ref(), look).await;
                 self.make_way().await;
             }
