@@ -91,7 +91,7 @@ async fn contest(
     contest
 }
 
-/// When all are woken by one message and ask three servers at once, each gets the nearest one, and none of them a majority.
+/// When all are woken by one message and ask three servers at once, each gets the nearest one, and nobody a majority.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_contenders_do_not_keep_each_other_out() {
     let contest = contest(20, 150, &FAR, ms(0), |_, _| ()).await;
