@@ -4,6 +4,7 @@
 
 pub mod chaos;
 pub mod children;
+pub mod clock;
 pub mod log;
 pub mod losses;
 pub mod machine;
