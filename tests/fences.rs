@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use common::marks::marks;
 use common::{Server, key, locker, mark};
-use lockhound::{Error, Locker};
+use lockhound::{Error, Format, Locker};
 
 #[tokio::test]
 async fn fences_grow_across_holders_and_lockers() {
@@ -188,4 +188,37 @@ async fn over_several_servers_the_highest_fence_is_written_to_those_that_granted
     guard.unlock().await.unwrap();
     let next = locks.get(&key).lock().await.unwrap();
     assert!(next.fence().get() > high + 1);
+}
+
+/// SECURITY.md, word for word, for three servers that have to raise a mark.
+#[tokio::test]
+async fn a_user_with_the_rights_that_are_documented_has_fences() {
+    let text = include_str!("../SECURITY.md");
+    let rights = text.split("ACL SETUSER app reset on '>PASSWORD'").nth(1).unwrap().split("```").next().unwrap();
+    let rights = rights.split_whitespace().filter(|word| *word != "\\").map(|word| word.trim_matches('\''));
+    let words: Vec<&str> = ["ACL", "SETUSER", "app", "reset", "on", ">secret"]
+        .into_iter()
+        .chain(rights)
+        .chain(["+info", "+exists"])
+        .collect();
+    let servers = [Server::start(), Server::start(), Server::start()];
+    for format in [Format::Redisson, Format::Plain] {
+        let nodes = servers.iter().fold(Locker::builder().format(format), |builder, server| {
+            server.command::<()>(&words);
+            builder.node(server.url().replace("redis://", "redis://app:secret@"))
+        });
+        let locks = nodes.restart_quarantine(Duration::ZERO).connect().await.unwrap();
+        let key = "app:42";
+        let mut last = None;
+        for round in 0..6 {
+            let high = wall_us() + HOUR_US * (round + 1);
+            servers[0].command::<()>(&["SET", &mark(key), &high.to_string()]);
+            let guard = locks.get(key).lock().await.unwrap();
+            assert!(Some(guard.fence()) > last);
+            last = Some(guard.fence());
+            guard.unlock().await.unwrap();
+        }
+        locks.close().await;
+        servers.iter().for_each(|server| server.command::<()>(&["FLUSHALL"]));
+    }
 }
