@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release --example pairs
 //!
-//! Uses the server at REDIS_URL, or redis://127.0.0.1:6379, and leaves nothing there but fences, for two minutes.
+//! Uses the server at REDIS_URL, or redis://127.0.0.1:6379, and leaves nothing there but the marks of fences.
 
 use std::time::{Duration, Instant};
 

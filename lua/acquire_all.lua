@@ -1,12 +1,12 @@
 -- Takes several locks if all of them are free, or none of them. Sent at most once per generation, as acquire is.
 -- KEYS[2*i-1]  a lock
--- KEYS[2*i]    its last fence
+-- KEYS[2*i]    its mark: the last fence of all locks that share it, without a lifetime
 -- ARGV[1]      lease, in milliseconds
 -- ARGV[i+1]    field of the lock: uuid:task-id:generation
--- ARGV[#ARGV]  floor of the fences, in microseconds of the client's clock
+-- ARGV[#ARGV]  the client's clock, in microseconds. Negative: it is cut to 0.1 s, and this server is the only one
 -- Returns {1, fence, ...}  granted: a fence a lock
 --         {0, ttl}         one is held by another: milliseconds until its lease runs out, -1 if it has none
-local lease_ms, floor_us = ARGV[1], tonumber(ARGV[#ARGV])
+local lease_ms, asked_us = ARGV[1], tonumber(ARGV[#ARGV])
 local locks, answer = #KEYS / 2, {1}
 
 for i = 1, locks do
@@ -17,21 +17,26 @@ for i = 1, locks do
   end
 end
 
--- The client's clock counts only within the last minute of this server's own: one bad clock cannot spoil the sequence.
-local now = redis.call('TIME')
-local now_us = now[1] * 1000000 + now[2]
-local fence = math.max(math.min(floor_us, now_us), now_us - 60000000)
-
 -- The first write is one that a server without memory refuses; after a first write it lets a script go on.
+-- The mark counts up. Where a clock is ahead of it, it goes on from there.
 for i = 1, locks do
-  local last_fence = KEYS[2 * i]
-  local text = string.format('%.0f', fence)
-  local last = tonumber(redis.call('SET', last_fence, text, 'PX', 120000, 'GET') or 0)
-  if last and last >= fence then
-    text = string.format('%.0f', last + 1)
-    redis.call('SET', last_fence, text, 'PX', 120000)
+  local mark = KEYS[2 * i]
+  local fence, clock_us = redis.call('INCR', mark), asked_us
+  if fence < -clock_us then
+    -- This server alone gives fences, and its own clock counts.
+    local now = redis.call('TIME')
+    clock_us = now[1] * 1000000 + now[2]
+  elseif fence % 20000000 + clock_us - fence >= 20000000 then
+    -- The mark enters another 20 s, and the client's clock counts within 20 s of this server's own.
+    local now = redis.call('TIME')
+    local now_us = now[1] * 1000000 + now[2]
+    clock_us = math.max(math.min(clock_us, now_us + 20000000), now_us - 20000000)
   end
-  answer[i + 1] = text
+  if fence < clock_us then
+    fence = clock_us
+    redis.call('SET', mark, string.format('%.0f', fence))
+  end
+  answer[i + 1] = fence
 end
 for i = 1, locks do
   local lock, field = KEYS[2 * i - 1], ARGV[i + 1]

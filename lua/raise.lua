@@ -1,12 +1,27 @@
--- Raises the last fence of a lock to what another server has given out. Never lowers it.
--- KEYS[1]  the last fence of the lock
--- ARGV[1]  the fence
--- Returns 1
-local last_fence = KEYS[1]
-local fence = ARGV[1]
+-- Raises the mark of a lock to the fence that another server has given out for it. Never lowers it.
+-- KEYS[1]  the lock
+-- KEYS[2]  its mark: the last fence of all locks that share it
+-- ARGV[1]  field: uuid:task-id:generation
+-- ARGV[2]  the fence
+-- Returns 1   the mark is at least that
+--         0   gone: the lock is not held under this field
+--         -1  the fence is more than 30 days ahead of this server's clock, and cannot be one
+local lock, mark = KEYS[1], KEYS[2]
+local field, fence = ARGV[1], ARGV[2]
 
-local last = tonumber(redis.call('GET', last_fence) or '0') or 0
-if last < tonumber(fence) then
-  redis.call('SET', last_fence, fence, 'PX', 120000)
+local held = redis.pcall('HEXISTS', lock, field)
+if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
+  return held
 end
+-- A key of another type holds no lock of ours.
+if held ~= 1 then
+  return 0
+end
+if tonumber(redis.call('GET', mark) or 0) >= tonumber(fence) then
+  return 1
+end
+if tonumber(fence) > redis.call('TIME')[1] * 1000000 + 2592000000000 then
+  return -1
+end
+redis.call('SET', mark, fence)
 return 1

@@ -9,21 +9,31 @@ use std::fmt;
 /// locking* (2016). A re-entry keeps the fence of its hold.
 ///
 /// # What is promised
-/// The fence of a later acquisition is greater, in whatever process and whatever the clients' clocks say, for as long
-/// as the fence's own key survives on the server (it is kept for two minutes after the last acquisition). After the key
-/// was lost (`FLUSHALL`, a failover that had not replicated it, a restart without persistence) fences are at most 61 seconds
-/// of time below the last one, and above it again once that much time has passed: they are microseconds of the clocks,
-/// of which the server bounds the clients'. A server whose own clock is set back is not covered.
+/// The fence of a later acquisition of the lock is greater, in whatever process, whatever any clock says, and however long
+/// a hold lasts, as long as the servers keep their *marks*: 1,024 keys without a lifetime, of which the lock's name chooses
+/// one. Between two fences there may be gaps, also because locks share marks.
 ///
-/// Over several servers each fence is remembered by a majority before its holder gets it, and any later majority shares a
-/// server with that one: the same promise, as long as the servers keep their state. Of those that lost it the above is
-/// true: their part of a later majority knows the clocks only.
+/// After a loss of the marks, clocks have to help: fences are microseconds since 1970.
+/// - **One server that lost all of them** (`FLUSHALL`, a restart without data): the next fence is greater, whatever the clients'
+///   clocks say, unless the server's own clock was set back.
+/// - **One server that came back with older ones** (a failover that had not replicated the last, an older snapshot): the next
+///   fence is greater where two clocks are more than 0.1 s past the last acquisition that was lost: the client's, and that of
+///   the server that is there now. Before that it may be one that was given out already.
+/// - **Several servers**: each fence is remembered by a majority before its holder gets it, and any later majority shares a
+///   server with that one. If that server lost its marks in between, fences can fall by what the servers' clocks are apart and a
+///   minute, and are above the last one again after that time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 
 impl Fence {
+    #[cfg(test)]
     pub(crate) const fn new(value: u64) -> Self {
         Self(value)
+    }
+
+    /// What a server says, unless it cannot be one.
+    pub(crate) fn read(number: i64) -> Option<Self> {
+        u64::try_from(number).ok().filter(|number| (1..MOST).contains(number)).map(Self)
     }
 
     /// The number, for a column or a header of the resource.
@@ -44,8 +54,44 @@ impl From<Fence> for u64 {
     }
 }
 
-/// What the client's wall clock contributes: one second behind it, so that of two nodes the one that has kept count
-/// decides. Each node bounds it by its own clock.
-pub(crate) fn floor(wall_micros: u64) -> u64 {
-    wall_micros.saturating_sub(1_000_000)
+/// The beginning of 2025, in microseconds. A clock that shows less is wrong, and a mark that is less was counted up from zero:
+/// a server is to look at its clock then.
+const EARLIEST: u64 = 1_735_689_600_000_000;
+
+/// For how long a single server only counts a mark up before it looks at its clock again. A failover takes longer, and a server
+/// that gives 50,000 fences a second looks at its clock for a fifth of them at most.
+const COUNTED: i64 = 100_000;
+
+/// From here on a number is not exact in Lua, and no fence.
+const MOST: u64 = 1 << 53;
+
+/// What the client's wall clock contributes, as the scripts want it. Several servers are to give the same number: they write the
+/// client's clock, within bounds of their own. A single server writes its own, when the client's, cut, says that it is time
+/// to: so its fences are never ahead of its clock, and it may forget them.
+pub(crate) fn clock(wall_micros: u64, servers: usize) -> i64 {
+    let micros = i64::try_from(wall_micros.clamp(EARLIEST, MOST)).unwrap_or(i64::MAX);
+    if servers > 1 { micros } else { micros % COUNTED - micros }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_exact_is_no_fence() {
+        assert_eq!(Fence::read(1), Some(Fence(1)));
+        assert_eq!(Fence::read((1 << 53) - 1), Some(Fence((1 << 53) - 1)));
+        for number in [0, -1, i64::MIN, 1 << 53, i64::MAX] {
+            assert_eq!(Fence::read(number), None, "{number}");
+        }
+    }
+
+    #[test]
+    fn one_server_is_told_the_clock_cut_and_several_are_told_it_whole() {
+        assert_eq!(clock(1_800_000_000_123_456, 1), -1_800_000_000_100_000);
+        assert_eq!(clock(1_800_000_000_123_456, 2), 1_800_000_000_123_456);
+        let earliest = i64::try_from(EARLIEST).expect("a time");
+        assert_eq!((clock(0, 1), clock(0, 3)), (-earliest, earliest), "a clock that was never set");
+        assert_eq!(clock(u64::MAX, 3), 1 << 53);
+    }
 }

@@ -9,6 +9,9 @@ use crate::shown::Shown;
 /// What Redisson's channels of unlock messages begin with.
 const CHANNEL: &str = "redisson_lock__channel";
 
+/// How many marks there are, for locks without number.
+const MARKS: u64 = 1_024;
+
 /// The name of a lock: the key under which it stands on the server, as given. UTF-8 and not empty.
 ///
 /// Programs that give the same name to the same server share the lock; nothing is put before it.
@@ -48,9 +51,12 @@ impl Key {
         bare.into_iter().chain(name).map(Self::from)
     }
 
-    /// The key of the last fence that was given out for it.
-    pub(crate) fn fence_key(&self) -> String {
-        self.prefixed("lockhound_fence")
+    /// The key of its mark: the last fence of all locks that share it. Which one it is never changes, since it is on
+    /// the servers: the lowest ten bits of the name's 64-bit FNV-1a. In braces, so that in a cluster a slot can be chosen.
+    pub(crate) fn mark(&self) -> String {
+        let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        let hash = self.0.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv);
+        format!("lockhound_fence:{{{}}}", hash % MARKS)
     }
 
     /// Redisson's `prefixName`: braces are added unless the name has an opening one anywhere, so that in a cluster
@@ -117,7 +123,17 @@ mod tests {
         assert_eq!(Key::from("orders:42").channel(), "redisson_lock__channel:{orders:42}");
         assert_eq!(Key::from("a{b}c").channel(), "redisson_lock__channel:a{b}c");
         assert_eq!(Key::from("a{b").channel(), "redisson_lock__channel:a{b");
-        assert_eq!(Key::from("x").fence_key(), "lockhound_fence:{x}");
+    }
+
+    /// Another version that chose otherwise would begin other sequences.
+    #[test]
+    fn the_mark_of_a_name_stays_what_it_is() {
+        for (name, mark) in [("orders:42", 592), ("x", 775), ("{x}", 801), ("ü", 1002)] {
+            assert_eq!(Key::from(name).mark(), format!("lockhound_fence:{{{mark}}}"), "{name}");
+        }
+        let marks: std::collections::HashSet<_> =
+            (0..10_000).map(|n| Key::from(format!("orders:{n}")).mark()).collect();
+        assert!(marks.len() > 1_000 && marks.len() <= 1_024, "{}", marks.len());
     }
 
     #[test]

@@ -23,6 +23,7 @@ struct Scripts {
     together: Lua,
     renew: Lua,
     retake: Lua,
+    raise: Lua,
 }
 
 static REDISSON: LazyLock<Scripts> = LazyLock::new(|| Scripts {
@@ -33,6 +34,7 @@ static REDISSON: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     together: together(include_str!("../lua/acquire.lua"), include_str!("../lua/release.lua")),
     renew: Lua::new(include_str!("../lua/renew.lua")),
     retake: Lua::new(include_str!("../lua/retake.lua")),
+    raise: Lua::new(include_str!("../lua/raise.lua")),
 });
 static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     acquire: Lua::new(include_str!("../lua/plain_acquire.lua")),
@@ -42,6 +44,7 @@ static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     together: together(include_str!("../lua/plain_acquire.lua"), include_str!("../lua/plain_release.lua")),
     renew: Lua::new(include_str!("../lua/plain_renew.lua")),
     retake: Lua::new(include_str!("../lua/plain_retake.lua")),
+    raise: Lua::new(include_str!("../lua/plain_raise.lua")),
 });
 
 /// The two scripts as steps of a third.
@@ -50,7 +53,6 @@ fn together(acquire: &str, release: &str) -> Lua {
     Lua::new(frame.replace("-- acquire.lua", acquire).replace("-- release.lua", release))
 }
 
-static RAISE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/raise.lua")));
 static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/inspect.lua")));
 static FORCE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/force.lua")));
 
@@ -68,6 +70,15 @@ pub(crate) enum Acquire {
     Granted(Vec<Fence>),
     /// One is held by another, for at most this long if its lease is not renewed; `None`: it has no lease.
     Held(Option<Duration>),
+}
+
+/// What a node answered to the raise of a mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Raise {
+    Raised,
+    Gone,
+    /// The node does not believe that there is such a fence.
+    TooHigh,
 }
 
 /// What a node answered to a write of the hold count.
@@ -103,13 +114,13 @@ pub(crate) struct Standing {
     pub(crate) remaining: Option<Duration>,
 }
 
-/// Takes all of these locks, or none.
-pub(crate) async fn acquire(node: &Node, claims: &[Claim], lease: Duration, floor: u64) -> Outcome<Acquire> {
+/// Takes all of these locks, or none. Of the clock `fence::clock` tells.
+pub(crate) async fn acquire(node: &Node, claims: &[Claim], lease: Duration, clock: i64) -> Outcome<Acquire> {
     let scripts = scripts(node);
-    let (lease_ms, floor) = (millis(lease), floor.to_string());
-    let keys = claims.iter().flat_map(|claim| [claim.key.to_string(), claim.key.fence_key()]).collect();
+    let (lease_ms, clock) = (millis(lease), clock.to_string());
+    let keys = claims.iter().flat_map(|claim| [claim.key.to_string(), claim.key.mark()]).collect();
     let fields = claims.iter().map(|claim| claim.field.clone());
-    let args = std::iter::once(lease_ms).chain(fields).chain([floor]).collect();
+    let args = std::iter::once(lease_ms).chain(fields).chain([clock]).collect();
     let (alone, together) = match claims {
         [_] => (&scripts.acquire, Some(("acquire", &scripts.together))),
         _ => (&scripts.acquire_all, None),
@@ -142,7 +153,7 @@ fn taken_by_another(reply: &Reply) -> Option<i64> {
 
 fn fence(reply: &Reply) -> Option<Fence> {
     match reply {
-        Reply::Bytes(text) => std::str::from_utf8(text).ok()?.parse().ok().map(Fence::new),
+        Reply::Int(number) => Fence::read(*number),
         _ => None,
     }
 }
@@ -199,10 +210,17 @@ pub(crate) async fn retake(node: &Node, key: &Key, lease: Duration, field: &str,
     receipt.cover(answer, |taken| *taken).await
 }
 
-/// Raises the last fence of a lock to this one, unless it is higher already.
-pub(crate) async fn raise(node: &Node, key: &Key, fence: Fence) -> Outcome<()> {
-    let (reply, receipt) = node.write(Lane::Grants, &RAISE, &[&key.fence_key()], &[&fence.to_string()]).await;
-    receipt.cover(reply.and_then(node.name(), |reply| (*reply == Reply::Int(1)).then_some(())), |()| true).await
+/// Raises the mark of a lock that is held there to this fence, unless it is higher already.
+pub(crate) async fn raise(node: &Node, key: &Key, field: &str, fence: Fence) -> Outcome<Raise> {
+    let (keys, args) = ([key.as_str(), &key.mark()], [field, &fence.to_string()]);
+    let (reply, receipt) = node.write(Lane::Grants, &scripts(node).raise, &keys, &args).await;
+    let answer = reply.and_then(node.name(), |reply| match reply {
+        Reply::Int(1) => Some(Raise::Raised),
+        Reply::Int(0) => Some(Raise::Gone),
+        Reply::Int(-1) => Some(Raise::TooHigh),
+        _ => None,
+    });
+    receipt.cover(answer, |answer| *answer == Raise::Raised).await
 }
 
 /// Renews many locks at once, each a key and its field, and answers for each in the order given. What too few replicas have
@@ -320,6 +338,7 @@ mod tests {
             ("renew", include_str!("../lua/renew.lua")),
             ("retake", include_str!("../lua/retake.lua")),
             ("raise", include_str!("../lua/raise.lua")),
+            ("plain_raise", include_str!("../lua/plain_raise.lua")),
             ("inspect", include_str!("../lua/inspect.lua")),
             ("force", include_str!("../lua/force.lua")),
             ("plain_acquire", include_str!("../lua/plain_acquire.lua")),
@@ -349,8 +368,8 @@ mod tests {
     #[test]
     fn fences_are_the_same_in_every_format_and_for_several_locks() {
         let made = |text: &'static str| {
-            let from = text.find("-- The client's clock").expect("where the fence is made");
-            let to = text.rfind("redis.call('SET', last_fence").expect("where it is kept");
+            let from = text.find("-- The first write").expect("where the fence is made");
+            let to = text.rfind("redis.call('SET', mark").expect("where it is kept");
             &text[from..to]
         };
         let one = made(include_str!("../lua/acquire.lua"));
@@ -358,7 +377,7 @@ mod tests {
         let several = made(include_str!("../lua/acquire_all.lua"));
         assert_eq!(several, made(include_str!("../lua/plain_acquire_all.lua")));
         let mut lines = several.lines().map(str::trim);
-        for line in one.lines().map(str::trim).filter(|line| !line.starts_with("local now_us")) {
+        for line in one.lines().map(|line| line.trim().replace("tonumber(ARGV[3])", "asked_us")) {
             assert!(lines.any(|other| other == line), "{line}");
         }
     }

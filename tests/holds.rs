@@ -74,7 +74,7 @@ async fn warm_up(server: &Server, locks: &Locker) {
         task.await.unwrap();
     }
     for task in 0..TASKS {
-        server.command::<u64>(&["DEL", &format!("lockhound_fence:{{warm-up:{task}}}")]);
+        server.command::<u64>(&["DEL", &common::mark(&format!("warm-up:{task}"))]);
     }
 }
 
@@ -115,14 +115,6 @@ impl Held {
             guards.extend(taker.await.unwrap());
         }
         let bytes = memory().saturating_sub(memory_before) / u64::try_from(count).unwrap();
-        // Fences expire after two minutes; here only what must not expire shall.
-        let mut connection = server.connection().unwrap();
-        for keys in keys.chunks(1_000) {
-            let mut pipeline = redis::pipe();
-            keys.iter().for_each(|key| _ = pipeline.cmd("PERSIST").arg(format!("lockhound_fence:{{{key}}}")));
-            let kept: Vec<u64> = pipeline.query(&mut connection).unwrap();
-            assert!(kept.iter().all(|kept| *kept == 1));
-        }
         Self { server, locks, keys, guards, idle, bytes }
     }
 

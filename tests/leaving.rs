@@ -349,6 +349,8 @@ fn what_a_dropped_future_asked_for_is_undone_before_the_program_ends() {
         let mut child = start(&format!("told/{program}"), &proxy.url(), &lock);
         ready(&mut child);
         proxy.set(Mode::Hold(lock.clone().into_bytes()));
+        let fence = common::mark(&lock);
+        server.command::<u64>(&["DEL", &fence]);
         tell(&mut child);
         ready(&mut child);
         let start = Instant::now();
@@ -361,7 +363,6 @@ fn what_a_dropped_future_asked_for_is_undone_before_the_program_ends() {
         proxy.set(Mode::Pass);
         finish(&mut child, program);
         // The fence tells that the acquire was executed.
-        let fence = format!("lockhound_fence:{{{lock}}}");
         let start = Instant::now();
         while !server.exists(&fence) {
             assert!(start.elapsed() < EXECUTED, "{program}: the acquire was not executed");

@@ -4,28 +4,26 @@
 mod common;
 
 use common::several::{on, over, servers, settled};
-use common::{Server, eventually, key, ms};
+use common::{Server, eventually, key, mark, ms};
 use lockhound::{Fence, Locker};
 
-const HOUR_US: i64 = 3_600_000_000;
+const SECOND_US: i64 = 1_000_000;
+const HOUR_US: i64 = 3_600 * SECOND_US;
+const DAY_MS: i64 = 86_400_000;
 
 fn wall_us() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     i64::try_from(now.as_micros()).unwrap()
 }
 
-fn fence_key(key: &str) -> String {
-    format!("lockhound_fence:{{{key}}}")
-}
-
 fn remembered(server: &Server, key: &str) -> Option<u64> {
-    server.command(&["GET", &fence_key(key)])
+    server.command(&["GET", &mark(key)])
 }
 
 /// From here on no clock helps: each fence is one more than the last that a server remembers.
 fn set_ahead(server: &Server, key: &str) -> u64 {
     let ahead = wall_us() + HOUR_US;
-    server.command::<()>(&["SET", &fence_key(key), &ahead.to_string(), "PX", "120000"]);
+    server.command::<()>(&["SET", &mark(key), &ahead.to_string()]);
     u64::try_from(ahead).unwrap()
 }
 
@@ -82,7 +80,7 @@ async fn answers_that_agree_need_no_second_round_trip() {
         last = Some(fence);
     }
     settled(&locks).await;
-    // raise.lua begins with a GET, and nothing else of this has one.
+    // raise.lua has a GET, and nothing else of this.
     let raised: u64 = servers.iter().map(|server| server.calls("get")).sum();
     assert_eq!(raised, 0);
     let acquires: u64 = servers.iter().map(|server| server.calls("hsetnx")).sum();
@@ -148,21 +146,23 @@ async fn the_fence_outlives_the_restart_of_every_server_under_a_hold() {
 /// What a locker does whose clock is off by so much: acquires on these servers, and raises where they differ.
 fn acquire(servers: &[&Server], key: &str, offset_us: i64) -> u64 {
     let script = redis::Script::new(include_str!("../lua/acquire.lua"));
-    let floor = wall_us() + offset_us - 1_000_000;
+    let clock = wall_us() + offset_us;
     let fences: Vec<u64> = servers
         .iter()
         .map(|server| {
             let mut call = script.key(key);
-            call.key(fence_key(key)).arg(30_000).arg("u:1:1").arg(floor);
-            let (granted, fence): (i64, String) = call.invoke(&mut server.connection().unwrap()).unwrap();
+            call.key(mark(key)).arg(30_000).arg("u:1:1").arg(clock);
+            let (granted, fence): (i64, u64) = call.invoke(&mut server.connection().unwrap()).unwrap();
             assert_eq!(granted, 1);
-            fence.parse().expect("whole microseconds, no exponent")
+            fence
         })
         .collect();
     let highest = *fences.iter().max().unwrap();
     let raise = redis::Script::new(include_str!("../lua/raise.lua"));
     for server in servers {
-        raise.key(fence_key(key)).arg(highest).invoke::<u64>(&mut server.connection().unwrap()).unwrap();
+        let mut call = raise.key(key);
+        call.key(mark(key)).arg("u:1:1").arg(highest);
+        assert_eq!(call.invoke::<i64>(&mut server.connection().unwrap()).unwrap(), 1);
         server.command::<u64>(&["DEL", key]);
     }
     highest
@@ -181,7 +181,177 @@ async fn clocks_that_are_an_hour_apart_do_not_spoil_the_sequence() {
         let ours = pair(&locks, &key).await.get();
         assert!(ours > theirs, "{offset}: {ours} after {theirs}");
         settled(&locks).await;
-        assert!(i128::from(ours) < i128::from(wall_us()), "a clock that is ahead does not carry the fence away");
+        let ahead = i64::try_from(ours).unwrap() - wall_us();
+        assert!(ahead < 40 * SECOND_US, "a clock that is ahead does not carry the fence away: {ahead} us");
         last = ours;
     }
+}
+
+/// A late raise must not count where the lock may have been taken by the next, and an absurd one spoils no mark.
+#[test]
+fn a_raise_is_refused_without_the_lock_and_beyond_30_days() {
+    let (server, key) = (Server::start(), key());
+    let mut connection = server.connection().unwrap();
+    for (name, script, held) in [
+        ("hash", include_str!("../lua/raise.lua"), &["HSET", &key, "u:1:1", "1"][..]),
+        ("string", include_str!("../lua/plain_raise.lua"), &["SET", &key, "u:1:1"][..]),
+    ] {
+        server.command::<()>(&["FLUSHALL"]);
+        let script = redis::Script::new(script);
+        let mut raise = |field: &str, fence: i64| -> i64 {
+            script.key(&key).key(mark(&key)).arg(field).arg(fence).invoke(&mut connection).unwrap()
+        };
+        let now = wall_us();
+        assert_eq!(raise("u:1:1", now), 0, "{name}: free");
+        server.command::<redis::Value>(held);
+        assert_eq!(raise("u:1:2", now), 0, "{name}: another's");
+        assert_eq!(remembered(&server, &key), None, "{name}");
+        assert_eq!(raise("u:1:1", now + 31 * 24 * HOUR_US), -1, "{name}: too far ahead");
+        assert_eq!(raise("u:1:1", (1 << 53) - 1), -1, "{name}: too far ahead");
+        assert_eq!(remembered(&server, &key), None, "{name}");
+        let ahead = now + 29 * 24 * HOUR_US;
+        for fence in [now, ahead, now, ahead] {
+            assert_eq!(raise("u:1:1", fence), 1, "{name}");
+        }
+        assert_eq!(remembered(&server, &key), u64::try_from(ahead).ok(), "{name}: it never falls");
+        server.command::<u64>(&["DEL", &key]);
+        server.command::<u64>(&["LPUSH", &key, "x"]);
+        assert_eq!(raise("u:1:1", ahead + 1), 0, "{name}: a key of another type");
+    }
+}
+
+/// Such a server costs its vote and nothing else.
+#[tokio::test]
+async fn a_fence_that_no_other_server_believes_is_no_vote() {
+    let (servers, key) = (servers(3), key());
+    let locks = over(&servers, ms(3_000)).connect().await.unwrap();
+    let mut last = pair(&locks, &key).await;
+    let absurd = wall_us() + 60 * 24 * HOUR_US;
+    servers[0].command::<()>(&["SET", &mark(&key), &absurd.to_string()]);
+    for _ in 0..20 {
+        let fence = pair(&locks, &key).await;
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    }
+    assert!(last.get() < u64::try_from(wall_us() + HOUR_US).unwrap(), "{last}");
+    settled(&locks).await;
+    servers[2].stop();
+    let error = locks.get(&key).try_lock().await.expect_err("one vote is no majority").to_string();
+    assert!(error.contains("30 days"), "{error}");
+    eventually(ms(2_000), "undone", || on(&servers[..2], &key) == 0).await;
+    servers[2].go_on();
+}
+
+#[tokio::test]
+async fn a_number_that_is_not_exact_is_no_grant() {
+    let (servers, key) = (servers(3), key());
+    let locks = over(&servers, ms(3_000)).connect().await.unwrap();
+    for server in &servers {
+        server.command::<()>(&["SET", &mark(&key), &((1_u64 << 53) - 1).to_string()]);
+    }
+    let result = locks.get(&key).try_lock().await;
+    assert!(matches!(result, Err(lockhound::Error::Unavailable { .. })), "{result:?}");
+    eventually(ms(2_000), "undone", || on(&servers, &key) == 0).await;
+}
+
+/// With clocks of these milliseconds, each of which jumps now and then, one server down in turn, and holds under which the
+/// clocks pass more time than any key of an earlier version lived.
+async fn fences_grow_with_clocks_at(offsets: [i64; 3]) {
+    let aof = ["--appendonly", "yes", "--appendfsync", "always"];
+    let started: Option<Vec<Server>> = offsets.iter().map(|offset| Server::start_with_clock(*offset, &aof)).collect();
+    let Some(servers) = started else { return };
+    let key = key();
+    let lockers =
+        [over(&servers, ms(6_000)).connect().await.unwrap(), over(&servers, ms(6_000)).connect().await.unwrap()];
+    let mut last = None;
+    for round in 0..12 {
+        let down = round % 3;
+        let locks = &lockers[round % 2];
+        if round % 2 == 0 {
+            servers[down].stop();
+        } else {
+            servers[down].kill();
+            servers[down].restart();
+        }
+        let guard = locks.get(&key).lock().await.unwrap();
+        let fence = guard.fence();
+        assert!(Some(fence) > last, "round {round}, {offsets:?}: {fence} after {last:?}");
+        last = Some(fence);
+        guard.unlock().await.unwrap();
+        servers[down].go_on();
+        settled(locks).await;
+        // Nothing is held, so that no lease is shortened by it: a jump back and forth by three minutes and more.
+        for (server, offset) in servers.iter().zip(offsets) {
+            let jump = if round % 2 == 0 { 200_000 } else { -200_000 };
+            server.set_clock(offset + jump * i64::try_from(round % 4).unwrap());
+        }
+        for locks in &lockers {
+            for server in &servers {
+                let list = || server.command::<String>(&["CLIENT", "LIST"]);
+                eventually(ms(6_000), "connected", || list().matches(&locks.id().to_string()).count() == 3).await;
+            }
+            settled(locks).await;
+        }
+    }
+    for server in &servers {
+        assert_eq!(server.pttl(&mark(&key)), -1, "a mark has no lifetime");
+    }
+}
+
+#[tokio::test]
+async fn fences_grow_though_servers_clocks_are_a_millisecond_apart() {
+    fences_grow_with_clocks_at([0, 1, -1]).await;
+}
+
+#[tokio::test]
+async fn fences_grow_though_servers_clocks_are_an_hour_apart() {
+    fences_grow_with_clocks_at([0, 3_600_000, -3_600_000]).await;
+}
+
+#[tokio::test]
+async fn fences_grow_though_servers_clocks_are_ten_days_apart() {
+    fences_grow_with_clocks_at([0, 10 * DAY_MS, -10 * DAY_MS]).await;
+}
+
+/// One of three is an hour ahead; under a hold two minutes and more pass; then that one is down.
+#[tokio::test]
+async fn a_fence_does_not_fall_after_a_long_hold_without_the_server_that_was_ahead() {
+    let started: Option<Vec<Server>> =
+        [3_600_000, 0, 0].iter().map(|offset| Server::start_with_clock(*offset, &[])).collect();
+    let Some(servers) = started else { return };
+    let key = key();
+    let locks = over(&servers, ms(600_000)).connect().await.unwrap();
+    let guard = locks.get(&key).lock().await.unwrap();
+    let first = guard.fence();
+    // Less than the lease, and more than the life of a fence's key in earlier versions.
+    for (server, offset) in servers.iter().zip([3_600_000, 0, 0]) {
+        server.set_clock(offset + 130_000);
+    }
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
+    settled(&locks).await;
+    servers[0].kill();
+    let second = pair(&locks, &key).await;
+    assert!(second > first, "{second} after {first}");
+}
+
+/// Of a snapshot that was taken while nothing was held.
+#[tokio::test]
+async fn fences_grow_through_a_rolling_restart_with_snapshots() {
+    let (servers, key) = (servers(3), key());
+    let locks = over(&servers, ms(6_000)).connect().await.unwrap();
+    servers.iter().for_each(|server| _ = set_ahead(server, &key));
+    let mut last = pair(&locks, &key).await;
+    for server in &servers {
+        settled(&locks).await;
+        server.command::<()>(&["SAVE"]);
+        server.kill();
+        server.restart();
+        let list = || server.command::<String>(&["CLIENT", "LIST"]);
+        eventually(ms(6_000), "connected", || list().matches(&locks.id().to_string()).count() == 3).await;
+        let fence = pair(&locks, &key).await;
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+    }
+    assert!(last.get() > u64::try_from(wall_us() + HOUR_US / 2).unwrap(), "the sequence was never lost");
 }

@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
 use crate::Failure;
-use crate::contender::{ACQUIRE, LEASE, OWNER, RELEASE, fence_key, micros};
+use crate::contender::{ACQUIRE, LEASE, OWNER, RELEASE, clock, mark};
 use crate::laps::Laps;
 use crate::server::Server;
 
@@ -63,13 +63,13 @@ impl Alone {
     pub(crate) async fn pairs(self, key: String, slot: Duration) -> Result<Laps, Failure> {
         let lease_ms: Value = LEASE.as_millis().to_string().into();
         let names: [Value; 3] =
-            [key.clone().into(), fence_key(&key).into(), format!("redisson_lock__channel:{{{key}}}").into()];
+            [key.clone().into(), mark(&key).into(), format!("redisson_lock__channel:{{{key}}}").into()];
         let mut laps = Laps::start();
         while let Some(asked) = laps.next(slot) {
-            let [key, fence, channel] = names.clone();
+            let [key, mark, channel] = names.clone();
             let field: Value = format!("{OWNER}:{}", laps.pairs()).into();
-            let (acquire, release, floor) = (self.acquire.clone(), self.release.clone(), micros().into());
-            let words = vec![acquire, 2.into(), key.clone(), fence, lease_ms.clone(), field.clone(), floor];
+            let (acquire, release, clock) = (self.acquire.clone(), self.release.clone(), clock(1).into());
+            let words = vec![acquire, 2.into(), key.clone(), mark, lease_ms.clone(), field.clone(), clock];
             let granted = self.evalsha(words).await?;
             if !matches!(&granted, Resp3Frame::Array { data, .. } if matches!(data[0], Resp3Frame::Number { data: 1, .. }))
             {

@@ -166,23 +166,28 @@ pub(crate) struct Floor {
     threads: Vec<Vec<Connection>>,
 }
 
-/// Digests of the two scripts, and whether the first one makes a fence.
+/// Digests of the two scripts, and for how many servers the first one makes a fence, if it makes one.
 #[derive(Debug, Clone)]
 struct Scripts {
     acquire: Vec<u8>,
     release: Vec<u8>,
-    fenced: bool,
+    fenced: Option<usize>,
 }
 
 impl Floor {
     /// The library's scripts, on all of these servers at once, by so many threads.
     pub(crate) fn new(name: &'static str, servers: &[Server], threads: usize) -> io::Result<Self> {
-        Self::with_acquire(name, servers, threads, ACQUIRE, true)
+        Self::with_acquire(name, servers, threads, ACQUIRE, Some(servers.len()))
+    }
+
+    /// As one of several servers is asked.
+    pub(crate) fn one_of_several(name: &'static str, servers: &[Server]) -> io::Result<Self> {
+        Self::with_acquire(name, servers, 1, ACQUIRE, Some(servers.len() + 1))
     }
 
     /// Another script in the place of `acquire.lua`, which takes no fence key and no clock.
     pub(crate) fn without_fence(name: &'static str, servers: &[Server], acquire: &str) -> io::Result<Self> {
-        Self::with_acquire(name, servers, 1, acquire, false)
+        Self::with_acquire(name, servers, 1, acquire, None)
     }
 
     fn with_acquire(
@@ -190,7 +195,7 @@ impl Floor {
         servers: &[Server],
         threads: usize,
         acquire: &str,
-        fenced: bool,
+        fenced: Option<usize>,
     ) -> io::Result<Self> {
         let sockets = || servers.iter().map(Server::connect).collect::<io::Result<Vec<_>>>();
         let mut threads = (0..threads).map(|_| sockets()).collect::<io::Result<Vec<_>>>()?;
@@ -226,20 +231,23 @@ impl Scripts {
     fn pairs(&self, sockets: &mut [Connection], keys: &[&str], slot: Duration) -> io::Result<Laps> {
         let names: Vec<[String; 3]> = keys
             .iter()
-            .map(|key| [(*key).to_owned(), fence_key(key), format!("redisson_lock__channel:{{{key}}}")])
+            .map(|key| [(*key).to_owned(), mark(key), format!("redisson_lock__channel:{{{key}}}")])
             .collect();
         let lease_ms = LEASE.as_millis().to_string();
         let mut laps = Laps::start();
         // The thread stands in for a task; the number behind it for a generation.
         while let Some(asked) = laps.next(slot) {
-            let [key, fence_key, channel] = &names[laps.pairs() % names.len()];
+            let [key, mark, channel] = &names[laps.pairs() % names.len()];
             let field = format!("{OWNER}:{}", laps.pairs());
             let (key, field, lease_ms) = (key.as_bytes(), field.as_bytes(), lease_ms.as_bytes());
-            let (fence_key, floor_us) = (fence_key.as_bytes(), micros());
-            let fenced: &[&[u8]] =
-                &[b"EVALSHA", &self.acquire, b"2", key, fence_key, lease_ms, field, floor_us.as_bytes()];
-            let plain: &[&[u8]] = &[b"EVALSHA", &self.acquire, b"1", key, lease_ms, field];
-            on_all(sockets, if self.fenced { fenced } else { plain }, &[b"*2\r\n:1\r\n", b"*1\r\n:1\r\n"])?;
+            let clock_us = self.fenced.map(clock);
+            let words: &[&[u8]] = match &clock_us {
+                Some(clock_us) => {
+                    &[b"EVALSHA", &self.acquire, b"2", key, mark.as_bytes(), lease_ms, field, clock_us.as_bytes()]
+                }
+                None => &[b"EVALSHA", &self.acquire, b"1", key, lease_ms, field],
+            };
+            on_all(sockets, words, &[b"*2\r\n:1\r\n", b"*1\r\n:1\r\n"])?;
             let locked = Instant::now();
             on_all(sockets, &[b"EVALSHA", &self.release, b"2", key, channel.as_bytes(), field], &[b":0\r\n"])?;
             laps.note(asked, locked);
@@ -262,12 +270,14 @@ fn on_all(sockets: &mut [Connection], words: &[&[u8]], beginnings: &[&[u8]]) -> 
     Ok(())
 }
 
-/// The key of a lock's last fence.
-pub(crate) fn fence_key(key: &str) -> String {
-    format!("lockhound_fence:{{{key}}}")
+/// The key of a lock's mark, as the library has it.
+pub(crate) fn mark(key: &str) -> String {
+    let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    format!("lockhound_fence:{{{}}}", key.bytes().fold(0xcbf2_9ce4_8422_2325, fnv) % 1_024)
 }
 
-pub(crate) fn micros() -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    now.as_micros().to_string()
+/// What the library tells so many servers of the clock.
+pub(crate) fn clock(servers: usize) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
+    if servers > 1 { now.to_string() } else { format!("-{}", now - now % 100_000) }
 }

@@ -7,36 +7,40 @@ use serde::Serialize;
 
 use crate::Failure;
 use crate::connection::Connection;
-use crate::contender::{fence_key, prefix};
+use crate::contender::{mark, prefix};
 use crate::report::Outcome;
 use crate::spread::Spread;
 
 /// The script as it is.
 pub(crate) const WITH: &str = "with a fence";
+/// The script as it is, asked as one of several servers is.
+pub(crate) const SEVERAL: &str = "of several";
 /// The script without the lines of the fence.
 pub(crate) const WITHOUT: &str = "without";
 
 /// What has to change for the fence to be gone: each of these stands once in `acquire.lua`, or the bench says that it
 /// has to be brought up to date.
-const EDITS: [(&str, &str); 5] = [
-    ("local lock, last_fence = KEYS[1], KEYS[2]\n", "local lock = KEYS[1]\n"),
+const EDITS: [(&str, &str); 3] = [
+    ("local lock, mark = KEYS[1], KEYS[2]\n", "local lock = KEYS[1]\n"),
     (
-        "local now = redis.call('TIME')\n\
-         local now_us, floor_us = now[1] * 1000000 + now[2], tonumber(ARGV[3])\n\
-         local fence = math.max(math.min(floor_us, now_us), now_us - 60000000)\n",
+        concat!(
+            "local fence, clock_us = redis.call('INCR', mark), tonumber(ARGV[3])\n",
+            "if fence < -clock_us then\n",
+            "  local now = redis.call('TIME')\n",
+            "  clock_us = now[1] * 1000000 + now[2]\n",
+            "elseif fence % 20000000 + clock_us - fence >= 20000000 then\n",
+            "  local now = redis.call('TIME')\n",
+            "  local now_us = now[1] * 1000000 + now[2]\n",
+            "  clock_us = math.max(math.min(clock_us, now_us + 20000000), now_us - 20000000)\n",
+            "end\n",
+            "if fence < clock_us then\n",
+            "  fence = clock_us\n",
+            "  redis.call('SET', mark, string.format('%.0f', fence))\n",
+            "end\n",
+        ),
         "",
     ),
-    (
-        "local text = string.format('%.0f', fence)\n\
-         local last = tonumber(redis.call('SET', last_fence, text, 'PX', 120000, 'GET') or 0)\n",
-        "",
-    ),
-    (
-        "if last and last >= fence then\n  text = string.format('%.0f', last + 1)\n  redis.call('SET', last_fence, text, \
-         'PX', 120000)\nend\n",
-        "",
-    ),
-    ("return {1, text}", "return {1}"),
+    ("return {1, fence}", "return {1}"),
 ];
 
 /// The given `acquire.lua` without its fence: neither its key nor the clock of the client is sent.
@@ -58,23 +62,33 @@ pub(crate) fn removed_from(acquire: &str) -> Result<String, Failure> {
 /// The price of a fence, each round's difference.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Price {
-    pub(crate) pair_p50_us: Spread,
-    pub(crate) server_us: Spread,
-    /// What MEMORY USAGE says about the key of one lock's last fence, which stays for two minutes.
+    /// On one server alone.
+    pub(crate) one: Cost,
+    /// On each of several servers.
+    pub(crate) several: Cost,
+    /// What MEMORY USAGE says about a mark, of which a server has 1,024 at the most.
     pub(crate) bytes: u64,
 }
 
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Cost {
+    pub(crate) pair_p50_us: Spread,
+    pub(crate) server_us: Spread,
+}
+
 impl Price {
-    /// From the scenario that measured both, whose locks have left their fences on the server.
+    /// From the scenario that measured all three, whose locks have left their marks on the server.
     pub(crate) fn of(outcome: &Outcome, control: &mut Connection) -> Result<Self, Failure> {
         let rounds = |name| outcome.entry(name).map(|entry| entry.rounds.as_slice()).unwrap_or_default();
-        let both = || rounds(WITH).iter().zip(rounds(WITHOUT));
-        let key = fence_key(&format!("{}0", prefix(WITH)));
-        Ok(Self {
-            pair_p50_us: Spread::of(both().map(|(with, without)| with.pair_p50_us - without.pair_p50_us)),
-            server_us: Spread::of(both().map(|(with, without)| with.server_us - without.server_us)),
-            bytes: memory(control, &key)?,
-        })
+        let cost = |name| {
+            let both = || rounds(name).iter().zip(rounds(WITHOUT));
+            Cost {
+                pair_p50_us: Spread::of(both().map(|(with, without)| with.pair_p50_us - without.pair_p50_us)),
+                server_us: Spread::of(both().map(|(with, without)| with.server_us - without.server_us)),
+            }
+        };
+        let key = mark(&format!("{}0", prefix(WITH)));
+        Ok(Self { one: cost(WITH), several: cost(SEVERAL), bytes: memory(control, &key)? })
     }
 }
 
@@ -86,13 +100,16 @@ fn memory(control: &mut Connection, key: &str) -> io::Result<u64> {
 
 impl fmt::Display for Price {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { pair_p50_us: pair, server_us: server, bytes } = self;
-        writeln!(
-            f,
-            "a fence costs {:.1} us of a pair's p50 ({:.1}..{:.1}), {:.1} us of the server's CPU ({:.1}..{:.1}),",
-            pair.median, pair.min, pair.max, server.median, server.min, server.max
-        )?;
-        writeln!(f, "and {bytes} bytes of its memory for each lock that was taken in the last two minutes")
+        for (on, Cost { pair_p50_us: pair, server_us: server }) in
+            [("one server", &self.one), ("each of several servers", &self.several)]
+        {
+            writeln!(
+                f,
+                "on {on} a fence costs {:.1} us of a pair's p50 ({:.1}..{:.1}), {:.1} us of the server's CPU ({:.1}..{:.1})",
+                pair.median, pair.min, pair.max, server.median, server.min, server.max
+            )?;
+        }
+        writeln!(f, "and {} bytes of its memory for each of at most 1,024 marks", self.bytes)
     }
 }
 

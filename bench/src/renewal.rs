@@ -20,7 +20,7 @@ use tokio::time::sleep;
 
 use crate::Failure;
 use crate::connection::Connection;
-use crate::contender::{ACQUIRE, OWNER, fence_key, micros, prefix};
+use crate::contender::{ACQUIRE, OWNER, clock, mark, prefix};
 use crate::scenario::{LOCKHOUND, SOCKET, client_cpu};
 use crate::server::Server;
 use crate::spread::Spread;
@@ -261,9 +261,9 @@ fn field(at: usize) -> String {
 fn take_bare(socket: &mut Connection, keys: &[String], size: Size) -> io::Result<()> {
     let (acquire, lease_ms) = (socket.load(ACQUIRE)?, size.lease.as_millis().to_string());
     for (at, key) in keys.iter().enumerate() {
-        let (fence, field, floor) = (fence_key(key), field(at), micros());
-        let (key, fence, field) = (key.as_bytes(), fence.as_bytes(), field.as_bytes());
-        socket.call(&[b"EVALSHA", &acquire, b"2", key, fence, lease_ms.as_bytes(), field, floor.as_bytes()])?;
+        let (mark, field, clock) = (mark(key), field(at), clock(1));
+        let (key, mark, field) = (key.as_bytes(), mark.as_bytes(), field.as_bytes());
+        socket.call(&[b"EVALSHA", &acquire, b"2", key, mark, lease_ms.as_bytes(), field, clock.as_bytes()])?;
     }
     Ok(())
 }

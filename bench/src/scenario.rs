@@ -76,8 +76,9 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
     if names.contains(&Name::Fence) {
         let script = fence::removed_from(crate::contender::ACQUIRE)?;
         let with = Floor::new(fence::WITH, &bench.servers, 1)?;
+        let several = Floor::one_of_several(fence::SEVERAL, &bench.servers)?;
         let without = Floor::without_fence(fence::WITHOUT, &bench.servers, &script)?;
-        let mut contenders = [Contender::Socket(with), Contender::Socket(without)];
+        let mut contenders = [Contender::Socket(with), Contender::Socket(several), Contender::Socket(without)];
         let outcome = bench.rounds("fence", "one bare socket", Callers::Main, &[fence::WITHOUT], &mut contenders)?;
         report.fence = Some(Price::of(&outcome, &mut bench.controls[0])?);
         report.scenarios.push(outcome);

@@ -31,7 +31,7 @@ use crate::holder::{Holder, NodeHolder};
 use crate::key::Key;
 use crate::lease::majority;
 use crate::node::{Node, Outcome};
-use crate::script::{self, Acquire, Claim, Release, Renew, Standing};
+use crate::script::{self, Acquire, Claim, Raise, Release, Renew, Standing};
 
 /// The place of a node in the quorum.
 pub(crate) type NodeIndex = usize;
@@ -106,6 +106,15 @@ pub(crate) enum Settled {
     Unanswered(Vec<NodeFailure>),
 }
 
+/// Why no majority remembers a fence.
+#[derive(Debug)]
+enum Disagreement {
+    /// These nodes gave one that another does not believe in, for this reason.
+    Unbelieved(Vec<NodeIndex>, NodeFailure),
+    /// These nodes did not take it.
+    Unheard(Vec<NodeFailure>),
+}
+
 /// The nodes of a locker.
 #[derive(Debug)]
 pub(crate) struct Quorum {
@@ -170,11 +179,11 @@ impl Quorum {
     /// cannot change it. Where the nodes that granted it gave different fences, the highest is written to a majority of them
     /// before this returns. A later majority shares a node with that one, and was granted it after us: so it is given a
     /// higher fence. Of a node that has not granted us the lock that is not so: it may have granted it to the next one before
-    /// the fence came.
-    pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, lease: Duration, floor: u64, order: Order) -> Round {
+    /// the fence came. A yes with a fence that another node does not believe in does not count.
+    pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, lease: Duration, clock: i64, order: Order) -> Round {
         let ask = |at: NodeIndex| {
             let (node, claims) = (Arc::clone(&self.nodes[at]), Arc::clone(claims));
-            (at, async move { node.vote(script::acquire(&node, &claims, lease, floor)).await })
+            (at, async move { node.vote(script::acquire(&node, &claims, lease, clock)).await })
         };
         let (mut nodes, mut ballot) = (self.everywhere(), Ballot::new(self.nodes.len()));
         let mut late = Calls::new(std::iter::empty::<(NodeIndex, std::future::Pending<_>)>());
@@ -191,52 +200,68 @@ impl Quorum {
         let started = Instant::now();
         late.extend(nodes.map(ask));
         let mut patience = None;
+        let mut verdict = None;
         let acquired = loop {
-            let Some((node, answer)) = late.next_by(patience).await else { break ballot.close() };
-            ballot.add(node, answer);
-            if ballot.is_heard() && patience.is_none() {
-                patience = Some(patience_of(started));
-                self.note_round_trip(order, started);
-            }
-            if let Some(acquired) = ballot.verdict() {
-                break acquired;
-            }
-        };
-        let taken = ballot.granted.iter().map(|(node, _)| *node).collect();
-        let acquired = match acquired {
-            Acquired::Granted { fences, votes } => {
-                let agree = |(at, claim): (usize, &Claim)| {
-                    let given = ballot.granted.iter().map(|(node, given)| (*node, given[at])).collect();
-                    self.agree(claim.key.clone(), fences[at], given)
-                };
-                match try_join_all(claims.iter().enumerate().map(agree)).await {
-                    Ok(_) => Acquired::Granted { fences, votes },
-                    Err(nodes) => Acquired::Unavailable(nodes),
+            let acquired = match verdict.take() {
+                Some(acquired) => acquired,
+                None => match late.next_by(patience).await {
+                    Some((node, answer)) => {
+                        ballot.add(node, answer);
+                        if ballot.is_heard() && patience.is_none() {
+                            patience = Some(patience_of(started));
+                            self.note_round_trip(order, started);
+                        }
+                        verdict = ballot.verdict();
+                        continue;
+                    }
+                    None => ballot.close(),
+                },
+            };
+            let Acquired::Granted { fences, votes } = acquired else { break acquired };
+            match self.agree_on_all(claims, &fences, &ballot).await {
+                Ok(()) => break Acquired::Granted { fences, votes },
+                Err(Disagreement::Unbelieved(nodes, reason)) => {
+                    ballot.disregard(&nodes, &reason);
+                    verdict = ballot.verdict();
                 }
+                Err(Disagreement::Unheard(nodes)) => break Acquired::Unavailable(nodes),
             }
-            other => other,
         };
-        Round { acquired, taken, doubtful: ballot.doubtful, late }
+        Round { acquired, taken: ballot.taken(), doubtful: ballot.doubtful, late }
+    }
+
+    /// Makes a majority remember the fence of each of these locks.
+    async fn agree_on_all(&self, claims: &[Claim], fences: &[Fence], ballot: &Ballot) -> Result<(), Disagreement> {
+        let agree = |(at, claim)| {
+            let given = ballot.granted.iter().map(|(node, given)| (*node, given[at])).collect();
+            self.agree(claim, fences[at], given)
+        };
+        try_join_all(claims.iter().enumerate().map(agree)).await.map(|_| ())
     }
 
     /// Makes a majority remember this fence, out of the nodes that gave it or a lower one.
-    ///
-    /// # Errors
-    /// The nodes that did not take it, so that no majority has it.
-    async fn agree(&self, key: Key, fence: Fence, given: Vec<(NodeIndex, Fence)>) -> Result<(), Vec<NodeFailure>> {
-        let mut agreed = given.iter().filter(|&&(_, gave)| gave == fence).count();
+    async fn agree(&self, claim: &Claim, fence: Fence, given: Vec<(NodeIndex, Fence)>) -> Result<(), Disagreement> {
+        let (ahead, behind): (Vec<_>, Vec<_>) = given.into_iter().partition(|&(_, gave)| gave == fence);
+        let mut agreed = ahead.len();
         if agreed >= self.majority() {
             return Ok(());
         }
-        let behind = given.iter().filter(|&&(_, gave)| gave != fence);
-        let mut raising = Calls::new(behind.map(|&(index, _)| {
-            let (node, key) = (Arc::clone(&self.nodes[index]), key.clone());
-            (index, async move { script::raise(&node, &key, fence).await })
+        let mut raising = Calls::new(behind.into_iter().map(|(index, _)| {
+            let (node, claim) = (Arc::clone(&self.nodes[index]), claim.clone());
+            (index, async move { script::raise(&node, &claim.key, &claim.field, fence).await })
         }));
         let mut failures = Vec::new();
-        while let Some((_, answer)) = raising.next().await {
+        while let Some((index, answer)) = raising.next().await {
+            let failure =
+                |reason: &str| NodeFailure { node: Arc::clone(self.nodes[index].name()), reason: reason.into() };
             match answer {
-                Outcome::Done(()) => agreed += 1,
+                Outcome::Done(Raise::Raised) => agreed += 1,
+                Outcome::Done(Raise::Gone) => failures.push(failure("the lock is gone again")),
+                Outcome::Done(Raise::TooHigh) => {
+                    let ahead = ahead.into_iter().map(|(node, _)| node).collect();
+                    let reason = format!("the fence {fence} of another server is more than 30 days ahead of its clock");
+                    return Err(Disagreement::Unbelieved(ahead, failure(&reason)));
+                }
                 Outcome::Refused(Error::Server { source, .. }) => {
                     failures.push(NodeFailure { node: Arc::clone(&source.node), reason: source.to_string() });
                 }
@@ -247,7 +272,7 @@ impl Quorum {
                 return Ok(());
             }
         }
-        Err(failures)
+        Err(Disagreement::Unheard(failures))
     }
 
     /// Takes one node's vote for a held lock back; true if it has been. A node that forgot the lock may have forgotten its
@@ -256,7 +281,7 @@ impl Quorum {
         let node = &self.nodes[node];
         let answer = script::retake(node, vote.key, vote.lease, vote.field, vote.count).await;
         if let Outcome::Done(true) = answer {
-            let raised = script::raise(node, vote.key, vote.fence).await;
+            let raised = script::raise(node, vote.key, vote.field, vote.fence).await;
             contained(|| {
                 tracing::trace!(key = %vote.key.shown(), fence = %vote.fence, ?raised, "the fence is remembered again");
             });

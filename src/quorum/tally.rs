@@ -19,6 +19,8 @@ pub(super) struct Ballot {
     held: Vec<Option<Duration>>,
     /// Nodes that may have granted, or may yet.
     pub(super) doubtful: Vec<NodeIndex>,
+    /// Nodes that granted it, and gave a fence that no other node believes in.
+    disregarded: Vec<NodeIndex>,
     refusal: Option<Error>,
     failures: Vec<NodeFailure>,
     answers: usize,
@@ -26,8 +28,8 @@ pub(super) struct Ballot {
 
 impl Ballot {
     pub(super) fn new(nodes: usize) -> Self {
-        let (granted, held, doubtful, failures) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { nodes, granted, held, doubtful, refusal: None, failures, answers: 0 }
+        let (granted, held, doubtful, disregarded) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { nodes, granted, held, doubtful, disregarded, refusal: None, failures: Vec::new(), answers: 0 }
     }
 
     pub(super) fn add(&mut self, node: NodeIndex, answer: Outcome<Acquire>) {
@@ -42,6 +44,18 @@ impl Ballot {
                 self.failures.push(failure);
             }
         }
+    }
+
+    /// The yes of these nodes does not count any more.
+    pub(super) fn disregard(&mut self, nodes: &[NodeIndex], reason: &NodeFailure) {
+        self.granted.retain(|(node, _)| !nodes.contains(node));
+        self.disregarded.extend(nodes);
+        self.failures.push(reason.clone());
+    }
+
+    /// The nodes that said yes, be it one that does not count.
+    pub(super) fn taken(&self) -> Vec<NodeIndex> {
+        self.granted.iter().map(|(node, _)| *node).chain(self.disregarded.iter().copied()).collect()
     }
 
     /// Whether a majority has said yes or no, so that the others do not matter much longer.

@@ -220,9 +220,9 @@ impl Session {
             |(key, generation): (&Key, u64)| Claim { key: key.clone(), field: owner.field(self.id, generation) };
         let claims: Arc<[Claim]> = keys.iter().zip(first..).map(claim).collect();
         let sent = Instant::now();
-        let floor = fence::floor(clock::wall_micros());
+        let wall = fence::clock(clock::wall_micros(), self.quorum.nodes().len());
         let mut asked = Asked { session: self, claims: &claims, settled: false };
-        let round = self.quorum.acquire(&claims, terms.lease, floor, order).await;
+        let round = self.quorum.acquire(&claims, terms.lease, wall, order).await;
         let attempt = match round.acquired {
             Acquired::Granted { fences, votes } => {
                 let (since, granted, nodes) = (sent, Instant::now(), self.quorum.nodes().len());

@@ -9,6 +9,7 @@ pub mod distance;
 pub mod log;
 pub mod losses;
 pub mod machine;
+pub mod marks;
 pub mod polls;
 pub mod proxy;
 pub mod record;
@@ -18,6 +19,7 @@ pub mod several;
 use std::time::{Duration, Instant};
 
 use lockhound::{Locker, LockerBuilder};
+pub use marks::mark;
 pub use server::Server;
 
 /// A name that no other test has.

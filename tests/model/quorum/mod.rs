@@ -1,8 +1,13 @@
 //! The protocol on three servers, model-checked: what one server's model proves is left out, and what a majority adds is in.
 //!
 //! # What is modelled
-//! - The nodes: each with the key, its lease and the last fence. One may come back without its data; then it abstains for
-//!   as long as a lease, which is the quarantine.
+//! - The nodes: each with the key, its lease, and the mark, which is the last fence that it knows of and has no lifetime.
+//!   One may come back without its data, and with a mark of zero; then it abstains for as long as a lease, which is the
+//!   quarantine, and until all others have told it their marks after that. The crate does not ask them yet, and has a promise
+//!   for that in `fence.rs`: here is what it takes to need none.
+//! - The clocks, of clients and nodes: they are right, or ahead by any amount, for each script and each node as it comes,
+//!   so that no promise about fences depends on any clock.
+//! - Other locks of the same mark, which raise it on one node and not on the others.
 //! - The wire: what was sent is executed in any order, and takes any time. A connection may be given up: what was sent on it
 //!   is then executed at any time or never, and nobody hears of it. A server that comes back has none of it.
 //! - The clients: an acquire on all nodes at once, decided by a majority; fences that differ, written back before there is
@@ -14,11 +19,12 @@
 //! - What the model of one server has: re-entry, drift, renewals that come late, copies of releases, callers that are gone.
 //! - Answers arrive when their script is executed, or never. Where one is on its way for longer, its client believes less,
 //!   and for a shorter time.
-//! - Fences are counted, and clocks have no part in them but this: when a node that has lost its data votes again, they
-//!   have passed what it has forgotten. `fence.rs` says when that is so.
+//! - By how much clocks may be trusted: the bounds are arithmetic, and the tests of `acquire.lua` have them. The raise behind
+//!   a retake, which is for nodes that nobody tells. A fence that is too far ahead to be believed.
 //!
 //! # Why the bounds suffice
 //! - Two majorities share one node: what goes wrong at that one needs one restart, or one lost answer, and two clients.
+//! - Fences of two guards are compared, and a clock that is ahead by more than all counting is ahead of both or of one.
 //! - Two ticks of lease tell late from in time; with three, votes are valid until different times.
 //! - Nodes and clients are alike, so that states which differ in their order are one state.
 
@@ -29,7 +35,7 @@ mod state;
 use stateright::{Model, Property};
 
 use self::node::{Node, Script};
-use self::promises::{EXCLUSION, FENCES, LEAK};
+use self::promises::{EXCLUSION, FENCES, LEAK, MARKS};
 use self::state::{Action, Client, Phase, State};
 use crate::server::Attempt;
 use crate::{Checked, breaks, keeps_its_promises};
@@ -39,6 +45,9 @@ const MAJORITY: usize = NODES / 2 + 1;
 const CLIENTS: usize = 2;
 /// The most attempts that a client makes.
 const ATTEMPTS: usize = 2;
+
+/// Ahead of whatever the clients count up to. The clocks of other locks are further ahead.
+const AHEAD: u8 = 4;
 
 /// The protocol within bounds, or what a mistake makes of it.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +59,8 @@ struct Protocol {
     /// Whether fences are counted.
     fences: bool,
     renews: bool,
+    /// How often other locks of the same mark raise it.
+    crossings: u8,
     /// How many nodes lose their data.
     restarts: u8,
     /// How many answers are lost.
@@ -58,8 +69,20 @@ struct Protocol {
 }
 
 /// Two contend, and fences are made.
-const CONTENDING: Protocol =
-    Protocol { attempts: [1, 1], lease: 2, fences: true, renews: false, restarts: 0, silences: 0, mutant: None };
+const CONTENDING: Protocol = Protocol {
+    attempts: [1, 1],
+    lease: 2,
+    fences: true,
+    renews: false,
+    crossings: 0,
+    restarts: 0,
+    silences: 0,
+    mutant: None,
+};
+/// Two locks have one mark.
+const CROSSING: Protocol = Protocol { crossings: 1, ..CONTENDING };
+/// A node loses its data, and its mark with them.
+const UNMARKED: Protocol = Protocol { restarts: 1, ..CONTENDING };
 /// One comes again, and another comes between.
 const AGAIN: Protocol = Protocol { attempts: [2, 1], fences: false, ..CONTENDING };
 /// Votes are valid until different times.
@@ -78,8 +101,20 @@ enum Mutant {
     NoQuarantine,
     /// A fence that not all have given is not written back.
     FenceKept,
-    /// It is written to any nodes that make a majority, and not to those that have granted the lock.
+    /// It is written to any nodes that make a majority, and none of them looks for the lock.
     FenceAnywhere,
+    /// The clock makes the fence, and nothing is counted.
+    ClockAlone,
+    /// The clock makes the fence though the mark is higher.
+    ClockTrusted,
+    /// A mark has a lifetime, which a hold may outlast.
+    MarksExpire,
+    /// A raise writes what it is given, be the mark higher.
+    RaiseLowers,
+    /// A node that has lost its mark votes as soon as its quarantine is over.
+    MarksForgotten,
+    /// It is told the marks of the others when its quarantine begins, and not when that is over.
+    MarksToldAtOnce,
     /// All attempts of an owner bear the same generation.
     GenerationPerTask,
     /// A release may come before what asks for a vote again, and nobody looks at the answer of that.
@@ -111,6 +146,12 @@ impl Protocol {
         if self.is(Mutant::GenerationPerTask) { Attempt { number: 0, ..by } } else { by }
     }
 
+    /// What the clocks may say to a script.
+    fn clocks(&self, script: Script) -> impl Iterator<Item = u8> + use<> {
+        let ahead = self.fences && script == Script::Acquire;
+        std::iter::once(0).chain(ahead.then_some(AHEAD))
+    }
+
     /// What a client may do.
     fn actions_of(&self, owner: u8, state: &State, actions: &mut Vec<Action>) {
         match state.client(owner).phase {
@@ -129,9 +170,14 @@ impl Protocol {
     fn actions_at(&self, index: u8, node: &Node, state: &State, actions: &mut Vec<Action>) {
         for by in attempts() {
             for (script, adrift) in node.line(by).executable() {
-                actions.push(Action::Execute { node: index, by, script, adrift });
-                if state.silences > 0 && script != Script::Release && !adrift {
-                    actions.push(Action::ExecuteUnheard { node: index, by, script });
+                let unheard = state.silences > 0 && script != Script::Release && !adrift;
+                for clock in self.clocks(script) {
+                    actions.push(Action::Execute { node: index, by, script, adrift, clock });
+                    if unheard {
+                        actions.push(Action::ExecuteUnheard { node: index, by, script, clock });
+                    }
+                }
+                if unheard {
                     actions.push(Action::Silence { node: index, by, script });
                 }
             }
@@ -156,18 +202,16 @@ impl Model for Protocol {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let fresh = State {
+        vec![State {
             nodes: [Node::default(); NODES],
             clients: [Client::default(); CLIENTS],
             restarts: self.restarts,
             silences: self.silences,
+            crossings: self.crossings,
+            fallen: false,
             highest: 0,
             stale_fence: false,
-        };
-        // An attempt before all this, which no majority has granted, has left its fence on one node.
-        let mut uneven = fresh;
-        uneven.nodes[NODES - 1].fence = 1;
-        if self.fences { vec![fresh, uneven] } else { vec![fresh] }
+        }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
@@ -175,6 +219,16 @@ impl Model for Protocol {
         for (index, node) in (0..).zip(&state.nodes) {
             if state.restarts > 0 {
                 actions.push(Action::Restart(index));
+            }
+            if state.crossings > 0 && !node.forgot {
+                actions.push(Action::Cross(index));
+            }
+            if self.is(Mutant::MarksExpire) {
+                actions.push(Action::Expire(index));
+            }
+            let others = || (0..).zip(&state.nodes).filter(|(other, _)| *other != index);
+            if node.forgot && node.abstains == 0 && others().all(|(_, other)| !other.forgot) {
+                actions.push(Action::Tell(index));
             }
             self.actions_at(index, node, state, actions);
         }
@@ -207,6 +261,16 @@ fn attempts() -> impl Iterator<Item = Attempt> {
 #[test]
 fn a_majority_keeps_its_promises() {
     keeps_its_promises(CONTENDING);
+}
+
+#[test]
+fn a_majority_keeps_its_promises_though_locks_share_a_mark() {
+    keeps_its_promises(CROSSING);
+}
+
+#[test]
+fn fences_grow_though_a_node_loses_its_mark() {
+    keeps_its_promises(UNMARKED);
 }
 
 #[test]
@@ -261,6 +325,39 @@ fn the_highest_fence_has_to_be_written_back() {
 #[test]
 fn the_highest_fence_has_to_be_written_to_those_that_have_granted() {
     breaks(Protocol { mutant: Some(Mutant::FenceAnywhere), ..CONTENDING }, &[FENCES]);
+}
+
+#[test]
+fn a_clock_that_is_not_counted_on_gives_a_fence_twice() {
+    breaks(Protocol { mutant: Some(Mutant::ClockAlone), ..CONTENDING }, &[FENCES]);
+}
+
+#[test]
+fn a_mark_that_is_higher_than_the_clock_has_to_stay() {
+    breaks(Protocol { mutant: Some(Mutant::ClockTrusted), ..CONTENDING }, &[FENCES, MARKS]);
+}
+
+/// A hold outlasts it, and the clock that was ahead is of no use for the next.
+#[test]
+fn a_mark_must_not_expire() {
+    breaks(Protocol { mutant: Some(Mutant::MarksExpire), ..CONTENDING }, &[FENCES]);
+}
+
+/// It is another lock's too.
+#[test]
+fn a_raise_must_not_lower_a_mark() {
+    breaks(Protocol { mutant: Some(Mutant::RaiseLowers), ..CROSSING }, &[MARKS]);
+}
+
+#[test]
+fn a_node_that_has_lost_its_mark_has_to_be_told() {
+    breaks(Protocol { mutant: Some(Mutant::MarksForgotten), ..UNMARKED }, &[FENCES]);
+}
+
+/// An acquisition that counts its vote of before is not known to the others yet.
+#[test]
+fn a_node_that_has_lost_its_mark_has_to_be_told_after_its_quarantine() {
+    breaks(Protocol { mutant: Some(Mutant::MarksToldAtOnce), ..UNMARKED }, &[FENCES]);
 }
 
 #[test]

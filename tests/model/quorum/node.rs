@@ -7,9 +7,12 @@ use crate::server::Attempt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Node {
     pub(crate) key: Option<Key>,
-    pub(crate) fence: u8,
+    /// Its mark for this lock: the last fence that it knows of.
+    pub(crate) mark: u8,
     /// Ticks until its vote counts again.
     pub(crate) abstains: u8,
+    /// It has lost its mark, and nobody has told it the others'. It does not vote.
+    pub(crate) forgot: bool,
     /// Ghost.
     pub(crate) restarted: bool,
     lines: [[Line; ATTEMPTS]; CLIENTS],
@@ -117,16 +120,39 @@ impl Node {
         }
     }
 
-    /// Starts anew, without its data and its connections. It votes again when every lease that it has forgotten is over. By
-    /// then the clocks have passed every fence that it has forgotten: what they differ by is not modelled.
-    pub(crate) fn restart(&mut self, protocol: &Protocol, highest: u8) {
+    /// Starts anew, without its data and its connections. It votes again when every lease that it has forgotten is over, and
+    /// when the others have told it their highest mark after that.
+    pub(crate) fn restart(&mut self, protocol: &Protocol) {
         self.key = None;
-        self.fence = highest;
+        self.mark = 0;
         self.abstains = if protocol.is(Mutant::NoQuarantine) { 0 } else { protocol.lease };
+        self.forgot = protocol.fences && !protocol.is(Mutant::NoQuarantine);
         self.restarted = true;
         for line in self.lines.iter_mut().flatten() {
             *line = Line { undo: line.undo, ..Line::default() };
         }
+    }
+
+    /// Whether a vote of it counts.
+    pub(crate) fn votes(&self) -> bool {
+        self.abstains == 0 && !self.forgot
+    }
+
+    /// The others tell it their highest mark.
+    pub(crate) fn told(&mut self, protocol: &Protocol, highest: u8) {
+        if !protocol.is(Mutant::MarksForgotten) {
+            self.mark = self.mark.max(highest);
+        }
+        self.forgot = false;
+    }
+
+    /// What an acquire makes of the mark, with what it comes to know of the clocks.
+    fn count_up(&mut self, protocol: &Protocol, clock: u8) {
+        self.mark = match protocol.mutant {
+            Some(Mutant::ClockAlone) => self.mark.max(clock),
+            Some(Mutant::ClockTrusted) if clock > 0 => clock,
+            _ => (self.mark + 1).max(clock),
+        };
     }
 
     /// Whether the key is there under the field of this attempt.
@@ -135,14 +161,14 @@ impl Node {
     }
 
     /// Executes an acquire or a retake; whether it has the lock then.
-    pub(crate) fn take(&mut self, protocol: &Protocol, script: Script, by: Attempt, adrift: bool) -> bool {
+    pub(crate) fn take(&mut self, protocol: &Protocol, script: Script, by: Attempt, adrift: bool, clock: u8) -> bool {
         if self.key.is_some() && !self.is_held_by(protocol, by) {
             return false;
         }
         let stray = adrift && self.line(by).undo == Undo::Over;
         self.key = Some(Key { by, lease: protocol.lease, stray });
         if script == Script::Acquire && protocol.fences {
-            self.fence += 1;
+            self.count_up(protocol, clock);
         }
         true
     }

@@ -13,6 +13,8 @@ pub(crate) const EXCLUSION: &str = "exclusion";
 pub(crate) const BELIEF: &str = "belief";
 /// A later guard has a higher fence.
 pub(crate) const FENCES: &str = "fences";
+/// What a node knows of fences it does not forget, unless it loses its data.
+pub(crate) const MARKS: &str = "marks";
 /// When nobody wants, holds or undoes anything, or waits for an answer, the key is free on every node, whatever may be in flight yet. What is
 /// executed after its second cancel was answered is excepted: it runs out with its lease.
 pub(crate) const LEAK: &str = "leak";
@@ -29,6 +31,7 @@ pub(crate) fn promises() -> Vec<Claim> {
             })
         }),
         Claim::always(FENCES, |_, state| !state.stale_fence),
+        Claim::always(MARKS, |_, state| !state.fallen),
         Claim::always(LEAK, |_, state| !state.is_quiet() || keys(state).all(|key| key.stray)),
     ]
 }
@@ -53,6 +56,12 @@ pub(crate) fn sights(protocol: &Protocol) -> Vec<Claim> {
         sights.push(Claim::sometimes("taken back", |_, state: &State| {
             let again =
                 |node: &Node| node.restarted && node.abstains > 0 && node.views.iter().any(|view| view.valid > 0);
+            state.nodes.iter().any(again)
+        }));
+    }
+    if protocol.restarts > 0 && protocol.fences {
+        sights.push(Claim::sometimes("told", |_, state: &State| {
+            let again = |node: &Node| node.restarted && node.votes() && node.views.iter().any(|view| view.fence > 0);
             state.nodes.iter().any(again)
         }));
     }

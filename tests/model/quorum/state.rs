@@ -1,7 +1,7 @@
 //! The states of the quorum's model, and what each action does to them.
 
 use super::node::{Answer, Node, Script, Undo, View};
-use super::{CLIENTS, MAJORITY, Mutant, NODES, Protocol};
+use super::{AHEAD, CLIENTS, MAJORITY, Mutant, NODES, Protocol};
 use crate::server::Attempt;
 
 /// Everything at one moment.
@@ -14,6 +14,10 @@ pub(crate) struct State {
     pub(crate) restarts: u8,
     /// How many answers have yet to be lost.
     pub(crate) silences: u8,
+    /// How often another lock of the same mark raises it, on one node, has yet to be.
+    pub(crate) crossings: u8,
+    /// Ghost: a mark was lower than before, and its node had not lost its data.
+    pub(crate) fallen: bool,
     /// Ghost: the highest fence that a guard was made with.
     pub(crate) highest: u8,
     /// Ghost: a guard was made with a fence that was not higher.
@@ -48,6 +52,12 @@ pub(crate) enum Action {
     Tick,
     /// A node comes back without its data.
     Restart(u8),
+    /// A node that has forgotten is told the highest mark of the others, and votes again.
+    Tell(u8),
+    /// Another lock of the same mark raises it.
+    Cross(u8),
+    /// A mark that has a lifetime is gone.
+    Expire(u8),
     Lock(u8),
     /// A node executes a script, and its answer arrives.
     Execute {
@@ -55,12 +65,15 @@ pub(crate) enum Action {
         by: Attempt,
         script: Script,
         adrift: bool,
+        /// What the clocks, the client's and the node's, come to.
+        clock: u8,
     },
     /// A node executes a script, and its answer is lost.
     ExecuteUnheard {
         node: u8,
         by: Attempt,
         script: Script,
+        clock: u8,
     },
     /// A connection is given up, and what was sent on it is late or lost.
     Silence {
@@ -133,10 +146,19 @@ impl State {
             Action::Tick => self.tick(protocol),
             Action::Restart(node) => self.restart(protocol, node),
             Action::Lock(owner) => self.lock(protocol, owner),
-            Action::Execute { node, by, script, adrift } => self.execute(protocol, node, by, script, adrift),
-            Action::ExecuteUnheard { node, by, script } => {
+            Action::Tell(node) => self.tell(protocol, node),
+            Action::Cross(node) => {
+                self.crossings -= 1;
+                let node = self.node_mut(node);
+                node.mark = (node.mark + 1).max(AHEAD + 1);
+            }
+            Action::Expire(node) => self.node_mut(node).mark = 0,
+            Action::Execute { node, by, script, adrift, clock } => {
+                self.execute(protocol, node, by, script, adrift, clock);
+            }
+            Action::ExecuteUnheard { node, by, script, clock } => {
                 self.silences -= 1;
-                self.node_mut(node).take(protocol, script, by, false);
+                self.node_mut(node).take(protocol, script, by, false, clock);
                 self.node_mut(node).line_mut(by).remove(script, false);
                 self.unheard(protocol, node, by, script);
             }
@@ -180,14 +202,21 @@ impl State {
 
     fn restart(&mut self, protocol: &Protocol, node: u8) {
         self.restarts -= 1;
-        let highest = self.nodes.iter().map(|node| node.fence).max().unwrap_or(0).max(self.highest);
         let cut = super::attempts()
             .flat_map(|by| self.nodes[usize::from(node)].line(by).in_line().map(move |script| (by, script)));
         let cut: Vec<_> = cut.collect();
-        self.node_mut(node).restart(protocol, highest);
+        self.node_mut(node).restart(protocol);
         for (by, script) in cut {
             self.unheard(protocol, node, by, script);
         }
+        if protocol.is(Mutant::MarksToldAtOnce) {
+            self.tell(protocol, node);
+        }
+    }
+
+    fn tell(&mut self, protocol: &Protocol, node: u8) {
+        let highest = self.nodes.iter().map(|node| node.mark).max().unwrap_or(0);
+        self.node_mut(node).told(protocol, highest);
     }
 
     fn lock(&mut self, protocol: &Protocol, owner: u8) {
@@ -198,25 +227,27 @@ impl State {
         let by = self.attempt(owner);
         for node in &mut self.nodes {
             // A vote that would not count is not asked for.
-            if node.abstains == 0 {
+            if node.votes() {
                 node.line_mut(by).acquire = true;
                 node.view_mut(owner).answer = Answer::Waiting;
             }
         }
     }
 
-    fn execute(&mut self, protocol: &Protocol, node: u8, by: Attempt, script: Script, adrift: bool) {
+    fn execute(&mut self, protocol: &Protocol, node: u8, by: Attempt, script: Script, adrift: bool, clock: u8) {
         if script == Script::Release {
             self.node_mut(node).release(protocol, by);
             return;
         }
-        let taken = self.node_mut(node).take(protocol, script, by, adrift);
+        let before = self.nodes[usize::from(node)].mark;
+        let taken = self.node_mut(node).take(protocol, script, by, adrift, clock);
+        self.fallen |= self.nodes[usize::from(node)].mark < before;
         self.node_mut(node).line_mut(by).remove(script, adrift);
         if adrift {
             return;
         }
         let Client { phase, fresh, .. } = *self.client(by.owner);
-        let (current, server) = (self.attempt(by.owner) == by, self.nodes[usize::from(node)].fence);
+        let (current, server) = (self.attempt(by.owner) == by, self.nodes[usize::from(node)].mark);
         let view = self.node_mut(node).view_mut(by.owner);
         match phase {
             Phase::Asking | Phase::Raising { .. } if current => {
@@ -282,11 +313,18 @@ impl State {
         }
     }
 
-    fn raise(&mut self, protocol: &Protocol, node: u8, owner: u8) {
+    fn raise(&mut self, protocol: &Protocol, at: u8, owner: u8) {
         let Phase::Raising { fence } = self.client(owner).phase else { return };
-        let node = self.node_mut(node);
-        node.fence = node.fence.max(fence);
+        let by = self.attempt(owner);
+        let node = self.node_mut(at);
+        // It looks for the lock first.
+        if !node.is_held_by(protocol, by) && !protocol.is(Mutant::FenceAnywhere) {
+            return;
+        }
+        let before = node.mark;
+        node.mark = if protocol.is(Mutant::RaiseLowers) { fence } else { node.mark.max(fence) };
         node.view_mut(owner).fence = fence;
+        self.fallen |= self.nodes[usize::from(at)].mark < before;
         self.agree(protocol, owner, fence);
     }
 
