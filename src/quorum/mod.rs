@@ -8,7 +8,9 @@
 mod calls;
 mod connect;
 mod tally;
+mod undoing;
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +24,7 @@ pub(crate) use self::calls::Calls;
 pub(crate) use self::connect::connect;
 use self::tally::Ballot;
 pub(crate) use self::tally::Count;
+pub(crate) use self::undoing::Undoing;
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
@@ -243,9 +246,9 @@ impl Quorum {
         script::release(&self.nodes[node], key, field).await.map(|release| was_there(key, &release))
     }
 
-    /// Releases a lock on one node, behind whatever was sent there to take it; whether it was there.
-    pub(crate) async fn undo(&self, node: NodeIndex, key: &Key, field: &str) -> Outcome<bool> {
-        script::undo(&self.nodes[node], key, field).await.map(|release| was_there(key, &release))
+    /// The undos of one node.
+    pub(crate) fn undoing(&self, node: NodeIndex) -> Undoing {
+        Undoing::new(Arc::clone(&self.nodes[node]))
     }
 
     /// Renews locks on one node, each a key and its field.
@@ -277,17 +280,29 @@ impl Quorum {
         Ok(holder(&self.hear(asking, certain).await?))
     }
 
-    /// Releases whoever holds the key; whether anybody did on any node.
+    /// Releases the key from whoever the nodes say holds it now; whether any node did. What is sent names them: where it
+    /// comes late, it deletes nobody who came after.
     ///
     /// # Errors
     /// [`Error::Unavailable`], or the refusal of a server.
     pub(crate) async fn force(&self, key: &Key) -> Result<bool, Error> {
         let asking = self.ask(|node| {
             let key = key.clone();
-            async move { script::force(&node, &key).await }
+            async move { script::holders(&node, &key).await }
         });
-        // Whoever holds it has a majority, and any majority of answers shares a node with that.
-        Ok(self.hear(asking, |_, _| true).await?.contains(&true))
+        // Whoever holds it has a majority, and any majority of answers shares a node with that. What a minority says is left
+        // of attempts, and is forced too where it says so in time.
+        let answers = self.hear(asking, |_, missing| missing == 0).await?;
+        let seen: BTreeSet<String> = answers.into_iter().flatten().collect();
+        if seen.is_empty() {
+            return Ok(false);
+        }
+        let seen: Arc<[String]> = seen.into_iter().collect();
+        let forcing = self.ask(|node| {
+            let (key, seen) = (key.clone(), Arc::clone(&seen));
+            async move { script::force(&node, &key, &seen).await }
+        });
+        Ok(self.hear(forcing, |forced, missing| missing == 0 || forced.contains(&true)).await?.contains(&true))
     }
 
     /// The answers of a majority, and of more until they are certain or a while has passed.

@@ -1,0 +1,122 @@
+//! Servers that are stopped and go on: what was asked of them meanwhile is given back, and the others do not notice.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::several::over;
+use common::{Server, eventually, ms, several};
+use lockhound::{Locker, Owner};
+
+/// Under which names locks are taken.
+const NAMES: &str = "undos:";
+
+/// How many locks there are on a server, whose fences have other names.
+fn locks_on(server: &Server) -> usize {
+    server.command::<Vec<String>>(&["KEYS", &format!("{NAMES}*")]).len()
+}
+
+/// What this process has in memory.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+}
+
+/// Tasks that take locks, each a new one, and give up at random.
+struct Load {
+    begun: Arc<AtomicUsize>,
+    over: Arc<AtomicBool>,
+    tasks: Vec<tokio::task::JoinHandle<()>>,
+}
+
+impl Load {
+    fn start(locks: &Locker, tasks: usize) -> Self {
+        let (begun, over) = (Arc::<AtomicUsize>::default(), Arc::<AtomicBool>::default());
+        let task = |_| {
+            let (locks, begun, over) = (locks.clone(), Arc::clone(&begun), Arc::clone(&over));
+            tokio::spawn(async move {
+                while !over.load(Ordering::Relaxed) {
+                    let number = begun.fetch_add(1, Ordering::Relaxed);
+                    let lock = locks.get(format!("{NAMES}{number}")).owned_by(Owner::new());
+                    let patience = Duration::from_micros(fastrand::u64(0..20_000));
+                    // Dropped in the midst of it, or held for a moment, and unlocked or dropped.
+                    let Ok(Ok(guard)) = tokio::time::timeout(patience, lock.lock()).await else { continue };
+                    if fastrand::bool() {
+                        drop(guard.unlock().await);
+                    }
+                }
+            })
+        };
+        let tasks = (0..tasks).map(task).collect();
+        Self { begun, over, tasks }
+    }
+
+    fn begun(&self) -> usize {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    async fn end(self) {
+        self.over.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            task.await.unwrap();
+        }
+    }
+}
+
+/// A bug: the undos of a server that hung were so many after a while that nothing was undone on the others either.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_hangs_leaves_nothing_behind_on_the_others_nor_on_itself() {
+    const TASKS: usize = 64;
+    let (lease, command_timeout) = (ms(2_000), ms(500));
+    let servers = several::servers(3);
+    let locks = over(&servers, lease).command_timeout(command_timeout).connect().await.unwrap();
+    let load = Load::start(&locks, TASKS);
+    tokio::time::sleep(ms(1_000)).await;
+
+    let (stopped, before) = (Instant::now(), load.begun());
+    servers[2].stop();
+    // By then a command has timed out, and nothing more is sent that would have to be undone.
+    tokio::time::sleep(command_timeout * 2).await;
+    let in_flight = load.begun() - before;
+    let (memory, mut most) = (resident(), 0);
+    while stopped.elapsed() < lease * 5 {
+        most = most.max(locks.stats().pending_undos);
+        tokio::time::sleep(ms(20)).await;
+    }
+    let grown = resident().saturating_sub(memory);
+    let asked = load.begun() - before;
+    println!("{most} undos at most; {in_flight} acquires of {asked} could be in flight; {grown} bytes more");
+    // Of each caller besides, what is being undone on each of the three just now.
+    assert!(most <= in_flight + 3 * TASKS, "{most} undos, and {in_flight} of {asked} acquires in flight");
+    assert!(grown < 32 << 20, "{grown} bytes more");
+    load.end().await;
+    eventually(command_timeout * 2, "the others have nothing", || servers[..2].iter().all(|s| locks_on(s) == 0)).await;
+
+    servers[2].go_on();
+    eventually(lease + command_timeout * 2, "it has nothing", || locks_on(&servers[2]) == 0).await;
+    eventually(lease + command_timeout * 2, "nothing is left to be done", || locks.stats().pending == 0).await;
+    assert_eq!(locks_on(&servers[2]), 0);
+}
+
+/// For shorter and for longer than a lease, and on the connection that there was and on another.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_stopped_server_was_asked_for_is_undone_when_it_goes_on() {
+    for (lease, stops) in [(ms(30_000), ms(300)), (ms(30_000), ms(4_000)), (ms(2_000), ms(5_000))] {
+        let command_timeout = ms(500);
+        let server = Server::start();
+        let locks =
+            over(std::slice::from_ref(&server), lease).command_timeout(command_timeout).connect().await.unwrap();
+        let load = Load::start(&locks, 32);
+        tokio::time::sleep(ms(200)).await;
+        server.stop();
+        tokio::time::sleep(stops).await;
+        load.end().await;
+        server.go_on();
+        eventually(command_timeout * 3, "nothing is left", || locks_on(&server) == 0).await;
+        eventually(command_timeout * 4, "nothing is left to be done", || locks.stats().pending == 0).await;
+        assert_eq!(locks_on(&server), 0);
+    }
+}
