@@ -198,20 +198,20 @@ impl Link {
     /// Waits a while for an answer, if the connection is silent: a heartbeat is under way.
     ///
     /// # Errors
-    /// What it was silent to.
+    /// Why there is none.
     pub(super) async fn heard(&self) -> Result<(), NodeFailure> {
         if !*self.silent.borrow() {
             return Ok(());
         }
         let mut silent = self.silent.subscribe();
-        match timeout(self.patience(), silent.wait_for(|silent| !silent)).await {
-            Ok(_) => Ok(()),
-            Err(_) => {
-                let bound = reply_timeout(self.role, &self.settings);
-                let reason = format!("silent: a command timed out after {bound:?}, and no answer has come since");
-                Err(NodeFailure { node: Arc::clone(&self.address.name), reason })
-            }
+        if timeout(self.patience(), silent.wait_for(|silent| !silent)).await.is_ok() {
+            return Ok(());
         }
+        // One that is being made anew says more about the server.
+        self.ready_for(Duration::ZERO).await?;
+        let bound = reply_timeout(self.role, &self.settings);
+        let reason = format!("silent: a command timed out after {bound:?}, and no answer has come since");
+        Err(NodeFailure { node: Arc::clone(&self.address.name), reason })
     }
 
     fn set_silent(&self, silent: bool) {
