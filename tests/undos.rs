@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use common::proxy::{Mode, Proxy};
 use common::several::over;
-use common::{Server, eventually, ms, several};
+use common::{Server, builder, eventually, ms, several};
 use lockhound::{Locker, Owner};
 
 /// Under which names locks are taken.
@@ -119,4 +120,26 @@ async fn what_a_stopped_server_was_asked_for_is_undone_when_it_goes_on() {
         eventually(command_timeout * 4, "nothing is left to be done", || locks.stats().pending == 0).await;
         assert_eq!(locks_on(&server), 0);
     }
+}
+
+/// Acquires that replicas acknowledge have a connection of their own: their undos travel behind them there.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_undo_does_not_overtake_its_acquire() {
+    let server = Server::start();
+    let replica = server.replica();
+    eventually(ms(10_000), "in step", || server.has_replicas(1)).await;
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(30_000)).replicas(1, ms(500)).connect().await.unwrap();
+    locks.get(format!("{NAMES}warm")).lock().await.unwrap().unlock().await.unwrap();
+    let key = format!("{NAMES}late");
+    let fence = format!("lockhound_fence:{{{key}}}");
+    proxy.set(Mode::Hold(fence.clone().into_bytes()));
+    assert!(locks.get(&key).try_lock().await.is_err(), "its answer never comes");
+    eventually(ms(1_000), "it is undone", || locks.stats().pending_undos > 0).await;
+    assert!(!server.exists(&fence), "it is held back yet");
+    proxy.set(Mode::Pass);
+    eventually(ms(1_000), "it is executed late", || server.exists(&fence)).await;
+    // It is undone once more after a command timeout, which is three seconds.
+    eventually(ms(1_000), "its undo is behind it", || !server.exists(&key)).await;
+    drop(replica);
 }
