@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use common::proxy::{Mode, Proxy};
+use common::server::Monitor;
 use common::several::over;
 use common::{Server, builder, eventually, ms, several};
-use lockhound::{Locker, Owner};
+use lockhound::{Error, Locker, Owner};
 
 /// Under which names locks are taken.
 const NAMES: &str = "undos:";
@@ -133,13 +134,42 @@ async fn an_undo_does_not_overtake_its_acquire() {
     locks.get(format!("{NAMES}warm")).lock().await.unwrap().unlock().await.unwrap();
     let key = format!("{NAMES}late");
     let fence = format!("lockhound_fence:{{{key}}}");
+    let monitor = Monitor::start(&server);
     proxy.set(Mode::Hold(fence.clone().into_bytes()));
     assert!(locks.get(&key).try_lock().await.is_err(), "its answer never comes");
     eventually(ms(1_000), "it is undone", || locks.stats().pending_undos > 0).await;
+    // Behind an undo that went another way.
+    for _ in 0..3 {
+        assert_eq!(locks.get(&key).holder().await.unwrap(), None);
+    }
     assert!(!server.exists(&fence), "it is held back yet");
     proxy.set(Mode::Pass);
     eventually(ms(1_000), "it is executed late", || server.exists(&fence)).await;
-    // It is undone once more after a command timeout, which is three seconds.
-    eventually(ms(1_000), "its undo is behind it", || !server.exists(&key)).await;
+    eventually(ms(2_000), "undone", || !server.exists(&key)).await;
+    let scripts: Vec<_> = monitor.sent(&key).into_iter().filter(|line| line.contains("EVAL")).collect();
+    let first = |name: &str| scripts.iter().position(|line| line.contains(name)).expect("it was sent");
+    assert!(first(&fence) < first("redisson_lock__channel"), "the undo came first: {scripts:#?}");
     drop(replica);
+}
+
+#[tokio::test]
+async fn nothing_that_takes_is_sent_over_a_silent_connection() {
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(30_000)).command_timeout(ms(300)).connect().await.unwrap();
+    let lock = |n: usize| locks.get(format!("{NAMES}{n}"));
+    lock(0).lock().await.unwrap().unlock().await.unwrap();
+    server.stop();
+    assert!(lock(1).try_lock().await.is_err());
+    eventually(ms(1_000), "it is undone", || locks.stats().pending_undos == 1).await;
+    // Until the connection is given up, and afterwards.
+    for n in 2..10 {
+        let Err(Error::Unavailable { nodes, .. }) = lock(n).try_lock().await else { panic!("it is stopped") };
+        let reason = nodes[0].reason();
+        assert!(reason.contains("silent") || reason.contains("not connected"), "{reason}");
+        assert_eq!(locks.stats().pending_undos, 1, "nothing more may have been taken");
+    }
+    server.go_on();
+    eventually(ms(2_000), "undone", || locks.stats().pending == 0).await;
+    assert_eq!(locks_on(&server), 0);
+    lock(1).lock().await.unwrap().unlock().await.unwrap();
 }
