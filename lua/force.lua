@@ -1,33 +1,36 @@
--- Releases a lock, whoever holds it, and tells the waiters. What cannot be a lock stays.
+-- Releases a lock from the holders that are named, and tells the waiters. If anybody else holds it by now, it stays.
 -- KEYS[1]  the lock
 -- KEYS[2]  the channel of its unlock messages
--- Returns 1     it was held
---         0     it was free
---         type  something else has this name: the type of the key, as TYPE tells it
+-- ARGV     the holders, as holders.lua names them
+-- Returns 1  it was held by them
+--         0  it was free, or is somebody else's
 local lock, channel = KEYS[1], KEYS[2]
 
-local kind = redis.call('TYPE', lock)['ok']
-if kind == 'none' then
-  return 0
+local named = {}
+for _, name in ipairs(ARGV) do
+  named[name] = true
 end
-if kind == 'hash' then
-  local holders, others = 0, 0
+local kind = redis.call('TYPE', lock)['ok']
+local holders = {}
+if kind == 'string' then
+  holders = {redis.call('GET', lock)}
+elseif kind == 'hash' then
   local fields = redis.call('HGETALL', lock)
   for i = 1, #fields, 2 do
-    local field, value = fields[i], fields[i + 1]
-    -- This crate's owners and Redisson's begin with a uuid, and have a hold count.
-    if string.match(field, '^[%x-]+():') == 37 and string.match(value, '^%d+$') then
-      holders = holders + 1
-    -- Redisson's read-write lock keeps its mode beside its holders.
-    elseif field ~= 'mode' or (value ~= 'read' and value ~= 'write') then
-      others = others + 1
-    end
+    holders[#holders + 1] = fields[i]
   end
-  if holders == 0 or others > 0 then
-    return kind
+end
+local found = 0
+for _, holder in ipairs(holders) do
+  if named[redis.sha1hex(holder)] then
+    found = found + 1
+  -- Redisson's read-write lock keeps its mode beside its holders.
+  elseif kind ~= 'hash' or holder ~= 'mode' then
+    return 0
   end
-elseif kind ~= 'string' then
-  return kind
+end
+if found == 0 then
+  return 0
 end
 redis.call('DEL', lock)
 redis.pcall('PUBLISH', channel, '0')

@@ -196,8 +196,6 @@ pub enum ServerErrorKind {
     NoPermission,
     /// The server has no memory left (`OOM`).
     OutOfMemory,
-    /// The server cannot persist and refuses writes (`MISCONF`).
-    Persistence,
     /// Any other error reply.
     Other,
 }
@@ -209,7 +207,6 @@ impl ServerErrorKind {
             "WRONGTYPE" => Self::WrongType,
             "NOPERM" => Self::NoPermission,
             "OOM" => Self::OutOfMemory,
-            "MISCONF" => Self::Persistence,
             _ => Self::Other,
         }
     }
@@ -222,7 +219,6 @@ impl fmt::Display for ServerErrorKind {
             Self::WrongType => "has something other than a lock under this key",
             Self::NoPermission => "does not permit this user to do that",
             Self::OutOfMemory => "is out of memory",
-            Self::Persistence => "cannot persist and refuses writes",
             Self::Other => "answered with an error",
         })
     }

@@ -290,6 +290,10 @@ impl Lock {
 
     /// Releases it, whoever holds it, and wakes the waiters; whether anybody did.
     ///
+    /// It asks first who holds it, and is carried out once, on those who did at that moment: whoever comes after them
+    /// keeps the lock, however late the command is. Redisson's fields tell its threads apart and not their acquisitions: a
+    /// thread that has come again is taken for the one that was seen.
+    ///
     /// Guards of this [`Locker`](crate::Locker) are lost at once, with [`Loss::ForceUnlocked`], even if the server then
     /// does not answer. Holders elsewhere learn of it at their next renewal at the latest, and may act until then: this is
     /// for operators, and for holders that are known to be dead.

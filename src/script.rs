@@ -54,6 +54,7 @@ fn together(acquire: &str, release: &str) -> Lua {
 }
 
 static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/inspect.lua")));
+static HOLDERS: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/holders.lua")));
 static FORCE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/force.lua")));
 
 /// One lock of an acquire: its key, and the field that is to stand there.
@@ -125,8 +126,15 @@ pub(crate) async fn acquire(node: &Node, claims: &[Claim], lease: Duration, cloc
         [_] => (&scripts.acquire, Some(("acquire", &scripts.together))),
         _ => (&scripts.acquire_all, None),
     };
-    let step =
-        Step { alone, together, keys, args, acknowledged: true, idle: |reply| taken_by_another(reply).is_some() };
+    let step = Step {
+        alone,
+        together,
+        keys,
+        args,
+        takes: true,
+        acknowledged: true,
+        idle: |reply| taken_by_another(reply).is_some(),
+    };
     let (reply, receipt) = node.step(Lane::Grants, step).await;
     let answer = reply.and_then(node.name(), |reply| match reply {
         Reply::Array(items) => match items.as_slice() {
@@ -187,6 +195,7 @@ async fn release_on(node: &Node, lane: Lane, key: &Key, field: &str) -> Outcome<
         together: Some(("release", together)),
         keys,
         args,
+        takes: false,
         acknowledged: false,
         idle: |reply| *reply == GONE,
     };
@@ -283,10 +292,24 @@ pub(crate) async fn inspect(node: &Node, key: &Key) -> Outcome<Option<Standing>>
     })
 }
 
-/// Releases whoever holds it; whether anybody did. What cannot be a lock is refused.
-pub(crate) async fn force(node: &Node, key: &Key) -> Outcome<bool> {
-    let reply = node.eval(Lane::Commands, &FORCE, &[key.as_str(), &key.channel()], &[]).await;
+/// The holders of a lock, each by the SHA-1 of what stands there. What cannot be a lock is refused.
+pub(crate) async fn holders(node: &Node, key: &Key) -> Outcome<Vec<String>> {
+    let reply = node.eval(Lane::Commands, &HOLDERS, &[key.as_str()], &[]).await;
+    let name = |reply: &Reply| match reply {
+        Reply::Bytes(name) => String::from_utf8(name.clone()).ok(),
+        _ => None,
+    };
     of_a_lock(node, key, reply).and_then(node.name(), |reply| match reply {
+        Reply::Array(names) => names.iter().map(name).collect(),
+        _ => None,
+    })
+}
+
+/// Releases it from these holders, named as [`holders`] does; whether it was theirs, and nobody else's.
+pub(crate) async fn force(node: &Node, key: &Key, holders: &[String]) -> Outcome<bool> {
+    let holders: Vec<&str> = holders.iter().map(String::as_str).collect();
+    let reply = node.eval(Lane::Commands, &FORCE, &[key.as_str(), &key.channel()], &holders).await;
+    reply.and_then(node.name(), |reply| match reply {
         Reply::Int(n @ (0 | 1)) => Some(*n == 1),
         _ => None,
     })
@@ -340,6 +363,7 @@ mod tests {
             ("raise", include_str!("../lua/raise.lua")),
             ("plain_raise", include_str!("../lua/plain_raise.lua")),
             ("inspect", include_str!("../lua/inspect.lua")),
+            ("holders", include_str!("../lua/holders.lua")),
             ("force", include_str!("../lua/force.lua")),
             ("plain_acquire", include_str!("../lua/plain_acquire.lua")),
             ("plain_acquire_all", include_str!("../lua/plain_acquire_all.lua")),

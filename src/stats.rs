@@ -39,7 +39,8 @@ pub struct Stats {
     pub undone: u64,
     /// Operations, releases and undos that wait for an answer.
     pub pending: usize,
-    /// Those of them that are undos. Beyond 10,000 nothing more is undone: a key then runs out with its lease.
+    /// Those of them that are undos. For a server that is silent these are at most what was in flight when it fell silent,
+    /// and what ends with its lease.
     pub pending_undos: usize,
     /// Losses, by reason.
     pub losses: Losses,

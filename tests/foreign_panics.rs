@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use self::events::Place;
 
 /// Events that no scenario provokes, by their messages, and why.
-const UNPROVOKED: [(&str, &str); 3] = [
+const UNPROVOKED: [(&str, &str); 2] = [
     (
         "the machine was suspended: every lock is looked at",
         "nothing but a suspend moves the two clocks apart: a unit test in src/watchdog has a subscriber panic at it",
@@ -32,10 +32,6 @@ const UNPROVOKED: [(&str, &str); 3] = [
     (
         "the watchdog ended by a panic: every lock is lost, and none is granted any more",
         "what panics has to be the watchdog's own code: a unit test in src/session has a subscriber panic at it",
-    ),
-    (
-        "too many undos are waiting for their server: this key runs out with its lease",
-        "it takes 10,000 undos without an answer, which are sent again for as long as the scenario lasts",
     ),
 ];
 

@@ -6,6 +6,7 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::proxy::{Mode, Proxy};
+use common::several::{on, over, servers};
 use common::{Server, builder, eventually, key, locker, locker_with, ms};
 use lockhound::{Error, Format, HoldState, Lock, Locker, Loss, Owner, ServerErrorKind};
 
@@ -307,6 +308,96 @@ async fn of_force_unlocks_that_overlap_one_says_that_it_deposed_somebody() {
         assert!(said, "deposed by nobody");
     }
     assert!(!locks.get(&key).force_unlock().await.unwrap(), "it is free");
+}
+
+/// The name that a force_unlock gives to whoever holds a lock.
+fn name_of_holder(server: &Server, format: Format, key: &str) -> String {
+    let held = match format {
+        Format::Redisson => server.fields(key)[0].0.clone(),
+        Format::Plain => server.command(&["GET", key]),
+    };
+    server.command(&["EVAL", "return redis.sha1hex(ARGV[1])", "0", &held])
+}
+
+/// A bug: it deleted whoever held the lock when it came.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_force_unlock_that_comes_late_deletes_nobody_who_came_after() {
+    let server = Server::start();
+    for format in [Format::Redisson, Format::Plain] {
+        let (key, known) = (key(), key());
+        let proxy = Proxy::start(server.port());
+        let with = |url: &str| builder(url, ms(9_000)).format(format).command_timeout(ms(2_500));
+        let (operator, locks) =
+            (with(&proxy.url()).connect().await.unwrap(), with(&server.url()).connect().await.unwrap());
+        let first = locks.get(&key).owned_by(Owner::new()).lock().await.unwrap();
+        // The server knows both scripts: what is held back is not asked for again by its text.
+        let forced = locks.get(&known).lock().await.unwrap();
+        assert!(operator.get(&known).force_unlock().await.unwrap());
+        drop(forced);
+        proxy.set(Mode::Hold(name_of_holder(&server, format, &key).into_bytes()));
+        let forcing = tokio::spawn({
+            let lock = operator.get(&key);
+            async move { lock.force_unlock().await }
+        });
+        eventually(ms(2_000), "on its way", || proxy.held() > 0).await;
+        first.unlock().await.unwrap();
+        let second = locks.get(&key).owned_by(Owner::new()).lock().await.unwrap();
+        proxy.set(Mode::Pass);
+        let answer = forcing.await.unwrap();
+        assert!(matches!(answer, Ok(false) | Err(Error::Unavailable { .. })), "{answer:?}");
+        // Behind what was held back, on the same connection.
+        assert!(operator.get(&key).is_locked().await.unwrap());
+        second.check().unwrap();
+        second.unlock().await.expect("it was its own all the time");
+    }
+}
+
+/// Several readers, and a writer's mode: whoever was not seen keeps them all in.
+#[tokio::test]
+async fn a_force_unlock_leaves_a_lock_to_readers_whom_it_has_not_seen() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let operator = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
+    let reader = |n: u32| format!("5cb1f0b5-0000-4000-8000-{n:012}:1");
+    for (comes, stays) in [(Some(reader(3)), true), (None, false)] {
+        let key = key();
+        server.command::<()>(&["HSET", &key, "mode", "read", &reader(1), "1", &reader(2), "2"]);
+        let named: String = server.command(&["EVAL", "return redis.sha1hex(ARGV[1])", "0", &reader(1)]);
+        let held = proxy.held();
+        proxy.set(Mode::Hold(named.into_bytes()));
+        let lock = operator.get(&key);
+        let forcing = tokio::spawn(async move { lock.force_unlock().await });
+        eventually(ms(2_000), "on its way", || proxy.held() > held).await;
+        server.command::<()>(&["HDEL", &key, &reader(1)]);
+        if let Some(reader) = comes {
+            server.command::<()>(&["HSET", &key, &reader, "1"]);
+        }
+        proxy.set(Mode::Pass);
+        assert_eq!(forcing.await.unwrap().unwrap(), !stays);
+        assert_eq!(server.exists(&key), stays);
+    }
+}
+
+/// What each server says is forced there.
+#[tokio::test]
+async fn a_force_unlock_of_servers_that_name_different_holders_frees_them_all() {
+    let (servers, key) = (servers(3), key());
+    let locks = over(&servers, ms(3_000)).connect().await.unwrap();
+    let held = |format: Format, n: usize| {
+        let owner = format!("5cb1f0b5-0000-4000-8000-{n:012}:1");
+        match format {
+            Format::Redisson => servers[n].command::<()>(&["HSET", &key, &owner, "1"]),
+            Format::Plain => servers[n].command::<()>(&["SET", &key, &owner]),
+        }
+    };
+    held(Format::Redisson, 0);
+    held(Format::Plain, 1);
+    assert!(locks.get(&key).force_unlock().await.unwrap());
+    eventually(ms(1_000), "free", || on(&servers, &key) == 0).await;
+    (0..3).for_each(|n| held(Format::Redisson, n));
+    assert!(locks.get(&key).force_unlock().await.unwrap());
+    assert!(on(&servers, &key) < 2, "no majority has a holder any more");
+    eventually(ms(1_000), "free", || on(&servers, &key) == 0).await;
 }
 
 /// What is granted while another lock is forced is nobody's business.

@@ -6,6 +6,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use common::proxy::{Mode, Proxy};
 use common::{Server, builder, eventually, key, ms};
 use lockhound::{Error, HoldState, Owner, ServerErrorKind};
 
@@ -189,7 +190,48 @@ async fn a_server_that_cannot_persist() {
         }
     };
     let mend = || server.command::<()>(&["CONFIG", "SET", "save", ""]);
-    let kind = ServerErrorKind::Persistence;
-    let expected = Expected { lock: Some(kind), unlock: Unlock::Refused(kind), jeopardy: true };
-    in_state(&server, "MISCONF", fail, mend, expected).await;
+    in_state(&server, "MISCONF", fail, mend, RIDDEN_OUT).await;
+}
+
+/// A server that wants more replicas than it has refuses writes.
+fn want_replicas(server: &Server, count: u32) {
+    server.command::<()>(&["CONFIG", "SET", "min-replicas-to-write", &count.to_string()]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_without_its_replicas() {
+    let server = Server::start();
+    in_state(&server, "NOREPLICAS", || want_replicas(&server, 1), || want_replicas(&server, 0), RIDDEN_OUT).await;
+}
+
+/// A bug: whatever was to be given back while the server refused writes stood there for the rest of its lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_back_while_writes_are_refused_is_gone_soon_after() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(30_000)).connect().await.unwrap();
+    let lock = || locks.get(key()).owned_by(Owner::new());
+    let (dropped, unlocked, undone, waited) = (lock(), lock(), lock(), lock());
+    lock().lock().await.unwrap().unlock().await.unwrap();
+    let (to_drop, to_unlock) = (dropped.lock().await.unwrap(), unlocked.lock().await.unwrap());
+    // Its caller gives up while the answer is on its way: it is granted, and undone in vain for now.
+    proxy.set(Mode::Delay(ms(400)));
+    assert!(undone.try_lock_for(ms(50)).await.is_err());
+    eventually(ms(300), "granted", || server.exists(undone.key().as_str())).await;
+
+    want_replicas(&server, 1);
+    drop(to_drop);
+    let unlocking = tokio::spawn(to_unlock.unlock());
+    let waiting = tokio::spawn(async move { waited.lock().await });
+    tokio::time::sleep(ms(300)).await;
+    proxy.set(Mode::Pass);
+    eventually(ms(2_000), "the undo has been refused", || locks.stats().pending_undos > 0).await;
+    let kept = [&dropped, &unlocked, &undone];
+    assert!(kept.iter().all(|lock| server.exists(lock.key().as_str())), "it refuses writes");
+    want_replicas(&server, 0);
+
+    waiting.await.unwrap().expect("an outage is ridden out").unlock().await.unwrap();
+    unlocking.await.unwrap().unwrap();
+    eventually(ms(4_000), "given back", || kept.iter().all(|lock| !server.exists(lock.key().as_str()))).await;
+    eventually(ms(4_000), "nothing is under way", || locks.stats().pending == 0).await;
 }

@@ -15,10 +15,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fred::clients::Client;
+use fred::error::ErrorKind;
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
 use fred::types::{ClusterHash, ConnectHandle, CustomCommand, Value};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -72,6 +74,8 @@ pub(super) struct Link {
     tokens: AtomicU64,
     /// How often it has been connected anew.
     epoch: AtomicU64,
+    /// Whether a command has had no answer in time, and none has since.
+    silent: watch::Sender<bool>,
     stopped: CancellationToken,
 }
 
@@ -138,6 +142,7 @@ impl Link {
             last_error: Mutex::new("no server has answered yet".to_owned()),
             tokens: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
+            silent: watch::Sender::new(false),
             stopped: CancellationToken::new(),
         })
     }
@@ -190,6 +195,31 @@ impl Link {
         Ok(())
     }
 
+    /// Waits a while for an answer, if the connection is silent: a heartbeat is under way.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) async fn heard(&self) -> Result<(), NodeFailure> {
+        if !*self.silent.borrow() {
+            return Ok(());
+        }
+        let mut silent = self.silent.subscribe();
+        if timeout(self.patience(), silent.wait_for(|silent| !silent)).await.is_ok() {
+            return Ok(());
+        }
+        // One that is being made anew says more about the server.
+        self.ready_for(Duration::ZERO).await?;
+        let bound = reply_timeout(self.role, &self.settings);
+        let reason = format!("silent: a command timed out after {bound:?}, and no answer has come since");
+        Err(NodeFailure { node: Arc::clone(&self.address.name), reason })
+    }
+
+    fn set_silent(&self, silent: bool) {
+        if *self.silent.borrow() != silent {
+            self.silent.send_replace(silent);
+        }
+    }
+
     /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. If fred panics,
     /// nobody knows how far it came.
     pub(super) async fn send(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
@@ -199,7 +229,15 @@ impl Link {
         // fred's future takes 5 KiB, and each async function around it would hold it once or twice.
         let answer = Box::pin(async move { client.custom_raw(command, args).await });
         let outcome = match foreign::survive(answer).await {
-            Ok(answer) => reply::sort(&self.address.name, answer, reply_timeout(self.role, &self.settings)),
+            Ok(answer) => {
+                match &answer {
+                    Ok(_) => self.set_silent(false),
+                    Err(error) if *error.kind() == ErrorKind::Timeout => self.set_silent(true),
+                    // The connection is gone, which fred knows.
+                    Err(_) => {}
+                }
+                reply::sort(&self.address.name, answer, reply_timeout(self.role, &self.settings))
+            }
             Err(said) => Outcome::Unknown(NodeFailure {
                 node: Arc::clone(&self.address.name),
                 reason: format!("the client panicked while it sent this: {said}"),
@@ -322,6 +360,7 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
             up = ups.recv() => match up {
                 Ok(_) | Err(RecvError::Lagged(_)) => {
                     link.epoch.fetch_add(1, Ordering::Relaxed);
+                    link.set_silent(false);
                     link.address.admission.connected(link.role as u8);
                     let link = Arc::clone(link);
                     tokio::spawn(async move { link.introduce().await });
@@ -340,11 +379,18 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
     }
 }
 
-/// Sends PINGs. Two silent ones force a reconnect; ends when that hangs, or when the client's task has ended.
+/// Sends PINGs, at once to a connection that falls silent: one is under way then until it is heard again. Two silent ones
+/// force a reconnect; ends when that hangs, or when the client's task has ended.
 async fn heartbeat(link: &Link) {
     let mut silent = 0;
+    let mut suspected = link.silent.subscribe();
     loop {
-        sleep(link.settings.command_timeout).await;
+        if link.client().is_connected() {
+            // No silence is missed: it is looked at, and not only listened for.
+            let _: Result<_, _> = timeout(link.settings.command_timeout, suspected.wait_for(|silent| *silent)).await;
+        } else {
+            sleep(link.settings.command_timeout).await;
+        }
         if lock(&link.current).1.is_finished() {
             return;
         }

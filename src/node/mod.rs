@@ -252,8 +252,17 @@ impl Node {
 
     /// Runs a step once, together with what is asked for in the same moment. It is behind the steps, and the scripts, that
     /// were polled before it.
+    ///
+    /// While the connection is silent nothing is sent that may take something: it would have to be undone for as long as
+    /// the server is stopped.
     pub(crate) async fn step(&self, lane: Lane, step: Step) -> (Outcome<Reply>, Receipt) {
-        self.lanes.get(lane).send(step).await
+        let outbox = self.lanes.get(lane);
+        if step.takes
+            && let Err(failure) = outbox.carrier().link().heard().await
+        {
+            return (Outcome::NotExecuted(failure), Receipt::moot());
+        }
+        outbox.send(step).await
     }
 
     /// Subscribes and unsubscribes, and waits until the server has done so.

@@ -45,6 +45,10 @@ const ENOUGH: usize = 16;
 /// .. and not for longer than this: a server that is far away is asked all the same.
 const PATIENCE: Duration = Duration::from_millis(1);
 
+/// So many scripts are under way at most: what is in flight when a server falls silent has to be undone. A server that is
+/// 100 ms away is sent 40,000 steps a second all the same.
+const MOST_FLIGHTS: usize = 64;
+
 /// What a script is to do, as a rule for one lock.
 #[derive(Debug)]
 pub(crate) struct Step {
@@ -55,6 +59,8 @@ pub(crate) struct Step {
     pub(crate) together: Option<(&'static str, &'static Lua)>,
     pub(crate) keys: Vec<String>,
     pub(crate) args: Vec<String>,
+    /// Whether it may leave something there that has to be undone if its answer never comes.
+    pub(crate) takes: bool,
     /// Whether replicas have to acknowledge it, where they are asked.
     pub(crate) acknowledged: bool,
     /// Whether this answer says that there was nothing to do. Nothing was changed then, and the step may be sent again.
@@ -284,7 +290,7 @@ async fn empty(outbox: &Outbox) {
         }
         let waiting = outbox.waiting().len();
         // Nothing is sent before what has to be sent again: the last flight under way puts that back.
-        if waiting == 0 || !again.is_empty() {
+        if waiting == 0 || !again.is_empty() || flights.len() >= MOST_FLIGHTS {
             collecting = false;
             continue;
         }
@@ -308,7 +314,7 @@ async fn empty(outbox: &Outbox) {
             outbox.give_up(&failure);
             continue;
         }
-        while again.is_empty() {
+        while again.is_empty() && flights.len() < MOST_FLIGHTS {
             let entries = outbox.take();
             if entries.is_empty() {
                 break;
@@ -337,6 +343,7 @@ mod tests {
             together: None,
             keys: Vec::new(),
             args: Vec::new(),
+            takes: false,
             acknowledged: false,
             idle: |_| false,
         };

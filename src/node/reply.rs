@@ -159,9 +159,23 @@ pub(super) fn forbidden(outcome: &Outcome<Reply>) -> Option<&str> {
     }
 }
 
-/// The error replies with which a server says that it did not run the command at all, and may later.
-const NOT_EXECUTED: [&str; 9] =
-    ["NOSCRIPT", "READONLY", "LOADING", "MASTERDOWN", "BUSY", "MOVED", "ASK", "CLUSTERDOWN", "NOAUTH"];
+/// The error replies with which a server says that it did not run the command at all, and may later. Those that refuse
+/// writes for now (`READONLY`, `MISCONF`, `NOREPLICAS`) come at the first write of a script, and what it wrote is nothing.
+/// `OOM` is not among them: it asks for an operator, and callers are told at once.
+const NOT_EXECUTED: [&str; 12] = [
+    "NOSCRIPT",
+    "READONLY",
+    "LOADING",
+    "MASTERDOWN",
+    "BUSY",
+    "MOVED",
+    "ASK",
+    "TRYAGAIN",
+    "CLUSTERDOWN",
+    "NOAUTH",
+    "MISCONF",
+    "NOREPLICAS",
+];
 
 fn sort_error(node: &Arc<str>, message: &str) -> Outcome<Reply> {
     let code = code(message);
@@ -220,6 +234,14 @@ mod tests {
     fn only_a_known_word_proves_that_nothing_ran() {
         assert!(matches!(error("NOSCRIPT No matching script."), Outcome::NotExecuted(_)));
         assert!(matches!(error("LOADING Redis is loading"), Outcome::NotExecuted(_)));
+        for message in [
+            "NOREPLICAS Not enough good replicas to write.",
+            "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+            "@user_script: 19: -MISCONF Redis is configured to save RDB snapshots",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+        ] {
+            assert!(matches!(error(message), Outcome::NotExecuted(_)), "{message}");
+        }
         assert!(matches!(error("OOM command not allowed"), Outcome::Refused(Error::Server { .. })));
         assert!(matches!(error("ERR NOSCRIPT"), Outcome::Refused(_)));
         let forbidden = error("ERR The user executing the script can't run this command or subcommand");

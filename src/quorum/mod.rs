@@ -8,7 +8,9 @@
 mod calls;
 mod connect;
 mod tally;
+mod undoing;
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +25,7 @@ pub(crate) use self::calls::Calls;
 pub(crate) use self::connect::connect;
 use self::tally::Ballot;
 pub(crate) use self::tally::Count;
+pub(crate) use self::undoing::Undoing;
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
@@ -313,9 +316,9 @@ impl Quorum {
         script::release(&self.nodes[node], key, field).await.map(|release| was_there(key, &release))
     }
 
-    /// Releases a lock on one node, behind whatever was sent there to take it; whether it was there.
-    pub(crate) async fn undo(&self, node: NodeIndex, key: &Key, field: &str) -> Outcome<bool> {
-        script::undo(&self.nodes[node], key, field).await.map(|release| was_there(key, &release))
+    /// The undos of one node.
+    pub(crate) fn undoing(&self, node: NodeIndex) -> Undoing {
+        Undoing::new(Arc::clone(&self.nodes[node]))
     }
 
     /// Renews locks on one node, each a key and its field.
@@ -337,7 +340,7 @@ impl Quorum {
         let free = |found: &[(NodeIndex, Option<Standing>)]| {
             found.iter().filter(|(_, standing)| standing.is_none()).count() >= majority
         };
-        let certain = |found: &[_]| free(found) || self.holder(found).is_some_and(|holder| holder.is_agreed());
+        let certain = |found: &[_], _| free(found) || self.holder(found).is_some_and(|holder| holder.is_agreed());
         let mut found = self.hear(asking, certain).await?;
         found.sort_by_key(|&(at, _)| at);
         Ok(if free(&found) { None } else { self.holder(&found) })
@@ -351,24 +354,36 @@ impl Quorum {
         Holder::of(by_node.collect(), self.majority())
     }
 
-    /// Releases whoever holds the key; whether anybody did on any node.
+    /// Releases the key from whoever the nodes say holds it now; whether any node did. What is sent names them: where it
+    /// comes late, it deletes nobody who came after.
     ///
     /// # Errors
     /// [`Error::Unavailable`], or the refusal of a server.
     pub(crate) async fn force(&self, key: &Key) -> Result<bool, Error> {
         let asking = self.ask(|node| {
             let key = key.clone();
-            async move { script::force(&node, &key).await }
+            async move { script::holders(&node, &key).await }
         });
-        // Whoever holds it has a majority, and any majority of answers shares a node with that.
-        Ok(self.hear(asking, |_| true).await?.contains(&true))
+        // Whoever holds it has a majority, and any majority of answers shares a node with that. What a minority says is left
+        // of attempts, and is forced too where it says so in time.
+        let answers = self.hear(asking, |_, missing| missing == 0).await?;
+        let seen: BTreeSet<String> = answers.into_iter().flatten().collect();
+        if seen.is_empty() {
+            return Ok(false);
+        }
+        let seen: Arc<[String]> = seen.into_iter().collect();
+        let forcing = self.ask(|node| {
+            let (key, seen) = (key.clone(), Arc::clone(&seen));
+            async move { script::force(&node, &key, &seen).await }
+        });
+        Ok(self.hear(forcing, |forced, missing| missing == 0 || forced.contains(&true)).await?.contains(&true))
     }
 
     /// The answers of a majority, and of more until they are certain or a while has passed.
     async fn hear<T: Send + 'static>(
         &self,
         mut asking: Calls<T>,
-        certain: impl Fn(&[T]) -> bool,
+        certain: impl Fn(&[T], usize) -> bool,
     ) -> Result<Vec<T>, Error> {
         let started = Instant::now();
         let (mut done, mut failures, mut refusal, mut patience) = (Vec::new(), Vec::new(), None, None);
@@ -381,7 +396,7 @@ impl Quorum {
                 None => return Err(refusal.unwrap_or_else(|| self.unavailable(failures, Duration::ZERO))),
             }
             if done.len() >= self.majority() {
-                if certain(&done) {
+                if certain(&done, asking.missing().count()) {
                     return Ok(done);
                 }
                 patience = patience.or(Some(patience_of(started)));

@@ -81,14 +81,15 @@ impl Drop for Place<'_> {
 struct Asked<'a> {
     session: &'a Arc<Session>,
     claims: &'a [Claim],
+    lease: Duration,
     settled: bool,
 }
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         if !self.settled && !self.session.is_closed() {
-            let everywhere = || self.session.quorum.everywhere().collect();
-            let undo = |claim: &Claim| self.session.undo(&claim.key, &claim.field, Vec::new(), everywhere());
+            let everywhere = || self.session.quorum.everywhere();
+            let undo = |claim: &Claim| self.session.undo(&claim.key, &claim.field, self.lease, None, everywhere());
             contained(|| self.claims.iter().for_each(undo));
         }
     }
@@ -221,7 +222,7 @@ impl Session {
         let claims: Arc<[Claim]> = keys.iter().zip(first..).map(claim).collect();
         let sent = Instant::now();
         let wall = fence::clock(clock::wall_micros(), self.quorum.nodes().len());
-        let mut asked = Asked { session: self, claims: &claims, settled: false };
+        let mut asked = Asked { session: self, claims: &claims, lease: terms.lease, settled: false };
         let round = self.quorum.acquire(&claims, terms.lease, wall, order).await;
         let attempt = match round.acquired {
             Acquired::Granted { fences, votes } => {
@@ -256,7 +257,7 @@ impl Session {
             Acquired::Refused(error) => Attempt::Refused(error),
             Acquired::Unavailable(nodes) => Attempt::Unavailable(nodes),
         };
-        self.undo_attempt(&claims, round.late, &round.taken, &round.doubtful);
+        self.undo_attempt(&claims, terms.lease, round.late, &round.taken, &round.doubtful);
         asked.settled = true;
         match &attempt {
             Attempt::Unavailable(nodes) => self.outage.failed(sent, nodes.clone()),

@@ -7,6 +7,7 @@
 //!   nothing is undone there.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Session;
 use super::pending::Pending;
@@ -40,16 +41,17 @@ impl Session {
     pub(super) fn undo_attempt(
         self: &Arc<Self>,
         claims: &Arc<[Claim]>,
+        lease: Duration,
         late: Calls<Acquire>,
         taken: &[NodeIndex],
         doubtful: &[NodeIndex],
     ) {
         for claim in claims.iter() {
-            self.undo(&claim.key, &claim.field, taken.to_vec(), doubtful.to_vec());
+            self.undo(&claim.key, &claim.field, lease, taken.to_vec(), doubtful.to_vec());
         }
         let claims = Arc::clone(claims);
         self.follow(late, move |session, node, answer| {
-            claims.iter().for_each(|claim| session.undo_vote(&claim.key, &claim.field, node, &answer));
+            claims.iter().for_each(|claim| session.undo_vote(&claim.key, &claim.field, lease, node, &answer));
         });
     }
 
@@ -106,16 +108,70 @@ impl Session {
             Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => true,
         };
         if !settled {
-            self.undo_vote(&hold.key, &hold.field, node, answer);
+            self.undo_vote(&hold.key, &hold.field, hold.terms.lease * 2, node, answer);
         }
     }
 
     /// A node answered to what nobody wants any more.
-    fn undo_vote(self: &Arc<Self>, key: &Key, field: &str, node: NodeIndex, answer: &Outcome<bool>) {
+    fn undo_vote(self: &Arc<Self>, key: &Key, field: &str, stands: Duration, node: NodeIndex, answer: &Outcome<bool>) {
         match answer {
-            Outcome::Done(true) => self.undo(key, field, vec![node], Vec::new()),
-            Outcome::Unknown(_) => self.undo(key, field, Vec::new(), vec![node]),
+            Outcome::Done(true) => self.undo(key, field, stands, Some(node), None),
+            Outcome::Unknown(_) => self.undo(key, field, stands, None, Some(node)),
             Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::NodeFailure;
+    use crate::hold::{Leave, Terms};
+    use crate::lease;
+    use crate::owner::Owner;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    /// A hold of three nodes, of which the first two have granted it.
+    fn hold() -> Arc<Hold> {
+        let terms = Terms { lease: LEASE, renewed: true, max_hold: None };
+        Arc::new(Hold::for_test(Owner::task(1), terms, &[0, 1], 3))
+    }
+
+    fn failure() -> NodeFailure {
+        NodeFailure { node: "n".into(), reason: "silent".into() }
+    }
+
+    #[tokio::test]
+    async fn a_late_vote_is_undone_once_the_hold_is_released() {
+        let session = Session::over_nobody();
+        let mut undos = 0;
+        for (answer, undone) in [
+            (Outcome::Done(true), 1),
+            (Outcome::Unknown(failure()), 1),
+            (Outcome::Done(false), 0),
+            (Outcome::NotExecuted(failure()), 0),
+        ] {
+            let (hold, sent) = (hold(), Instant::now());
+            session.settle_vote(&hold, 0, sent, &answer);
+            assert_eq!(session.stats().pending_undos, undos, "it is held: {answer:?}");
+            assert_eq!(hold.leave(Instant::now()), Leave::Last);
+            session.settle_vote(&hold, 0, sent, &answer);
+            undos += undone;
+            assert_eq!(session.stats().pending_undos, undos, "it is released: {answer:?}");
+        }
+        session.engine.stop();
+    }
+
+    #[tokio::test]
+    async fn a_late_vote_is_valid_from_its_sending() {
+        let session = Session::over_nobody();
+        let (hold, now) = (hold(), Instant::now());
+        // Sent long before it was answered: with the first node it is the majority.
+        let sent = now.before(LEASE / 2);
+        session.settle_vote(&hold, 2, sent, &Outcome::Done(true));
+        assert!(!hold.gone(1), "a majority is left");
+        assert_eq!(hold.valid_until(), lease::valid_until(sent, LEASE));
+        session.engine.stop();
     }
 }

@@ -20,6 +20,7 @@ mod reentries;
 mod release;
 mod run;
 mod together;
+mod undos;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -38,6 +39,7 @@ pub(crate) use self::joint::{JointGrip, JointView};
 use self::outage::Outage;
 use self::pending::{Pending, Pendings};
 use self::reentries::Warned;
+use self::undos::Undos;
 use crate::alarm::Alarm;
 use crate::clock::Instant;
 use crate::engine::Engine;
@@ -79,6 +81,7 @@ pub(crate) struct Session {
     /// What the panic said by which the watchdog ended.
     failure: OnceLock<String>,
     pendings: Pendings,
+    undos: Undos,
     forces: Arc<Forces>,
 }
 
@@ -121,6 +124,7 @@ impl Session {
         let names: Vec<_> = nodes.iter().map(|node| Arc::clone(node.name())).collect();
         let counters = Arc::new(Counters::of_nodes(&names));
         let (ledger, losses) = Ledger::new(Arc::clone(&counters));
+        let (undos, inboxes) = Undos::new(nodes.len());
         let session = Arc::new_cyclic(|weak: &Weak<Self>| {
             let hook = weak.clone();
             let told = move |key: &Key| {
@@ -133,6 +137,7 @@ impl Session {
                 engine,
                 channels: Channels::new(nodes.len(), Box::new(told)),
                 pendings: Pendings::new(nodes.len()),
+                undos,
                 watchdog: Watchdog::new(&settings),
                 alarm,
                 ledger,
@@ -150,6 +155,9 @@ impl Session {
                 settings,
             }
         });
+        for (node, inbox) in inboxes.into_iter().enumerate() {
+            session.engine.spawn(undos::work_off(Arc::clone(&session), node, inbox));
+        }
         (session, losses)
     }
 

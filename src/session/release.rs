@@ -1,4 +1,4 @@
-//! Giving back: the release of a hold, the count of a nested one, the undo of an acquire.
+//! Giving back: the release of a hold, and the count of a nested one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,15 +13,11 @@ use crate::clock::Instant;
 use crate::error::{Error, Loss, NodeFailure};
 use crate::foreign::{self, Answer, contained};
 use crate::hold::{Entrance, Hold, HoldState, Leave};
-use crate::key::Key;
 use crate::node::Outcome;
 use crate::quorum::{Calls, Count, NodeIndex, Settled};
 
-/// The first pause before a release or an undo is sent again; it doubles up to half a command timeout.
+/// The first pause before a release is sent again; it doubles up to half a command timeout.
 const AGAIN: Duration = Duration::from_millis(20);
-
-/// How many undos may wait for an answer. Beyond that a key runs out with its lease.
-const MOST_UNDOS: usize = 10_000;
 
 impl Session {
     /// A guard of this hold goes. The answer of what is sent for it comes through the channel.
@@ -91,10 +87,17 @@ impl Session {
         self.watchdog.forget(hold, Instant::now());
     }
 
-    /// Undoes what stands under the field of a hold that nobody holds any more, wherever it may.
+    /// Undoes what stands under the field of a hold that nobody holds any more, wherever it may. A node that has not said
+    /// yes has nothing: what is on its way there is seen to by its answer.
     pub(super) fn undo_hold(self: &Arc<Self>, hold: &Hold) {
-        let (doubtful, taken) = self.quorum.everywhere().partition(|&node| hold.is_doubtful(node));
-        self.undo(&hold.key, &hold.field, taken, doubtful);
+        let somewhere = self.quorum.everywhere().filter(|&node| hold.is_doubtful(node) || hold.has_vote(node));
+        let (doubtful, taken) = somewhere.partition(|&node| hold.is_doubtful(node));
+        self.undo_on(hold, taken, doubtful);
+    }
+
+    /// Undoes what stands there under the field of a hold. A renewal that is under way may still start its lease anew, once.
+    pub(super) fn undo_on(self: &Arc<Self>, hold: &Hold, taken: Vec<NodeIndex>, doubtful: Vec<NodeIndex>) {
+        self.undo(&hold.key, &hold.field, hold.terms.lease * 2, taken, doubtful);
     }
 
     /// Nobody took this grant in time, or before it was lost.
@@ -111,28 +114,6 @@ impl Session {
                 self.send_release(hold, reply);
             }
             _ => self.bury(&hold),
-        }
-    }
-
-    /// Undoes an acquire on the nodes that granted it, and on those that may have or may yet.
-    pub(super) fn undo(self: &Arc<Self>, key: &Key, field: &str, taken: Vec<NodeIndex>, doubtful: Vec<NodeIndex>) {
-        let taken = taken.into_iter().map(|node| (node, false));
-        for (node, doubtful) in taken.chain(doubtful.into_iter().map(|node| (node, true))) {
-            if self.pendings.undos() >= MOST_UNDOS {
-                contained(|| {
-                    tracing::warn!(
-                        key = %key.shown(), field,
-                        "too many undos are waiting for their server: this key runs out with its lease"
-                    );
-                });
-                return;
-            }
-            let pending = Pending::undo(self, node);
-            let (session, key, field) = (Arc::clone(self), key.clone(), field.to_owned());
-            self.engine.spawn(async move {
-                foreign::restarted(async move |_| undo(&session, node, &key, &field, doubtful).await).await;
-                drop(pending);
-            });
         }
     }
 }
@@ -192,7 +173,7 @@ async fn release(mut unconfirmed: Unconfirmed) {
     // What may yet be executed there is undone once more, behind it; where replicas acknowledge, on another connection
     // than the release.
     let doubtful = session.quorum.everywhere().filter(|&node| hold.is_doubtful(node)).collect();
-    session.undo(&hold.key, &hold.field, Vec::new(), doubtful);
+    session.undo_on(&hold, Vec::new(), doubtful);
     let mut tally = Count::new(session.quorum.nodes().len());
     loop {
         let settled = tokio::select! {
@@ -291,33 +272,6 @@ async fn back_off(session: &Session, pause: &mut Duration) {
     *pause = (*pause * 2).min(session.settings.command_timeout / 2);
 }
 
-/// Undoes an acquire on one node, again and again until it answers. What may be executed late is undone once more: the
-/// acquire may have been on a connection that was given up, and the cancel overtook it on another.
-async fn undo(session: &Session, node: NodeIndex, key: &Key, field: &str, doubtful: bool) {
-    for pass in 0..if doubtful { 2 } else { 1 } {
-        if pass > 0 {
-            sleep(session.settings.command_timeout).await;
-        }
-        let mut pause = AGAIN;
-        loop {
-            match session.quorum.undo(node, key, field).await {
-                Outcome::Done(_) => break,
-                // It did not take either: a server that refuses a release by this user has refused the acquire too.
-                Outcome::Refused(error) => {
-                    contained(|| tracing::debug!(key = %key.shown(), field, %error, "an undo was refused"));
-                    break;
-                }
-                Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-                    contained(|| tracing::trace!(key = %key.shown(), field, %failure, "an undo has no answer"));
-                }
-            }
-            back_off(session, &mut pause).await;
-        }
-    }
-    session.counters.undone();
-    contained(|| tracing::debug!(key = %key.shown(), field, "undone"));
-}
-
 impl Session {
     /// The hold count of a re-entry is written. An answer that never comes is no reason to stay out while the hold is
     /// safe: the count was kept here before it was sent.
@@ -385,6 +339,22 @@ mod tests {
         session.closed.store(true, std::sync::atomic::Ordering::Release);
         assert!(left(&session).await.is_err(), "with the engine nobody answers any more");
         assert_eq!(session.stats().pending, 1);
+        session.engine.stop();
+    }
+
+    #[tokio::test]
+    async fn a_release_undoes_what_may_yet_be_executed() {
+        let session = Session::over_nobody();
+        for (doubts, undos) in [(false, 0), (true, 1)] {
+            let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+            let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
+            assert!(!doubts || hold.doubt(0));
+            assert_eq!(hold.leave(Instant::now()), Leave::Last);
+            let under_way = Unconfirmed { session: Arc::clone(&session), hold, awaited: None, done: true };
+            let mut releasing = Box::pin(release(under_way));
+            poll_sickly(releasing.as_mut());
+            assert_eq!(session.stats().pending_undos, undos);
+        }
         session.engine.stop();
     }
 }

@@ -325,10 +325,13 @@ async fn a_server_falls_silent() {
     });
     begin.await.unwrap();
     stage.server().stop();
+    // It is in flight when the server falls silent, and has to be undone.
+    let asked = stage.lock(&stage.key());
+    let asked = tokio::spawn(async move { asked.try_lock().await });
     silent.0.send(()).unwrap();
     inner.unlock().await.unwrap();
     let inner = nested.lock().await.expect("the lock is safe");
-    assert!(matches!(stage.lock(&stage.key()).try_lock().await, Err(Error::Unavailable { .. })));
+    assert!(matches!(asked.await.unwrap(), Err(Error::Unavailable { .. })));
     timeout(ms(5_000), section).await.expect("a section ends").unwrap().unwrap();
     for text in ["two silent heartbeats", "in jeopardy", "a renewal has no answer", "an undo has no answer"] {
         occurs(text).await;

@@ -1,0 +1,44 @@
+//! Undos on one node that have no answer yet, each known by a number.
+
+use std::future::{Future, pending};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+
+use super::was_there;
+use crate::key::Key;
+use crate::node::{Node, Outcome};
+use crate::script;
+
+type Call = Pin<Box<dyn Future<Output = (u64, Outcome<bool>)> + Send>>;
+
+/// Undos that are under way on one node. What is left when this is dropped may be executed, and nobody hears of it.
+pub(crate) struct Undoing {
+    node: Arc<Node>,
+    calls: FuturesUnordered<Call>,
+}
+
+impl Undoing {
+    pub(super) fn new(node: Arc<Node>) -> Self {
+        Self { node, calls: FuturesUnordered::new() }
+    }
+
+    /// Releases a lock, behind whatever was sent to take it. It is sent when the next answer is asked for.
+    pub(crate) fn send(&self, number: u64, key: Key, field: String) {
+        let node = Arc::clone(&self.node);
+        self.calls.push(Box::pin(async move {
+            let answer = script::undo(&node, &key, &field).await;
+            (number, answer.map(|release| was_there(&key, &release)))
+        }));
+    }
+
+    /// The next answer: the number of its undo, and whether there was anything to undo. Waits while none is under way.
+    pub(crate) async fn next(&mut self) -> (u64, Outcome<bool>) {
+        match self.calls.next().await {
+            Some(answer) => answer,
+            None => pending().await,
+        }
+    }
+}

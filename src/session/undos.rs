@@ -1,0 +1,356 @@
+//! The undos of each server: what it may have granted and nobody wants is released there.
+//!
+//! # Invariants
+//! - An undo is sent as soon as it is known, to a silent server too: it is then behind its acquire on the connection that
+//!   there is, and whoever executes the one executes the other.
+//! - It is sent again until it is answered. An undo of what the server has granted ends with the lease, too.
+//! - An undo of what the server may have granted, or may yet, ends with no lease: an acquire in the socket of a stopped server
+//!   is executed when that goes on. It stays until it is answered, and is then sent once more, a command timeout later: the
+//!   acquire may have been on a connection that was given up, and the undo overtook it on another. What is sent while a
+//!   connection is known to be silent takes nothing ([`Node::step`](crate::node::Node::step)), so that at most what was in
+//!   flight when a server fell silent waits for it.
+//! - While a server is silent, one undo at a time asks whether it is back. The servers have nothing to do with each other.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::sleep;
+
+use super::Session;
+use super::pending::Pending;
+use crate::clock::Instant;
+use crate::foreign::{self, contained};
+use crate::key::Key;
+use crate::lease;
+use crate::node::Outcome;
+use crate::quorum::NodeIndex;
+
+/// The first pause before an undo is sent again; it doubles up to half a command timeout.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// Where the undos of each server go.
+#[derive(Debug)]
+pub(super) struct Undos(Vec<UnboundedSender<Undo>>);
+
+/// Where they come out.
+pub(super) type Inbox = UnboundedReceiver<Undo>;
+
+impl Undos {
+    pub(super) fn new(nodes: usize) -> (Self, Vec<Inbox>) {
+        let (senders, inboxes) = (0..nodes).map(|_| unbounded_channel()).unzip();
+        (Self(senders), inboxes)
+    }
+}
+
+/// Something that is to be undone on one server.
+pub(super) struct Undo {
+    key: Key,
+    field: String,
+    /// Whether the acquire may be executed yet.
+    doubtful: bool,
+    /// For how long the key may stand there once nobody writes it any more.
+    stands: Duration,
+    _pending: Option<Pending>,
+}
+
+impl std::fmt::Debug for Undo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Undo").field("key", &self.key).field("doubtful", &self.doubtful).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// Undoes an acquire on the nodes that granted it, and on those that may have or may yet. Once nobody writes the key any
+    /// more, it stands for so long at most.
+    pub(super) fn undo(
+        self: &Arc<Self>,
+        key: &Key,
+        field: &str,
+        stands: Duration,
+        taken: impl IntoIterator<Item = NodeIndex>,
+        doubtful: impl IntoIterator<Item = NodeIndex>,
+    ) {
+        let taken = taken.into_iter().map(|node| (node, false));
+        for (node, doubtful) in taken.chain(doubtful.into_iter().map(|node| (node, true))) {
+            let stands = stands + lease::drift(stands);
+            let _pending = Some(Pending::undo(self, node));
+            let undo = Undo { key: key.clone(), field: field.to_owned(), doubtful, stands, _pending };
+            // After the engine's end nothing is sent any more.
+            let _: Result<_, _> = self.undos.0[node].send(undo);
+        }
+    }
+}
+
+/// Works off the undos of one server. Started with the session, and begun again after a panic, by which what was under way
+/// is sent again; ends with the engine; nobody awaits it.
+pub(super) async fn work_off(session: Arc<Session>, node: NodeIndex, mut inbox: Inbox) {
+    let mut list = List::new(session.settings.command_timeout);
+    foreign::restarted(async move |_| {
+        list.ground();
+        let mut undoing = session.quorum.undoing(node);
+        loop {
+            let now = Instant::now();
+            while let Some((number, undo)) = list.next(now) {
+                undoing.send(number, undo.key.clone(), undo.field.clone());
+            }
+            let wake = list.wakes_at();
+            tokio::select! {
+                biased;
+                (number, outcome) = undoing.next() => settle(&session, &mut list, number, outcome),
+                undo = inbox.recv() => match undo {
+                    Some(undo) => list.add(undo, Instant::now()),
+                    None => return,
+                },
+                () = sleep(wake.map_or(Duration::ZERO, |wake| Instant::now().until(wake))), if wake.is_some() => {}
+            }
+        }
+    })
+    .await;
+}
+
+fn settle(session: &Session, list: &mut List, number: u64, outcome: Outcome<bool>) {
+    let now = Instant::now();
+    let ended = match outcome {
+        Outcome::Done(_) => list.answered(number, now),
+        // It did not take either: a server that refuses a release by this user has refused the acquire too.
+        Outcome::Refused(error) => {
+            if let Some(Undo { key, field, .. }) = list.refused(number) {
+                contained(|| tracing::debug!(key = %key.shown(), field, %error, "an undo was refused"));
+            }
+            None
+        }
+        Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
+            if let Some(Undo { key, field, .. }) = list.unanswered(number, now) {
+                contained(|| tracing::trace!(key = %key.shown(), field, %failure, "an undo has no answer"));
+            }
+            None
+        }
+    };
+    if let Some(Undo { key, field, .. }) = &ended {
+        session.counters.undone();
+        contained(|| tracing::debug!(key = %key.shown(), field, "undone"));
+    }
+}
+
+/// The undos of one server, each by a number: plain data.
+#[derive(Debug)]
+struct List {
+    command_timeout: Duration,
+    added: u64,
+    undos: BTreeMap<u64, Entry>,
+    /// To be sent for the first time.
+    fresh: VecDeque<u64>,
+    /// To be sent again, since they had no answer.
+    waiting: VecDeque<u64>,
+    /// To be sent once more, in the order of their times.
+    later: VecDeque<(Instant, u64)>,
+    /// How many are under way.
+    flying: usize,
+    /// While the last outcome was none: the pause before the next undo asks whether the server is back, and when that is.
+    silent: Option<(Duration, Instant)>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    undo: Undo,
+    /// When it is over in any case.
+    until: Option<Instant>,
+}
+
+impl List {
+    fn new(command_timeout: Duration) -> Self {
+        let (undos, added, flying, silent) = (BTreeMap::new(), 0, 0, None);
+        let (fresh, waiting, later) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        Self { command_timeout, added, undos, fresh, waiting, later, flying, silent }
+    }
+
+    fn add(&mut self, undo: Undo, now: Instant) {
+        let until = (!undo.doubtful).then(|| now + undo.stands);
+        self.undos.insert(self.added, Entry { undo, until });
+        self.fresh.push_back(self.added);
+        self.added += 1;
+    }
+
+    /// Whatever was under way is as good as not sent: nobody will hear of it.
+    fn ground(&mut self) {
+        self.fresh = self.undos.keys().copied().collect();
+        self.waiting.clear();
+        self.later.clear();
+        self.flying = 0;
+    }
+
+    /// The next one to be sent now.
+    fn next(&mut self, now: Instant) -> Option<(u64, &Undo)> {
+        while self.later.front().is_some_and(|&(due, _)| due <= now) {
+            self.waiting.extend(self.later.pop_front().map(|(_, number)| number));
+        }
+        let asks = match self.silent {
+            Some((_, at)) => self.flying == 0 && at <= now,
+            None => true,
+        };
+        if asks && self.silent.is_some() {
+            self.end(now);
+        }
+        let again = |list: &mut Self| if asks { list.waiting.pop_front() } else { None };
+        let number = self.fresh.pop_front().or_else(|| again(self))?;
+        self.flying += 1;
+        self.undos.get(&number).map(|entry| (number, &entry.undo))
+    }
+
+    /// When [`next`](Self::next) may have one, apart from what is answered or added meanwhile.
+    fn wakes_at(&self) -> Option<Instant> {
+        let later = self.later.front().map(|&(due, _)| due);
+        match self.silent {
+            Some(_) if self.flying > 0 => None,
+            Some((_, at)) if !self.waiting.is_empty() => Some(at),
+            Some((_, at)) => later.map(|due| due.max(at)),
+            None => later,
+        }
+    }
+
+    /// Drops those that wait and are over.
+    fn end(&mut self, now: Instant) {
+        let undos = &mut self.undos;
+        let mut is_over = |number: &u64| {
+            let over = undos.get(number).is_some_and(|entry| entry.until.is_some_and(|until| until <= now));
+            if over {
+                undos.remove(number);
+            }
+            over
+        };
+        self.waiting.retain(|number| !is_over(number));
+    }
+
+    /// The server is there. What had no answer is sent at once.
+    fn hear(&mut self) {
+        self.flying = self.flying.saturating_sub(1);
+        self.silent = None;
+    }
+
+    /// It was executed. What has come to its end is returned.
+    fn answered(&mut self, number: u64, now: Instant) -> Option<Undo> {
+        self.hear();
+        let entry = self.undos.get_mut(&number)?;
+        if !std::mem::take(&mut entry.undo.doubtful) {
+            return self.undos.remove(&number).map(|entry| entry.undo);
+        }
+        let due = now + self.command_timeout;
+        entry.until = Some(due + entry.undo.stands);
+        self.later.push_back((due, number));
+        None
+    }
+
+    /// The server refuses it for good.
+    fn refused(&mut self, number: u64) -> Option<Undo> {
+        self.hear();
+        self.undos.remove(&number).map(|entry| entry.undo)
+    }
+
+    /// Nobody knows whether it was executed, or it was not. It waits for its turn.
+    fn unanswered(&mut self, number: u64, now: Instant) -> Option<&Undo> {
+        self.flying = self.flying.saturating_sub(1);
+        let pause = self.silent.map_or(AGAIN, |(pause, _)| (pause * 2).min(self.command_timeout / 2));
+        self.silent = Some((pause, now + pause));
+        self.waiting.push_back(number);
+        self.undos.get(&number).map(|entry| &entry.undo)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    /// A list with so many undos, which are under way, and the time.
+    fn sent(doubtful: bool, count: usize) -> (List, Instant) {
+        let (mut list, now) = (List::new(SECOND), Instant::now());
+        for _ in 0..count {
+            let (key, field, _pending) = ("k".into(), "f".to_owned(), None);
+            list.add(Undo { key, field, doubtful, stands: SECOND * 10, _pending }, now);
+        }
+        assert_eq!(due(&mut list, now).len(), count);
+        (list, now)
+    }
+
+    /// Those that are sent at this time.
+    fn due(list: &mut List, now: Instant) -> Vec<u64> {
+        std::iter::from_fn(|| list.next(now).map(|(number, _)| number)).collect()
+    }
+
+    #[test]
+    fn an_undo_of_what_was_granted_is_sent_until_it_is_answered() {
+        let (mut list, mut now) = sent(false, 1);
+        for _ in 0..8 {
+            assert!(list.unanswered(0, now).is_some());
+            assert_eq!(due(&mut list, now), [0; 0], "after a pause");
+            now = list.wakes_at().expect("it is tried again");
+            assert_eq!(due(&mut list, now), [0]);
+            assert_eq!(list.wakes_at(), None);
+        }
+        assert!(list.answered(0, now).is_some());
+        assert!(list.undos.is_empty() && list.wakes_at().is_none());
+    }
+
+    #[test]
+    fn an_undo_of_what_was_granted_ends_with_the_lease() {
+        let (mut list, now) = sent(false, 1);
+        list.unanswered(0, now);
+        assert_eq!(due(&mut list, now + SECOND * 9), [0]);
+        list.unanswered(0, now + SECOND * 9);
+        assert_eq!(due(&mut list, now + SECOND * 10), [0; 0]);
+        assert!(list.undos.is_empty() && list.wakes_at().is_none());
+    }
+
+    #[test]
+    fn an_undo_of_what_may_be_executed_yet_is_sent_once_more_after_the_next_answer_whenever_that_comes() {
+        let (mut list, now) = sent(true, 1);
+        list.unanswered(0, now);
+        let late = now + HOUR;
+        assert_eq!(due(&mut list, late), [0], "its lease says nothing");
+        assert!(list.answered(0, late).is_none());
+        assert_eq!(list.wakes_at(), Some(late + SECOND));
+        assert_eq!(due(&mut list, late + SECOND / 2), [0; 0]);
+        assert_eq!(due(&mut list, late + SECOND), [0]);
+        // From here on it ends with the lease, which began by now.
+        list.unanswered(0, late + SECOND);
+        assert_eq!(due(&mut list, late + SECOND * 10), [0]);
+        list.unanswered(0, late + SECOND * 10);
+        assert_eq!(due(&mut list, late + SECOND * 11), [0; 0]);
+        assert!(list.undos.is_empty());
+    }
+
+    #[test]
+    fn a_silent_server_is_asked_by_one_at_a_time_and_sent_everything_once_it_answers() {
+        let (mut list, now) = sent(true, 3);
+        for number in 0..3 {
+            list.unanswered(number, now);
+        }
+        let mut asked = now;
+        for number in [0, 1, 2, 0] {
+            asked = list.wakes_at().expect("it is asked");
+            assert_eq!(due(&mut list, asked), [number]);
+            assert!(list.wakes_at().is_none() && due(&mut list, asked + HOUR).is_empty(), "one at a time");
+            list.unanswered(number, asked);
+        }
+        let (key, field, _pending) = ("k".into(), "f".to_owned(), None);
+        list.add(Undo { key, field, doubtful: true, stands: SECOND, _pending }, asked);
+        assert_eq!(due(&mut list, asked), [3], "a new one is behind its acquire all the same");
+        assert!(list.answered(3, asked).is_none());
+        assert_eq!(due(&mut list, asked), [1, 2, 0]);
+    }
+
+    #[test]
+    fn after_a_panic_whatever_was_under_way_is_sent_again() {
+        let (mut list, now) = sent(true, 4);
+        list.answered(0, now);
+        list.unanswered(1, now);
+        list.refused(2);
+        list.ground();
+        assert_eq!(due(&mut list, now), [0, 1, 3]);
+        assert_eq!(list.flying, 3);
+    }
+}
