@@ -7,6 +7,7 @@
 
 mod calls;
 mod connect;
+mod members;
 mod tally;
 
 use std::future::Future;
