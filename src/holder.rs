@@ -1,36 +1,105 @@
-//! Who holds a lock, as the server tells it.
+//! Who holds a lock, as the servers tell it.
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// Who stood in a lock when the server was asked. By the time it is read it may be somebody else.
+/// Who stood in a lock when the servers were asked. By the time it is read it may be somebody else.
+///
+/// Of several servers it is whoever most of them name, the first server's where as many name another. Clients that are a
+/// client of their own for each server, such as Redisson's `RedissonRedLock`, stand there under another name on each:
+/// [`is_agreed`](Self::is_agreed) is false then, and [`by_node`](Self::by_node) has them all.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Holder {
+    named: NodeHolder,
+    by_node: Vec<NodeHolder>,
+    agreed: bool,
+}
+
+/// Who stood in a lock on one server: see [`Holder::by_node`].
+#[derive(Clone, PartialEq, Eq)]
+pub struct NodeHolder {
+    pub(crate) node: Arc<str>,
     pub(crate) owner: Vec<u8>,
     pub(crate) hold_count: u64,
     pub(crate) remaining: Option<Duration>,
 }
 
 impl Holder {
+    /// What the nodes on which somebody stands say, in the order of the nodes. `None` if there is none of them.
+    pub(crate) fn of(mut by_node: Vec<NodeHolder>, majority: usize) -> Option<Self> {
+        let named_by = |owner: &[u8]| by_node.iter().filter(|node| node.owner == owner).count();
+        // Of several that are named as often `max_by_key` takes the last.
+        let named = by_node.iter().rev().max_by_key(|node| named_by(&node.owner))?.clone();
+        let agreed = named_by(&named.owner) >= majority;
+        by_node.sort_by_key(|node| node.owner != named.owner);
+        Some(Self { named, by_node, agreed })
+    }
+
     /// The owner, byte for byte as it stands on the server: `uuid:task-id:generation` for a holder that uses this crate,
     /// whatever a foreign client has put there for others.
     pub fn owner_bytes(&self) -> &[u8] {
-        &self.owner
+        self.named.owner_bytes()
     }
 
     /// The owner as text, what is not UTF-8 replaced.
     pub fn owner(&self) -> Cow<'_, str> {
-        String::from_utf8_lossy(&self.owner)
+        self.named.owner()
     }
 
     /// How many times the owner has entered. Informative: the holder's own process knows better, and alone knows it in
     /// [`Format::Plain`](crate::Format::Plain), where this is 1.
     pub fn hold_count(&self) -> u64 {
+        self.named.hold_count
+    }
+
+    /// How much of its lease is left on the first server that names this owner, unless it is renewed; `None` if it has no
+    /// lease at all.
+    pub fn remaining(&self) -> Option<Duration> {
+        self.named.remaining
+    }
+
+    /// Whether a majority of the servers names this owner: always, with one server.
+    ///
+    /// Where it does not, the servers name several owners, or too few of them have answered to know: the lock cannot be
+    /// acquired all the same.
+    pub fn is_agreed(&self) -> bool {
+        self.agreed
+    }
+
+    /// What each server says on which somebody stands in the lock: first those that name this owner, then the others,
+    /// both in the order in which the servers were given to the builder.
+    ///
+    /// A server that says that the lock is free is not among them, nor one that has not answered: as soon as a majority
+    /// names one owner nobody waits for the others.
+    pub fn by_node(&self) -> &[NodeHolder] {
+        &self.by_node
+    }
+}
+
+impl NodeHolder {
+    /// Returns the address of the server, its password as `***`.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// As [`Holder::owner_bytes`].
+    pub fn owner_bytes(&self) -> &[u8] {
+        &self.owner
+    }
+
+    /// As [`Holder::owner`].
+    pub fn owner(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.owner)
+    }
+
+    /// As [`Holder::hold_count`].
+    pub fn hold_count(&self) -> u64 {
         self.hold_count
     }
 
-    /// How much of its lease is left on the server, unless it is renewed; `None` if it has no lease at all.
+    /// How much of its lease is left on this server, unless it is renewed; `None` if it has no lease at all.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
@@ -38,10 +107,56 @@ impl Holder {
 
 impl fmt::Debug for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Holder")
+        let mut shown = f.debug_struct("Holder");
+        shown
+            .field("owner", &self.owner())
+            .field("hold_count", &self.hold_count())
+            .field("remaining", &self.remaining());
+        if !self.agreed {
+            shown.field("by_node", &self.by_node);
+        }
+        shown.finish()
+    }
+}
+
+impl fmt::Debug for NodeHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodeHolder")
+            .field("node", &self.node)
             .field("owner", &self.owner())
             .field("hold_count", &self.hold_count)
             .field("remaining", &self.remaining)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What nodes of three say that name these.
+    fn holder(owners: &[&str]) -> Option<Holder> {
+        let node = |(at, owner): (usize, &&str)| NodeHolder {
+            node: format!("n{at}").into(),
+            owner: owner.as_bytes().to_vec(),
+            hold_count: 1,
+            remaining: None,
+        };
+        Holder::of(owners.iter().enumerate().map(node).collect(), 2)
+    }
+
+    fn nodes(holder: &Holder) -> Vec<&str> {
+        holder.by_node().iter().map(NodeHolder::node).collect()
+    }
+
+    #[test]
+    fn whoever_most_nodes_name_comes_first() {
+        let two = holder(&["b", "a", "a"]).expect("held");
+        assert_eq!((two.owner().as_ref(), two.is_agreed(), nodes(&two)), ("a", true, vec!["n1", "n2", "n0"]));
+        let none = holder(&["a", "b", "c"]).expect("held");
+        assert_eq!((none.owner().as_ref(), none.is_agreed(), nodes(&none)), ("a", false, vec!["n0", "n1", "n2"]));
+        let one = holder(&["a"]).expect("held");
+        assert_eq!((one.owner().as_ref(), one.is_agreed()), ("a", false), "one of three is no majority");
+        assert_eq!(holder(&[]), None);
     }
 }

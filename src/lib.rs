@@ -31,7 +31,7 @@ pub use error::{ConfigError, Error, Loss, NodeFailure, ServerError, ServerErrorK
 pub use fence::Fence;
 pub use guard::Guard;
 pub use hold::HoldState;
-pub use holder::Holder;
+pub use holder::{Holder, NodeHolder};
 pub use key::Key;
 pub use lock::{Lock, Section};
 pub use locker::{Locker, LockerBuilder};

@@ -258,10 +258,15 @@ impl Lock {
         done(&self.key.shown(), value, release)
     }
 
-    /// Whether anybody holds it.
+    /// Whether an attempt would find it locked.
+    ///
+    /// With one server that is whether anybody stands in it. Over several it is false where a majority of them says that it
+    /// is free, and true otherwise: also while nobody holds it, but several keep each other out, or those that hold too few
+    /// servers and those that do not answer are too many together. So nobody holds what is said to be free, if the servers
+    /// that say so have forgotten nothing.
     ///
     /// # Errors
-    /// [`Error::Unavailable`], [`Error::Server`] (also if the key holds something else than a lock), [`Error::Closed`].
+    /// [`Error::Unavailable`] without an answer of a majority, [`Error::Server`] (also if the key holds something else than a lock), [`Error::Closed`].
     ///
     /// # Cancel safety
     /// Safe: it changes nothing.
@@ -269,7 +274,9 @@ impl Lock {
         Ok(self.holder().await?.is_some())
     }
 
-    /// Who holds it, if anybody does.
+    /// Who holds it, where [`is_locked`](Self::is_locked) is true.
+    ///
+    /// Where several servers name different owners, [`Holder::by_node`] tells which names which.
     ///
     /// # Errors
     /// As [`is_locked`](Self::is_locked).

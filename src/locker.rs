@@ -297,6 +297,12 @@ impl LockerBuilder {
     /// on its side. A count of all replicas that may be promoted is safe against the first, and one of them that is away
     /// then stops all locking. Releases are not waited for: a failover may bring a released lock back, for a lease at most.
     ///
+    /// Nor does WAIT look at clocks. From version 7 on a server sends its replicas the end of a lease as a time of day, and
+    /// each counts it by its own clock: one that is ahead by 4 s counts the last 4 s of each lease as over, acknowledges all
+    /// the same, and, promoted, gives the lock to the next one by so much too early. One that is behind keeps it longer.
+    /// Keep the clocks of servers and replicas within a tenth of the lease of each other. Nothing here compares them: ask
+    /// both for `TIME` at once.
+    ///
     /// Its price is a round trip to the replicas for each acquire. It must be shorter than
     /// [`command_timeout`](Self::command_timeout), and everything that waits for an acquire may take so much longer. A
     /// short timeout gives locks up when replicas lag; a long one makes callers wait for replicas that are away.
@@ -337,7 +343,7 @@ impl LockerBuilder {
     /// Validates the options and connects. A server has to be version 6.2 or newer.
     ///
     /// # Errors
-    /// [`Error::Config`] for an option or an address that cannot be used, or a server that is too old;
+    /// [`Error::Config`] for an option or an address that cannot be used, or a server that is too old or in cluster mode;
     /// [`Error::Unavailable`] if no majority of the servers answers within [`connect_timeout`](Self::connect_timeout);
     /// the others may come later; [`Error::Server`] if it refuses the credentials. A password is never shown: it reads
     /// `***`, and of an address that cannot be used nothing is shown but its scheme.

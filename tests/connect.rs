@@ -118,6 +118,23 @@ async fn a_server_that_is_too_old_is_named_with_its_version() {
     assert!(ancient.contains("5 or older") || ancient.contains("unknown command"), "{ancient}");
 }
 
+/// It has some of the keys only, and each of the others would fail with MOVED.
+#[tokio::test]
+async fn a_server_in_cluster_mode_is_refused_and_named() {
+    let server = Server::start_with(&["--cluster-enabled", "yes"]);
+    let error = refusal(&server.url()).await;
+    assert!(matches!(&error, Error::Config(e) if e.option() == "node"), "{error:?}");
+    let said = error.to_string();
+    assert!(
+        said.contains(&server.url()) && said.contains("cluster mode") && said.contains("cluster-enabled no"),
+        "{said}"
+    );
+    let others = [Server::start(), Server::start()];
+    let nodes = others.iter().chain([&server]).fold(Locker::builder(), |nodes, server| nodes.node(server.url()));
+    let error = nodes.connect().await.expect_err("one of three").to_string();
+    assert!(error.contains(&server.url()) && error.contains("cluster mode"), "{error}");
+}
+
 #[tokio::test]
 async fn users_passwords_and_databases() {
     let server = Server::start_with(&["--requirepass", "s3cret", "--user", "ann", "on", ">p@ss", "~*", "&*", "+@all"]);

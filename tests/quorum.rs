@@ -52,6 +52,28 @@ async fn one_server_under_two_addresses_and_a_replica_are_refused() {
     assert!(text.contains(&servers[1].url()) && text.contains("replica") && text.contains("127.0.0.1"), "{text}");
 }
 
+/// Of a cluster it would have some keys only, and say MOVED to the others.
+#[tokio::test]
+async fn a_server_that_turns_up_in_cluster_mode_has_no_vote() {
+    let servers = servers(2);
+    let clustered = Server::start_with(&["--cluster-enabled", "yes"]);
+    let proxy = Proxy::start(clustered.port());
+    proxy.set(Mode::Refuse);
+    let urls = [servers[0].url(), servers[1].url(), proxy.url()];
+    let locks = over_urls(urls, ms(30_000)).connect().await.expect("a majority is there");
+    proxy.set(Mode::Pass);
+    servers[1].kill();
+    let (start, lock) = (Instant::now(), locks.get(key()));
+    loop {
+        let Err(Error::Unavailable { nodes, .. }) = lock.try_lock().await else { panic!("one of three has a vote") };
+        if nodes.iter().any(|node| node.node() == proxy.url() && node.reason().contains("cluster mode")) {
+            return;
+        }
+        assert!(start.elapsed() < ms(20_000), "{nodes:?}");
+        tokio::time::sleep(ms(20)).await;
+    }
+}
+
 #[tokio::test]
 async fn an_even_number_of_servers_is_warned_of() {
     let (log, _collecting) = Log::of_thread();

@@ -10,7 +10,7 @@ use std::time::Instant;
 use common::machine::within;
 use common::several::{hold_as_redisson, on, over, servers, settled};
 use common::{Server, eventually, key, ms};
-use lockhound::{HoldState, LockerBuilder, Loss};
+use lockhound::{HoldState, Holder, LockerBuilder, Loss};
 
 #[tokio::test]
 async fn each_server_has_what_get_lock_writes() {
@@ -65,6 +65,83 @@ async fn a_redisson_holder_of_a_minority_does_not_exclude_us_and_keeps_what_it_h
     guard.unlock().await.unwrap();
     settled(&locks).await;
     assert_eq!(servers.iter().map(|server| server.exists(&key)).collect::<Vec<_>>(), [true, true, false, false, false]);
+}
+
+// ---- Who holds it, where the servers differ ----
+
+/// What the RLocks of a RedissonRedLock send: each is of a client of its own, one for each server, and has its uuid.
+fn hold_as_redlock(servers: &[Server], key: &str) -> Vec<String> {
+    let owner = |server: &Server| {
+        let owner = format!("{}:53", lockhound::Uuid::new_v4());
+        server.command::<()>(&["HINCRBY", key, &owner, "1"]);
+        server.command::<()>(&["PEXPIRE", key, "30000"]);
+        owner
+    };
+    servers.iter().map(owner).collect()
+}
+
+/// Server and owner, as `holder()` names them.
+fn named(holder: &Holder) -> Vec<(String, String)> {
+    holder.by_node().iter().map(|node| (node.node().to_owned(), node.owner().into_owned())).collect()
+}
+
+#[tokio::test]
+async fn a_redlock_of_three_clients_does_not_look_free() {
+    let (servers, key) = (servers(3), key());
+    let locks = over(&servers, ms(30_000)).connect().await.unwrap();
+    let lock = locks.get(&key);
+    for count in [3, 2] {
+        let owners = hold_as_redlock(&servers[..count], &key);
+        assert!(lock.try_lock().await.unwrap().is_none());
+        settled(&locks).await;
+        assert!(lock.is_locked().await.unwrap(), "an attempt finds it locked");
+        let holder = lock.holder().await.unwrap().expect("locked");
+        assert!(!holder.is_agreed() && holder.owner() == owners[0], "{holder:?}");
+        let stand: Vec<_> = servers.iter().map(Server::url).zip(owners).collect();
+        assert_eq!(named(&holder), stand, "each server's, and none of one that is free");
+        for node in holder.by_node() {
+            let remaining = node.remaining().expect("a lease");
+            assert!(node.hold_count() == 1 && remaining <= ms(30_000) && remaining > ms(20_000), "{node:?}");
+        }
+        servers.iter().for_each(|server| server.command::<()>(&["DEL", &key]));
+    }
+}
+
+#[tokio::test]
+async fn the_owner_that_a_majority_names_comes_before_another() {
+    let (servers, key) = (servers(3), key());
+    let lock = over(&servers, ms(30_000)).connect().await.unwrap().get(&key);
+    let stray = hold_as_redlock(&servers[..1], &key).remove(0);
+    servers[1..].iter().for_each(|server| hold_as_redisson(server, &key, 30_000));
+    let theirs = "5cb1f0b5-0000-4000-8000-000000000000:1";
+    let all = [1, 2, 0].map(|at| (servers[at].url(), if at == 0 { stray.clone() } else { theirs.to_owned() }));
+    let holder = lock.holder().await.unwrap().expect("locked");
+    assert!(holder.is_agreed() && holder.owner() == theirs, "{holder:?}");
+    // Nobody waits for the third once two of them agree.
+    let said = named(&holder);
+    assert!(said.len() >= 2 && all.starts_with(&said), "{said:?}");
+    assert!(lock.is_locked().await.unwrap());
+    // The lease of the two is over: what stands on the third is nobody's lock.
+    servers[1..].iter().for_each(|server| server.command::<()>(&["DEL", &key]));
+    assert!(!lock.is_locked().await.unwrap() && lock.holder().await.unwrap().is_none());
+    lock.try_lock().await.unwrap().expect("and an attempt gets it").unlock().await.unwrap();
+}
+
+/// The third is away, and may be where the holder has its majority.
+#[tokio::test]
+async fn what_a_holder_may_have_on_a_server_that_is_away_does_not_look_free() {
+    let (servers, key) = (servers(3), key());
+    let lock = over(&servers, ms(30_000)).connect().await.unwrap().get(&key);
+    let owners = hold_as_redlock(&servers[..1], &key);
+    assert!(!lock.is_locked().await.unwrap(), "two of three are free");
+    servers[2].kill();
+    assert!(lock.try_lock().await.unwrap().is_none(), "one of two is taken");
+    eventually(ms(2_000), "the attempt is undone", || !servers[1].exists(&key)).await;
+    assert!(lock.is_locked().await.unwrap());
+    let holder = lock.holder().await.unwrap().expect("locked");
+    assert!(!holder.is_agreed() && named(&holder) == [(servers[0].url(), owners[0].clone())], "{holder:?}");
+    servers[0].command::<()>(&["DEL", &key]);
+    assert!(!lock.is_locked().await.unwrap());
 }
 
 /// A locker's builder with a lease that is short enough to be waited for.

@@ -391,3 +391,18 @@ async fn a_user_that_may_not_ask_replicas_is_told_by_connect() {
     assert!(matches!(error, Error::Server { kind: ServerErrorKind::NoPermission, .. }), "{error}");
     builder(&url, ms(10_000)).connect().await.unwrap();
 }
+
+/// What WAIT means with clocks apart: a replica counts a lease by its own clock, from the end that its master's told.
+#[tokio::test]
+async fn a_replica_whose_clock_is_ahead_counts_a_lock_as_free_that_it_acknowledged() {
+    let master = Server::start();
+    let of = ["--replicaof", "127.0.0.1", &master.port().to_string()];
+    let Some(replica) = Server::start_with_clock(4_000, &of) else { return };
+    eventually(ms(10_000), "the replica is in step", || master.has_replicas(1)).await;
+    let (locks, key) = (builder(&master.url(), ms(4_000)).replicas(1, ms(200)).connect().await.unwrap(), key());
+    let guard = locks.get(&key).lock().await.unwrap();
+    assert!(master.exists(&key) && guard.check().is_ok());
+    assert!(!replica.exists(&key), "its lease is over there");
+    replica.set_clock(0);
+    guard.unlock().await.unwrap();
+}

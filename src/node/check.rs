@@ -28,13 +28,20 @@ pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Durati
     Error::Unavailable { servers: 1, nodes, waited: Duration::ZERO }
 }
 
-/// HELLO tells the version to every user that may connect at all; INFO is often not allowed.
-pub(super) async fn version(node: &Arc<str>, link: &Link) -> Result<(), Error> {
+/// What is wrong with a server in cluster mode: it has some of the keys only, and says MOVED to all others.
+pub(super) const IN_CLUSTER_MODE: &str = "is a server in cluster mode, which is not supported yet: name servers that \
+                                          run with `cluster-enabled no`";
+
+/// HELLO tells version and mode to every user that may connect at all; INFO is often not allowed.
+pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<(), Error> {
     let too_old = |version: &str| {
         Error::config("node", format!("{node} is a server of version {version}; lockhound needs 6.2 or newer"))
     };
     match link.call("HELLO", Vec::new()).await {
         Outcome::Done(reply) => {
+            if field(&reply, "mode").as_deref() == Some("cluster") {
+                return Err(Error::config("node", format!("{node} {IN_CLUSTER_MODE}")));
+            }
             let version = field(&reply, "version").unwrap_or_default();
             match parse_version(&version) {
                 Some(found) if found < (6, 2) => Err(too_old(&version)),

@@ -117,7 +117,7 @@ impl Node {
     ///
     /// # Errors
     /// [`Error::Unavailable`] where nobody answers, [`Error::Server`] where the credentials are refused,
-    /// [`Error::Config`] for a server that is too old, is a replica, or is already there under another address.
+    /// [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is already there under another address.
     pub(crate) async fn connect(
         target: &Target,
         wiring: Wiring<'_>,
@@ -128,7 +128,7 @@ impl Node {
         let refused = |e| check::refusal(target.name(), &e, wiring.settings.connect_timeout);
         let commands = connect(Role::Commands, events.clone()).await.map_err(refused)?;
         let mut begun = Begun(vec![Arc::clone(&commands)]);
-        check::version(target.name(), &commands).await?;
+        check::greeting(target.name(), &commands).await?;
         check::eviction(target.name(), &commands).await;
         let (heard, subscriber_events) = unbounded_channel();
         let subscriber = connect(Role::Subscriber, heard).await.map_err(refused)?;

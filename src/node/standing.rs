@@ -15,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::check::IN_CLUSTER_MODE;
 use crate::clock::Instant;
 use crate::error::NodeFailure;
 use crate::foreign::contained;
@@ -94,6 +95,7 @@ impl Vetted {
         let field =
             |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
         let standing = match (field("run_id"), field("role"), field("uptime_in_seconds").map(str::parse::<u64>)) {
+            _ if field("cluster_enabled") == Some("1") => Standing::Unfit(IN_CLUSTER_MODE.to_owned()),
             (_, Some(role), _) if role != "master" => {
                 let master = field("master_host").unwrap_or("another server");
                 Standing::Unfit(format!("is a replica (role {role}) of {master}; a replica has no vote of its own"))
@@ -222,6 +224,10 @@ mod tests {
         assert_eq!(other.read(1, INFO, now), Standing::Votes);
         let replica = INFO.replace("role:master", "role:slave\r\nmaster_host:db1");
         assert!(matches!(other.read(2, &replica, now), Standing::Unfit(reason) if reason.contains("of db1")));
+        let of_a_cluster = format!("{INFO}# Cluster\r\ncluster_enabled:1\r\n");
+        assert!(
+            matches!(other.read(2, &of_a_cluster, now), Standing::Unfit(reason) if reason.contains("cluster mode"))
+        );
         assert!(matches!(other.read(2, "", now), Standing::Unknown(_)));
     }
 

@@ -16,6 +16,7 @@ use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::sleep;
@@ -114,9 +115,10 @@ impl Subscription {
         }
     }
 
-    /// A round begins: what was heard before says nothing about what it finds.
+    /// A round begins: what was heard before says nothing about what it finds, and wakes nobody after it.
     pub(crate) fn begin(&self) {
         self.channels.table().begin(&self.name, &self.listener);
+        let _heard: Option<()> = self.listener.message.notified().now_or_never();
     }
 
     /// Waits for messages of a majority, or for a reason to look.

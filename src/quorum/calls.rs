@@ -41,8 +41,18 @@ impl<T: Send + 'static> Calls<T> {
     where
         F: Future<Output = Outcome<T>> + Send + 'static,
     {
+        let mut all = Self(Waiting(Vec::new()));
+        all.extend(calls);
+        all
+    }
+
+    /// Calls these too.
+    pub(crate) fn extend<F>(&mut self, calls: impl Iterator<Item = (NodeIndex, F)>)
+    where
+        F: Future<Output = Outcome<T>> + Send + 'static,
+    {
         let boxed = |(node, call): (NodeIndex, F)| -> (NodeIndex, Call<T>) { (node, Box::pin(call)) };
-        Self(Waiting(calls.map(boxed).collect()))
+        self.0.0.extend(calls.map(boxed));
     }
 
     /// The next answer, whose ever it is; `None` once all have answered.

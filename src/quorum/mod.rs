@@ -12,6 +12,7 @@ mod tally;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -27,6 +28,7 @@ use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::foreign::contained;
+use crate::holder::{Holder, NodeHolder};
 use crate::key::Key;
 use crate::lease::majority;
 use crate::node::{Node, Outcome};
@@ -51,10 +53,22 @@ pub(crate) enum Acquired {
     Held(Option<Duration>),
     /// A majority answered, and nobody has one: several want it at once.
     Split,
+    /// The first node says that another has it, and no other node was asked.
+    Outrun,
     /// A server refused the command.
     Refused(Error),
     /// No majority answered.
     Unavailable(Vec<NodeFailure>),
+}
+
+/// In which order the nodes are asked for a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    AllAtOnce,
+    /// The first node alone, and the others once it has granted the lock, or is silent for longer than usual. Of several that
+    /// do so at once, one gets past the first node, however far each of them is from which node. It decides nothing: a lock
+    /// is held by a majority as ever.
+    FirstAlone,
 }
 
 /// What a node is asked for again that has lost it.
@@ -94,11 +108,13 @@ pub(crate) enum Settled {
 #[derive(Debug)]
 pub(crate) struct Quorum {
     nodes: Vec<Arc<Node>>,
+    /// How long a majority took to answer the last time that all were asked at once, in microseconds.
+    round_trip_us: AtomicU64,
 }
 
 impl Quorum {
     pub(crate) fn new(nodes: Vec<Arc<Node>>) -> Self {
-        Self { nodes }
+        Self { nodes, round_trip_us: AtomicU64::new(0) }
     }
 
     pub(crate) fn nodes(&self) -> &[Arc<Node>] {
@@ -126,6 +142,11 @@ impl Quorum {
         majority(self.nodes.len())
     }
 
+    /// How long a majority took to decide the last time that all were asked at once.
+    pub(crate) fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed))
+    }
+
     /// Asks every node at once.
     fn ask<T, F>(&self, call: impl Fn(Arc<Node>) -> F) -> Calls<T>
     where
@@ -140,13 +161,25 @@ impl Quorum {
     /// before this returns. A later majority shares a node with that one, and was granted it after us: so it is given a
     /// higher fence. Of a node that has not granted us the lock that is not so: it may have granted it to the next one before
     /// the fence came.
-    pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, lease: Duration, floor: u64) -> Round {
+    pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, lease: Duration, floor: u64, order: Order) -> Round {
+        let ask = |at: NodeIndex| {
+            let (node, claims) = (Arc::clone(&self.nodes[at]), Arc::clone(claims));
+            (at, async move { node.vote(script::acquire(&node, &claims, lease, floor)).await })
+        };
+        let (mut nodes, mut ballot) = (self.everywhere(), Ballot::new(self.nodes.len()));
+        let mut late = Calls::new(std::iter::empty::<(NodeIndex, std::future::Pending<_>)>());
+        if order == Order::FirstAlone {
+            late.extend(nodes.by_ref().take(1).map(ask));
+            let patience = Instant::now() + self.round_trip() * 2 + PATIENCE;
+            if let Some((node, answer)) = late.next_by(Some(patience)).await {
+                if matches!(answer, Outcome::Done(Acquire::Held(_))) {
+                    return Round { acquired: Acquired::Outrun, taken: Vec::new(), doubtful: Vec::new(), late };
+                }
+                ballot.add(node, answer);
+            }
+        }
         let started = Instant::now();
-        let mut late = self.ask(|node| {
-            let claims = Arc::clone(claims);
-            async move { node.vote(script::acquire(&node, &claims, lease, floor)).await }
-        });
-        let mut ballot = Ballot::new(self.nodes.len());
+        late.extend(nodes.map(ask));
         let mut patience = None;
         let acquired = loop {
             let Some((node, answer)) = late.next_by(patience).await else { break ballot.close() };
@@ -158,6 +191,9 @@ impl Quorum {
                 patience = patience.or(Some(patience_of(started)));
             }
         };
+        if order == Order::AllAtOnce {
+            self.round_trip_us.store(micros(Instant::now().since(started)), Ordering::Relaxed);
+        }
         let taken = ballot.granted.iter().map(|(node, _)| *node).collect();
         let acquired = match acquired {
             Acquired::Granted { fences, votes } => {
@@ -254,28 +290,32 @@ impl Quorum {
         script::renew(&self.nodes[node], lease, locks).await
     }
 
-    /// Who holds the key on a majority of the nodes.
+    /// Who stands in the key, unless a majority of the nodes says that it is free: whoever holds it stands on a majority, and
+    /// so do several that keep each other out.
     ///
     /// # Errors
     /// [`Error::Unavailable`], or the refusal of a server.
-    pub(crate) async fn inspect(&self, key: &Key) -> Result<Option<Standing>, Error> {
-        let asking = self.ask(|node| {
+    pub(crate) async fn inspect(&self, key: &Key) -> Result<Option<Holder>, Error> {
+        let asking = Calls::new(self.nodes.iter().cloned().enumerate().map(|(at, node)| {
             let key = key.clone();
-            async move { script::inspect(&node, &key).await }
-        });
+            (at, async move { script::inspect(&node, &key).await.map(|found| (at, found)) })
+        }));
         let majority = self.majority();
-        let on = |standings: &[Option<Standing>], owner: &[u8]| {
-            standings.iter().flatten().filter(|standing| standing.owner == owner).count()
+        let free = |found: &[(NodeIndex, Option<Standing>)]| {
+            found.iter().filter(|(_, standing)| standing.is_none()).count() >= majority
         };
-        let holder = |standings: &[Option<Standing>]| {
-            standings.iter().flatten().find(|s| on(standings, &s.owner) >= majority).cloned()
-        };
-        // With another answer missing, one more node could make somebody the holder.
-        let certain = |standings: &[Option<Standing>], missing: usize| {
-            let most = standings.iter().flatten().map(|s| on(standings, &s.owner)).max().unwrap_or(0);
-            most >= majority || most + missing < majority
-        };
-        Ok(holder(&self.hear(asking, certain).await?))
+        let certain = |found: &[_]| free(found) || self.holder(found).is_some_and(|holder| holder.is_agreed());
+        let mut found = self.hear(asking, certain).await?;
+        found.sort_by_key(|&(at, _)| at);
+        Ok(if free(&found) { None } else { self.holder(&found) })
+    }
+
+    fn holder(&self, found: &[(NodeIndex, Option<Standing>)]) -> Option<Holder> {
+        let by_node = found.iter().filter_map(|(at, standing)| {
+            let (node, Standing { owner, count, remaining }) = (&self.nodes[*at], standing.clone()?);
+            Some(NodeHolder { node: Arc::clone(node.name()), owner, hold_count: count, remaining })
+        });
+        Holder::of(by_node.collect(), self.majority())
     }
 
     /// Releases whoever holds the key; whether anybody did on any node.
@@ -288,22 +328,19 @@ impl Quorum {
             async move { script::force(&node, &key).await }
         });
         // Whoever holds it has a majority, and any majority of answers shares a node with that.
-        Ok(self.hear(asking, |_, _| true).await?.contains(&true))
+        Ok(self.hear(asking, |_| true).await?.contains(&true))
     }
 
     /// The answers of a majority, and of more until they are certain or a while has passed.
     async fn hear<T: Send + 'static>(
         &self,
         mut asking: Calls<T>,
-        certain: impl Fn(&[T], usize) -> bool,
+        certain: impl Fn(&[T]) -> bool,
     ) -> Result<Vec<T>, Error> {
         let started = Instant::now();
         let (mut done, mut failures, mut refusal, mut patience) = (Vec::new(), Vec::new(), None, None);
-        let mut missing = self.nodes.len();
         loop {
-            let answer = asking.next_by(patience).await;
-            missing = missing.saturating_sub(1);
-            match answer {
+            match asking.next_by(patience).await {
                 Some((_, Outcome::Done(value))) => done.push(value),
                 Some((_, Outcome::Refused(error))) => refusal = Some(error),
                 Some((_, Outcome::NotExecuted(failure) | Outcome::Unknown(failure))) => failures.push(failure),
@@ -311,7 +348,7 @@ impl Quorum {
                 None => return Err(refusal.unwrap_or_else(|| self.unavailable(failures, Duration::ZERO))),
             }
             if done.len() >= self.majority() {
-                if certain(&done, missing) {
+                if certain(&done) {
                     return Ok(done);
                 }
                 patience = patience.or(Some(patience_of(started)));
@@ -334,6 +371,10 @@ impl Quorum {
 fn patience_of(started: Instant) -> Instant {
     let now = Instant::now();
     now + now.since(started) * 2 + PATIENCE
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn was_there(key: &Key, release: &Release) -> bool {

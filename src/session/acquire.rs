@@ -19,7 +19,7 @@ use crate::identity::{Caller, Origin};
 use crate::key::Key;
 use crate::lease;
 use crate::owner::Owner;
-use crate::quorum::Acquired;
+use crate::quorum::{Acquired, Order};
 use crate::script::Claim;
 
 /// What became of one acquire. What it may have left behind is being undone, unless it is granted.
@@ -35,6 +35,8 @@ pub(super) enum Attempt {
     },
     /// Several want it at once, and nobody has got it.
     Split,
+    /// Another was faster at the node that was asked first.
+    Outrun,
     Refused(Error),
     Unavailable(Vec<NodeFailure>),
 }
@@ -204,6 +206,7 @@ impl Session {
         owner: &Owner,
         origin: Origin,
         terms: Terms,
+        order: Order,
     ) -> Attempt {
         // What begins before the session is closed is waited for by it: what is sent is sent before the connections quit.
         if let Err(error) = self.check_open() {
@@ -219,7 +222,7 @@ impl Session {
         let sent = Instant::now();
         let floor = fence::floor(clock::wall_micros());
         let mut asked = Asked { session: self, claims: &claims, settled: false };
-        let round = self.quorum.acquire(&claims, terms.lease, floor).await;
+        let round = self.quorum.acquire(&claims, terms.lease, floor, order).await;
         let attempt = match round.acquired {
             Acquired::Granted { fences, votes } => {
                 let (since, granted, nodes) = (sent, Instant::now(), self.quorum.nodes().len());
@@ -249,6 +252,7 @@ impl Session {
             }
             Acquired::Held(ttl) => Attempt::Held { ttl, contested: !round.taken.is_empty() },
             Acquired::Split => Attempt::Split,
+            Acquired::Outrun => Attempt::Outrun,
             Acquired::Refused(error) => Attempt::Refused(error),
             Acquired::Unavailable(nodes) => Attempt::Unavailable(nodes),
         };
@@ -256,6 +260,8 @@ impl Session {
         asked.settled = true;
         match &attempt {
             Attempt::Unavailable(nodes) => self.outage.failed(sent, nodes.clone()),
+            // One node is no majority.
+            Attempt::Outrun => {}
             _ => self.outage.answered(),
         }
         attempt

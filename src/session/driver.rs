@@ -18,15 +18,19 @@ use crate::key::Key;
 use crate::lease;
 use crate::notify::Subscription;
 use crate::options::Format;
+use crate::quorum::Order;
 use crate::shown::Shown;
 
-/// Beyond so many collisions the pause before an attempt does not grow: it is up to 16 ms then.
-const MOST_COLLISIONS: u32 = 4;
+/// The pause before an attempt grows with each one in a row that came to nothing, up to so many round trips.
+const MOST_COLLISIONS: u32 = 8;
+
+/// For how long others may be faster at the first node until all are asked: what stands there may be nobody's lock.
+const OUTRUN: Duration = Duration::from_millis(500);
 
 /// Acquires for the head of a key's line until the line is empty: the one waiter of this locker on the wire. Started by
 /// whoever stands in line first; ends with the line; nobody awaits it.
 pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
-    let mut driving = Driving { session: &session, key: &key, collisions: 0, named: false, done: false };
+    let mut driving = Driving { session: &session, key: &key, collisions: 0, outrun: None, named: false, done: false };
     let mut subscription = None;
     loop {
         match session.gate.next(&key, Instant::now()) {
@@ -47,8 +51,10 @@ pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
 struct Driving<'a> {
     session: &'a Arc<Session>,
     key: &'a Key,
-    /// How many attempts in a row got some nodes and others the rest.
+    /// How many attempts in a row met others that wanted it at the same time: some nodes were theirs, or the first one.
     collisions: u32,
+    /// Since when others have been faster at the first node, while nothing is known of the others.
+    outrun: Option<Instant>,
     /// Whether a holder without a lease has been named.
     named: bool,
     /// Whether its line has come to its end.
@@ -82,13 +88,15 @@ impl Driving<'_> {
         if let Some(listening) = subscription {
             listening.begin();
         }
-        let attempt = session.attempt(std::slice::from_ref(key), &head.owner, head.origin, head.terms).await;
-        let failed = matches!(attempt, Attempt::Unavailable(_));
-        session.gate.note_round(key, if failed { LastRound::Failed } else { LastRound::Answered });
-        self.collisions = match attempt {
-            Attempt::Held { contested: true, .. } | Attempt::Split => (self.collisions + 1).min(MOST_COLLISIONS),
-            _ => 0,
-        };
+        let order = self.order(sent);
+        let attempt = session.attempt(std::slice::from_ref(key), &head.owner, head.origin, head.terms, order).await;
+        match attempt {
+            Attempt::Unavailable(_) => session.gate.note_round(key, LastRound::Failed),
+            // One node is no majority.
+            Attempt::Outrun => {}
+            _ => session.gate.note_round(key, LastRound::Answered),
+        }
+        self.note(&attempt, sent);
         match attempt {
             Attempt::Granted(granted) => granted.iter().for_each(|granted| session.deliver(granted, head.id)),
             Attempt::Refused(error) => self.answer(head.id, error),
@@ -119,6 +127,11 @@ impl Driving<'_> {
             },
             // Whoever tries again at another moment than the others finds it free.
             Attempt::Split => self.park(wake, None, session.settings.retry_pause(fastrand::f64())).await,
+            Attempt::Outrun => {
+                let look = self.outrun.map_or(OUTRUN, |since| Instant::now().until(since + OUTRUN));
+                self.park(wake, subscription.as_ref(), look).await;
+                self.make_way().await;
+            }
             Attempt::Unavailable(_) => {
                 let now = Instant::now();
                 let pause = session.settings.retry_pause(fastrand::f64());
@@ -135,10 +148,35 @@ impl Driving<'_> {
         }
     }
 
-    /// Everybody is woken at once. Those who got in each other's way the last time come one after the other.
+    /// In which order the nodes are asked. Several that are woken by one message and ask all at once get some nodes each,
+    /// where the nearest node of one is not that of the other, and then nobody has it: whoever has met others asks the
+    /// first node alone.
+    fn order(&self, now: Instant) -> Order {
+        let outrun = self.outrun.is_some_and(|since| now.since(since) >= OUTRUN);
+        if self.collisions == 0 || outrun { Order::AllAtOnce } else { Order::FirstAlone }
+    }
+
+    /// What an attempt tells of others that want it too.
+    fn note(&mut self, attempt: &Attempt, sent: Instant) {
+        self.collisions = match attempt {
+            Attempt::Held { contested: true, .. } | Attempt::Split | Attempt::Outrun => {
+                (self.collisions + 1).min(MOST_COLLISIONS)
+            }
+            // They are behind somebody who has it.
+            Attempt::Held { contested: false, .. } => self.collisions,
+            Attempt::Granted(_) | Attempt::Refused(_) | Attempt::Unavailable(_) => 0,
+        };
+        self.outrun = match attempt {
+            Attempt::Outrun => self.outrun.or(Some(sent)),
+            _ => None,
+        };
+    }
+
+    /// Everybody is woken at once. Those who got in each other's way the last time come one after the other, as far apart
+    /// as the nodes are.
     async fn make_way(&self) {
         if self.collisions > 0 {
-            sleep(Duration::from_millis(1 << self.collisions).mul_f64(fastrand::f64())).await;
+            sleep((self.session.quorum.round_trip() * self.collisions).mul_f64(fastrand::f64())).await;
         }
     }
 
@@ -193,7 +231,7 @@ impl Driving<'_> {
             return;
         }
         let holder = match self.session.quorum.inspect(self.key).await {
-            Ok(Some(standing)) if standing.remaining.is_none() => String::from_utf8_lossy(&standing.owner).into_owned(),
+            Ok(Some(holder)) if holder.remaining().is_none() => holder.owner().into_owned(),
             Err(Error::Server { source, .. }) => format!("unknown ({source})"),
             // It has a lease by now, or is gone, or nobody answers: the next look tells.
             Ok(_) | Err(_) => return,

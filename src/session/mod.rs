@@ -182,8 +182,7 @@ impl Session {
     pub(crate) async fn holder(self: &Arc<Self>, key: &Key) -> Result<Option<Holder>, Error> {
         self.enter()?;
         let (session, asked) = (Arc::clone(self), key.clone());
-        let standing = self.on_engine(async move { session.quorum.inspect(&asked).await }).await?;
-        Ok(standing.map(|s| Holder { owner: s.owner, hold_count: s.count, remaining: s.remaining }))
+        self.on_engine(async move { session.quorum.inspect(&asked).await }).await
     }
 
     /// Releases a key, whoever holds it.

@@ -19,6 +19,7 @@ use crate::gate::Entry;
 use crate::hold::Terms;
 use crate::identity::Caller;
 use crate::key::Key;
+use crate::quorum::Order;
 
 /// For whom, and until when, several locks are collected.
 struct Errand<'a> {
@@ -131,9 +132,9 @@ impl Session {
         let (session, keys, owner, origin) = (Arc::clone(self), keys.to_vec(), caller.owner.clone(), caller.origin);
         self.on_engine(async move {
             let sent = Instant::now();
-            match session.attempt(&keys, &owner, origin, terms).await {
+            match session.attempt(&keys, &owner, origin, terms, Order::AllAtOnce).await {
                 Attempt::Granted(granted) => Ok(Some(granted.iter().map(|grant| session.register(grant)).collect())),
-                Attempt::Held { .. } | Attempt::Split => Ok(None),
+                Attempt::Held { .. } | Attempt::Split | Attempt::Outrun => Ok(None),
                 Attempt::Refused(error) => Err(error),
                 Attempt::Unavailable(nodes) => {
                     let lasts = session.outage.known_before(sent, Instant::now());

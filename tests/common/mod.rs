@@ -4,6 +4,8 @@
 
 pub mod chaos;
 pub mod children;
+pub mod clock;
+pub mod distance;
 pub mod log;
 pub mod losses;
 pub mod machine;

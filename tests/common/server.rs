@@ -9,11 +9,15 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::clock::Clock;
+
 pub struct Server {
     port: u16,
     args: Vec<String>,
     /// Of its own, so that it loads nothing that another server saved.
     directory: PathBuf,
+    /// Its wall clock, where a test sets it.
+    clock: Option<Clock>,
     child: Mutex<Child>,
 }
 
@@ -24,17 +28,35 @@ impl Server {
 
     /// Starts with further arguments of redis-server.
     pub fn start_with(args: &[&str]) -> Self {
-        let directory = std::env::temp_dir().join(format!("lockhound-{}", lockhound::Uuid::new_v4()));
-        std::fs::create_dir(&directory).unwrap();
+        Self::start_in(own_directory(), None, args)
+    }
+
+    /// Starts with a wall clock that shows so many milliseconds more than the machine's, and further arguments. `None`, and
+    /// a line on stderr, where there is no `cc` that builds the shim for it.
+    pub fn start_with_clock(offset_ms: i64, args: &[&str]) -> Option<Self> {
+        let directory = own_directory();
+        let Some(clock) = Clock::new(&directory, offset_ms) else {
+            std::fs::remove_dir_all(&directory).unwrap();
+            return None;
+        };
+        Some(Self::start_in(directory, Some(clock), args))
+    }
+
+    /// Sets the wall clock of a server that was started with one: so many milliseconds more than the machine's.
+    pub fn set_clock(&self, offset_ms: i64) {
+        self.clock.as_ref().expect("it was started with a clock").set(offset_ms);
+    }
+
+    fn start_in(directory: PathBuf, clock: Option<Clock>, args: &[&str]) -> Self {
         let mut all = vec!["--dir".to_owned(), directory.display().to_string()];
         all.extend(args.iter().map(|&arg| arg.to_owned()));
         let args = all;
         // Another test may take the port between the look and the start.
         for _ in 0..10 {
             let port = free_port();
-            let mut child = spawn(port, &args);
+            let mut child = spawn(port, &args, clock.as_ref());
             if answers(port, &mut child) {
-                return Self { port, args, directory, child: Mutex::new(child) };
+                return Self { port, args, directory, clock, child: Mutex::new(child) };
             }
             drop(child.kill());
             drop(child.wait());
@@ -133,7 +155,7 @@ impl Server {
     /// Starts anew on the same port, empty.
     pub fn restart(&self) {
         let mut child = self.child.lock().unwrap();
-        *child = spawn(self.port, &self.args);
+        *child = spawn(self.port, &self.args, self.clock.as_ref());
         assert!(answers(self.port, &mut child), "redis-server did not start again");
     }
 
@@ -157,8 +179,16 @@ impl Drop for Server {
     }
 }
 
-fn spawn(port: u16, args: &[String]) -> Child {
-    Command::new("redis-server")
+fn own_directory() -> PathBuf {
+    let directory = std::env::temp_dir().join(format!("lockhound-{}", lockhound::Uuid::new_v4()));
+    std::fs::create_dir(&directory).unwrap();
+    directory
+}
+
+fn spawn(port: u16, args: &[String], clock: Option<&Clock>) -> Child {
+    let mut server = Command::new("redis-server");
+    server.envs(clock.into_iter().flat_map(Clock::environment));
+    server
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
         .args(["--enable-debug-command", "yes", "--repl-diskless-sync", "no", "--hz", "100"])
         .args(args)

@@ -1,0 +1,54 @@
+//! A server's wall clock that a test sets: a shim that `cc` builds, preloaded into the server.
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// By how much a server's wall clock differs from the machine's: a file that its shim has mapped.
+pub struct Clock {
+    shim: PathBuf,
+    offset: PathBuf,
+}
+
+impl Clock {
+    /// A clock for a server that has this directory. `None` where it cannot be built, which is told.
+    pub fn new(directory: &Path, offset_ms: i64) -> Option<Self> {
+        static SHIM: OnceLock<Option<PathBuf>> = OnceLock::new();
+        let shim = SHIM.get_or_init(|| build().map_err(|reason| eprintln!("not run: no clock shim: {reason}")).ok());
+        let clock = Self { shim: shim.clone()?, offset: directory.join("clock") };
+        fs::write(&clock.offset, 0_i64.to_ne_bytes()).unwrap();
+        clock.set(offset_ms);
+        Some(clock)
+    }
+
+    /// Sets the clock, at once and by one write: the server never sees half of it.
+    pub fn set(&self, offset_ms: i64) {
+        use std::os::unix::fs::FileExt as _;
+        let file = OpenOptions::new().write(true).open(&self.offset).unwrap();
+        file.write_all_at(&(offset_ms * 1_000).to_ne_bytes(), 0).unwrap();
+    }
+
+    /// The environment of a server that has this clock.
+    pub fn environment(&self) -> [(&'static str, &Path); 2] {
+        [("LD_PRELOAD", &self.shim), ("LOCKHOUND_CLOCK", &self.offset)]
+    }
+}
+
+/// Builds the shim under a name of its own, and then puts it where it is wanted: another test may run it already.
+fn build() -> Result<PathBuf, String> {
+    if !cfg!(target_os = "linux") {
+        return Err("it is for Linux".to_owned());
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/common/clock_shim.c");
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let own = to.join(format!("clock_shim-{}.so", lockhound::Uuid::new_v4()));
+    fs::create_dir_all(to).map_err(|e| e.to_string())?;
+    let mut cc = Command::new("cc");
+    let made = cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(&own).arg(source).output();
+    let made = made.map_err(|e| format!("cc cannot be run: {e}"))?;
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let shim = to.join("clock_shim.so");
+    fs::rename(own, &shim).map_err(|e| e.to_string())?;
+    Ok(shim)
+}
