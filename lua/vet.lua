@@ -4,7 +4,7 @@
 -- ARGV[2]  the longest lease of whoever asks, in milliseconds
 -- ARGV[3]  the memory that it had when it was asked last ..
 -- ARGV[4]  .. and for how long it has been listed, at the least, in milliseconds
--- Returns {run_id, role, master_host}             without a memory, or of a server that is no master
+-- Returns {run_id, role, master_host}             without a memory, or of a server that is no master (the role may be 'cluster')
 --         {run_id, role, '', memory, lease, age}  with the longest lease it was told of, and how long it has been listed
 local memory = KEYS[1]
 local begun, lease_ms, last, age_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -13,7 +13,11 @@ local function told(info, name)
   return string.match(info, '\n' .. name .. ':([^\r\n]*)') or ''
 end
 local replication = redis.call('INFO', 'replication')
-local run, role = told(redis.call('INFO', 'server'), 'run_id'), told(replication, 'role')
+local server_info = redis.call('INFO', 'server')
+local run, role = told(server_info, 'run_id'), told(replication, 'role')
+if told(server_info, 'redis_mode') == 'cluster' then
+  role = 'cluster'
+end
 if not memory or role ~= 'master' then
   return {run, role, told(replication, 'master_host')}
 end

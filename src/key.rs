@@ -53,6 +53,11 @@ impl Key {
         self.prefixed("lockhound_fence")
     }
 
+    /// The keys of all marks.
+    pub(crate) fn marks() -> Vec<String> {
+        (0..1_024).map(|n| format!("lockhound_fence:{{{n}}}")).collect()
+    }
+
     /// Redisson's `prefixName`: braces are added unless the name has an opening one anywhere, so that in a cluster
     /// both names fall into the same slot.
     fn prefixed(&self, prefix: &str) -> String {
