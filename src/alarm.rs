@@ -260,8 +260,9 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hold::{HoldState, Terms};
+    use crate::hold::{HoldState, Ledger, Terms};
     use crate::owner::Owner;
+    use crate::stats::Counters;
 
     const LEASE: Duration = Duration::from_secs(30);
 
@@ -422,6 +423,46 @@ mod tests {
         desk.order(&kept, kept.since);
         assert!(desk.inbox().orders.len() <= 2 * MANY && desk.inbox().orders.capacity() <= 4 * MANY);
         assert!(desk.inbox().orders.iter().any(|order| order.strong_count() > 0));
+    }
+
+    #[test]
+    fn a_hold_costs_the_alarm_no_more_than_64_bytes() {
+        const HOLDS: usize = 20_000;
+        let terms = Terms { lease: LEASE, renewed: true, max_hold: None };
+        let (ledger, _losses) = Ledger::new(Arc::new(Counters::new()));
+        let hold = |_| Arc::new(Hold::for_test_in(Arc::clone(&ledger), Owner::task(1), terms, &[0], 1));
+        let holds: Vec<_> = (0..HOLDS).map(hold).collect();
+        // They are taken one after the other within a third of a lease, and renewed each third after that.
+        let (steps, start) = (30, holds[0].since);
+        let (desk, mut schedule, mut most) = (Desk::default(), Schedule::default(), 0);
+        for step in 0..steps * 6 {
+            let now = start + LEASE / 3 / steps * step;
+            let at_once = HOLDS.div_ceil(steps as usize);
+            for hold in holds.iter().skip((step % steps) as usize * at_once).take(at_once) {
+                hold.renewed(0, now, now);
+                if step < steps {
+                    desk.order(hold, now);
+                }
+            }
+            most = most.max(bytes(&desk, &schedule));
+            let orders = std::mem::take(&mut desk.inbox().orders);
+            assert!(schedule.ring(&orders, now).is_empty());
+            most = most.max(bytes(&desk, &schedule));
+        }
+        assert_eq!(places(&schedule), HOLDS);
+        // In the hold: when it is looked at, whether its loss was told, where that is entered, and whose tokens fire.
+        let of_hold = size_of::<Option<Instant>>() + size_of::<bool>() + 2 * size_of::<usize>();
+        let each = of_hold + most.div_ceil(HOLDS);
+        assert!(each <= 64, "{each} bytes, {of_hold} of them in the hold");
+    }
+
+    /// What the alarm keeps about holds outside of them.
+    fn bytes(desk: &Desk, schedule: &Schedule) -> usize {
+        let lines = schedule.lines.values().map(|line| line.holds.capacity());
+        let places = desk.inbox().orders.capacity() + lines.sum::<usize>();
+        // A node of the tree may be half empty.
+        let lines = 2 * schedule.lines.len() * size_of::<(Instant, Line)>();
+        places * size_of::<Weak<Hold>>() + lines
     }
 
     #[test]

@@ -197,6 +197,62 @@ pub(crate) fn poll_sickly<T>(future: Pin<&mut impl Future<Output = T>>) {
     assert!(future.poll(&mut Context::from_waker(&waker)).is_pending());
 }
 
+/// A subscriber that panics at each event.
+#[cfg(test)]
+pub(crate) struct SickOfEvents(Told);
+
+/// What it was told before.
+#[cfg(test)]
+#[derive(Clone, Default)]
+pub(crate) struct Told(std::sync::Arc<std::sync::Mutex<String>>);
+
+#[cfg(test)]
+impl SickOfEvents {
+    pub(crate) fn new() -> (Self, Told) {
+        let told = Told::default();
+        (Self(told.clone()), told)
+    }
+}
+
+#[cfg(test)]
+impl Told {
+    /// Whether there was an event with this in its text.
+    pub(crate) fn of(&self, text: &str) -> bool {
+        self.0.lock().expect("sound").contains(text)
+    }
+}
+
+#[cfg(test)]
+impl tracing::field::Visit for Told {
+    fn record_debug(&mut self, _: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        *self.0.lock().expect("sound") += &format!("{value:?}\n");
+    }
+}
+
+#[cfg(test)]
+impl tracing::Subscriber for SickOfEvents {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event()
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        unreachable!("no span is enabled")
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.0.clone());
+        panic!("sick");
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -16,16 +16,18 @@ use std::task::{Context, Poll, Wake};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::proxy::{Flood, Mode, Proxy};
 use common::{Server, builder, children, key, locker_with, machine, ms};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
-use lockhound::{CancellationToken, Guard, Locker, Loss, Owner};
+use lockhound::{CancellationToken, Error, Guard, Locker, Loss, Owner};
+use tokio::sync::RwLock;
 
 /// A hundredth of it is what a busy machine may be late by.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// What a locker allows for clocks that run at different rates.
-const DRIFT: Duration = Duration::from_millis(52);
+/// Written by tests that keep every core busy for a while, read by those that take the time beside them.
+static CORES: RwLock<()> = RwLock::const_new(());
 
 /// The body of a child process. Run as a test by itself it proves that nobody asked for anything else.
 #[test]
@@ -33,7 +35,7 @@ fn child_process() {
     if let Some([culprit, url, _, holds, out]) = children::told() {
         // Whatever blocks, nothing of it stays for ever.
         thread::spawn(|| {
-            thread::sleep(Duration::from_secs(60));
+            thread::sleep(Duration::from_secs(150));
             std::process::exit(1);
         });
         let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -62,17 +64,50 @@ async fn a_recorder_that_blocks_delays_no_token() {
 
 #[tokio::test]
 async fn an_engine_that_answers_thousands_delays_no_token() {
-    none_is_late("answers", 200).await;
+    let _alone = CORES.write().await;
+    endures_silence("answers", 1_000).await;
+}
+
+#[tokio::test]
+async fn a_reply_of_hundreds_of_megabytes_delays_no_token() {
+    let _beside = CORES.read().await;
+    endures_reply("string", Flood::String(200 << 20)).await;
+}
+
+#[tokio::test]
+async fn a_reply_that_does_not_end_delays_no_token() {
+    let _alone = CORES.write().await;
+    endures_reply("array", Flood::Array(1_000_000)).await;
+}
+
+async fn none_is_late(culprit: &str, holds: usize) {
+    let _beside = CORES.read().await;
+    endures_silence(culprit, holds).await;
+}
+
+/// The server falls silent.
+async fn endures_silence(culprit: &str, holds: usize) {
+    let server = Server::start();
+    endures(culprit, &server.url(), holds, || server.stop()).await;
+    server.go_on();
+}
+
+/// The last that is heard of the server is a huge reply.
+async fn endures_reply(culprit: &str, reply: Flood) {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    endures(culprit, &proxy.url(), 1_000, || proxy.set(Mode::Flood(reply))).await;
+    assert!(proxy.flooded());
 }
 
 /// A child takes so many locks, half of them for a fixed time. The server falls silent, and something goes wrong in the
 /// child.
-async fn none_is_late(culprit: &str, holds: usize) {
-    let (server, out) = (Server::start(), children::scratch("alarm"));
-    let mut child = children::spawn_child(culprit, &server.url(), &["-"], holds, &out);
+async fn endures(culprit: &str, url: &str, holds: usize, fall_silent: impl FnOnce()) {
+    let out = children::scratch("alarm");
+    let mut child = children::spawn_child(culprit, url, &["-"], holds, &out);
     let so = |text: &str| std::fs::read_to_string(&out).is_ok_and(|said| said.starts_with(text));
     common::eventually(ms(20_000), "it holds them", || so("held")).await;
-    server.stop();
+    fall_silent();
     std::fs::write(&out, "silent").unwrap();
     let mut ended = None;
     common::eventually(ms(70_000), "it ends", || {
@@ -83,7 +118,6 @@ async fn none_is_late(culprit: &str, holds: usize) {
     assert!(ended.unwrap().success());
     let report = std::fs::read_to_string(&out).unwrap();
     std::fs::remove_file(&out).unwrap();
-    server.go_on();
     assert!(report.starts_with("fired: 0 late"), "{culprit}: {report}");
 }
 
@@ -92,43 +126,89 @@ async fn endure(culprit: &str, url: &str, holds: usize, out: &Path) {
     let go_wrong = prepare(culprit);
     // Before this process keeps the cores busy itself.
     let grace = machine::grace();
-    let locks = builder(url, LEASE).connect().await.unwrap();
-    let mut held: Vec<(Guard, Option<Instant>)> = Vec::new();
-    for n in 0..holds {
-        let lock = locks.get(key());
-        let lock = if n % 2 == 0 { lock.fixed_lease(LEASE) } else { lock };
-        let called = Instant::now();
-        let guard = lock.lock().await.unwrap();
-        held.push((guard, (n % 2 == 0).then_some(called)));
-    }
-    let first = held[0].1.unwrap();
-    if culprit == "answers" {
-        crowd(&locks, first + LEASE - ms(100)).await;
-    }
+    let (locks, held, crowd, drift) = take(culprit, url, holds).await;
     std::fs::write(out, "held").unwrap();
     while std::fs::read_to_string(out).unwrap() != "silent" {
         tokio::time::sleep(ms(2)).await;
     }
     // An answer that was on its way may still count. After it nothing changes the validity any more.
     tokio::time::sleep(ms(200)).await;
-    let bound = |(guard, called): &(Guard, Option<Instant>)| match called {
-        Some(called) => *called + LEASE,
-        None => Instant::now() + guard.remaining() + DRIFT,
-    };
+    let bound =
+        |(guard, end): &(Guard, Option<Instant>)| end.unwrap_or_else(|| Instant::now() + guard.remaining() + drift);
     let tokens: Vec<_> = held.iter().map(|held| (held.0.lost(), bound(held))).collect();
     let (fired, stats) = (watch(tokens), locks.clone());
     // What is dropped may be blocked like everything else.
     std::mem::forget(held);
     go_wrong();
+    let probing = probe(&locks);
     let (mut late, mut uncounted, mut latest) = (0, 0, Duration::ZERO);
     for n in 1..=holds {
-        let (at, bound) = tokio::task::block_in_place(|| fired.recv_timeout(ms(30_000))).expect("every token fires");
+        let (at, bound) = tokio::task::block_in_place(|| fired.recv_timeout(ms(100_000))).expect("every token fires");
         uncounted += usize::from(stats.stats().losses.total() < u64::try_from(n).unwrap());
         late += usize::from(at > bound + grace);
         latest = latest.max(at.saturating_duration_since(bound));
     }
     assert_eq!(uncounted, 0, "a loss is counted before its token fires");
+    match (culprit, crowd) {
+        (_, Some(crowd)) => crowd.all_answered().await,
+        ("array", _) => {
+            let late = probing.try_iter().max();
+            assert!(late.is_some_and(|late| late > ms(20)), "the engine is kept busy: {late:?}");
+        }
+        _ => {}
+    }
     std::fs::write(out, format!("fired: {late} late of {holds}, by {latest:?}")).unwrap();
+}
+
+type Held = Vec<(Guard, Option<Instant>)>;
+
+/// A locker with so many locks, in time for the server to fall silent; and what it allows for clocks that run at different
+/// rates.
+async fn take(culprit: &str, url: &str, holds: usize) -> (Locker, Held, Option<Crowd>, Duration) {
+    let mut lease = LEASE;
+    loop {
+        // A busy machine may be slow to answer.
+        let locks = builder(url, lease).outage_tolerance(LEASE * 10).connect().await.unwrap();
+        let (drift, began) = (lease / 100 + ms(2), Instant::now());
+        if culprit == "answers" {
+            let (held, crowd) = hold_beside_a_crowd(&locks, holds).await;
+            return (locks, held, Some(crowd), drift);
+        }
+        let held = hold(&locks, holds, || lease).await;
+        if began.elapsed() < lease / 3 {
+            return (locks, held, None, drift);
+        }
+        lease *= 2;
+    }
+}
+
+/// So many locks, and the ends of those that are not renewed: every second, of the length that it then has to have.
+async fn hold(locks: &Locker, holds: usize, lease: impl Fn() -> Duration) -> Held {
+    let mut held = Vec::new();
+    for n in 0..holds {
+        let (lock, called, lease) = (locks.get(key()), Instant::now(), lease());
+        let fixed = n % 2 == 0;
+        let lock = if fixed { lock.fixed_lease(lease) } else { lock };
+        held.push((lock.lock().await.unwrap(), fixed.then_some(called + lease)));
+    }
+    held
+}
+
+/// How late the engine is, time and again, for as long as somebody wants to know.
+fn probe(locks: &Locker) -> Receiver<Duration> {
+    const WAIT: Duration = Duration::from_millis(5);
+    let ((late, probing), locks) = (channel(), locks.clone());
+    thread::spawn(move || {
+        loop {
+            let asked = Instant::now();
+            // The engine ends the wait.
+            drop(locks.get(key()).blocking_try_lock_for(WAIT));
+            if late.send(asked.elapsed().saturating_sub(WAIT)).is_err() {
+                return;
+            }
+        }
+    });
+    probing
 }
 
 /// A plain thread that waits for all of them: when it was woken, and when that had to be.
@@ -180,13 +260,51 @@ fn prepare(culprit: &str) -> Box<dyn Fn()> {
     }
 }
 
-/// Very many callers wait for a lock, whose time ends together.
-async fn crowd(locks: &Locker, end: Instant) {
-    let wanted = key();
-    std::mem::forget(locks.get(&wanted).owned_by(Owner::new()).lock().await.unwrap());
-    for _ in 0..20_000 {
-        let lock = locks.get(&wanted).owned_by(Owner::new());
-        tokio::spawn(async move { lock.try_lock_for(end.saturating_duration_since(Instant::now())).await });
+/// Very many callers who wait for a lock, whose time ends together.
+struct Crowd(Vec<tokio::task::JoinHandle<Result<Option<Guard>, Error>>>);
+
+impl Crowd {
+    const MANY: usize = 80_000;
+
+    /// All stand in line, if there is time enough.
+    async fn gather(locks: &Locker, end: Instant) -> Self {
+        let wanted = key();
+        std::mem::forget(locks.get(&wanted).owned_by(Owner::new()).lock().await.unwrap());
+        let wait = |_| {
+            let lock = locks.get(&wanted).owned_by(Owner::new());
+            tokio::spawn(async move { lock.try_lock_for(end.saturating_duration_since(Instant::now())).await })
+        };
+        let crowd = Self((0..Self::MANY).map(wait).collect());
+        while locks.stats().waiters < Self::MANY && Instant::now() < end {
+            tokio::time::sleep(ms(1)).await;
+        }
+        crowd
+    }
+
+    /// Each has been told that somebody else holds it, or that nobody answers.
+    async fn all_answered(self) {
+        for waiting in self.0 {
+            assert!(matches!(waiting.await.unwrap(), Ok(None) | Err(Error::Unavailable { .. })));
+        }
+    }
+}
+
+/// So many locks, which end just after the wait of very many callers.
+async fn hold_beside_a_crowd(locks: &Locker, holds: usize) -> (Held, Crowd) {
+    // What is renewed until the server falls silent ends between two thirds of a lease and all of it after that.
+    let silence = LEASE * 4 / 5;
+    let mut time = silence + ms(3_000);
+    loop {
+        let end = Instant::now() + time;
+        let crowd = Crowd::gather(locks, end).await;
+        let held = hold(locks, holds, || (end + ms(20)).saturating_duration_since(Instant::now()).max(ms(100))).await;
+        if let Some(left) = end.checked_duration_since(Instant::now() + silence) {
+            tokio::time::sleep(left).await;
+            return (held, crowd);
+        }
+        // A busy machine takes longer.
+        crowd.0.iter().for_each(tokio::task::JoinHandle::abort);
+        time *= 2;
     }
 }
 
@@ -284,6 +402,7 @@ fn late(fired: &Receiver<(Instant, Instant)>, many: usize) -> usize {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waker_that_panics_keeps_nobody_elses_waiter_asleep() {
+    let _beside = CORES.read().await;
     let server = Server::start();
     let locks = locker_with(&server, ms(3_000)).await;
     let guard = locks.get(key()).fixed_lease(ms(500)).lock().await.unwrap();
@@ -306,6 +425,7 @@ async fn a_waker_that_panics_keeps_nobody_elses_waiter_asleep() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waker_that_blocks_delays_no_other_hold() {
+    let _beside = CORES.read().await;
     let server = Server::start();
     let locks = locker_with(&server, ms(3_000)).await;
     let blocks = Arc::new(AtomicBool::new(true));

@@ -25,10 +25,13 @@ use self::events::Place;
 
 /// Events that no scenario provokes, by their messages, and why.
 const UNPROVOKED: [(&str, &str); 3] = [
-    ("the machine was suspended: every lock is looked at", "nothing but a suspend moves the two clocks apart"),
+    (
+        "the machine was suspended: every lock is looked at",
+        "nothing but a suspend moves the two clocks apart: a unit test in src/watchdog has a subscriber panic at it",
+    ),
     (
         "the watchdog ended by a panic: every lock is lost, and none is granted any more",
-        "what panics has to be the watchdog's own code: tests/watchdog_panic.rs",
+        "what panics has to be the watchdog's own code: a unit test in src/session has a subscriber panic at it",
     ),
     (
         "too many undos are waiting for their server: this key runs out with its lease",

@@ -1,5 +1,6 @@
 //! What a server said, and what that tells about the command.
 
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,20 +57,43 @@ impl<T> Outcome<T> {
     /// Reads the answer. One that does not have the expected form proves nothing, and counts as unknown.
     pub(crate) fn and_then<U>(self, node: &Arc<str>, read: impl FnOnce(&T) -> Option<U>) -> Outcome<U>
     where
-        T: std::fmt::Debug,
+        T: fmt::Debug,
     {
         match self {
             Self::Done(reply) => match read(&reply) {
                 Some(value) => Outcome::Done(value),
                 None => Outcome::Unknown(NodeFailure {
                     node: Arc::clone(node),
-                    reason: format!("answered {reply:?}, which no script of this crate does"),
+                    reason: format!("answered {}, which no script of this crate does", beginning(&reply)),
                 }),
             },
             Self::NotExecuted(failure) => Outcome::NotExecuted(failure),
             Self::Refused(error) => Outcome::Refused(error),
             Self::Unknown(failure) => Outcome::Unknown(failure),
         }
+    }
+}
+
+/// How much of a reply that nobody can read is shown: it may have any length.
+const SHOWN: usize = 200;
+
+/// A reply as it is debugged, or the beginning of that.
+fn beginning(reply: &impl fmt::Debug) -> String {
+    let mut shown = Beginning(String::new());
+    // It ends where there is no more room.
+    if write!(shown, "{reply:?}").is_err() {
+        shown.0 += " ..";
+    }
+    shown.0
+}
+
+struct Beginning(String);
+
+impl fmt::Write for Beginning {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = text.floor_char_boundary(SHOWN - self.0.len());
+        self.0 += &text[..room];
+        if room < text.len() { Err(fmt::Error) } else { Ok(()) }
     }
 }
 
@@ -272,6 +296,17 @@ mod tests {
         assert_eq!(forbidden(&answers(vec![Reply::Int(1), Reply::Error(noperm.into())])), Some(noperm));
         assert_eq!(forbidden(&answers(vec![Reply::Error("OOM".into())])), None);
         assert!(is_about_credentials("NOAUTH Authentication required.") && !is_about_credentials(noperm));
+    }
+
+    #[test]
+    fn an_error_does_not_repeat_all_of_a_huge_reply() {
+        let (string, array) = (Reply::Bytes(vec![7; 1_000_000]), Reply::Array(vec![Reply::Int(1); 1_000_000]));
+        for (reply, shown) in [(string, "Bytes([7, 7, 7"), (array, "Array([Int(1), Int(1)"), (Reply::Int(7), "Int(7),")]
+        {
+            let odd = Outcome::Done(reply).and_then(&"redis://h".into(), |_| None::<()>);
+            let Outcome::Unknown(failure) = odd else { panic!("{odd:?}") };
+            assert!(failure.reason.contains(shown) && failure.reason.len() < 400, "{}", failure.reason.len());
+        }
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod tests {
     use crate::clock::Instant;
     use crate::engine::Engine;
     use crate::error::{Error, Loss};
+    use crate::foreign::SickOfEvents;
     use crate::hold::{Hold, HoldState, Terms};
     use crate::identity::Caller;
     use crate::key::Key;
@@ -80,7 +81,9 @@ mod tests {
         let waiting = session.lock(&key, &waiter, TERMS, None);
         let mut waiting = std::pin::pin!(waiting);
         assert!(futures_util::poll!(&mut waiting).is_pending());
-        session.judge(Verdict::Panicked("sick".to_owned()));
+        let (subscriber, events) = SickOfEvents::new();
+        tracing::subscriber::with_default(subscriber, || session.judge(Verdict::Panicked("sick".to_owned())));
+        assert!(events.of("the watchdog ended by a panic"), "and whoever is told of it may panic");
         assert!(tokens.iter().all(tokio_util::sync::CancellationToken::is_cancelled));
         assert_eq!(hold.mark(Instant::now()), HoldState::Lost(Loss::RenewalFailed));
         assert_eq!(session.stats().losses.renewal_failed, 1);

@@ -165,7 +165,7 @@ pub(crate) async fn run(
     let (answers, answered) = unbounded_channel();
     let sender = Sender::new(quorum, counters, answers);
     let sources = Sources { answered, reconnects };
-    let watching = keep_watch(&watchdog, &mut wheel, &sender, settings.lease, sources, &judge);
+    let watching = keep_watch(&watchdog, &mut wheel, &sender, settings.lease, sources, &judge, Clocks::read());
     if let Err(message) = foreign::survive(watching).await {
         judge(Verdict::Panicked(message));
     }
@@ -184,9 +184,9 @@ async fn keep_watch(
     lease: Duration,
     mut sources: Sources,
     judge: &Judge,
+    mut clocks: Clocks,
 ) {
     let beat = (lease / 10).min(Duration::from_secs(1));
-    let mut clocks = Clocks::read();
     loop {
         let inbox_due = watchdog.due();
         let drain = async {
@@ -321,6 +321,40 @@ mod tests {
         wheel.sweep(&mut Vec::new(), &judge);
         assert!(hold.token().is_cancelled());
         assert!(wheel.is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_subscriber_that_panics_at_a_suspend_hides_no_loss() {
+        let (watchdog, settings) = (watchdog(), Options::default().validate(1).expect("valid"));
+        let short = Terms { lease: Duration::from_millis(100), renewed: true, max_hold: None };
+        let hold = Arc::new(Hold::for_test(Owner::task(1), short, &[0], 1));
+        assert!(hold.claim() && watchdog.watch(&hold, Instant::now()));
+        std::thread::sleep(Duration::from_millis(110));
+        let mut wheel = Wheel::new(&settings, Arc::new(Counters::new()));
+        let ((answers, answered), (_reconnected, reconnects)) = (unbounded_channel(), unbounded_channel());
+        let (quorum, counters) = (Arc::new(Quorum::new(Vec::new())), Arc::new(Counters::new()));
+        let sender = Sender::new(quorum, counters, answers);
+        let judge: Judge = Box::new(|verdict| panic!("{verdict:?}"));
+        let mut clocks = Clocks::read();
+        clocks.boot = clocks.boot.before(Duration::from_secs(3_600));
+        let (subscriber, told) = foreign::SickOfEvents::new();
+        let _subscribed = tracing::subscriber::set_default(subscriber);
+        let sources = Sources { answered, reconnects };
+        let watching = keep_watch(&watchdog, &mut wheel, &sender, settings.lease, sources, &judge, clocks);
+        let mut watching = std::pin::pin!(watching);
+        while !told.of("the machine was suspended") {
+            assert!(futures_util::poll!(&mut watching).is_pending(), "it does not end");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(hold.token().is_cancelled());
+        // It goes on.
+        let late = Arc::new(Hold::for_test(Owner::task(2), short, &[0], 1));
+        assert!(late.claim() && watchdog.watch(&late, Instant::now()));
+        let lost = late.token();
+        tokio::select! {
+            () = watching => panic!("it does not end"),
+            () = lost.cancelled() => {}
+        }
     }
 
     #[test]

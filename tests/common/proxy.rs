@@ -1,7 +1,8 @@
-//! A TCP proxy in front of a server that passes, refuses, black-holes, delays, or swallows a reply and cuts.
+//! A TCP proxy in front of a server that passes, refuses, black-holes, delays, swallows a reply and cuts, or puts a huge
+//! one in its place.
 
 use std::collections::HashSet;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,7 +24,22 @@ pub enum Mode {
     Hold(Vec<u8>),
     /// Requests that contain these bytes are passed on this much later.
     Late(Vec<u8>, Duration),
+    /// The first reply is taken out, and this comes in its place. Nothing else is passed on any more.
+    Flood(Flood),
 }
+
+/// A reply that keeps its reader busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flood {
+    /// One string of so many bytes.
+    String(usize),
+    /// An array that has so many elements at once, and then one more every millisecond, without an end: whoever reads it
+    /// from the beginning each time has no time for anything else, and its memory does not grow.
+    Array(usize),
+}
+
+/// How much of a huge reply is written at once, in bytes or elements.
+const PIECE: usize = 16 * 1024;
 
 pub struct Proxy {
     port: u16,
@@ -35,6 +51,8 @@ struct Shared {
     mode: Mutex<Mode>,
     swallowed: AtomicUsize,
     held: AtomicUsize,
+    floods: AtomicBool,
+    flooded: AtomicBool,
     /// Connections are numbered as they are opened; those whose number is in `frozen` are silent.
     opened: AtomicUsize,
     frozen: Mutex<HashSet<usize>>,
@@ -51,6 +69,8 @@ impl Proxy {
             mode: Mutex::new(Mode::Pass),
             swallowed: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
+            floods: AtomicBool::new(false),
+            flooded: AtomicBool::new(false),
             opened: AtomicUsize::new(0),
             frozen: Mutex::default(),
             open: Mutex::default(),
@@ -96,6 +116,11 @@ impl Proxy {
     /// How many requests were held back.
     pub fn held(&self) -> usize {
         self.shared.held.load(Ordering::Relaxed)
+    }
+
+    /// Whether a huge reply was taken: all of it, or all that comes of it at once.
+    pub fn flooded(&self) -> bool {
+        self.shared.flooded.load(Ordering::Relaxed)
     }
 
     /// Nothing passes any more on the connections that are open; new ones are not concerned. For the proxy's life.
@@ -146,7 +171,8 @@ impl Shared {
         let number = self.opened.fetch_add(1, Ordering::SeqCst);
         let (from, into, marked) = (client.try_clone().unwrap(), server.try_clone().unwrap(), Arc::clone(&swallow));
         thread::spawn(move || requests.pump(number, from, into, |shared, bytes| shared.request(bytes, &marked)));
-        thread::spawn(move || replies.pump(number, server, client, |shared, _| shared.reply(&swallow)));
+        let reader = client.try_clone().unwrap();
+        thread::spawn(move || replies.pump(number, server, client, |shared, _| shared.reply(&swallow, &reader)));
     }
 
     /// Passes bytes on until an end of them, or until it is told to cut.
@@ -181,7 +207,18 @@ impl Shared {
         true
     }
 
-    fn reply(&self, swallow: &AtomicBool) -> bool {
+    fn reply(&self, swallow: &AtomicBool, reader: &TcpStream) -> bool {
+        if let Mode::Flood(flood) = self.mode() {
+            // One connection at a time; where that hangs up, the next one that asks.
+            if !self.floods.swap(true, Ordering::Relaxed) && self.flood(flood, reader).is_err() {
+                self.floods.store(false, Ordering::Relaxed);
+                return false;
+            }
+            while self.is_flooding() {
+                thread::sleep(Duration::from_millis(2));
+            }
+            return false;
+        }
         if let Mode::Delay(delay) = self.mode() {
             thread::sleep(delay);
         }
@@ -190,5 +227,31 @@ impl Shared {
             return false;
         }
         true
+    }
+
+    fn is_flooding(&self) -> bool {
+        matches!(self.mode(), Mode::Flood(_)) && !self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Replies come in whole pieces here, so that what stands in the place of a piece stands between two replies.
+    fn flood(&self, flood: Flood, mut reader: &TcpStream) -> io::Result<()> {
+        const ELEMENT: &[u8] = b":1\r\n";
+        let (head, unit, mut left) = match flood {
+            Flood::String(bytes) => (format!("${bytes}\r\n"), &b"x"[..], bytes),
+            Flood::Array(elements) => (format!("*{}\r\n", u32::MAX), ELEMENT, elements),
+        };
+        reader.write_all(head.as_bytes())?;
+        let piece = unit.repeat(PIECE);
+        while left > 0 && self.is_flooding() {
+            let units = left.min(PIECE);
+            reader.write_all(&piece[..unit.len() * units])?;
+            left -= units;
+        }
+        self.flooded.store(true, Ordering::Relaxed);
+        while matches!(flood, Flood::Array(_)) && self.is_flooding() {
+            reader.write_all(ELEMENT)?;
+            thread::sleep(Duration::from_millis(1));
+        }
+        reader.write_all(b"\r\n")
     }
 }

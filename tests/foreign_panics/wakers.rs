@@ -1,13 +1,14 @@
 //! Wakers that panic: the executor of a program is foreign code too.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use lockhound::{Locker, Owner};
+use lockhound::{Lock, Locker, Owner};
 use tokio::time::timeout;
 
 use crate::common::{Server, builder, eventually, key, ms};
@@ -37,6 +38,79 @@ impl Drop for DroppedSick {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
         panic!("{SICK} being dropped");
+    }
+}
+
+/// A waker that may panic when it is cloned. `std::task::Wake` makes none: its wakers are counted references.
+#[allow(unsafe_code, reason = "the functions of a waker cannot be named without")]
+mod cloned {
+    use std::mem::ManuallyDrop;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{RawWaker, RawWakerVTable, Waker};
+
+    use crate::sick::SICK;
+
+    /// How many clones have panicked.
+    pub(super) static PANICKED: AtomicUsize = AtomicUsize::new(0);
+
+    /// Counts what is done to its wakers.
+    pub(super) struct Sick {
+        woken: AtomicUsize,
+        cloned: AtomicUsize,
+        /// The number of the clone that panics.
+        poison: usize,
+    }
+
+    impl Sick {
+        pub(super) fn of_clone(number: usize) -> Arc<Self> {
+            Arc::new(Self { woken: AtomicUsize::new(0), cloned: AtomicUsize::new(0), poison: number })
+        }
+
+        pub(super) fn woken(&self) -> usize {
+            self.woken.load(Ordering::Relaxed)
+        }
+
+        /// A waker that no other is equal to.
+        pub(super) fn waker(self: &Arc<Self>) -> Waker {
+            let data = Arc::into_raw(Arc::new(Data(Arc::clone(self))));
+            // SAFETY: each function of the table has data that is an `Arc<Data>`; `clone` adds a reference, `wake` and
+            // `drop` take one back, and all of it may be sent to other threads.
+            unsafe { Waker::from_raw(RawWaker::new(data.cast(), &TABLE)) }
+        }
+    }
+
+    /// What a waker and its clones have, and no other.
+    struct Data(Arc<Sick>);
+
+    static TABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, release);
+
+    fn borrow(data: *const ()) -> ManuallyDrop<Arc<Data>> {
+        // SAFETY: see `Sick::waker`. The reference is the waker's, which keeps it.
+        ManuallyDrop::new(unsafe { Arc::from_raw(data.cast()) })
+    }
+
+    fn clone(data: *const ()) -> RawWaker {
+        let data = borrow(data);
+        let Data(sick) = &**data;
+        if sick.cloned.fetch_add(1, Ordering::Relaxed) == sick.poison {
+            PANICKED.fetch_add(1, Ordering::Relaxed);
+            panic!("{SICK} being cloned");
+        }
+        RawWaker::new(Arc::into_raw(Arc::clone(&data)).cast(), &TABLE)
+    }
+
+    fn wake(data: *const ()) {
+        wake_by_ref(data);
+        release(data);
+    }
+
+    fn wake_by_ref(data: *const ()) {
+        borrow(data).0.woken.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn release(data: *const ()) {
+        drop(ManuallyDrop::into_inner(borrow(data)));
     }
 }
 
@@ -190,5 +264,150 @@ async fn a_waker_that_panics_when_it_is_dropped_takes_nothing_with_it() {
     names.push(name);
     held.unlock().await.unwrap();
     is_left_sound(&server, &locks, &names).await;
+    locks.close().await;
+}
+
+/// Polls a future, each time with another waker, without being woken at first. Its value, unless a clone of a waker
+/// panics: then the future is dropped, as executors do.
+async fn cloned_sickly<T>(what: &str, sick: &Arc<cloned::Sick>, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = Box::pin(future);
+    for polls in 0.. {
+        let (waker, woken) = (sick.waker(), sick.woken());
+        let polled = catch_unwind(AssertUnwindSafe(|| poll(future.as_mut(), &waker)));
+        match polled {
+            Err(_) => return None,
+            Ok(Poll::Ready(value)) => return Some(value),
+            Ok(Poll::Pending) if polls < 3 => {}
+            Ok(Poll::Pending) => _ = eventually(ms(10_000), what, || sick.woken() > woken).await,
+        }
+    }
+    unreachable!("it is woken for ever")
+}
+
+/// Makes a call again and again: the first clone of a waker panics, then the second, and so on, until none does.
+async fn at_each_clone<T, F: Future<Output = T>>(what: &str, mut call: impl AsyncFnMut() -> F) -> T {
+    for number in 0..100 {
+        let sick = cloned::Sick::of_clone(number);
+        if let Some(value) = cloned_sickly(what, &sick, call().await).await {
+            return value;
+        }
+    }
+    panic!("{what}: it clones its waker for ever");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[allow(clippy::async_yields_async, reason = "what is prepared has a waker that is well, and what follows has not")]
+async fn a_waker_that_panics_when_it_is_cloned_leaves_nothing_behind() {
+    let server = Server::start();
+    let locks = locker(&server).await;
+    let (one, other, held) = (key(), key(), key());
+    let owner = Owner::new();
+    let (lock, all) =
+        (locks.get(&one).owned_by(owner.clone()), locks.all([&one[..], &other[..]]).owned_by(Owner::new()));
+    let names = [one.clone(), other.clone(), held.clone()];
+    let foreign = locks.get(&held).owned_by(Owner::new()).lock().await.unwrap();
+    let sound = async || {
+        let stats = || locks.stats();
+        let idle = || (stats().holds, stats().waiters, stats().pending) == (1, 0, 0);
+        eventually(ms(4_000), "nothing else is held, awaited or under way", idle).await;
+        assert!(!server.exists(&one) && !server.exists(&other));
+    };
+    for _ in 0..2 {
+        drop(at_each_clone("lock", async || lock.lock()).await.unwrap());
+        sound().await;
+        // Known by its waker.
+        let unnamed = locks.get(&one);
+        drop(at_each_clone("lock without an owner", async || unnamed.lock()).await.unwrap());
+        sound().await;
+        // What the one before was granted is given back in the background.
+        let trying = async || {
+            sound().await;
+            lock.try_lock()
+        };
+        drop(at_each_clone("try_lock", trying).await.unwrap().unwrap());
+        sound().await;
+        drop(at_each_clone("several", async || all.lock()).await.unwrap());
+        sound().await;
+        let trying = async || {
+            sound().await;
+            all.try_lock()
+        };
+        drop(at_each_clone("try_lock of several", trying).await.unwrap().unwrap());
+        sound().await;
+        let waiting = locks.get(&held).owned_by(Owner::new());
+        let late = at_each_clone("the end of its time", async || waiting.try_lock_for(ms(100))).await;
+        assert!(late.unwrap().is_none());
+        let waiting = locks.all([&held[..], &one[..]]).owned_by(Owner::new());
+        let late = at_each_clone("the end of its time, of several", async || waiting.try_lock_for(ms(100))).await;
+        assert!(late.unwrap().is_none());
+        sound().await;
+        let unlock = async || lock.lock().await.unwrap().unlock();
+        at_each_clone("unlock", unlock).await.unwrap();
+        sound().await;
+        let unlock = async || all.lock().await.unwrap().unlock();
+        at_each_clone("unlock of several", unlock).await.unwrap();
+        sound().await;
+        assert_eq!(at_each_clone("run", async || lock.run(|_| async { 7 })).await.unwrap(), 7);
+        assert_eq!(at_each_clone("run of several", async || all.run(|_| async { 7 })).await.unwrap(), 7);
+        sound().await;
+        let outer = lock.lock().await.unwrap();
+        drop(at_each_clone("re-entry", async || lock.lock()).await.unwrap());
+        at_each_clone("unlock of a nested guard", async || lock.lock().await.unwrap().unlock()).await.unwrap();
+        assert!(at_each_clone("holder", async || lock.holder()).await.unwrap().is_some());
+        // The token of a loss is waited for by others too.
+        let lost = outer.lost();
+        for number in 0..3 {
+            let sick = cloned::Sick::of_clone(number);
+            let mut waiting = Box::pin(outer.lost().cancelled_owned());
+            let polled = (0..=number).map(|_| catch_unwind(AssertUnwindSafe(|| poll(waiting.as_mut(), &sick.waker()))));
+            assert!(polled.last().is_some_and(|last| last.is_err()), "the last clone panics");
+        }
+        assert!(at_each_clone("force_unlock", async || lock.force_unlock()).await.is_ok());
+        timeout(ms(5_000), lost.cancelled()).await.expect("its token fires");
+        drop(outer);
+        sound().await;
+    }
+    foreign.unlock().await.unwrap();
+    is_left_sound(&server, &locks, &names).await;
+    at_each_clone("connect", async || builder(&server.url(), LEASE).connect()).await.unwrap().close().await;
+    at_each_clone("close", async || locks.close()).await;
+    // An answer that is there at the first poll needs no clone.
+    let panicked = cloned::PANICKED.load(Ordering::Relaxed);
+    assert!(panicked > 20, "{panicked}");
+}
+
+/// A run waits for its turn in a line of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_waker_panics_when_it_is_cloned_keeps_no_turn() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker(&server).await;
+    let lock = locks.get(&key).owned_by(Owner::new());
+    for number in 0..4 {
+        let (begun, (end, ended)) = (Arc::new(AtomicBool::new(false)), tokio::sync::oneshot::channel::<()>());
+        let (first, beginning) = (lock.clone(), Arc::clone(&begun));
+        let first = tokio::spawn(async move {
+            first
+                .run(|_| async move {
+                    beginning.store(true, Ordering::Relaxed);
+                    ended.await.unwrap();
+                })
+                .await
+        });
+        eventually(ms(5_000), "it has the turn", || begun.load(Ordering::Relaxed)).await;
+        let sick = cloned::Sick::of_clone(number);
+        let mut second = Box::pin(lock.run(|_| async {}));
+        let run = |lock: Lock| tokio::spawn(async move { lock.run(|_| async {}).await });
+        let before = run(lock.clone());
+        let polled: Vec<_> =
+            (0..=number).map(|_| catch_unwind(AssertUnwindSafe(|| poll(second.as_mut(), &sick.waker())))).collect();
+        assert!(polled.last().is_some_and(Result::is_err), "the last clone panics");
+        let behind = run(lock.clone());
+        drop(second);
+        end.send(()).unwrap();
+        for run in [first, before, behind] {
+            timeout(ms(5_000), run).await.expect("every run has its turn").unwrap().unwrap();
+        }
+    }
+    is_left_sound(&server, &locks, &[key]).await;
     locks.close().await;
 }
