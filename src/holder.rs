@@ -7,8 +7,8 @@ use std::time::Duration;
 
 /// Who stood in a lock when the servers were asked. By the time it is read it may be somebody else.
 ///
-/// Of several servers it is whoever most of them name, the first server's where as many name another. Clients that are a
-/// client of their own for each server, such as Redisson's `RedissonRedLock`, stand there under another name on each:
+/// Of several servers it is whoever most of them name, the first server's where as many name another. Clients that are
+/// a client of their own for each server, such as Redisson's `RedissonRedLock`, stand there under another name on each:
 /// [`is_agreed`](Self::is_agreed) is false then, and [`by_node`](Self::by_node) has them all.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Holder {

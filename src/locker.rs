@@ -184,7 +184,8 @@ impl LockerBuilder {
     /// Called again, it adds further servers, which have to be independent masters: a lock is then held while more than
     /// half of them say so (Redlock), and nothing is lost while fewer than half are away. Three or five are usual; an even
     /// count bears no more failures than the odd one below it, and is warned about. Each has to be reached by every
-    /// program that shares the locks. See [`restart_quarantine`](Self::restart_quarantine).
+    /// program that shares the locks, and is best named in the same order by all of them: contenders that get in each
+    /// other's way ask the first one before the others. See [`restart_quarantine`](Self::restart_quarantine).
     pub fn node(mut self, url: impl AsRef<str>) -> Self {
         self.nodes.push(url.as_ref().to_owned());
         self

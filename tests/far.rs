@@ -7,61 +7,68 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::distance::Distances;
-use common::several::{over_urls, servers};
+use common::machine::{starved, within};
+use common::several::{hold_as_redisson, over_urls, servers};
 use common::{Server, key, ms};
 use lockhound::Locker;
 
 /// The round trips to the three servers, for each contender in another order.
-const ROUND_TRIPS: [[u64; 3]; 6] = [[2, 9, 16], [9, 16, 2], [16, 2, 9], [2, 16, 9], [16, 9, 2], [9, 2, 16]];
+const FAR: [[u64; 3]; 6] = [[2, 9, 16], [9, 16, 2], [16, 2, 9], [2, 16, 9], [16, 9, 2], [9, 2, 16]];
 
 /// What became of a contest.
 #[derive(Debug)]
 struct Contest {
     acquisitions: usize,
-    took: Duration,
-    /// The scripts that the servers ran, and those for an acquisition.
+    /// Acquisitions a second.
+    rate: f64,
+    /// That the servers ran, all together.
     scripts: u64,
-    scripts_each: f64,
     /// The longest time in which nobody was inside, and all wanted to be.
     longest_free: Duration,
-    /// The longest that one waited, while others were inside too.
-    longest_wait: Duration,
 }
 
 impl Contest {
-    fn rate(&self) -> f64 {
-        self.acquisitions as f64 / self.took.as_secs_f64()
+    fn scripts_each(&self) -> f64 {
+        self.scripts as f64 / self.acquisitions as f64
     }
 }
 
+/// How many scripts they have run.
 fn scripts(servers: &[Server]) -> u64 {
     servers.iter().map(|server| server.calls("evalsha") + server.calls("eval")).sum()
 }
 
-/// So many lockers want one lock all the time, until it was acquired so often.
-async fn contest(contenders: usize, acquisitions: usize) -> Contest {
+/// So many lockers want one lock all the time, until it was acquired so often; what is done to the servers before.
+async fn contest(
+    contenders: usize,
+    acquisitions: usize,
+    round_trips: &[[u64; 3]],
+    hold: Duration,
+    before: impl Fn(&[Server], &str),
+) -> Contest {
     let (servers, distances, key) = (servers(3), Distances::new(), key());
     let mut lockers: Vec<Locker> = Vec::new();
     for at in 0..contenders {
         let urls = servers
             .iter()
-            .zip(ROUND_TRIPS[at % ROUND_TRIPS.len()])
+            .zip(round_trips[at % round_trips.len()])
             .map(|(server, round_trip)| format!("redis://127.0.0.1:{}", distances.to(server.port(), ms(round_trip))));
         lockers.push(over_urls(urls, ms(30_000)).connect().await.unwrap());
     }
-    servers.iter().for_each(|server| server.command::<()>(&["CONFIG", "RESETSTAT"]));
-    // By whom it was entered and left, and when.
-    let visits = Arc::<Mutex<Vec<(Instant, Instant, Duration)>>>::default();
+    let scripts_before = scripts(&servers);
+    before(&servers, &key);
+    // When somebody entered, and when left.
+    let visits = Arc::<Mutex<Vec<(Instant, Instant)>>>::default();
     let start = Instant::now();
     let run = |locks: Locker| {
         let (lock, visits) = (locks.get(&key), Arc::clone(&visits));
         tokio::spawn(async move {
             while visits.lock().unwrap().len() < acquisitions {
-                let asked = Instant::now();
                 let guard = lock.lock().await.unwrap();
                 let entered = Instant::now();
+                tokio::time::sleep(hold).await;
                 guard.check().unwrap();
-                visits.lock().unwrap().push((entered, Instant::now(), entered - asked));
+                visits.lock().unwrap().push((entered, Instant::now()));
                 guard.unlock().await.unwrap();
             }
         })
@@ -71,25 +78,52 @@ async fn contest(contenders: usize, acquisitions: usize) -> Contest {
         task.await.unwrap();
     }
     let took = start.elapsed();
-    let scripts = scripts(&servers);
+    servers.iter().for_each(Server::go_on);
+    let scripts = scripts(&servers) - scripts_before;
     let mut visits = std::mem::take(&mut *visits.lock().unwrap());
     visits.sort_unstable_by_key(|visit| visit.0);
     assert!(visits.windows(2).all(|pair| pair[0].1 <= pair[1].0), "one inside at a time");
     let gaps = visits.windows(2).map(|pair| pair[1].0 - pair[0].1);
-    Contest {
-        acquisitions: visits.len(),
-        took,
-        scripts,
-        scripts_each: scripts as f64 / visits.len() as f64,
-        longest_free: gaps.max().unwrap(),
-        longest_wait: visits.iter().map(|visit| visit.2).max().unwrap(),
-    }
+    let acquisitions = visits.len();
+    let rate = acquisitions as f64 / took.as_secs_f64();
+    let contest = Contest { acquisitions, rate, scripts, longest_free: gaps.max().unwrap() };
+    eprintln!("{contenders} contenders: {contest:?}");
+    contest
+}
+
+/// When all are woken by one message and ask three servers at once, each gets the nearest one, and nobody a majority.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_contenders_do_not_keep_each_other_out() {
+    let contest = contest(20, 150, &FAR, ms(0), |_, _| ()).await;
+    let each = contest.scripts_each();
+    assert!(each <= 30.0 || (each <= 90.0 && starved()), "{each} scripts an acquisition: {contest:?}");
+    assert!(within(contest.longest_free, ms(1_000)), "{contest:?}");
+}
+
+/// It is a lock of nobody: a holder that got no majority and died, or one that lost the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_stands_on_the_first_server_only_keeps_nobody_out() {
+    let contest = contest(5, 60, &FAR, ms(0), |servers, key| hold_as_redisson(&servers[0], key, 600_000)).await;
+    assert!(within(contest.longest_free, ms(1_000)), "{contest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn zz_measure() {
-    for contenders in [1, 2, 10, 20] {
-        let contest = contest(contenders, 150).await;
-        eprintln!("{contenders}: {:.1}/s {contest:?}", contest.rate());
-    }
+async fn a_first_server_that_hangs_keeps_nobody_out() {
+    let contest = contest(5, 60, &FAR, ms(0), |servers, _| servers[0].stop()).await;
+    assert!(within(contest.longest_free, ms(1_000)), "{contest:?}");
+}
+
+/// Those that have met others look again soon, but not for as long as somebody is inside.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_hold_is_not_polled() {
+    let contest = contest(8, 16, &[[0; 3]], ms(400), |_, _| ()).await;
+    let each = contest.scripts_each();
+    assert!(each <= 60.0 || (each <= 240.0 && starved()), "{each} scripts an acquisition: {contest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_contenders_are_about_as_fast_as_two() {
+    let two = contest(2, 100, &FAR, ms(0), |_, _| ()).await;
+    let ten = contest(10, 100, &FAR, ms(0), |_, _| ()).await;
+    assert!(ten.rate >= two.rate * 0.6 || starved(), "{ten:?} {two:?}");
 }

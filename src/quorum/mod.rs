@@ -47,6 +47,9 @@ pub(crate) type NodeIndex = usize;
 /// as the majority took. What they have not answered by then is undone.
 const PATIENCE: Duration = Duration::from_millis(20);
 
+/// What takes longer is no distance but a fault: no pause grows with it.
+const LONGEST_ROUND_TRIP: Duration = Duration::from_millis(200);
+
 /// How much longer than a majority the other nodes may take where nothing depends on them: connecting, and closing.
 pub(crate) const STRAGGLERS: Duration = Duration::from_millis(200);
 
@@ -168,7 +171,15 @@ impl Quorum {
         majority(self.nodes.len())
     }
 
-    /// How long a majority took to decide the last time that all were asked at once.
+    /// A majority has answered.
+    fn note_round_trip(&self, order: Order, started: Instant) {
+        if order == Order::AllAtOnce {
+            let took = Instant::now().since(started).min(LONGEST_ROUND_TRIP);
+            self.round_trip_us.store(took.as_micros().try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+
+    /// How long a majority took to answer the last time that all were asked at once, or [`LONGEST_ROUND_TRIP`].
     pub(crate) fn round_trip(&self) -> Duration {
         Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed))
     }
@@ -215,16 +226,14 @@ impl Quorum {
         let acquired = loop {
             let Some((node, answer)) = late.next_by(patience).await else { break ballot.close() };
             ballot.add(node, answer);
+            if ballot.is_heard() && patience.is_none() {
+                patience = Some(patience_of(started));
+                self.note_round_trip(order, started);
+            }
             if let Some(acquired) = ballot.verdict() {
                 break acquired;
             }
-            if ballot.is_heard() {
-                patience = patience.or(Some(patience_of(started)));
-            }
         };
-        if order == Order::AllAtOnce {
-            self.round_trip_us.store(micros(Instant::now().since(started)), Ordering::Relaxed);
-        }
         let taken = ballot.granted.iter().map(|(node, _)| *node).collect();
         let acquired = match acquired {
             Acquired::Granted { fences, votes } => {
@@ -402,10 +411,6 @@ impl Quorum {
 fn patience_of(started: Instant) -> Instant {
     let now = Instant::now();
     now + now.since(started) * 2 + PATIENCE
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn was_there(key: &Key, release: &Release) -> bool {

@@ -128,7 +128,10 @@ impl Driving<'_> {
             // Whoever tries again at another moment than the others finds it free.
             Attempt::Split => self.park(wake, None, session.settings.retry_pause(fastrand::f64())).await,
             Attempt::Outrun => {
-                let look = self.outrun.map_or(OUTRUN, |since| Instant::now().until(since + OUTRUN));
+                // Whoever is there may get no further, and tells of one node then, which wakes nobody.
+                let lasts = self.outrun.map_or(Duration::ZERO, |since| Instant::now().since(since));
+                let look = lasts.max(session.quorum.round_trip() * MOST_COLLISIONS).mul_f64(0.5 + fastrand::f64());
+                let look = look.min(OUTRUN.saturating_sub(lasts));
                 self.park(wake, subscription.as_ref(), look).await;
                 self.make_way().await;
             }
@@ -176,7 +179,8 @@ impl Driving<'_> {
     /// as the nodes are.
     async fn make_way(&self) {
         if self.collisions > 0 {
-            sleep((self.session.quorum.round_trip() * self.collisions).mul_f64(fastrand::f64())).await;
+            let most = (self.session.quorum.round_trip() * self.collisions).min(OUTRUN);
+            sleep(most.mul_f64(fastrand::f64())).await;
         }
     }
 
