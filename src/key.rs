@@ -59,6 +59,11 @@ impl Key {
         format!("lockhound_fence:{{{}}}", hash % MARKS)
     }
 
+    /// The keys of all marks.
+    pub(crate) fn marks() -> Vec<String> {
+        (0..MARKS).map(|n| format!("lockhound_fence:{{{n}}}")).collect()
+    }
+
     /// Redisson's `prefixName`: braces are added unless the name has an opening one anywhere, so that in a cluster
     /// both names fall into the same slot.
     fn prefixed(&self, prefix: &str) -> String {

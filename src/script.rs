@@ -4,54 +4,89 @@
 //! once per generation: a copy of any script that comes twice or late changes nothing that it should not. The plain
 //! format has the same scripts with the same replies, the field as the value of a string: nobody above knows which.
 
+mod memory;
+
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
+
+pub(crate) use self::memory::{Amendment, Announced, Identity, Told as Remembrance, amend, highest, remembered, vet};
 
 use crate::error::{Error, ServerError, ServerErrorKind};
 use crate::fence::Fence;
 use crate::key::Key;
-use crate::node::{Lane, Lua, Node, Outcome, Receipt, Reply, Step};
+use crate::node::{Lane, Lua, Node, Outcome, Receipt, Remembered, Reply, Step, Together};
 use crate::options::Format;
 
 /// The scripts that differ from format to format.
 struct Scripts {
-    acquire: Lua,
-    acquire_all: Lua,
+    acquire: Voting,
+    acquire_all: Voting,
     count: Lua,
     release: Lua,
     /// Acquires and releases, many at once.
-    together: Lua,
-    renew: Lua,
-    retake: Lua,
+    together: Voting,
+    renew: Voting,
+    retake: Voting,
     raise: Lua,
 }
 
+/// A script whose answer may be a vote.
+struct Voting {
+    plain: Lua,
+    /// Where the server's memory counts.
+    voting: Lua,
+}
+
+/// Whether the server remembers what it was vetted for.
+const REMEMBERS: &str = include_str!("../lua/remembers.lua");
+
+/// The end of a script, or a step, whose server has forgotten that.
+const OR_NOTHING: &str = "if not remembers then\n  return {-1}\nend\n";
+
+impl Voting {
+    /// Does nothing where the server does not remember.
+    fn or_nothing(body: &str) -> Self {
+        Self { plain: Lua::new(body), voting: Lua::new([REMEMBERS, OR_NOTHING, body].concat()) }
+    }
+
+    /// Does its work, and tells whether the server remembers.
+    fn telling(body: &str) -> Self {
+        let told = [REMEMBERS, "local function work()\n", body, "end\nreturn {remembers and 1 or 0, work()}\n"];
+        Self { plain: Lua::new(body), voting: Lua::new(told.concat()) }
+    }
+
+    /// The two scripts as steps of a third.
+    fn together(acquire: &str, release: &str) -> Self {
+        let frame = include_str!("../lua/together.lua").replace("-- release.lua", release);
+        let voting = [REMEMBERS, &frame.replace("-- acquire.lua", &[OR_NOTHING, acquire].concat())];
+        Self { plain: Lua::new(frame.replace("-- acquire.lua", acquire)), voting: Lua::new(voting.concat()) }
+    }
+
+    fn for_vote(&self, vote: Option<&Remembered>) -> &Lua {
+        if vote.is_some() { &self.voting } else { &self.plain }
+    }
+}
+
 static REDISSON: LazyLock<Scripts> = LazyLock::new(|| Scripts {
-    acquire: Lua::new(include_str!("../lua/acquire.lua")),
-    acquire_all: Lua::new(include_str!("../lua/acquire_all.lua")),
+    acquire: Voting::or_nothing(include_str!("../lua/acquire.lua")),
+    acquire_all: Voting::or_nothing(include_str!("../lua/acquire_all.lua")),
     count: Lua::new(include_str!("../lua/count.lua")),
     release: Lua::new(include_str!("../lua/release.lua")),
-    together: together(include_str!("../lua/acquire.lua"), include_str!("../lua/release.lua")),
-    renew: Lua::new(include_str!("../lua/renew.lua")),
-    retake: Lua::new(include_str!("../lua/retake.lua")),
+    together: Voting::together(include_str!("../lua/acquire.lua"), include_str!("../lua/release.lua")),
+    renew: Voting::telling(include_str!("../lua/renew.lua")),
+    retake: Voting::telling(include_str!("../lua/retake.lua")),
     raise: Lua::new(include_str!("../lua/raise.lua")),
 });
 static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts {
-    acquire: Lua::new(include_str!("../lua/plain_acquire.lua")),
-    acquire_all: Lua::new(include_str!("../lua/plain_acquire_all.lua")),
+    acquire: Voting::or_nothing(include_str!("../lua/plain_acquire.lua")),
+    acquire_all: Voting::or_nothing(include_str!("../lua/plain_acquire_all.lua")),
     count: Lua::new(include_str!("../lua/plain_count.lua")),
     release: Lua::new(include_str!("../lua/plain_release.lua")),
-    together: together(include_str!("../lua/plain_acquire.lua"), include_str!("../lua/plain_release.lua")),
-    renew: Lua::new(include_str!("../lua/plain_renew.lua")),
-    retake: Lua::new(include_str!("../lua/plain_retake.lua")),
+    together: Voting::together(include_str!("../lua/plain_acquire.lua"), include_str!("../lua/plain_release.lua")),
+    renew: Voting::telling(include_str!("../lua/plain_renew.lua")),
+    retake: Voting::telling(include_str!("../lua/plain_retake.lua")),
     raise: Lua::new(include_str!("../lua/plain_raise.lua")),
 });
-
-/// The two scripts as steps of a third.
-fn together(acquire: &str, release: &str) -> Lua {
-    let frame = include_str!("../lua/together.lua");
-    Lua::new(frame.replace("-- acquire.lua", acquire).replace("-- release.lua", release))
-}
 
 static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/inspect.lua")));
 static HOLDERS: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/holders.lua")));
@@ -115,37 +150,56 @@ pub(crate) struct Standing {
     pub(crate) remaining: Option<Duration>,
 }
 
-/// Takes all of these locks, or none. Of the clock `fence::clock` tells.
-pub(crate) async fn acquire(node: &Node, claims: &[Claim], lease: Duration, clock: i64) -> Outcome<Acquire> {
+/// An answer, and whether the server remembers what it was vetted for: then it is a vote.
+#[derive(Debug)]
+pub(crate) struct Told<T> {
+    pub(crate) answer: T,
+    pub(crate) remembers: bool,
+}
+
+/// Takes all of these locks, or none. `None`: the server does not remember what it was vetted for, and has done nothing. Of
+/// the clock `fence::clock` tells.
+pub(crate) async fn acquire(
+    node: &Node,
+    claims: &[Claim],
+    lease: Duration,
+    clock: i64,
+    vote: Option<Remembered>,
+) -> Outcome<Option<Acquire>> {
     let scripts = scripts(node);
     let (lease_ms, clock) = (millis(lease), clock.to_string());
     let keys = claims.iter().flat_map(|claim| [claim.key.to_string(), claim.key.mark()]).collect();
     let fields = claims.iter().map(|claim| claim.field.clone());
     let args = std::iter::once(lease_ms).chain(fields).chain([clock]).collect();
     let (alone, together) = match claims {
-        [_] => (&scripts.acquire, Some(("acquire", &scripts.together))),
+        [_] => (&scripts.acquire, Some(scripts.shared("acquire"))),
         _ => (&scripts.acquire_all, None),
     };
-    let step = Step {
-        alone,
-        together,
-        keys,
-        args,
-        takes: true,
-        acknowledged: true,
-        idle: |reply| taken_by_another(reply).is_some(),
-    };
+    let alone = alone.for_vote(vote.as_ref());
+    let idle = |reply: &Reply| taken_by_another(reply).is_some() || is_forgotten(reply);
+    let step = Step { alone, together, keys, args, vote, takes: true, acknowledged: true, idle };
     let (reply, receipt) = node.step(Lane::Grants, step).await;
     let answer = reply.and_then(node.name(), |reply| match reply {
         Reply::Array(items) => match items.as_slice() {
             [Reply::Int(1), given @ ..] if given.len() == claims.len() => {
-                given.iter().map(fence).collect::<Option<_>>().map(Acquire::Granted)
+                given.iter().map(fence).collect::<Option<_>>().map(|fences| Some(Acquire::Granted(fences)))
             }
-            _ => taken_by_another(reply).map(|ttl| Acquire::Held(remaining(ttl))),
+            _ if is_forgotten(reply) => Some(None),
+            _ => taken_by_another(reply).map(|ttl| Some(Acquire::Held(remaining(ttl)))),
         },
         _ => None,
     });
-    receipt.cover(answer, |answer| matches!(answer, Acquire::Granted(_))).await
+    receipt.cover(answer, |answer| matches!(answer, Some(Acquire::Granted(_)))).await
+}
+
+fn is_forgotten(reply: &Reply) -> bool {
+    matches!(reply, Reply::Array(items) if items.as_slice() == [Reply::Int(-1)])
+}
+
+impl Scripts {
+    fn shared(&'static self, name: &'static str) -> Together {
+        Together { name, lua: &self.together.plain, voting: &self.together.voting }
+    }
 }
 
 /// The TTL of what another holds.
@@ -188,14 +242,15 @@ pub(crate) async fn undo(node: &Node, key: &Key, field: &str) -> Outcome<Release
 const GONE: Reply = Reply::Int(-1);
 
 async fn release_on(node: &Node, lane: Lane, key: &Key, field: &str) -> Outcome<Release> {
-    let Scripts { release: alone, together, .. } = scripts(node);
+    let scripts = scripts(node);
     let (keys, args) = (vec![key.to_string(), key.channel()], vec![field.to_owned()]);
     let step = Step {
-        alone,
-        together: Some(("release", together)),
+        alone: &scripts.release,
+        together: Some(scripts.shared("release")),
         keys,
         args,
         takes: false,
+        vote: None,
         acknowledged: false,
         idle: |reply| *reply == GONE,
     };
@@ -209,14 +264,44 @@ async fn release_on(node: &Node, lane: Lane, key: &Key, field: &str) -> Outcome<
 
 /// Takes a node's vote for a held lock back; true if it has been, false if another holds it there. It travels with the
 /// acquires, so that an undo that is sent later comes behind it.
-pub(crate) async fn retake(node: &Node, key: &Key, lease: Duration, field: &str, count: u32) -> Outcome<bool> {
-    let args = [&millis(lease), field, &count.to_string()];
-    let (reply, receipt) = node.write(Lane::Grants, &scripts(node).retake, &[key.as_str()], &args).await;
+pub(crate) async fn retake(
+    node: &Node,
+    key: &Key,
+    lease: Duration,
+    field: &str,
+    count: u32,
+    vote: Option<Remembered>,
+) -> Outcome<Told<bool>> {
+    let (lease_ms, count) = (millis(lease), count.to_string());
+    let (mut keys, mut args) = (vec![key.as_str()], vec![lease_ms.as_str(), field, &count]);
+    ask(&vote, &mut keys, &mut args);
+    let script = scripts(node).retake.for_vote(vote.as_ref());
+    let (reply, receipt) = node.write(Lane::Grants, script, &keys, &args).await;
+    let (reply, remembers) = tell(node, reply, vote.is_some());
     let answer = reply.and_then(node.name(), |reply| match reply {
         Reply::Int(n @ (0 | 1)) => Some(*n == 1),
         _ => None,
     });
-    receipt.cover(answer, |taken| *taken).await
+    receipt.cover(answer, |taken| *taken).await.map(|answer| Told { answer, remembers })
+}
+
+/// Where the answer is a vote, the server's memory comes last.
+fn ask<'a>(vote: &'a Option<Remembered>, keys: &mut Vec<&'a str>, args: &mut Vec<&'a str>) {
+    if let Some(Remembered { key, memory }) = vote {
+        keys.push(key);
+        args.push(memory);
+    }
+}
+
+/// The answer of a script that tells whether the server remembers, and whether it does.
+fn tell(node: &Node, reply: Outcome<Reply>, asked: bool) -> (Outcome<Reply>, bool) {
+    match reply {
+        Outcome::Done(Reply::Array(mut told)) if asked && matches!(told.as_slice(), [Reply::Int(0 | 1), _]) => {
+            let remembers = told[0] == Reply::Int(1);
+            (told.swap_remove(1).into_outcome(node.name()), remembers)
+        }
+        reply => (reply, !asked),
+    }
 }
 
 /// Raises the mark of a lock that is held there to this fence, unless it is higher already.
@@ -234,12 +319,22 @@ pub(crate) async fn raise(node: &Node, key: &Key, field: &str, fence: Fence) -> 
 
 /// Renews many locks at once, each a key and its field, and answers for each in the order given. What too few replicas have
 /// is not renewed.
-pub(crate) async fn renew(node: &Node, lease: Duration, locks: &[(&Key, &str)]) -> Outcome<Vec<Renew>> {
+pub(crate) async fn renew(
+    node: &Node,
+    lease: Duration,
+    locks: &[(&Key, &str)],
+    vote: Option<Remembered>,
+) -> Outcome<Told<Vec<Renew>>> {
     let lease_ms = millis(lease);
-    let keys: Vec<&str> = locks.iter().map(|(key, _)| key.as_str()).collect();
-    let args: Vec<&str> = std::iter::once(lease_ms.as_str()).chain(locks.iter().map(|(_, field)| *field)).collect();
-    let (reply, receipt) = node.write(Lane::Renewals, &scripts(node).renew, &keys, &args).await;
-    acknowledge(reply.and_then(node.name(), |reply| answers(reply, locks.len())), receipt).await
+    let mut keys: Vec<&str> = locks.iter().map(|(key, _)| key.as_str()).collect();
+    let fields = locks.iter().map(|(_, field)| *field);
+    let mut args: Vec<&str> = std::iter::once(lease_ms.as_str()).chain(fields).collect();
+    ask(&vote, &mut keys, &mut args);
+    let script = scripts(node).renew.for_vote(vote.as_ref());
+    let (reply, receipt) = node.write(Lane::Renewals, script, &keys, &args).await;
+    let (reply, remembers) = tell(node, reply, vote.is_some());
+    let answers = reply.and_then(node.name(), |reply| answers(reply, locks.len()));
+    acknowledge(answers, receipt).await.map(|answer| Told { answer, remembers })
 }
 
 /// That a lock is gone is told at once, whatever the replicas say.

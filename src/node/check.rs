@@ -29,7 +29,7 @@ pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Durati
 }
 
 /// What is wrong with a server in cluster mode: it has some of the keys only, and says MOVED to all others.
-pub(super) const IN_CLUSTER_MODE: &str = "is a server in cluster mode, which is not supported yet: name servers that \
+pub(crate) const IN_CLUSTER_MODE: &str = "is a server in cluster mode, which is not supported yet: name servers that \
                                           run with `cluster-enabled no`";
 
 /// HELLO tells version and mode to every user that may connect at all; INFO is often not allowed.

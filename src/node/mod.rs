@@ -12,31 +12,25 @@ mod link;
 mod outbox;
 mod receipts;
 mod reply;
-mod standing;
 
 use std::fmt;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::sleep;
 
 use self::address::Address;
 use self::carrier::Carrier;
 pub(crate) use self::carrier::Lua;
+pub(crate) use self::check::IN_CLUSTER_MODE;
 pub(crate) use self::link::LinkEvent;
 use self::link::{Link, Role};
 use self::outbox::Outbox;
-pub(crate) use self::outbox::Step;
+pub(crate) use self::outbox::{Remembered, Step, Together};
 pub(crate) use self::receipts::Receipt;
 use self::receipts::Receipts;
 pub(crate) use self::reply::{Outcome, Reply};
-pub(crate) use self::standing::Roll;
-use self::standing::{Standing, Vetted};
-use crate::clock::Instant;
-use crate::error::{Error, NodeFailure, ServerErrorKind};
-use crate::foreign::{self, contained};
+use crate::error::{Error, NodeFailure};
 use crate::options::{Format, Replicas, Settings};
 
 /// Which connection a script travels on.
@@ -108,7 +102,14 @@ pub(crate) struct Node {
     format: Format,
     links: Links,
     lanes: Lanes,
-    vetted: Vetted,
+}
+
+/// What the connections of a node tell by themselves.
+#[derive(Debug)]
+pub(crate) struct Events {
+    pub(crate) subscriber: UnboundedReceiver<LinkEvent>,
+    /// Those of the connections that grants travel on, among others.
+    pub(crate) grants: UnboundedReceiver<LinkEvent>,
 }
 
 impl Node {
@@ -121,7 +122,7 @@ impl Node {
     pub(crate) async fn connect(
         target: &Target,
         wiring: Wiring<'_>,
-    ) -> Result<(Arc<Self>, UnboundedReceiver<LinkEvent>), Error> {
+    ) -> Result<(Arc<Self>, Events), Error> {
         let connect =
             |role, events| Link::connect(Arc::clone(&target.0), role, &wiring.locker, wiring.settings, events);
         let (events, ups) = unbounded_channel();
@@ -141,20 +142,15 @@ impl Node {
         };
         begun.0.push(Arc::clone(&grants));
         let node = Self::new(target, &wiring, Links { commands, subscriber, renewals, grants });
-        let standing = node.vet().await;
-        if let Standing::Unfit(reason) = standing {
-            return Err(Error::config("node", format!("{} {reason}", node.name)));
-        }
         if let Some(receipts) = node.lanes.grants.carrier().receipts() {
             receipts.check().await?;
         }
         begun.0.clear();
-        node.look_after(standing, ups);
-        Ok((node, subscriber_events))
+        Ok((node, Events { subscriber: subscriber_events, grants: ups }))
     }
 
     /// A node whose server is away: goes on connecting in the background.
-    pub(crate) fn await_server(target: &Target, wiring: &Wiring<'_>) -> (Arc<Self>, UnboundedReceiver<LinkEvent>) {
+    pub(crate) fn await_server(target: &Target, wiring: &Wiring<'_>) -> (Arc<Self>, Events) {
         let start =
             |role, events| Link::await_server(Arc::clone(&target.0), role, &wiring.locker, wiring.settings, events);
         let (events, ups) = unbounded_channel();
@@ -167,9 +163,7 @@ impl Node {
             None => Arc::clone(&commands),
         };
         let node = Self::new(target, wiring, Links { commands, subscriber, renewals, grants });
-        let standing = Standing::Unknown("it was never connected".to_owned());
-        node.look_after(standing, ups);
-        (node, subscriber_events)
+        (node, Events { subscriber: subscriber_events, grants: ups })
     }
 
     fn new(target: &Target, wiring: &Wiring<'_>, links: Links) -> Arc<Self> {
@@ -178,55 +172,17 @@ impl Node {
             format: wiring.settings.format,
             lanes: Lanes::new(&links, wiring.settings.replicas),
             links,
-            vetted: Vetted::new(wiring.roll.clone(), wiring.place, Arc::clone(target.name())),
         })
     }
 
-    /// Starts [`look_after`].
-    fn look_after(self: &Arc<Self>, standing: Standing, mut ups: UnboundedReceiver<LinkEvent>) {
-        let (node, mut first) = (Arc::clone(self), Some(standing));
-        tokio::spawn(foreign::restarted(async move |_| {
-            let standing =
-                first.take().unwrap_or_else(|| Standing::Unknown("nobody has asked it to the end".to_owned()));
-            look_after(&node, standing, &mut ups).await;
-        }));
+    /// Which connection that of a lane is: another number after each reconnect.
+    pub(crate) fn epoch(&self, lane: Lane) -> u64 {
+        self.lanes.get(lane).carrier().link().epoch()
     }
 
-    /// Finds out who the server is, on the connection that there is now of those that votes travel on.
-    async fn vet(&self) -> Standing {
-        let epoch = self.links.grants.epoch();
-        if self.vetted.is_moot() {
-            return Standing::Votes;
-        }
-        let reason = match self.links.grants.call("INFO", Vec::new()).await {
-            Outcome::Done(Reply::Bytes(info)) if self.links.grants.epoch() == epoch => {
-                return self.vetted.read(epoch, &String::from_utf8_lossy(&info), Instant::now());
-            }
-            Outcome::Done(_) => "it was connected anew meanwhile".to_owned(),
-            Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
-                return self.vetted.unreadable(epoch, &source.message);
-            }
-            Outcome::Refused(error) => error.to_string(),
-            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => failure.reason,
-        };
-        self.vetted.unknown(&reason);
-        Standing::Unknown(reason)
-    }
-
-    /// Runs a script whose answer counts as the server's vote, if it has one.
-    pub(crate) async fn vote<T>(&self, script: impl Future<Output = Outcome<T>>) -> Outcome<T> {
-        let epoch = || self.links.grants.epoch();
-        let vetted = match self.vetted.may_vote(epoch, self.links.grants.patience()).await {
-            Ok(vetted) => vetted,
-            Err(failure) => return Outcome::NotExecuted(failure),
-        };
-        match script.await {
-            Outcome::Done(_) if epoch() != vetted && !self.vetted.is_moot() => Outcome::Unknown(NodeFailure {
-                node: Arc::clone(&self.name),
-                reason: "it was connected anew, and may have restarted, while it was asked".to_owned(),
-            }),
-            outcome => outcome,
-        }
+    /// How long a command waits for its connection.
+    pub(crate) fn patience(&self) -> Duration {
+        self.links.commands.patience()
     }
 
     /// The address, its password as `***`.
@@ -303,11 +259,8 @@ impl Node {
 /// What a node is told about the locker that it belongs to.
 #[derive(Debug, Clone)]
 pub(crate) struct Wiring<'a> {
-    /// Its place among the nodes.
-    pub(crate) place: usize,
     pub(crate) locker: String,
     pub(crate) settings: &'a Settings,
-    pub(crate) roll: Roll,
     /// Where what the renewals' connection tells goes to.
     pub(crate) reconnected: UnboundedSender<LinkEvent>,
 }
@@ -318,27 +271,6 @@ struct Begun(Vec<Arc<Link>>);
 impl Drop for Begun {
     fn drop(&mut self) {
         self.0.iter().for_each(|link| link.abandon());
-    }
-}
-
-/// How long after an answer that does not help a server is asked again who it is.
-const VET_AGAIN: Duration = Duration::from_millis(100);
-
-/// Finds out anew who the server is after each reconnect, before its vote counts again. Started with the node, and
-/// begun again after a panic; ends when its connection is quit, or with the engine.
-async fn look_after(node: &Node, mut standing: Standing, ups: &mut UnboundedReceiver<LinkEvent>) {
-    loop {
-        let settled = matches!(standing, Standing::Votes | Standing::Abstains { .. });
-        tokio::select! {
-            up = ups.recv() => if up.is_none() { return },
-            () = sleep(VET_AGAIN), if !settled => {}
-        }
-        let before = std::mem::replace(&mut standing, node.vet().await);
-        if let Standing::Unfit(reason) = &standing
-            && standing != before
-        {
-            contained(|| tracing::warn!(node = %node.name, reason, "the vote of this server does not count"));
-        }
     }
 }
 

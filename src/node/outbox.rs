@@ -54,9 +54,11 @@ const MOST_FLIGHTS: usize = 64;
 pub(crate) struct Step {
     /// Does it alone.
     pub(crate) alone: &'static Lua,
-    /// What it is called in the script that does it together with others. A step that has none travels alone, in its
-    /// place among the others: its answer must not overtake that of a step before it.
-    pub(crate) together: Option<(&'static str, &'static Lua)>,
+    /// The script that does it together with others. A step that has none travels alone, in its place among the others:
+    /// its answer must not overtake that of a step before it.
+    pub(crate) together: Option<Together>,
+    /// Where its answer is a vote: what the server has to remember for that.
+    pub(crate) vote: Option<Remembered>,
     pub(crate) keys: Vec<String>,
     pub(crate) args: Vec<String>,
     /// Whether it may leave something there that has to be undone if its answer never comes.
@@ -65,6 +67,24 @@ pub(crate) struct Step {
     pub(crate) acknowledged: bool,
     /// Whether this answer says that there was nothing to do. Nothing was changed then, and the step may be sent again.
     pub(crate) idle: fn(&Reply) -> bool,
+}
+
+/// A script of steps that travel together.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Together {
+    /// What the step is called there.
+    pub(crate) name: &'static str,
+    pub(crate) lua: &'static Lua,
+    /// The same, where some of the steps ask for a vote.
+    pub(crate) voting: &'static Lua,
+}
+
+/// A server's memory: its key, and what it was when the server was vetted. They are the last of a script's keys and
+/// arguments.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Remembered {
+    pub(crate) key: &'static str,
+    pub(crate) memory: Arc<str>,
 }
 
 /// What the server said to a step, and whether its replicas have it.
@@ -155,7 +175,18 @@ impl Outbox {
     /// The next steps to travel together; none if nothing waits.
     fn take(&self) -> Vec<Entry> {
         let mut waiting = self.waiting();
-        let sharing = waiting.iter().take(MOST).take_while(|entry| entry.shares()).count();
+        // One script has one memory to compare.
+        let mut vote = None;
+        let mut agrees = |step: &Step| match (&step.vote, &vote) {
+            (Some(one), Some(other)) => one == other,
+            (Some(one), None) => {
+                vote = Some(one.clone());
+                true
+            }
+            (None, _) => true,
+        };
+        let shared = waiting.iter().take(MOST).take_while(|entry| entry.shares() && agrees(&entry.step));
+        let sharing = shared.count();
         let count = sharing.max(1).min(waiting.len());
         waiting.drain(..count).collect()
     }
@@ -193,14 +224,20 @@ impl Outbox {
     async fn fly(&self, entries: Vec<Entry>) -> Landed {
         let steps = || entries.iter().map(|entry| &entry.step);
         let shared = if entries.len() > 1 { steps().find_map(|step| step.together) } else { None };
-        let keys: Vec<&str> = steps().flat_map(|step| step.keys.iter().map(String::as_str)).collect();
+        let mut keys: Vec<&str> = steps().flat_map(|step| step.keys.iter().map(String::as_str)).collect();
         let mut args = Vec::with_capacity(steps().map(|step| 1 + step.args.len()).sum());
         for step in steps() {
-            args.extend(shared.and(step.together).map(|(name, _)| name));
+            args.extend(shared.and(step.together).map(|together| together.name));
             args.extend(step.args.iter().map(String::as_str));
         }
+        let vote = steps().find_map(|step| step.vote.as_ref());
+        if let Some(vote) = vote {
+            keys.push(vote.key);
+            args.push(&vote.memory);
+        }
         let acknowledged = steps().filter(|step| step.acknowledged).count();
-        let Some(lua) = shared.map(|(_, lua)| lua).or_else(|| Some(steps().next()?.alone)) else {
+        let shared_by = |shared: Together| if vote.is_some() { shared.voting } else { shared.lua };
+        let Some(lua) = shared.map(shared_by).or_else(|| Some(steps().next()?.alone)) else {
             return Landed { entries, fate: Fate::Answered(Vec::new()) };
         };
         let by_digest = entries.iter().all(|entry| entry.way == Way::Digest);
@@ -344,6 +381,7 @@ mod tests {
             keys: Vec::new(),
             args: Vec::new(),
             takes: false,
+            vote: None,
             acknowledged: false,
             idle: |_| false,
         };

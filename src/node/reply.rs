@@ -22,7 +22,7 @@ pub(crate) enum Reply {
 
 impl Reply {
     /// What became of this one of several.
-    pub(super) fn into_outcome(self, node: &Arc<str>) -> Outcome<Self> {
+    pub(crate) fn into_outcome(self, node: &Arc<str>) -> Outcome<Self> {
         match self {
             Self::Error(message) => sort_error(node, &message),
             reply => Outcome::Done(reply),

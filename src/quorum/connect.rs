@@ -8,38 +8,31 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{sleep, timeout};
 
-use super::STRAGGLERS;
+use super::{Quorum, STRAGGLERS};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::foreign::contained;
 use crate::lease::majority;
-use crate::node::{LinkEvent, Node, Roll, Target, Wiring};
+use crate::node::{LinkEvent, Node, Target, Wiring};
 use crate::options::Settings;
 
-/// The nodes, and what the subscriber's connection of each tells.
-type Connected = (Vec<Arc<Node>>, Vec<UnboundedReceiver<LinkEvent>>);
+/// The servers, and what the subscriber's connection of each tells.
+type Connected = (Quorum, Vec<UnboundedReceiver<LinkEvent>>);
 
 /// Connects to all servers at once. Those that do not answer, while a majority does, are connected in the background.
 ///
 /// # Errors
-/// See [`Node::connect`]. [`Error::Unavailable`] without a majority within `connect_timeout`; a server that cannot be used
-/// as it is told of even if the others are a majority.
+/// See [`Node::connect`]. [`Error::Unavailable`] without a majority within `connect_timeout`; [`Error::Config`] for a server
+/// that can have no vote, even if the others are a majority.
 pub(crate) async fn connect(
     settings: &Settings,
     targets: &[Target],
     locker: &str,
     reconnected: &UnboundedSender<LinkEvent>,
 ) -> Result<Connected, Error> {
-    let roll = Roll::new(targets.len(), settings.restart_quarantine);
-    let wiring = |place| Wiring {
-        place,
-        locker: locker.to_owned(),
-        settings,
-        roll: roll.clone(),
-        reconnected: reconnected.clone(),
-    };
+    let wiring = || Wiring { locker: locker.to_owned(), settings, reconnected: reconnected.clone() };
     let bound = settings.connect_timeout;
-    let connect = |(place, target)| async move { (place, timeout(bound, Node::connect(target, wiring(place))).await) };
+    let connect = |(place, target)| async move { (place, timeout(bound, Node::connect(target, wiring())).await) };
     let mut connecting: FuturesUnordered<_> = targets.iter().enumerate().map(connect).collect();
     let mut slots: Vec<_> = targets.iter().map(|_| None).collect();
     let (mut failures, mut patience) = (Vec::new(), None);
@@ -81,7 +74,11 @@ pub(crate) async fn connect(
             || tracing::warn!(node = %target.name(), reason, "a server is away: it is connected once it is back"),
         );
     }
-    let awaited =
-        |(place, slot): (usize, Option<_>)| slot.unwrap_or_else(|| Node::await_server(&targets[place], &wiring(place)));
-    Ok(slots.into_iter().enumerate().map(awaited).unzip())
+    let present: Vec<bool> = slots.iter().map(Option::is_some).collect();
+    let awaited = |(target, slot): (&Target, Option<_>)| slot.unwrap_or_else(|| Node::await_server(target, &wiring()));
+    let (nodes, events): (Vec<_>, Vec<_>) = targets.iter().zip(slots).map(awaited).unzip();
+    let (subscribers, ups) = events.into_iter().map(|events| (events.subscriber, events.grants)).unzip();
+    let quorum = Quorum::new(nodes, settings.restart_quarantine);
+    quorum.begin(&present, ups).await?;
+    Ok((quorum, subscribers))
 }

@@ -7,23 +7,30 @@
 
 mod calls;
 mod connect;
+mod eligibility;
+mod members;
 mod tally;
 mod undoing;
+mod vetting;
+mod voter;
 
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::try_join_all;
 use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
 
 pub(crate) use self::calls::Calls;
 pub(crate) use self::connect::connect;
+use self::eligibility::{Eligibility, Status};
 use self::tally::Ballot;
+use self::voter::Voter;
 pub(crate) use self::tally::Count;
 pub(crate) use self::undoing::Undoing;
 use crate::clock::Instant;
@@ -33,7 +40,7 @@ use crate::foreign::contained;
 use crate::holder::{Holder, NodeHolder};
 use crate::key::Key;
 use crate::lease::majority;
-use crate::node::{Node, Outcome};
+use crate::node::{LinkEvent, Node, Outcome};
 use crate::script::{self, Acquire, Claim, Raise, Release, Renew, Standing};
 
 /// The place of a node in the quorum.
@@ -122,13 +129,33 @@ enum Disagreement {
 #[derive(Debug)]
 pub(crate) struct Quorum {
     nodes: Vec<Arc<Node>>,
+    eligibility: Arc<Eligibility>,
     /// How long a majority took to answer the last time that all were asked at once, in microseconds.
     round_trip_us: AtomicU64,
 }
 
 impl Quorum {
-    pub(crate) fn new(nodes: Vec<Arc<Node>>) -> Self {
-        Self { nodes, round_trip_us: AtomicU64::new(0) }
+    /// Servers that abstain for so long, at the least, after they have lost their memory; zero: they have none.
+    pub(crate) fn new(nodes: Vec<Arc<Node>>, quarantine: Duration) -> Self {
+        let eligibility = Eligibility::new(&nodes, quarantine);
+        Self { nodes, eligibility, round_trip_us: AtomicU64::new(0) }
+    }
+
+    /// Finds out who those servers are that are present, and goes on to see to it that their votes count.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a server whose vote can never count.
+    async fn begin(&self, present: &[bool], ups: Vec<UnboundedReceiver<LinkEvent>>) -> Result<(), Error> {
+        if !self.eligibility.is_moot() {
+            for (place, node) in self.nodes.iter().enumerate().filter(|&(place, _)| present[place]) {
+                vetting::vet(&self.eligibility, place, node).await;
+                if let Status::Unfit(reason) = self.eligibility.status(place) {
+                    return Err(Error::config("node", format!("{} {reason}", node.name())));
+                }
+            }
+        }
+        vetting::start(&self.eligibility, &self.nodes, ups);
+        Ok(())
     }
 
     pub(crate) fn nodes(&self) -> &[Arc<Node>] {
@@ -169,6 +196,10 @@ impl Quorum {
         Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed))
     }
 
+    fn voter(&self, place: NodeIndex) -> Voter {
+        Voter { node: Arc::clone(&self.nodes[place]), place, eligibility: Arc::clone(&self.eligibility) }
+    }
+
     /// Asks every node at once.
     fn ask<T, F>(&self, call: impl Fn(Arc<Node>) -> F) -> Calls<T>
     where
@@ -184,9 +215,10 @@ impl Quorum {
     /// higher fence. Of a node that has not granted us the lock that is not so: it may have granted it to the next one before
     /// the fence came. A yes with a fence that another node does not believe in does not count.
     pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, lease: Duration, clock: i64, order: Order) -> Round {
+        let lists = Arc::<OnceLock<u64>>::default();
         let ask = |at: NodeIndex| {
-            let (node, claims) = (Arc::clone(&self.nodes[at]), Arc::clone(claims));
-            (at, async move { node.vote(script::acquire(&node, &claims, lease, clock)).await })
+            let (voter, claims, lists) = (self.voter(at), Arc::clone(claims), Arc::clone(&lists));
+            (at, async move { voter.acquire(&claims, lease, clock, &lists).await })
         };
         let (mut nodes, mut ballot) = (self.everywhere(), Ballot::new(self.nodes.len()));
         let mut late = Calls::new(std::iter::empty::<(NodeIndex, std::future::Pending<_>)>());
@@ -281,8 +313,8 @@ impl Quorum {
     /// Takes one node's vote for a held lock back; true if it has been. A node that forgot the lock may have forgotten its
     /// fence too, and one by one all of them may.
     pub(crate) async fn retake(&self, node: NodeIndex, vote: Vote<'_>) -> Outcome<bool> {
+        let answer = self.voter(node).retake(&vote).await;
         let node = &self.nodes[node];
-        let answer = script::retake(node, vote.key, vote.lease, vote.field, vote.count).await;
         if let Outcome::Done(true) = answer {
             let raised = script::raise(node, vote.key, vote.field, vote.fence).await;
             contained(|| {
@@ -323,7 +355,7 @@ impl Quorum {
 
     /// Renews locks on one node, each a key and its field.
     pub(crate) async fn renew(&self, node: NodeIndex, lease: Duration, locks: &[(&Key, &str)]) -> Outcome<Vec<Renew>> {
-        script::renew(&self.nodes[node], lease, locks).await
+        self.voter(node).renew(lease, locks).await
     }
 
     /// Who stands in the key, unless a majority of the nodes says that it is free: whoever holds it stands on a majority, and

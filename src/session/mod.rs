@@ -50,7 +50,7 @@ use crate::hold::{Ledger, Lost};
 use crate::holder::Holder;
 use crate::identity::Turns;
 use crate::key::Key;
-use crate::node::{Node, Target};
+use crate::node::Target;
 use crate::notify::{self, Channels};
 use crate::options::Settings;
 use crate::quorum::{self, Quorum};
@@ -94,8 +94,8 @@ impl Session {
     ) -> Result<Arc<Self>, Error> {
         let id = Uuid::new_v4();
         let (reconnected, reconnects) = unbounded_channel();
-        let (nodes, subscribers) = quorum::connect(&settings, &targets, &id.to_string(), &reconnected).await?;
-        let (session, losses) = Self::over(engine, alarm, id, settings, nodes);
+        let (quorum, subscribers) = quorum::connect(&settings, &targets, &id.to_string(), &reconnected).await?;
+        let (session, losses) = Self::over(engine, alarm, id, settings, quorum);
         for (index, (node, events)) in session.quorum.nodes().iter().zip(subscribers).enumerate() {
             tokio::spawn(notify::listen(Arc::clone(&session.channels), index, Arc::clone(node), events));
         }
@@ -119,12 +119,12 @@ impl Session {
         alarm: Arc<Alarm>,
         id: Uuid,
         settings: Settings,
-        nodes: Vec<Arc<Node>>,
+        quorum: Quorum,
     ) -> (Arc<Self>, UnboundedReceiver<Lost>) {
-        let names: Vec<_> = nodes.iter().map(|node| Arc::clone(node.name())).collect();
+        let names: Vec<_> = quorum.nodes().iter().map(|node| Arc::clone(node.name())).collect();
         let counters = Arc::new(Counters::of_nodes(&names));
         let (ledger, losses) = Ledger::new(Arc::clone(&counters));
-        let (undos, inboxes) = Undos::new(nodes.len());
+        let (undos, inboxes) = Undos::new(names.len());
         let session = Arc::new_cyclic(|weak: &Weak<Self>| {
             let hook = weak.clone();
             let told = move |key: &Key| {
@@ -135,13 +135,13 @@ impl Session {
             Self {
                 id,
                 engine,
-                channels: Channels::new(nodes.len(), Box::new(told)),
-                pendings: Pendings::new(nodes.len()),
+                channels: Channels::new(names.len(), Box::new(told)),
+                pendings: Pendings::new(names.len()),
                 undos,
                 watchdog: Watchdog::new(&settings),
                 alarm,
                 ledger,
-                quorum: Arc::new(Quorum::new(nodes)),
+                quorum: Arc::new(quorum),
                 gate: Gate::new(),
                 turns: Arc::default(),
                 warned: Warned::default(),
@@ -372,12 +372,12 @@ impl Session {
         let options = crate::options::Options { command_timeout, ..crate::options::Options::default() };
         let settings = options.validate(1).expect("valid");
         let target = Target::parse("redis://127.0.0.1:1").expect("an address");
-        let roll = crate::node::Roll::new(1, Duration::ZERO);
         let (reconnected, _) = unbounded_channel();
-        let wiring = crate::node::Wiring { place: 0, locker: String::new(), settings: &settings, roll, reconnected };
+        let wiring = crate::node::Wiring { locker: String::new(), settings: &settings, reconnected };
         let (node, _) = Node::await_server(&target, &wiring);
         let engine = Engine::start(Duration::ZERO).expect("a thread");
         let alarm = Alarm::of_process().expect("a thread");
-        Self::over(engine, alarm, Uuid::new_v4(), settings, vec![node]).0
+        let quorum = Quorum::new(vec![node], Duration::ZERO);
+        Self::over(engine, alarm, Uuid::new_v4(), settings, quorum).0
     }
 }

@@ -297,7 +297,7 @@ mod tests {
             }
             verdict => panic!("sick of {verdict:?}"),
         });
-        let (quorum, (_reconnected, reconnects)) = (Arc::new(Quorum::new(Vec::new())), unbounded_channel());
+        let (quorum, (_reconnected, reconnects)) = (Arc::new(Quorum::new(Vec::new(), Duration::ZERO)), unbounded_channel());
         run(Arc::clone(&watchdog), quorum, settings, Arc::new(Counters::new()), reconnects, judge).await;
         assert!(told.recv().await.expect("told").contains("sick of Revoked"));
         assert!(tokens[0].is_cancelled());

@@ -1,0 +1,41 @@
+-- Tells who a server is, and what it remembers of itself. Without a memory, or with that of another server, it begins anew.
+-- KEYS[1]  its memory; without it nothing is remembered, and nothing written
+-- ARGV[1]  the memory of a server that begins anew
+-- ARGV[2]  the longest lease of whoever asks, in milliseconds
+-- ARGV[3]  the memory that it had when it was asked last ..
+-- ARGV[4]  .. and for how long it has been listed, at the least, in milliseconds
+-- Returns {run_id, role, master_host}             without a memory, or of a server that is no master (the role may be 'cluster')
+--         {run_id, role, '', memory, lease, age}  with the longest lease it was told of, and how long it has been listed
+local memory = KEYS[1]
+local begun, lease_ms, last, age_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local function told(info, name)
+  return string.match(info, '\n' .. name .. ':([^\r\n]*)') or ''
+end
+local replication = redis.call('INFO', 'replication')
+local server_info = redis.call('INFO', 'server')
+local run, role = told(server_info, 'run_id'), told(replication, 'role')
+if told(server_info, 'redis_mode') == 'cluster' then
+  role = 'cluster'
+end
+if not memory or role ~= 'master' then
+  return {run, role, told(replication, 'master_host')}
+end
+
+-- A master that was a replica for a while has kept its run id, and has the data of another server.
+local server = run .. told(replication, 'master_replid2')
+local found = redis.call('HMGET', memory, 'server', 'vote', 'lease', 'age')
+local vote, lease, age = found[2], tonumber(found[3] or 0), tonumber(found[4] or 0)
+if found[1] ~= server or not vote then
+  vote, age = begun, 0
+  redis.call('HSET', memory, 'server', server, 'vote', vote, 'lease', lease, 'age', age)
+end
+if lease < tonumber(lease_ms) then
+  lease = tonumber(lease_ms)
+  redis.call('HSET', memory, 'lease', lease)
+end
+if vote == last and age < tonumber(age_ms) then
+  age = tonumber(age_ms)
+  redis.call('HSET', memory, 'age', age)
+end
+return {run, role, '', vote, lease, age}

@@ -1,0 +1,394 @@
+//! Whose vote counts: what each server has shown on each connection, and what follows from all of it.
+//!
+//! # Invariants
+//! - A vote counts if the connection on which it came has been vetted, before it was sent, and is still the same; and where
+//!   servers have memories, if the server had the one then that it was vetted for.
+//! - All connections of a node show the same server; two nodes of a locker never do.
+//! - Servers whose votes count list each other: see [`super::members`].
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::NodeIndex;
+use super::members::{self, Change, Id, Known, Memory, Phase, Plan, Sight};
+use crate::clock::Instant;
+use crate::error::NodeFailure;
+use crate::node::{Lane, Node, Remembered};
+use crate::script::{self, Identity, Remembrance};
+use crate::shown::Shown;
+
+/// What is known of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Status {
+    /// Nothing yet, and why.
+    Unknown(String),
+    /// It is no server whose vote could count.
+    Unfit(String),
+    /// It may have forgotten who holds what.
+    Abstains(String),
+    Votes,
+}
+
+/// One node, and what its connections have shown.
+#[derive(Debug)]
+struct Place {
+    name: Arc<str>,
+    run_id: Option<String>,
+    /// For which connection that was found out.
+    grants: Option<u64>,
+    renewals: Option<u64>,
+    sight: Option<Sight>,
+    /// The memory as the server has it.
+    memory: Option<Arc<str>>,
+    former: Option<Id>,
+    /// Why nothing is known, or nothing can be.
+    unknown: Option<String>,
+    unfit: Option<String>,
+}
+
+impl Place {
+    fn new(name: Arc<str>) -> Self {
+        let unknown = Some("it was never connected".to_owned());
+        Self {
+            name,
+            run_id: None,
+            grants: None,
+            renewals: None,
+            sight: None,
+            memory: None,
+            former: None,
+            unknown,
+            unfit: None,
+        }
+    }
+
+    fn failure(&self, reason: impl Into<String>) -> NodeFailure {
+        NodeFailure { node: Arc::clone(&self.name), reason: reason.into() }
+    }
+
+    fn remember(&mut self, told: Remembrance, now: Instant) {
+        self.memory = Some(told.memory.as_str().into());
+        self.sight = Memory::parse(&told.memory).map(|memory| {
+            self.former = Some(memory.id);
+            Sight { memory, lease: told.lease, age: told.age, read: now }
+        });
+        if self.sight.is_none() {
+            self.unknown = Some(format!("it remembers {}, which is not of this version", Shown(&told.memory)));
+        }
+    }
+}
+
+/// All nodes, and what follows.
+#[derive(Debug)]
+struct Found {
+    places: Vec<Place>,
+    plan: Plan,
+    /// Another number after each change of what the servers remember.
+    lists: u64,
+}
+
+/// The right to ask a node for its vote, on one connection.
+#[derive(Debug, Clone)]
+pub(super) struct Ticket {
+    lane: Lane,
+    epoch: Option<u64>,
+    /// What the server has to remember.
+    pub(super) vote: Option<Remembered>,
+    /// Whether its answer is a vote then, for a lock that is taken and for one that stands already; or why not.
+    pub(super) votes: Result<(), NodeFailure>,
+    pub(super) keeps: Result<(), NodeFailure>,
+    /// At which time the servers' lists were known: another number after each change.
+    pub(super) lists: u64,
+}
+
+/// What an answer is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// A vote for a lock that is taken, or taken again.
+    Vote,
+    /// A vote for one that stands already.
+    Keep,
+}
+
+/// The servers of a locker, and whose votes count.
+#[derive(Debug)]
+pub(crate) struct Eligibility {
+    quarantine: Duration,
+    found: Mutex<Found>,
+    /// Something was found out.
+    news: Notify,
+    /// By place: it is to be vetted again.
+    doubts: Vec<Notify>,
+}
+
+impl Eligibility {
+    pub(super) fn new(nodes: &[Arc<Node>], quarantine: Duration) -> Arc<Self> {
+        let places = nodes.iter().map(|node| Place::new(Arc::clone(node.name()))).collect();
+        let plan = Plan { votes: vec![false; nodes.len()], keeps: vec![false; nodes.len()], ..Plan::default() };
+        let doubts = nodes.iter().map(|_| Notify::new()).collect();
+        let found = Mutex::new(Found { places, plan, lists: 0 });
+        Arc::new(Self { quarantine, found, news: Notify::new(), doubts })
+    }
+
+    /// Whether there is anything to find out: one server that votes at once has nobody to be mistaken for.
+    pub(super) fn is_moot(&self) -> bool {
+        !self.remembers() && self.doubts.len() < 2
+    }
+
+    /// Whether servers have memories.
+    pub(super) fn remembers(&self) -> bool {
+        !self.quarantine.is_zero()
+    }
+
+    /// How many servers there are.
+    pub(super) fn seats(&self) -> usize {
+        self.doubts.len()
+    }
+
+    pub(super) fn quarantine(&self) -> Duration {
+        self.quarantine
+    }
+
+    /// Waits until it is known whether the vote of this connection counts.
+    ///
+    /// # Errors
+    /// Why it does not, or cannot be asked for.
+    pub(super) async fn ticket(
+        &self,
+        place: NodeIndex,
+        node: &Node,
+        lane: Lane,
+        ask: Ask,
+    ) -> Result<Ticket, NodeFailure> {
+        if self.is_moot() {
+            return Ok(Ticket { lane, epoch: None, vote: None, votes: Ok(()), keeps: Ok(()), lists: 0 });
+        }
+        let deadline = Instant::now() + node.patience();
+        loop {
+            // Before the look: news that come after it are not missed.
+            let news = self.news.notified();
+            let reason = match self.look(place, node, lane, ask) {
+                Ok(ticket) => return Ok(ticket),
+                Err(Missing::Unfit(failure)) => return Err(failure),
+                Err(Missing::News(failure)) => failure,
+            };
+            self.doubt(place);
+            if timeout(Instant::now().until(deadline), news).await.is_err() {
+                return Err(reason);
+            }
+        }
+    }
+
+    fn look(&self, place: NodeIndex, node: &Node, lane: Lane, ask: Ask) -> Result<Ticket, Missing> {
+        let found = self.found();
+        let (at, epoch) = (&found.places[place], node.epoch(lane));
+        if let Some(reason) = &at.unfit {
+            return Err(Missing::Unfit(at.failure(reason)));
+        }
+        let vetted = if lane == Lane::Renewals { at.renewals } else { at.grants };
+        if vetted != Some(epoch) {
+            let reason = at.unknown.as_deref().unwrap_or("it was connected anew a moment ago");
+            return Err(Missing::News(at.failure(format!("does not vote before it is known who it is: {reason}"))));
+        }
+        let (votes, keeps) = self.counts(&found, place);
+        if let (Err(failure), Ask::Vote) = (&votes, ask) {
+            return Err(Missing::Unfit(failure.clone()));
+        }
+        let vote = at.memory.as_ref().map(|memory| script::remembered(Arc::clone(memory)));
+        Ok(Ticket { lane, epoch: Some(epoch), vote, votes, keeps, lists: found.lists })
+    }
+
+    /// Whether the vote of a server that is known counts, for a lock that is taken and for one that stands already.
+    fn counts(&self, found: &Found, place: NodeIndex) -> (Result<(), NodeFailure>, Result<(), NodeFailure>) {
+        if !self.remembers() {
+            return (Ok(()), Ok(()));
+        }
+        let plan = &found.plan;
+        if plan.votes[place] && plan.keeps[place] {
+            return (Ok(()), Ok(()));
+        }
+        let at = &found.places[place];
+        let failure = || at.failure(self.abstention(at, &self.plan_of(&found.places)));
+        let or_not = |counts: bool| if counts { Ok(()) } else { Err(failure()) };
+        (or_not(plan.votes[place]), or_not(plan.keeps[place]))
+    }
+
+    /// Why a server that is known has no vote.
+    fn abstention(&self, place: &Place, plan: &Plan) -> String {
+        let quarantine = self.quarantine;
+        let over = "and whoever holds a lock that it has forgotten has to run out first";
+        match place.sight.as_ref().map(|sight| sight.memory.phase) {
+            Some(Phase::Votes) => "does not vote: too few of the others list it, or are there".to_owned(),
+            Some(Phase::Listed) if plan.wait.is_some() => {
+                let rest = plan.wait.unwrap_or_default();
+                format!("abstains for another {rest:.1?}: it has begun anew, {over} (restart_quarantine = {quarantine:?})")
+            }
+            _ => format!(
+                "abstains: it has begun anew, {over} (restart_quarantine = {quarantine:?}), which begins when enough of the \
+                 others list it"
+            ),
+        }
+    }
+
+    /// Whether an answer came on the connection that the ticket is for.
+    pub(super) fn holds(&self, ticket: &Ticket, node: &Node) -> bool {
+        ticket.epoch.is_none_or(|epoch| epoch == node.epoch(ticket.lane))
+    }
+
+    /// Has a node vetted again.
+    pub(super) fn doubt(&self, place: NodeIndex) {
+        self.doubts[place].notify_one();
+    }
+
+    pub(super) async fn doubted(&self, place: NodeIndex) {
+        self.doubts[place].notified().await;
+    }
+
+    pub(super) async fn told(&self) {
+        self.news.notified().await;
+    }
+
+    /// What a server showed on a connection.
+    pub(super) fn saw(&self, place: NodeIndex, lane: Lane, epoch: u64, identity: Identity, now: Instant) {
+        let unfit = self.unfitness(&self.found().places, place, lane, &identity);
+        self.change(place, |at| {
+            let vetted = unfit.is_none().then_some(epoch);
+            if lane == Lane::Renewals {
+                at.renewals = vetted;
+                return;
+            }
+            at.run_id = vetted.map(|_| identity.run_id);
+            (at.grants, at.unknown, at.unfit) = (vetted, None, unfit);
+            match identity.memory.filter(|_| vetted.is_some()) {
+                Some(told) => at.remember(told, now),
+                None => (at.sight, at.memory) = (None, None),
+            }
+        });
+    }
+
+    /// Why the vote of this server could never count.
+    fn unfitness(&self, places: &[Place], place: NodeIndex, lane: Lane, identity: &Identity) -> Option<String> {
+        let Identity { run_id, role, master, memory } = identity;
+        if role == "cluster" {
+            return Some(crate::node::IN_CLUSTER_MODE.to_owned());
+        }
+        if role != "master" {
+            let master = if master.is_empty() { "another server" } else { master };
+            return Some(format!("is a replica (role {role}) of {master}; a replica has no vote of its own"));
+        }
+        if lane == Lane::Renewals && places[place].run_id.as_ref() != Some(run_id) {
+            return Some("leads to another server than its other connections do".to_owned());
+        }
+        let same = |(at, other): (usize, &Place)| at != place && other.run_id.as_ref() == Some(run_id);
+        if let Some((_, other)) = places.iter().enumerate().find(|&(at, other)| same((at, other))) {
+            return Some(format!("is the same server as {}; it has one vote", other.name));
+        }
+        let seats = Memory::parse(&memory.as_ref()?.memory)?.seats;
+        (seats != places.len()).then(|| {
+            format!("is one of {seats} servers; this locker was given {}: name all of them in every program", places.len())
+        })
+    }
+
+    /// Nothing is known yet, and why; or nothing can be, and it does not vote.
+    pub(super) fn failed(&self, place: NodeIndex, lane: Lane, reason: &str, unfit: bool) {
+        self.change(place, |at| {
+            if lane == Lane::Renewals {
+                at.renewals = None;
+            } else {
+                (at.grants, at.sight, at.memory) = (None, None, None);
+                at.unfit = unfit.then(|| reason.to_owned());
+                at.unknown = Some(reason.to_owned());
+            }
+        });
+    }
+
+    /// INFO is not permitted, and servers have no memories.
+    pub(super) fn trust(&self, place: NodeIndex, lane: Lane, epoch: u64) {
+        self.change(place, |at| {
+            if lane == Lane::Renewals {
+                at.renewals = Some(epoch);
+            } else {
+                (at.grants, at.unknown, at.unfit) = (Some(epoch), None, None);
+            }
+        });
+    }
+
+    /// A change was written, or came to nothing: what the server remembers now.
+    pub(super) fn amended(&self, place: NodeIndex, epoch: u64, told: Remembrance, now: Instant) {
+        self.change(place, |at| {
+            if at.grants == Some(epoch) {
+                at.remember(told, now);
+            }
+        });
+    }
+
+    pub(super) fn plan(&self) -> Plan {
+        self.plan_of(&self.found().places)
+    }
+
+    fn plan_of(&self, places: &[Place]) -> Plan {
+        let seen: Vec<Option<Sight>> = places.iter().map(|place| place.sight.clone()).collect();
+        let former: Vec<Option<Id>> = places.iter().map(|place| place.former).collect();
+        let known = Known { former: &former, lease: self.quarantine };
+        members::plan(&seen, known, Instant::now(), &mut fresh)
+    }
+
+    /// What the server at that place remembers, and for how long it has been listed.
+    pub(super) fn last(&self, place: NodeIndex, now: Instant) -> Option<(Arc<str>, Duration)> {
+        let found = self.found();
+        let at = &found.places[place];
+        let sight = at.sight.as_ref().filter(|sight| sight.memory.phase == Phase::Listed)?;
+        Some((at.memory.clone()?, sight.age + now.since(sight.read)))
+    }
+
+    pub(super) fn status(&self, place: NodeIndex) -> Status {
+        let found = self.found();
+        let at = &found.places[place];
+        match (&at.unfit, &at.unknown) {
+            (Some(reason), _) => Status::Unfit(reason.clone()),
+            (None, Some(reason)) => Status::Unknown(reason.clone()),
+            (None, None) => match self.counts(&found, place).0 {
+                Ok(()) => Status::Votes,
+                Err(failure) => Status::Abstains(failure.reason),
+            },
+        }
+    }
+
+    fn found(&self) -> MutexGuard<'_, Found> {
+        self.found.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes what is known of a node, and draws the conclusions.
+    fn change(&self, place: NodeIndex, change: impl FnOnce(&mut Place)) {
+        let mut found = self.found();
+        let before = found.places[place].memory.clone();
+        change(&mut found.places[place]);
+        if self.remembers() {
+            found.lists += u64::from(found.places[place].memory != before);
+            found.plan = self.plan_of(&found.places);
+        }
+        drop(found);
+        self.news.notify_waiters();
+    }
+}
+
+/// Why there is no ticket.
+enum Missing {
+    /// There will be none soon.
+    Unfit(NodeFailure),
+    /// There may be one with the next news.
+    News(NodeFailure),
+}
+
+pub(super) fn fresh() -> Id {
+    Id(uuid::Uuid::new_v4().as_u64_pair().0)
+}
+
+/// What a change is on the wire.
+pub(super) fn texts(change: &Change) -> (String, String, bool) {
+    let listed = change.to.phase == Phase::Listed && change.from.phase != Phase::Listed;
+    (change.from.to_string(), change.to.to_string(), listed)
+}

@@ -1,0 +1,364 @@
+//! Which servers make a majority: what each of them remembers of itself, and whom it lists.
+//!
+//! A server that lost its data has forgotten who holds what, and an address may lead to a server that never knew: a vote of
+//! either could make a second majority. So each server keeps a *memory*, which is gone with its data, and votes make a
+//! majority only where the servers list each other. A server without a memory begins anew: it abstains until enough others
+//! list it, and then for as long as the longest lease. (The *delayed restarts* of the Redis documentation's page on
+//! distributed locks, which do not ask for how long a process has run.)
+//!
+//! [`plan`] looks at all servers at once and says whose votes count and what is to be written where. Every locker does that
+//! for itself: each change names the memory that it was decided on, and comes to nothing where the server has another one.
+//!
+//! # Invariants
+//! - An id is listed again by nobody who has dropped it. So who lists a server that votes has listed it since before it began
+//!   to wait, or has joined in later.
+//! - The wait of a server begins when `seats - majority + 1` others that vote list it: any majority without it shares one of
+//!   those, and none of those votes together with the one whose seat it took.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::clock::Instant;
+use crate::lease::{drift, majority};
+
+/// A memory's name: random, so that no two are alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Id(pub(crate) u64);
+
+/// How far a server has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Phase {
+    /// It knows nobody, and nobody knows it.
+    Begun,
+    /// Enough others list it: it waits until what it may have forgotten is over.
+    Listed,
+    Votes,
+}
+
+/// What a server remembers of itself: one value, which is replaced as a whole.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Memory {
+    pub(crate) id: Id,
+    /// How many servers there are.
+    pub(crate) seats: usize,
+    pub(crate) phase: Phase,
+    /// Those that it lists, itself among them.
+    pub(crate) members: Vec<Id>,
+    /// The last of those that it listed once.
+    pub(crate) dropped: Vec<Id>,
+}
+
+/// How many ids are remembered that were dropped. Each stands for a server that was replaced, and a list that is being
+/// changed by somebody who has not heard of that is changed within moments.
+const MOST_DROPPED: usize = 8;
+
+impl Memory {
+    /// Of a server that begins anew.
+    pub(crate) fn begun(id: Id, seats: usize) -> Self {
+        Self { id, seats, phase: Phase::Begun, members: vec![id], dropped: Vec::new() }
+    }
+
+    pub(crate) fn lists(&self, id: Id) -> bool {
+        self.members.contains(&id)
+    }
+
+    /// Reads what [`fmt::Display`] wrote.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let id = |word: &str| u64::from_str_radix(word, 16).ok().map(Id);
+        let ids = |list: &str| list.split(',').filter(|word| !word.is_empty()).map(id).collect::<Option<Vec<_>>>();
+        let own = id(words.next()?)?;
+        let seats = words.next()?.parse().ok()?;
+        let phase = match words.next()? {
+            "begun" => Phase::Begun,
+            "listed" => Phase::Listed,
+            "votes" => Phase::Votes,
+            _ => return None,
+        };
+        let (members, dropped) = (ids(words.next()?)?, ids(words.next()?)?);
+        let whole = words.next().is_none() && members.contains(&own) && members.len() <= seats;
+        whole.then_some(Self { id: own, seats, phase, members, dropped })
+    }
+
+    /// The same, with another one listed in the place of those.
+    fn listing(&self, id: Id, replaced: &[Id]) -> Self {
+        let mut next = self.clone();
+        next.members.retain(|member| !replaced.contains(member));
+        next.members.push(id);
+        next.members.sort_unstable();
+        next.dropped.extend(replaced);
+        let oldest = next.dropped.len().saturating_sub(MOST_DROPPED);
+        next.dropped.drain(..oldest);
+        next
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let phase = match self.phase {
+            Phase::Begun => "begun",
+            Phase::Listed => "listed",
+            Phase::Votes => "votes",
+        };
+        let list = |ids: &[Id]| ids.iter().map(|id| format!("{:016x}", id.0)).collect::<Vec<_>>().join(",");
+        let (members, dropped) = (list(&self.members), list(&self.dropped));
+        write!(f, "{:016x} {} {phase} {members} {dropped}", self.id.0, self.seats)
+    }
+}
+
+/// What a locker has seen of a server.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Sight {
+    pub(crate) memory: Memory,
+    /// The longest lease that the server was told of.
+    pub(crate) lease: Duration,
+    /// For how long it had been listed, at the least, when this was read.
+    pub(crate) age: Duration,
+    pub(crate) read: Instant,
+}
+
+impl Sight {
+    fn is(&self, phase: Phase) -> bool {
+        self.memory.phase == phase
+    }
+
+    fn age_at(&self, now: Instant) -> Duration {
+        self.age + now.since(self.read)
+    }
+}
+
+fn list_each_other(one: &Sight, other: &Sight) -> bool {
+    one.memory.lists(other.memory.id) && other.memory.lists(one.memory.id)
+}
+
+/// Something to be written to a server, if its memory is still the one that was seen.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Change {
+    pub(crate) place: usize,
+    pub(crate) from: Memory,
+    pub(crate) to: Memory,
+    /// The longest lease that its vote has waited for, where it is to vote: if it has been told of a longer one meanwhile,
+    /// it waits on.
+    pub(crate) waited: Option<Duration>,
+}
+
+/// What follows from what was seen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// By place: whose votes count. All of them list each other.
+    pub(crate) votes: Vec<bool>,
+    /// By place: where what stands already may be kept standing.
+    pub(crate) keeps: Vec<bool>,
+    pub(crate) changes: Vec<Change>,
+    /// How long the longest wait lasts yet.
+    pub(crate) wait: Option<Duration>,
+    /// More servers have forgotten than may at a time: those that are there begin together, and nothing is promised of
+    /// what was held before.
+    pub(crate) founding: bool,
+}
+
+/// What a locker knows beside what it sees now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known<'a> {
+    /// By place: who was seen there last.
+    pub(crate) former: &'a [Option<Id>],
+    /// No lease of this locker is longer.
+    pub(crate) lease: Duration,
+}
+
+/// Decides whose votes count, and what is to be written.
+pub(crate) fn plan(seen: &[Option<Sight>], known: Known<'_>, now: Instant, fresh: &mut impl FnMut() -> Id) -> Plan {
+    let seen = distinct(seen);
+    Planner { seen: &seen, known, now }.plan(fresh)
+}
+
+/// One id is one server: who shows that of another is not believed.
+fn distinct(seen: &[Option<Sight>]) -> Vec<Option<Sight>> {
+    let mut ids = Vec::new();
+    let mut first = |sight: &Sight| {
+        let new = !ids.contains(&sight.memory.id);
+        ids.push(sight.memory.id);
+        new
+    };
+    seen.iter().map(|sight| sight.clone().filter(|sight| first(sight))).collect()
+}
+
+struct Planner<'a> {
+    seen: &'a [Option<Sight>],
+    known: Known<'a>,
+    now: Instant,
+}
+
+impl Planner<'_> {
+    fn seats(&self) -> usize {
+        self.seen.len()
+    }
+
+    fn majority(&self) -> usize {
+        majority(self.seats())
+    }
+
+    /// How many others have to list a server: each majority without it has one of them.
+    fn witnesses(&self) -> usize {
+        self.seats() - self.majority() + 1
+    }
+
+    fn at(&self, place: usize) -> Option<&Sight> {
+        self.seen[place].as_ref()
+    }
+
+    fn sights(&self) -> impl Iterator<Item = (usize, &Sight)> {
+        self.seen.iter().enumerate().filter_map(|(place, sight)| sight.as_ref().map(|sight| (place, sight)))
+    }
+
+    fn plan(&self, fresh: &mut impl FnMut() -> Id) -> Plan {
+        let voters = self.circle(&[Phase::Votes]);
+        let keepers = self.circle(&[Phase::Votes, Phase::Listed]);
+        let unseen = self.seats() - self.sights().count();
+        let mut plan = Plan {
+            votes: self.among(if voters.len() < self.majority() { &[] } else { &voters }),
+            keeps: self.among(if keepers.len() < self.majority() { &[] } else { &keepers }),
+            ..Plan::default()
+        };
+        if voters.len() >= self.majority() {
+            self.join(&voters, &mut plan, fresh);
+        } else if voters.len() + unseen < self.majority() && self.seats() - unseen >= self.majority() {
+            plan.founding = true;
+            self.found(&keepers, &mut plan, fresh);
+        }
+        plan
+    }
+
+    /// The most servers of these phases that list each other.
+    fn circle(&self, phases: &[Phase]) -> Vec<usize> {
+        let candidates: Vec<_> = self.sights().filter(|(_, sight)| phases.contains(&sight.memory.phase)).collect();
+        let mut best = Vec::new();
+        // There are few servers, and as a rule all of them list each other: each begins a circle of its own.
+        for &(first, _) in &candidates {
+            let mut circle: Vec<(usize, &Sight)> = Vec::new();
+            let from_first = candidates.iter().cycle().skip_while(|(place, _)| *place != first).take(candidates.len());
+            for &(place, sight) in from_first {
+                if circle.iter().all(|(_, other)| list_each_other(sight, other)) {
+                    circle.push((place, sight));
+                }
+            }
+            if circle.len() > best.len() {
+                best = circle.into_iter().map(|(place, _)| place).collect();
+            }
+        }
+        best.sort_unstable();
+        best
+    }
+
+    fn among(&self, places: &[usize]) -> Vec<bool> {
+        (0..self.seats()).map(|place| places.contains(&place)).collect()
+    }
+
+    /// There is a majority. Who does not belong to it is taken in, or begins anew.
+    fn join(&self, voters: &[usize], plan: &mut Plan, fresh: &mut impl FnMut() -> Id) {
+        for (place, sight) in self.sights().filter(|(place, _)| !voters.contains(place)) {
+            let dropped = voters.iter().filter_map(|&voter| self.at(voter));
+            let mut dropped = dropped.filter(|voter| voter.memory.dropped.contains(&sight.memory.id));
+            if sight.is(Phase::Votes) || dropped.next().is_some() {
+                plan.changes.push(self.anew(place, sight, fresh));
+            } else if voters.len() >= self.witnesses() {
+                self.take_in(place, sight, voters, plan);
+            }
+        }
+    }
+
+    fn anew(&self, place: usize, sight: &Sight, fresh: &mut impl FnMut() -> Id) -> Change {
+        let to = Memory::begun(fresh(), self.seats());
+        Change { place, from: sight.memory.clone(), to, waited: None }
+    }
+
+    fn take_in(&self, place: usize, sight: &Sight, voters: &[usize], plan: &mut Plan) {
+        let id = sight.memory.id;
+        // Whoever waits too changes its list as those do that vote.
+        let listers = self.sights().filter(|&(lister, other)| {
+            lister != place && (voters.contains(&lister) || other.is(Phase::Listed)) && !other.memory.lists(id)
+        });
+        for (lister, other) in listers {
+            if let Some(replaced) = self.replaced(&other.memory, place) {
+                let to = other.memory.listing(id, &replaced);
+                plan.changes.push(Change { place: lister, from: other.memory.clone(), to, waited: None });
+            }
+        }
+        let listed_by = voters.iter().filter_map(|&voter| self.at(voter)).filter(|voter| voter.memory.lists(id));
+        match sight.memory.phase {
+            Phase::Begun => {
+                let mut listed_by: Vec<_> = listed_by.collect();
+                if listed_by.len() >= self.witnesses() {
+                    // Whoever is unseen has a seat in the others' lists.
+                    listed_by.sort_by_key(|voter| std::cmp::Reverse(voter.memory.members.len()));
+                    let mut to = sight.memory.clone();
+                    to.phase = Phase::Listed;
+                    to.members.clone_from(&listed_by[0].memory.members);
+                    plan.changes.push(Change { place, from: sight.memory.clone(), to, waited: None });
+                }
+            }
+            Phase::Listed => {
+                if listed_by.filter(|voter| list_each_other(voter, sight)).count() >= self.witnesses() {
+                    self.admit(place, sight, plan);
+                }
+            }
+            Phase::Votes => {}
+        }
+    }
+
+    /// Whose seats in this list the server at that place takes; `None` if nobody can tell.
+    fn replaced(&self, list: &Memory, place: usize) -> Option<Vec<Id>> {
+        let is_seen = |id: &Id| self.sights().any(|(_, sight)| sight.memory.id == *id);
+        let strangers: Vec<Id> = list.members.iter().copied().filter(|id| !is_seen(id)).collect();
+        if list.members.len() < list.seats {
+            return Some(Vec::new());
+        }
+        let former = self.known.former[place].filter(|former| strangers.contains(former));
+        let all_seen = self.sights().count() == self.seats();
+        match former {
+            Some(former) => Some(vec![former]),
+            None if all_seen || strangers.len() == 1 => strangers.first().map(|&stranger| vec![stranger]),
+            None => None,
+        }
+    }
+
+    /// Its vote counts once the longest lease is over that it may have forgotten.
+    fn admit(&self, place: usize, sight: &Sight, plan: &mut Plan) {
+        let longest = self.sights().map(|(_, sight)| sight.lease).fold(self.known.lease, Duration::max);
+        let (age, needed) = (sight.age_at(self.now), longest + drift(longest));
+        if age < needed {
+            plan.wait = plan.wait.max(Some(needed.saturating_sub(age)));
+            return;
+        }
+        let to = Memory { phase: Phase::Votes, ..sight.memory.clone() };
+        plan.changes.push(Change { place, from: sight.memory.clone(), to, waited: Some(longest) });
+    }
+
+    /// No majority remembers: those that are there begin together.
+    fn found(&self, circle: &[usize], plan: &mut Plan, fresh: &mut impl FnMut() -> Id) {
+        if circle.len() >= self.majority() {
+            for &place in circle {
+                if let Some(sight) = self.at(place).filter(|sight| sight.is(Phase::Listed)) {
+                    self.admit(place, sight, plan);
+                }
+            }
+            return;
+        }
+        let mut members: Vec<Id> = self.sights().map(|(_, sight)| sight.memory.id).collect();
+        members.sort_unstable();
+        for (place, sight) in self.sights() {
+            match sight.memory.phase {
+                Phase::Votes => plan.changes.push(self.anew(place, sight, fresh)),
+                Phase::Begun | Phase::Listed => {
+                    let to = Memory { phase: Phase::Listed, members: members.clone(), ..sight.memory.clone() };
+                    if to != sight.memory {
+                        plan.changes.push(Change { place, from: sight.memory.clone(), to, waited: None });
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod model;

@@ -1,0 +1,204 @@
+//! Finding out who the servers are, and seeing to it that those who may vote do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::sleep;
+
+use super::NodeIndex;
+use super::eligibility::{Eligibility, Status, fresh, texts};
+use super::members::{Change, Memory, Phase, Plan};
+use crate::clock::Instant;
+use crate::error::{Error, NodeFailure, ServerErrorKind};
+use crate::foreign::{self, contained};
+use crate::lease::majority;
+use crate::node::{Lane, LinkEvent, Node, Outcome};
+use crate::script::{self, Amendment, Announced};
+
+/// How long after an answer that does not help a server is asked again who it is.
+const VET_AGAIN: Duration = Duration::from_millis(100);
+
+/// Asks a server who it is, on each connection whose answers may be votes.
+pub(super) async fn vet(eligibility: &Eligibility, place: NodeIndex, node: &Node) {
+    vet_on(eligibility, place, node, Lane::Grants).await;
+    vet_on(eligibility, place, node, Lane::Renewals).await;
+}
+
+async fn vet_on(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: Lane) {
+    let epoch = node.epoch(lane);
+    let begun = Memory::begun(fresh(), eligibility.seats()).to_string();
+    let last = eligibility.last(place, Instant::now());
+    let (last, age) = last.as_ref().map_or(("", Duration::ZERO), |(last, age)| (&**last, *age));
+    let announced = Announced { begun: &begun, lease: eligibility.quarantine(), last, age };
+    let reason = match script::vet(node, lane, eligibility.remembers().then_some(announced)).await {
+        Outcome::Done(identity) if node.epoch(lane) == epoch => {
+            return eligibility.saw(place, lane, epoch, identity, Instant::now());
+        }
+        Outcome::Done(_) => "it was connected anew meanwhile".to_owned(),
+        Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
+            return unreadable(eligibility, place, node, lane, epoch, &source.message);
+        }
+        Outcome::Refused(error) => error.to_string(),
+        Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => failure.reason,
+    };
+    eligibility.failed(place, lane, &reason, false);
+}
+
+/// INFO is not permitted: without it nobody can tell who the server is.
+fn unreadable(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: Lane, epoch: u64, reason: &str) {
+    if eligibility.remembers() {
+        let reason = format!("INFO, or its memory, is not allowed ({reason}), and restart_quarantine needs both");
+        eligibility.failed(place, lane, &reason, true);
+        return;
+    }
+    if lane == Lane::Grants {
+        contained(|| {
+            tracing::warn!(
+                node = %node.name(), reason,
+                "INFO is not allowed: two addresses of one server go unnoticed"
+            );
+        });
+    }
+    eligibility.trust(place, lane, epoch);
+}
+
+/// Starts what sees to it that the votes count of those that may vote.
+pub(super) fn start(eligibility: &Arc<Eligibility>, nodes: &[Arc<Node>], ups: Vec<UnboundedReceiver<LinkEvent>>) {
+    if eligibility.is_moot() {
+        return;
+    }
+    for (place, (node, mut ups)) in nodes.iter().zip(ups).enumerate() {
+        let (eligibility, node) = (Arc::clone(eligibility), Arc::clone(node));
+        tokio::spawn(foreign::restarted(async move |_| look_after(&eligibility, place, &node, &mut ups).await));
+    }
+    if eligibility.remembers() {
+        let (eligibility, nodes) = (Arc::clone(eligibility), nodes.to_vec());
+        tokio::spawn(foreign::restarted(async move |_| amend(&eligibility, &nodes).await));
+    }
+}
+
+/// Finds out anew who a server is after each reconnect, and when there is a doubt, before its vote counts again. Ends when
+/// its connection is quit, or with the engine; nobody awaits it.
+async fn look_after(
+    eligibility: &Eligibility,
+    place: NodeIndex,
+    node: &Node,
+    ups: &mut UnboundedReceiver<LinkEvent>,
+) {
+    let mut before = Status::Votes;
+    loop {
+        let status = eligibility.status(place);
+        if status != before {
+            tell(node, &status, &before);
+        }
+        let pause = match status {
+            Status::Votes => None,
+            Status::Unknown(_) | Status::Unfit(_) => Some(VET_AGAIN),
+            Status::Abstains(_) => Some((eligibility.quarantine() / 16).clamp(VET_AGAIN / 10, VET_AGAIN * 10)),
+        };
+        before = status;
+        tokio::select! {
+            up = ups.recv() => if up.is_none() { return },
+            () = eligibility.doubted(place) => {}
+            () = sleep(pause.unwrap_or_default()), if pause.is_some() => {}
+        }
+        vet(eligibility, place, node).await;
+    }
+}
+
+/// A vote that begins to count, or ends to, is told once.
+fn tell(node: &Node, status: &Status, before: &Status) {
+    match (status, before) {
+        (Status::Unfit(reason), _) => {
+            contained(|| tracing::warn!(node = %node.name(), reason, "the vote of this server does not count"));
+        }
+        (Status::Abstains(reason), Status::Votes | Status::Unknown(_) | Status::Unfit(_)) => {
+            contained(|| tracing::warn!(node = %node.name(), reason, "this server has no vote for a while"));
+        }
+        (Status::Votes, _) => {
+            contained(|| tracing::debug!(node = %node.name(), "the vote of this server counts again"));
+        }
+        _ => {}
+    }
+}
+
+/// Writes what is to be written to the servers' memories. Ends with the engine; nobody awaits it.
+async fn amend(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
+    loop {
+        let told = eligibility.told();
+        let plan = eligibility.plan();
+        let pause = plan.wait.unwrap_or(VET_AGAIN * 10).clamp(VET_AGAIN / 10, VET_AGAIN * 10);
+        if plan.changes.is_empty() {
+            tokio::select! {
+                () = told => {}
+                () = sleep(pause) => {}
+            }
+            continue;
+        }
+        let changes = plan.changes.iter().map(|change| carry_out(eligibility, nodes, change, &plan));
+        let written = join_all(changes).await;
+        if written.iter().any(|written| !written) {
+            // Whoever does not answer is not asked again at once.
+            sleep(VET_AGAIN).await;
+        }
+    }
+}
+
+/// Writes one change; whether the server has answered.
+async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Change, plan: &Plan) -> bool {
+    let node = &nodes[change.place];
+    let epoch = node.epoch(Lane::Grants);
+    let mark = match change.to.phase {
+        Phase::Votes if change.from.phase != Phase::Votes => {
+            match highest(nodes, change.place, plan).await {
+                Ok(mark) => Some(mark),
+                Err(failure) => {
+                    contained(|| tracing::debug!(%failure, "the fences of the others are not known yet"));
+                    return false;
+                }
+            }
+        }
+        _ => None,
+    };
+    let (from, to, listed) = texts(change);
+    let amendment = Amendment { from: &from, to: &to, listed, waited: change.waited, mark: mark.as_deref() };
+    match script::amend(node, amendment).await {
+        Outcome::Done(told) => {
+            eligibility.amended(change.place, epoch, told, Instant::now());
+            true
+        }
+        outcome => {
+            contained(|| tracing::debug!(node = %node.name(), ?outcome, "the memory of a server could not be changed"));
+            eligibility.doubt(change.place);
+            false
+        }
+    }
+}
+
+/// The highest mark of the others that vote: of all but a minority, of which each majority without this server has one. Where
+/// nobody votes, of whoever answers.
+async fn highest(nodes: &[Arc<Node>], place: NodeIndex, plan: &Plan) -> Result<String, NodeFailure> {
+    let witnesses = if plan.founding { 0 } else { nodes.len() - majority(nodes.len()) + 1 };
+    let votes = |at: NodeIndex| plan.founding || plan.votes[at];
+    let others = nodes.iter().enumerate().filter(|&(at, _)| at != place && votes(at));
+    let told = join_all(others.map(|(_, node)| script::highest(node))).await;
+    let (mut highest, mut tellers, mut failure) = ((0, "0".to_owned()), 0, None);
+    for told in told {
+        match told {
+            Outcome::Done(mark) => {
+                tellers += 1;
+                highest = highest.max((mark.parse::<u64>().unwrap_or(0), mark));
+            }
+            Outcome::NotExecuted(why) | Outcome::Unknown(why) => failure = Some(why),
+            Outcome::Refused(error) => {
+                failure = Some(NodeFailure { node: Arc::clone(nodes[place].name()), reason: error.to_string() });
+            }
+        }
+    }
+    match failure {
+        Some(failure) if tellers < witnesses => Err(failure),
+        _ => Ok(highest.1),
+    }
+}

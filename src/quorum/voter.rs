@@ -1,0 +1,119 @@
+//! One node, asked for its vote.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::eligibility::{Ask, Eligibility, Ticket};
+use super::{NodeIndex, Vote};
+use crate::error::NodeFailure;
+use crate::key::Key;
+use crate::node::{Lane, Node, Outcome};
+use crate::script::{self, Acquire, Claim, Renew};
+
+/// A node, whose answers count as votes where they may.
+pub(super) struct Voter {
+    pub(super) node: Arc<Node>,
+    pub(super) place: NodeIndex,
+    pub(super) eligibility: Arc<Eligibility>,
+}
+
+impl Voter {
+    /// Takes these locks, or none. All votes of one round are of one time at which the servers' lists were known: `lists`
+    /// is which.
+    pub(super) async fn acquire(
+        &self,
+        claims: &[Claim],
+        lease: Duration,
+        clock: i64,
+        lists: &OnceLock<u64>,
+    ) -> Outcome<Acquire> {
+        let ticket = match self.ticket(Lane::Grants, Ask::Vote).await {
+            Ok(ticket) => ticket,
+            Err(failure) => return Outcome::NotExecuted(failure),
+        };
+        match script::acquire(&self.node, claims, lease, clock, ticket.vote.clone()).await {
+            Outcome::Done(None) => Outcome::NotExecuted(self.forgot()),
+            Outcome::Done(_) if !self.eligibility.holds(&ticket, &self.node) => self.connected_anew(),
+            Outcome::Done(Some(Acquire::Granted(_))) if *lists.get_or_init(|| ticket.lists) != ticket.lists => {
+                Outcome::Unknown(self.failure("the servers changed whom they list while they were asked"))
+            }
+            Outcome::Done(Some(answer)) => Outcome::Done(answer),
+            Outcome::NotExecuted(failure) => Outcome::NotExecuted(failure),
+            Outcome::Refused(error) => Outcome::Refused(error),
+            Outcome::Unknown(failure) => Outcome::Unknown(failure),
+        }
+    }
+
+    /// Takes a lost vote back. Where the server has no vote, what is written there keeps others out all the same.
+    pub(super) async fn retake(&self, vote: &Vote<'_>) -> Outcome<bool> {
+        let ticket = match self.ticket(Lane::Grants, Ask::Keep).await {
+            Ok(ticket) => ticket,
+            Err(failure) => return Outcome::NotExecuted(failure),
+        };
+        let Vote { key, lease, field, count, .. } = *vote;
+        let told = script::retake(&self.node, key, lease, field, count, ticket.vote.clone()).await;
+        match told {
+            Outcome::Done(told) if told.answer => match self.vouch(&ticket, told.remembers, Ask::Vote) {
+                Ok(()) => Outcome::Done(true),
+                Err(failure) => Outcome::Unknown(failure),
+            },
+            told => told.map(|told| told.answer),
+        }
+    }
+
+    /// Renews locks, each a key and its field. Where the answer is no vote, none is renewed.
+    pub(super) async fn renew(&self, lease: Duration, locks: &[(&Key, &str)]) -> Outcome<Vec<Renew>> {
+        let ticket = match self.ticket(Lane::Renewals, Ask::Keep).await {
+            Ok(ticket) => ticket,
+            Err(failure) => return Outcome::NotExecuted(failure),
+        };
+        let told = match script::renew(&self.node, lease, locks, ticket.vote.clone()).await {
+            Outcome::Done(told) => told,
+            outcome => return outcome.map(|told| told.answer),
+        };
+        let mut said = told.answer;
+        if let Err(failure) = self.vouch(&ticket, told.remembers, Ask::Keep) {
+            if !told.remembers {
+                return Outcome::Unknown(failure);
+            }
+            for answer in said.iter_mut().filter(|answer| **answer == Renew::Renewed) {
+                *answer = Renew::Failed(failure.reason.clone());
+            }
+        }
+        Outcome::Done(said)
+    }
+
+    async fn ticket(&self, lane: Lane, ask: Ask) -> Result<Ticket, NodeFailure> {
+        self.eligibility.ticket(self.place, &self.node, lane, ask).await
+    }
+
+    /// Whether an answer is a vote.
+    ///
+    /// # Errors
+    /// Why it is not.
+    fn vouch(&self, ticket: &Ticket, remembers: bool, ask: Ask) -> Result<(), NodeFailure> {
+        if !remembers {
+            return Err(self.forgot());
+        }
+        if !self.eligibility.holds(ticket, &self.node) {
+            return Err(self.failure(CONNECTED_ANEW));
+        }
+        if ask == Ask::Vote { ticket.votes.clone() } else { ticket.keeps.clone() }
+    }
+
+    /// The server remembers something else than when it was vetted: it is vetted again.
+    fn forgot(&self) -> NodeFailure {
+        self.eligibility.doubt(self.place);
+        self.failure("does not remember what it was vetted for: it is looked at again")
+    }
+
+    fn connected_anew<T>(&self) -> Outcome<T> {
+        Outcome::Unknown(self.failure(CONNECTED_ANEW))
+    }
+
+    fn failure(&self, reason: &str) -> NodeFailure {
+        NodeFailure { node: Arc::clone(self.node.name()), reason: reason.to_owned() }
+    }
+}
+
+const CONNECTED_ANEW: &str = "it was connected anew, and may have restarted, while it was asked";
