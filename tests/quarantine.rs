@@ -89,35 +89,6 @@ async fn a_lease_that_outlasts_the_quarantine_is_refused() {
     hasty.get(key()).fixed_lease(ms(60_000)).lock().await.unwrap().unlock().await.unwrap();
 }
 
-/// A bug: uptime is the difference of two clocks that show whole seconds, and says 1 for a server that has run for a
-/// tenth of that.
-#[tokio::test]
-async fn a_server_that_started_late_in_a_second_abstains_as_long_as_any_other() {
-    let fraction = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_millis();
-    let uptime = |server: &Server| {
-        let info: String = server.command(&["INFO", "server"]);
-        info.lines().find_map(|line| line.strip_prefix("uptime_in_seconds:")).unwrap().trim().parse::<u64>().unwrap()
-    };
-    let key = key();
-    // On a busy machine they may come up in the next second, or be asked when their first is nearly over.
-    for _ in 0..20 {
-        tokio::time::sleep(ms(u64::from((1_880 - fraction()) % 1_000))).await;
-        let started = Instant::now();
-        let servers = servers(3);
-        while servers.iter().any(|server| uptime(server) == 0) {
-            tokio::time::sleep(ms(2)).await;
-        }
-        let locks = cautious(&servers, ms(900), ms(900)).await.unwrap();
-        let connected = started.elapsed();
-        locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
-        assert!(started.elapsed() > ms(900), "{:?}", started.elapsed());
-        if connected < ms(700) {
-            return;
-        }
-    }
-    panic!("never did they seem to have run for a second when they had not");
-}
-
 /// Restarts one server after the other, each in the middle of the contest.
 async fn contest(quarantine: Duration) -> Record {
     let (servers, key) = (servers(3), key());

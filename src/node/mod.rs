@@ -119,10 +119,7 @@ impl Node {
     /// # Errors
     /// [`Error::Unavailable`] where nobody answers, [`Error::Server`] where the credentials are refused,
     /// [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is already there under another address.
-    pub(crate) async fn connect(
-        target: &Target,
-        wiring: Wiring<'_>,
-    ) -> Result<(Arc<Self>, Events), Error> {
+    pub(crate) async fn connect(target: &Target, wiring: Wiring<'_>) -> Result<(Arc<Self>, Events), Error> {
         let connect =
             |role, events| Link::connect(Arc::clone(&target.0), role, &wiring.locker, wiring.settings, events);
         let (events, ups) = unbounded_channel();

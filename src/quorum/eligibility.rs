@@ -224,7 +224,9 @@ impl Eligibility {
             Some(Phase::Votes) => "does not vote: too few of the others list it, or are there".to_owned(),
             Some(Phase::Listed) if plan.wait.is_some() => {
                 let rest = plan.wait.unwrap_or_default();
-                format!("abstains for another {rest:.1?}: it has begun anew, {over} (restart_quarantine = {quarantine:?})")
+                format!(
+                    "abstains for another {rest:.1?}: it has begun anew, {over} (restart_quarantine = {quarantine:?})"
+                )
             }
             _ => format!(
                 "abstains: it has begun anew, {over} (restart_quarantine = {quarantine:?}), which begins when enough of the \
@@ -288,7 +290,10 @@ impl Eligibility {
         }
         let seats = Memory::parse(&memory.as_ref()?.memory)?.seats;
         (seats != places.len()).then(|| {
-            format!("is one of {seats} servers; this locker was given {}: name all of them in every program", places.len())
+            format!(
+                "is one of {seats} servers; this locker was given {}: name all of them in every program",
+                places.len()
+            )
         })
     }
 

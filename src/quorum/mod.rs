@@ -16,8 +16,8 @@ mod voter;
 
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -30,9 +30,9 @@ pub(crate) use self::calls::Calls;
 pub(crate) use self::connect::connect;
 use self::eligibility::{Eligibility, Status};
 use self::tally::Ballot;
-use self::voter::Voter;
 pub(crate) use self::tally::Count;
 pub(crate) use self::undoing::Undoing;
+use self::voter::Voter;
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
@@ -153,6 +153,9 @@ impl Quorum {
                     return Err(Error::config("node", format!("{} {reason}", node.name())));
                 }
             }
+        }
+        if self.eligibility.remembers() {
+            vetting::list(&self.eligibility, &self.nodes).await;
         }
         vetting::start(&self.eligibility, &self.nodes, ups);
         Ok(())

@@ -81,12 +81,7 @@ pub(super) fn start(eligibility: &Arc<Eligibility>, nodes: &[Arc<Node>], ups: Ve
 
 /// Finds out anew who a server is after each reconnect, and when there is a doubt, before its vote counts again. Ends when
 /// its connection is quit, or with the engine; nobody awaits it.
-async fn look_after(
-    eligibility: &Eligibility,
-    place: NodeIndex,
-    node: &Node,
-    ups: &mut UnboundedReceiver<LinkEvent>,
-) {
+async fn look_after(eligibility: &Eligibility, place: NodeIndex, node: &Node, ups: &mut UnboundedReceiver<LinkEvent>) {
     let mut before = Status::Votes;
     loop {
         let status = eligibility.status(place);
@@ -124,6 +119,15 @@ fn tell(node: &Node, status: &Status, before: &Status) {
     }
 }
 
+/// Writes what is to be written at first: servers that begin anew list each other, and their wait begins.
+pub(super) async fn list(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
+    // To list, and to be listed.
+    for _ in 0..2 {
+        let plan = eligibility.plan();
+        join_all(plan.changes.iter().map(|change| carry_out(eligibility, nodes, change, &plan))).await;
+    }
+}
+
 /// Writes what is to be written to the servers' memories. Ends with the engine; nobody awaits it.
 async fn amend(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
     loop {
@@ -151,15 +155,13 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
     let node = &nodes[change.place];
     let epoch = node.epoch(Lane::Grants);
     let mark = match change.to.phase {
-        Phase::Votes if change.from.phase != Phase::Votes => {
-            match highest(nodes, change.place, plan).await {
-                Ok(mark) => Some(mark),
-                Err(failure) => {
-                    contained(|| tracing::debug!(%failure, "the fences of the others are not known yet"));
-                    return false;
-                }
+        Phase::Votes if change.from.phase != Phase::Votes => match highest(nodes, change.place, plan).await {
+            Ok(mark) => Some(mark),
+            Err(failure) => {
+                contained(|| tracing::debug!(%failure, "the fences of the others are not known yet"));
+                return false;
             }
-        }
+        },
         _ => None,
     };
     let (from, to, listed) = texts(change);

@@ -374,7 +374,7 @@ impl Session {
         let target = Target::parse("redis://127.0.0.1:1").expect("an address");
         let (reconnected, _) = unbounded_channel();
         let wiring = crate::node::Wiring { locker: String::new(), settings: &settings, reconnected };
-        let (node, _) = Node::await_server(&target, &wiring);
+        let (node, _) = crate::node::Node::await_server(&target, &wiring);
         let engine = Engine::start(Duration::ZERO).expect("a thread");
         let alarm = Alarm::of_process().expect("a thread");
         let quorum = Quorum::new(vec![node], Duration::ZERO);

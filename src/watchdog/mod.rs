@@ -297,7 +297,8 @@ mod tests {
             }
             verdict => panic!("sick of {verdict:?}"),
         });
-        let (quorum, (_reconnected, reconnects)) = (Arc::new(Quorum::new(Vec::new(), Duration::ZERO)), unbounded_channel());
+        let (quorum, (_reconnected, reconnects)) =
+            (Arc::new(Quorum::new(Vec::new(), Duration::ZERO)), unbounded_channel());
         run(Arc::clone(&watchdog), quorum, settings, Arc::new(Counters::new()), reconnects, judge).await;
         assert!(told.recv().await.expect("told").contains("sick of Revoked"));
         assert!(tokens[0].is_cancelled());
@@ -332,7 +333,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(110));
         let mut wheel = Wheel::new(&settings, Arc::new(Counters::new()));
         let ((answers, answered), (_reconnected, reconnects)) = (unbounded_channel(), unbounded_channel());
-        let (quorum, counters) = (Arc::new(Quorum::new(Vec::new())), Arc::new(Counters::new()));
+        let (quorum, counters) = (Arc::new(Quorum::new(Vec::new(), Duration::ZERO)), Arc::new(Counters::new()));
         let sender = Sender::new(quorum, counters, answers);
         let judge: Judge = Box::new(|verdict| panic!("{verdict:?}"));
         let mut clocks = Clocks::read();

@@ -64,8 +64,17 @@ struct Bounds {
     mistake: Option<Mistake>,
 }
 
-const BOUNDS: Bounds =
-    Bounds { leases: [1, 1], ticks: 4, forgets: 0, failovers: 0, moves: 0, founded: true, cut: None, stale: 0, mistake: None };
+const BOUNDS: Bounds = Bounds {
+    leases: [1, 1],
+    ticks: 4,
+    forgets: 0,
+    failovers: 0,
+    moves: 0,
+    founded: true,
+    cut: None,
+    stale: 0,
+    mistake: None,
+};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Server {
@@ -128,7 +137,8 @@ fn origin() -> Instant {
 impl World {
     fn new(bounds: &Bounds) -> Self {
         let members: Vec<Id> = (0..SEATS as u64).map(Id).collect();
-        let memory = |id| Memory { id, seats: SEATS, phase: Phase::Votes, members: members.clone(), dropped: Vec::new() };
+        let memory =
+            |id| Memory { id, seats: SEATS, phase: Phase::Votes, members: members.clone(), dropped: Vec::new() };
         let longest = bounds.leases.into_iter().max().expect("two");
         let server = |at: usize| {
             let known = bounds.founded && at < SEATS;
@@ -194,7 +204,8 @@ impl World {
         };
         let known = Known { former: &locker.former, lease: TICK * bounds.leases[who] };
         let mut plan = plan(&seen, known, origin(), &mut fresh);
-        let phases = |of: &[Phase]| seen.iter().map(|s| s.as_ref().is_some_and(|s| of.contains(&s.memory.phase))).collect();
+        let phases =
+            |of: &[Phase]| seen.iter().map(|s| s.as_ref().is_some_and(|s| of.contains(&s.memory.phase))).collect();
         match bounds.mistake {
             Some(Mistake::ListsIgnored) => {
                 plan.votes = phases(&[Phase::Votes]);
@@ -204,11 +215,14 @@ impl World {
                 for place in 0..SEATS {
                     let Some(begun) = seen[place].as_ref().filter(|s| s.memory.phase == Phase::Begun) else { continue };
                     let witness = seen.iter().flatten().find(|s| {
-                        s.memory.phase == Phase::Votes && s.memory.lists(begun.memory.id) && s.memory.id != begun.memory.id
+                        s.memory.phase == Phase::Votes
+                            && s.memory.lists(begun.memory.id)
+                            && s.memory.id != begun.memory.id
                     });
                     let own = seen.iter().flatten().find(|s| s.memory.phase == Phase::Votes);
                     if let (None, Some(own)) = (witness, own) {
-                        let gone = own.memory.members.iter().find(|id| !seen.iter().flatten().any(|s| s.memory.id == **id));
+                        let gone =
+                            own.memory.members.iter().find(|id| !seen.iter().flatten().any(|s| s.memory.id == **id));
                         if let Some(&gone) = gone {
                             let to = own.memory.listing(begun.memory.id, &[gone]);
                             let at = seen.iter().position(|s| s.as_ref() == Some(own)).expect("seen");
@@ -230,7 +244,8 @@ impl World {
                 for place in places {
                     let id = seen[place].as_ref().expect("seen").memory.id;
                     for (at, other) in seen.iter().enumerate().filter_map(|(at, s)| s.as_ref().map(|s| (at, s))) {
-                        let gone = other.memory.members.iter().find(|m| !seen.iter().flatten().any(|s| s.memory.id == **m));
+                        let gone =
+                            other.memory.members.iter().find(|m| !seen.iter().flatten().any(|s| s.memory.id == **m));
                         if let (false, Some(&gone)) = (other.memory.lists(id), gone) {
                             let to = other.memory.listing(id, &[gone]);
                             plan.changes.push(Change { place: at, from: other.memory.clone(), to, waited: None });
@@ -299,9 +314,9 @@ impl World {
                     continue;
                 }
                 let server = &self.servers[locker.leads_to[place]];
-                let waits = locker.seen[place].as_ref().is_some_and(|(sight, _)| {
-                    sight.memory.phase == Phase::Listed && sight.age < TICK * server.age
-                });
+                let waits = locker.seen[place]
+                    .as_ref()
+                    .is_some_and(|(sight, _)| sight.memory.phase == Phase::Listed && sight.age < TICK * server.age);
                 if !self.remembers(who, place) || waits {
                     steps.push(Step::Vet(who, place));
                 }
@@ -556,11 +571,15 @@ fn both(bounds: Bounds) -> [Bounds; 2] {
 #[test]
 #[ignore = "measure"]
 fn sizes() {
-    for (name, bounds) in [("forget", FORGETTING), ("failover", FAILING_OVER), ("move", MOVING), ("found", FOUNDING),
+    for (name, bounds) in [
+        ("forget", FORGETTING),
+        ("failover", FAILING_OVER),
+        ("move", MOVING),
+        ("found", FOUNDING),
         ("lease", Bounds { leases: [2, 1], forgets: 1, cut: Some(2), ticks: 4, ..BOUNDS }),
         ("forget-cut", Bounds { forgets: 1, cut: Some(2), ..BOUNDS }),
         ("twice-cut", Bounds { forgets: 2, cut: Some(2), ..BOUNDS }),
-        ("move-forget", Bounds { forgets: 1, moves: 1, cut: Some(2), ..BOUNDS })
+        ("move-forget", Bounds { forgets: 1, moves: 1, cut: Some(2), ..BOUNDS }),
     ] {
         for bounds in both(bounds) {
             let start = std::time::Instant::now();
@@ -573,15 +592,28 @@ fn sizes() {
 #[ignore = "measure"]
 fn mistakes() {
     use Mistake::*;
-    for mistake in [RunIgnored, ListsIgnored, NoWait, OwnLease, WaitFromTheBeginning, OneWitness, DroppedAgain, VoterTakenIn, AcquireBlind, RenewalBlind, RetakeBlind, ChangeBlind] {
+    for mistake in [
+        RunIgnored,
+        ListsIgnored,
+        NoWait,
+        OwnLease,
+        WaitFromTheBeginning,
+        OneWitness,
+        DroppedAgain,
+        VoterTakenIn,
+        AcquireBlind,
+        RenewalBlind,
+        RetakeBlind,
+        ChangeBlind,
+    ] {
         let mut found = Vec::new();
         for (name, bounds) in [
-        ("forget-cut", Bounds { forgets: 1, cut: Some(2), ..BOUNDS }),
-        ("move", MOVING),
-        ("failover-cut", Bounds { cut: Some(2), ..FAILING_OVER }),
-        ("lease", Bounds { leases: [2, 1], forgets: 1, cut: Some(2), ticks: 4, ..BOUNDS }),
-        ("twice-cut", Bounds { forgets: 2, cut: Some(2), ..BOUNDS }),
-        ("move-forget", Bounds { forgets: 1, moves: 1, cut: Some(2), ..BOUNDS })
+            ("forget-cut", Bounds { forgets: 1, cut: Some(2), ..BOUNDS }),
+            ("move", MOVING),
+            ("failover-cut", Bounds { cut: Some(2), ..FAILING_OVER }),
+            ("lease", Bounds { leases: [2, 1], forgets: 1, cut: Some(2), ticks: 4, ..BOUNDS }),
+            ("twice-cut", Bounds { forgets: 2, cut: Some(2), ..BOUNDS }),
+            ("move-forget", Bounds { forgets: 1, moves: 1, cut: Some(2), ..BOUNDS }),
         ] {
             for bounds in both(bounds) {
                 let start = std::time::Instant::now();
@@ -589,9 +621,13 @@ fn mistakes() {
                     Err(steps) => found.push((name, bounds.stale, steps.len(), start.elapsed())),
                     Ok(_) => {}
                 }
-                if !found.is_empty() { break; }
+                if !found.is_empty() {
+                    break;
+                }
             }
-            if !found.is_empty() { break; }
+            if !found.is_empty() {
+                break;
+            }
         }
         println!("{mistake:?}: {found:?}");
     }
