@@ -221,22 +221,6 @@ async fn each_of_many_has_its_own_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn locks_of_several_slots_share_no_script() {
-    let server = Server::start_with(&["--cluster-enabled", "yes", "--cluster-port", "0"]);
-    server.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    eventually(ms(5_000), "all slots", || server.command::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok"))
-        .await;
-    let locks = builder(&server.url(), ms(10_000)).connect().await.unwrap();
-    let answers = join_all((0..MANY).map(|_| {
-        let lock = locks.get(key()).owned_by(Owner::new());
-        async move { lock.lock().await?.unlock().await }
-    }))
-    .await;
-    let failed: Vec<_> = answers.iter().filter(|answer| answer.is_err()).collect();
-    assert!(failed.is_empty(), "{} of {MANY}: {:?}", failed.len(), failed[0]);
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn who_asks_later_waits_for_the_connection_as_long_as_who_came_first() {
     let server = Server::start();
     let locks = builder(&server.url(), ms(10_000)).command_timeout(ms(1_000)).connect().await.unwrap();
