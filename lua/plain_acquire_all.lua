@@ -3,11 +3,11 @@
 -- KEYS[2*i]    its mark: the last fence of all locks that share it, without a lifetime
 -- ARGV[1]      lease, in milliseconds
 -- ARGV[i+1]    value of the lock: uuid:task-id:generation
--- ARGV[#ARGV]  the client's clock, in microseconds. Negative: it is cut to 0.1 s, and this server is the only one
+-- ARGV[n+2]    the client's clock, in microseconds. Negative: it is cut to 0.1 s, and this server is the only one
 -- Returns {1, fence, ...}  granted: a fence a lock
 --         {0, ttl}         one is held by another: milliseconds until its lease runs out, -1 if it has none
-local lease_ms, asked_us = ARGV[1], tonumber(ARGV[#ARGV])
 local locks, answer = #KEYS / 2, {1}
+local lease_ms, asked_us = ARGV[1], tonumber(ARGV[locks + 2])
 
 for i = 1, locks do
   local lock, value = KEYS[2 * i - 1], ARGV[i + 1]

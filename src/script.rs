@@ -16,6 +16,7 @@ use crate::fence::Fence;
 use crate::key::Key;
 use crate::node::{Lane, Lua, Node, Outcome, Receipt, Remembered, Reply, Step, Together};
 use crate::options::Format;
+use crate::shown::cut;
 
 /// The scripts that differ from format to format.
 struct Scripts {
@@ -46,20 +47,20 @@ const OR_NOTHING: &str = "if not remembers then\n  return {-1}\nend\n";
 impl Voting {
     /// Does nothing where the server does not remember.
     fn or_nothing(body: &str) -> Self {
-        Self { plain: Lua::new(body), voting: Lua::new([REMEMBERS, OR_NOTHING, body].concat()) }
+        Self { plain: Lua::new(body), voting: Lua::new(&[REMEMBERS, OR_NOTHING, body].concat()) }
     }
 
     /// Does its work, and tells whether the server remembers.
     fn telling(body: &str) -> Self {
         let told = [REMEMBERS, "local function work()\n", body, "end\nreturn {remembers and 1 or 0, work()}\n"];
-        Self { plain: Lua::new(body), voting: Lua::new(told.concat()) }
+        Self { plain: Lua::new(body), voting: Lua::new(&told.concat()) }
     }
 
     /// The two scripts as steps of a third.
     fn together(acquire: &str, release: &str) -> Self {
         let frame = include_str!("../lua/together.lua").replace("-- release.lua", release);
         let voting = [REMEMBERS, &frame.replace("-- acquire.lua", &[OR_NOTHING, acquire].concat())];
-        Self { plain: Lua::new(frame.replace("-- acquire.lua", acquire)), voting: Lua::new(voting.concat()) }
+        Self { plain: Lua::new(&frame.replace("-- acquire.lua", acquire)), voting: Lua::new(&voting.concat()) }
     }
 
     fn for_vote(&self, vote: Option<&Remembered>) -> &Lua {
@@ -361,7 +362,7 @@ fn answers(reply: &Reply, locks: usize) -> Option<Vec<Renew>> {
         *answer = match said {
             Reply::Int(0) => Renew::Gone,
             Reply::Bytes(error) => {
-                let error = String::from_utf8_lossy(error).into_owned();
+                let error = cut(error);
                 if error.contains("WRONGTYPE") { Renew::Gone } else { Renew::Failed(error) }
             }
             _ => return None,
@@ -377,7 +378,7 @@ pub(crate) async fn inspect(node: &Node, key: &Key) -> Outcome<Option<Standing>>
         Reply::Array(items) if items.is_empty() => Some(None),
         Reply::Array(items) => match items.as_slice() {
             [Reply::Int(ttl), Reply::Bytes(owner), Reply::Int(count)] => Some(Some(Standing {
-                owner: owner.clone(),
+                owner: owner.to_vec(),
                 count: u64::try_from(*count).ok()?,
                 remaining: remaining(*ttl),
             })),
@@ -391,7 +392,7 @@ pub(crate) async fn inspect(node: &Node, key: &Key) -> Outcome<Option<Standing>>
 pub(crate) async fn holders(node: &Node, key: &Key) -> Outcome<Vec<String>> {
     let reply = node.eval(Lane::Commands, &HOLDERS, &[key.as_str()], &[]).await;
     let name = |reply: &Reply| match reply {
-        Reply::Bytes(name) => String::from_utf8(name.clone()).ok(),
+        Reply::Bytes(name) => String::from_utf8(name.to_vec()).ok(),
         _ => None,
     };
     of_a_lock(node, key, reply).and_then(node.name(), |reply| match reply {
@@ -414,9 +415,9 @@ pub(crate) async fn force(node: &Node, key: &Key, holders: &[String]) -> Outcome
 fn of_a_lock(node: &Node, key: &Key, reply: Outcome<Reply>) -> Outcome<Reply> {
     match reply {
         Outcome::Done(Reply::Bytes(kind)) => {
-            let what = match String::from_utf8_lossy(&kind).as_ref() {
-                "hash" => "a hash that is no lock's".to_owned(),
-                kind => format!("a {kind}"),
+            let what = match &*kind {
+                b"hash" => "a hash that is no lock's".to_owned(),
+                kind => format!("a {}", cut(kind)),
             };
             let message = format!("WRONGTYPE {key:?} holds {what}");
             let source = ServerError { node: Arc::clone(node.name()), message };
@@ -479,6 +480,8 @@ mod tests {
                 }
                 assert_eq!(header.contains(list), body.contains(list), "{name}: {list} is in one place only");
             }
+            // The number of the send is the last argument.
+            assert!(!body.contains("#ARGV"), "{name}: reads what is not its own");
             // Every key that a script touches is declared, so that a cluster and an ACL can know it.
             assert!(!body.contains("call('DEL', '"), "{name}: a key that is not declared");
         }
@@ -503,7 +506,7 @@ mod tests {
 
     #[test]
     fn replies_of_renewals_are_read_by_kind() {
-        let bytes = |error: &str| Reply::Bytes(error.into());
+        let bytes = |error: &str| Reply::Bytes(error.to_owned().into());
         let read = |items: Vec<Reply>| answers(&Reply::Array(items), 3);
         let all = [Reply::Int(3)];
         assert_eq!(read(all.to_vec()), Some(vec![Renew::Renewed; 3]));

@@ -2,7 +2,7 @@
 //!
 //! Whoever may choose a name must not be able to forge a line of a log with it, or to speak to a terminal.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 /// Displays text with its control characters escaped, a line feed as `\n`. Ordinary text, and text that was escaped
 /// before, stays as it is.
@@ -26,6 +26,37 @@ fn is_control(c: char) -> bool {
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// How much is shown of what a server says: it may say anything.
+const MOST: usize = 200;
+
+/// The first 200 characters of a text of others, whose size nobody bounds.
+pub(crate) fn cut(text: &[u8]) -> String {
+    // A character takes up to four bytes, and the last one may be in two parts.
+    let head = String::from_utf8_lossy(&text[..text.len().min(4 * MOST + 4)]);
+    if head.chars().nth(MOST).is_none() {
+        return head.into_owned();
+    }
+    head.chars().take(MOST - 2).chain("..".chars()).collect()
+}
+
+/// As [`cut`], of what somebody sees who debugs it: no more of it is formatted.
+pub(crate) fn cut_debug(value: &impl fmt::Debug) -> String {
+    let mut head = Head(String::new());
+    // Ends with an error as soon as there is enough.
+    let _: fmt::Result = write!(head, "{value:?}");
+    cut(head.0.as_bytes())
+}
+
+/// Takes text until there is more than is shown.
+struct Head(String);
+
+impl fmt::Write for Head {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend(text.chars().take(MOST + 1));
+        if self.0.len() > 4 * MOST + 4 { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -43,5 +74,17 @@ mod tests {
         let shown = Shown(text).to_string();
         assert_eq!(shown, "a\\nb\\r\\tc\\u{1b}[31m\\u{0}\\u{7f}\\u{85}\\u{2028}\\u{202e}d");
         assert_eq!(Shown(&shown).to_string(), shown, "once is enough");
+    }
+
+    #[test]
+    fn no_more_than_200_characters_of_others_are_shown() {
+        assert_eq!(cut(b"ERR no"), "ERR no");
+        let whole = "\u{20ac}".repeat(200);
+        assert_eq!(cut(whole.as_bytes()), whole);
+        let cut_off = cut("\u{20ac}".repeat(1_000_000).as_bytes());
+        assert_eq!(cut_off, "\u{20ac}".repeat(198) + "..");
+        assert_eq!(cut(&[0xff; 1_000]).chars().count(), 200);
+        assert_eq!(cut_debug(&vec!["x"; 1_000_000]).chars().count(), 200);
+        assert_eq!(cut_debug(&Some(1)), "Some(1)");
     }
 }

@@ -37,6 +37,9 @@ pub struct Stats {
     pub renewal_errors: u64,
     /// Acquires that were undone, because their answer never came or nobody took what they were granted.
     pub undone: u64,
+    /// Answers that were another command's. None of them was believed, and each connection that brought one was given up.
+    /// Alert on it: a server, or something on the way to it, loses, repeats or swaps replies.
+    pub misplaced_answers: u64,
     /// Operations, releases and undos that wait for an answer.
     pub pending: usize,
     /// Those of them that are undos. For a server that is silent these are at most what was in flight when it fell silent,
@@ -247,7 +250,7 @@ impl Counters {
         }
     }
 
-    /// What is known by now, together with what others count.
+    /// What is known by now, together with what others count. What nodes count is added by the caller.
     pub(crate) fn stats(&self, holds: usize, waiters: usize, pending: usize, pending_undos: usize) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
@@ -259,6 +262,7 @@ impl Counters {
             renewals: read(&self.renewals),
             renewal_errors: read(&self.renewal_errors),
             undone: read(&self.undone),
+            misplaced_answers: 0,
             pending,
             pending_undos,
             losses: self.losses(),
@@ -280,6 +284,20 @@ impl Counters {
         let nodes = self.round_trips.iter().map(|(node, times)| (node, times.distribution()));
         let slowest = nodes.filter(|(_, times)| times.count > 0).max_by_key(|(_, times)| (times.p99, times.max));
         slowest.map(|(node, round_trip)| NodeTimes { node: Arc::clone(node), round_trip })
+    }
+}
+
+/// Answers of a node that came to the wrong command.
+#[derive(Debug, Default)]
+pub(crate) struct Misplaced(AtomicU64);
+
+impl Misplaced {
+    pub(crate) fn count(&self) {
+        count(&self.0, "lockhound_misplaced_answers_total");
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

@@ -13,6 +13,7 @@ use url::Url;
 
 use super::admission::Admission;
 use crate::error::Error;
+use crate::stats::Misplaced;
 
 const SCHEMES: &str = "redis://[user:password@]host[:port][/db], or redis+unix://[user:password@host]/path[?db=n] with \
                        the feature `unix`";
@@ -86,6 +87,8 @@ pub(super) struct Address {
     pub(super) name: Arc<str>,
     /// Whether the server takes these credentials.
     pub(super) admission: Admission,
+    /// Answers that came to the wrong command, on all connections to it.
+    pub(super) misplaced: Misplaced,
     config: Config,
 }
 
@@ -129,7 +132,7 @@ impl Address {
             socket_file(&url, &mut config).map_err(refuse)?
         };
         let name = format!("{scheme}://{}{place}", shown_credentials(&url));
-        Ok(Self { name: name.into(), admission: Admission::default(), config })
+        Ok(Self { name: name.into(), admission: Admission::default(), misplaced: Misplaced::default(), config })
     }
 
     pub(super) fn config(&self) -> Config {

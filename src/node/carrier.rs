@@ -8,6 +8,7 @@ use fred::bytes::BytesMut;
 use fred::types::Value;
 
 use super::link::Link;
+use super::number::{Number, numbered};
 use super::receipts::{Receipt, Receipts};
 use super::reply::{self, Outcome, Reply};
 use crate::clock::Instant;
@@ -21,8 +22,8 @@ pub(crate) struct Lua {
 }
 
 impl Lua {
-    pub(crate) fn new(body: impl Into<String>) -> Self {
-        let body = body.into();
+    pub(crate) fn new(body: &str) -> Self {
+        let body = numbered(body);
         let sha = sha1_smol::Sha1::from(&body).digest().to_string();
         Self { body, sha }
     }
@@ -78,7 +79,7 @@ impl Carrier {
         keys: &[&str],
         args: &[&str],
     ) -> (Outcome<Reply>, Vec<Receipt>) {
-        self.send("EVALSHA", words(&lua.sha, keys, args), receipts).await
+        self.send("EVALSHA", &lua.sha, keys, args, receipts).await
     }
 
     /// Runs a script once. The server knows it from then on.
@@ -89,13 +90,25 @@ impl Carrier {
         keys: &[&str],
         args: &[&str],
     ) -> (Outcome<Reply>, Vec<Receipt>) {
-        self.send("EVAL", words(&lua.body, keys, args), receipts).await
+        self.send("EVAL", &lua.body, keys, args, receipts).await
     }
 
-    async fn send(&self, command: &'static str, words: Vec<Value>, receipts: usize) -> (Outcome<Reply>, Vec<Receipt>) {
+    async fn send(
+        &self,
+        command: &'static str,
+        script: &str,
+        keys: &[&str],
+        args: &[&str],
+        receipts: usize,
+    ) -> (Outcome<Reply>, Vec<Receipt>) {
+        let number = Number::next();
+        let words = words(script, keys, args, &number);
         match &self.receipts {
-            Some(asked) if receipts > 0 => asked.send(command, words, receipts).await,
-            _ => (self.link.call(command, words).await, Vec::new()),
+            Some(asked) if receipts > 0 => asked.send(command, words, number, receipts).await,
+            _ => match self.link.ready().await {
+                Ok(()) => (self.link.run(command, words, number).await, Vec::new()),
+                Err(failure) => (Outcome::NotExecuted(failure), Vec::new()),
+            },
         }
     }
 
@@ -121,10 +134,11 @@ pub(super) fn is_not_known(outcome: &Outcome<Reply>) -> bool {
     matches!(outcome, Outcome::NotExecuted(failure) if reply::code(&failure.reason) == "NOSCRIPT")
 }
 
-/// The arguments of EVALSHA or EVAL. All of them are slices of one buffer: fred copies each again for the wire, and a
+/// The arguments of EVALSHA or EVAL, the last of which is the number of this send. All of them are slices of one buffer: fred copies each again for the wire, and a
 /// batch of renewals would otherwise allocate for each word twice.
-fn words(script: &str, keys: &[&str], args: &[&str]) -> Vec<Value> {
-    let texts = || std::iter::once(&script).chain(keys).chain(args);
+fn words(script: &str, keys: &[&str], args: &[&str], number: &Number) -> Vec<Value> {
+    let number = number.as_str();
+    let texts = || std::iter::once(&script).chain(keys).chain(args).chain([&number]);
     let mut buffer = BytesMut::with_capacity(texts().map(|text| text.len()).sum());
     texts().for_each(|text| buffer.extend_from_slice(text.as_bytes()));
     let buffer = buffer.freeze();
@@ -134,7 +148,7 @@ fn words(script: &str, keys: &[&str], args: &[&str]) -> Vec<Value> {
         end += text.len();
         Value::Bytes(buffer.slice(start..end))
     });
-    let mut words = Vec::with_capacity(2 + keys.len() + args.len());
+    let mut words = Vec::with_capacity(3 + keys.len() + args.len());
     words.extend(slices.next());
     words.push(i64::try_from(keys.len()).unwrap_or(i64::MAX).into());
     words.extend(slices);

@@ -7,7 +7,7 @@ use super::link::Link;
 use super::reply::{self, Outcome, Reply};
 use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
 use crate::foreign::contained;
-use crate::shown::Shown;
+use crate::shown::{Shown, cut};
 
 /// What kept us from connecting: the server's refusal, or its silence.
 pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Duration) -> Error {
@@ -16,12 +16,15 @@ pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Durati
     if kind != ServerErrorKind::Other {
         return Error::Server {
             kind,
-            source: ServerError { node: Arc::clone(node), message: error.details().to_owned() },
+            source: ServerError { node: Arc::clone(node), message: cut(error.details().as_bytes()) },
         };
     }
     // Only a server's reply begins with a code; it answers to the credentials or the database of the address.
     if code == "ERR" {
-        return Error::config("node", format!("the server refuses the address {node}: {}", error.details()));
+        return Error::config(
+            "node",
+            format!("the server refuses the address {node}: {}", cut(error.details().as_bytes())),
+        );
     }
     let reason = format!("cannot connect: {}", reply::words(error, Some(bound)));
     let nodes = vec![NodeFailure { node: Arc::clone(node), reason }];
@@ -84,7 +87,7 @@ pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
         contained(|| {
             tracing::warn!(
                 %node,
-                policy = policy.trim(),
+                policy = cut(policy.trim().as_bytes()),
                 "this server may delete locks when its memory is full, and two may then hold one lock: set \
                  `maxmemory-policy noeviction`"
             );
@@ -95,9 +98,9 @@ pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
 /// The value behind a name in a flat list of names and values.
 fn field(reply: &Reply, name: &str) -> Option<String> {
     let Reply::Array(items) = reply else { return None };
-    let at = items.iter().position(|item| *item == Reply::Bytes(name.as_bytes().to_vec()))?;
+    let at = items.iter().position(|item| matches!(item, Reply::Bytes(bytes) if **bytes == *name.as_bytes()))?;
     match items.get(at + 1)? {
-        Reply::Bytes(value) => Some(String::from_utf8_lossy(value).into_owned()),
+        Reply::Bytes(value) => Some(cut(value)),
         _ => None,
     }
 }
@@ -121,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_name_is_found_in_a_flat_list() {
-        let bytes = |s: &str| Reply::Bytes(s.as_bytes().to_vec());
+        let bytes = |s: &str| Reply::Bytes(s.to_owned().into());
         let hello = Reply::Array(vec![bytes("server"), bytes("redis"), bytes("version"), bytes("7.0.15")]);
         assert_eq!(field(&hello, "version").as_deref(), Some("7.0.15"));
         assert_eq!(field(&hello, "7.0.15"), None);

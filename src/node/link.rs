@@ -4,11 +4,15 @@
 //! What is done about that, each line a fault that was reproduced without it (`client.rs` has what is set):
 //! - A command runs to its end in a task of the engine under fred's own timeout, which alone takes it out of the queue.
 //! - A PING of our own with a token finds silent connections, and replies that have slipped by one.
+//! - fred counts replies: one that is lost, or that it cannot read, gives all later ones to the wrong commands. A script
+//!   returns a number (`number.rs`). What has none counts once the echo of a PING behind it is in step.
 //! - Dropping a client leaks its connection: [`Link::quit`].
 //!
 //! # Invariants
 //! - The client is replaced only by [`tend`]; [`LinkEvent::Up`] comes after that as after each reconnect.
 //! - Nothing here is awaited while the mutex of the client is held.
+
+mod in_step;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +28,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use self::in_step::Slips;
 use super::address::Address;
 use super::client::{build, reply_timeout};
 use super::reply::{self, Outcome, Reply};
@@ -71,11 +76,11 @@ pub(super) struct Link {
     settings: Settings,
     current: Mutex<(Client, ConnectHandle)>,
     last_error: Mutex<String>,
-    tokens: AtomicU64,
-    /// How often it has been connected anew.
+    /// How often it has been connected anew, or found to be out of step.
     epoch: AtomicU64,
     /// Whether a command has had no answer in time, and none has since.
     silent: watch::Sender<bool>,
+    slips: Slips,
     stopped: CancellationToken,
 }
 
@@ -140,14 +145,14 @@ impl Link {
             settings: settings.clone(),
             current: Mutex::new((client, task)),
             last_error: Mutex::new("no server has answered yet".to_owned()),
-            tokens: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             silent: watch::Sender::new(false),
+            slips: Slips::default(),
             stopped: CancellationToken::new(),
         })
     }
 
-    /// Which connection this is: another number after each reconnect.
+    /// Which connection this is: another number after each reconnect, and once its replies are out of step.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Relaxed)
     }
@@ -220,15 +225,21 @@ impl Link {
         }
     }
 
-    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. If fred panics,
-    /// nobody knows how far it came.
-    pub(super) async fn send(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
-        let is_script = command.starts_with("EVAL");
+    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. What it answers may be
+    /// the answer to another command.
+    async fn send(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
+        let outcome = self.hand_over(command, args).await;
+        self.address.admission.heard(self.role as u8, &self.address.name, false, &outcome);
+        outcome
+    }
+
+    /// If fred panics, nobody knows how far it came.
+    async fn hand_over(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
         let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
         let client = self.client();
         // fred's future takes 5 KiB, and each async function around it would hold it once or twice.
         let answer = Box::pin(async move { client.custom_raw(command, args).await });
-        let outcome = match foreign::survive(answer).await {
+        match foreign::survive(answer).await {
             Ok(answer) => {
                 match &answer {
                     Ok(_) => self.set_silent(false),
@@ -242,9 +253,7 @@ impl Link {
                 node: Arc::clone(&self.address.name),
                 reason: format!("the client panicked while it sent this: {said}"),
             }),
-        };
-        self.address.admission.heard(self.role as u8, &self.address.name, is_script, &outcome);
-        outcome
+        }
     }
 
     /// Sends SUBSCRIBE. It returns before the server has processed it: a [`Link::barrier`] tells.
@@ -255,15 +264,6 @@ impl Link {
     /// Sends UNSUBSCRIBE; as [`Link::subscribe`].
     pub(super) async fn unsubscribe(&self, channels: Vec<String>) -> Result<(), fred::error::Error> {
         self.client().unsubscribe(channels).await
-    }
-
-    /// Waits until the server has processed what was sent before. The echo of a token proves that the reply is the one
-    /// to this PING: an error reply to SUBSCRIBE is given by fred to whatever command comes next.
-    pub(super) async fn barrier(&self) -> Outcome<()> {
-        let token = self.tokens.fetch_add(1, Ordering::Relaxed).to_string();
-        let outcome = self.call("PING", vec![token.clone().into()]).await;
-        let in_step = |reply: &Reply| (*reply == Reply::Bytes(token.into_bytes())).then_some(());
-        outcome.and_then(&self.address.name, in_step)
     }
 
     /// Gives the connection up, so that its replies are in step again, or a demoted server's successor is found.
@@ -309,7 +309,13 @@ impl Link {
         let task = client.connect();
         let (_, old_task) = std::mem::replace(&mut *lock(&self.current), (client, task));
         old_task.abort();
+        self.renewed();
+    }
+
+    /// It is another connection from here on.
+    fn renewed(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
+        self.slips.end();
     }
 }
 
@@ -359,7 +365,7 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
             }
             up = ups.recv() => match up {
                 Ok(_) | Err(RecvError::Lagged(_)) => {
-                    link.epoch.fetch_add(1, Ordering::Relaxed);
+                    link.renewed();
                     link.set_silent(false);
                     link.address.admission.connected(link.role as u8);
                     let link = Arc::clone(link);
@@ -381,7 +387,7 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
 
 /// Sends PINGs, at once to a connection that falls silent: one is under way then until it is heard again. Two silent ones
 /// force a reconnect; ends when that hangs, or when the client's task has ended.
-async fn heartbeat(link: &Link) {
+async fn heartbeat(link: &Arc<Link>) {
     let mut silent = 0;
     let mut suspected = link.silent.subscribe();
     loop {

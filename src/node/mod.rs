@@ -9,7 +9,9 @@ mod carrier;
 mod check;
 mod client;
 mod link;
+mod number;
 mod outbox;
+mod packed;
 mod receipts;
 mod reply;
 
@@ -185,6 +187,11 @@ impl Node {
     /// The address, its password as `***`.
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
+    }
+
+    /// Answers that came to the wrong command.
+    pub(crate) fn misplaced_answers(&self) -> u64 {
+        self.links.commands.misplaced_answers()
     }
 
     /// How this locker's locks stand on it.

@@ -18,6 +18,7 @@ use fred::types::Value;
 use tokio::sync::oneshot;
 
 use super::link::Link;
+use super::number::Number;
 use super::reply::{Outcome, Reply};
 use crate::error::{Error, NodeFailure};
 use crate::foreign::{self, contained};
@@ -89,18 +90,19 @@ impl Receipts {
         Arc::new(Self { link, replicas, pending: Mutex::default() })
     }
 
-    /// Sends a command, and a WAIT behind it, for which so many receipts are made out.
+    /// Runs a script, and sends a WAIT behind it, for which so many receipts are made out.
     pub(super) async fn send(
         self: &Arc<Self>,
         command: &'static str,
-        args: Vec<Value>,
+        words: Vec<Value>,
+        number: Number,
         count: usize,
     ) -> (Outcome<Reply>, Vec<Receipt>) {
         if let Err(failure) = self.link.ready().await {
             return (Outcome::NotExecuted(failure), Vec::new());
         }
         let epoch = self.link.epoch();
-        let mut sending = pin!(self.link.send(command, args));
+        let mut sending = pin!(self.link.run(command, words, number));
         // From here on it is before every WAIT that is sent.
         let sent = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
         let receipts = (0..count).map(|_| self.make_out(epoch)).collect();
@@ -146,7 +148,7 @@ impl Receipts {
             Reply::Int(count) => Some(*count),
             _ => None,
         };
-        self.link.call("WAIT", args).await.and_then(self.link.server(), count)
+        self.link.call_in_step("WAIT", args).await.and_then(self.link.server(), count)
     }
 
     async fn acknowledged(&self) -> Result<(), NodeFailure> {

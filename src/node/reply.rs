@@ -1,20 +1,23 @@
 //! What a server said, and what that tells about the command.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fred::bytes::Bytes;
 use fred::error::ErrorKind;
 use fred::types::Resp3Frame;
 
 use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
+use crate::shown::{cut, cut_debug};
 
 /// A reply, as far as the scripts use the protocol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
     Nil,
     Int(i64),
-    Bytes(Vec<u8>),
+    /// A part of what was received: whoever keeps it copies it.
+    Bytes(Bytes),
     Array(Vec<Self>),
     /// Inside of an array: what became of one of several.
     Error(String),
@@ -64,36 +67,13 @@ impl<T> Outcome<T> {
                 Some(value) => Outcome::Done(value),
                 None => Outcome::Unknown(NodeFailure {
                     node: Arc::clone(node),
-                    reason: format!("answered {}, which no script of this crate does", beginning(&reply)),
+                    reason: format!("answered {}, which no script of this crate does", cut_debug(&reply)),
                 }),
             },
             Self::NotExecuted(failure) => Outcome::NotExecuted(failure),
             Self::Refused(error) => Outcome::Refused(error),
             Self::Unknown(failure) => Outcome::Unknown(failure),
         }
-    }
-}
-
-/// How much of a reply that nobody can read is shown: it may have any length.
-const SHOWN: usize = 200;
-
-/// A reply as it is debugged, or the beginning of that.
-fn beginning(reply: &impl fmt::Debug) -> String {
-    let mut shown = Beginning(String::new());
-    // It ends where there is no more room.
-    if write!(shown, "{reply:?}").is_err() {
-        shown.0 += " ..";
-    }
-    shown.0
-}
-
-struct Beginning(String);
-
-impl fmt::Write for Beginning {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = text.floor_char_boundary(SHOWN - self.0.len());
-        self.0 += &text[..room];
-        if room < text.len() { Err(fmt::Error) } else { Ok(()) }
     }
 }
 
@@ -108,8 +88,8 @@ pub(super) fn sort(node: &Arc<str>, result: Result<Resp3Frame, fred::error::Erro
         Err(e) => return Outcome::Unknown(NodeFailure { node: Arc::clone(node), reason: words(&e, Some(bound)) }),
     };
     match frame {
-        Resp3Frame::SimpleError { data, .. } => sort_error(node, &data),
-        Resp3Frame::BlobError { data, .. } => sort_error(node, &String::from_utf8_lossy(&data)),
+        Resp3Frame::SimpleError { data, .. } => sort_error(node, &cut(data.as_bytes())),
+        Resp3Frame::BlobError { data, .. } => sort_error(node, &cut(&data)),
         frame => Outcome::Done(reply(frame)),
     }
 }
@@ -130,7 +110,7 @@ pub(super) fn words(error: &fred::error::Error, bound: Option<Duration>) -> Stri
         _ => {
             let quoted = ["message: \"", "error: \""].iter().find_map(|before| details.split_once(before));
             let text = quoted.map_or(details, |(_, rest)| rest.rsplit_once('"').map_or(rest, |(text, _)| text));
-            let text = text.strip_suffix('.').unwrap_or(text);
+            let text = &*cut(text.strip_suffix('.').unwrap_or(text).as_bytes());
             // A sentence begins with one capital letter, a code of the server has several.
             match text.as_bytes() {
                 [b'A'..=b'Z', b'a'..=b'z', ..] => text[..1].to_ascii_lowercase() + &text[1..],
@@ -155,6 +135,29 @@ pub(super) fn forbidden(outcome: &Outcome<Reply>) -> Option<&str> {
             Reply::Error(message) if code(message) == "NOPERM" => Some(message.as_str()),
             _ => None,
         }),
+        _ => None,
+    }
+}
+
+/// Whether what a PING behind it was answered, in the place of its echo, is a PING's own answer, so that this error is the
+/// answer to the command before it.
+pub(super) fn explains<T>(echo: &Outcome<()>, error: &Outcome<T>) -> bool {
+    let (Some(echo), Some(error)) = (said(echo), said(error)) else { return false };
+    match code(echo) {
+        // To a user who may not send it, and while a server cannot save. It says this to no script.
+        "NOPERM" => echo.contains("'ping'"),
+        "MISCONF" => true,
+        // While a server refuses whatever it is sent.
+        all @ ("LOADING" | "BUSY" | "MASTERDOWN" | "NOAUTH") => all == code(error),
+        _ => false,
+    }
+}
+
+/// The error reply that this outcome stands for.
+fn said<T>(outcome: &Outcome<T>) -> Option<&str> {
+    match outcome {
+        Outcome::NotExecuted(failure) => Some(&failure.reason),
+        Outcome::Refused(Error::Server { source, .. }) => Some(&source.message),
         _ => None,
     }
 }
@@ -211,13 +214,13 @@ fn reply(frame: Resp3Frame) -> Reply {
         Resp3Frame::Number { data, .. } => Reply::Int(data),
         Resp3Frame::BlobString { data, .. }
         | Resp3Frame::SimpleString { data, .. }
-        | Resp3Frame::VerbatimString { data, .. } => Reply::Bytes(data.to_vec()),
+        | Resp3Frame::VerbatimString { data, .. } => Reply::Bytes(data),
         Resp3Frame::Array { data, .. } => Reply::Array(data.into_iter().map(reply).collect()),
         Resp3Frame::Map { data, .. } => {
             Reply::Array(data.into_iter().flat_map(|(k, v)| [reply(k), reply(v)]).collect())
         }
-        Resp3Frame::SimpleError { data, .. } => Reply::Error(data.to_string()),
-        Resp3Frame::BlobError { data, .. } => Reply::Error(String::from_utf8_lossy(&data).into_owned()),
+        Resp3Frame::SimpleError { data, .. } => Reply::Error(cut(data.as_bytes())),
+        Resp3Frame::BlobError { data, .. } => Reply::Error(cut(&data)),
         _ => Reply::Nil,
     }
 }
@@ -322,13 +325,25 @@ mod tests {
 
     #[test]
     fn an_error_does_not_repeat_all_of_a_huge_reply() {
-        let (string, array) = (Reply::Bytes(vec![7; 1_000_000]), Reply::Array(vec![Reply::Int(1); 1_000_000]));
+        let (string, array) = (Reply::Bytes(vec![7; 1_000_000].into()), Reply::Array(vec![Reply::Int(1); 1_000_000]));
         for (reply, shown) in [(string, "Bytes([7, 7, 7"), (array, "Array([Int(1), Int(1)"), (Reply::Int(7), "Int(7),")]
         {
             let odd = Outcome::Done(reply).and_then(&"redis://h".into(), |_| None::<()>);
             let Outcome::Unknown(failure) = odd else { panic!("{odd:?}") };
             assert!(failure.reason.contains(shown) && failure.reason.len() < 400, "{}", failure.reason.len());
         }
+    }
+
+    #[test]
+    fn only_what_a_ping_alone_is_answered_explains_an_error_without_its_echo() {
+        let explains = |echo: &str, said: &str| explains(&error(echo).map(|_| ()), &error(said));
+        let noscript = "NOSCRIPT No matching script.";
+        assert!(explains("NOPERM this user has no permissions to run the 'ping' command", noscript));
+        assert!(explains("MISCONF Redis is configured to save RDB snapshots", noscript));
+        assert!(explains("LOADING Redis is loading the dataset", "LOADING Redis is loading the dataset"));
+        assert!(!explains("LOADING Redis is loading the dataset", noscript));
+        assert!(!explains(noscript, noscript), "no PING is answered this");
+        assert!(!explains("NOPERM this user has no permissions to run the 'evalsha' command", noscript));
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn told(items: &[Reply]) -> Option<Told> {
 
 fn text(reply: &Reply) -> Option<String> {
     match reply {
-        Reply::Bytes(bytes) => String::from_utf8(bytes.clone()).ok(),
+        Reply::Bytes(bytes) => String::from_utf8(bytes.to_vec()).ok(),
         _ => None,
     }
 }

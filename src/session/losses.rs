@@ -59,7 +59,13 @@ mod tests {
     fn session() -> (Arc<Session>, UnboundedReceiver<Lost>) {
         let settings = Options::default().validate(1).expect("valid");
         let engine = Engine::start(Duration::ZERO).expect("a thread");
-        Session::over(engine, Alarm::of_process().expect("a thread"), Uuid::new_v4(), settings, Quorum::new(Vec::new(), Duration::ZERO))
+        Session::over(
+            engine,
+            Alarm::of_process().expect("a thread"),
+            Uuid::new_v4(),
+            settings,
+            Quorum::new(Vec::new(), Duration::ZERO),
+        )
     }
 
     fn hold(session: &Session, owner: Owner) -> Arc<Hold> {

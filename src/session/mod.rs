@@ -175,7 +175,9 @@ impl Session {
             return Stats::default();
         }
         let (holds, waiters) = self.gate.census();
-        self.counters.stats(holds, waiters, self.pendings.all(), self.pendings.undos())
+        let misplaced_answers = self.quorum.nodes().iter().map(|node| node.misplaced_answers()).sum();
+        let stats = self.counters.stats(holds, waiters, self.pendings.all(), self.pendings.undos());
+        Stats { misplaced_answers, ..stats }
     }
 
     /// See [`Engine::block_on`].

@@ -10,6 +10,7 @@ pub mod log;
 pub mod losses;
 pub mod machine;
 pub mod marks;
+pub mod meddler;
 pub mod polls;
 pub mod proxy;
 pub mod record;

@@ -15,12 +15,13 @@ use lockhound::{Error, Lock, Locker, LockerBuilder, Owner};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::common::meddler::Meddler;
 use crate::common::proxy::{Mode, Proxy};
 use crate::common::several::servers;
 use crate::common::{Server, eventually, key, ms};
 use crate::sick::{SICK, end_a_router, poison_logger, was_told};
 
-pub(crate) const NAMES: [&str; 12] = [
+pub(crate) const NAMES: [&str; 13] = [
     "an_ordinary_day",
     "guards_of_a_task_that_unwinds",
     "branches_of_one_task",
@@ -33,6 +34,7 @@ pub(crate) const NAMES: [&str; 12] = [
     "one_of_three_servers",
     "replicas_are_away",
     "odd_connections",
+    "replies_are_lost",
 ];
 
 /// One in which fred does all that it does for us, with what becomes of that if it panics meanwhile.
@@ -59,6 +61,7 @@ pub(crate) async fn play(name: &str) {
         "one_of_three_servers" => one_of_three_servers().await,
         "replicas_are_away" => replicas_are_away().await,
         "odd_connections" => odd_connections().await,
+        "replies_are_lost" => replies_are_lost().await,
         other => panic!("{other}"),
     }
 }
@@ -495,6 +498,24 @@ async fn odd_connections() {
     end_a_router();
     let _: Result<_, _> = timeout(ms(20_000), stage.lock(&stage.key()).try_lock()).await.expect("it is answered");
     occurs("the client is replaced").await;
+    stage.assert_sound().await;
+}
+
+/// What is answered to one command comes to another.
+async fn replies_are_lost() {
+    let server = Server::start();
+    let meddler = Meddler::start(server.port(), 7);
+    let stage = Stage::with(server, meddler.url()).await;
+    meddler.spoil_one_in(3);
+    let lock = stage.lock(&stage.key());
+    let found = async {
+        while stage.locks.stats().misplaced_answers == 0 {
+            drop(lock.try_lock().await);
+        }
+    };
+    timeout(ms(20_000), found).await.expect("one is found in time");
+    meddler.spoil_one_in(0);
+    occurs("an answer belongs to another command: it counts for nothing, and the connection is given up").await;
     stage.assert_sound().await;
 }
 

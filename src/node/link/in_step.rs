@@ -1,0 +1,175 @@
+//! Whether what a connection answers is the answer to the command that it is given to.
+//!
+//! # Invariants
+//! - The answer to a script counts if it has the number that the script was sent with.
+//! - Whatever has no number counts if the echo of a PING behind it came in its place, and no answer was misplaced since it
+//!   was sent: two that have changed places leave the rest in step.
+//! - A connection that brought a misplaced answer is given up.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use fred::interfaces::ClientLike;
+use fred::types::Value;
+use futures_util::future::join;
+
+use super::{Link, Role, lock};
+use crate::clock::Instant;
+use crate::error::NodeFailure;
+use crate::foreign::contained;
+use crate::node::number::Number;
+use crate::node::reply::{self, Outcome, Reply};
+
+impl Link {
+    /// Sends one command, once, and a PING behind it, whose echo shows that the answer is the command's.
+    pub(in crate::node) async fn call_in_step(
+        self: &Arc<Self>,
+        command: &'static str,
+        args: Vec<Value>,
+    ) -> Outcome<Reply> {
+        if let Err(failure) = self.ready().await {
+            return Outcome::NotExecuted(failure);
+        }
+        let slips = self.slips.get();
+        // Polled, and so sent, in this order.
+        let (outcome, echo) = join(self.send(command, args), self.echo()).await;
+        self.believe(outcome, echo, slips)
+    }
+
+    /// Runs a script, once, that returns this number: any other answer is another command's. As [`Link::send`].
+    pub(in crate::node) async fn run(
+        self: &Arc<Self>,
+        command: &'static str,
+        words: Vec<Value>,
+        number: Number,
+    ) -> Outcome<Reply> {
+        let slips = self.slips.get();
+        let outcome = match self.hand_over(command, words).await {
+            Outcome::Done(reply) => match number.take(reply) {
+                Some(answer) => answer.into_outcome(&self.address.name),
+                None => self.misplaced(),
+            },
+            error @ (Outcome::NotExecuted(_) | Outcome::Refused(_)) => Box::pin(self.verify(error, slips)).await,
+            unknown @ Outcome::Unknown(_) => unknown,
+        };
+        self.address.admission.heard(self.role as u8, &self.address.name, true, &outcome);
+        outcome
+    }
+
+    /// An error that a server has for a script as a whole (`NOSCRIPT`, `LOADING`) has no number. It counts if the
+    /// connection is in step behind it.
+    async fn verify(self: &Arc<Self>, error: Outcome<Reply>, slips: u64) -> Outcome<Reply> {
+        let epoch = self.epoch();
+        let echo = if self.client().is_connected() { self.echo().await } else { self.unknown(CLOSED) };
+        if self.epoch() == epoch { self.believe(error, echo, slips) } else { self.unknown(CLOSED) }
+    }
+
+    /// An answer without a number, if what came behind it shows that it is the command's, and if no answer was misplaced
+    /// since there were so many slips: two that have changed places leave the rest in step.
+    fn believe(&self, answer: Outcome<Reply>, echo: Outcome<()>, slips: u64) -> Outcome<Reply> {
+        if self.slips.get() == slips && (matches!(echo, Outcome::Done(())) || reply::explains(&echo, &answer)) {
+            return answer;
+        }
+        match (answer, echo) {
+            (unknown @ Outcome::Unknown(_), _) => unknown,
+            (_, Outcome::Unknown(failure)) => Outcome::Unknown(failure),
+            _ => self.unknown("answered what may be the answer to another command"),
+        }
+    }
+
+    /// Sends a PING; done if its echo comes back.
+    async fn echo(self: &Arc<Self>) -> Outcome<()> {
+        let token = Number::next();
+        match self.send("PING", vec![token.as_str().to_owned().into()]).await {
+            Outcome::Done(Reply::Bytes(echo)) if *echo == *token.as_str().as_bytes() => Outcome::Done(()),
+            // An error reply to SUBSCRIBE is given by fred to whatever command comes next.
+            Outcome::Done(_) if self.role == Role::Subscriber => self.unknown("its replies are out of step"),
+            Outcome::Done(_) => self.misplaced(),
+            other => other.map(|_| ()),
+        }
+    }
+
+    /// An answer was another command's. So may be all that are under way: the connection is given up.
+    fn misplaced<T>(self: &Arc<Self>) -> Outcome<T> {
+        self.address.misplaced.count();
+        if self.slips.count_first() {
+            self.epoch.fetch_add(1, Ordering::Relaxed);
+            self.warn_of_slip();
+            let link = Arc::clone(self);
+            tokio::spawn(async move { link.reconnect().await });
+        }
+        self.unknown("gave the answer to another command: its connection is given up")
+    }
+
+    /// At most once a minute, whatever a server does; [`Stats::misplaced_answers`](crate::Stats) counts.
+    fn warn_of_slip(&self) {
+        if !self.slips.is_news() {
+            return;
+        }
+        contained(|| {
+            tracing::warn!(
+                node = %self.address.name,
+                role = self.role.name(),
+                "an answer belongs to another command: it counts for nothing, and the connection is given up"
+            );
+        });
+    }
+
+    fn unknown<T>(&self, reason: &str) -> Outcome<T> {
+        Outcome::Unknown(NodeFailure { node: Arc::clone(&self.address.name), reason: reason.to_owned() })
+    }
+
+    /// How many answers of this server, on all its connections, were another command's.
+    pub(in crate::node) fn misplaced_answers(&self) -> u64 {
+        self.address.misplaced.get()
+    }
+
+    /// Waits until the server has processed what was sent before.
+    pub(in crate::node) async fn barrier(self: &Arc<Self>) -> Outcome<()> {
+        match self.ready().await {
+            Ok(()) => self.echo().await,
+            Err(failure) => Outcome::NotExecuted(failure),
+        }
+    }
+}
+
+const CLOSED: &str = "its connection was given up";
+
+/// The answers of a connection that were another command's.
+#[derive(Debug, Default)]
+pub(super) struct Slips {
+    count: AtomicU64,
+    /// From the first of these until it is connected anew.
+    out_of_step: AtomicBool,
+    /// When that was last warned about.
+    warned: Mutex<Option<Instant>>,
+}
+
+impl Slips {
+    /// It is connected anew.
+    pub(super) fn end(&self) {
+        self.out_of_step.store(false, Ordering::Relaxed);
+    }
+
+    /// One more; whether it is the first of its connection.
+    fn count_first(&self) -> bool {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        !self.out_of_step.swap(true, Ordering::Relaxed)
+    }
+
+    fn get(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether nobody was warned in the last minute.
+    fn is_news(&self) -> bool {
+        let now = Instant::now();
+        let mut warned = lock(&self.warned);
+        let is_news = warned.is_none_or(|last| now.since(last) >= Duration::from_secs(60));
+        if is_news {
+            *warned = Some(now);
+        }
+        is_news
+    }
+}
