@@ -242,7 +242,8 @@ impl LockerBuilder {
     /// [`command_timeout`](Self::command_timeout) ago, or less than this, if it is shorter: each call tries for at
     /// least so long, however long the outage already lasts. Zero ends a wait with the first round that has no answer.
     ///
-    /// Defaults to one lease.
+    /// Defaults to one lease; with a [`restart_quarantine`](Self::restart_quarantine) to an eighth and two seconds more than
+    /// that, so that servers which begin anew are waited for.
     pub const fn outage_tolerance(mut self, tolerance: Duration) -> Self {
         self.options.outage_tolerance = Some(tolerance);
         self
@@ -259,12 +260,25 @@ impl LockerBuilder {
         self
     }
 
-    /// With several servers: for how long after its start a server abstains, because it may have forgotten locks in the
-    /// restart. Redis calls this *delayed restarts*. Until then its vote counts as missing: if that leaves no majority, as
-    /// in a fresh deployment, [`Lock::lock`] waits and [`Error::Unavailable`] says which server abstains for how long.
+    /// With several servers: for how long a server at the least abstains that may have forgotten who holds what. Redis calls
+    /// this *delayed restarts*.
     ///
-    /// It must not be shorter than the longest lease of *any* client of these servers. Zero is for servers that forget
-    /// nothing (`appendonly yes` and `appendfsync always`).
+    /// Each server keeps a *memory*, the key `lockhound_memory`, which is gone or out of date with its data: after a restart,
+    /// a failover, a `FLUSHALL`. Then it begins anew. It abstains until enough of the others list it, and then for the longest
+    /// `restart_quarantine` that any program with this option has announced to any of them, and a hundredth more. Until then
+    /// its vote counts as missing: if that leaves no majority, as once in a fresh deployment, [`Lock::lock`] waits and
+    /// [`Error::Unavailable`] says which server abstains. No clock of a server, and no uptime, has a part in it.
+    ///
+    /// Servers whose votes make a majority list each other. So an address that leads to another server than it does in other
+    /// programs gives no second majority, and every program has to name the same servers: [`connect`](Self::connect) refuses
+    /// another number of them.
+    ///
+    /// No lease of this locker may be longer. Clients of other languages announce nothing: it must not be shorter than their
+    /// longest lease. Zero is for servers that forget nothing (`appendonly yes` and `appendfsync always`): they keep no
+    /// memory, and addresses are compared within this process only.
+    ///
+    /// Not covered: the eviction or deletion of single keys, `SWAPDB`, a machine that is set back to a snapshot with its
+    /// processes, a proxy that changes servers within a connection, and clocks of servers that jump while locks stand.
     ///
     /// Defaults to the lease; to zero for a single server, which forgets its locks for everybody.
     pub const fn restart_quarantine(mut self, quarantine: Duration) -> Self {

@@ -191,14 +191,21 @@ impl Options {
         }
         // A single server that forgets its locks has forgotten them for everybody.
         let default_quarantine = if nodes > 1 { self.lease } else { Duration::ZERO };
+        let restart_quarantine = self.restart_quarantine.unwrap_or(default_quarantine);
+        let default_tolerance = if restart_quarantine.is_zero() {
+            self.lease
+        } else {
+            // Servers that begin anew are waited for, and not given up a moment before they vote.
+            self.lease.max(restart_quarantine + restart_quarantine / 8 + Duration::from_secs(2))
+        };
         let settings = Settings {
             lease: self.lease,
             connect_timeout: self.connect_timeout,
             command_timeout,
             renewal_failures: self.renewal_failures,
-            outage_tolerance: self.outage_tolerance.unwrap_or(self.lease),
+            outage_tolerance: self.outage_tolerance.unwrap_or(default_tolerance),
             retry_delay: self.retry_delay.clone(),
-            restart_quarantine: self.restart_quarantine.unwrap_or(default_quarantine),
+            restart_quarantine,
             format: self.format,
             replicas: self.validate_replicas(command_timeout)?,
             busy_poll: self.busy_poll,

@@ -5,8 +5,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::marks::marks;
-use common::{Server, key, locker, mark};
+use common::marks::{mark, marks};
+use common::{Server, key, locker};
 use lockhound::{Error, Format, Locker};
 
 #[tokio::test]

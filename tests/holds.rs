@@ -74,7 +74,7 @@ async fn warm_up(server: &Server, locks: &Locker) {
         task.await.unwrap();
     }
     for task in 0..TASKS {
-        server.command::<u64>(&["DEL", &common::mark(&format!("warm-up:{task}"))]);
+        server.command::<u64>(&["DEL", &common::marks::mark(&format!("warm-up:{task}"))]);
     }
 }
 

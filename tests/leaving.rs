@@ -349,7 +349,7 @@ fn what_a_dropped_future_asked_for_is_undone_before_the_program_ends() {
         let mut child = start(&format!("told/{program}"), &proxy.url(), &lock);
         ready(&mut child);
         proxy.set(Mode::Hold(lock.clone().into_bytes()));
-        let fence = common::mark(&lock);
+        let fence = common::marks::mark(&lock);
         server.command::<u64>(&["DEL", &fence]);
         tell(&mut child);
         ready(&mut child);

@@ -293,7 +293,7 @@ async fn fences_grow_for_each_lock() {
     let server = Server::start();
     let locks = locker(&server).await;
     let [a, b, c] = std::iter::repeat_with(names::<3>)
-        .find(|[a, b, c]| ![a, b].iter().any(|key| common::mark(key) == common::mark(c)))
+        .find(|[a, b, c]| ![a, b].iter().any(|key| common::marks::mark(key) == common::mark(c)))
         .unwrap();
     let mut last = [0; 3];
     for _ in 0..5 {
@@ -308,7 +308,7 @@ async fn fences_grow_for_each_lock() {
         assert!(single.fence().get() > last[2]);
         single.unlock().await.unwrap();
     }
-    server.command::<()>(&["SET", &common::mark(&c), "5000000000000000"]);
+    server.command::<()>(&["SET", &common::marks::mark(&c), "5000000000000000"]);
     let guard = locks.all([&a, &b, &c]).lock().await.unwrap();
     assert_eq!(guard.fence(&c).unwrap().get(), 5_000_000_000_000_001, "each has a sequence of its own");
     assert!([&a, &b].iter().all(|key| guard.fence(key).unwrap().get() < 4_000_000_000_000_000));
@@ -451,14 +451,14 @@ async fn a_majority_of_three_servers_decides() {
     servers[0].command::<()>(&["FLUSHALL"]);
     let ahead = std::time::SystemTime::now() + Duration::from_secs(10 * 86_400);
     let ahead = ahead.duration_since(std::time::UNIX_EPOCH).unwrap().as_micros().to_string();
-    servers[2].command::<()>(&["SET", &common::mark(&keys[1]), &ahead]);
+    servers[2].command::<()>(&["SET", &common::marks::mark(&keys[1]), &ahead]);
     servers[1].stop();
     let third = locks.all(&keys).lock().await.unwrap();
     assert!(third.fences().zip(&first).all(|((_, now), before)| now > *before));
     third.check().unwrap();
     servers[1].go_on();
     let remembered = |key: &String| {
-        let stored = |server: &Server| server.command::<u64>(&["GET", &common::mark(key)]);
+        let stored = |server: &Server| server.command::<u64>(&["GET", &common::marks::mark(key)]);
         servers.iter().map(stored).filter(|stored| *stored >= third.fence(key).unwrap().get()).count()
     };
     assert!(keys.iter().all(|key| remembered(key) >= 2), "by a majority");
@@ -530,7 +530,7 @@ async fn a_refusal_takes_none_of_them() {
         locks.all(&keys).lock().await.unwrap().unlock().await.unwrap();
         // Under a fence's name stands something else, under a lock's too, there is no memory, and what a lock needs is not
         // permitted.
-        let fence = common::mark(&keys[2]);
+        let fence = common::marks::mark(&keys[2]);
         redis.command::<()>(&["DEL", &fence]);
         redis.command::<()>(&["LPUSH", &fence, "x"]);
         assert!(matches!(locks.all(&keys).lock().await, Err(Error::Server { .. })));

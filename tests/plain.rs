@@ -127,7 +127,7 @@ async fn fences_grow_in_one_sequence_with_the_other_format() {
         last = Some(guard.fence());
         guard.unlock().await.unwrap();
     }
-    let fence = common::mark(&key);
+    let fence = common::marks::mark(&key);
     assert_eq!(server.pttl(&fence), -1);
     server.command::<()>(&["SET", &fence, "18"]);
     let guard = locks[0].get(&key).lock().await.unwrap();
@@ -241,7 +241,7 @@ async fn a_swallowed_reply_leaves_nothing_and_takes_nothing_twice() {
 fn copies_that_come_late_change_nothing() {
     let (server, key) = (Server::start(), key());
     let mut connection = server.connection().unwrap();
-    let (fence, channel) = (common::mark(&key), format!("redisson_lock__channel:{{{key}}}"));
+    let (fence, channel) = (common::marks::mark(&key), format!("redisson_lock__channel:{{{key}}}"));
     let acquire = redis::Script::new(include_str!("../lua/plain_acquire.lua"));
     let release = redis::Script::new(include_str!("../lua/plain_release.lua"));
     let mut acquire = |value: &str| -> (i64, u64) {

@@ -3,8 +3,9 @@
 
 mod common;
 
+use common::marks::mark;
 use common::several::{on, over, servers, settled};
-use common::{Server, eventually, key, mark, ms};
+use common::{Server, eventually, key, ms};
 use lockhound::{Fence, Locker};
 
 const SECOND_US: i64 = 1_000_000;

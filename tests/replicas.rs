@@ -268,7 +268,7 @@ async fn an_undo_comes_behind_its_acquire() {
     let locks = builder(&proxy.url(), ms(10_000)).replicas(1, ms(100)).connect().await.unwrap();
     // From here on the scripts are known.
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
-    let fence = common::mark(&key);
+    let fence = common::marks::mark(&key);
     server.command::<()>(&["DEL", &fence]);
     proxy.set(Mode::Hold(fence.clone().into_bytes()));
     let error = locks.get(&key).try_lock().await.expect_err("nothing answers");

@@ -64,9 +64,9 @@ async fn many_locks_of_one_moment(server: &Server, locks: &Locker, others: &Lock
         assert_eq!(guard.key().as_str(), name);
         let owner = locks.get(name).holder().await.unwrap().unwrap().owner().into_owned();
         assert!(owner.contains(&format!(":{}", guard.owner())), "{owner}");
-        let mark = common::mark(name);
+        let mark = common::marks::mark(name);
         let last: u64 = server.command(&["GET", &mark]);
-        let alone = names.iter().filter(|name| common::mark(name) == mark).count() == 1;
+        let alone = names.iter().filter(|name| common::marks::mark(name) == mark).count() == 1;
         assert!(guard.fence().get() == last || !alone && guard.fence().get() < last, "its own fence");
     }
     // Held by another, each of them, and told so.

@@ -20,6 +20,9 @@ use crate::node::{Lane, Node, Remembered};
 use crate::script::{self, Identity, Remembrance};
 use crate::shown::Shown;
 
+/// How often a locker has a server that begins anew listed by each of the others, within a quarantine.
+const MOST_LISTINGS: usize = 3;
+
 /// What is known of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Status {
@@ -44,6 +47,8 @@ struct Place {
     /// The memory as the server has it.
     memory: Option<Arc<str>>,
     former: Option<Id>,
+    /// When this locker had others list who is there, of late.
+    listings: Vec<Instant>,
     /// Why nothing is known, or nothing can be.
     unknown: Option<String>,
     unfit: Option<String>,
@@ -60,6 +65,7 @@ impl Place {
             sight: None,
             memory: None,
             former: None,
+            listings: Vec::new(),
             unknown,
             unfit: None,
         }
@@ -321,6 +327,18 @@ impl Eligibility {
         });
     }
 
+    /// A change is about to be written: whoever is listed by it is noted.
+    pub(super) fn listing(&self, change: &Change, now: Instant) {
+        let mut found = self.found();
+        for at in &mut found.places {
+            let id = at.sight.as_ref().map(|sight| sight.memory.id);
+            if id.is_some_and(|id| id != change.to.id && change.to.lists(id) && !change.from.lists(id)) {
+                at.listings.retain(|listed| listed.until(now) < self.quarantine);
+                at.listings.push(now);
+            }
+        }
+    }
+
     /// A change was written, or came to nothing: what the server remembers now.
     pub(super) fn amended(&self, place: NodeIndex, epoch: u64, told: Remembrance, now: Instant) {
         self.change(place, |at| {
@@ -337,8 +355,12 @@ impl Eligibility {
     fn plan_of(&self, places: &[Place]) -> Plan {
         let seen: Vec<Option<Sight>> = places.iter().map(|place| place.sight.clone()).collect();
         let former: Vec<Option<Id>> = places.iter().map(|place| place.former).collect();
-        let known = Known { former: &former, lease: self.quarantine };
-        members::plan(&seen, known, Instant::now(), &mut fresh)
+        let now = Instant::now();
+        let recent = |at: &&Instant| at.until(now) < self.quarantine;
+        let rests = |place: &Place| place.listings.iter().filter(recent).count() >= MOST_LISTINGS * places.len();
+        let rests: Vec<bool> = places.iter().map(rests).collect();
+        let known = Known { former: &former, lease: self.quarantine, rests: &rests };
+        members::plan(&seen, known, now, &mut fresh)
     }
 
     /// What the server at that place remembers, and for how long it has been listed.

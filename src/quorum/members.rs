@@ -164,6 +164,9 @@ pub(crate) struct Known<'a> {
     pub(crate) former: &'a [Option<Id>],
     /// No lease of this locker is longer.
     pub(crate) lease: Duration,
+    /// By place: whether who is there is not to be listed for now. Where lockers know different servers under an address, each
+    /// would drop the other's again and again.
+    pub(crate) rests: &'a [bool],
 }
 
 /// Decides whose votes count, and what is to be written.
@@ -279,7 +282,7 @@ impl Planner<'_> {
             lister != place && (voters.contains(&lister) || other.is(Phase::Listed)) && !other.memory.lists(id)
         });
         for (lister, other) in listers {
-            if let Some(replaced) = self.replaced(&other.memory, place) {
+            if let Some(replaced) = self.replaced(&other.memory, place).filter(|_| !self.known.rests[place]) {
                 let to = other.memory.listing(id, &replaced);
                 plan.changes.push(Change { place: lister, from: other.memory.clone(), to, waited: None });
             }

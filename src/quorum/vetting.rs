@@ -164,6 +164,7 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
         },
         _ => None,
     };
+    eligibility.listing(change, Instant::now());
     let (from, to, listed) = texts(change);
     let amendment = Amendment { from: &from, to: &to, listed, waited: change.waited, mark: mark.as_deref() };
     match script::amend(node, amendment).await {

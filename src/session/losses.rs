@@ -51,6 +51,7 @@ mod tests {
     use crate::options::Options;
     use crate::options::Reentry;
     use crate::owner::Owner;
+    use crate::quorum::Quorum;
     use crate::watchdog::Verdict;
 
     const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };

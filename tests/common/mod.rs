@@ -20,7 +20,6 @@ pub mod several;
 use std::time::{Duration, Instant};
 
 use lockhound::{Locker, LockerBuilder};
-pub use marks::mark;
 pub use server::Server;
 
 /// A name that no other test has.

@@ -35,6 +35,7 @@ pub(crate) const NAMES: [&str; 13] = [
     "replicas_are_away",
     "odd_connections",
     "replies_are_lost",
+    "a_server_forgets",
 ];
 
 /// One in which fred does all that it does for us, with what becomes of that if it panics meanwhile.
@@ -62,6 +63,7 @@ pub(crate) async fn play(name: &str) {
         "replicas_are_away" => replicas_are_away().await,
         "odd_connections" => odd_connections().await,
         "replies_are_lost" => replies_are_lost().await,
+        "a_server_forgets" => a_server_forgets().await,
         other => panic!("{other}"),
     }
 }
@@ -520,6 +522,22 @@ async fn replies_are_lost() {
 }
 
 /// Whatever fred panics at: each call returns, and what is broken is made new.
+async fn a_server_forgets() {
+    let servers = servers(3);
+    let urls: Vec<_> = servers.iter().map(Server::url).collect();
+    let lease = ms(500);
+    let cautious = |urls: Vec<String>| builder(urls).lease(lease).renewal_failures(2).restart_quarantine(lease);
+    let locks = cautious(urls.clone()).connect().await.unwrap();
+    let peer = cautious(urls).connect().await.unwrap();
+    let stage = Stage { servers, locks, peer, keys: Mutex::default() };
+    occurs("this server has no vote for a while").await;
+    stage.visit(&stage.key()).await.unwrap();
+    stage.servers[1].command::<()>(&["FLUSHALL"]);
+    occurs("the vote of this server counts again").await;
+    stage.visit(&stage.key()).await.unwrap();
+    stage.assert_sound().await;
+}
+
 async fn all_of_fred() {
     let server = Server::start();
     let url = server.url();

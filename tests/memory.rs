@@ -1,0 +1,343 @@
+//! What servers remember of themselves: whoever forgot who holds what has no vote until that is over, and no address leads
+//! to a second majority.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::proxy::{Mode, Proxy};
+use common::several::{over_urls, servers};
+use common::{Server, eventually, key, ms};
+use lockhound::{Error, Locker};
+
+/// No lease is longer.
+const LEASE: Duration = Duration::from_millis(1_000);
+
+/// Three servers, and two programs that reach each of them by an address of its own.
+struct Deployment {
+    servers: Vec<Server>,
+    /// The addresses of the first program, and of the second.
+    ways: [Vec<Proxy>; 2],
+    lockers: [Locker; 2],
+}
+
+impl Deployment {
+    async fn new(servers: Vec<Server>, quarantines: [Duration; 2]) -> Self {
+        let ways = [0, 1].map(|_| servers.iter().map(|server| Proxy::start(server.port())).collect::<Vec<_>>());
+        let connect = |who: usize| {
+            let nodes = over_urls(ways[who].iter().map(Proxy::url), LEASE).outage_tolerance(ms(60_000));
+            nodes.command_timeout(ms(250)).restart_quarantine(quarantines[who]).connect()
+        };
+        let lockers = [connect(0).await.unwrap(), connect(1).await.unwrap()];
+        let deployment = Self { servers, ways, lockers };
+        // Who begins together waits once.
+        for locks in &deployment.lockers {
+            eventually(ms(20_000), "all servers vote", || deployment.all_vote()).await;
+            locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+        }
+        deployment
+    }
+
+    async fn plain() -> Self {
+        Self::new(servers(3), [LEASE; 2]).await
+    }
+
+    fn all_vote(&self) -> bool {
+        self.servers.iter().all(votes)
+    }
+
+    /// The first program does not reach this server any more.
+    fn cut_off(&self, server: usize) {
+        self.ways[0][server].set(Mode::Refuse);
+        self.ways[0][server].cut();
+    }
+
+    /// The address of the second server leads elsewhere, for both or for the first alone.
+    fn lead(&self, ways: &[usize], to: &Server) {
+        for &way in ways {
+            self.ways[way][1].lead_to(to.port());
+            self.ways[way][1].cut();
+        }
+    }
+}
+
+/// Whether a server's memory says that it votes.
+fn votes(server: &Server) -> bool {
+    let memory: Option<String> = server.try_command(&["HGET", "lockhound_memory", "vote"]).ok().flatten();
+    memory.is_some_and(|memory| memory.split(' ').nth(2) == Some("votes"))
+}
+
+/// The first holds the lock on the first two servers, since it cannot reach the third, and the second of them forgets.
+/// Nobody else is in before its time is over, and after that somebody soon is; and the server votes again.
+async fn nobody_is_in_beside_the_holder(d: &Deployment, forgets: impl AsyncFnOnce(&Deployment)) {
+    let key = key();
+    d.cut_off(2);
+    tokio::time::sleep(ms(50)).await;
+    let guard = d.lockers[0].get(&key).fixed_lease(LEASE).lock().await.unwrap();
+    assert!(d.servers[0].exists(&key) && d.servers[1].exists(&key) && !d.servers[2].exists(&key));
+    forgets(d).await;
+    let forgot = Instant::now();
+    let next = d.lockers[1].get(&key).lock().await.unwrap();
+    guard.check().expect_err("two were in");
+    println!("in {:?} after a server forgot", forgot.elapsed());
+    drop((guard, next));
+}
+
+async fn votes_again(server: &Server, longest: Duration) {
+    let start = Instant::now();
+    let took = eventually(longest + ms(2_000), "it votes again", || votes(server)).await;
+    println!("votes {took:?} later: {:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_server_that_was_flushed_lets_nobody_in_beside_a_holder() {
+    let d = Deployment::plain().await;
+    nobody_is_in_beside_the_holder(&d, async |d| d.servers[1].command::<()>(&["FLUSHALL"])).await;
+    votes_again(&d.servers[1], LEASE).await;
+}
+
+#[tokio::test]
+async fn a_server_that_restarted_empty_lets_nobody_in_beside_a_holder() {
+    let d = Deployment::plain().await;
+    nobody_is_in_beside_the_holder(&d, async |d| {
+        d.servers[1].kill();
+        d.servers[1].restart();
+    })
+    .await;
+    votes_again(&d.servers[1], LEASE).await;
+}
+
+#[tokio::test]
+async fn a_server_that_came_back_with_an_old_snapshot_lets_nobody_in_beside_a_holder() {
+    // From before it was asked for anything, and from a moment ago.
+    for old in [true, false] {
+        let servers = servers(3);
+        if old {
+            servers[1].command::<()>(&["SAVE"]);
+        }
+        let d = Deployment::new(servers, [LEASE; 2]).await;
+        if !old {
+            d.servers[1].command::<()>(&["SAVE"]);
+        }
+        nobody_is_in_beside_the_holder(&d, async |d| {
+            d.servers[1].kill();
+            d.servers[1].restart();
+        })
+        .await;
+        votes_again(&d.servers[1], LEASE).await;
+    }
+}
+
+#[tokio::test]
+async fn a_reload_forgets_nothing() {
+    let (d, key) = (Deployment::plain().await, key());
+    let guard = d.lockers[0].get(&key).lock().await.unwrap();
+    for server in &d.servers {
+        server.command::<()>(&["DEBUG", "RELOAD"]);
+        assert!(votes(server), "its memory and its locks are there");
+    }
+    assert!(d.lockers[1].get(&key).try_lock().await.unwrap().is_none());
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_replica_that_lagged_behind_and_ran_for_long_lets_nobody_in_beside_a_holder() {
+    let servers = servers(3);
+    let replica = servers[1].replica();
+    eventually(ms(10_000), "the replica is in step", || servers[1].has_replicas(1)).await;
+    let d = Deployment::new(servers, [LEASE; 2]).await;
+    eventually(ms(10_000), "it has the memory", || votes(&replica)).await;
+    replica.stop();
+    nobody_is_in_beside_the_holder(&d, async |d| {
+        d.servers[1].kill();
+        replica.go_on();
+        replica.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+        d.lead(&[0, 1], &replica);
+    })
+    .await;
+    votes_again(&replica, LEASE).await;
+}
+
+#[tokio::test]
+async fn a_server_that_was_a_replica_for_a_moment_lets_nobody_in_beside_a_holder() {
+    let servers = servers(3);
+    let replica = servers[1].replica();
+    eventually(ms(10_000), "the replica is in step", || servers[1].has_replicas(1)).await;
+    let d = Deployment::new(servers, [LEASE; 2]).await;
+    eventually(ms(10_000), "it has the memory", || votes(&replica)).await;
+    // It has the memory of its master, and not the lock.
+    replica.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+    nobody_is_in_beside_the_holder(&d, async |d| {
+        let port = replica.port().to_string();
+        d.servers[1].command::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+        let in_step = || {
+            let info: String = d.servers[1].command(&["INFO", "replication"]);
+            info.contains("master_link_status:up")
+        };
+        eventually(ms(10_000), "it has the data of the other", in_step).await;
+        d.servers[1].command::<()>(&["REPLICAOF", "NO", "ONE"]);
+        d.servers[1].cut_connections();
+    })
+    .await;
+    votes_again(&d.servers[1], LEASE).await;
+}
+
+#[tokio::test]
+async fn a_server_whose_clock_jumps_after_it_booted_lets_nobody_in_beside_a_holder() {
+    let servers: Option<Vec<Server>> = (0..3).map(|_| Server::start_with_clock(0, &[])).collect();
+    let Some(servers) = servers else { return };
+    let d = Deployment::new(servers, [LEASE; 2]).await;
+    nobody_is_in_beside_the_holder(&d, async |d| {
+        d.servers[1].kill();
+        d.servers[1].set_clock(0);
+        d.servers[1].restart();
+        // It seems to have run for an hour; then it does not.
+        d.servers[1].set_clock(3_600_000);
+        tokio::time::sleep(ms(100)).await;
+        d.servers[1].set_clock(0);
+    })
+    .await;
+    votes_again(&d.servers[1], LEASE).await;
+}
+
+#[tokio::test]
+async fn the_longest_lease_of_any_program_is_waited_for() {
+    let long = ms(4_000);
+    // The first program's leases are the long ones, and only it knows that.
+    let d = Deployment::new(servers(3), [long, LEASE]).await;
+    let key = key();
+    d.cut_off(2);
+    tokio::time::sleep(ms(50)).await;
+    let guard = d.lockers[0].get(&key).fixed_lease(long).lock().await.unwrap();
+    d.servers[1].command::<()>(&["FLUSHALL"]);
+    let next = d.lockers[1].get(&key).lock().await.unwrap();
+    guard.check().expect_err("two were in");
+    drop(next);
+    votes_again(&d.servers[1], long).await;
+}
+
+#[tokio::test]
+async fn a_program_that_comes_after_a_rolling_restart_lets_nobody_in_beside_a_holder() {
+    let d = Deployment::plain().await;
+    let begun = Instant::now();
+    for server in &d.servers {
+        server.kill();
+        server.restart();
+        // Locking goes on with the others all the while.
+        d.lockers[0].get(key()).lock().await.unwrap().unlock().await.unwrap();
+        votes_again(server, LEASE).await;
+    }
+    println!("a rolling restart took {:?}", begun.elapsed());
+    let key = key();
+    let guard = d.lockers[0].get(&key).lock().await.unwrap();
+    let late = over_urls(d.servers.iter().map(Server::url), LEASE).restart_quarantine(LEASE).connect().await.unwrap();
+    assert!(late.get(&key).try_lock().await.unwrap().is_none());
+    guard.unlock().await.unwrap();
+    late.get(&key).lock().await.unwrap().unlock().await.unwrap();
+}
+
+/// For four leases the second program tries to get in while the first holds the lock, renewed, with an address that leads
+/// elsewhere and a server out of reach.
+async fn an_address_leads_to(d: &Deployment, other: &Server) {
+    let key = key();
+    let guard = d.lockers[0].get(&key).lock().await.unwrap();
+    d.lead(&[0], other);
+    d.cut_off(2);
+    let end = Instant::now() + 4 * LEASE;
+    while Instant::now() < end {
+        if let Ok(Some(second)) = d.lockers[1].get(&key).try_lock().await {
+            // It was in when this was looked at, and is still.
+            assert!(guard.check().is_err(), "two are in");
+            second.check().unwrap();
+            return;
+        }
+        tokio::time::sleep(ms(10)).await;
+    }
+    guard.check().expect_err("nobody was in, and one of three servers is no majority");
+}
+
+#[tokio::test]
+async fn an_address_that_leads_to_another_of_the_servers_makes_no_second_majority() {
+    let d = Deployment::plain().await;
+    an_address_leads_to(&d, &d.servers[0]).await;
+}
+
+#[tokio::test]
+async fn an_address_that_leads_to_a_server_that_knows_nobody_makes_no_second_majority() {
+    let (d, stranger) = (Deployment::plain().await, Server::start());
+    an_address_leads_to(&d, &stranger).await;
+    // Nor later, by a program that never knew better.
+    let urls = [d.servers[0].url(), stranger.url(), d.servers[2].url()];
+    d.servers[2].stop();
+    let misled = over_urls(urls, LEASE).restart_quarantine(LEASE).connect().await.unwrap();
+    assert!(matches!(misled.get(key()).try_lock_for(3 * LEASE).await, Err(Error::Unavailable { .. })));
+    d.servers[2].go_on();
+}
+
+#[tokio::test]
+async fn an_address_that_leads_to_the_server_s_own_replica_makes_no_second_majority() {
+    let servers = servers(3);
+    let replica = servers[1].replica();
+    eventually(ms(10_000), "the replica is in step", || servers[1].has_replicas(1)).await;
+    let d = Deployment::new(servers, [LEASE; 2]).await;
+    an_address_leads_to(&d, &replica).await;
+}
+
+/// The connection for renewals alone leads elsewhere: the others stay where they are.
+#[tokio::test]
+async fn renewals_that_go_elsewhere_are_no_votes() {
+    for elsewhere in [false, true] {
+        let (d, stranger, key) = (Deployment::plain().await, Server::start(), key());
+        let guard = d.lockers[0].get(&key).lock().await.unwrap();
+        d.cut_off(2);
+        d.ways[0][1].lead_to(if elsewhere { stranger.port() } else { d.servers[0].port() });
+        let clients: String = d.servers[1].command(&["CLIENT", "LIST"]);
+        let name = format!("name=lockhound:renewals:{}", d.lockers[0].id());
+        let line = clients.lines().find(|line| line.contains(&name)).unwrap();
+        let id = line.split(' ').next().unwrap().strip_prefix("id=").unwrap().to_owned();
+        d.servers[1].command::<()>(&["CLIENT", "KILL", "ID", &id]);
+        tokio::time::timeout(3 * LEASE, guard.lost().cancelled()).await.expect("one renewal of three is no majority");
+    }
+}
+
+#[tokio::test]
+async fn three_failovers_within_a_lease_lose_no_lock_that_stands_everywhere() {
+    let lease = ms(3_000);
+    let masters = servers(3);
+    let replicas: Vec<Server> = masters.iter().map(Server::replica).collect();
+    for master in &masters {
+        eventually(ms(10_000), "the replica is in step", || master.has_replicas(1)).await;
+    }
+    let ways: Vec<Proxy> = masters.iter().map(|server| Proxy::start(server.port())).collect();
+    let nodes = over_urls(ways.iter().map(Proxy::url), lease).outage_tolerance(ms(60_000));
+    let locks = nodes.command_timeout(ms(300)).restart_quarantine(lease).connect().await.unwrap();
+    let key = key();
+    let guard = locks.get(&key).lock().await.unwrap();
+    for (master, (replica, way)) in masters.iter().zip(replicas.iter().zip(&ways)) {
+        eventually(ms(10_000), "the replica is in step", || master.has_replicas(1) && replica.exists(&key)).await;
+        master.kill();
+        replica.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+        way.lead_to(replica.port());
+        way.cut();
+    }
+    let end = Instant::now() + 3 * lease;
+    while Instant::now() < end {
+        assert!(guard.check().is_ok(), "{:?}", guard.state());
+        tokio::time::sleep(ms(20)).await;
+    }
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn another_number_of_servers_is_refused() {
+    let d = Deployment::plain().await;
+    let two = d.servers[..2].iter().map(Server::url);
+    let error = over_urls(two, LEASE).restart_quarantine(LEASE).connect().await.unwrap_err();
+    let text = error.to_string();
+    assert!(
+        matches!(error, Error::Config(_)) && text.contains("one of 3 servers") && text.contains("given 2"),
+        "{text}"
+    );
+}
