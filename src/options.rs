@@ -192,18 +192,14 @@ impl Options {
         // A single server that forgets its locks has forgotten them for everybody.
         let default_quarantine = if nodes > 1 { self.lease } else { Duration::ZERO };
         let restart_quarantine = self.restart_quarantine.unwrap_or(default_quarantine);
-        let default_tolerance = if restart_quarantine.is_zero() {
-            self.lease
-        } else {
-            // Servers that begin anew are waited for, and not given up a moment before they vote.
-            self.lease.max(restart_quarantine + restart_quarantine / 8 + Duration::from_secs(2))
-        };
         let settings = Settings {
             lease: self.lease,
             connect_timeout: self.connect_timeout,
             command_timeout,
             renewal_failures: self.renewal_failures,
-            outage_tolerance: self.outage_tolerance.unwrap_or(default_tolerance),
+            outage_tolerance: self
+                .outage_tolerance
+                .unwrap_or_else(|| default_tolerance(self.lease, restart_quarantine)),
             retry_delay: self.retry_delay.clone(),
             restart_quarantine,
             format: self.format,
@@ -250,6 +246,11 @@ pub(crate) fn validate_duration(option: &'static str, duration: Duration) -> Res
         return Err(Error::config(option, format!("{duration:?} is too long; give 100 ms to 30 days")));
     }
     Ok(())
+}
+
+/// Servers that begin anew are waited for, and not given up a moment before they vote.
+fn default_tolerance(lease: Duration, quarantine: Duration) -> Duration {
+    if quarantine.is_zero() { lease } else { lease.max(quarantine + quarantine / 8 + Duration::from_secs(2)) }
 }
 
 #[cfg(test)]

@@ -5,89 +5,20 @@
 //! format has the same scripts with the same replies, the field as the value of a string: nobody above knows which.
 
 mod memory;
+mod texts;
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 pub(crate) use self::memory::{Amendment, Announced, Identity, Told as Remembrance, amend, highest, remembered, vet};
 
+use self::texts::{PLAIN, REDISSON, Scripts};
 use crate::error::{Error, ServerError, ServerErrorKind};
 use crate::fence::Fence;
 use crate::key::Key;
-use crate::node::{Lane, Lua, Node, Outcome, Receipt, Remembered, Reply, Step, Together};
+use crate::node::{Lane, Lua, Node, Outcome, Receipt, Remembered, Reply, Step};
 use crate::options::Format;
 use crate::shown::cut;
-
-/// The scripts that differ from format to format.
-struct Scripts {
-    acquire: Voting,
-    acquire_all: Voting,
-    count: Lua,
-    release: Lua,
-    /// Acquires and releases, many at once.
-    together: Voting,
-    renew: Voting,
-    retake: Voting,
-    raise: Lua,
-}
-
-/// A script whose answer may be a vote.
-struct Voting {
-    plain: Lua,
-    /// Where the server's memory counts.
-    voting: Lua,
-}
-
-/// Whether the server remembers what it was vetted for.
-const REMEMBERS: &str = include_str!("../lua/remembers.lua");
-
-/// The end of a script, or a step, whose server has forgotten that.
-const OR_NOTHING: &str = "if not remembers then\n  return {-1}\nend\n";
-
-impl Voting {
-    /// Does nothing where the server does not remember.
-    fn or_nothing(body: &str) -> Self {
-        Self { plain: Lua::new(body), voting: Lua::new(&[REMEMBERS, OR_NOTHING, body].concat()) }
-    }
-
-    /// Does its work, and tells whether the server remembers.
-    fn telling(body: &str) -> Self {
-        let told = [REMEMBERS, "local function work()\n", body, "end\nreturn {remembers and 1 or 0, work()}\n"];
-        Self { plain: Lua::new(body), voting: Lua::new(&told.concat()) }
-    }
-
-    /// The two scripts as steps of a third.
-    fn together(acquire: &str, release: &str) -> Self {
-        let frame = include_str!("../lua/together.lua").replace("-- release.lua", release);
-        let voting = [REMEMBERS, &frame.replace("-- acquire.lua", &[OR_NOTHING, acquire].concat())];
-        Self { plain: Lua::new(&frame.replace("-- acquire.lua", acquire)), voting: Lua::new(&voting.concat()) }
-    }
-
-    fn for_vote(&self, vote: Option<&Remembered>) -> &Lua {
-        if vote.is_some() { &self.voting } else { &self.plain }
-    }
-}
-
-static REDISSON: LazyLock<Scripts> = LazyLock::new(|| Scripts {
-    acquire: Voting::or_nothing(include_str!("../lua/acquire.lua")),
-    acquire_all: Voting::or_nothing(include_str!("../lua/acquire_all.lua")),
-    count: Lua::new(include_str!("../lua/count.lua")),
-    release: Lua::new(include_str!("../lua/release.lua")),
-    together: Voting::together(include_str!("../lua/acquire.lua"), include_str!("../lua/release.lua")),
-    renew: Voting::telling(include_str!("../lua/renew.lua")),
-    retake: Voting::telling(include_str!("../lua/retake.lua")),
-    raise: Lua::new(include_str!("../lua/raise.lua")),
-});
-static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts {
-    acquire: Voting::or_nothing(include_str!("../lua/plain_acquire.lua")),
-    acquire_all: Voting::or_nothing(include_str!("../lua/plain_acquire_all.lua")),
-    count: Lua::new(include_str!("../lua/plain_count.lua")),
-    release: Lua::new(include_str!("../lua/plain_release.lua")),
-    together: Voting::together(include_str!("../lua/plain_acquire.lua"), include_str!("../lua/plain_release.lua")),
-    renew: Voting::telling(include_str!("../lua/plain_renew.lua")),
-    retake: Voting::telling(include_str!("../lua/plain_retake.lua")),
-    raise: Lua::new(include_str!("../lua/plain_raise.lua")),
-});
 
 static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/inspect.lua")));
 static HOLDERS: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../lua/holders.lua")));
@@ -195,12 +126,6 @@ pub(crate) async fn acquire(
 
 fn is_forgotten(reply: &Reply) -> bool {
     matches!(reply, Reply::Array(items) if items.as_slice() == [Reply::Int(-1)])
-}
-
-impl Scripts {
-    fn shared(&'static self, name: &'static str) -> Together {
-        Together { name, lua: &self.together.plain, voting: &self.together.voting }
-    }
 }
 
 /// The TTL of what another holds.

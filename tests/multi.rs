@@ -293,7 +293,7 @@ async fn fences_grow_for_each_lock() {
     let server = Server::start();
     let locks = locker(&server).await;
     let [a, b, c] = std::iter::repeat_with(names::<3>)
-        .find(|[a, b, c]| ![a, b].iter().any(|key| common::marks::mark(key) == common::mark(c)))
+        .find(|[a, b, c]| ![a, b].iter().any(|key| common::marks::mark(key) == common::marks::mark(c)))
         .unwrap();
     let mut last = [0; 3];
     for _ in 0..5 {

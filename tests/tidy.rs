@@ -28,7 +28,7 @@ const LAYERS: [Layer; 6] = [
         modules: &["session", "watchdog", "gate", "alarm", "hold", "engine", "identity"],
         libraries: &["tokio", "tokio_util", "dashmap", "tracing", "uuid", "fastrand"],
     },
-    Layer { name: "agree", modules: &["quorum", "notify"], libraries: &["tokio", "tracing", "futures_util"] },
+    Layer { name: "agree", modules: &["quorum", "notify"], libraries: &["tokio", "tracing", "futures_util", "uuid"] },
     Layer { name: "proto", modules: &["script"], libraries: &[] },
     Layer {
         name: "wire",

@@ -75,7 +75,7 @@ impl Place {
         NodeFailure { node: Arc::clone(&self.name), reason: reason.into() }
     }
 
-    fn remember(&mut self, told: Remembrance, now: Instant) {
+    fn remember(&mut self, told: &Remembrance, now: Instant) {
         self.memory = Some(told.memory.as_str().into());
         self.sight = Memory::parse(&told.memory).map(|memory| {
             self.former = Some(memory.id);
@@ -260,17 +260,17 @@ impl Eligibility {
     }
 
     /// What a server showed on a connection.
-    pub(super) fn saw(&self, place: NodeIndex, lane: Lane, epoch: u64, identity: Identity, now: Instant) {
-        let unfit = self.unfitness(&self.found().places, place, lane, &identity);
+    pub(super) fn saw(&self, place: NodeIndex, lane: Lane, epoch: u64, identity: &Identity, now: Instant) {
+        let unfit = self.unfitness(&self.found().places, place, lane, identity);
         self.change(place, |at| {
             let vetted = unfit.is_none().then_some(epoch);
             if lane == Lane::Renewals {
                 at.renewals = vetted;
                 return;
             }
-            at.run_id = vetted.map(|_| identity.run_id);
+            at.run_id = vetted.map(|_| identity.run_id.clone());
             (at.grants, at.unknown, at.unfit) = (vetted, None, unfit);
-            match identity.memory.filter(|_| vetted.is_some()) {
+            match identity.memory.as_ref().filter(|_| vetted.is_some()) {
                 Some(told) => at.remember(told, now),
                 None => (at.sight, at.memory) = (None, None),
             }
@@ -340,7 +340,7 @@ impl Eligibility {
     }
 
     /// A change was written, or came to nothing: what the server remembers now.
-    pub(super) fn amended(&self, place: NodeIndex, epoch: u64, told: Remembrance, now: Instant) {
+    pub(super) fn amended(&self, place: NodeIndex, epoch: u64, told: &Remembrance, now: Instant) {
         self.change(place, |at| {
             if at.grants == Some(epoch) {
                 at.remember(told, now);

@@ -34,7 +34,7 @@ async fn vet_on(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: 
     let announced = Announced { begun: &begun, lease: eligibility.quarantine(), last, age };
     let reason = match script::vet(node, lane, eligibility.remembers().then_some(announced)).await {
         Outcome::Done(identity) if node.epoch(lane) == epoch => {
-            return eligibility.saw(place, lane, epoch, identity, Instant::now());
+            return eligibility.saw(place, lane, epoch, &identity, Instant::now());
         }
         Outcome::Done(_) => "it was connected anew meanwhile".to_owned(),
         Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
@@ -169,7 +169,7 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
     let amendment = Amendment { from: &from, to: &to, listed, waited: change.waited, mark: mark.as_deref() };
     match script::amend(node, amendment).await {
         Outcome::Done(told) => {
-            eligibility.amended(change.place, epoch, told, Instant::now());
+            eligibility.amended(change.place, epoch, &told, Instant::now());
             true
         }
         outcome => {

@@ -1,0 +1,65 @@
+//! Who holds a key, and how it is taken from them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Calls, NodeIndex, Quorum};
+use crate::error::Error;
+use crate::holder::{Holder, NodeHolder};
+use crate::key::Key;
+use crate::script::{self, Standing};
+
+impl Quorum {
+    /// Who stands in the key, unless a majority of the nodes says that it is free: whoever holds it stands on a majority, and
+    /// so do several that keep each other out.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], or the refusal of a server.
+    pub(crate) async fn inspect(&self, key: &Key) -> Result<Option<Holder>, Error> {
+        let asking = Calls::new(self.nodes.iter().cloned().enumerate().map(|(at, node)| {
+            let key = key.clone();
+            (at, async move { script::inspect(&node, &key).await.map(|found| (at, found)) })
+        }));
+        let majority = self.majority();
+        let free = |found: &[(NodeIndex, Option<Standing>)]| {
+            found.iter().filter(|(_, standing)| standing.is_none()).count() >= majority
+        };
+        let certain = |found: &[_], _| free(found) || self.holder(found).is_some_and(|holder| holder.is_agreed());
+        let mut found = self.hear(asking, certain).await?;
+        found.sort_by_key(|&(at, _)| at);
+        Ok(if free(&found) { None } else { self.holder(&found) })
+    }
+
+    fn holder(&self, found: &[(NodeIndex, Option<Standing>)]) -> Option<Holder> {
+        let by_node = found.iter().filter_map(|(at, standing)| {
+            let (node, Standing { owner, count, remaining }) = (&self.nodes[*at], standing.clone()?);
+            Some(NodeHolder { node: Arc::clone(node.name()), owner, hold_count: count, remaining })
+        });
+        Holder::of(by_node.collect(), self.majority())
+    }
+
+    /// Releases the key from whoever the nodes say holds it now; whether any node did. What is sent names them: where it
+    /// comes late, it deletes nobody who came after.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], or the refusal of a server.
+    pub(crate) async fn force(&self, key: &Key) -> Result<bool, Error> {
+        let asking = self.ask(|node| {
+            let key = key.clone();
+            async move { script::holders(&node, &key).await }
+        });
+        // Whoever holds it has a majority, and any majority of answers shares a node with that. What a minority says is left
+        // of attempts, and is forced too where it says so in time.
+        let answers = self.hear(asking, |_, missing| missing == 0).await?;
+        let seen: BTreeSet<String> = answers.into_iter().flatten().collect();
+        if seen.is_empty() {
+            return Ok(false);
+        }
+        let seen: Arc<[String]> = seen.into_iter().collect();
+        let forcing = self.ask(|node| {
+            let (key, seen) = (key.clone(), Arc::clone(&seen));
+            async move { script::force(&node, &key, &seen).await }
+        });
+        Ok(self.hear(forcing, |forced, missing| missing == 0 || forced.contains(&true)).await?.contains(&true))
+    }
+}

@@ -1,0 +1,198 @@
+//! Each step that servers and lockers can take.
+
+use super::super::{Change, Memory, Phase};
+use super::mistakes::Mistake;
+use super::world::{Bounds, SEATS, STRANGER, Server, TICK, World};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    Tick,
+    Vet(usize, usize),
+    Ask(usize, usize),
+    Renew(usize, usize),
+    Retake(usize, usize),
+    Change(usize, usize),
+    Forget(usize),
+    /// Its connections stay.
+    Flush(usize),
+    /// A copy takes over: with the lock, or without.
+    Failover(usize, bool),
+    Move(usize, usize, usize),
+}
+
+impl World {
+    pub(super) fn steps(&self, bounds: &Bounds) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if self.ticks < bounds.ticks {
+            steps.push(Step::Tick);
+        }
+        for who in 0..2 {
+            let (locker, plan) = (&self.lockers[who], self.plan(bounds, who));
+            for place in 0..SEATS {
+                if self.is_cut(bounds, who, place) {
+                    continue;
+                }
+                let server = &self.servers[locker.leads_to[place]];
+                let waits = locker.seen[place]
+                    .as_ref()
+                    .is_some_and(|(sight, _)| sight.memory.phase == Phase::Listed && sight.age < TICK * server.age);
+                if !self.remembers(who, place) || waits {
+                    steps.push(Step::Vet(who, place));
+                }
+                if locker.seen[place].is_none() {
+                    continue;
+                }
+                let asking = locker.began.is_none_or(|ago| ago < bounds.leases[who]) && !self.believes(who);
+                let asking = asking && (who == 1 || !bounds.founded);
+                if plan.votes[place] && asking && !locker.asked[place] {
+                    steps.push(Step::Ask(who, place));
+                }
+                if self.believes(who) {
+                    match server.lock {
+                        Some((holder, _)) if holder == who => steps.push(Step::Renew(who, place)),
+                        None => steps.push(Step::Retake(who, place)),
+                        Some(_) => {}
+                    }
+                }
+            }
+            steps.extend((0..plan.changes.len()).map(|change| Step::Change(who, change)));
+        }
+        for at in 0..SEATS {
+            // Fewer than half at a time: the others vote, and list each other.
+            let others = (0..SEATS).filter(|&other| other != at);
+            let vote = others.clone().all(|other| {
+                let memory = self.servers[other].memory.as_ref();
+                memory.is_some_and(|(run, memory)| *run == self.servers[other].run && memory.phase == Phase::Votes)
+            });
+            if !vote || (self.moves > 0 && bounds.moves > 0) {
+                continue;
+            }
+            if self.forgets < bounds.forgets {
+                steps.push(Step::Forget(at));
+            }
+            if self.flushes < bounds.flushes {
+                steps.push(Step::Flush(at));
+            }
+            if self.failovers < bounds.failovers {
+                steps.push(Step::Failover(at, false));
+                if self.servers[at].lock.is_some() {
+                    steps.push(Step::Failover(at, true));
+                }
+            }
+        }
+        if self.moves < bounds.moves {
+            steps.extend((0..SEATS).flat_map(|place| (0..=STRANGER).map(move |to| Step::Move(0, place, to))));
+        }
+        steps
+    }
+
+    pub(super) fn take(&mut self, bounds: &Bounds, step: &Step) {
+        self.carry_out(bounds, step);
+        let who = 1 - bounds.stale;
+        for place in 0..SEATS {
+            if !self.is_cut(bounds, who, place) {
+                self.vet(bounds, who, place);
+            }
+        }
+    }
+
+    fn is_cut(&self, bounds: &Bounds, who: usize, place: usize) -> bool {
+        who == 0 && bounds.cut == Some(place) && self.begun
+    }
+
+    pub(super) fn carry_out(&mut self, bounds: &Bounds, step: &Step) {
+        match *step {
+            Step::Tick => self.tick(bounds),
+            Step::Vet(who, place) => self.vet(bounds, who, place),
+            Step::Ask(who, place) => {
+                let remembers = self.remembers(who, place) || bounds.mistake == Some(Mistake::AcquireBlind);
+                let (locker, lease) = (&mut self.lockers[who], bounds.leases[who]);
+                let began = *locker.began.get_or_insert(0);
+                locker.asked[place] = true;
+                let server = &mut self.servers[locker.leads_to[place]];
+                if remembers && server.lock.is_none_or(|(holder, _)| holder == who) {
+                    server.lock = Some((who, lease));
+                    locker.votes[place] = lease.saturating_sub(began);
+                }
+            }
+            Step::Renew(who, place) => {
+                let keeps = self.remembers(who, place) && self.plan(bounds, who).keeps[place];
+                self.extend(bounds, who, place, keeps || bounds.mistake == Some(Mistake::RenewalBlind));
+            }
+            Step::Retake(who, place) => {
+                let votes = self.remembers(who, place) && self.plan(bounds, who).votes[place];
+                self.extend(bounds, who, place, votes || bounds.mistake == Some(Mistake::RetakeBlind));
+            }
+            Step::Change(who, at) => self.change(bounds, who, at),
+            Step::Forget(at) => {
+                self.forgets += 1;
+                let run = self.servers[at].run + 1;
+                self.servers[at] = Server { run, memory: None, lease: 0, age: 0, lock: None };
+                self.disconnect(at);
+            }
+            Step::Flush(at) => {
+                self.flushes += 1;
+                let run = self.servers[at].run;
+                self.servers[at] = Server { run, memory: None, lease: 0, age: 0, lock: None };
+            }
+            Step::Failover(at, with_lock) => {
+                self.failovers += 1;
+                self.servers[at].run += 1;
+                if !with_lock {
+                    self.servers[at].lock = None;
+                }
+                self.disconnect(at);
+            }
+            Step::Move(who, place, to) => {
+                self.moves += 1;
+                self.lockers[who].leads_to[place] = to;
+                self.lockers[who].seen[place] = None;
+            }
+        }
+    }
+
+    fn extend(&mut self, bounds: &Bounds, who: usize, place: usize, counts: bool) {
+        let locker = &mut self.lockers[who];
+        self.servers[locker.leads_to[place]].lock = Some((who, bounds.leases[who]));
+        if counts {
+            locker.votes[place] = bounds.leases[who];
+        }
+    }
+
+    fn change(&mut self, bounds: &Bounds, who: usize, at: usize) {
+        let change = self.plan(bounds, who).changes.swap_remove(at);
+        self.write(bounds, who, change);
+    }
+
+    /// A locker writes a change.
+    pub(super) fn write(&mut self, bounds: &Bounds, who: usize, change: Change) {
+        for place in 0..SEATS {
+            let id = self.lockers[who].seen[place].as_ref().map(|(sight, _)| sight.memory.id);
+            let listed = id.is_some_and(|id| place != change.place && change.to.lists(id) && !change.from.lists(id));
+            self.lockers[who].listings[place] += u8::from(listed);
+        }
+        let server = &mut self.servers[self.lockers[who].leads_to[change.place]];
+        let Some((_, memory)) = &mut server.memory else {
+            self.lockers[who].seen[change.place] = None;
+            return;
+        };
+        let told = change.waited.is_some_and(|waited| TICK * server.lease > waited);
+        let is_seen = match bounds.mistake {
+            Some(Mistake::ChangeBlind) => true,
+            Some(Mistake::DroppedAgain) => *memory == Memory { dropped: memory.dropped.clone(), ..change.from.clone() },
+            _ => *memory == change.from,
+        };
+        let told = told && bounds.mistake != Some(Mistake::OwnLease) && bounds.mistake != Some(Mistake::NoWait);
+        if is_seen && !told {
+            self.ids = self.ids.max(change.to.id.0);
+            let listed = memory.phase == Phase::Begun || change.to.members != memory.members;
+            if change.to.phase == Phase::Begun
+                || (listed && change.to.phase == Phase::Listed && bounds.mistake != Some(Mistake::WaitFromTheBeginning))
+            {
+                server.age = 0;
+            }
+            *memory = change.to;
+        }
+        self.look(who, change.place);
+    }
+}
