@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use common::proxy::{Mode, Proxy};
 use common::record::{self, Record, Visit};
