@@ -15,10 +15,10 @@ use lockhound::{Error, Owner};
 fn acquires(monitor: &Monitor, key: &str) -> HashMap<String, usize> {
     let mut fields = HashMap::new();
     for line in monitor.sent("lockhound_fence") {
-        // .. "EVALSHA" sha "2" key fence-key lease field floor
+        // .. "EVALSHA" sha "2" key mark lease field clock number
         let words: Vec<&str> = line.split('"').filter(|word| !word.trim().is_empty()).collect();
         if words.contains(&key) {
-            *fields.entry(words[words.len() - 2].to_owned()).or_default() += 1;
+            *fields.entry(words[words.len() - 3].to_owned()).or_default() += 1;
         }
     }
     fields

@@ -10,10 +10,20 @@ use std::time::{Duration, Instant};
 use common::proxy::{Mode, Proxy};
 use common::several::{over_urls, servers};
 use common::{Server, eventually, key, ms};
+use futures_util::future::join_all;
 use lockhound::{Error, Locker};
 
 /// No lease is longer.
 const LEASE: Duration = Duration::from_millis(1_000);
+
+/// How often each story is told, and how many at once: `./dev soak` tells each a hundred times.
+const TOLD: (usize, usize) = if cfg!(feature = "soak") { (10, 10) } else { (1, 1) };
+
+async fn again_and_again<F: Future<Output = ()>>(story: impl Fn() -> F) {
+    for _ in 0..TOLD.0 {
+        join_all((0..TOLD.1).map(|_| story())).await;
+    }
+}
 
 /// Three servers, and two programs that reach each of them by an address of its own.
 struct Deployment {
@@ -93,41 +103,50 @@ async fn votes_again(server: &Server, longest: Duration) {
 
 #[tokio::test]
 async fn a_server_that_was_flushed_lets_nobody_in_beside_a_holder() {
-    let d = Deployment::plain().await;
-    nobody_is_in_beside_the_holder(&d, async |d| d.servers[1].command::<()>(&["FLUSHALL"])).await;
-    votes_again(&d.servers[1], LEASE).await;
+    again_and_again(|| async {
+        let d = Deployment::plain().await;
+        nobody_is_in_beside_the_holder(&d, async |d| d.servers[1].command::<()>(&["FLUSHALL"])).await;
+        votes_again(&d.servers[1], LEASE).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_server_that_restarted_empty_lets_nobody_in_beside_a_holder() {
-    let d = Deployment::plain().await;
-    nobody_is_in_beside_the_holder(&d, async |d| {
-        d.servers[1].kill();
-        d.servers[1].restart();
-    })
-    .await;
-    votes_again(&d.servers[1], LEASE).await;
-}
-
-#[tokio::test]
-async fn a_server_that_came_back_with_an_old_snapshot_lets_nobody_in_beside_a_holder() {
-    // From before it was asked for anything, and from a moment ago.
-    for old in [true, false] {
-        let servers = servers(3);
-        if old {
-            servers[1].command::<()>(&["SAVE"]);
-        }
-        let d = Deployment::new(servers, [LEASE; 2]).await;
-        if !old {
-            d.servers[1].command::<()>(&["SAVE"]);
-        }
+    again_and_again(|| async {
+        let d = Deployment::plain().await;
         nobody_is_in_beside_the_holder(&d, async |d| {
             d.servers[1].kill();
             d.servers[1].restart();
         })
         .await;
         votes_again(&d.servers[1], LEASE).await;
-    }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_came_back_with_an_old_snapshot_lets_nobody_in_beside_a_holder() {
+    again_and_again(|| async {
+        // From before it was asked for anything, and from a moment ago.
+        for old in [true, false] {
+            let servers = servers(3);
+            if old {
+                servers[1].command::<()>(&["SAVE"]);
+            }
+            let d = Deployment::new(servers, [LEASE; 2]).await;
+            if !old {
+                d.servers[1].command::<()>(&["SAVE"]);
+            }
+            nobody_is_in_beside_the_holder(&d, async |d| {
+                d.servers[1].kill();
+                d.servers[1].restart();
+            })
+            .await;
+            votes_again(&d.servers[1], LEASE).await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -144,98 +163,114 @@ async fn a_reload_forgets_nothing() {
 
 #[tokio::test]
 async fn a_replica_that_lagged_behind_and_ran_for_long_lets_nobody_in_beside_a_holder() {
-    let servers = servers(3);
-    let replica = servers[1].replica();
-    eventually(ms(10_000), "the replica is in step", || servers[1].has_replicas(1)).await;
-    let d = Deployment::new(servers, [LEASE; 2]).await;
-    eventually(ms(10_000), "it has the memory", || votes(&replica)).await;
-    replica.stop();
-    nobody_is_in_beside_the_holder(&d, async |d| {
-        d.servers[1].kill();
-        replica.go_on();
-        replica.command::<()>(&["REPLICAOF", "NO", "ONE"]);
-        d.lead(&[0, 1], &replica);
+    again_and_again(|| async {
+        let servers = servers(3);
+        let replica = servers[1].replica();
+        eventually(ms(10_000), "the replica is in step", || servers[1].has_replicas(1)).await;
+        let d = Deployment::new(servers, [LEASE; 2]).await;
+        eventually(ms(10_000), "it has the memory", || votes(&replica)).await;
+        replica.stop();
+        nobody_is_in_beside_the_holder(&d, async |d| {
+            d.servers[1].kill();
+            replica.go_on();
+            replica.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+            d.lead(&[0, 1], &replica);
+        })
+        .await;
+        votes_again(&replica, LEASE).await;
     })
     .await;
-    votes_again(&replica, LEASE).await;
 }
 
 #[tokio::test]
 async fn a_server_that_was_a_replica_for_a_moment_lets_nobody_in_beside_a_holder() {
-    let servers = servers(3);
-    let replica = servers[1].replica();
-    eventually(ms(10_000), "the replica is in step", || servers[1].has_replicas(1)).await;
-    let d = Deployment::new(servers, [LEASE; 2]).await;
-    eventually(ms(10_000), "it has the memory", || votes(&replica)).await;
-    // It has the memory of its master, and not the lock.
-    replica.command::<()>(&["REPLICAOF", "NO", "ONE"]);
-    nobody_is_in_beside_the_holder(&d, async |d| {
-        let port = replica.port().to_string();
-        d.servers[1].command::<()>(&["REPLICAOF", "127.0.0.1", &port]);
-        let in_step = || {
-            let info: String = d.servers[1].command(&["INFO", "replication"]);
-            info.contains("master_link_status:up")
-        };
-        eventually(ms(10_000), "it has the data of the other", in_step).await;
-        d.servers[1].command::<()>(&["REPLICAOF", "NO", "ONE"]);
-        d.servers[1].cut_connections();
+    again_and_again(|| async {
+        let servers = servers(3);
+        let replica = servers[1].replica();
+        eventually(ms(10_000), "the replica is in step", || servers[1].has_replicas(1)).await;
+        let d = Deployment::new(servers, [LEASE; 2]).await;
+        eventually(ms(10_000), "it has the memory", || votes(&replica)).await;
+        // It has the memory of its master, and not the lock.
+        replica.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+        nobody_is_in_beside_the_holder(&d, async |d| {
+            let port = replica.port().to_string();
+            d.servers[1].command::<()>(&["REPLICAOF", "127.0.0.1", &port]);
+            let in_step = || {
+                let info: String = d.servers[1].command(&["INFO", "replication"]);
+                info.contains("master_link_status:up")
+            };
+            eventually(ms(10_000), "it has the data of the other", in_step).await;
+            d.servers[1].command::<()>(&["REPLICAOF", "NO", "ONE"]);
+            d.servers[1].cut_connections();
+        })
+        .await;
+        votes_again(&d.servers[1], LEASE).await;
     })
     .await;
-    votes_again(&d.servers[1], LEASE).await;
 }
 
 #[tokio::test]
 async fn a_server_whose_clock_jumps_after_it_booted_lets_nobody_in_beside_a_holder() {
-    let servers: Option<Vec<Server>> = (0..3).map(|_| Server::start_with_clock(0, &[])).collect();
-    let Some(servers) = servers else { return };
-    let d = Deployment::new(servers, [LEASE; 2]).await;
-    nobody_is_in_beside_the_holder(&d, async |d| {
-        d.servers[1].kill();
-        d.servers[1].set_clock(0);
-        d.servers[1].restart();
-        // It seems to have run for an hour; then it does not.
-        d.servers[1].set_clock(3_600_000);
-        tokio::time::sleep(ms(100)).await;
-        d.servers[1].set_clock(0);
+    again_and_again(|| async {
+        let servers: Option<Vec<Server>> = (0..3).map(|_| Server::start_with_clock(0, &[])).collect();
+        let Some(servers) = servers else { return };
+        let d = Deployment::new(servers, [LEASE; 2]).await;
+        nobody_is_in_beside_the_holder(&d, async |d| {
+            d.servers[1].kill();
+            d.servers[1].set_clock(0);
+            d.servers[1].restart();
+            // It seems to have run for an hour; then it does not.
+            d.servers[1].set_clock(3_600_000);
+            tokio::time::sleep(ms(100)).await;
+            d.servers[1].set_clock(0);
+        })
+        .await;
+        votes_again(&d.servers[1], LEASE).await;
     })
     .await;
-    votes_again(&d.servers[1], LEASE).await;
 }
 
 #[tokio::test]
 async fn the_longest_lease_of_any_program_is_waited_for() {
-    let long = ms(4_000);
-    // The first program's leases are the long ones, and only it knows that.
-    let d = Deployment::new(servers(3), [long, LEASE]).await;
-    let key = key();
-    d.cut_off(2);
-    tokio::time::sleep(ms(50)).await;
-    let guard = d.lockers[0].get(&key).fixed_lease(long).lock().await.unwrap();
-    d.servers[1].command::<()>(&["FLUSHALL"]);
-    let next = d.lockers[1].get(&key).lock().await.unwrap();
-    guard.check().expect_err("two were in");
-    drop(next);
-    votes_again(&d.servers[1], long).await;
+    again_and_again(|| async {
+        let long = ms(4_000);
+        // The first program's leases are the long ones, and only it knows that.
+        let d = Deployment::new(servers(3), [long, LEASE]).await;
+        let key = key();
+        d.cut_off(2);
+        tokio::time::sleep(ms(50)).await;
+        let guard = d.lockers[0].get(&key).fixed_lease(long).lock().await.unwrap();
+        d.servers[1].command::<()>(&["FLUSHALL"]);
+        let next = d.lockers[1].get(&key).lock().await.unwrap();
+        guard.check().expect_err("two were in");
+        drop(next);
+        votes_again(&d.servers[1], long).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn a_program_that_comes_after_a_rolling_restart_lets_nobody_in_beside_a_holder() {
-    let d = Deployment::plain().await;
-    let begun = Instant::now();
-    for server in &d.servers {
-        server.kill();
-        server.restart();
-        // Locking goes on with the others all the while.
-        d.lockers[0].get(key()).lock().await.unwrap().unlock().await.unwrap();
-        votes_again(server, LEASE).await;
-    }
-    println!("a rolling restart took {:?}", begun.elapsed());
-    let key = key();
-    let guard = d.lockers[0].get(&key).lock().await.unwrap();
-    let late = over_urls(d.servers.iter().map(Server::url), LEASE).restart_quarantine(LEASE).connect().await.unwrap();
-    assert!(late.get(&key).try_lock().await.unwrap().is_none());
-    guard.unlock().await.unwrap();
-    late.get(&key).lock().await.unwrap().unlock().await.unwrap();
+    again_and_again(|| async {
+        let d = Deployment::plain().await;
+        let begun = Instant::now();
+        for server in &d.servers {
+            server.kill();
+            server.restart();
+            // Locking goes on with the others all the while.
+            d.lockers[0].get(key()).lock().await.unwrap().unlock().await.unwrap();
+            votes_again(server, LEASE).await;
+        }
+        println!("a rolling restart took {:?}", begun.elapsed());
+        let key = key();
+        let guard = d.lockers[0].get(&key).lock().await.unwrap();
+        let late =
+            over_urls(d.servers.iter().map(Server::url), LEASE).restart_quarantine(LEASE).connect().await.unwrap();
+        assert!(late.get(&key).try_lock().await.unwrap().is_none());
+        guard.unlock().await.unwrap();
+        late.get(&key).lock().await.unwrap().unlock().await.unwrap();
+    })
+    .await;
 }
 
 /// For four leases the second program tries to get in while the first holds the lock, renewed, with an address that leads
@@ -260,74 +295,91 @@ async fn an_address_leads_to(d: &Deployment, other: &Server) {
 
 #[tokio::test]
 async fn an_address_that_leads_to_another_of_the_servers_makes_no_second_majority() {
-    let d = Deployment::plain().await;
-    an_address_leads_to(&d, &d.servers[0]).await;
+    again_and_again(|| async {
+        let d = Deployment::plain().await;
+        an_address_leads_to(&d, &d.servers[0]).await;
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn an_address_that_leads_to_a_server_that_knows_nobody_makes_no_second_majority() {
-    let (d, stranger) = (Deployment::plain().await, Server::start());
-    an_address_leads_to(&d, &stranger).await;
-    // Nor later, by a program that never knew better.
-    let urls = [d.servers[0].url(), stranger.url(), d.servers[2].url()];
-    d.servers[2].stop();
-    let misled = over_urls(urls, LEASE).restart_quarantine(LEASE).connect().await.unwrap();
-    assert!(matches!(misled.get(key()).try_lock_for(3 * LEASE).await, Err(Error::Unavailable { .. })));
-    d.servers[2].go_on();
+    again_and_again(|| async {
+        let (d, stranger) = (Deployment::plain().await, Server::start());
+        an_address_leads_to(&d, &stranger).await;
+        // Nor later, by a program that never knew better.
+        let urls = [d.servers[0].url(), stranger.url(), d.servers[2].url()];
+        d.servers[2].stop();
+        let misled = over_urls(urls, LEASE).restart_quarantine(LEASE).connect().await.unwrap();
+        assert!(matches!(misled.get(key()).try_lock_for(3 * LEASE).await, Err(Error::Unavailable { .. })));
+        d.servers[2].go_on();
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn an_address_that_leads_to_the_server_s_own_replica_makes_no_second_majority() {
-    let servers = servers(3);
-    let replica = servers[1].replica();
-    eventually(ms(10_000), "the replica is in step", || servers[1].has_replicas(1)).await;
-    let d = Deployment::new(servers, [LEASE; 2]).await;
-    an_address_leads_to(&d, &replica).await;
+    again_and_again(|| async {
+        let servers = servers(3);
+        let replica = servers[1].replica();
+        eventually(ms(10_000), "the replica is in step", || servers[1].has_replicas(1)).await;
+        let d = Deployment::new(servers, [LEASE; 2]).await;
+        an_address_leads_to(&d, &replica).await;
+    })
+    .await;
 }
 
 /// The connection for renewals alone leads elsewhere: the others stay where they are.
 #[tokio::test]
 async fn renewals_that_go_elsewhere_are_no_votes() {
-    for elsewhere in [false, true] {
-        let (d, stranger, key) = (Deployment::plain().await, Server::start(), key());
-        let guard = d.lockers[0].get(&key).lock().await.unwrap();
-        d.cut_off(2);
-        d.ways[0][1].lead_to(if elsewhere { stranger.port() } else { d.servers[0].port() });
-        let clients: String = d.servers[1].command(&["CLIENT", "LIST"]);
-        let name = format!("name=lockhound:renewals:{}", d.lockers[0].id());
-        let line = clients.lines().find(|line| line.contains(&name)).unwrap();
-        let id = line.split(' ').next().unwrap().strip_prefix("id=").unwrap().to_owned();
-        d.servers[1].command::<()>(&["CLIENT", "KILL", "ID", &id]);
-        tokio::time::timeout(3 * LEASE, guard.lost().cancelled()).await.expect("one renewal of three is no majority");
-    }
+    again_and_again(|| async {
+        for elsewhere in [false, true] {
+            let (d, stranger, key) = (Deployment::plain().await, Server::start(), key());
+            let guard = d.lockers[0].get(&key).lock().await.unwrap();
+            d.cut_off(2);
+            d.ways[0][1].lead_to(if elsewhere { stranger.port() } else { d.servers[0].port() });
+            let clients: String = d.servers[1].command(&["CLIENT", "LIST"]);
+            let name = format!("name=lockhound:renewals:{}", d.lockers[0].id());
+            let line = clients.lines().find(|line| line.contains(&name)).unwrap();
+            let id = line.split(' ').next().unwrap().strip_prefix("id=").unwrap().to_owned();
+            d.servers[1].command::<()>(&["CLIENT", "KILL", "ID", &id]);
+            tokio::time::timeout(3 * LEASE, guard.lost().cancelled())
+                .await
+                .expect("one renewal of three is no majority");
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
 async fn three_failovers_within_a_lease_lose_no_lock_that_stands_everywhere() {
-    let lease = ms(3_000);
-    let masters = servers(3);
-    let replicas: Vec<Server> = masters.iter().map(Server::replica).collect();
-    for master in &masters {
-        eventually(ms(10_000), "the replica is in step", || master.has_replicas(1)).await;
-    }
-    let ways: Vec<Proxy> = masters.iter().map(|server| Proxy::start(server.port())).collect();
-    let nodes = over_urls(ways.iter().map(Proxy::url), lease).outage_tolerance(ms(60_000));
-    let locks = nodes.command_timeout(ms(300)).restart_quarantine(lease).connect().await.unwrap();
-    let key = key();
-    let guard = locks.get(&key).lock().await.unwrap();
-    for (master, (replica, way)) in masters.iter().zip(replicas.iter().zip(&ways)) {
-        eventually(ms(10_000), "the replica is in step", || master.has_replicas(1) && replica.exists(&key)).await;
-        master.kill();
-        replica.command::<()>(&["REPLICAOF", "NO", "ONE"]);
-        way.lead_to(replica.port());
-        way.cut();
-    }
-    let end = Instant::now() + 3 * lease;
-    while Instant::now() < end {
-        assert!(guard.check().is_ok(), "{:?}", guard.state());
-        tokio::time::sleep(ms(20)).await;
-    }
-    guard.unlock().await.unwrap();
+    again_and_again(|| async {
+        let lease = ms(3_000);
+        let masters = servers(3);
+        let replicas: Vec<Server> = masters.iter().map(Server::replica).collect();
+        for master in &masters {
+            eventually(ms(10_000), "the replica is in step", || master.has_replicas(1)).await;
+        }
+        let ways: Vec<Proxy> = masters.iter().map(|server| Proxy::start(server.port())).collect();
+        let nodes = over_urls(ways.iter().map(Proxy::url), lease).outage_tolerance(ms(60_000));
+        let locks = nodes.command_timeout(ms(300)).restart_quarantine(lease).connect().await.unwrap();
+        let key = key();
+        let guard = locks.get(&key).lock().await.unwrap();
+        for (master, (replica, way)) in masters.iter().zip(replicas.iter().zip(&ways)) {
+            eventually(ms(10_000), "the replica is in step", || master.has_replicas(1) && replica.exists(&key)).await;
+            master.kill();
+            replica.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+            way.lead_to(replica.port());
+            way.cut();
+        }
+        let end = Instant::now() + 3 * lease;
+        while Instant::now() < end {
+            assert!(guard.check().is_ok(), "{:?}", guard.state());
+            tokio::time::sleep(ms(20)).await;
+        }
+        guard.unlock().await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -34,6 +34,8 @@ pub(crate) enum Contender {
     Lockhound(Locker),
     /// lockhound, for which a replica acknowledges.
     Replicated(Locker),
+    /// lockhound, whose servers have a memory.
+    Remembering(Locker),
     Rslock(LockManager),
 }
 
@@ -42,6 +44,15 @@ impl Contender {
     pub(crate) async fn lockhound(servers: &[Server]) -> Result<Self, Failure> {
         let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
         Ok(Self::Lockhound(nodes.restart_quarantine(Duration::ZERO).connect().await?))
+    }
+
+    /// Over servers that keep a memory, and vote by now.
+    pub(crate) async fn remembering(servers: &[Server]) -> Result<Self, Failure> {
+        let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
+        // Short, since servers that begin wait for so long.
+        let locks = nodes.lease(Duration::from_secs(1)).connect().await?;
+        locks.get("bench:memory").lock().await?.unlock().await?;
+        Ok(Self::Remembering(locks))
     }
 
     pub(crate) async fn replicated(server: &Server) -> Result<Self, Failure> {
@@ -59,6 +70,7 @@ impl Contender {
             Self::Fred(_) => "fred",
             Self::Lockhound(_) => "lockhound",
             Self::Replicated(_) => "replicas(1)",
+            Self::Remembering(_) => "with memory",
             Self::Rslock(_) => "rslock",
         }
     }
@@ -73,7 +85,7 @@ impl Contender {
                 let pairs = |key| alone.clone().pairs(key, slot);
                 runtime.block_on(callers.run(keys.into_iter().map(pairs)))
             }
-            Self::Lockhound(locker) | Self::Replicated(locker) => {
+            Self::Lockhound(locker) | Self::Replicated(locker) | Self::Remembering(locker) => {
                 let pairs = |key: String| lockhound_pairs(locker.get(key), slot);
                 runtime.block_on(callers.run(keys.into_iter().map(pairs)))
             }
@@ -86,7 +98,7 @@ impl Contender {
 
     /// Takes leave of the server.
     pub(crate) async fn close(self) {
-        if let Self::Lockhound(locker) | Self::Replicated(locker) = self {
+        if let Self::Lockhound(locker) | Self::Replicated(locker) | Self::Remembering(locker) = self {
             locker.close().await;
         }
     }

@@ -11,6 +11,7 @@ mod report;
 mod scenario;
 mod server;
 mod spread;
+mod stuck;
 mod table;
 mod waiters;
 

@@ -14,6 +14,7 @@ use crate::fence::{self, Price};
 use crate::renewal;
 use crate::report::{Outcome, Report, Sample, Setting};
 use crate::server::Server;
+use crate::stuck;
 use crate::waiters;
 
 /// What the machine does besides comes and goes; an odd number of rounds has a median that was measured.
@@ -54,6 +55,7 @@ const QUORUMS: [(usize, &str, &str); 3] =
 /// Measures what is asked for on servers of its own.
 pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
     let mut bench = Bench::over(1)?;
+    stuck::watch();
     let mut report = Report::new(Setting::of(&mut bench.controls[0], ROUNDS, SLOT)?);
     if names.contains(&Name::Pair) || names.contains(&Name::Tasks) {
         let mut contenders = bench.peers()?;
@@ -105,13 +107,16 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
 /// Measures locks over so many servers.
 fn quorum(servers: usize, one: &'static str, many: &'static str) -> Result<[Outcome; 2], Failure> {
     let mut bench = Bench::over(servers)?;
-    let mut contenders = [
+    let mut contenders = vec![
         Contender::Socket(Floor::new(SOCKET, &bench.servers, MOST_SOCKETS)?),
         bench.runtime.block_on(Contender::lockhound(&bench.servers))?,
         Contender::rslock(&bench.servers),
     ];
+    if servers > 1 {
+        contenders.push(bench.runtime.block_on(Contender::remembering(&bench.servers))?);
+    }
     let title = |callers: &str| format!("{servers} independent servers; {callers}");
-    let rivals = [SOCKET, RSLOCK];
+    let rivals = [SOCKET, RSLOCK, LOCKHOUND];
     let alone = bench.rounds(one, &title("1 spawned task"), Callers::Tasks(1), &rivals, &mut contenders)?;
     let together = title("64 tasks, a key each; a thread each with a socket to each server");
     let together = bench.rounds(many, &together, Callers::Tasks(64), &rivals, &mut contenders)?;
@@ -179,14 +184,17 @@ impl Bench {
         let slots = u32::try_from(ROUNDS * contenders.len())?;
         eprintln!("measuring {name}: {:.0} s", (SLOT * slots).as_secs_f64());
         for contender in &mut *contenders {
+            stuck::at(name, contender.name());
             contender.run(&self.runtime, callers, WARM_UP)?;
         }
         let mut samples = vec![Vec::new(); contenders.len()];
         for _ in 0..ROUNDS {
             for (contender, samples) in contenders.iter_mut().zip(&mut samples) {
+                stuck::at(name, contender.name());
                 samples.push(self.slot(contender, callers)?);
             }
         }
+        stuck::over();
         let measured: Vec<_> = contenders.iter().map(Contender::name).zip(samples).collect();
         Ok(Outcome::new(name, title, callers.count(), rivals, &measured))
     }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::super::{Change, Id, Known, Memory, Phase, Plan, Sight, plan};
+use super::super::{Id, Known, Memory, Phase, Plan, Sight, plan};
 use super::mistakes::{Mistake, distort};
 use super::steps::Step;
 use crate::clock::Instant;
