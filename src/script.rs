@@ -304,7 +304,8 @@ pub(crate) async fn inspect(node: &Node, key: &Key) -> Outcome<Option<Standing>>
         Reply::Array(items) => match items.as_slice() {
             [Reply::Int(ttl), Reply::Bytes(owner), Reply::Int(count)] => Some(Some(Standing {
                 owner: owner.to_vec(),
-                count: u64::try_from(*count).ok()?,
+                // Whoever wrote less than nothing holds it all the same.
+                count: u64::try_from(*count).unwrap_or_default(),
                 remaining: remaining(*ttl),
             })),
             _ => None,

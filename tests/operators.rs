@@ -423,3 +423,27 @@ async fn force_unlocks_of_one_lock_depose_nobody_of_another() {
     assert!(granted > 20, "{granted}");
     assert_eq!(locks.stats().losses.total(), 0);
 }
+
+/// How many connections a server has taken.
+fn connections(server: &Server) -> u64 {
+    let info: String = server.command(&["INFO", "stats"]);
+    let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// Whatever has the name of a lock: a script's answer that is a fraction is the script's all the same.
+#[tokio::test]
+async fn asking_about_what_is_no_lock_gives_up_no_connection() {
+    let server = Server::start();
+    let locks = locker(&server).await;
+    let before = connections(&server);
+    for value in ["1.5", "-2.5", "1e300", "nan", "inf", "-inf", "-3", "9007199254740993", "", "x"] {
+        let key = key();
+        server.command::<()>(&["HSET", &key, "price", value]);
+        let holder = locks.get(&key).holder().await;
+        assert_eq!(holder.unwrap_or_else(|e| panic!("{value}: {e}")).expect("held").owner(), "price", "{value}");
+    }
+    assert_eq!(locks.stats().misplaced_answers, 0);
+    // Each command had one of its own.
+    assert!(connections(&server) <= before + 11, "{before} {}", connections(&server));
+}

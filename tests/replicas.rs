@@ -406,3 +406,14 @@ async fn a_replica_whose_clock_is_ahead_counts_a_lock_as_free_that_it_acknowledg
     replica.set_clock(0);
     guard.unlock().await.unwrap();
 }
+
+/// SECURITY.md: that right is not needed.
+#[tokio::test]
+async fn a_user_that_may_not_ping_locks_with_replicas_too() {
+    let (server, _replicas) = with_replicas(1).await;
+    server.command::<()>(&["ACL", "SETUSER", "half", "on", ">pw", "~*", "&*", "+@all", "-ping"]);
+    let url = format!("redis://half:pw@127.0.0.1:{}", server.port());
+    let locks = builder(&url, ms(10_000)).replicas(1, ms(500)).connect().await.unwrap();
+    let guard = locks.get(key()).try_lock().await.unwrap().expect("free");
+    guard.unlock().await.unwrap();
+}

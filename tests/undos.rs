@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use common::marks::mark;
 use common::proxy::{Mode, Proxy};
 use common::server::Monitor;
 use common::several::over;
@@ -133,7 +134,7 @@ async fn an_undo_does_not_overtake_its_acquire() {
     let locks = builder(&proxy.url(), ms(30_000)).replicas(1, ms(500)).connect().await.unwrap();
     locks.get(format!("{NAMES}warm")).lock().await.unwrap().unlock().await.unwrap();
     let key = format!("{NAMES}late");
-    let fence = format!("lockhound_fence:{{{key}}}");
+    let fence = mark(&key);
     let monitor = Monitor::start(&server);
     proxy.set(Mode::Hold(fence.clone().into_bytes()));
     assert!(locks.get(&key).try_lock().await.is_err(), "its answer never comes");
@@ -172,4 +173,52 @@ async fn nothing_that_takes_is_sent_over_a_silent_connection() {
     eventually(ms(2_000), "undone", || locks.stats().pending == 0).await;
     assert_eq!(locks_on(&server), 0);
     lock(1).lock().await.unwrap().unlock().await.unwrap();
+}
+
+/// A server that is paused for a failover takes connections, answers PING, and runs no script: it fell silent anew on each
+/// connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_takes_connections_and_runs_no_script_piles_up_no_undos() {
+    const TASKS: usize = 64;
+    for count in [1, 3] {
+        let (servers, command_timeout) = (several::servers(count), ms(200));
+        let locks = over(&servers, ms(2_000)).command_timeout(command_timeout).connect().await.unwrap();
+        let load = Load::start(&locks, TASKS);
+        tokio::time::sleep(ms(300)).await;
+        let before = load.begun();
+        let paused = servers.last().unwrap();
+        paused.command::<()>(&["CLIENT", "PAUSE", "3600000", "WRITE"]);
+        tokio::time::sleep(command_timeout * 2).await;
+        let in_flight = load.begun() - before;
+        let mut most = 0;
+        for _ in 0..50 {
+            tokio::time::sleep(command_timeout / 2).await;
+            most = most.max(locks.stats().pending_undos);
+        }
+        let asked = load.begun() - before;
+        println!("{most} undos at most; {in_flight} acquires of {asked} could be in flight");
+        load.end().await;
+        paused.command::<()>(&["CLIENT", "UNPAUSE"]);
+        eventually(ms(10_000), "nothing is left to be done", || locks.stats().pending == 0).await;
+        assert_eq!(servers.iter().map(locks_on).sum::<usize>(), 0);
+        assert!(most <= in_flight + 3 * TASKS, "{most} undos, and {in_flight} of {asked} acquires in flight");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn guards_that_are_dropped_in_an_outage_leave_nothing_behind() {
+    let (server, command_timeout) = (Server::start(), ms(300));
+    let locks = builder(&server.url(), ms(30_000)).command_timeout(command_timeout).connect().await.unwrap();
+    for outage in [ms(100), ms(2_000)] {
+        let mut guards = Vec::new();
+        for n in 0..2_000 {
+            guards.push(locks.get(format!("{NAMES}{n}")).owned_by(Owner::new()).lock().await.unwrap());
+        }
+        server.stop();
+        drop(guards);
+        tokio::time::sleep(outage).await;
+        server.go_on();
+        eventually(command_timeout * 4, "nothing is left", || locks_on(&server) == 0).await;
+        eventually(command_timeout * 8, "nothing is left to be done", || locks.stats().pending == 0).await;
+    }
 }

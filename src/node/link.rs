@@ -25,7 +25,7 @@ use fred::types::{ClusterHash, ConnectHandle, CustomCommand, Value};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use self::in_step::Slips;
@@ -78,7 +78,8 @@ pub(super) struct Link {
     last_error: Mutex<String>,
     /// How often it has been connected anew, or found to be out of step.
     epoch: AtomicU64,
-    /// Whether a command has had no answer in time, and none has since.
+    /// Whether a script has had no answer, and none has had one since. A server that is paused takes connections and
+    /// answers PING.
     silent: watch::Sender<bool>,
     slips: Slips,
     stopped: CancellationToken,
@@ -215,7 +216,7 @@ impl Link {
         // One that is being made anew says more about the server.
         self.ready_for(Duration::ZERO).await?;
         let bound = reply_timeout(self.role, &self.settings);
-        let reason = format!("silent: a command timed out after {bound:?}, and no answer has come since");
+        let reason = format!("silent: a script had no answer within {bound:?}, and none has had one since");
         Err(NodeFailure { node: Arc::clone(&self.address.name), reason })
     }
 
@@ -235,6 +236,7 @@ impl Link {
 
     /// If fred panics, nobody knows how far it came.
     async fn hand_over(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
+        let is_script = matches!(command, "EVALSHA" | "EVAL");
         let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
         let client = self.client();
         // fred's future takes 5 KiB, and each async function around it would hold it once or twice.
@@ -242,10 +244,10 @@ impl Link {
         match foreign::survive(answer).await {
             Ok(answer) => {
                 match &answer {
-                    Ok(_) => self.set_silent(false),
-                    Err(error) if *error.kind() == ErrorKind::Timeout => self.set_silent(true),
+                    Ok(_) if is_script || self.role == Role::Subscriber => self.set_silent(false),
+                    Err(error) if is_script || *error.kind() == ErrorKind::Timeout => self.set_silent(true),
                     // The connection is gone, which fred knows.
-                    Err(_) => {}
+                    Ok(_) | Err(_) => {}
                 }
                 reply::sort(&self.address.name, answer, reply_timeout(self.role, &self.settings))
             }
@@ -366,7 +368,6 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
             up = ups.recv() => match up {
                 Ok(_) | Err(RecvError::Lagged(_)) => {
                     link.renewed();
-                    link.set_silent(false);
                     link.address.admission.connected(link.role as u8);
                     let link = Arc::clone(link);
                     tokio::spawn(async move { link.introduce().await });
@@ -385,8 +386,8 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
     }
 }
 
-/// Sends PINGs, at once to a connection that falls silent: one is under way then until it is heard again. Two silent ones
-/// force a reconnect; ends when that hangs, or when the client's task has ended.
+/// Sends PINGs, and a script at once to a connection that falls silent: one is under way then until it is heard again. Two
+/// silent ones force a reconnect; ends when that hangs, or when the client's task has ended.
 async fn heartbeat(link: &Arc<Link>) {
     let mut silent = 0;
     let mut suspected = link.silent.subscribe();
@@ -395,7 +396,8 @@ async fn heartbeat(link: &Arc<Link>) {
             // No silence is missed: it is looked at, and not only listened for.
             let _: Result<_, _> = timeout(link.settings.command_timeout, suspected.wait_for(|silent| *silent)).await;
         } else {
-            sleep(link.settings.command_timeout).await;
+            let client = link.client();
+            let _: Result<_, _> = timeout(link.settings.command_timeout, client.wait_for_connect()).await;
         }
         if lock(&link.current).1.is_finished() {
             return;
@@ -405,7 +407,8 @@ async fn heartbeat(link: &Arc<Link>) {
             silent = 0;
             continue;
         }
-        silent = match link.barrier().await {
+        let answer = if *link.silent.borrow() { link.run_nothing().await } else { link.barrier().await };
+        silent = match answer {
             Outcome::Unknown(failure) => {
                 *lock(&link.last_error) = failure.reason;
                 silent + 1
@@ -448,6 +451,7 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
     use tokio::sync::mpsc::unbounded_channel;
+    use tokio::time::sleep;
 
     use super::*;
     use crate::foreign::poll_sickly;

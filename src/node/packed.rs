@@ -37,12 +37,16 @@ impl Packed {
             0xc3 => Some(Reply::Int(1)),
             0xcc..=0xcf => self.number(1 << (kind - 0xcc)).and_then(|n| i64::try_from(n).ok()).map(Reply::Int),
             0xd0..=0xd3 => self.signed(1 << (kind - 0xd0)).map(Reply::Int),
+            // Fractions, of what somebody else wrote: a server makes whole numbers of them.
+            0xca => {
+                self.number(4).and_then(|bits| u32::try_from(bits).ok()).map(|bits| whole(f32::from_bits(bits).into()))
+            }
+            0xcb => self.number(8).map(|bits| whole(f64::from_bits(bits))),
             0xa0..=0xbf => self.bytes((kind & 0x1f).into()).map(Reply::Bytes),
             0xd9..=0xdb => self.size(1 << (kind - 0xd9)).and_then(|size| self.bytes(size)).map(Reply::Bytes),
             0x90..=0x9f => self.array((kind & 0x0f).into(), depth),
             0xdc | 0xdd => self.size(2 << (kind - 0xdc)).and_then(|size| self.array(size, depth)),
             0x80..=0x8f => self.error((kind & 0x0f).into(), depth),
-            // Fractions, which no script returns.
             _ => None,
         }
     }
@@ -92,6 +96,12 @@ impl Packed {
     }
 }
 
+/// What is too large is as large as can be.
+#[expect(clippy::cast_possible_truncation, reason = "it is what is wanted")]
+fn whole(number: f64) -> Reply {
+    Reply::Int(number as i64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -116,6 +126,9 @@ mod tests {
             (&[0xd1, 0xff, 0], -256),
             (&[0xd2, 0x80, 0, 0, 0], -2_147_483_648),
             (&[0xd3, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xfe], -2),
+            (&[0xca, 0xbf, 0xc0, 0, 0], -1),
+            (&[0xcb, 0x3f, 0xf8, 0, 0, 0, 0, 0, 0], 1),
+            (&[0xcb, 0x7f, 0xf0, 0, 0, 0, 0, 0, 0], i64::MAX),
         ] {
             assert_eq!(read(bytes), Some(Reply::Int(number)), "{bytes:x?}");
         }
@@ -142,6 +155,7 @@ mod tests {
             b"\xdb\xff\xff\xff\xffa",
             b"\xdd\xff\xff\xff\xff\x01",
             b"\xcd\x01",
+            b"\xcb\x01",
             b"\x81\xa2ok\xa2OK",
         ] {
             assert_eq!(read(bytes), None, "{bytes:x?}");

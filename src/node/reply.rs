@@ -139,16 +139,16 @@ pub(super) fn forbidden(outcome: &Outcome<Reply>) -> Option<&str> {
     }
 }
 
-/// Whether what a PING behind it was answered, in the place of its echo, is a PING's own answer, so that this error is the
-/// answer to the command before it.
-pub(super) fn explains<T>(echo: &Outcome<()>, error: &Outcome<T>) -> bool {
-    let (Some(echo), Some(error)) = (said(echo), said(error)) else { return false };
+/// Whether what a PING behind it was answered, in the place of its echo, is a PING's own answer, so that this is the answer
+/// to the command before it.
+pub(super) fn explains<T>(echo: &Outcome<()>, answer: &Outcome<T>) -> bool {
+    let Some(echo) = said(echo) else { return false };
     match code(echo) {
         // To a user who may not send it, and while a server cannot save. It says this to no script.
         "NOPERM" => echo.contains("'ping'"),
         "MISCONF" => true,
         // While a server refuses whatever it is sent.
-        all @ ("LOADING" | "BUSY" | "MASTERDOWN" | "NOAUTH") => all == code(error),
+        all @ ("LOADING" | "BUSY" | "MASTERDOWN" | "NOAUTH") => said(answer).is_some_and(|error| all == code(error)),
         _ => false,
     }
 }
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_ping_alone_is_answered_explains_an_error_without_its_echo() {
+    fn only_what_a_ping_alone_is_answered_explains_an_answer_without_its_echo() {
         let explains = |echo: &str, said: &str| explains(&error(echo).map(|_| ()), &error(said));
         let noscript = "NOSCRIPT No matching script.";
         assert!(explains("NOPERM this user has no permissions to run the 'ping' command", noscript));
@@ -343,6 +343,10 @@ mod tests {
         assert!(!explains("LOADING Redis is loading the dataset", noscript));
         assert!(!explains(noscript, noscript), "no PING is answered this");
         assert!(!explains("NOPERM this user has no permissions to run the 'evalsha' command", noscript));
+        let count = Outcome::Done(Reply::Int(1));
+        let echo = |message: &str| error(message).map(|_| ());
+        assert!(super::explains(&echo("NOPERM this user has no permissions to run the 'ping' command"), &count));
+        assert!(!super::explains(&echo("LOADING Redis is loading the dataset"), &count));
     }
 
     #[test]

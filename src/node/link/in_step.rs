@@ -18,7 +18,7 @@ use super::{Link, Role, lock};
 use crate::clock::Instant;
 use crate::error::NodeFailure;
 use crate::foreign::contained;
-use crate::node::number::Number;
+use crate::node::number::{Number, numbered};
 use crate::node::reply::{self, Outcome, Reply};
 
 impl Link {
@@ -123,6 +123,19 @@ impl Link {
     /// How many answers of this server, on all its connections, were another command's.
     pub(in crate::node) fn misplaced_answers(&self) -> u64 {
         self.address.misplaced.get()
+    }
+
+    /// Runs a script that does nothing: whether the server runs scripts.
+    pub(super) async fn run_nothing(self: &Arc<Self>) -> Outcome<()> {
+        if self.role == Role::Subscriber {
+            return self.barrier().await;
+        }
+        if let Err(failure) = self.ready().await {
+            return Outcome::NotExecuted(failure);
+        }
+        let number = Number::next();
+        let words = vec![numbered("").into(), 0.into(), number.as_str().to_owned().into()];
+        self.run("EVAL", words, number).await.map(|_| ())
     }
 
     /// Waits until the server has processed what was sent before.
