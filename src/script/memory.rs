@@ -3,12 +3,12 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use super::millis;
+use super::{Voting, ask, is_forgotten, millis};
 use crate::key::Key;
 use crate::node::{Lane, Lua, Node, Outcome, Remembered, Reply};
 
 static VET: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/vet.lua")));
-static HIGHEST: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/highest.lua")));
+static HIGHEST: LazyLock<Voting> = LazyLock::new(|| Voting::or_nothing(include_str!("../../lua/highest.lua")));
 static AMEND: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/amend.lua")));
 
 /// The key of a server's memory.
@@ -94,12 +94,13 @@ pub(crate) async fn amend(node: &Node, amendment: Amendment<'_>) -> Outcome<Told
     })
 }
 
-/// The highest mark of a server.
-pub(crate) async fn highest(node: &Node) -> Outcome<String> {
+/// The highest mark of a server. `None`: it does not remember what it was vetted for.
+pub(crate) async fn highest(node: &Node, vote: Option<Remembered>) -> Outcome<Option<String>> {
     let marks = Key::marks();
-    let marks: Vec<&str> = marks.iter().map(String::as_str).collect();
-    let reply = node.eval(Lane::Commands, &HIGHEST, &marks, &[]).await;
-    reply.and_then(node.name(), text)
+    let (mut keys, mut args) = (marks.iter().map(String::as_str).collect(), Vec::new());
+    ask(&vote, &mut keys, &mut args);
+    let reply = node.eval(Lane::Grants, HIGHEST.for_vote(vote.as_ref()), &keys, &args).await;
+    reply.and_then(node.name(), |reply| if is_forgotten(reply) { Some(None) } else { text(reply).map(Some) })
 }
 
 fn told(items: &[Reply]) -> Option<Told> {
