@@ -87,6 +87,22 @@ async fn a_server_whose_memory_cannot_be_read_is_not_asked_without_an_end() {
 }
 
 #[tokio::test]
+async fn marks_that_cannot_be_fences_are_not_taken_over_by_a_server_that_begins_anew() {
+    let servers = servers(3);
+    let locks = connected(&servers).await;
+    // What a broken clock, or a hostile server, has: the last number before those that are none.
+    let (impossible, mark) = ((1_u64 << 53) - 2, "lockhound_fence:{7}");
+    servers[0].command::<()>(&["SET", mark, &impossible.to_string()]);
+    let honest = servers[2].command::<Vec<u64>>(&["TIME"])[0] * 1_000_000 + 60_000_000;
+    servers[2].command::<()>(&["SET", mark, &honest.to_string()]);
+    servers[1].command::<()>(&["FLUSHALL"]);
+    locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    eventually(LEASE + ms(20_000), "it votes again", || phase(&servers[1]) == "votes").await;
+    let taken: u64 = servers[1].command(&["GET", mark]);
+    assert_eq!(taken, honest, "the highest of those that can be fences");
+}
+
+#[tokio::test]
 async fn a_promoted_server_whose_replicas_are_gone_for_long_forgets_nothing() {
     let masters = servers(3);
     let promoted: Vec<Server> = masters.iter().map(Server::replica).collect();

@@ -156,10 +156,10 @@ async fn amend(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
 async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Change, plan: &Plan) -> bool {
     let node = &nodes[change.place];
     let epoch = node.epoch(Lane::Grants);
-    let mark = match change.to.phase {
+    let marks = match change.to.phase {
         Phase::Votes if change.from.phase != Phase::Votes => {
             match highest(eligibility, nodes, change.place, plan).await {
-                Ok(mark) => Some(mark),
+                Ok(marks) => Some(marks),
                 Err(failure) => {
                     contained(|| tracing::debug!(%failure, "the fences of the others are not known yet"));
                     return false;
@@ -170,7 +170,7 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
     };
     eligibility.listing(change, Instant::now());
     let (from, to, listed) = texts(change);
-    let amendment = Amendment { from: &from, to: &to, listed, waited: change.waited, mark: mark.as_deref() };
+    let amendment = Amendment { from: &from, to: &to, listed, waited: change.waited, marks: marks.as_deref() };
     match script::amend(node, amendment).await {
         // Else it may be what another server remembers.
         Outcome::Done(told) if node.epoch(Lane::Grants) == epoch => {
@@ -185,7 +185,7 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
     }
 }
 
-/// The highest mark of the others that vote: of all but a minority, of which each majority without this server has one. Where
+/// The highest mark of each of the others that vote: of all but a minority, of which each majority without this server has one. Where
 /// nobody votes, of whoever answers.
 async fn highest(
     eligibility: &Eligibility,
@@ -197,13 +197,10 @@ async fn highest(
     let votes = |at: NodeIndex| plan.founding || plan.votes[at];
     let others = nodes.iter().enumerate().filter(|&(at, _)| at != place && votes(at));
     let told = join_all(others.map(|(at, node)| highest_of(eligibility, at, node, plan.founding))).await;
-    let (mut highest, mut tellers, mut failure) = ((0, "0".to_owned()), 0, None);
+    let (mut marks, mut failure) = (Vec::new(), None);
     for told in told {
         match told {
-            Outcome::Done(mark) => {
-                tellers += 1;
-                highest = highest.max((mark.parse::<u64>().unwrap_or(0), mark));
-            }
+            Outcome::Done(mark) => marks.push(mark),
             Outcome::NotExecuted(why) | Outcome::Unknown(why) => failure = Some(why),
             Outcome::Refused(error) => {
                 failure = Some(NodeFailure { node: Arc::clone(nodes[place].name()), reason: error.to_string() });
@@ -211,8 +208,8 @@ async fn highest(
         }
     }
     match failure {
-        Some(failure) if tellers < witnesses => Err(failure),
-        _ => Ok(highest.1),
+        Some(failure) if marks.len() < witnesses => Err(failure),
+        _ => Ok(marks.join(" ")),
     }
 }
 

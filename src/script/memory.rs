@@ -76,17 +76,17 @@ pub(crate) struct Amendment<'a> {
     pub(crate) listed: bool,
     /// Where it is to vote: the longest lease that it has waited for.
     pub(crate) waited: Option<Duration>,
-    /// .. and what its marks are raised to then.
-    pub(crate) mark: Option<&'a str>,
+    /// .. and what its marks are raised to then: the highest of these numbers that it believes in.
+    pub(crate) marks: Option<&'a str>,
 }
 
 /// Changes a server's memory, if it is still what it was; what it is then.
 pub(crate) async fn amend(node: &Node, amendment: Amendment<'_>) -> Outcome<Told> {
-    let Amendment { from, to, listed, waited, mark } = amendment;
+    let Amendment { from, to, listed, waited, marks } = amendment;
     let waited = waited.map_or_else(|| "-1".to_owned(), millis);
-    let args = [from, to, if listed { "1" } else { "0" }, &waited, mark.unwrap_or("0")];
-    let marks = if mark.is_some() { Key::marks() } else { Vec::new() };
-    let keys: Vec<&str> = std::iter::once(MEMORY).chain(marks.iter().map(String::as_str)).collect();
+    let args = [from, to, if listed { "1" } else { "0" }, &waited, marks.unwrap_or("0")];
+    let raised = if marks.is_some() { Key::marks() } else { Vec::new() };
+    let keys: Vec<&str> = std::iter::once(MEMORY).chain(raised.iter().map(String::as_str)).collect();
     let reply = node.eval(Lane::Grants, &AMEND, &keys, &args).await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Array(items) => told(items),
