@@ -1,9 +1,9 @@
--- Tells the highest mark of a server.
+-- Tells the highest mark of a server that is not more than 30 days ahead of its clock: what is cannot be a fence.
 -- KEYS[i]  a mark
 -- Returns it as a text
-local highest, text = 0, '0'
+local highest, text, latest = 0, '0', redis.call('TIME')[1] * 1000000 + 2592000000000
 for _, mark in ipairs(redis.call('MGET', unpack(KEYS))) do
-  if mark and tonumber(mark) > highest then
+  if mark and tonumber(mark) > highest and tonumber(mark) <= latest then
     highest, text = tonumber(mark), mark
   end
 end

@@ -23,10 +23,13 @@ if not memory or role ~= 'master' then
 end
 
 -- A master that was a replica for a while has kept its run id, and has the data of another server.
-local server = run .. told(replication, 'master_replid2')
+local second = told(replication, 'master_replid2')
+local server = run .. second
 local found = redis.call('HMGET', memory, 'server', 'vote', 'lease', 'age')
 local vote, lease, age = found[2], tonumber(found[3] or 0), tonumber(found[4] or 0)
-if found[1] ~= server or not vote then
+-- A master whose replicas have been away for an hour forgets that it once was one itself, and nothing else.
+local is_own = found[1] == server or (found[1] and string.find(second, '^0*$') and string.sub(found[1], 1, #run) == run)
+if not is_own or not vote then
   vote, age = begun, 0
   redis.call('HSET', memory, 'server', server, 'vote', vote, 'lease', lease, 'age', age)
 end

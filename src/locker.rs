@@ -277,7 +277,9 @@ impl LockerBuilder {
     /// longest lease. Zero is for servers that forget nothing (`appendonly yes` and `appendfsync always`): they keep no
     /// memory, and addresses are compared within this process only.
     ///
-    /// Not covered: the eviction or deletion of single keys, `SWAPDB`, a machine that is set back to a snapshot with its
+    /// Not covered: the eviction or deletion of single keys, `SWAPDB`, a server that is made a replica of another and a master
+    /// again before any locker has asked it for anything and without a connection ending (`CLIENT KILL TYPE normal` ends
+    /// them), a machine that is set back to a snapshot with its
     /// processes, a proxy that changes servers within a connection, and clocks of servers that jump while locks stand.
     ///
     /// Defaults to the lease; to zero for a single server, which forgets its locks for everybody.

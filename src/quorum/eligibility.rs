@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 
 use super::NodeIndex;
@@ -46,6 +47,9 @@ struct Place {
     sight: Option<Sight>,
     /// The memory as the server has it.
     memory: Option<Arc<str>>,
+    /// Who is there, or was there last, and whether the others were told of it.
+    latest: Option<(Id, bool)>,
+    /// Who was there before that, of those that the others may list.
     former: Option<Id>,
     /// When this locker had others list who is there, of late.
     listings: Vec<Instant>,
@@ -64,6 +68,7 @@ impl Place {
             renewals: None,
             sight: None,
             memory: None,
+            latest: None,
             former: None,
             listings: Vec::new(),
             unknown,
@@ -78,12 +83,25 @@ impl Place {
     fn remember(&mut self, told: &Remembrance, now: Instant) {
         self.memory = Some(told.memory.as_str().into());
         self.sight = Memory::parse(&told.memory).map(|memory| {
-            self.former = Some(memory.id);
+            self.meet(&memory);
             Sight { memory, lease: told.lease, age: told.age, read: now }
         });
         if self.sight.is_none() {
             self.unknown = Some(format!("it remembers {}, which is not of this version", Shown(&told.memory)));
         }
+    }
+
+    /// Notes who is there. Whoever was there before stands in the others' lists yet, unless nobody had been told of it.
+    fn meet(&mut self, memory: &Memory) {
+        let is_listed = memory.phase != Phase::Begun;
+        self.latest = match self.latest {
+            Some((latest, listed)) if latest == memory.id => Some((latest, listed || is_listed)),
+            Some((latest, true)) => {
+                self.former = Some(latest);
+                Some((memory.id, is_listed))
+            }
+            _ => Some((memory.id, is_listed)),
+        };
     }
 }
 
@@ -108,6 +126,15 @@ pub(super) struct Ticket {
     pub(super) keeps: Result<(), NodeFailure>,
     /// At which time the servers' lists were known: another number after each change.
     pub(super) lists: u64,
+}
+
+impl Ticket {
+    /// Whether the votes of the two count together: at one time they do, and else where the servers list each other.
+    pub(super) fn is_of(&self, other: &Self) -> bool {
+        let memory = |ticket: &Self| Memory::parse(&ticket.vote.as_ref()?.memory);
+        self.lists == other.lists
+            || matches!((memory(self), memory(other)), (Some(one), Some(other)) if one.is_mutual(&other))
+    }
 }
 
 /// What an answer is to be.
@@ -169,6 +196,18 @@ impl Eligibility {
         lane: Lane,
         ask: Ask,
     ) -> Result<Ticket, NodeFailure> {
+        self.ticket_unlike(None, place, node, lane, ask).await
+    }
+
+    /// The same, where the server does not remember what another ticket was for.
+    pub(super) async fn ticket_unlike(
+        &self,
+        former: Option<&Ticket>,
+        place: NodeIndex,
+        node: &Node,
+        lane: Lane,
+        ask: Ask,
+    ) -> Result<Ticket, NodeFailure> {
         if self.is_moot() {
             return Ok(Ticket { lane, epoch: None, vote: None, votes: Ok(()), keeps: Ok(()), lists: 0 });
         }
@@ -177,6 +216,8 @@ impl Eligibility {
             // Before the look: news that come after it are not missed.
             let news = self.news.notified();
             let reason = match self.look(place, node, lane, ask) {
+                Ok(ticket) if former.is_some_and(|former| former.vote == ticket.vote) => self.found().places[place]
+                    .failure("does not remember what it was vetted for: it is looked at again"),
                 Ok(ticket) => return Ok(ticket),
                 Err(Missing::Unfit(failure)) => return Err(failure),
                 Err(Missing::News(failure)) => failure,
@@ -255,8 +296,9 @@ impl Eligibility {
         self.doubts[place].notified().await;
     }
 
-    pub(super) async fn told(&self) {
-        self.news.notified().await;
+    /// The next news: those that come after this call are not missed, even before it is awaited.
+    pub(super) fn told(&self) -> Notified<'_> {
+        self.news.notified()
     }
 
     /// What a server showed on a connection.

@@ -62,6 +62,11 @@ impl Memory {
         self.members.contains(&id)
     }
 
+    /// Whether these two may vote together.
+    pub(crate) fn is_mutual(&self, other: &Self) -> bool {
+        self.lists(other.id) && other.lists(self.id)
+    }
+
     /// Reads what [`fmt::Display`] wrote.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
@@ -128,7 +133,7 @@ impl Sight {
 }
 
 fn list_each_other(one: &Sight, other: &Sight) -> bool {
-    one.memory.lists(other.memory.id) && other.memory.lists(one.memory.id)
+    one.memory.is_mutual(&other.memory)
 }
 
 /// Something to be written to a server, if its memory is still the one that was seen.

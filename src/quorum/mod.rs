@@ -16,8 +16,8 @@ mod vetting;
 mod voter;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -32,7 +32,7 @@ use self::eligibility::{Eligibility, Status};
 use self::tally::Ballot;
 pub(crate) use self::tally::Count;
 pub(crate) use self::undoing::Undoing;
-use self::voter::Voter;
+use self::voter::{Company, Voter};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
@@ -217,10 +217,10 @@ impl Quorum {
     /// higher fence. Of a node that has not granted us the lock that is not so: it may have granted it to the next one before
     /// the fence came. A yes with a fence that another node does not believe in does not count.
     pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, lease: Duration, clock: i64, order: Order) -> Round {
-        let lists = Arc::<OnceLock<u64>>::default();
+        let company = Arc::<Company>::default();
         let ask = |at: NodeIndex| {
-            let (voter, claims, lists) = (self.voter(at), Arc::clone(claims), Arc::clone(&lists));
-            (at, async move { voter.acquire(&claims, lease, clock, &lists).await })
+            let (voter, claims, company) = (self.voter(at), Arc::clone(claims), Arc::clone(&company));
+            (at, async move { voter.acquire(&claims, lease, clock, &company).await })
         };
         let (mut nodes, mut ballot) = (self.everywhere(), Ballot::new(self.nodes.len()));
         let mut late = Calls::new(std::iter::empty::<(NodeIndex, std::future::Pending<_>)>());
@@ -284,8 +284,8 @@ impl Quorum {
             return Ok(());
         }
         let mut raising = Calls::new(behind.into_iter().map(|(index, _)| {
-            let (node, claim) = (Arc::clone(&self.nodes[index]), claim.clone());
-            (index, async move { script::raise(&node, &claim.key, &claim.field, fence).await })
+            let (voter, claim) = (self.voter(index), claim.clone());
+            (index, async move { voter.raise(&claim, fence).await })
         }));
         let mut failures = Vec::new();
         while let Some((index, answer)) = raising.next().await {

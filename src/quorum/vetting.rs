@@ -8,7 +8,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::sleep;
 
 use super::NodeIndex;
-use super::eligibility::{Eligibility, Status, fresh, texts};
+use super::eligibility::{Ask, Eligibility, Status, fresh, texts};
 use super::members::{Change, Memory, Phase, Plan};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure, ServerErrorKind};
@@ -93,10 +93,12 @@ async fn look_after(eligibility: &Eligibility, place: NodeIndex, node: &Node, up
             Status::Unknown(_) | Status::Unfit(_) => Some(VET_AGAIN),
             Status::Abstains(_) => Some((eligibility.quarantine() / 16).clamp(VET_AGAIN / 10, VET_AGAIN * 10)),
         };
+        // Whoever waits for news of it doubts again with each that do not help.
+        let is_known = !matches!(status, Status::Unknown(_));
         before = status;
         tokio::select! {
             up = ups.recv() => if up.is_none() { return },
-            () = eligibility.doubted(place) => {}
+            () = eligibility.doubted(place), if is_known => {}
             () = sleep(pause.unwrap_or_default()), if pause.is_some() => {}
         }
         vet(eligibility, place, node).await;
@@ -154,21 +156,24 @@ async fn amend(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
 async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Change, plan: &Plan) -> bool {
     let node = &nodes[change.place];
     let epoch = node.epoch(Lane::Grants);
-    let mark = match change.to.phase {
-        Phase::Votes if change.from.phase != Phase::Votes => match highest(nodes, change.place, plan).await {
-            Ok(mark) => Some(mark),
-            Err(failure) => {
-                contained(|| tracing::debug!(%failure, "the fences of the others are not known yet"));
-                return false;
+    let marks = match change.to.phase {
+        Phase::Votes if change.from.phase != Phase::Votes => {
+            match highest(eligibility, nodes, change.place, plan).await {
+                Ok(marks) => Some(marks),
+                Err(failure) => {
+                    contained(|| tracing::debug!(%failure, "the fences of the others are not known yet"));
+                    return false;
+                }
             }
-        },
+        }
         _ => None,
     };
     eligibility.listing(change, Instant::now());
     let (from, to, listed) = texts(change);
-    let amendment = Amendment { from: &from, to: &to, listed, waited: change.waited, mark: mark.as_deref() };
+    let amendment = Amendment { from: &from, to: &to, listed, waited: change.waited, marks: marks.as_deref() };
     match script::amend(node, amendment).await {
-        Outcome::Done(told) => {
+        // Else it may be what another server remembers.
+        Outcome::Done(told) if node.epoch(Lane::Grants) == epoch => {
             eligibility.amended(change.place, epoch, &told, Instant::now());
             true
         }
@@ -180,20 +185,22 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
     }
 }
 
-/// The highest mark of the others that vote: of all but a minority, of which each majority without this server has one. Where
+/// The highest mark of each of the others that vote: of all but a minority, of which each majority without this server has one. Where
 /// nobody votes, of whoever answers.
-async fn highest(nodes: &[Arc<Node>], place: NodeIndex, plan: &Plan) -> Result<String, NodeFailure> {
+async fn highest(
+    eligibility: &Eligibility,
+    nodes: &[Arc<Node>],
+    place: NodeIndex,
+    plan: &Plan,
+) -> Result<String, NodeFailure> {
     let witnesses = if plan.founding { 0 } else { nodes.len() - majority(nodes.len()) + 1 };
     let votes = |at: NodeIndex| plan.founding || plan.votes[at];
     let others = nodes.iter().enumerate().filter(|&(at, _)| at != place && votes(at));
-    let told = join_all(others.map(|(_, node)| script::highest(node))).await;
-    let (mut highest, mut tellers, mut failure) = ((0, "0".to_owned()), 0, None);
+    let told = join_all(others.map(|(at, node)| highest_of(eligibility, at, node, plan.founding))).await;
+    let (mut marks, mut failure) = (Vec::new(), None);
     for told in told {
         match told {
-            Outcome::Done(mark) => {
-                tellers += 1;
-                highest = highest.max((mark.parse::<u64>().unwrap_or(0), mark));
-            }
+            Outcome::Done(mark) => marks.push(mark),
             Outcome::NotExecuted(why) | Outcome::Unknown(why) => failure = Some(why),
             Outcome::Refused(error) => {
                 failure = Some(NodeFailure { node: Arc::clone(nodes[place].name()), reason: error.to_string() });
@@ -201,7 +208,28 @@ async fn highest(nodes: &[Arc<Node>], place: NodeIndex, plan: &Plan) -> Result<S
         }
     }
     match failure {
-        Some(failure) if tellers < witnesses => Err(failure),
-        _ => Ok(highest.1),
+        Some(failure) if marks.len() < witnesses => Err(failure),
+        _ => Ok(marks.join(" ")),
     }
+}
+
+/// The highest mark of a server, if it is the one that votes there: an address may lead elsewhere since that was found out.
+async fn highest_of(eligibility: &Eligibility, place: NodeIndex, node: &Node, founding: bool) -> Outcome<String> {
+    if founding {
+        return script::highest(node, None).await.map(Option::unwrap_or_default);
+    }
+    let ticket = match eligibility.ticket(place, node, Lane::Grants, Ask::Vote).await {
+        Ok(ticket) => ticket,
+        Err(failure) => return Outcome::NotExecuted(failure),
+    };
+    match script::highest(node, ticket.vote.clone()).await {
+        Outcome::Done(Some(mark)) if eligibility.holds(&ticket, node) => Outcome::Done(Some(mark)),
+        Outcome::Done(_) => {
+            eligibility.doubt(place);
+            let reason = "is not the server any more that voted here".to_owned();
+            Outcome::NotExecuted(NodeFailure { node: Arc::clone(node.name()), reason })
+        }
+        outcome => outcome,
+    }
+    .map(Option::unwrap_or_default)
 }

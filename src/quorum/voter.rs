@@ -1,14 +1,15 @@
 //! One node, asked for its vote.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::eligibility::{Ask, Eligibility, Ticket};
 use super::{NodeIndex, Vote};
 use crate::error::NodeFailure;
+use crate::fence::Fence;
 use crate::key::Key;
 use crate::node::{Lane, Node, Outcome};
-use crate::script::{self, Acquire, Claim, Renew};
+use crate::script::{self, Acquire, Claim, Raise, Renew};
 
 /// A node, whose answers count as votes where they may.
 pub(super) struct Voter {
@@ -18,23 +19,32 @@ pub(super) struct Voter {
 }
 
 impl Voter {
-    /// Takes these locks, or none. All votes of one round are of one time at which the servers' lists were known: `lists`
-    /// is which.
+    /// Takes these locks, or none. Where the server remembers something else by now, it has done nothing, and is asked once
+    /// more when that is known.
     pub(super) async fn acquire(
         &self,
         claims: &[Claim],
         lease: Duration,
         clock: i64,
-        lists: &OnceLock<u64>,
+        company: &Company,
     ) -> Outcome<Acquire> {
-        let ticket = match self.ticket(Lane::Grants, Ask::Vote).await {
+        let mut ticket = match self.ticket(Lane::Grants, Ask::Vote).await {
             Ok(ticket) => ticket,
             Err(failure) => return Outcome::NotExecuted(failure),
         };
-        match script::acquire(&self.node, claims, lease, clock, ticket.vote.clone()).await {
+        let mut answer = script::acquire(&self.node, claims, lease, clock, ticket.vote.clone()).await;
+        if let Outcome::Done(None) = answer {
+            let newer = self.eligibility.ticket_unlike(Some(&ticket), self.place, &self.node, Lane::Grants, Ask::Vote);
+            ticket = match newer.await {
+                Ok(ticket) => ticket,
+                Err(failure) => return Outcome::NotExecuted(failure),
+            };
+            answer = script::acquire(&self.node, claims, lease, clock, ticket.vote.clone()).await;
+        }
+        match answer {
             Outcome::Done(None) => Outcome::NotExecuted(self.forgot()),
             Outcome::Done(_) if !self.eligibility.holds(&ticket, &self.node) => self.connected_anew(),
-            Outcome::Done(Some(Acquire::Granted(_))) if *lists.get_or_init(|| ticket.lists) != ticket.lists => {
+            Outcome::Done(Some(Acquire::Granted(_))) if !company.admits(&ticket) => {
                 Outcome::Unknown(self.failure("the servers changed whom they list while they were asked"))
             }
             Outcome::Done(Some(answer)) => Outcome::Done(answer),
@@ -58,6 +68,19 @@ impl Voter {
                 Err(failure) => Outcome::Unknown(failure),
             },
             told => told.map(|told| told.answer),
+        }
+    }
+
+    /// Raises the mark of a lock that was granted there to this fence. An address that leads to another of the servers since
+    /// then, where the lock stands too, would make one of two.
+    pub(super) async fn raise(&self, claim: &Claim, fence: Fence) -> Outcome<Raise> {
+        let ticket = match self.ticket(Lane::Grants, Ask::Keep).await {
+            Ok(ticket) => ticket,
+            Err(failure) => return Outcome::NotExecuted(failure),
+        };
+        match script::raise(&self.node, &claim.key, &claim.field, fence).await {
+            Outcome::Done(_) if !self.eligibility.holds(&ticket, &self.node) => self.connected_anew(),
+            answer => answer,
         }
     }
 
@@ -113,6 +136,22 @@ impl Voter {
 
     fn failure(&self, reason: &str) -> NodeFailure {
         NodeFailure { node: Arc::clone(self.node.name()), reason: reason.to_owned() }
+    }
+}
+
+/// The servers that granted a round, and what each of them remembered then: all of them list each other.
+#[derive(Debug, Default)]
+pub(super) struct Company(Mutex<Vec<Ticket>>);
+
+impl Company {
+    /// One more, if it and all others list each other.
+    fn admits(&self, ticket: &Ticket) -> bool {
+        let mut others = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let admitted = others.iter().all(|other| ticket.is_of(other));
+        if admitted {
+            others.push(ticket.clone());
+        }
+        admitted
     }
 }
 

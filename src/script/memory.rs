@@ -3,12 +3,13 @@
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use super::millis;
+use super::texts::Voting;
+use super::{ask, is_forgotten, millis};
 use crate::key::Key;
 use crate::node::{Lane, Lua, Node, Outcome, Remembered, Reply};
 
 static VET: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/vet.lua")));
-static HIGHEST: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/highest.lua")));
+static HIGHEST: LazyLock<Voting> = LazyLock::new(|| Voting::or_nothing(include_str!("../../lua/highest.lua")));
 static AMEND: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/amend.lua")));
 
 /// The key of a server's memory.
@@ -76,17 +77,17 @@ pub(crate) struct Amendment<'a> {
     pub(crate) listed: bool,
     /// Where it is to vote: the longest lease that it has waited for.
     pub(crate) waited: Option<Duration>,
-    /// .. and what its marks are raised to then.
-    pub(crate) mark: Option<&'a str>,
+    /// .. and what its marks are raised to then: the highest of these numbers that it believes in.
+    pub(crate) marks: Option<&'a str>,
 }
 
 /// Changes a server's memory, if it is still what it was; what it is then.
 pub(crate) async fn amend(node: &Node, amendment: Amendment<'_>) -> Outcome<Told> {
-    let Amendment { from, to, listed, waited, mark } = amendment;
+    let Amendment { from, to, listed, waited, marks } = amendment;
     let waited = waited.map_or_else(|| "-1".to_owned(), millis);
-    let args = [from, to, if listed { "1" } else { "0" }, &waited, mark.unwrap_or("0")];
-    let marks = if mark.is_some() { Key::marks() } else { Vec::new() };
-    let keys: Vec<&str> = std::iter::once(MEMORY).chain(marks.iter().map(String::as_str)).collect();
+    let args = [from, to, if listed { "1" } else { "0" }, &waited, marks.unwrap_or("0")];
+    let raised = if marks.is_some() { Key::marks() } else { Vec::new() };
+    let keys: Vec<&str> = std::iter::once(MEMORY).chain(raised.iter().map(String::as_str)).collect();
     let reply = node.eval(Lane::Grants, &AMEND, &keys, &args).await;
     reply.and_then(node.name(), |reply| match reply {
         Reply::Array(items) => told(items),
@@ -94,12 +95,13 @@ pub(crate) async fn amend(node: &Node, amendment: Amendment<'_>) -> Outcome<Told
     })
 }
 
-/// The highest mark of a server.
-pub(crate) async fn highest(node: &Node) -> Outcome<String> {
+/// The highest mark of a server. `None`: it does not remember what it was vetted for.
+pub(crate) async fn highest(node: &Node, vote: Option<Remembered>) -> Outcome<Option<String>> {
     let marks = Key::marks();
-    let marks: Vec<&str> = marks.iter().map(String::as_str).collect();
-    let reply = node.eval(Lane::Commands, &HIGHEST, &marks, &[]).await;
-    reply.and_then(node.name(), text)
+    let (mut keys, mut args) = (marks.iter().map(String::as_str).collect(), Vec::new());
+    ask(&vote, &mut keys, &mut args);
+    let reply = node.eval(Lane::Grants, HIGHEST.for_vote(vote.as_ref()), &keys, &args).await;
+    reply.and_then(node.name(), |reply| if is_forgotten(reply) { Some(None) } else { text(reply).map(Some) })
 }
 
 fn told(items: &[Reply]) -> Option<Told> {

@@ -32,12 +32,12 @@ const OR_NOTHING: &str = "if not remembers then\n  return {-1}\nend\n";
 
 impl Voting {
     /// Does nothing where the server does not remember.
-    fn or_nothing(body: &str) -> Self {
+    pub(super) fn or_nothing(body: &str) -> Self {
         Self { plain: Lua::new(body), voting: Lua::new(&[REMEMBERS, OR_NOTHING, body].concat()) }
     }
 
     /// Does its work, and tells whether the server remembers.
-    fn telling(body: &str) -> Self {
+    pub(super) fn telling(body: &str) -> Self {
         let told = [REMEMBERS, "local function work()\n", body, "end\nreturn {remembers and 1 or 0, work()}\n"];
         Self { plain: Lua::new(body), voting: Lua::new(&told.concat()) }
     }
