@@ -80,7 +80,7 @@ impl Place {
         NodeFailure { node: Arc::clone(&self.name), reason: reason.into() }
     }
 
-    fn remember(&mut self, told: Remembrance, now: Instant) {
+    fn remember(&mut self, told: &Remembrance, now: Instant) {
         self.memory = Some(told.memory.as_str().into());
         self.sight = Memory::parse(&told.memory).map(|memory| {
             self.meet(&memory);
@@ -313,7 +313,7 @@ impl Eligibility {
             at.run_id = vetted.map(|_| identity.run_id);
             (at.grants, at.unknown, at.unfit) = (vetted, None, unfit);
             match identity.memory.filter(|_| vetted.is_some()) {
-                Some(told) => at.remember(told, now),
+                Some(told) => at.remember(&told, now),
                 None => (at.sight, at.memory) = (None, None),
             }
         });
@@ -382,7 +382,7 @@ impl Eligibility {
     }
 
     /// A change was written, or came to nothing: what the server remembers now.
-    pub(super) fn amended(&self, place: NodeIndex, epoch: u64, told: Remembrance, now: Instant) {
+    pub(super) fn amended(&self, place: NodeIndex, epoch: u64, told: &Remembrance, now: Instant) {
         self.change(place, |at| {
             if at.grants == Some(epoch) {
                 at.remember(told, now);

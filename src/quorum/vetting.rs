@@ -174,7 +174,7 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
     match script::amend(node, amendment).await {
         // Else it may be what another server remembers.
         Outcome::Done(told) if node.epoch(Lane::Grants) == epoch => {
-            eligibility.amended(change.place, epoch, told, Instant::now());
+            eligibility.amended(change.place, epoch, &told, Instant::now());
             true
         }
         outcome => {
