@@ -156,7 +156,7 @@ fn run(jobs: Vec<Job>) -> Vec<Story> {
         for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 while let Some(job) = next() {
-                    let story = play(job);
+                    let story = play(&job);
                     stories.lock().unwrap().push(story);
                 }
             });
@@ -174,7 +174,7 @@ fn run(jobs: Vec<Job>) -> Vec<Story> {
 }
 
 /// Its bounds are those of a machine that has a core for it: where cores are missing it is played again.
-fn play(job: Job) -> Result<Story, String> {
+fn play(job: &Job) -> Result<Story, String> {
     for tried in 1.. {
         match play_once(job.clone()) {
             Err(_) if common::machine::again(tried) => {}
