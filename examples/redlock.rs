@@ -67,6 +67,8 @@ async fn run() -> Outcome {
 
     guard.unlock().await?;
     println!("unlocked");
+    println!("C is back, empty. Until B votes again there is no majority that remembers");
+    servers[2].spawn()?;
     let guard = others.get(KEY).lock().await?;
     println!("somebody else gets in; fence {}", guard.fence());
     guard.unlock().await?;

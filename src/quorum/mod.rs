@@ -10,6 +10,7 @@ mod connect;
 mod eligibility;
 mod inspect;
 mod members;
+mod place;
 mod tally;
 mod undoing;
 mod vetting;

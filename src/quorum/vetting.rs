@@ -160,10 +160,7 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
         Phase::Votes if change.from.phase != Phase::Votes => {
             match highest(eligibility, nodes, change.place, plan).await {
                 Ok(marks) => Some(marks),
-                Err(failure) => {
-                    contained(|| tracing::debug!(%failure, "the fences of the others are not known yet"));
-                    return false;
-                }
+                Err(failure) => return not_changed(node, &failure),
             }
         }
         _ => None,
@@ -178,11 +175,15 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
             true
         }
         outcome => {
-            contained(|| tracing::debug!(node = %node.name(), ?outcome, "the memory of a server could not be changed"));
             eligibility.doubt(change.place);
-            false
+            not_changed(node, &outcome)
         }
     }
+}
+
+fn not_changed(node: &Node, why: &dyn std::fmt::Debug) -> bool {
+    contained(|| tracing::debug!(node = %node.name(), ?why, "the memory of a server could not be changed"));
+    false
 }
 
 /// The highest mark of each of the others that vote: of all but a minority, of which each majority without this server has one. Where
