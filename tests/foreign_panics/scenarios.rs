@@ -535,6 +535,8 @@ async fn a_server_forgets() {
     let may = |right: &str| stage.servers.iter().for_each(|s| s.command::<()>(&["ACL", "SETUSER", "default", right]));
     may("-mget");
     stage.servers[1].command::<()>(&["FLUSHALL"]);
+    // Who asks finds out that it forgot.
+    stage.visit(&stage.key()).await.unwrap();
     occurs("the memory of a server could not be changed").await;
     may("+mget");
     occurs("the vote of this server counts again").await;
