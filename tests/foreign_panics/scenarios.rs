@@ -145,6 +145,8 @@ impl Stage {
         // Released, and not run out: a lease is nine seconds.
         eventually(ms(4_000), "every key is free", || !keys.iter().any(stands)).await;
         tokio::join!(self.hears(), self.renews());
+        // An answer that nobody is sure of is undone once more after a while.
+        eventually(ms(10_000), "nothing is under way", || idle(&self.locks) && idle(&self.peer)).await;
         for locks in [&self.locks, &self.peer] {
             timeout(ms(10_000), locks.close()).await.expect("it closes");
             assert!(idle(locks), "{:?}", locks.stats());
