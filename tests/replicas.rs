@@ -397,7 +397,7 @@ async fn a_user_that_may_not_ask_replicas_is_told_by_connect() {
 async fn a_replica_whose_clock_is_ahead_counts_a_lock_as_free_that_it_acknowledged() {
     let master = Server::start();
     let of = ["--replicaof", "127.0.0.1", &master.port().to_string()];
-    let Some(replica) = Server::start_with_clock(4_000, &of) else { return };
+    let Some(replica) = Server::start_with_clock(5_000, &of) else { return };
     eventually(ms(10_000), "the replica is in step", || master.has_replicas(1)).await;
     let (locks, key) = (builder(&master.url(), ms(4_000)).replicas(1, ms(200)).connect().await.unwrap(), key());
     let guard = locks.get(&key).lock().await.unwrap();
