@@ -55,8 +55,8 @@ fn a_runtime_whose_workers_are_all_blocked_keeps_its_locks() {
 async fn a_process_without_cpu_knows_at_its_first_look_what_it_has_lost() {
     for tried in 1.. {
         match stall_some().await {
-            // Without a core it may lose a lock before it is stopped.
-            Err(_) if common::machine::again(tried) => {}
+            // One that is not stopped yet may lose a lock, where it has no core: that is not what is looked at here.
+            Err(_) if tried < 5 => {}
             ended => return ended.unwrap(),
         }
     }
