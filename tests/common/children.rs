@@ -144,6 +144,9 @@ async fn hold(url: &str, key: &str, out: &Path) {
 /// How long the leases are in [`stall`].
 pub const STALLED_LEASE: Duration = Duration::from_millis(1_500);
 
+/// How [`stall`] ends if a lock is lost that had no reason to be: the process got its CPU.
+pub const LOST_AWAKE: i32 = 3;
+
 /// Holds two locks with [`STALLED_LEASE`] until it gets no CPU for longer than that, and then reports: what `check()` said
 /// to the first who asked, and how much later the token fired of the lock that nobody asked for.
 async fn stall(url: &str, keys: &[String], out: &Path) {
@@ -162,6 +165,7 @@ async fn stall(url: &str, keys: &[String], out: &Path) {
                 Err(Error::Lost(Loss::Expired)) if slept => return before,
                 // It was stopped between the look at the clock and the question.
                 Err(Error::Lost(Loss::Expired)) if before.elapsed() > STALLED_LEASE => return Instant::now(),
+                Err(Error::Lost(Loss::Expired)) => std::process::exit(LOST_AWAKE),
                 Err(error) => panic!("{error}"),
             }
             last = before;
