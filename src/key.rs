@@ -56,12 +56,16 @@ impl Key {
     pub(crate) fn mark(&self) -> String {
         let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         let hash = self.0.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv);
-        format!("lockhound_fence:{{{}}}", hash % MARKS)
+        Self::nth_mark(hash % MARKS)
     }
 
     /// The keys of all marks.
     pub(crate) fn marks() -> Vec<String> {
-        (0..MARKS).map(|n| format!("lockhound_fence:{{{n}}}")).collect()
+        (0..MARKS).map(Self::nth_mark).collect()
+    }
+
+    fn nth_mark(n: u64) -> String {
+        format!("lockhound_fence:{{{n}}}")
     }
 
     /// Redisson's `prefixName`: braces are added unless the name has an opening one anywhere, so that in a cluster

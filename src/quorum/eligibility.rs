@@ -24,6 +24,9 @@ use crate::script::{self, Identity, Remembrance};
 /// How often a locker has a server that begins anew listed by each of the others, within a quarantine.
 const MOST_LISTINGS: usize = 3;
 
+/// Why an answer is no vote of a server that is not the one that was vetted.
+pub(super) const FORGOT: &str = "does not remember what it was vetted for: it is looked at again";
+
 /// What is known of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Status {
@@ -147,8 +150,9 @@ impl Eligibility {
             // Before the look: news that come after it are not missed.
             let news = self.news.notified();
             let reason = match self.look(place, node, lane, ask) {
-                Ok(ticket) if former.is_some_and(|former| former.vote == ticket.vote) => self.found().places[place]
-                    .failure("does not remember what it was vetted for: it is looked at again"),
+                Ok(ticket) if former.is_some_and(|former| former.vote == ticket.vote) => {
+                    self.found().places[place].failure(FORGOT)
+                }
                 Ok(ticket) => return Ok(ticket),
                 Err(Missing::Unfit(failure)) => return Err(failure),
                 Err(Missing::News(failure)) => failure,

@@ -92,8 +92,8 @@ pub(super) fn unfitness(places: &[Place], place: NodeIndex, lane: Lane, identity
     if lane == Lane::Renewals && places[place].run_id.as_ref() != Some(run_id) {
         return Some("leads to another server than its other connections do".to_owned());
     }
-    let same = |(at, other): (usize, &Place)| at != place && other.run_id.as_ref() == Some(run_id);
-    if let Some((_, other)) = places.iter().enumerate().find(|&(at, other)| same((at, other))) {
+    let is_same = |&(at, other): &(usize, &Place)| at != place && other.run_id.as_ref() == Some(run_id);
+    if let Some((_, other)) = places.iter().enumerate().find(is_same) {
         return Some(format!("is the same server as {}; it has one vote", other.name));
     }
     let seats = Memory::parse(&memory.as_ref()?.memory)?.seats;

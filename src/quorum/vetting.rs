@@ -186,8 +186,8 @@ fn not_changed(node: &Node, why: &dyn std::fmt::Debug) -> bool {
     false
 }
 
-/// The highest mark of each of the others that vote: of all but a minority, of which each majority without this server has one. Where
-/// nobody votes, of whoever answers.
+/// The highest mark of each of the others that vote: of all but a minority, of which each majority without this server
+/// has one. Where nobody votes, of whoever answers.
 async fn highest(
     eligibility: &Eligibility,
     nodes: &[Arc<Node>],

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::eligibility::{Ask, Eligibility, Ticket};
+use super::eligibility::{Ask, Eligibility, FORGOT, Ticket};
 use super::{NodeIndex, Vote};
 use crate::error::NodeFailure;
 use crate::fence::Fence;
@@ -127,7 +127,7 @@ impl Voter {
     /// The server remembers something else than when it was vetted: it is vetted again.
     fn forgot(&self) -> NodeFailure {
         self.eligibility.doubt(self.place);
-        self.failure("does not remember what it was vetted for: it is looked at again")
+        self.failure(FORGOT)
     }
 
     fn connected_anew<T>(&self) -> Outcome<T> {
