@@ -45,12 +45,15 @@ impl Pendings {
     pub(super) async fn end(&self, minority: usize, idle: impl Fn() -> bool) {
         let mut alone_since = None;
         loop {
+            // First: what a thread of the user's moves from there to here is counted here before it is gone there. The
+            // other way round only the engine moves anything, on which this runs.
+            let idle = idle();
             let waiting: Vec<usize> = self.at.iter().map(|at| at.load(Ordering::Acquire)).filter(|&n| n > 0).collect();
             let (all, now) = (self.all(), Instant::now());
-            if idle() && all == 0 && self.late.load(Ordering::Acquire) == 0 {
+            if idle && all == 0 && self.late.load(Ordering::Acquire) == 0 {
                 return;
             }
-            if idle() && waiting.iter().sum::<usize>() == all && waiting.len() <= minority {
+            if idle && waiting.iter().sum::<usize>() == all && waiting.len() <= minority {
                 if now.since(*alone_since.get_or_insert(now)) >= STRAGGLERS {
                     return;
                 }
@@ -129,5 +132,25 @@ impl Drop for Pending {
         }
         pendings.all.fetch_sub(1, Ordering::AcqRel);
         pendings.settled.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn closing_waits_for_what_is_moved_here_while_it_looks() {
+        let session = Session::over_nobody();
+        let moved = std::cell::RefCell::new(None);
+        let idle = || {
+            moved.borrow_mut().get_or_insert_with(|| Pending::undo(&session, 0));
+            true
+        };
+        let mut ended = pin!(session.pendings.end(0, idle));
+        assert!(futures_util::poll!(&mut ended).is_pending(), "an undo is under way");
+        session.engine.stop();
     }
 }
