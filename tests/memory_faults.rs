@@ -6,7 +6,8 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::several::{over_urls, servers};
+use common::distance::Distances;
+use common::several::{on, over_urls, servers};
 use common::{Server, eventually, key, ms};
 use lockhound::{Error, Locker};
 
@@ -63,12 +64,37 @@ async fn a_server_that_begins_anew_refuses_no_attempt_at_the_others() {
                 }
             }
         }
-        // How soon it votes again is asked elsewhere; until then it has nothing more to forget.
-        while phase(&servers[1]) != "votes" && start.elapsed() < ms(10_000) {
-            tokio::time::sleep(ms(20)).await;
-        }
+        // Until then it has nothing more to forget.
+        eventually(ms(20_000), "it votes again", || phase(&servers[1]) == "votes").await;
     }
     assert!(refused.is_empty(), "{}: {refused:#?}", refused.len());
+}
+
+/// It has slept while another one had a server listed and let it vote, and hears of that before it hears of the lists.
+#[tokio::test]
+async fn a_locker_that_asked_for_nothing_for_a_while_throws_out_nobody() {
+    let (servers, distances) = (servers(3), Distances::new());
+    let awake = connected(&servers).await;
+    let far = |server: &Server| format!("redis://127.0.0.1:{}", distances.to(server.port(), ms(60)));
+    let asleep = connect([far(&servers[0]), servers[1].url(), far(&servers[2])]).await;
+    asleep.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    servers[1].command::<()>(&["FLUSHALL"]);
+    awake.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    eventually(ms(20_000), "it votes again", || phase(&servers[1]) == "votes").await;
+    let remembers = || servers[1].command::<String>(&["HGET", "lockhound_memory", "vote"]);
+    let before = remembers();
+    let (key, start) = (key(), Instant::now());
+    while {
+        let guard = asleep.get(&key).lock().await.unwrap();
+        // The farthest server answers last.
+        tokio::time::sleep(ms(100)).await;
+        let voted = on(&servers, &key);
+        guard.unlock().await.unwrap();
+        voted < 3
+    } {
+        assert!(start.elapsed() < ms(20_000), "it asks all of them again");
+    }
+    assert_eq!(remembers(), before, "nobody has forgotten anything meanwhile");
 }
 
 #[tokio::test]

@@ -278,8 +278,8 @@ impl Eligibility {
         });
     }
 
-    /// A change is about to be written: whoever is listed by it is noted.
-    pub(super) fn listing(&self, change: &Change, now: Instant) {
+    /// A change was written, or may have been: whoever is listed by it is noted.
+    pub(super) fn listed(&self, change: &Change, now: Instant) {
         let mut found = self.found();
         for at in &mut found.places {
             let id = at.sight.as_ref().map(|sight| sight.memory.id);

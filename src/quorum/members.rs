@@ -147,6 +147,13 @@ pub(crate) struct Change {
     pub(crate) waited: Option<Duration>,
 }
 
+impl Change {
+    /// Whether a server that votes begins anew by it.
+    pub(crate) fn throws_out(&self) -> bool {
+        self.from.phase == Phase::Votes && self.to.phase == Phase::Begun
+    }
+}
+
 /// What follows from what was seen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Plan {

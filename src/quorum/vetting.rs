@@ -125,16 +125,31 @@ fn tell(node: &Node, status: &Status, before: &Status) {
 pub(super) async fn list(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
     // To list, and to be listed.
     for _ in 0..2 {
-        let plan = eligibility.plan();
+        let plan = plan(eligibility, nodes).await;
         join_all(plan.changes.iter().map(|change| carry_out(eligibility, nodes, change, &plan))).await;
     }
+}
+
+/// What is to be written. Whoever votes is thrown out only by a look at the others that is newer than that at itself: a
+/// locker that asked for nothing for a while knows the lists of long ago.
+async fn plan(eligibility: &Eligibility, nodes: &[Arc<Node>]) -> Plan {
+    let first = eligibility.plan();
+    let throws_out =
+        |change: &Change| first.changes.iter().any(|known| known.throws_out() && known.from == change.from);
+    if !first.changes.iter().any(Change::throws_out) {
+        return first;
+    }
+    join_all(nodes.iter().enumerate().map(|(place, node)| vet_on(eligibility, place, node, Lane::Grants))).await;
+    let mut plan = eligibility.plan();
+    plan.changes.retain(|change| !change.throws_out() || throws_out(change));
+    plan
 }
 
 /// Writes what is to be written to the servers' memories. Ends with the engine; nobody awaits it.
 async fn amend(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
     loop {
         let told = eligibility.told();
-        let plan = eligibility.plan();
+        let plan = plan(eligibility, nodes).await;
         let pause = plan.wait.unwrap_or(VET_AGAIN * 10).clamp(VET_AGAIN / 10, VET_AGAIN * 10);
         if plan.changes.is_empty() {
             tokio::select! {
@@ -165,10 +180,18 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
         }
         _ => None,
     };
-    eligibility.listing(change, Instant::now());
     let (from, to, listed) = texts(change);
     let amendment = Amendment { from: &from, to: &to, listed, waited: change.waited, marks: marks.as_deref() };
-    match script::amend(node, amendment).await {
+    let outcome = script::amend(node, amendment).await;
+    let may_stand = match &outcome {
+        Outcome::Done(told) => told.memory == to,
+        Outcome::Unknown(_) => true,
+        Outcome::NotExecuted(_) | Outcome::Refused(_) => false,
+    };
+    if may_stand {
+        eligibility.listed(change, Instant::now());
+    }
+    match outcome {
         // Else it may be what another server remembers.
         Outcome::Done(told) if node.epoch(Lane::Grants) == epoch => {
             eligibility.amended(change.place, epoch, &told, Instant::now());
