@@ -233,7 +233,7 @@ async fn a_server_whose_clock_jumps_after_it_booted_lets_nobody_in_beside_a_hold
 #[tokio::test]
 async fn the_longest_lease_of_any_program_is_waited_for() {
     again_and_again(|| async {
-        let long = ms(4_000);
+        let long = if cfg!(feature = "soak") { ms(10_000) } else { ms(4_000) };
         // The first program's leases are the long ones, and only it knows that.
         let d = Deployment::new(servers(3), [long, LEASE]).await;
         let key = key();

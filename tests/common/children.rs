@@ -154,9 +154,9 @@ async fn stall(url: &str, keys: &[String], out: &Path) {
     let locks = Locker::builder().node(url).lease(STALLED_LEASE).command_timeout(STALLED_LEASE * 3 / 10);
     let locks = locks.connect().await.unwrap();
     let (asked, watched) = (locks.get(&keys[0]).lock().await.unwrap(), locks.get(&keys[1]).lock().await.unwrap());
-    let token = watched.lost();
+    let (token, asked_of) = (watched.lost(), locks.clone());
     let asking = std::thread::spawn(move || {
-        let mut last = Instant::now();
+        let (begun, mut last, mut longest) = (Instant::now(), Instant::now(), Duration::ZERO);
         loop {
             let (before, answer) = (Instant::now(), asked.check());
             let slept = before.duration_since(last) > STALLED_LEASE;
@@ -165,9 +165,14 @@ async fn stall(url: &str, keys: &[String], out: &Path) {
                 Err(Error::Lost(Loss::Expired)) if slept => return before,
                 // It was stopped between the look at the clock and the question.
                 Err(Error::Lost(Loss::Expired)) if before.elapsed() > STALLED_LEASE => return Instant::now(),
-                Err(Error::Lost(Loss::Expired)) => std::process::exit(LOST_AWAKE),
+                Err(Error::Lost(Loss::Expired)) => {
+                    let (held, stats) = (begun.elapsed(), asked_of.stats());
+                    eprintln!("lost awake after {held:?}; the longest time without a look: {longest:?}; {stats:#?}");
+                    std::process::exit(LOST_AWAKE)
+                }
                 Err(error) => panic!("{error}"),
             }
+            longest = longest.max(before.duration_since(last));
             last = before;
             std::thread::sleep(Duration::from_millis(1));
         }
