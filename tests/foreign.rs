@@ -164,7 +164,7 @@ async fn share_with(name: &'static str) {
     }
     let notes: Vec<String> = server.command(&["LRANGE", &record, "0", "-1"]);
     let visits = visits(&notes);
-    Record { visits: visits.clone() }.check().unwrap();
+    Record::of(visits.clone()).check().unwrap();
     let foreign: Vec<&Visit> = visits.iter().filter(|visit| visit.who == name).collect();
     assert_eq!(foreign.len(), ROUNDS);
     let first_and_last = foreign[0].entered..foreign[ROUNDS - 1].entered;
@@ -177,7 +177,7 @@ async fn share_with(name: &'static str) {
         let fence = fences.get_mut(&visit.who)?.next().unwrap();
         Some(Visit { fence, ..visit })
     });
-    Record { visits: of_ours.collect() }.check().unwrap();
+    Record::of(of_ours.collect()).check().unwrap();
     assert!(!server.exists(&key), "nothing is left");
     for locks in &lockers {
         assert_eq!((locks.stats().holds, locks.stats().waiters), (0, 0));
@@ -220,6 +220,6 @@ async fn without_a_common_key_they_are_inside_at_once() {
     server.command::<u64>(&["RPUSH", &record, "leave lockhound"]);
     guard.unlock().await.unwrap();
     let notes: Vec<String> = server.command(&["LRANGE", &record, "0", "-1"]);
-    let overlap = Record { visits: visits(&notes) }.check().unwrap_err();
+    let overlap = Record::of(visits(&notes)).check().unwrap_err();
     assert!(overlap.contains("inside at once") && overlap.contains(client.name), "{overlap}");
 }

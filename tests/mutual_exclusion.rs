@@ -41,11 +41,11 @@ fn eight_processes_of_eight_tasks_are_inside_one_after_the_other() {
 #[test]
 fn the_check_finds_a_broken_lock() {
     let visit = |entered, left, fence| Visit { key: "k".into(), who: "w".into(), fence, entered, left };
-    let fine = Record { visits: vec![visit(1, 2, 1), visit(2, 3, 2), visit(4, 5, 3)] };
+    let fine = Record::of(vec![visit(1, 2, 1), visit(2, 3, 2), visit(4, 5, 3)]);
     fine.check().unwrap();
-    let both_inside = Record { visits: vec![visit(4, 6, 2), visit(1, 5, 1)] };
+    let both_inside = Record::of(vec![visit(4, 6, 2), visit(1, 5, 1)]);
     assert!(both_inside.check().unwrap_err().contains("inside at once"));
-    let stale_fence = Record { visits: vec![visit(1, 2, 7), visit(3, 4, 7)] };
+    let stale_fence = Record::of(vec![visit(1, 2, 7), visit(3, 4, 7)]);
     assert!(stale_fence.check().unwrap_err().contains("did not grow"));
 }
 

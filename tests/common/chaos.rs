@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::children::{scratch, spawn_child};
+use super::history::Model;
 use super::proxy::{Mode, Proxy};
 use super::record::Record;
 use super::{Server, key};
@@ -56,6 +57,7 @@ pub fn survive(chaos: Chaos, processes: usize, rounds: usize) -> Duration {
     });
     assert_eq!(record.visits.len(), processes * 8 * rounds);
     record.check().unwrap_or_else(|overlap| panic!("{chaos:?}: {overlap}"));
+    record.history.check(Model::ReentrantFenced(2)).unwrap_or_else(|calls| panic!("{chaos:?}: {calls}"));
     // A lease for what may still run out.
     std::thread::sleep(Duration::from_millis(1_100));
     assert!(keys.iter().all(|key| !server.exists(key)), "{chaos:?}: a key is left");

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use lockhound::{Error, Guard, Lock, Locker, Loss, Owner};
 
+use super::history::{Call, Op};
 use super::record::{self, Record, Visit};
 
 /// What a child is told through its environment.
@@ -66,7 +67,7 @@ async fn visit(url: &str, keys: &[String], rounds: usize, out: &Path) {
                 visits.push(Visit { key: lock.key().to_string(), who, fence, entered, left });
                 guard.unlock().await.unwrap();
             }
-            visits
+            Record::of(visits)
         })
     });
     finish(&locks, tasks.collect(), out).await;
@@ -87,47 +88,108 @@ async fn survive(url: &str, keys: &[String], rounds: usize, out: &Path) {
     let tasks = (0..8).map(|task| {
         let lock = locks.get(&keys[task % keys.len()]).owned_by(Owner::new());
         tokio::spawn(async move {
-            let mut visits = Vec::new();
-            while visits.len() < rounds {
-                if let Ok(guard) = lock.lock().await {
-                    visits.extend(stay(&lock, &guard).await);
-                    // Whether it is confirmed is of no account here.
-                    drop(guard.unlock().await);
-                }
+            let mut record = Record::default();
+            while record.visits.len() < rounds {
+                come_and_go(&lock, &mut record).await;
             }
-            visits
+            record
         })
     });
     finish(&locks, tasks.collect(), out).await;
 }
 
-/// Is inside for a moment, and re-enters now and then. The visit lasts to the last look at which the lock was held: the
-/// time is taken before the look.
-async fn stay(lock: &Lock, guard: &Guard) -> Option<Visit> {
-    let (who, fence) = (guard.owner().to_string(), guard.fence().get());
-    let look = || {
-        let now = record::now();
-        guard.check().ok().map(|()| now)
-    };
-    let entered = look()?;
-    let mut left = entered;
-    if fastrand::u8(..) < 32
-        && let Ok(nested) = lock.lock().await
-    {
-        drop(nested.unlock().await);
+/// Is inside for a moment, if it gets in, and re-enters now and then.
+async fn come_and_go(lock: &Lock, record: &mut Record) {
+    let called = record::now();
+    let Ok(guard) = lock.lock().await else { return };
+    let mut stay = Stay::begin(lock, &guard, called, record);
+    if stay.look(&guard) {
+        let called = record::now();
+        if fastrand::u8(..) < 32
+            && let Ok(nested) = lock.lock().await
+        {
+            stay.note(Op::Lock { fence: nested.fence().get() }, called, Some(record::now()));
+            stay.leave(nested).await;
+        }
+        for _ in 0..fastrand::u8(0..4) {
+            tokio::time::sleep(Duration::from_micros(fastrand::u64(0..800))).await;
+            if !stay.look(&guard) {
+                break;
+            }
+        }
     }
-    for _ in 0..fastrand::u8(0..4) {
-        tokio::time::sleep(Duration::from_micros(fastrand::u64(0..800))).await;
-        let Some(now) = look() else { break };
-        left = now;
-    }
-    Some(Visit { key: lock.key().to_string(), who, fence, entered, left })
+    stay.leave(guard).await;
 }
 
-async fn finish(locks: &Locker, tasks: Vec<tokio::task::JoinHandle<Vec<Visit>>>, out: &Path) {
+/// One who is inside, and records it.
+struct Stay<'a> {
+    key: String,
+    who: String,
+    fence: u64,
+    record: &'a mut Record,
+    /// The first look at which it was inside, and the last.
+    visit: Option<(u64, u64)>,
+    /// When it was certainly held, or asked for.
+    held: u64,
+    lost: bool,
+}
+
+impl<'a> Stay<'a> {
+    fn begin(lock: &Lock, guard: &Guard, called: u64, record: &'a mut Record) -> Self {
+        let (key, who, fence) = (lock.key().to_string(), guard.owner().to_string(), guard.fence().get());
+        let mut stay = Self { key, who, fence, record, visit: None, held: called, lost: false };
+        stay.note(Op::Lock { fence }, called, Some(record::now()));
+        stay
+    }
+
+    fn note(&mut self, op: Op, called: u64, returned: Option<u64>) {
+        let (key, who) = (self.key.clone(), self.who.clone());
+        self.record.history.calls.push(Call { key, who, op, called, returned });
+    }
+
+    /// Whether it is inside. The visit lasts to the last look at which it was: the time is taken before the look.
+    fn look(&mut self, guard: &Guard) -> bool {
+        let now = record::now();
+        let inside = guard.check().is_ok();
+        if inside {
+            self.visit = Some((self.visit.map_or(now, |(entered, _)| entered), now));
+            self.held = now;
+        } else {
+            self.lose();
+        }
+        inside
+    }
+
+    fn lose(&mut self) {
+        if !std::mem::replace(&mut self.lost, true) {
+            self.note(Op::Lose, self.held, Some(record::now()));
+        }
+    }
+
+    async fn leave(&mut self, guard: Guard) {
+        let called = record::now();
+        match guard.unlock().await {
+            Ok(()) => self.note(Op::Unlock, called, Some(record::now())),
+            Err(Error::Lost(_)) => self.lose(),
+            // Nobody knows when it is released.
+            Err(_) => self.note(Op::Unlock, called, None),
+        }
+    }
+}
+
+impl Drop for Stay<'_> {
+    fn drop(&mut self) {
+        let Self { key, who, fence, visit, .. } = self;
+        let visit =
+            visit.map(|(entered, left)| Visit { key: key.clone(), who: who.clone(), fence: *fence, entered, left });
+        self.record.visits.extend(visit);
+    }
+}
+
+async fn finish(locks: &Locker, tasks: Vec<tokio::task::JoinHandle<Record>>, out: &Path) {
     let mut record = Record::default();
     for task in tasks {
-        record.visits.extend(task.await.unwrap());
+        record.extend(task.await.unwrap());
     }
     locks.close().await;
     record.write(out);

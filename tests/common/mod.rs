@@ -6,6 +6,7 @@ pub mod chaos;
 pub mod children;
 pub mod clock;
 pub mod distance;
+pub mod history;
 pub mod log;
 pub mod losses;
 pub mod machine;

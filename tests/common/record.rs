@@ -9,6 +9,8 @@ use std::path::Path;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use super::history::{Call, History};
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Visit {
     pub key: String,
@@ -21,6 +23,8 @@ pub struct Visit {
 #[derive(Debug, Default)]
 pub struct Record {
     pub visits: Vec<Visit>,
+    /// Where every call was recorded.
+    pub history: History,
 }
 
 /// Nanoseconds on the clock that all processes share.
@@ -30,6 +34,15 @@ pub fn now() -> u64 {
 }
 
 impl Record {
+    pub fn of(visits: Vec<Visit>) -> Self {
+        Self { visits, ..Self::default() }
+    }
+
+    pub fn extend(&mut self, other: Self) {
+        self.visits.extend(other.visits);
+        self.history.calls.extend(other.history.calls);
+    }
+
     /// # Errors
     /// The first two visits of one key that overlap, or whose fences do not grow.
     pub fn check(&self) -> Result<(), String> {
@@ -55,11 +68,18 @@ impl Record {
         for v in &self.visits {
             writeln!(text, "{} {} {} {} {}", v.key, v.who, v.fence, v.entered, v.left).unwrap();
         }
+        for call in &self.history.calls {
+            writeln!(text, "{call}").unwrap();
+        }
         std::fs::write(path, text).unwrap();
     }
 
     pub fn read(&mut self, path: &Path) {
         for line in std::fs::read_to_string(path).unwrap().lines() {
+            if let Some(call) = Call::parse(line) {
+                self.history.calls.push(call);
+                continue;
+            }
             let mut words = line.split(' ');
             let mut word = || words.next().unwrap().to_owned();
             self.visits.push(Visit {
