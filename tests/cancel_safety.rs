@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::polls::poll_times;
 use common::proxy::{Mode, Proxy};
-use common::{Server, builder, eventually, key, ms};
+use common::{Server, builder, eventually, key, ms, soon};
 use lockhound::{Lock, Locker, Owner};
 
 /// What is polled and dropped, and what then has to be so.
@@ -32,8 +32,8 @@ impl Case<'_> {
             let name = lock.key().to_string();
             let what = format!("{} after {times} polls", self.name);
             eventually(ms(1_500), &what, || !self.server.exists(&name)).await;
-            let again = tokio::time::timeout(ms(2_000), lock.owned_by(Owner::new()).lock()).await;
-            again.unwrap_or_else(|_| panic!("{what}: it cannot be locked")).unwrap().unlock().await.unwrap();
+            let again = soon(ms(2_000), lock.owned_by(Owner::new()).lock()).await;
+            again.unwrap_or_else(|| panic!("{what}: it cannot be locked")).unwrap().unlock().await.unwrap();
             if completed {
                 break;
             }

@@ -5,10 +5,11 @@ mod common;
 
 use std::time::{Duration, Instant};
 
+use common::machine::within;
 use common::polls::poll_times;
 use common::proxy::{Mode, Proxy};
 use common::record::{self, Record, Visit};
-use common::{Server, builder, eventually, key, locker, locker_with, ms};
+use common::{Server, builder, eventually, key, locker, locker_with, ms, soon};
 use lockhound::{Error, Format, HoldState, Locker, Loss, MultiGuard, MultiLock, Owner};
 
 /// So many names that no other test has, in order.
@@ -244,7 +245,8 @@ async fn waiting_ends_with_its_time_and_leaves_nothing() {
             // Less than a round trip on a busy machine.
             Err(error) => assert!(wait < ms(10), "{error}"),
         }
-        assert!(start.elapsed() >= wait && start.elapsed() < wait + ms(300), "{wait:?}: {:?}", start.elapsed());
+        let took = start.elapsed();
+        assert!(took >= wait && within(took, wait + ms(300)), "{wait:?}: {took:?}");
         none_is_left(&server, &keys[..2], "given back").await;
     }
     other.unlock().await.unwrap();
@@ -375,8 +377,8 @@ async fn dropped_at_every_poll(server: &[Server], url: &str) {
                 other.unlock().await.unwrap();
             }
             none_is_left(server, &keys, &what).await;
-            let again = tokio::time::timeout(ms(2_000), locks.all(&keys).owned_by(Owner::new()).lock()).await;
-            again.unwrap_or_else(|_| panic!("{what}: they cannot be locked")).unwrap().unlock().await.unwrap();
+            let again = soon(ms(2_000), locks.all(&keys).owned_by(Owner::new()).lock()).await;
+            again.unwrap_or_else(|| panic!("{what}: they cannot be locked")).unwrap().unlock().await.unwrap();
             if done {
                 break;
             }

@@ -100,7 +100,8 @@ async fn a_subscriber_that_panics_changes_nothing() {
         common::soon(ms(3_000), guard.lost().cancelled()).await.expect("every token fires");
         assert!(matches!(guard.state(), HoldState::Lost(Loss::RenewalFailed | Loss::Expired)), "{guard:?}");
     }
-    assert!(silent.elapsed() < lease, "{:?}", silent.elapsed());
+    let told = silent.elapsed();
+    assert!(common::machine::in_time(told, lease), "{told:?}");
     assert_eq!(locks.stats().losses.total(), 50);
     server.go_on();
     let keys: Vec<String> = guards.iter().map(|guard| guard.key().to_string()).collect();
