@@ -13,6 +13,10 @@ use common::server::Monitor;
 use common::several::over;
 use common::{Server, builder, eventually, ms, several};
 use lockhound::{Error, Locker, Owner};
+use tokio::sync::RwLock;
+
+/// Whoever looks at this process's memory runs alone.
+static TESTS: RwLock<()> = RwLock::const_new(());
 
 /// Under which names locks are taken.
 const NAMES: &str = "undos:";
@@ -72,6 +76,7 @@ impl Load {
 /// A bug: the undos of a server that hung were so many after a while that nothing was undone on the others either.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_hangs_leaves_nothing_behind_on_the_others_nor_on_itself() {
+    let _turn = TESTS.write().await;
     const TASKS: usize = 64;
     let (lease, command_timeout) = (ms(2_000), ms(500));
     let servers = several::servers(3);
@@ -107,6 +112,7 @@ async fn a_server_that_hangs_leaves_nothing_behind_on_the_others_nor_on_itself()
 /// For shorter and for longer than a lease, and on the connection that there was and on another.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_stopped_server_was_asked_for_is_undone_when_it_goes_on() {
+    let _turn = TESTS.read().await;
     for (lease, stops) in [(ms(30_000), ms(300)), (ms(30_000), ms(4_000)), (ms(2_000), ms(5_000))] {
         let command_timeout = ms(500);
         let server = Server::start();
@@ -127,6 +133,7 @@ async fn what_a_stopped_server_was_asked_for_is_undone_when_it_goes_on() {
 /// Acquires that replicas acknowledge have a connection of their own: their undos travel behind them there.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_undo_does_not_overtake_its_acquire() {
+    let _turn = TESTS.read().await;
     let server = Server::start();
     let replica = server.replica();
     eventually(ms(10_000), "in step", || server.has_replicas(1)).await;
@@ -155,6 +162,7 @@ async fn an_undo_does_not_overtake_its_acquire() {
 
 #[tokio::test]
 async fn nothing_that_takes_is_sent_over_a_silent_connection() {
+    let _turn = TESTS.read().await;
     let server = Server::start();
     let locks = builder(&server.url(), ms(30_000)).command_timeout(ms(300)).connect().await.unwrap();
     let lock = |n: usize| locks.get(format!("{NAMES}{n}"));
@@ -179,6 +187,7 @@ async fn nothing_that_takes_is_sent_over_a_silent_connection() {
 /// connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_takes_connections_and_runs_no_script_piles_up_no_undos() {
+    let _turn = TESTS.read().await;
     const TASKS: usize = 64;
     for count in [1, 3] {
         let (servers, command_timeout) = (several::servers(count), ms(200));
@@ -207,6 +216,7 @@ async fn a_server_that_takes_connections_and_runs_no_script_piles_up_no_undos() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn guards_that_are_dropped_in_an_outage_leave_nothing_behind() {
+    let _turn = TESTS.read().await;
     let (server, command_timeout) = (Server::start(), ms(300));
     let locks = builder(&server.url(), ms(30_000)).command_timeout(command_timeout).connect().await.unwrap();
     for outage in [ms(100), ms(2_000)] {
