@@ -307,9 +307,11 @@ async fn of_force_unlocks_that_overlap_one_says_that_it_deposed_somebody() {
         let said = forces.iter().any(|(began, answered, deposed)| *deposed && began < to && answered > from);
         assert!(said, "deposed by nobody");
     }
-    // What was asked for and given up is given back.
-    eventually(ms(5_000), "it is free", || !server.exists(&key)).await;
-    assert!(!locks.get(&key).force_unlock().await.unwrap());
+    // What was asked for and given up may be executed yet, and is given back.
+    locks.close().await;
+    others.close().await;
+    let locks = Locker::connect(server.url()).await.unwrap();
+    assert!(!locks.get(&key).force_unlock().await.unwrap(), "it is free");
 }
 
 /// The name that a force_unlock gives to whoever holds a lock.
