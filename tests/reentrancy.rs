@@ -137,13 +137,16 @@ fn threads_without_async_code_lock_as_themselves() {
     let outer = lock.blocking_lock().unwrap();
     let inner = lock.blocking_try_lock().unwrap().expect("the same thread");
     assert_eq!(outer.hold_count(), 2);
-    let other = lock.clone();
+    let (other, (tried, has_tried)) = (lock.clone(), std::sync::mpsc::channel());
     let waited = std::thread::spawn(move || {
         assert!(other.blocking_try_lock().unwrap().is_none());
-        assert!(other.blocking_try_lock_for(ms(50)).unwrap().is_none());
+        // Time enough for one answer, without a core too.
+        assert!(other.blocking_try_lock_for(ms(500)).unwrap().is_none());
+        tried.send(()).unwrap();
         other.blocking_lock().unwrap().blocking_unlock()
     });
-    std::thread::sleep(ms(200));
+    has_tried.recv().expect("it is held");
+    std::thread::sleep(ms(50));
     assert!(!waited.is_finished());
     inner.blocking_unlock().unwrap();
     outer.blocking_unlock().unwrap();
