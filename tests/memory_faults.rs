@@ -70,6 +70,29 @@ async fn a_server_that_begins_anew_refuses_no_attempt_at_the_others() {
     assert!(refused.is_empty(), "{}: {refused:#?}", refused.len());
 }
 
+/// It finds out when it has another one listed there, and not by asking it for a vote.
+#[tokio::test]
+async fn a_server_that_forgot_unseen_is_looked_at_again() {
+    let servers = servers(3);
+    let locks = connected(&servers).await;
+    let key = key();
+    for _ in 0..3 {
+        // Whoever looks after a server that votes waits for a doubt, from its next look on.
+        let looked = Instant::now();
+        while looked.elapsed() < LEASE / 8 || servers.iter().any(|server| phase(server) != "votes") {
+            tokio::time::sleep(ms(10)).await;
+        }
+        for forgets in [2, 0] {
+            servers[forgets].command::<()>(&["FLUSHALL"]);
+        }
+        servers[0].command::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]);
+        // It is seen again, and has been listed where that can be.
+        eventually(ms(5_000), "it begins anew", || !phase(&servers[0]).is_empty()).await;
+        let guard = tokio::time::timeout(ms(20_000), locks.get(&key).lock()).await.expect("a majority is there again");
+        guard.unwrap().unlock().await.unwrap();
+    }
+}
+
 /// It has slept while another one had a server listed and let it vote, and hears of that before it hears of the lists.
 #[tokio::test]
 async fn a_locker_that_asked_for_nothing_for_a_while_throws_out_nobody() {

@@ -278,25 +278,36 @@ impl Eligibility {
         });
     }
 
-    /// A change was written, or may have been: whoever is listed by it is noted.
-    pub(super) fn listed(&self, change: &Change, now: Instant) {
-        let mut found = self.found();
-        for at in &mut found.places {
+    /// Whom another server lists by this change, of those that are seen.
+    pub(super) fn listed_by(&self, change: &Change) -> Vec<NodeIndex> {
+        let found = self.found();
+        let is_listed = |at: &Place| {
             let id = at.sight.as_ref().map(|sight| sight.memory.id);
-            if id.is_some_and(|id| id != change.to.id && change.to.lists(id) && !change.from.lists(id)) {
-                at.listings.retain(|listed| listed.until(now) < self.quarantine);
-                at.listings.push(now);
-            }
+            id.is_some_and(|id| id != change.to.id && change.to.lists(id) && !change.from.lists(id))
+        };
+        found.places.iter().enumerate().filter(|(_, at)| is_listed(at)).map(|(place, _)| place).collect()
+    }
+
+    /// Such a change was written, or may have been.
+    pub(super) fn listed(&self, places: &[NodeIndex], now: Instant) {
+        let mut found = self.found();
+        for &place in places {
+            let listings = &mut found.places[place].listings;
+            listings.retain(|listed| listed.until(now) < self.quarantine);
+            listings.push(now);
         }
     }
 
-    /// A change was written, or came to nothing: what the server remembers now.
-    pub(super) fn amended(&self, place: NodeIndex, epoch: u64, told: &Remembrance, now: Instant) {
+    /// A change was written, or came to nothing: what the server remembers now. Whether that is something else than before.
+    pub(super) fn amended(&self, place: NodeIndex, epoch: u64, told: &Remembrance, now: Instant) -> bool {
+        let mut is_new = true;
         self.change(place, |at| {
             if at.grants == Some(epoch) {
+                is_new = at.memory.as_deref() != Some(&told.memory);
                 at.remember(told, now);
             }
         });
+        is_new
     }
 
     pub(super) fn plan(&self) -> Plan {

@@ -140,9 +140,17 @@ async fn plan(eligibility: &Eligibility, nodes: &[Arc<Node>]) -> Plan {
         return first;
     }
     join_all(nodes.iter().enumerate().map(|(place, node)| vet_on(eligibility, place, node, Lane::Grants))).await;
+    (0..nodes.len()).for_each(|place| look_on(eligibility, place));
     let mut plan = eligibility.plan();
     plan.changes.retain(|change| !change.throws_out() || throws_out(change));
     plan
+}
+
+/// Whoever looks after a server that was known waits for a doubt: of one that is not known any more there is one.
+fn look_on(eligibility: &Eligibility, place: NodeIndex) {
+    if matches!(eligibility.status(place), Status::Unknown(_) | Status::Unfit(_)) {
+        eligibility.doubt(place);
+    }
 }
 
 /// Writes what is to be written to the servers' memories. Ends with the engine; nobody awaits it.
@@ -161,13 +169,13 @@ async fn amend(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
         let changes = plan.changes.iter().map(|change| carry_out(eligibility, nodes, change, &plan));
         let written = join_all(changes).await;
         if written.iter().any(|written| !written) {
-            // Whoever does not answer is not asked again at once.
+            // Whoever does not answer, or not with anything new, is not asked again at once.
             sleep(VET_AGAIN).await;
         }
     }
 }
 
-/// Writes one change; whether the server has answered.
+/// Writes one change; whether the server has answered, and something is known that was not.
 async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Change, plan: &Plan) -> bool {
     let node = &nodes[change.place];
     let epoch = node.epoch(Lane::Grants);
@@ -182,6 +190,7 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
     };
     let (from, to, listed) = texts(change);
     let amendment = Amendment { from: &from, to: &to, listed, waited: change.waited, marks: marks.as_deref() };
+    let listed = eligibility.listed_by(change);
     let outcome = script::amend(node, amendment).await;
     let may_stand = match &outcome {
         Outcome::Done(told) => told.memory == to,
@@ -189,13 +198,14 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
         Outcome::NotExecuted(_) | Outcome::Refused(_) => false,
     };
     if may_stand {
-        eligibility.listed(change, Instant::now());
+        eligibility.listed(&listed, Instant::now());
     }
     match outcome {
         // Else it may be what another server remembers.
         Outcome::Done(told) if node.epoch(Lane::Grants) == epoch => {
-            eligibility.amended(change.place, epoch, &told, Instant::now());
-            true
+            let is_new = eligibility.amended(change.place, epoch, &told, Instant::now());
+            look_on(eligibility, change.place);
+            is_new
         }
         outcome => {
             eligibility.doubt(change.place);
@@ -256,4 +266,71 @@ async fn highest_of(eligibility: &Eligibility, place: NodeIndex, node: &Node, fo
         outcome => outcome,
     }
     .map(Option::unwrap_or_default)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+    use crate::node::{Target, Wiring};
+    use crate::options::Options;
+    use crate::script::{Identity, Remembrance};
+
+    /// Three servers that nobody reaches any more, each with what it remembered when it was seen.
+    fn seen(memories: [&str; 3]) -> (Vec<Arc<Node>>, Arc<Eligibility>) {
+        let options = Options { command_timeout: Some(Duration::from_millis(50)), ..Options::default() };
+        let settings = options.validate(1).expect("valid");
+        let (reconnected, _) = unbounded_channel();
+        let wiring = Wiring { locker: String::new(), settings: &settings, reconnected };
+        let target = Target::parse("redis://127.0.0.1:1").expect("an address");
+        let nodes: Vec<_> = memories.iter().map(|_| Node::await_server(&target, &wiring).0).collect();
+        let eligibility = Eligibility::new(&nodes, Duration::from_secs(1));
+        for (place, memory) in memories.into_iter().enumerate() {
+            let told = Remembrance { memory: memory.into(), lease: Duration::ZERO, age: Duration::ZERO };
+            let (run_id, role) = (place.to_string(), "master".into());
+            let identity = Identity { run_id, role, master: String::new(), memory: Some(told) };
+            eligibility.saw(place, Lane::Grants, nodes[place].epoch(Lane::Grants), &identity, Instant::now());
+        }
+        (nodes, eligibility)
+    }
+
+    const IN_STEP: [&str; 3] = [
+        "000000000000000a 3 votes 000000000000000a,000000000000000c ",
+        "000000000000000b 3 votes 000000000000000b ",
+        "000000000000000c 3 votes 000000000000000a,000000000000000c ",
+    ];
+
+    #[tokio::test]
+    async fn a_server_that_does_not_answer_when_another_is_to_be_thrown_out_is_looked_after() {
+        let (nodes, eligibility) = seen(IN_STEP);
+        assert!(eligibility.plan().changes.iter().any(Change::throws_out));
+        assert!(plan(&eligibility, &nodes).await.changes.is_empty(), "nobody is known any more");
+        for place in 0..3 {
+            assert!(futures_util::poll!(pin!(eligibility.doubted(place))).is_ready(), "{place}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_listing_counts_where_its_server_was_seen_when_it_was_sent() {
+        let begun = "000000000000000b 3 begun 000000000000000b ";
+        let members = ["000000000000000a", "000000000000000c", "00000000000000ff"].join(",");
+        let of = |id: &str| format!("000000000000000{id} 3 votes {members} ");
+        let (_nodes, eligibility) = seen([&of("a"), begun, &of("c")]);
+        let lists = |plan: Plan| plan.changes.iter().filter(|change| change.place != 1).count();
+        assert_eq!(lists(eligibility.plan()), 2);
+        // Three times by each of the others, and each time it was not known any more when that was answered.
+        for change in eligibility.plan().changes.iter().cycle().take(9) {
+            let listed = eligibility.listed_by(change);
+            eligibility.failed(1, Lane::Grants, "silent", false);
+            eligibility.listed(&listed, Instant::now());
+            let told = Remembrance { memory: begun.into(), lease: Duration::ZERO, age: Duration::ZERO };
+            let identity =
+                Identity { run_id: "1".into(), role: "master".into(), master: String::new(), memory: Some(told) };
+            eligibility.saw(1, Lane::Grants, 0, &identity, Instant::now());
+        }
+        assert_eq!(lists(eligibility.plan()), 0, "it rests");
+    }
 }

@@ -166,11 +166,6 @@ impl World {
 
     /// A locker writes a change.
     pub(super) fn write(&mut self, bounds: &Bounds, who: usize, change: Change) {
-        for place in 0..SEATS {
-            let id = self.lockers[who].seen[place].as_ref().map(|(sight, _)| sight.memory.id);
-            let listed = id.is_some_and(|id| place != change.place && change.to.lists(id) && !change.from.lists(id));
-            self.lockers[who].listings[place] += u8::from(listed);
-        }
         let server = &mut self.servers[self.lockers[who].leads_to[change.place]];
         let Some((_, memory)) = &mut server.memory else {
             self.lockers[who].seen[change.place] = None;
@@ -184,6 +179,11 @@ impl World {
         };
         let told = told && bounds.mistake != Some(Mistake::OwnLease) && bounds.mistake != Some(Mistake::NoWait);
         if is_seen && !told {
+            for place in (0..SEATS).filter(|&place| place != change.place) {
+                let id = self.lockers[who].seen[place].as_ref().map(|(sight, _)| sight.memory.id);
+                let listed = id.is_some_and(|id| change.to.lists(id) && !change.from.lists(id));
+                self.lockers[who].listings[place] += u8::from(listed);
+            }
             self.ids = self.ids.max(change.to.id.0);
             let listed = memory.phase == Phase::Begun || change.to.members != memory.members;
             if change.to.phase == Phase::Begun
