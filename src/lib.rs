@@ -3,6 +3,7 @@
 
 mod alarm;
 mod clock;
+mod command;
 mod engine;
 mod error;
 mod fence;

@@ -38,7 +38,8 @@ const LAYERS: [Layer; 6] = [
     Layer {
         name: "pure",
         modules: &[
-            "lease", "clock", "owner", "key", "fence", "options", "holder", "stats", "error", "shown", "foreign",
+            "command", "lease", "clock", "owner", "key", "fence", "options", "holder", "stats", "error", "shown",
+            "foreign",
         ],
         libraries: &["uuid", "rustix", "thiserror", "hdrhistogram", "metrics", "tokio", "tracing"],
     },
