@@ -27,6 +27,8 @@ mod script;
 mod session;
 mod shown;
 mod stats;
+#[cfg(test)]
+mod testing;
 mod watchdog;
 
 pub use error::{ConfigError, Error, Loss, NodeFailure, ServerError, ServerErrorKind};

@@ -1,5 +1,7 @@
 //! Commands as Lua scripts on one node. Nothing else includes or knows the scripts.
 
+#[cfg(test)]
+mod differential;
 mod reading;
 mod texts;
 mod words;

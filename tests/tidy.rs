@@ -32,7 +32,7 @@ const LAYERS: [Layer; 6] = [
     Layer { name: "proto", modules: &["script"], libraries: &[] },
     Layer {
         name: "wire",
-        modules: &["node"],
+        modules: &["node", "testing"],
         libraries: &["fred", "tokio", "tokio_util", "futures_util", "tracing", "uuid", "url", "socket2", "sha1_smol"],
     },
     Layer {
