@@ -26,6 +26,7 @@ pub(crate) use self::ledger::{Alarmed, Ledger, Lost};
 use self::tokens::Listeners;
 use self::votes::Votes;
 use crate::clock::Instant;
+use crate::command::Claim;
 use crate::error::Loss;
 use crate::fence::Fence;
 use crate::identity::Origin;
@@ -52,7 +53,7 @@ pub enum HoldState {
 #[derive(Debug)]
 pub(crate) struct Hold {
     pub(crate) key: Key,
-    pub(crate) field: String,
+    pub(crate) field: Arc<str>,
     pub(crate) generation: u64,
     pub(crate) fence: Fence,
     pub(crate) terms: Terms,
@@ -157,6 +158,11 @@ impl Hold {
         let grant =
             Grant { key, owner, origin, field, generation: 1, fence, terms, since: now, granted: now, votes, nodes };
         Self::new(grant, ledger)
+    }
+
+    /// How it stands on the servers.
+    pub(crate) fn on_servers(&self) -> Claim {
+        Claim { key: self.key.clone(), field: Arc::clone(&self.field) }
     }
 
     /// How safe it is at this time.

@@ -3,6 +3,7 @@
 
 mod alarm;
 mod clock;
+mod command;
 mod engine;
 mod error;
 mod fence;
@@ -26,6 +27,8 @@ mod script;
 mod session;
 mod shown;
 mod stats;
+#[cfg(test)]
+mod testing;
 mod watchdog;
 
 pub use error::{ConfigError, Error, Loss, NodeFailure, ServerError, ServerErrorKind};

@@ -32,13 +32,14 @@ const LAYERS: [Layer; 6] = [
     Layer { name: "proto", modules: &["script"], libraries: &[] },
     Layer {
         name: "wire",
-        modules: &["node"],
+        modules: &["node", "testing"],
         libraries: &["fred", "tokio", "tokio_util", "futures_util", "tracing", "uuid", "url", "socket2", "sha1_smol"],
     },
     Layer {
         name: "pure",
         modules: &[
-            "lease", "clock", "owner", "key", "fence", "options", "holder", "stats", "error", "shown", "foreign",
+            "command", "lease", "clock", "owner", "key", "fence", "options", "holder", "stats", "error", "shown",
+            "foreign",
         ],
         libraries: &["uuid", "rustix", "thiserror", "hdrhistogram", "metrics", "tokio", "tracing"],
     },

@@ -1,5 +1,6 @@
 //! What a hold is made of, and what those who ask it something find.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::HoldState;
@@ -26,7 +27,7 @@ pub(crate) struct Grant<'a> {
     pub(crate) key: Key,
     pub(crate) owner: Owner,
     pub(crate) origin: Origin,
-    pub(crate) field: String,
+    pub(crate) field: Arc<str>,
     pub(crate) generation: u64,
     pub(crate) fence: Fence,
     pub(crate) terms: Terms,

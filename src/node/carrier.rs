@@ -27,6 +27,16 @@ impl Lua {
         let sha = sha1_smol::Sha1::from(&body).digest().to_string();
         Self { body, sha }
     }
+
+    #[cfg(test)]
+    pub(crate) fn text(&self) -> &str {
+        &self.body
+    }
+
+    #[cfg(test)]
+    pub(crate) fn digest(&self) -> &str {
+        &self.sha
+    }
 }
 
 /// What scripts travel on.

@@ -27,8 +27,10 @@ pub(crate) use self::carrier::Lua;
 pub(crate) use self::check::IN_CLUSTER_MODE;
 pub(crate) use self::link::LinkEvent;
 use self::link::{Link, Role};
+#[cfg(test)]
+pub(crate) use self::number::returned;
 use self::outbox::Outbox;
-pub(crate) use self::outbox::{Remembered, Step, Together};
+pub(crate) use self::outbox::{Step, Together};
 pub(crate) use self::receipts::Receipt;
 use self::receipts::Receipts;
 pub(crate) use self::reply::{Outcome, Reply};

@@ -49,6 +49,12 @@ impl Number {
     }
 }
 
+/// What a script that was sent with this number returned: for a test that speaks to a server itself.
+#[cfg(test)]
+pub(crate) fn returned(number: &str, packed: Vec<u8>) -> Option<Reply> {
+    Number(number.to_owned()).take(Reply::Bytes(packed.into()))
+}
+
 /// The script whose last argument is a number, which it returns together with what the body returns, or with the error
 /// that the body raises. The body's lines keep their places: errors name them.
 pub(super) fn numbered(body: &str) -> String {

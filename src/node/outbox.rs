@@ -30,6 +30,7 @@ use super::carrier::{Carrier, Lua, is_not_known};
 use super::receipts::Receipt;
 use super::reply::{self, Outcome, Reply};
 use crate::clock::Instant;
+use crate::command::{MEMORY, Remembered};
 use crate::error::{Error, NodeFailure, ServerErrorKind};
 use crate::foreign;
 
@@ -57,7 +58,8 @@ pub(crate) struct Step {
     /// The script that does it together with others. A step that has none travels alone, in its place among the others:
     /// its answer must not overtake that of a step before it.
     pub(crate) together: Option<Together>,
-    /// Where its answer is a vote: what the server has to remember for that.
+    /// Where its answer is a vote: what the server has to remember for that. The key of its memory, and this, are the last
+    /// of a script's keys and arguments.
     pub(crate) vote: Option<Remembered>,
     pub(crate) keys: Vec<String>,
     pub(crate) args: Vec<String>,
@@ -77,14 +79,6 @@ pub(crate) struct Together {
     pub(crate) lua: &'static Lua,
     /// The same, where some of the steps ask for a vote.
     pub(crate) voting: &'static Lua,
-}
-
-/// A server's memory: its key, and what it was when the server was vetted. They are the last of a script's keys and
-/// arguments.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Remembered {
-    pub(crate) key: &'static str,
-    pub(crate) memory: Arc<str>,
 }
 
 /// What the server said to a step, and whether its replicas have it.
@@ -232,8 +226,8 @@ impl Outbox {
         }
         let vote = steps().find_map(|step| step.vote.as_ref());
         if let Some(vote) = vote {
-            keys.push(vote.key);
-            args.push(&vote.memory);
+            keys.push(MEMORY);
+            args.push(vote);
         }
         let acknowledged = steps().filter(|step| step.acknowledged).count();
         let shared_by = |shared: Together| if vote.is_some() { shared.voting } else { shared.lua };

@@ -36,7 +36,7 @@ struct Awaited {
 
 impl Receipt {
     /// That of a script for which no replica is asked.
-    pub(super) fn moot() -> Self {
+    pub(crate) fn moot() -> Self {
         Self(None)
     }
 

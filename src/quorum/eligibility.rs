@@ -17,9 +17,9 @@ use super::NodeIndex;
 use super::members::{self, Change, Id, Known, Memory, Phase, Plan, Sight};
 use super::place::{Place, unfitness};
 use crate::clock::Instant;
+use crate::command::{Identity, Remembered, Remembrance};
 use crate::error::NodeFailure;
-use crate::node::{Lane, Node, Remembered};
-use crate::script::{self, Identity, Remembrance};
+use crate::node::{Lane, Node};
 
 /// How often a locker has a server that begins anew listed by each of the others, within a quarantine.
 const MOST_LISTINGS: usize = 3;
@@ -65,7 +65,7 @@ pub(super) struct Ticket {
 impl Ticket {
     /// Whether the votes of the two count together: at one time they do, and else where the servers list each other.
     pub(super) fn is_of(&self, other: &Self) -> bool {
-        let memory = |ticket: &Self| Memory::parse(&ticket.vote.as_ref()?.memory);
+        let memory = |ticket: &Self| Memory::parse(ticket.vote.as_ref()?);
         self.lists == other.lists
             || matches!((memory(self), memory(other)), (Some(one), Some(other)) if one.is_mutual(&other))
     }
@@ -179,8 +179,7 @@ impl Eligibility {
         if let (Err(failure), Ask::Vote) = (&votes, ask) {
             return Err(Missing::Unfit(failure.clone()));
         }
-        let vote = at.memory.as_ref().map(|memory| script::remembered(Arc::clone(memory)));
-        Ok(Ticket { lane, epoch: Some(epoch), vote, votes, keeps, lists: found.lists })
+        Ok(Ticket { lane, epoch: Some(epoch), vote: at.memory.clone(), votes, keeps, lists: found.lists })
     }
 
     /// Whether the vote of a server that is known counts, for a lock that is taken and for one that stands already.

@@ -4,10 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{Calls, NodeIndex, Quorum};
+use crate::command::{Answer, Command, Standing};
 use crate::error::Error;
 use crate::holder::{Holder, NodeHolder};
 use crate::key::Key;
-use crate::script::{self, Standing};
+use crate::node::Lane;
+use crate::script;
 
 impl Quorum {
     /// Who stands in the key, unless a majority of the nodes says that it is free: whoever holds it stands on a majority, and
@@ -17,8 +19,9 @@ impl Quorum {
     /// [`Error::Unavailable`], or the refusal of a server.
     pub(crate) async fn inspect(&self, key: &Key) -> Result<Option<Holder>, Error> {
         let asking = Calls::new(self.nodes.iter().cloned().enumerate().map(|(at, node)| {
-            let key = key.clone();
-            (at, async move { script::inspect(&node, &key).await.map(|found| (at, found)) })
+            let inspect = Command::Inspect(key.clone());
+            let found = async move { script::ask(&node, Lane::Commands, inspect, Answer::inspect).await };
+            (at, async move { found.await.map(|found| (at, found)) })
         }));
         let majority = self.majority();
         let free = |found: &[(NodeIndex, Option<Standing>)]| {
@@ -45,8 +48,8 @@ impl Quorum {
     /// [`Error::Unavailable`], or the refusal of a server.
     pub(crate) async fn force(&self, key: &Key) -> Result<bool, Error> {
         let asking = self.ask(|node| {
-            let key = key.clone();
-            async move { script::holders(&node, &key).await }
+            let holders = Command::Holders(key.clone());
+            async move { script::ask(&node, Lane::Commands, holders, Answer::holders).await }
         });
         // Whoever holds it has a majority, and any majority of answers shares a node with that. What a minority says is left
         // of attempts, and is forced too where it says so in time.
@@ -55,10 +58,10 @@ impl Quorum {
         if seen.is_empty() {
             return Ok(false);
         }
-        let seen: Arc<[String]> = seen.into_iter().collect();
+        let holders: Arc<[String]> = seen.into_iter().collect();
         let forcing = self.ask(|node| {
-            let (key, seen) = (key.clone(), Arc::clone(&seen));
-            async move { script::force(&node, &key, &seen).await }
+            let force = Command::Force { key: key.clone(), holders: Arc::clone(&holders) };
+            async move { script::ask(&node, Lane::Commands, force, Answer::force).await }
         });
         Ok(self.hear(forcing, |forced, missing| missing == 0 || forced.contains(&true)).await?.contains(&true))
     }

@@ -35,13 +35,14 @@ pub(crate) use self::tally::Count;
 pub(crate) use self::undoing::Undoing;
 use self::voter::{Company, Voter};
 use crate::clock::Instant;
+use crate::command::{self, Acquire, Answer, Claim, Command, Raise, Release, Renew};
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::foreign::contained;
 use crate::key::Key;
 use crate::lease::majority;
-use crate::node::{LinkEvent, Node, Outcome};
-use crate::script::{self, Acquire, Claim, Raise, Release, Renew};
+use crate::node::{Lane, LinkEvent, Node, Outcome};
+use crate::script;
 
 /// The place of a node in the quorum.
 pub(crate) type NodeIndex = usize;
@@ -84,11 +85,10 @@ pub(crate) enum Order {
 }
 
 /// What a node is asked for again that has lost it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Vote<'a> {
-    pub(crate) key: &'a Key,
+#[derive(Debug, Clone)]
+pub(crate) struct Vote {
+    pub(crate) claim: Claim,
     pub(crate) lease: Duration,
-    pub(crate) field: &'a str,
     pub(crate) count: u32,
     pub(crate) fence: Fence,
 }
@@ -286,7 +286,7 @@ impl Quorum {
         }
         let mut raising = Calls::new(behind.into_iter().map(|(index, _)| {
             let (voter, claim) = (self.voter(index), claim.clone());
-            (index, async move { voter.raise(&claim, fence).await })
+            (index, async move { voter.raise(claim, fence).await })
         }));
         let mut failures = Vec::new();
         while let Some((index, answer)) = raising.next().await {
@@ -315,27 +315,27 @@ impl Quorum {
 
     /// Takes one node's vote for a held lock back; true if it has been. A node that forgot the lock may have forgotten its
     /// fence too, and one by one all of them may.
-    pub(crate) async fn retake(&self, node: NodeIndex, vote: Vote<'_>) -> Outcome<bool> {
+    pub(crate) async fn retake(&self, node: NodeIndex, vote: Vote) -> Outcome<bool> {
         let answer = self.voter(node).retake(&vote).await;
         let node = &self.nodes[node];
         if let Outcome::Done(true) = answer {
-            let raised = script::raise(node, vote.key, vote.field, vote.fence).await;
+            let Vote { claim, fence, .. } = vote;
+            let raise = Command::Raise { claim: claim.clone(), fence };
+            let raised = script::ask(node, Lane::Grants, raise, Answer::raise).await;
             contained(|| {
-                tracing::trace!(key = %vote.key.shown(), fence = %vote.fence, ?raised, "the fence is remembered again");
+                tracing::trace!(key = %claim.key.shown(), %fence, ?raised, "the fence is remembered again");
             });
         }
         answer
     }
 
     /// Writes the hold count. The answer does not wait for the slowest.
-    pub(crate) async fn count(&self, key: &Key, field: &str, count: u32) -> Settled {
-        let mut writing =
-            self.ask(|node| {
-                let (key, field) = (key.clone(), field.to_owned());
-                async move {
-                    script::count(&node, &key, &field, count).await.map(|written| written == script::Count::Written)
-                }
-            });
+    pub(crate) async fn count(&self, claim: &Claim, count: u32) -> Settled {
+        let mut writing = self.ask(|node| {
+            let count = Command::Count { claim: claim.clone(), count };
+            let written = async move { script::ask(&node, Lane::Commands, count, Answer::count).await };
+            async move { written.await.map(|count| count == command::Count::Written) }
+        });
         let mut tally = Count::new(self.nodes.len());
         while let Some((_, answer)) = writing.next().await {
             tally.add(answer);
@@ -347,8 +347,10 @@ impl Quorum {
     }
 
     /// Releases a lock on one node; whether it was there.
-    pub(crate) async fn release(&self, node: NodeIndex, key: &Key, field: &str) -> Outcome<bool> {
-        script::release(&self.nodes[node], key, field).await.map(|release| was_there(key, &release))
+    pub(crate) async fn release(&self, node: NodeIndex, claim: &Claim) -> Outcome<bool> {
+        let release = Command::Release(claim.clone());
+        let answer = script::ask(&self.nodes[node], Lane::Commands, release, Answer::release).await;
+        answer.map(|release| was_there(&claim.key, release))
     }
 
     /// The undos of one node.
@@ -356,9 +358,9 @@ impl Quorum {
         Undoing::new(Arc::clone(&self.nodes[node]))
     }
 
-    /// Renews locks on one node, each a key and its field.
-    pub(crate) async fn renew(&self, node: NodeIndex, lease: Duration, locks: &[(&Key, &str)]) -> Outcome<Vec<Renew>> {
-        self.voter(node).renew(lease, locks).await
+    /// Renews locks on one node.
+    pub(crate) async fn renew(&self, node: NodeIndex, claims: Arc<[Claim]>, lease: Duration) -> Outcome<Vec<Renew>> {
+        self.voter(node).renew(claims, lease).await
     }
 
     /// The answers of a majority, and of more until they are certain or a while has passed.
@@ -403,7 +405,7 @@ fn patience_of(started: Instant) -> Instant {
     now + now.since(started) * 2 + PATIENCE
 }
 
-fn was_there(key: &Key, release: &Release) -> bool {
+fn was_there(key: &Key, release: Release) -> bool {
     match release {
         Release::Released(told) => {
             contained(|| tracing::trace!(key = %key.shown(), told, "released"));

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::NodeIndex;
 use super::members::{Id, Memory, Phase, Sight};
 use crate::clock::Instant;
+use crate::command::{Identity, Remembrance};
 use crate::error::NodeFailure;
 use crate::node::Lane;
-use crate::script::{Identity, Remembrance};
 use crate::shown::Shown;
 
 /// One node, and what its connections have shown.

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::{Acquired, NodeIndex, Settled};
+use crate::command::Acquire;
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::lease::majority;
 use crate::node::Outcome;
-use crate::script::Acquire;
 
 /// The votes of one round of an acquire.
 #[derive(Debug)]

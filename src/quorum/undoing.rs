@@ -8,8 +8,8 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 
 use super::was_there;
-use crate::key::Key;
-use crate::node::{Node, Outcome};
+use crate::command::{Answer, Claim, Command};
+use crate::node::{Lane, Node, Outcome};
 use crate::script;
 
 type Call = Pin<Box<dyn Future<Output = (u64, Outcome<bool>)> + Send>>;
@@ -26,11 +26,12 @@ impl Undoing {
     }
 
     /// Releases a lock, behind whatever was sent to take it. It is sent when the next answer is asked for.
-    pub(crate) fn send(&self, number: u64, key: Key, field: String) {
+    pub(crate) fn send(&self, number: u64, claim: Claim) {
         let node = Arc::clone(&self.node);
         self.calls.push(Box::pin(async move {
-            let answer = script::undo(&node, &key, &field).await;
-            (number, answer.map(|release| was_there(&key, &release)))
+            let key = claim.key.clone();
+            let answer = script::ask(&node, Lane::Grants, Command::Release(claim), Answer::release).await;
+            (number, answer.map(|release| was_there(&key, release)))
         }));
     }
 

@@ -11,11 +11,12 @@ use super::NodeIndex;
 use super::eligibility::{Ask, Eligibility, Status, fresh, texts};
 use super::members::{Change, Memory, Phase, Plan};
 use crate::clock::Instant;
+use crate::command::{Amendment, Announced, Answer, Command, Remembered};
 use crate::error::{Error, NodeFailure, ServerErrorKind};
 use crate::foreign::{self, contained};
 use crate::lease::majority;
 use crate::node::{Lane, LinkEvent, Node, Outcome};
-use crate::script::{self, Amendment, Announced};
+use crate::script;
 
 /// How long after an answer that does not help a server is asked again who it is.
 const VET_AGAIN: Duration = Duration::from_millis(100);
@@ -30,9 +31,10 @@ async fn vet_on(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: 
     let epoch = node.epoch(lane);
     let begun = Memory::begun(fresh(), eligibility.seats()).to_string();
     let last = eligibility.last(place, Instant::now());
-    let (last, age) = last.as_ref().map_or(("", Duration::ZERO), |(last, age)| (&**last, *age));
-    let announced = Announced { begun: &begun, lease: eligibility.quarantine(), last, age };
-    let reason = match script::vet(node, lane, eligibility.remembers().then_some(announced)).await {
+    let (last, age) = last.unwrap_or_else(|| ("".into(), Duration::ZERO));
+    let announced = Announced { begun: begun.into(), lease: eligibility.quarantine(), last, age };
+    let vet = Command::Vet(eligibility.remembers().then_some(announced));
+    let reason = match script::ask(node, lane, vet, Answer::vet).await {
         Outcome::Done(identity) if node.epoch(lane) == epoch => {
             return eligibility.saw(place, lane, epoch, &identity, Instant::now());
         }
@@ -189,9 +191,9 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
         _ => None,
     };
     let (from, to, listed) = texts(change);
-    let amendment = Amendment { from: &from, to: &to, listed, waited: change.waited, marks: marks.as_deref() };
+    let amend = Amendment { from, to: to.clone(), listed, waited: change.waited, marks };
     let listed = eligibility.listed_by(change);
-    let outcome = script::amend(node, amendment).await;
+    let outcome = script::ask(node, Lane::Grants, Command::Amend(amend), Answer::amend).await;
     let may_stand = match &outcome {
         Outcome::Done(told) => told.memory == to,
         Outcome::Unknown(_) => true,
@@ -250,13 +252,13 @@ async fn highest(
 /// The highest mark of a server, if it is the one that votes there: an address may lead elsewhere since that was found out.
 async fn highest_of(eligibility: &Eligibility, place: NodeIndex, node: &Node, founding: bool) -> Outcome<String> {
     if founding {
-        return script::highest(node, None).await.map(Option::unwrap_or_default);
+        return ask_highest(node, None).await.map(Option::unwrap_or_default);
     }
     let ticket = match eligibility.ticket(place, node, Lane::Grants, Ask::Vote).await {
         Ok(ticket) => ticket,
         Err(failure) => return Outcome::NotExecuted(failure),
     };
-    match script::highest(node, ticket.vote.clone()).await {
+    match ask_highest(node, ticket.vote.clone()).await {
         Outcome::Done(Some(mark)) if eligibility.holds(&ticket, node) => Outcome::Done(Some(mark)),
         Outcome::Done(_) => {
             eligibility.doubt(place);
@@ -268,6 +270,10 @@ async fn highest_of(eligibility: &Eligibility, place: NodeIndex, node: &Node, fo
     .map(Option::unwrap_or_default)
 }
 
+async fn ask_highest(node: &Node, vote: Option<Remembered>) -> Outcome<Option<String>> {
+    script::ask(node, Lane::Grants, Command::Highest { vote }, Answer::highest).await
+}
+
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
@@ -275,9 +281,9 @@ mod tests {
     use tokio::sync::mpsc::unbounded_channel;
 
     use super::*;
+    use crate::command::{Identity, Remembrance};
     use crate::node::{Target, Wiring};
     use crate::options::Options;
-    use crate::script::{Identity, Remembrance};
 
     /// Three servers that nobody reaches any more, each with what it remembered when it was seen.
     fn seen(memories: [&str; 3]) -> (Vec<Arc<Node>>, Arc<Eligibility>) {

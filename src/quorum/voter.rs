@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::eligibility::{Ask, Eligibility, FORGOT, Ticket};
 use super::{NodeIndex, Vote};
+use crate::command::{Acquire, Answer, Claim, Command, Raise, Renew};
 use crate::error::NodeFailure;
 use crate::fence::Fence;
-use crate::key::Key;
 use crate::node::{Lane, Node, Outcome};
-use crate::script::{self, Acquire, Claim, Raise, Renew};
+use crate::script;
 
 /// A node, whose answers count as votes where they may.
 pub(super) struct Voter {
@@ -23,7 +23,7 @@ impl Voter {
     /// more when that is known.
     pub(super) async fn acquire(
         &self,
-        claims: &[Claim],
+        claims: &Arc<[Claim]>,
         lease: Duration,
         clock: i64,
         company: &Company,
@@ -32,14 +32,19 @@ impl Voter {
             Ok(ticket) => ticket,
             Err(failure) => return Outcome::NotExecuted(failure),
         };
-        let mut answer = script::acquire(&self.node, claims, lease, clock, ticket.vote.clone()).await;
+        let acquire = async |ticket: &Ticket| {
+            let (claims, vote) = (Arc::clone(claims), ticket.vote.clone());
+            let acquire = Command::Acquire { claims, lease, clock, vote };
+            script::ask(&self.node, Lane::Grants, acquire, Answer::acquire).await
+        };
+        let mut answer = acquire(&ticket).await;
         if let Outcome::Done(None) = answer {
             let newer = self.eligibility.ticket_unlike(Some(&ticket), self.place, &self.node, Lane::Grants, Ask::Vote);
             ticket = match newer.await {
                 Ok(ticket) => ticket,
                 Err(failure) => return Outcome::NotExecuted(failure),
             };
-            answer = script::acquire(&self.node, claims, lease, clock, ticket.vote.clone()).await;
+            answer = acquire(&ticket).await;
         }
         match answer {
             Outcome::Done(None) => Outcome::NotExecuted(self.forgot()),
@@ -55,14 +60,14 @@ impl Voter {
     }
 
     /// Takes a lost vote back. Where the server has no vote, what is written there keeps others out all the same.
-    pub(super) async fn retake(&self, vote: &Vote<'_>) -> Outcome<bool> {
+    pub(super) async fn retake(&self, vote: &Vote) -> Outcome<bool> {
         let ticket = match self.ticket(Lane::Grants, Ask::Keep).await {
             Ok(ticket) => ticket,
             Err(failure) => return Outcome::NotExecuted(failure),
         };
-        let Vote { key, lease, field, count, .. } = *vote;
-        let told = script::retake(&self.node, key, lease, field, count, ticket.vote.clone()).await;
-        match told {
+        let Vote { claim, lease, count, .. } = vote.clone();
+        let retake = Command::Retake { claim, lease, count, vote: ticket.vote.clone() };
+        match script::ask(&self.node, Lane::Grants, retake, Answer::retake).await {
             Outcome::Done(told) if told.answer => match self.vouch(&ticket, told.remembers, Ask::Vote) {
                 Ok(()) => Outcome::Done(true),
                 Err(failure) => Outcome::Unknown(failure),
@@ -73,24 +78,25 @@ impl Voter {
 
     /// Raises the mark of a lock that was granted there to this fence. An address that leads to another of the servers since
     /// then, where the lock stands too, would make one of two.
-    pub(super) async fn raise(&self, claim: &Claim, fence: Fence) -> Outcome<Raise> {
+    pub(super) async fn raise(&self, claim: Claim, fence: Fence) -> Outcome<Raise> {
         let ticket = match self.ticket(Lane::Grants, Ask::Keep).await {
             Ok(ticket) => ticket,
             Err(failure) => return Outcome::NotExecuted(failure),
         };
-        match script::raise(&self.node, &claim.key, &claim.field, fence).await {
+        match script::ask(&self.node, Lane::Grants, Command::Raise { claim, fence }, Answer::raise).await {
             Outcome::Done(_) if !self.eligibility.holds(&ticket, &self.node) => self.connected_anew(),
             answer => answer,
         }
     }
 
-    /// Renews locks, each a key and its field. Where the answer is no vote, none is renewed.
-    pub(super) async fn renew(&self, lease: Duration, locks: &[(&Key, &str)]) -> Outcome<Vec<Renew>> {
+    /// Renews locks. Where the answer is no vote, none is renewed.
+    pub(super) async fn renew(&self, claims: Arc<[Claim]>, lease: Duration) -> Outcome<Vec<Renew>> {
         let ticket = match self.ticket(Lane::Renewals, Ask::Keep).await {
             Ok(ticket) => ticket,
             Err(failure) => return Outcome::NotExecuted(failure),
         };
-        let told = match script::renew(&self.node, lease, locks, ticket.vote.clone()).await {
+        let renew = Command::Renew { claims, lease, vote: ticket.vote.clone() };
+        let told = match script::ask(&self.node, Lane::Renewals, renew, Answer::renew).await {
             Outcome::Done(told) => told,
             outcome => return outcome.map(|told| told.answer),
         };

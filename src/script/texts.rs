@@ -2,7 +2,8 @@
 
 use std::sync::LazyLock;
 
-use crate::node::{Lua, Remembered, Together};
+use crate::command::Remembered;
+use crate::node::{Lua, Together};
 
 /// The scripts that differ from format to format.
 pub(super) struct Scripts {
@@ -49,7 +50,7 @@ impl Voting {
         Self { plain: Lua::new(&frame.replace("-- acquire.lua", acquire)), voting: Lua::new(&voting.concat()) }
     }
 
-    pub(super) fn for_vote(&self, vote: Option<&Remembered>) -> &Lua {
+    pub(super) fn for_vote(&self, vote: &Option<Remembered>) -> &Lua {
         if vote.is_some() { &self.voting } else { &self.plain }
     }
 }
@@ -82,5 +83,65 @@ impl Scripts {
     /// The script that does it together with others.
     pub(super) fn shared(&'static self, name: &'static str) -> Together {
         Together { name, lua: &self.together.plain, voting: &self.together.voting }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn headers_describe_the_bodies() {
+        let scripts = [
+            ("acquire", include_str!("../../lua/acquire.lua")),
+            ("acquire_all", include_str!("../../lua/acquire_all.lua")),
+            ("count", include_str!("../../lua/count.lua")),
+            ("release", include_str!("../../lua/release.lua")),
+            ("renew", include_str!("../../lua/renew.lua")),
+            ("retake", include_str!("../../lua/retake.lua")),
+            ("raise", include_str!("../../lua/raise.lua")),
+            ("plain_raise", include_str!("../../lua/plain_raise.lua")),
+            ("inspect", include_str!("../../lua/inspect.lua")),
+            ("holders", include_str!("../../lua/holders.lua")),
+            ("force", include_str!("../../lua/force.lua")),
+            ("plain_acquire", include_str!("../../lua/plain_acquire.lua")),
+            ("plain_acquire_all", include_str!("../../lua/plain_acquire_all.lua")),
+            ("plain_count", include_str!("../../lua/plain_count.lua")),
+            ("plain_release", include_str!("../../lua/plain_release.lua")),
+            ("plain_renew", include_str!("../../lua/plain_renew.lua")),
+            ("plain_retake", include_str!("../../lua/plain_retake.lua")),
+            ("together", include_str!("../../lua/together.lua")),
+        ];
+        for (name, text) in scripts {
+            let header: String = text.lines().take_while(|l| l.starts_with("--")).collect();
+            let body: String = text.lines().skip_while(|l| l.starts_with("--")).collect();
+            assert!(header.contains("Returns"), "{name}: the header does not say what it returns");
+            for list in ["KEYS", "ARGV"] {
+                for n in 1..6 {
+                    let word = format!("{list}[{n}]");
+                    assert_eq!(header.contains(&word), body.contains(&word), "{name}: {word} is in one place only");
+                }
+                assert_eq!(header.contains(list), body.contains(list), "{name}: {list} is in one place only");
+            }
+            // The number of the send is the last argument.
+            assert!(!body.contains("#ARGV"), "{name}: reads what is not its own");
+            // Every key that a script touches is declared, so that a cluster and an ACL can know it.
+            assert!(!body.contains("call('DEL', '"), "{name}: a key that is not declared");
+        }
+    }
+
+    #[test]
+    fn fences_are_the_same_in_every_format_and_for_several_locks() {
+        let made = |text: &'static str| {
+            let from = text.find("-- The first write").expect("where the fence is made");
+            let to = text.rfind("redis.call('SET', mark").expect("where it is kept");
+            &text[from..to]
+        };
+        let one = made(include_str!("../../lua/acquire.lua"));
+        assert_eq!(one, made(include_str!("../../lua/plain_acquire.lua")));
+        let several = made(include_str!("../../lua/acquire_all.lua"));
+        assert_eq!(several, made(include_str!("../../lua/plain_acquire_all.lua")));
+        let mut lines = several.lines().map(str::trim);
+        for line in one.lines().map(|line| line.trim().replace("tonumber(ARGV[3])", "asked_us")) {
+            assert!(lines.any(|other| other == line), "{line}");
+        }
     }
 }

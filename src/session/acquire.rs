@@ -9,6 +9,7 @@ use super::forces::Moment;
 use super::outage::Verdict;
 use super::{Grip, Session};
 use crate::clock::{self, Instant};
+use crate::command::Claim;
 use crate::engine::Debt;
 use crate::error::{Error, Loss, NodeFailure};
 use crate::fence::{self, Fence};
@@ -20,7 +21,6 @@ use crate::key::Key;
 use crate::lease;
 use crate::owner::Owner;
 use crate::quorum::{Acquired, Order};
-use crate::script::Claim;
 
 /// What became of one acquire. What it may have left behind is being undone, unless it is granted.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Drop for Asked<'_> {
     fn drop(&mut self) {
         if !self.settled && !self.session.is_closed() {
             let everywhere = || self.session.quorum.everywhere();
-            let undo = |claim: &Claim| self.session.undo(&claim.key, &claim.field, self.lease, None, everywhere());
+            let undo = |claim: &Claim| self.session.undo(claim, self.lease, None, everywhere());
             contained(|| self.claims.iter().for_each(undo));
         }
     }
@@ -218,7 +218,7 @@ impl Session {
         let began = self.forces.now();
         let first = self.generations.fetch_add(keys.len() as u64, Ordering::Relaxed);
         let claim =
-            |(key, generation): (&Key, u64)| Claim { key: key.clone(), field: owner.field(self.id, generation) };
+            |(key, generation): (&Key, u64)| Claim { key: key.clone(), field: owner.field(self.id, generation).into() };
         let claims: Arc<[Claim]> = keys.iter().zip(first..).map(claim).collect();
         let sent = Instant::now();
         let wall = fence::clock(clock::wall_micros(), self.quorum.nodes().len());
@@ -228,7 +228,7 @@ impl Session {
             Acquired::Granted { fences, votes } => {
                 let (since, granted, nodes) = (sent, Instant::now(), self.quorum.nodes().len());
                 let hold = |((claim, generation), fence): ((&Claim, u64), Fence)| {
-                    let (key, owner, field) = (claim.key.clone(), owner.clone(), claim.field.clone());
+                    let (key, owner, field) = (claim.key.clone(), owner.clone(), Arc::clone(&claim.field));
                     let votes = &votes;
                     let grant =
                         Grant { key, owner, origin, field, generation, fence, terms, since, granted, votes, nodes };

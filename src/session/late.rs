@@ -12,12 +12,11 @@ use std::time::Duration;
 use super::Session;
 use super::pending::Pending;
 use crate::clock::Instant;
+use crate::command::{Acquire, Claim};
 use crate::foreign::contained;
 use crate::hold::{Hold, HoldState};
-use crate::key::Key;
 use crate::node::Outcome;
 use crate::quorum::{Calls, NodeIndex, Vote};
-use crate::script::{Acquire, Claim};
 
 impl Session {
     /// Sees to the nodes that a grant did not wait for, and to those that may have granted it.
@@ -47,11 +46,11 @@ impl Session {
         doubtful: &[NodeIndex],
     ) {
         for claim in claims.iter() {
-            self.undo(&claim.key, &claim.field, lease, taken.to_vec(), doubtful.to_vec());
+            self.undo(claim, lease, taken.to_vec(), doubtful.to_vec());
         }
         let claims = Arc::clone(claims);
         self.follow(late, move |session, node, answer| {
-            claims.iter().for_each(|claim| session.undo_vote(&claim.key, &claim.field, lease, node, &answer));
+            claims.iter().for_each(|claim| session.undo_vote(claim, lease, node, &answer));
         });
     }
 
@@ -83,8 +82,8 @@ impl Session {
         self.engine.spawn(async move {
             let sent = Instant::now();
             if matches!(hold.mark(sent), HoldState::Safe | HoldState::Jeopardy) {
-                let (key, lease, field, fence) = (&hold.key, hold.terms.lease, hold.field.as_str(), hold.fence);
-                let vote = Vote { key, lease, field, count: hold.guards(), fence };
+                let (claim, lease, fence) = (hold.on_servers(), hold.terms.lease, hold.fence);
+                let vote = Vote { claim, lease, count: hold.guards(), fence };
                 let answer = session.quorum.retake(node, vote).await;
                 let taken = matches!(answer, Outcome::Done(true));
                 contained(|| {
@@ -108,15 +107,15 @@ impl Session {
             Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => true,
         };
         if !settled {
-            self.undo_vote(&hold.key, &hold.field, hold.terms.lease * 2, node, answer);
+            self.undo_vote(&hold.on_servers(), hold.terms.lease * 2, node, answer);
         }
     }
 
     /// A node answered to what nobody wants any more.
-    fn undo_vote(self: &Arc<Self>, key: &Key, field: &str, stands: Duration, node: NodeIndex, answer: &Outcome<bool>) {
+    fn undo_vote(self: &Arc<Self>, claim: &Claim, stands: Duration, node: NodeIndex, answer: &Outcome<bool>) {
         match answer {
-            Outcome::Done(true) => self.undo(key, field, stands, Some(node), None),
-            Outcome::Unknown(_) => self.undo(key, field, stands, None, Some(node)),
+            Outcome::Done(true) => self.undo(claim, stands, Some(node), None),
+            Outcome::Unknown(_) => self.undo(claim, stands, None, Some(node)),
             Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => {}
         }
     }

@@ -62,7 +62,8 @@ impl Session {
     fn send_count(self: &Arc<Self>, hold: &Arc<Hold>, count: u32, reply: oneshot::Sender<Result<(), Error>>) {
         let (session, hold) = (Arc::clone(self), Arc::clone(hold));
         self.engine.spawn(async move {
-            let counting = session.quorum.count(&hold.key, &hold.field, count);
+            let claim = hold.on_servers();
+            let counting = session.quorum.count(&claim, count);
             let panicked = |said: String| Settled::Refused(session.panicked(&said));
             let settled = foreign::survive(counting).await.unwrap_or_else(panicked);
             if !matches!(settled, Settled::Done) && hold.is_held() {
@@ -97,14 +98,14 @@ impl Session {
 
     /// Undoes what stands there under the field of a hold. A renewal that is under way may still start its lease anew, once.
     pub(super) fn undo_on(self: &Arc<Self>, hold: &Hold, taken: Vec<NodeIndex>, doubtful: Vec<NodeIndex>) {
-        self.undo(&hold.key, &hold.field, hold.terms.lease * 2, taken, doubtful);
+        self.undo(&hold.on_servers(), hold.terms.lease * 2, taken, doubtful);
     }
 
     /// Nobody took this grant in time, or before it was lost.
     pub(super) fn take_back(self: &Arc<Self>, hold: Arc<Hold>) {
         contained(|| {
             tracing::debug!(
-                key = %hold.key.shown(), field = hold.field,
+                key = %hold.key.shown(), field = &*hold.field,
                 "nobody took the lock that was granted: it is given back"
             );
         });
@@ -185,7 +186,7 @@ async fn release(mut unconfirmed: Unconfirmed) {
             }
             () = sleep(Instant::now().until(deadline)), if unconfirmed.awaited.is_some() => {
                 contained(|| {
-                    tracing::warn!(key = %hold.key.shown(), field = hold.field, "the release is not confirmed yet");
+                    tracing::warn!(key = %hold.key.shown(), field = &*hold.field, "the release is not confirmed yet");
                 });
                 Some(Settled::Unanswered(silences.told(&session)))
             }
@@ -208,11 +209,11 @@ fn conclude(session: &Arc<Session>, hold: &Arc<Hold>, settled: Settled, reply: o
     session.gate.remove(hold);
     session.watchdog.forget(hold, Instant::now());
     match &answer {
-        Ok(()) => contained(|| tracing::debug!(key = %hold.key.shown(), field = hold.field, "released")),
+        Ok(()) => contained(|| tracing::debug!(key = %hold.key.shown(), field = &*hold.field, "released")),
         Err(Error::Unavailable { .. }) => {}
         Err(error) => {
             contained(
-                || tracing::warn!(key = %hold.key.shown(), field = hold.field, %error, "released, but it was not ours"),
+                || tracing::warn!(key = %hold.key.shown(), field = &*hold.field, %error, "released, but it was not ours"),
             );
         }
     }
@@ -229,7 +230,7 @@ async fn release_on(session: Arc<Session>, hold: Arc<Hold>, node: NodeIndex, sil
     // Whether a release may have been executed before: then "gone" is what is expected.
     let mut executed = false;
     loop {
-        let failure = match session.quorum.release(node, &hold.key, &hold.field).await {
+        let failure = match session.quorum.release(node, &hold.on_servers()).await {
             Outcome::Done(false) if executed && Instant::now() < hold.valid_until() => return Outcome::Done(true),
             Outcome::NotExecuted(failure) => failure,
             Outcome::Unknown(failure) => {
@@ -281,7 +282,7 @@ impl Session {
     pub(super) async fn write_count(self: &Arc<Self>, hold: &Arc<Hold>, count: u32) -> Result<(), Error> {
         let (session, counted) = (Arc::clone(self), Arc::clone(hold));
         let settled =
-            self.on_engine(async move { Ok(session.quorum.count(&counted.key, &counted.field, count).await) }).await?;
+            self.on_engine(async move { Ok(session.quorum.count(&counted.on_servers(), count).await) }).await?;
         let error = match settled {
             Settled::Done => return Ok(()),
             Settled::Gone => {

@@ -21,8 +21,8 @@ use tokio::time::sleep;
 use super::Session;
 use super::pending::Pending;
 use crate::clock::Instant;
+use crate::command::Claim;
 use crate::foreign::{self, contained};
-use crate::key::Key;
 use crate::lease;
 use crate::node::Outcome;
 use crate::quorum::NodeIndex;
@@ -46,8 +46,7 @@ impl Undos {
 
 /// Something that is to be undone on one server.
 pub(super) struct Undo {
-    key: Key,
-    field: String,
+    claim: Claim,
     /// Whether the acquire may be executed yet.
     doubtful: bool,
     /// For how long the key may stand there once nobody writes it any more.
@@ -57,7 +56,7 @@ pub(super) struct Undo {
 
 impl std::fmt::Debug for Undo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Undo").field("key", &self.key).field("doubtful", &self.doubtful).finish_non_exhaustive()
+        f.debug_struct("Undo").field("key", &self.claim.key).field("doubtful", &self.doubtful).finish_non_exhaustive()
     }
 }
 
@@ -66,8 +65,7 @@ impl Session {
     /// more, it stands for so long at most.
     pub(super) fn undo(
         self: &Arc<Self>,
-        key: &Key,
-        field: &str,
+        claim: &Claim,
         stands: Duration,
         taken: impl IntoIterator<Item = NodeIndex>,
         doubtful: impl IntoIterator<Item = NodeIndex>,
@@ -76,7 +74,7 @@ impl Session {
         for (node, doubtful) in taken.chain(doubtful.into_iter().map(|node| (node, true))) {
             let stands = stands + lease::drift(stands);
             let _pending = Some(Pending::undo(self, node));
-            let undo = Undo { key: key.clone(), field: field.to_owned(), doubtful, stands, _pending };
+            let undo = Undo { claim: claim.clone(), doubtful, stands, _pending };
             // After the engine's end nothing is sent any more.
             let _: Result<_, _> = self.undos.0[node].send(undo);
         }
@@ -93,7 +91,7 @@ pub(super) async fn work_off(session: Arc<Session>, node: NodeIndex, mut inbox: 
         loop {
             let now = Instant::now();
             while let Some((number, undo)) = list.next(now) {
-                undoing.send(number, undo.key.clone(), undo.field.clone());
+                undoing.send(number, undo.claim.clone());
             }
             let wake = list.wakes_at();
             tokio::select! {
@@ -116,21 +114,21 @@ fn settle(session: &Session, list: &mut List, number: u64, outcome: Outcome<bool
         Outcome::Done(_) => list.answered(number, now),
         // It did not take either: a server that refuses a release by this user has refused the acquire too.
         Outcome::Refused(error) => {
-            if let Some(Undo { key, field, .. }) = list.refused(number) {
-                contained(|| tracing::debug!(key = %key.shown(), field, %error, "an undo was refused"));
+            if let Some(Undo { claim: Claim { key, field }, .. }) = list.refused(number) {
+                contained(|| tracing::debug!(key = %key.shown(), field = &*field, %error, "an undo was refused"));
             }
             None
         }
         Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-            if let Some(Undo { key, field, .. }) = list.unanswered(number, now) {
-                contained(|| tracing::trace!(key = %key.shown(), field, %failure, "an undo has no answer"));
+            if let Some(Undo { claim: Claim { key, field }, .. }) = list.unanswered(number, now) {
+                contained(|| tracing::trace!(key = %key.shown(), field = &**field, %failure, "an undo has no answer"));
             }
             None
         }
     };
-    if let Some(Undo { key, field, .. }) = &ended {
+    if let Some(Undo { claim: Claim { key, field }, .. }) = &ended {
         session.counters.undone();
-        contained(|| tracing::debug!(key = %key.shown(), field, "undone"));
+        contained(|| tracing::debug!(key = %key.shown(), field = &**field, "undone"));
     }
 }
 
@@ -269,8 +267,8 @@ mod tests {
     fn sent(doubtful: bool, count: usize) -> (List, Instant) {
         let (mut list, now) = (List::new(SECOND), Instant::now());
         for _ in 0..count {
-            let (key, field, _pending) = ("k".into(), "f".to_owned(), None);
-            list.add(Undo { key, field, doubtful, stands: SECOND * 10, _pending }, now);
+            let (claim, _pending) = (Claim { key: "k".into(), field: "f".into() }, None);
+            list.add(Undo { claim, doubtful, stands: SECOND * 10, _pending }, now);
         }
         assert_eq!(due(&mut list, now).len(), count);
         (list, now)
@@ -336,8 +334,8 @@ mod tests {
             assert!(list.wakes_at().is_none() && due(&mut list, asked + HOUR).is_empty(), "one at a time");
             list.unanswered(number, asked);
         }
-        let (key, field, _pending) = ("k".into(), "f".to_owned(), None);
-        list.add(Undo { key, field, doubtful: true, stands: SECOND, _pending }, asked);
+        let (claim, _pending) = (Claim { key: "k".into(), field: "f".into() }, None);
+        list.add(Undo { claim, doubtful: true, stands: SECOND, _pending }, asked);
         assert_eq!(due(&mut list, asked), [3], "a new one is behind its acquire all the same");
         assert!(list.answered(3, asked).is_none());
         assert_eq!(due(&mut list, asked), [1, 2, 0]);

@@ -8,12 +8,11 @@ use tokio::time::sleep;
 
 use super::lines::BATCH;
 use crate::clock::Instant;
+use crate::command::{Claim, Renew};
 use crate::foreign::contained;
 use crate::hold::Hold;
-use crate::key::Key;
 use crate::node::Outcome;
 use crate::quorum::{NodeIndex, Quorum};
-use crate::script::Renew;
 use crate::stats::Counters;
 
 /// One hold that is to be renewed by the end of its tick.
@@ -71,9 +70,9 @@ impl Sender {
 async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, mut sent: Instant, until: Instant) {
     loop {
         let Some(lease) = batch.first().map(|hold| hold.terms.lease) else { return };
-        let locks: Vec<(&Key, &str)> = batch.iter().map(|hold| (&hold.key, hold.field.as_str())).collect();
+        let claims: Arc<[Claim]> = batch.iter().map(|hold| hold.on_servers()).collect();
         sender.counters.batch_sent(batch.len());
-        let outcome = sender.quorum.renew(node, lease, &locks).await;
+        let outcome = sender.quorum.renew(node, claims, lease).await;
         let reason = match outcome {
             Outcome::Done(said) => {
                 sender.counters.batch_answered(node, Instant::now().since(sent));

@@ -15,12 +15,12 @@ use super::batch::{Answers, Due};
 use super::lines::{Lines, Place, Until};
 use super::{Judge, Order, Verdict};
 use crate::clock::Instant;
+use crate::command::Renew;
 use crate::error::Loss;
 use crate::foreign::contained;
 use crate::hold::{Hold, HoldState, Survey};
 use crate::lease;
 use crate::options::Settings;
-use crate::script::Renew;
 use crate::stats::Counters;
 
 /// Reconnects are followed by a renewal of everything, over this time at the most.

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// By how much a server's wall clock differs from the machine's: a file that its shim has mapped.
+/// What a server's wall clock shows: a file that its shim has mapped.
 pub struct Clock {
     shim: PathBuf,
-    offset: PathBuf,
+    told: PathBuf,
 }
 
 impl Clock {
@@ -16,22 +16,32 @@ impl Clock {
     pub fn new(directory: &Path, offset_ms: i64) -> Option<Self> {
         static SHIM: OnceLock<Option<PathBuf>> = OnceLock::new();
         let shim = SHIM.get_or_init(|| build().map_err(|reason| eprintln!("not run: no clock shim: {reason}")).ok());
-        let clock = Self { shim: shim.clone()?, offset: directory.join("clock") };
-        fs::write(&clock.offset, 0_i64.to_ne_bytes()).unwrap();
+        let clock = Self { shim: shim.clone()?, told: directory.join("clock") };
+        fs::write(&clock.told, [0; 16]).unwrap();
         clock.set(offset_ms);
         Some(clock)
     }
 
-    /// Sets the clock, at once and by one write: the server never sees half of it.
+    /// Sets the clock: so many milliseconds more than the machine's.
     pub fn set(&self, offset_ms: i64) {
+        self.tell(0, offset_ms * 1_000);
+    }
+
+    /// Stops the clock: it shows so many microseconds since 1970.
+    pub fn stop(&self, at_us: i64) {
+        self.tell(8, at_us);
+    }
+
+    /// At once and by one write: the server never sees half of it.
+    fn tell(&self, at: u64, us: i64) {
         use std::os::unix::fs::FileExt as _;
-        let file = OpenOptions::new().write(true).open(&self.offset).unwrap();
-        file.write_all_at(&(offset_ms * 1_000).to_ne_bytes(), 0).unwrap();
+        let file = OpenOptions::new().write(true).open(&self.told).unwrap();
+        file.write_all_at(&us.to_ne_bytes(), at).unwrap();
     }
 
     /// The environment of a server that has this clock.
     pub fn environment(&self) -> [(&'static str, &Path); 2] {
-        [("LD_PRELOAD", &self.shim), ("LOCKHOUND_CLOCK", &self.offset)]
+        [("LD_PRELOAD", &self.shim), ("LOCKHOUND_CLOCK", &self.told)]
     }
 }
 
@@ -41,8 +51,10 @@ fn build() -> Result<PathBuf, String> {
         return Err("it is for Linux".to_owned());
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/common/clock_shim.c");
-    let to = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let own = to.join(format!("clock_shim-{}.so", lockhound::Uuid::new_v4()));
+    // Unit tests have no directory of their own.
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    let to = option_env!("CARGO_TARGET_TMPDIR").map(Path::new).or(program.parent()).unwrap();
+    let own = to.join(format!("clock_shim-{}.so", uuid::Uuid::new_v4()));
     fs::create_dir_all(to).map_err(|e| e.to_string())?;
     let mut cc = Command::new("cc");
     let made = cc.args(["-O1", "-shared", "-fPIC", "-o"]).arg(&own).arg(source).output();

@@ -1,5 +1,6 @@
-/* Preloaded into a redis-server: its wall clock shows the time and so many microseconds, which the first eight bytes of
- * the file that LOCKHOUND_CLOCK names tell at each look. The monotonic clock stays as it is. */
+/* Preloaded into a redis-server. The file that LOCKHOUND_CLOCK names tells at each look what the wall clock shows: the time
+ * and so many microseconds, its first eight bytes; or, where the next eight are not zero, so many since 1970, and it
+ * stands still. The monotonic clock stays as it is. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -10,24 +11,25 @@
 #include <time.h>
 #include <unistd.h>
 
-static volatile int64_t *offset_us;
+static volatile int64_t *told_us;
 
-__attribute__((constructor)) static void open_offset(void) {
+__attribute__((constructor)) static void open_clock(void) {
     const char *path = getenv("LOCKHOUND_CLOCK");
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    void *map = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *offset_us, PROT_READ, MAP_SHARED, file, 0);
+    void *map = file < 0 ? MAP_FAILED : mmap(NULL, 2 * sizeof *told_us, PROT_READ, MAP_SHARED, file, 0);
     if (file >= 0) close(file);
     if (map == MAP_FAILED) abort();
-    offset_us = map;
+    told_us = map;
 }
 
 static int is_wall(clockid_t clock) { return clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE; }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int failed = (int)syscall(SYS_clock_gettime, clock, now);
-    if (failed || !offset_us || !is_wall(clock)) return failed;
-    int64_t us = (int64_t)now->tv_sec * 1000000 + now->tv_nsec / 1000 + *offset_us;
-    now->tv_nsec = (us % 1000000) * 1000 + now->tv_nsec % 1000;
+    if (failed || !told_us || !is_wall(clock)) return failed;
+    int64_t still_us = told_us[1];
+    int64_t us = still_us ? still_us : (int64_t)now->tv_sec * 1000000 + now->tv_nsec / 1000 + told_us[0];
+    now->tv_nsec = (us % 1000000) * 1000 + (still_us ? 0 : now->tv_nsec % 1000);
     now->tv_sec = us / 1000000;
     return 0;
 }

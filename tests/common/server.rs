@@ -47,6 +47,11 @@ impl Server {
         self.clock.as_ref().expect("it was started with a clock").set(offset_ms);
     }
 
+    /// Stops its wall clock, if it was started with one of its own: it shows so many microseconds since 1970.
+    pub fn stop_clock(&self, at_us: i64) {
+        self.clock.as_ref().expect("it was started with a clock").stop(at_us);
+    }
+
     fn start_in(directory: PathBuf, clock: Option<Clock>, args: &[&str]) -> Self {
         let mut all = vec!["--dir".to_owned(), directory.display().to_string()];
         all.extend(args.iter().map(|&arg| arg.to_owned()));
@@ -180,7 +185,7 @@ impl Drop for Server {
 }
 
 fn own_directory() -> PathBuf {
-    let directory = std::env::temp_dir().join(format!("lockhound-{}", lockhound::Uuid::new_v4()));
+    let directory = std::env::temp_dir().join(format!("lockhound-{}", uuid::Uuid::new_v4()));
     std::fs::create_dir(&directory).unwrap();
     directory
 }
@@ -272,7 +277,7 @@ impl Monitor {
 impl Monitor {
     /// Waits for the line of a command that is sent now: those of all commands before it have been read then.
     fn catch_up(&self) {
-        let mark = lockhound::Uuid::new_v4().to_string();
+        let mark = uuid::Uuid::new_v4().to_string();
         let client = redis::Client::open(self.url.as_str()).unwrap();
         let mut connection = client.get_connection_with_timeout(Duration::from_secs(5)).unwrap();
         redis::cmd("ECHO").arg(&mark).exec(&mut connection).unwrap();

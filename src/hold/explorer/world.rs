@@ -96,7 +96,7 @@ impl World {
         let (owner, votes) = (from.owner.clone(), from.votes.clone());
         let state = State { owner, votes, entries: None, listeners: None, ..*from };
         drop(from);
-        let (key, field, ledger) = (hold.key.clone(), hold.field.clone(), Arc::clone(&hold.ledger));
+        let (key, field, ledger) = (hold.key.clone(), Arc::clone(&hold.field), Arc::clone(&hold.ledger));
         // Tokens are handed out while it is held.
         let copy = Hold { key, field, ledger, state: Mutex::new(State { phase: Phase::Held, ..state }), ..**hold };
         let tokens =

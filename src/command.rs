@@ -1,0 +1,265 @@
+//! What a server is asked for, and what it answers, as values: neither says which kind of server that is.
+//!
+//! A field is in a hash or it is not, counts are absolute, and nothing creates but an acquire, which is sent at most
+//! once per generation: a copy of any command that comes twice or late changes nothing that it should not. The plain
+//! format has the same commands with the same answers, the field as the value of a string: nobody above knows which.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::fence::Fence;
+use crate::key::Key;
+
+/// The key of a server's memory.
+pub(crate) const MEMORY: &str = "lockhound_memory";
+
+/// A lock that is held or asked for: its key, and the field that stands there then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) key: Key,
+    pub(crate) field: Arc<str>,
+}
+
+/// What a server has to remember of itself for its answer to be a vote: what it remembered when it was vetted.
+pub(crate) type Remembered = Arc<str>;
+
+/// What a server is asked for. Where its answer is to be a `vote`, with what it has to remember for that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Takes all of these locks, or none. Of the clock `fence::clock` tells. A server that does not remember does nothing.
+    Acquire {
+        claims: Arc<[Claim]>,
+        lease: Duration,
+        clock: i64,
+        vote: Option<Remembered>,
+    },
+    /// Writes the hold count.
+    Count {
+        claim: Claim,
+        count: u32,
+    },
+    Release(Claim),
+    /// Takes a server's vote for a held lock back. It does its work whatever it remembers.
+    Retake {
+        claim: Claim,
+        lease: Duration,
+        count: u32,
+        vote: Option<Remembered>,
+    },
+    /// Raises the mark of a lock that is held there to this fence, unless it is higher already.
+    Raise {
+        claim: Claim,
+        fence: Fence,
+    },
+    /// Renews many locks at once. It does its work whatever it remembers.
+    Renew {
+        claims: Arc<[Claim]>,
+        lease: Duration,
+        vote: Option<Remembered>,
+    },
+    /// Tells who stands in a lock's key.
+    Inspect(Key),
+    /// Names the holders of a lock, each by the SHA-1 of what stands there.
+    Holders(Key),
+    /// Releases a lock from these holders, unless somebody else is among those that stand there.
+    Force {
+        key: Key,
+        holders: Arc<[String]>,
+    },
+    /// Tells who a server is. Where it has a memory, it is told this.
+    Vet(Option<Announced>),
+    /// Changes a server's memory, if it is still what it was.
+    Amend(Amendment),
+    /// Tells the highest mark of a server. One that does not remember tells nothing.
+    Highest {
+        vote: Option<Remembered>,
+    },
+}
+
+/// What a server is told where it has a memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Announced {
+    /// Its memory, if it has none.
+    pub(crate) begun: Arc<str>,
+    pub(crate) lease: Duration,
+    /// What it remembered last, and for how long it had been listed then and since.
+    pub(crate) last: Arc<str>,
+    pub(crate) age: Duration,
+}
+
+/// A change of a server's memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Amendment {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) listed: bool,
+    /// Where it is to vote: the longest lease that it has waited for.
+    pub(crate) waited: Option<Duration>,
+    /// .. and what its marks are raised to then: the highest of these numbers that it believes in.
+    pub(crate) marks: Option<String>,
+}
+
+/// What a server answers: a variant a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// `None`: the server does not remember what it was vetted for, and has done nothing.
+    Acquire(Option<Acquire>),
+    Count(Count),
+    Release(Release),
+    /// True if it holds again, false if another holds it there.
+    Retake(Told<bool>),
+    Raise(Raise),
+    /// For each in the order given. What too few replicas have is not renewed.
+    Renew(Told<Vec<Renew>>),
+    Inspect(Option<Standing>),
+    /// Their names, none if the lock is free.
+    Holders(Vec<String>),
+    /// Whether it was theirs, and nobody else's.
+    Force(bool),
+    Vet(Identity),
+    /// The memory as it is then.
+    Amend(Remembrance),
+    /// A number as a text. `None`: the server does not remember what it was vetted for.
+    Highest(Option<String>),
+}
+
+/// What a server answered to an acquire.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Acquire {
+    /// All that was asked for, a fence a lock.
+    Granted(Vec<Fence>),
+    /// One is held by another, for at most this long if its lease is not renewed; `None`: it has no lease.
+    Held(Option<Duration>),
+}
+
+/// What a server answered to a write of the hold count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Count {
+    Written,
+    Gone,
+}
+
+/// What a server answered to a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// Released, and this many clients were told.
+    Released(u64),
+    Gone,
+}
+
+/// What a server answered to the raise of a mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Raise {
+    Raised,
+    Gone,
+    /// The server does not believe that there is such a fence.
+    TooHigh,
+}
+
+/// What a server answered for one lock of a renewal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Renew {
+    Renewed,
+    /// Deleted, somebody else's, or not a lock any more.
+    Gone,
+    /// The server could not do it, and says why.
+    Failed(String),
+}
+
+/// An answer, and whether the server remembers what it was vetted for: then it is a vote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Told<T> {
+    pub(crate) answer: T,
+    pub(crate) remembers: bool,
+}
+
+/// Who stands in a lock's key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) owner: Vec<u8>,
+    pub(crate) count: u64,
+    pub(crate) remaining: Option<Duration>,
+}
+
+/// Who a server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Another one after each start.
+    pub(crate) run_id: String,
+    pub(crate) role: String,
+    /// Of a replica.
+    pub(crate) master: String,
+    /// Of a master that was asked for it.
+    pub(crate) memory: Option<Remembrance>,
+}
+
+/// A server's memory, as a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Remembrance {
+    pub(crate) memory: String,
+    /// The longest lease that it was told of.
+    pub(crate) lease: Duration,
+    /// For how long it has been listed, at the least.
+    pub(crate) age: Duration,
+}
+
+/// The error of whoever finds something else than a lock under the name of one.
+pub(crate) fn no_lock(key: &Key, kind: &str) -> String {
+    let what = if kind == "hash" { "hash that is no lock's" } else { kind };
+    format!("WRONGTYPE {key:?} holds a {what}")
+}
+
+/// PTTL says -1 for a key without a lease, and 0 for one that has less than a millisecond left.
+pub(crate) fn remaining(ttl: i64) -> Option<Duration> {
+    u64::try_from(ttl).ok().map(Duration::from_millis)
+}
+
+impl Answer {
+    pub(crate) fn acquire(self) -> Option<Option<Acquire>> {
+        if let Self::Acquire(answer) = self { Some(answer) } else { None }
+    }
+
+    pub(crate) fn count(self) -> Option<Count> {
+        if let Self::Count(answer) = self { Some(answer) } else { None }
+    }
+
+    pub(crate) fn release(self) -> Option<Release> {
+        if let Self::Release(answer) = self { Some(answer) } else { None }
+    }
+
+    pub(crate) fn retake(self) -> Option<Told<bool>> {
+        if let Self::Retake(answer) = self { Some(answer) } else { None }
+    }
+
+    pub(crate) fn raise(self) -> Option<Raise> {
+        if let Self::Raise(answer) = self { Some(answer) } else { None }
+    }
+
+    pub(crate) fn renew(self) -> Option<Told<Vec<Renew>>> {
+        if let Self::Renew(answer) = self { Some(answer) } else { None }
+    }
+
+    pub(crate) fn inspect(self) -> Option<Option<Standing>> {
+        if let Self::Inspect(answer) = self { Some(answer) } else { None }
+    }
+
+    pub(crate) fn holders(self) -> Option<Vec<String>> {
+        if let Self::Holders(answer) = self { Some(answer) } else { None }
+    }
+
+    pub(crate) fn force(self) -> Option<bool> {
+        if let Self::Force(answer) = self { Some(answer) } else { None }
+    }
+
+    pub(crate) fn vet(self) -> Option<Identity> {
+        if let Self::Vet(answer) = self { Some(answer) } else { None }
+    }
+
+    pub(crate) fn amend(self) -> Option<Remembrance> {
+        if let Self::Amend(answer) = self { Some(answer) } else { None }
+    }
+
+    pub(crate) fn highest(self) -> Option<Option<String>> {
+        if let Self::Highest(answer) = self { Some(answer) } else { None }
+    }
+}

@@ -1,0 +1,70 @@
+//! The memory server held to the Lua: the same commands to a real server and to a [`Store`], and the same answers, the same
+//! messages and the same keys, to the millisecond of their leases.
+//!
+//! The server's wall clock stands still unless a sequence moves it, so that no tolerance is needed: both see the same
+//! microsecond. A sequence is random: commands of both formats in any order, again and late, over few names, so that they
+//! meet; what others write; leases that end. Where the two differ the shortest sequence is told that does it.
+
+mod mutants;
+mod pair;
+mod sequences;
+
+use std::cell::RefCell;
+
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+
+use self::mutants::Mutant;
+use self::pair::Pair;
+use self::sequences::{Step, sequence};
+
+/// How many sequences there are in a test: `./dev soak` has a million.
+const SEQUENCES: u32 = if cfg!(feature = "soak") { 1_000_000 } else { 10_000 };
+
+/// Runs sequences; the shortest by which the two differ, and how.
+fn differ(pair: &mut Pair, runner: &mut TestRunner) -> Result<(), (Vec<Step>, String)> {
+    let (pair, last) = (RefCell::new(pair), RefCell::new(None));
+    let run = |steps: Vec<Step>| match pair.borrow_mut().run(&steps) {
+        Ok(()) => Ok(()),
+        Err(difference) => {
+            *last.borrow_mut() = Some(difference);
+            Err(TestCaseError::fail("they differ"))
+        }
+    };
+    match (runner.run(&sequence(), run), last.into_inner()) {
+        (Ok(()), _) => Ok(()),
+        (Err(TestError::Fail(_, steps)), Some(difference)) => Err((steps, difference)),
+        // A panic of the test itself is no difference.
+        (Err(error), _) => panic!("{error}"),
+    }
+}
+
+/// Each choice draws a new generator from the last: one that is made in no time.
+fn config(cases: u32, max_shrink_iters: u32) -> Config {
+    let rng_algorithm = RngAlgorithm::XorShift;
+    Config { cases, max_shrink_iters, rng_algorithm, failure_persistence: None, ..Config::default() }
+}
+
+/// The same sequences each time.
+fn repeatable(cases: u32) -> TestRunner {
+    TestRunner::new_with_rng(config(cases, 0), TestRng::deterministic_rng(RngAlgorithm::XorShift))
+}
+
+#[test]
+fn the_store_does_what_the_scripts_do() {
+    for was_replica in [false, true] {
+        let Some(mut pair) = Pair::start(was_replica, None) else { return };
+        let mut runner = TestRunner::new(config(SEQUENCES / 2, 10_000));
+        if let Err((steps, difference)) = differ(&mut pair, &mut runner) {
+            panic!("{difference}\nafter {} steps: {steps:#?}", steps.len());
+        }
+    }
+}
+
+#[test]
+fn a_store_with_a_mistake_is_found_out() {
+    for mutant in Mutant::ALL {
+        let Some(mut pair) = Pair::start(false, Some(mutant)) else { return };
+        let found = differ(&mut pair, &mut repeatable(10_000)).expect_err("10,000 sequences, and nobody noticed");
+        assert!(!found.0.is_empty(), "{mutant:?}: {}", found.1);
+    }
+}

@@ -1,0 +1,346 @@
+//! A real server and a store, which are given the same.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::mpsc::{Receiver, channel};
+
+use redis::{Connection, Pipeline, PushInfo, Value as Raw};
+
+use self::server::Server;
+use super::mutants::Mutant;
+use super::sequences::{BEGINNING, Foreign, KEYS, Step};
+use crate::command::{Answer, Command, MEMORY};
+use crate::error::{Error, ServerErrorKind};
+use crate::node::{Lua, Outcome, Reply, returned};
+use crate::options::Format;
+use crate::script::reading::read;
+use crate::script::words::Words;
+use crate::testing::{Failure, Store, Value};
+
+#[path = "../../../tests/common/clock.rs"]
+#[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "it is for all tests")]
+mod clock;
+#[path = "../../../tests/common/server.rs"]
+#[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "it is for all tests")]
+mod server;
+
+/// All keys, what stands in each, and its PTTL. A server returns it, and then has none of them.
+const STATE: &str = "
+local state = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  local kind = redis.call('TYPE', key)['ok']
+  local texts = {}
+  if kind == 'string' then texts = {redis.call('GET', key)} end
+  if kind == 'hash' then texts = redis.call('HGETALL', key) end
+  state[#state + 1] = {key, kind, redis.call('PTTL', key), texts}
+end
+redis.call('FLUSHALL')
+return state";
+
+/// What a send is known by, and the server.
+const NUMBER: &str = "1";
+const NAME: &str = "redis://server";
+
+/// What came of a command.
+#[derive(Debug, Clone, PartialEq)]
+enum Came {
+    Answer(Answer),
+    /// An error of this kind; of whoever found no lock word for word.
+    Refused(ServerErrorKind, String),
+    Unreadable,
+}
+
+/// A key as it stands on a server: its type, its PTTL, and its texts.
+type State = BTreeMap<String, (String, i64, Vec<Vec<u8>>)>;
+
+/// All that can be seen of a sequence.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    came: Vec<Came>,
+    channels: Vec<String>,
+    state: State,
+}
+
+pub(super) struct Pair {
+    server: Server,
+    /// It is subscribed to the channel of the first lock, too, whose messages are told in their places.
+    connection: Connection,
+    messages: Receiver<PushInfo>,
+    /// The digests of the scripts that the server has.
+    known: HashSet<String>,
+    run_id: String,
+    second_id: String,
+    mutant: Option<Mutant>,
+}
+
+impl Pair {
+    /// `None`, and a line on stderr, where a server's clock cannot be stopped.
+    pub(super) fn start(was_replica: bool, mutant: Option<Mutant>) -> Option<Self> {
+        let server = Server::start_with_clock(0, &[])?;
+        if was_replica {
+            server.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
+            server.command::<()>(&["REPLICAOF", "NO", "ONE"]);
+        }
+        let told = |section: &str, name: &str| {
+            let info: String = server.command(&["INFO", section]);
+            let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.expect("INFO tells it").to_owned()
+        };
+        let (run_id, second_id) = (told("server", "run_id"), told("replication", "master_replid2"));
+        let client = redis::Client::open(format!("{}/?protocol=resp3", server.url())).expect("an address");
+        let mut connection = client.get_connection().expect("a connection");
+        let (sender, messages) = channel();
+        connection.set_push_sender(sender);
+        connection.subscribe_resp3(KEYS[0].channel()).expect("subscribed");
+        redis::cmd("PING").exec(&mut connection).expect("an answer, and before it the confirmation");
+        messages.recv().expect("the confirmation");
+        Some(Self { server, connection, messages, known: HashSet::new(), run_id, second_id, mutant })
+    }
+
+    /// Gives both the same.
+    ///
+    /// # Errors
+    /// How they differ.
+    pub(super) fn run(&mut self, steps: &[Step]) -> Result<(), String> {
+        let (real, stored) = (self.on_server(steps), self.in_store(steps));
+        if real == stored { Ok(()) } else { Err(format!("the server: {real:#?}\nthe store: {stored:#?}")) }
+    }
+
+    fn on_server(&mut self, steps: &[Step]) -> Seen {
+        let (mut now, mut pipe, mut sent, mut came) = (BEGINNING, Pipeline::new(), Vec::new(), Vec::new());
+        self.set_clock(now);
+        for step in steps {
+            match step {
+                Step::Run(format, command) => {
+                    let words = Words::of(*format, command);
+                    self.send(&mut pipe, words.lua, &words.all_keys(), &words.all_args());
+                    sent.push(std::slice::from_ref(command));
+                }
+                Step::Together(format, commands) => {
+                    self.send_together(&mut pipe, *format, commands);
+                    sent.push(commands);
+                }
+                Step::Put { key, value, lifetime_ms } => self.put(&mut pipe, key, value, *lifetime_ms),
+                Step::Delete(key) => _ = pipe.cmd("DEL").arg(key).ignore(),
+                Step::Wait(us) => {
+                    came.extend(self.flush(&mut pipe, &mut sent).0);
+                    now += us;
+                    self.set_clock(now);
+                }
+            }
+        }
+        pipe.cmd("EVAL").arg(STATE).arg(0);
+        let (last, state) = self.flush(&mut pipe, &mut sent);
+        came.extend(last);
+        let messages: Vec<PushInfo> = self.messages.try_iter().collect();
+        Seen {
+            came,
+            channels: messages.iter().map(channel_of).collect(),
+            state: state.map(read_state).unwrap_or_default(),
+        }
+    }
+
+    fn set_clock(&self, now: u64) {
+        self.server.stop_clock(i64::try_from(now).expect("a time"));
+    }
+
+    fn send(&mut self, pipe: &mut Pipeline, lua: &Lua, keys: &[&str], args: &[&str]) {
+        if self.known.insert(lua.digest().to_owned()) {
+            redis::cmd("SCRIPT").arg("LOAD").arg(lua.text()).exec(&mut self.connection).expect("a script");
+        }
+        pipe.cmd("EVALSHA").arg(lua.digest()).arg(keys.len()).arg(keys).arg(args).arg(NUMBER);
+    }
+
+    /// As the outbox does it.
+    fn send_together(&mut self, pipe: &mut Pipeline, format: Format, commands: &[Command]) {
+        let all: Vec<Words<'_>> = commands.iter().map(|command| Words::of(format, command)).collect();
+        let (mut keys, mut args, mut script) = (Vec::new(), Vec::new(), None);
+        for words in &all {
+            let together = words.together.expect("it may share a script");
+            script = Some(together);
+            keys.extend(words.keys.iter().map(|key| &**key));
+            args.push(together.name);
+            args.extend(words.args.iter().map(|arg| &**arg));
+        }
+        let (script, vote) = (script.expect("one at the least"), all.iter().find_map(|words| words.vote.as_deref()));
+        keys.extend(vote.map(|_| MEMORY));
+        args.extend(vote);
+        self.send(pipe, if vote.is_some() { script.voting } else { script.lua }, &keys, &args);
+    }
+
+    fn put(&self, pipe: &mut Pipeline, key: &str, value: &Foreign, lifetime_ms: Option<u64>) {
+        pipe.cmd("DEL").arg(key).ignore();
+        match value {
+            Foreign::Text(text) => _ = pipe.cmd("SET").arg(key).arg(text).ignore(),
+            Foreign::List => _ = pipe.cmd("RPUSH").arg(key).arg("x").ignore(),
+            Foreign::Hash(fields) => {
+                for (field, value) in fields {
+                    pipe.cmd("HSET").arg(key).arg(field).arg(self.named(value)).ignore();
+                }
+            }
+        }
+        if let Some(lifetime_ms) = lifetime_ms {
+            pipe.cmd("PEXPIRE").arg(key).arg(lifetime_ms).ignore();
+        }
+    }
+
+    /// A server's name for itself.
+    fn named(&self, text: &str) -> String {
+        text.replace('%', &self.run_id).replace('=', &self.second_id)
+    }
+
+    /// Has the server do what it was sent. What came of it, and what else was answered.
+    fn flush(&mut self, pipe: &mut Pipeline, sent: &mut Vec<&[Command]>) -> (Vec<Came>, Option<Raw>) {
+        if pipe.cmd_iter().next().is_none() {
+            return (Vec::new(), None);
+        }
+        let replies: Vec<Raw> = pipe.query(&mut self.connection).expect("replies");
+        pipe.clear();
+        let mut replies = replies.into_iter();
+        let mut came = Vec::new();
+        for commands in sent.drain(..) {
+            let Some(Raw::BulkString(packed)) = replies.next() else { panic!("a reply that no script gives") };
+            let reply = returned(NUMBER, packed).expect("what the script returned").into_outcome(&NAME.into());
+            came.extend(
+                each(reply, commands).into_iter().zip(commands).map(|(reply, command)| came_of(command, reply)),
+            );
+        }
+        (came, replies.next())
+    }
+
+    fn in_store(&self, steps: &[Step]) -> Seen {
+        let (mut store, mut now) = (Store::new(&self.run_id, &self.second_id), BEGINNING);
+        let (mut came, mut channels) = (Vec::new(), Vec::new());
+        for step in steps {
+            store.keys.set_clock(now / 1_000);
+            match step {
+                Step::Run(format, command) => {
+                    came.push(self.came_of_stored(&mut store, now, *format, command, &mut channels));
+                }
+                // The server's memory is read once for all.
+                Step::Together(_, commands) if asks(commands) && store.keys.field(MEMORY, "vote").is_err() => {
+                    came.extend(commands.iter().map(|_| Came::Refused(ServerErrorKind::WrongType, String::new())));
+                }
+                Step::Together(format, commands) => {
+                    for command in commands {
+                        came.push(self.came_of_stored(&mut store, now, *format, command, &mut channels));
+                    }
+                }
+                Step::Put { key, value, lifetime_ms } => self.put_stored(&mut store, key, value, *lifetime_ms),
+                Step::Delete(key) => store.keys.delete(key),
+                Step::Wait(us) => now += us,
+            }
+        }
+        store.keys.set_clock(now / 1_000);
+        Seen { came, channels, state: store.keys.all().map(stored_state).collect() }
+    }
+
+    fn came_of_stored(
+        &self,
+        store: &mut Store,
+        now: u64,
+        format: Format,
+        command: &Command,
+        channels: &mut Vec<String>,
+    ) -> Came {
+        let heard = KEYS[0].channel();
+        let mut publish = |channel: &str| {
+            channels.extend((channel == heard).then(|| channel.to_owned()));
+            u64::from(channel == heard)
+        };
+        let answer = match self.mutant {
+            Some(mutant) => mutant.run(store, now, format, command, &mut publish),
+            None => store.run(now, format, command, &mut publish),
+        };
+        match answer {
+            Ok(answer) => Came::Answer(answer),
+            Err(Failure::Unreadable) => Came::Unreadable,
+            Err(Failure::Refused(message)) => refused(message),
+        }
+    }
+
+    fn put_stored(&self, store: &mut Store, key: &str, value: &Foreign, lifetime_ms: Option<u64>) {
+        store.keys.delete(key);
+        match value {
+            Foreign::Text(text) => store.keys.set(key, Value::Text(text.as_bytes().to_vec()), None),
+            Foreign::List => store.keys.set(key, Value::Other("list"), None),
+            Foreign::Hash(fields) => {
+                for (field, value) in fields {
+                    store.keys.set_field(key, field, &self.named(value)).expect("a hash");
+                }
+            }
+        }
+        if let Some(lifetime_ms) = lifetime_ms {
+            store.keys.expire(key, lifetime_ms);
+        }
+    }
+}
+
+fn asks(commands: &[Command]) -> bool {
+    commands.iter().any(|command| matches!(command, Command::Acquire { vote: Some(_), .. }))
+}
+
+/// What the script of several says to each, as the outbox reads it.
+fn each(reply: Outcome<Reply>, commands: &[Command]) -> Vec<Outcome<Reply>> {
+    match reply {
+        Outcome::Done(Reply::Array(items)) if commands.len() > 1 => {
+            items.into_iter().map(|item| item.into_outcome(&NAME.into())).collect()
+        }
+        all => vec![all; commands.len()],
+    }
+}
+
+fn came_of(command: &Command, reply: Outcome<Reply>) -> Came {
+    match read(&NAME.into(), command, reply) {
+        Outcome::Done(answer) => Came::Answer(answer),
+        Outcome::Refused(Error::Server { source, .. }) => refused(source.message),
+        Outcome::Unknown(_) => Came::Unreadable,
+        other => panic!("{command:?}: {other:?}"),
+    }
+}
+
+fn refused(message: String) -> Came {
+    let is_of_a_lock = message.starts_with("WRONGTYPE \"");
+    let kind = if message.contains("WRONGTYPE") { ServerErrorKind::WrongType } else { ServerErrorKind::Other };
+    Came::Refused(kind, if is_of_a_lock { message } else { String::new() })
+}
+
+fn channel_of(message: &PushInfo) -> String {
+    match message.data.as_slice() {
+        [Raw::BulkString(channel), Raw::BulkString(text)] if text == b"0" => {
+            String::from_utf8_lossy(channel).into_owned()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn read_state(state: Raw) -> State {
+    let keys: Vec<(String, String, i64, Vec<Vec<u8>>)> = redis::from_redis_value(state).expect("keys");
+    keys.into_iter()
+        .map(|(key, kind, ttl, texts)| {
+            let texts = sorted(&kind, texts);
+            (key, (kind, ttl, texts))
+        })
+        .collect()
+}
+
+fn stored_state((key, value, ttl): (&str, &Value, Option<u64>)) -> (String, (String, i64, Vec<Vec<u8>>)) {
+    let (kind, texts) = match value {
+        Value::Text(text) => ("string", vec![text.clone()]),
+        Value::Hash(fields) => {
+            ("hash", fields.iter().flat_map(|(field, value)| [field.clone(), value.clone()]).collect())
+        }
+        Value::Other(kind) => (*kind, Vec::new()),
+    };
+    let ttl = ttl.map_or(-1, |ttl| i64::try_from(ttl).expect("a time"));
+    (key.to_owned(), (kind.to_owned(), ttl, sorted(kind, texts)))
+}
+
+/// The fields of a hash in the order of their names: a server has its own for a large one.
+fn sorted(kind: &str, texts: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    if kind != "hash" {
+        return texts;
+    }
+    let mut fields: Vec<_> = texts.chunks(2).map(<[_]>::to_vec).collect();
+    fields.sort();
+    fields.concat()
+}

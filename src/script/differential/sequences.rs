@@ -1,0 +1,246 @@
+//! Random sequences of commands, of what others write, and of the passing of time. Names, fields and numbers are few, so that
+//! they meet, and lie on both sides of each bound.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use crate::command::{Amendment, Announced, Claim, Command, MEMORY, Remembered};
+use crate::fence::{self, Fence};
+use crate::key::Key;
+use crate::options::Format;
+use crate::testing::sha1;
+
+/// What the clock shows at the beginning of each sequence, in microseconds: in the midst of a millisecond.
+pub(super) const BEGINNING: u64 = 1_800_000_000_123_456;
+
+const SECOND: i64 = 1_000_000;
+const DAY: i64 = 86_400 * SECOND;
+
+/// One step of a sequence.
+#[derive(Debug, Clone)]
+pub(super) enum Step {
+    Run(Format, Command),
+    /// Several at once, as one script: acquires and releases of one lock each, for one vote.
+    Together(Format, Vec<Command>),
+    /// Somebody else writes this, with this lifetime.
+    Put {
+        key: String,
+        value: Foreign,
+        lifetime_ms: Option<u64>,
+    },
+    Delete(String),
+    /// So many microseconds go by.
+    Wait(u64),
+}
+
+/// What somebody else writes.
+#[derive(Debug, Clone)]
+pub(super) enum Foreign {
+    Text(String),
+    Hash(Vec<(String, String)>),
+    List,
+}
+
+/// Three locks. Two have one channel, and two have one mark.
+pub(super) static KEYS: LazyLock<[Key; 3]> = LazyLock::new(|| {
+    let first = Key::from("a");
+    let mut others = (0..).map(|n| Key::from(format!("b{n}")));
+    let second = others.find(|other| other.mark() == first.mark()).expect("there are 1,024 marks");
+    [first, Key::from("{a}"), second]
+});
+
+/// Owners of this crate: one in two generations, and another.
+const FIELDS: [&str; 3] = [
+    "5cb1f0b5-0000-4000-8000-000000000000:1:1",
+    "5cb1f0b5-0000-4000-8000-000000000000:1:2",
+    "6ed2a1c6-0000-4000-8000-000000000000:h3:1",
+];
+
+/// Those of others: of Redisson, of a client of the plain format, and what is nobody's.
+const FOREIGN: [&str; 5] =
+    ["5cb1f0b5-0000-4000-8000-000000000000:1", "mode", "somebody", "", "5cb1f0b5+0000-4000-8000-000000000000:1"];
+
+pub(super) fn sequence() -> impl Strategy<Value = Vec<Step>> {
+    prop_oneof![vec(step(Format::Redisson), 1..20), vec(step(Format::Plain), 1..20)]
+}
+
+fn step(mostly: Format) -> impl Strategy<Value = Step> {
+    let format = prop_oneof![7 => Just(mostly), 1 => select(vec![Format::Redisson, Format::Plain])];
+    let together = (any::<bool>(), vote(), vec(shareable(), 2..5));
+    prop_oneof![
+        24 => (format, command()).prop_map(|(format, command)| Step::Run(format, command)),
+        2 => together.prop_map(move |(votes, vote, commands)| {
+            Step::Together(mostly, commands.into_iter().map(|one| with_vote(one, if votes { &vote } else { &None })).collect())
+        }),
+        5 => (name(), foreign(), lifetime()).prop_map(|(key, value, lifetime_ms)| Step::Put { key, value, lifetime_ms }),
+        1 => memory().prop_map(|value| Step::Put { key: MEMORY.to_owned(), value, lifetime_ms: None }),
+        1 => any_name().prop_map(Step::Delete),
+        7 => wait().prop_map(Step::Wait),
+    ]
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    let claims = || vec(claim(), 1..4).prop_map(Arc::<[Claim]>::from);
+    prop_oneof![
+        60 => shareable(),
+        20 => (claims(), lease(), clock(), vote())
+            .prop_map(|(claims, lease, clock, vote)| Command::Acquire { claims, lease, clock, vote }),
+        30 => (claim(), 1..4_u32).prop_map(|(claim, count)| Command::Count { claim, count }),
+        30 => (claim(), lease(), 1..4_u32, vote())
+            .prop_map(|(claim, lease, count, vote)| Command::Retake { claim, lease, count, vote }),
+        30 => (claim(), far_off()).prop_map(|(claim, fence)| Command::Raise { claim, fence }),
+        30 => (claims(), lease(), vote()).prop_map(|(claims, lease, vote)| Command::Renew { claims, lease, vote }),
+        15 => key().prop_map(Command::Inspect),
+        15 => key().prop_map(Command::Holders),
+        15 => (key(), vec(holder(), 0..4)).prop_map(|(key, holders)| Command::Force { key, holders: holders.into() }),
+        20 => option::weighted(0.9, announced()).prop_map(Command::Vet),
+        20 => amendment().prop_map(Command::Amend),
+        // A thousand keys each.
+        1 => (amendment(), marks()).prop_map(|(amendment, marks)| {
+            Command::Amend(Amendment { marks: Some(marks), ..amendment })
+        }),
+        1 => vote().prop_map(|vote| Command::Highest { vote }),
+    ]
+}
+
+/// What may share a script with others.
+fn shareable() -> impl Strategy<Value = Command> {
+    prop_oneof![
+        2 => (claim(), lease(), clock(), vote()).prop_map(|(claim, lease, clock, vote)| {
+            Command::Acquire { claims: Arc::new([claim]), lease, clock, vote }
+        }),
+        1 => claim().prop_map(Command::Release),
+    ]
+}
+
+fn with_vote(command: Command, vote: &Option<Remembered>) -> Command {
+    match command {
+        Command::Acquire { claims, lease, clock, .. } => Command::Acquire { claims, lease, clock, vote: vote.clone() },
+        command => command,
+    }
+}
+
+fn key() -> impl Strategy<Value = Key> {
+    prop_oneof![3 => Just(0), 1 => Just(1), 2 => Just(2)].prop_map(|at: usize| KEYS[at].clone())
+}
+
+fn claim() -> impl Strategy<Value = Claim> {
+    // One owner mostly: two that are not the same hold nothing for each other.
+    let field = prop_oneof![6 => Just(FIELDS[0]), 2 => select(&FIELDS[1..]), 1 => select(&FOREIGN[..3])];
+    (key(), field).prop_map(|(key, field)| Claim { key, field: field.into() })
+}
+
+fn lease() -> impl Strategy<Value = Duration> {
+    select(vec![1, 10, 1_000, 30_000, 30_000]).prop_map(Duration::from_millis)
+}
+
+/// Short of the end of a lease, at it, and behind it; the bounds of clocks; and longer than a fence may be ahead.
+fn wait() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        4 => select(vec![1, 543, 544, 1_000]),
+        4 => select(vec![9_000, 10_000, 11_000, 999_000, 1_000_000]),
+        1 => select(vec![30_000_000, 31 * 86_400_000_000]),
+    ]
+}
+
+/// Of clients whose clocks are about the server's.
+fn clock() -> impl Strategy<Value = i64> {
+    let off = [0, 1, SECOND / 5, 20 * SECOND - 1, 20 * SECOND, 20 * SECOND + 1, 60 * SECOND, 40 * DAY];
+    (select(off.to_vec()), any::<bool>(), select(vec![1, 3])).prop_map(|(off, behind, servers)| {
+        fence::clock(BEGINNING.saturating_add_signed(if behind { -off } else { off }), servers)
+    })
+}
+
+/// On both sides of what a server believes in.
+fn numbers() -> impl Strategy<Value = i64> {
+    let beginning = i64::try_from(BEGINNING).expect("a time");
+    let latest = beginning / SECOND * SECOND + 30 * DAY;
+    let numbers = [1, 1_000, beginning - DAY, beginning, beginning + 19 * SECOND, latest - 1, latest, latest + 1];
+    select(numbers.to_vec())
+}
+
+fn far_off() -> impl Strategy<Value = Fence> {
+    numbers().prop_map(|number| Fence::read(number).expect("below 2^53"))
+}
+
+fn marks() -> impl Strategy<Value = String> {
+    vec(numbers(), 0..3).prop_map(|marks| marks.iter().map(i64::to_string).collect::<Vec<_>>().join(" "))
+}
+
+fn text() -> impl Strategy<Value = Arc<str>> {
+    select(vec!["m1", "m2", ""]).prop_map(Arc::from)
+}
+
+fn vote() -> impl Strategy<Value = Option<Remembered>> {
+    prop_oneof![3 => Just(None), 1 => text().prop_map(Some)]
+}
+
+fn age() -> impl Strategy<Value = Duration> {
+    select(vec![0, 5, 10, 30_000]).prop_map(Duration::from_millis)
+}
+
+fn announced() -> impl Strategy<Value = Announced> {
+    (text(), age(), text(), age()).prop_map(|(begun, lease, last, age)| Announced { begun, lease, last, age })
+}
+
+fn amendment() -> impl Strategy<Value = Amendment> {
+    (text(), text(), any::<bool>(), option::of(age())).prop_map(|(from, to, listed, waited)| Amendment {
+        from: from.to_string(),
+        to: to.to_string(),
+        listed,
+        waited,
+        marks: None,
+    })
+}
+
+/// The name of a holder, as a server tells it.
+fn holder() -> impl Strategy<Value = String> {
+    let anybody = FIELDS.into_iter().chain(FOREIGN);
+    select(anybody.map(|field| sha1(field.as_bytes())).collect::<Vec<_>>())
+}
+
+/// A lock, or the mark of one.
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof![4 => key().prop_map(|key| key.to_string()), 1 => key().prop_map(|key| key.mark())]
+}
+
+fn any_name() -> impl Strategy<Value = String> {
+    prop_oneof![8 => name(), 1 => Just(MEMORY.to_owned())]
+}
+
+fn lifetime() -> impl Strategy<Value = Option<u64>> {
+    option::of(select(vec![1, 10, 30_000]))
+}
+
+fn foreign() -> impl Strategy<Value = Foreign> {
+    let field = || select(FIELDS.into_iter().chain(FOREIGN).collect::<Vec<_>>()).prop_map(str::to_owned);
+    let count = select(vec!["1", "2", "-1", "1.5", "read", "write", "x", ""]).prop_map(str::to_owned);
+    let strange = select(vec!["-5", "007", "x", "", "9007199254740990", "9223372036854775807"]).prop_map(str::to_owned);
+    prop_oneof![
+        2 => field().prop_map(Foreign::Text),
+        2 => numbers().prop_map(|number| Foreign::Text(number.to_string())),
+        1 => strange.prop_map(Foreign::Text),
+        4 => vec((field(), count), 1..4).prop_map(Foreign::Hash),
+        1 => Just(Foreign::List),
+    ]
+}
+
+/// A server's memory: its own, of another run, of another replication. `%` stands for its run id, and `=` for its second
+/// replication id.
+fn memory() -> impl Strategy<Value = Foreign> {
+    let server = select(vec!["%=", "%", "%x", "x", ""]).prop_map(|server| ("server".to_owned(), server.to_owned()));
+    let vote = text().prop_map(|vote| ("vote".to_owned(), vote.to_string()));
+    let number = |name: &'static str| {
+        select(vec!["0", "10", "30000", "-1"]).prop_map(move |number| (name.to_owned(), number.to_owned()))
+    };
+    let some = (option::of(server), option::of(vote), option::of(number("lease")), option::of(number("age")));
+    let hash = some.prop_map(|(server, vote, lease, age)| {
+        Foreign::Hash([server, vote, lease, age].into_iter().flatten().collect())
+    });
+    prop_oneof![9 => hash, 1 => Just(Foreign::Text("x".to_owned()))]
+}

@@ -1,0 +1,215 @@
+//! What scripts return, as the answers to their commands.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::command::{
+    Acquire, Answer, Command, Count, Identity, Raise, Release, Remembrance, Renew, Standing, Told, no_lock, remaining,
+};
+use crate::error::{Error, ServerError, ServerErrorKind};
+use crate::fence::Fence;
+use crate::key::Key;
+use crate::node::{Outcome, Reply};
+use crate::shown::cut;
+
+/// Whether this reply says that there was nothing to do for a step.
+pub(super) fn idle(reply: &Reply) -> bool {
+    taken_by_another(reply).is_some() || is_forgotten(reply) || *reply == GONE
+}
+
+/// What a release says where there was nothing to release.
+const GONE: Reply = Reply::Int(-1);
+
+/// The answer that a reply to a command is.
+pub(super) fn read(node: &Arc<str>, command: &Command, reply: Outcome<Reply>) -> Outcome<Answer> {
+    let (reply, remembers) = match command {
+        Command::Retake { vote, .. } | Command::Renew { vote, .. } => tell(node, reply, vote.is_some()),
+        Command::Inspect(key) | Command::Holders(key) => (of_a_lock(node, key, reply), true),
+        _ => (reply, true),
+    };
+    reply.and_then(node, |reply| match command {
+        Command::Acquire { claims, .. } => acquired(reply, claims.len()).map(Answer::Acquire),
+        Command::Count { .. } => counted(reply).map(Answer::Count),
+        Command::Release(_) => released(reply).map(Answer::Release),
+        Command::Retake { .. } => yes_or_no(reply).map(|answer| Answer::Retake(Told { answer, remembers })),
+        Command::Raise { .. } => raised(reply).map(Answer::Raise),
+        Command::Renew { claims, .. } => {
+            renewed(reply, claims.len()).map(|answer| Answer::Renew(Told { answer, remembers }))
+        }
+        Command::Inspect(_) => standing(reply).map(Answer::Inspect),
+        Command::Holders(_) => names(reply).map(Answer::Holders),
+        Command::Force { .. } => yes_or_no(reply).map(Answer::Force),
+        Command::Vet(_) => identity(reply).map(Answer::Vet),
+        Command::Amend(_) => array(reply).and_then(remembrance).map(Answer::Amend),
+        Command::Highest { .. } if is_forgotten(reply) => Some(Answer::Highest(None)),
+        Command::Highest { .. } => text(reply).map(|mark| Answer::Highest(Some(mark))),
+    })
+}
+
+fn acquired(reply: &Reply, locks: usize) -> Option<Option<Acquire>> {
+    if is_forgotten(reply) {
+        return Some(None);
+    }
+    match array(reply)? {
+        [Reply::Int(1), given @ ..] if given.len() == locks => {
+            given.iter().map(fence).collect::<Option<_>>().map(|fences| Some(Acquire::Granted(fences)))
+        }
+        _ => taken_by_another(reply).map(|ttl| Some(Acquire::Held(remaining(ttl)))),
+    }
+}
+
+fn is_forgotten(reply: &Reply) -> bool {
+    array(reply) == Some(&[Reply::Int(-1)])
+}
+
+/// The TTL of what another holds.
+fn taken_by_another(reply: &Reply) -> Option<i64> {
+    match array(reply)? {
+        [Reply::Int(0), Reply::Int(ttl)] => Some(*ttl),
+        _ => None,
+    }
+}
+
+fn fence(reply: &Reply) -> Option<Fence> {
+    int(reply).and_then(Fence::read)
+}
+
+fn counted(reply: &Reply) -> Option<Count> {
+    Some(if yes_or_no(reply)? { Count::Written } else { Count::Gone })
+}
+
+fn released(reply: &Reply) -> Option<Release> {
+    match int(reply)? {
+        -1 => Some(Release::Gone),
+        told => u64::try_from(told).ok().map(Release::Released),
+    }
+}
+
+fn raised(reply: &Reply) -> Option<Raise> {
+    match int(reply)? {
+        1 => Some(Raise::Raised),
+        0 => Some(Raise::Gone),
+        -1 => Some(Raise::TooHigh),
+        _ => None,
+    }
+}
+
+/// The answer of a script that tells whether the server remembers, and whether it does.
+fn tell(node: &Arc<str>, reply: Outcome<Reply>, asked: bool) -> (Outcome<Reply>, bool) {
+    match reply {
+        Outcome::Done(Reply::Array(mut told)) if asked && matches!(told.as_slice(), [Reply::Int(0 | 1), _]) => {
+            let remembers = told[0] == Reply::Int(1);
+            (told.swap_remove(1).into_outcome(node), remembers)
+        }
+        reply => (reply, !asked),
+    }
+}
+
+/// Each lock's answer, of so many. The reply names only those that were not renewed, and counts the others.
+fn renewed(reply: &Reply, locks: usize) -> Option<Vec<Renew>> {
+    let [Reply::Int(renewed), odd @ ..] = array(reply)? else { return None };
+    let mut answers = vec![Renew::Renewed; locks];
+    for pair in odd.chunks(2) {
+        let [Reply::Int(position), said] = pair else { return None };
+        let answer = answers.get_mut(usize::try_from(*position).ok()?.checked_sub(1)?)?;
+        *answer = match said {
+            Reply::Int(0) => Renew::Gone,
+            Reply::Bytes(error) => {
+                let error = cut(error);
+                if error.contains("WRONGTYPE") { Renew::Gone } else { Renew::Failed(error) }
+            }
+            _ => return None,
+        };
+    }
+    let counted = answers.iter().filter(|answer| **answer == Renew::Renewed).count();
+    (usize::try_from(*renewed) == Ok(counted)).then_some(answers)
+}
+
+fn standing(reply: &Reply) -> Option<Option<Standing>> {
+    match array(reply)? {
+        [] => Some(None),
+        [Reply::Int(ttl), Reply::Bytes(owner), Reply::Int(count)] => Some(Some(Standing {
+            owner: owner.to_vec(),
+            // Whoever wrote less than nothing holds it all the same.
+            count: u64::try_from(*count).unwrap_or_default(),
+            remaining: remaining(*ttl),
+        })),
+        _ => None,
+    }
+}
+
+fn names(reply: &Reply) -> Option<Vec<String>> {
+    array(reply)?.iter().map(text).collect()
+}
+
+/// A script that found something else than a lock names the type of it.
+fn of_a_lock(node: &Arc<str>, key: &Key, reply: Outcome<Reply>) -> Outcome<Reply> {
+    match reply {
+        Outcome::Done(Reply::Bytes(kind)) => {
+            let source = ServerError { node: Arc::clone(node), message: no_lock(key, &cut(&kind)) };
+            Outcome::Refused(Error::Server { kind: ServerErrorKind::WrongType, source })
+        }
+        reply => reply,
+    }
+}
+
+fn identity(reply: &Reply) -> Option<Identity> {
+    let [run_id, role, master, rest @ ..] = array(reply)? else { return None };
+    let memory = if rest.is_empty() { None } else { Some(remembrance(rest)?) };
+    Some(Identity { run_id: text(run_id)?, role: text(role)?, master: text(master)?, memory })
+}
+
+fn remembrance(items: &[Reply]) -> Option<Remembrance> {
+    let [memory, lease, age] = items else { return None };
+    let duration = |reply| int(reply).and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
+    Some(Remembrance { memory: text(memory)?, lease: duration(lease)?, age: duration(age)? })
+}
+
+fn yes_or_no(reply: &Reply) -> Option<bool> {
+    match int(reply)? {
+        n @ (0 | 1) => Some(n == 1),
+        _ => None,
+    }
+}
+
+fn array(reply: &Reply) -> Option<&[Reply]> {
+    if let Reply::Array(items) = reply { Some(items) } else { None }
+}
+
+fn int(reply: &Reply) -> Option<i64> {
+    if let Reply::Int(number) = reply { Some(*number) } else { None }
+}
+
+fn text(reply: &Reply) -> Option<String> {
+    if let Reply::Bytes(bytes) = reply { String::from_utf8(bytes.to_vec()).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_of_renewals_are_read_by_kind() {
+        let bytes = |error: &str| Reply::Bytes(error.to_owned().into());
+        let read = |items: Vec<Reply>| renewed(&Reply::Array(items), 3);
+        let all = [Reply::Int(3)];
+        assert_eq!(read(all.to_vec()), Some(vec![Renew::Renewed; 3]));
+        let odd = vec![Reply::Int(1), Reply::Int(1), Reply::Int(0), Reply::Int(3), bytes("WRONGTYPE Operation")];
+        assert_eq!(read(odd), Some(vec![Renew::Gone, Renew::Renewed, Renew::Gone]));
+        let failed = vec![Reply::Int(2), Reply::Int(2), bytes("OOM")];
+        assert_eq!(read(failed), Some(vec![Renew::Renewed, Renew::Failed("OOM".into()), Renew::Renewed]));
+        assert_eq!(remaining(-1), None);
+        assert_eq!(remaining(0), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_reply_that_does_not_account_for_every_lock_renews_none() {
+        let read = |items: &[i64]| renewed(&Reply::Array(items.iter().map(|n| Reply::Int(*n)).collect()), 3);
+        for items in
+            [&[][..], &[2], &[4], &[-1], &[3, 1, 0], &[2, 4, 0], &[2, 0, 0], &[2, 1], &[2, 1, 1], &[1, 1, 0, 1, 0]]
+        {
+            assert_eq!(read(items), None, "{items:?}");
+        }
+        assert_eq!(renewed(&Reply::Nil, 3), None);
+    }
+}

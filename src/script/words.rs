@@ -1,0 +1,146 @@
+//! A command in the words of its script.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::iter::once;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use super::texts::{PLAIN, REDISSON, Scripts, Voting};
+use crate::command::{Amendment, Announced, Claim, Command, MEMORY, Remembered};
+use crate::key::Key;
+use crate::node::{Lua, Together};
+use crate::options::Format;
+
+static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/inspect.lua")));
+static HOLDERS: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/holders.lua")));
+static FORCE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/force.lua")));
+static VET: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/vet.lua")));
+static AMEND: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/amend.lua")));
+static HIGHEST: LazyLock<Voting> = LazyLock::new(|| Voting::or_nothing(include_str!("../../lua/highest.lua")));
+
+type Word<'a> = Cow<'a, str>;
+
+/// A script and what it is called with.
+pub(super) struct Words<'a> {
+    pub(super) lua: &'static Lua,
+    /// The script that does it together with others, where it is a step.
+    pub(super) together: Option<Together>,
+    /// What the server has to remember: behind all others, of the keys and of the arguments.
+    pub(super) vote: Option<Remembered>,
+    pub(super) keys: Vec<Word<'a>>,
+    pub(super) args: Vec<Word<'a>>,
+}
+
+impl<'a> Words<'a> {
+    pub(super) fn of(format: Format, command: &'a Command) -> Self {
+        let scripts = scripts(format);
+        match command {
+            Command::Acquire { claims, lease, clock, vote } => {
+                let keys = claims.iter().flat_map(|claim| [name(&claim.key), claim.key.mark().into()]);
+                let args = once(millis(*lease)).chain(fields(claims)).chain(once(text(clock)));
+                match **claims {
+                    [_] => Self::voting(&scripts.acquire, vote, keys, args).shared(scripts.shared("acquire")),
+                    _ => Self::voting(&scripts.acquire_all, vote, keys, args),
+                }
+            }
+            Command::Count { claim, count } => {
+                Self::new(&scripts.count, [name(&claim.key)], [field(claim), text(count)])
+            }
+            Command::Release(claim) => {
+                let keys = [name(&claim.key), claim.key.channel().into()];
+                Self::new(&scripts.release, keys, [field(claim)]).shared(scripts.shared("release"))
+            }
+            Command::Retake { claim, lease, count, vote } => {
+                let args = [millis(*lease), field(claim), text(count)];
+                Self::voting(&scripts.retake, vote, [name(&claim.key)], args)
+            }
+            Command::Raise { claim, fence } => {
+                let keys = [name(&claim.key), claim.key.mark().into()];
+                Self::new(&scripts.raise, keys, [field(claim), text(fence)])
+            }
+            Command::Renew { claims, lease, vote } => {
+                let keys = claims.iter().map(|claim| name(&claim.key));
+                Self::voting(&scripts.renew, vote, keys, once(millis(*lease)).chain(fields(claims)))
+            }
+            Command::Inspect(key) => Self::new(&INSPECT, [name(key)], []),
+            Command::Holders(key) => Self::new(&HOLDERS, [name(key)], []),
+            Command::Force { key, holders } => {
+                let args = holders.iter().map(|holder| holder.as_str().into());
+                Self::new(&FORCE, [name(key), key.channel().into()], args)
+            }
+            Command::Vet(None) => Self::new(&VET, [], ["", "0", "", "0"].map(Word::from)),
+            Command::Vet(Some(Announced { begun, lease, last, age })) => {
+                let args = [Word::from(&**begun), millis(*lease), Word::from(&**last), millis(*age)];
+                Self::new(&VET, [MEMORY.into()], args)
+            }
+            Command::Amend(Amendment { from, to, listed, waited, marks }) => {
+                let raised = if marks.is_some() { Key::marks() } else { Vec::new() };
+                let keys = once(MEMORY.into()).chain(raised.into_iter().map(Word::from));
+                let (listed, waited) = (if *listed { "1" } else { "0" }, waited.map_or("-1".into(), millis));
+                let told = marks.as_deref().unwrap_or("0");
+                Self::new(&AMEND, keys, [from.into(), to.into(), listed.into(), waited, told.into()])
+            }
+            Command::Highest { vote } => Self::voting(&HIGHEST, vote, Key::marks().into_iter().map(Word::from), []),
+        }
+    }
+
+    fn new(
+        lua: &'static Lua,
+        keys: impl IntoIterator<Item = Word<'a>>,
+        args: impl IntoIterator<Item = Word<'a>>,
+    ) -> Self {
+        let (keys, args) = (keys.into_iter().collect(), args.into_iter().collect());
+        Self { lua, together: None, vote: None, keys, args }
+    }
+
+    fn voting(
+        script: &'static Voting,
+        vote: &Option<Remembered>,
+        keys: impl IntoIterator<Item = Word<'a>>,
+        args: impl IntoIterator<Item = Word<'a>>,
+    ) -> Self {
+        Self { vote: vote.clone(), ..Self::new(script.for_vote(vote), keys, args) }
+    }
+
+    fn shared(self, together: Together) -> Self {
+        Self { together: Some(together), ..self }
+    }
+
+    /// The keys of a script that travels alone.
+    pub(super) fn all_keys(&self) -> Vec<&str> {
+        self.keys.iter().map(|key| &**key).chain(self.vote.iter().map(|_| MEMORY)).collect()
+    }
+
+    /// Its arguments.
+    pub(super) fn all_args(&self) -> Vec<&str> {
+        self.args.iter().map(|arg| &**arg).chain(self.vote.as_deref()).collect()
+    }
+}
+
+fn scripts(format: Format) -> &'static Scripts {
+    match format {
+        Format::Redisson => &REDISSON,
+        Format::Plain => &PLAIN,
+    }
+}
+
+fn name(key: &Key) -> Word<'_> {
+    key.as_str().into()
+}
+
+fn field(claim: &Claim) -> Word<'_> {
+    Word::from(&*claim.field)
+}
+
+fn fields(claims: &[Claim]) -> impl Iterator<Item = Word<'_>> {
+    claims.iter().map(field)
+}
+
+fn millis<'a>(duration: Duration) -> Word<'a> {
+    text(duration.as_millis())
+}
+
+fn text<'a>(number: impl Display) -> Word<'a> {
+    number.to_string().into()
+}

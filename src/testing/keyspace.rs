@@ -1,0 +1,145 @@
+//! The keys of a server, and what Redis does to them.
+//!
+//! # Invariants
+//! - A key is there in the millisecond in which its lease ends, and gone in the next one, as in Redis.
+//! - A hash keeps its fields in the order in which they were added: so does Redis while a hash is small.
+//! - The clock is the caller's. Whatever it shows, a key that was found to be over does not come back.
+
+use std::collections::BTreeMap;
+
+/// What stands in a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Value {
+    Text(Vec<u8>),
+    Hash(Vec<Field>),
+    /// What no script of this crate writes, by the name of its type.
+    Other(&'static str),
+}
+
+/// A field of a hash: its name, and what stands there.
+pub(crate) type Field = (Vec<u8>, Vec<u8>);
+
+/// The error of whoever asks for a text, or for a field, and finds something else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WrongType;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Entry {
+    value: Value,
+    /// In milliseconds of the clock.
+    expires: Option<u64>,
+}
+
+impl Entry {
+    fn is_over(&self, now: u64) -> bool {
+        self.expires.is_some_and(|expires| now > expires)
+    }
+}
+
+/// All keys, and the time.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Keyspace {
+    entries: BTreeMap<String, Entry>,
+    now_ms: u64,
+}
+
+impl Keyspace {
+    pub(crate) fn set_clock(&mut self, now_ms: u64) {
+        self.now_ms = now_ms;
+    }
+
+    /// TYPE.
+    pub(crate) fn kind(&mut self, key: &str) -> &'static str {
+        match self.find(key) {
+            None => "none",
+            Some(Entry { value: Value::Text(_), .. }) => "string",
+            Some(Entry { value: Value::Hash(_), .. }) => "hash",
+            Some(Entry { value: Value::Other(kind), .. }) => kind,
+        }
+    }
+
+    /// GET.
+    pub(crate) fn text(&mut self, key: &str) -> Result<Option<&[u8]>, WrongType> {
+        match self.find(key) {
+            None => Ok(None),
+            Some(Entry { value: Value::Text(text), .. }) => Ok(Some(text)),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    /// SET, without a lifetime or, with PX, with this one.
+    pub(crate) fn set(&mut self, key: &str, value: Value, lifetime_ms: Option<u64>) {
+        let expires = lifetime_ms.map(|lifetime| self.now_ms + lifetime);
+        self.entries.insert(key.to_owned(), Entry { value, expires });
+    }
+
+    /// What INCR writes: as SET, but a lifetime stays.
+    pub(crate) fn replace(&mut self, key: &str, value: Value) {
+        let expires = self.find(key).and_then(|entry| entry.expires);
+        self.entries.insert(key.to_owned(), Entry { value, expires });
+    }
+
+    /// HGETALL.
+    pub(crate) fn fields(&mut self, key: &str) -> Result<&[Field], WrongType> {
+        match self.find(key) {
+            None => Ok(&[]),
+            Some(Entry { value: Value::Hash(fields), .. }) => Ok(fields),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    /// HGET.
+    pub(crate) fn field(&mut self, key: &str, field: &str) -> Result<Option<&[u8]>, WrongType> {
+        let mut fields = self.fields(key)?.iter();
+        Ok(fields.find(|(name, _)| name == field.as_bytes()).map(|(_, value)| value.as_slice()))
+    }
+
+    /// HSET.
+    pub(crate) fn set_field(&mut self, key: &str, field: &str, value: &str) -> Result<(), WrongType> {
+        // Whoever writes to a key that is over begins a new one.
+        self.find(key);
+        let new = || Entry { value: Value::Hash(Vec::new()), expires: None };
+        let Value::Hash(fields) = &mut self.entries.entry(key.to_owned()).or_insert_with(new).value else {
+            return Err(WrongType);
+        };
+        match fields.iter_mut().find(|(name, _)| name == field.as_bytes()) {
+            Some((_, found)) => *found = value.into(),
+            None => fields.push((field.into(), value.into())),
+        }
+        Ok(())
+    }
+
+    /// PEXPIRE.
+    pub(crate) fn expire(&mut self, key: &str, lifetime_ms: u64) {
+        let expires = self.now_ms + lifetime_ms;
+        if let Some(entry) = self.find(key) {
+            entry.expires = Some(expires);
+        }
+    }
+
+    /// PTTL of a key that is there: -1 without a lifetime.
+    pub(crate) fn ttl(&mut self, key: &str) -> i64 {
+        let now = self.now_ms;
+        let left = |entry: &mut Entry| i64::try_from(entry.expires? - now).ok();
+        self.find(key).and_then(left).unwrap_or(-1)
+    }
+
+    /// DEL.
+    pub(crate) fn delete(&mut self, key: &str) {
+        self.entries.remove(key);
+    }
+
+    /// Whatever is there: each key, what stands in it, and its PTTL.
+    #[cfg(test)]
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &Value, Option<u64>)> {
+        let there = self.entries.iter().filter(|(_, entry)| !entry.is_over(self.now_ms));
+        there.map(|(key, entry)| (key.as_str(), &entry.value, entry.expires.map(|expires| expires - self.now_ms)))
+    }
+
+    fn find(&mut self, key: &str) -> Option<&mut Entry> {
+        if self.entries.get(key)?.is_over(self.now_ms) {
+            self.entries.remove(key);
+        }
+        self.entries.get_mut(key)
+    }
+}

@@ -1,0 +1,372 @@
+//! The commands, carried out in memory as the Lua scripts do it on a server.
+//!
+//! Each function here has a script beside it in `lua/`, and does the same in the same order: a script that ends with an
+//! error keeps what it has written by then. `script/differential.rs` holds the two together. What a user may not do, a server
+//! without memory, and replicas are not here.
+
+use std::time::Duration;
+
+use super::keyspace::{Field, Keyspace, Value, WrongType};
+use crate::command::{
+    Acquire, Answer, Claim, Command, Count, MEMORY, Raise, Release, Remembered, Renew, Standing, Told, no_lock,
+    remaining,
+};
+use crate::fence::Fence;
+use crate::key::Key;
+use crate::options::Format;
+
+/// Why a command has no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The server's error.
+    Refused(String),
+    /// What it answers is no answer: nobody knows what was done.
+    Unreadable,
+}
+
+impl From<WrongType> for Failure {
+    fn from(_: WrongType) -> Self {
+        refused("WRONGTYPE Operation against a key holding the wrong kind of value")
+    }
+}
+
+/// How a lock stands, for whoever asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holder {
+    Nobody,
+    Claimant,
+    Another,
+}
+
+/// How many microseconds a mark goes before the client's clock is compared with the server's, and how far the two may be
+/// apart.
+const ROUND: i64 = 20_000_000;
+
+/// 30 days, in microseconds: what is further ahead of the server's clock is no fence.
+const FAR: u64 = 2_592_000_000_000;
+
+/// What one server has, and who it is.
+#[derive(Debug, Clone)]
+pub(crate) struct Store {
+    pub(crate) keys: Keyspace,
+    run_id: String,
+    /// The replication that it was a part of before, as `INFO` tells it: zeros for one that never was a replica.
+    second_id: String,
+}
+
+impl Store {
+    pub(crate) fn new(run_id: &str, second_id: &str) -> Self {
+        Self { keys: Keyspace::default(), run_id: run_id.to_owned(), second_id: second_id.to_owned() }
+    }
+
+    /// Carries a command out, for a locker of this format. The server's wall clock shows so many microseconds. `publish` is
+    /// given the channels on which a message goes out, and returns how many clients it reached.
+    pub(crate) fn run(
+        &mut self,
+        now_us: u64,
+        format: Format,
+        command: &Command,
+        publish: &mut dyn FnMut(&str) -> u64,
+    ) -> Result<Answer, Failure> {
+        self.keys.set_clock(now_us / 1_000);
+        let mut run = Run { keys: &mut self.keys, now_us, format, publish };
+        match command {
+            Command::Acquire { claims, lease, clock, vote } => {
+                run.if_it_remembers(vote, |run| run.acquire(claims, *lease, *clock)).map(Answer::Acquire)
+            }
+            Command::Count { claim, count } => run.count(claim, *count).map(Answer::Count),
+            Command::Release(claim) => Ok(Answer::Release(run.release(claim))),
+            Command::Retake { claim, lease, count, vote } => {
+                run.and_tell(vote, |run| run.retake(claim, *lease, *count)).map(Answer::Retake)
+            }
+            Command::Raise { claim, fence } => run.raise(claim, *fence).map(Answer::Raise),
+            Command::Renew { claims, lease, vote } => run
+                .and_tell(vote, |run| Ok(claims.iter().map(|claim| run.renew(claim, *lease)).collect()))
+                .map(Answer::Renew),
+            Command::Inspect(key) => run.inspect(key).map(Answer::Inspect),
+            Command::Holders(key) => run.holders(key).map(Answer::Holders),
+            Command::Force { key, holders } => run.force(key, holders).map(Answer::Force),
+            Command::Vet(announced) => run.vet(announced.as_ref(), &self.run_id, &self.second_id).map(Answer::Vet),
+            Command::Amend(amendment) => run.amend(amendment).map(Answer::Amend),
+            Command::Highest { vote } => run.if_it_remembers(vote, Run::highest).map(Answer::Highest),
+        }
+    }
+}
+
+/// One command under way.
+pub(super) struct Run<'a> {
+    pub(super) keys: &'a mut Keyspace,
+    now_us: u64,
+    format: Format,
+    publish: &'a mut dyn FnMut(&str) -> u64,
+}
+
+/// Whether a server remembers.
+impl Run<'_> {
+    fn remembers(&mut self, vote: &Option<Remembered>) -> Result<bool, Failure> {
+        let Some(vote) = vote else { return Ok(true) };
+        Ok(self.keys.field(MEMORY, "vote")? == Some(vote.as_bytes()))
+    }
+
+    fn if_it_remembers<T>(
+        &mut self,
+        vote: &Option<Remembered>,
+        work: impl FnOnce(&mut Self) -> Result<T, Failure>,
+    ) -> Result<Option<T>, Failure> {
+        if self.remembers(vote)? { work(self).map(Some) } else { Ok(None) }
+    }
+
+    fn and_tell<T>(
+        &mut self,
+        vote: &Option<Remembered>,
+        work: impl FnOnce(&mut Self) -> Result<T, Failure>,
+    ) -> Result<Told<T>, Failure> {
+        let remembers = self.remembers(vote)?;
+        Ok(Told { answer: work(self)?, remembers })
+    }
+}
+
+/// Locks.
+impl Run<'_> {
+    /// Redisson's lock is a hash. In the plain format a key of another type is somebody's.
+    fn holder(&mut self, Claim { key, field }: &Claim) -> Result<Holder, Failure> {
+        let is_claimants = match self.format {
+            Format::Redisson => self.keys.field(key.as_str(), field)?.is_some(),
+            Format::Plain => self.keys.text(key.as_str()).is_ok_and(|text| text == Some(field.as_bytes())),
+        };
+        Ok(match self.keys.kind(key.as_str()) {
+            "none" => Holder::Nobody,
+            _ if is_claimants => Holder::Claimant,
+            _ => Holder::Another,
+        })
+    }
+
+    /// A key of another type holds no lock of anybody who asks for his own.
+    fn is_held(&mut self, claim: &Claim) -> bool {
+        self.holder(claim) == Ok(Holder::Claimant)
+    }
+
+    fn acquire(&mut self, claims: &[Claim], lease: Duration, clock: i64) -> Result<Acquire, Failure> {
+        for claim in claims {
+            if self.holder(claim)? == Holder::Another {
+                return Ok(Acquire::Held(remaining(self.keys.ttl(claim.key.as_str()))));
+            }
+        }
+        let mut fences = Vec::with_capacity(claims.len());
+        for claim in claims {
+            fences.push(self.next_fence(&claim.key.mark(), clock)?);
+        }
+        for claim in claims {
+            let is_new = self.format == Format::Plain || !self.is_held(claim);
+            self.put(claim, lease, is_new.then_some(1))?;
+        }
+        fences.into_iter().map(Fence::read).collect::<Option<_>>().map(Acquire::Granted).ok_or(Failure::Unreadable)
+    }
+
+    /// Counts the mark up. Where a clock is ahead of it, it goes on from there: the client's, within bounds, or where that is
+    /// negative, this server's.
+    fn next_fence(&mut self, mark: &str, clock: i64) -> Result<i64, Failure> {
+        let (fence, now) = (self.count_up(mark)?, i64::try_from(self.now_us).unwrap_or(i64::MAX));
+        let clock = if fence < -clock {
+            now
+        } else if (fence.rem_euclid(ROUND) + clock).saturating_sub(fence) >= ROUND {
+            clock.clamp(now - ROUND, now + ROUND)
+        } else {
+            clock
+        };
+        if fence < clock {
+            self.set(mark, clock.to_string());
+        }
+        Ok(fence.max(clock))
+    }
+
+    /// Starts the lease anew. Where a count is given, it stands there then.
+    fn put(&mut self, Claim { key, field }: &Claim, lease: Duration, count: Option<u32>) -> Result<(), Failure> {
+        match (self.format, count) {
+            (Format::Plain, _) => {
+                self.keys.set(key.as_str(), Value::Text(field.as_bytes().to_vec()), Some(millis(lease)));
+                return Ok(());
+            }
+            (Format::Redisson, Some(count)) => self.keys.set_field(key.as_str(), field, &count.to_string())?,
+            (Format::Redisson, None) => {}
+        }
+        self.keys.expire(key.as_str(), millis(lease));
+        Ok(())
+    }
+
+    fn count(&mut self, claim: &Claim, count: u32) -> Result<Count, Failure> {
+        if !self.is_held(claim) {
+            return Ok(Count::Gone);
+        }
+        if self.format == Format::Redisson {
+            self.keys.set_field(claim.key.as_str(), &claim.field, &count.to_string())?;
+        }
+        Ok(Count::Written)
+    }
+
+    fn release(&mut self, claim: &Claim) -> Release {
+        if self.is_held(claim) { Release::Released(self.free(&claim.key)) } else { Release::Gone }
+    }
+
+    /// Deletes a lock, and tells the waiters; how many clients were told.
+    fn free(&mut self, key: &Key) -> u64 {
+        self.keys.delete(key.as_str());
+        (self.publish)(&key.channel())
+    }
+
+    fn retake(&mut self, claim: &Claim, lease: Duration, count: u32) -> Result<bool, Failure> {
+        if self.holder(claim)? == Holder::Another {
+            return Ok(false);
+        }
+        self.put(claim, lease, Some(count)).map(|()| true)
+    }
+
+    fn renew(&mut self, claim: &Claim, lease: Duration) -> Renew {
+        if !self.is_held(claim) {
+            return Renew::Gone;
+        }
+        self.keys.expire(claim.key.as_str(), millis(lease));
+        Renew::Renewed
+    }
+
+    fn raise(&mut self, claim: &Claim, fence: Fence) -> Result<Raise, Failure> {
+        if !self.is_held(claim) {
+            return Ok(Raise::Gone);
+        }
+        let mark = claim.key.mark();
+        if self.number_in(&mark)? >= exact(fence.get()) {
+            return Ok(Raise::Raised);
+        }
+        if fence.get() > self.latest() {
+            return Ok(Raise::TooHigh);
+        }
+        self.set(&mark, fence.to_string());
+        Ok(Raise::Raised)
+    }
+}
+
+/// Whoever holds a lock, of this crate or of others.
+impl Run<'_> {
+    fn inspect(&mut self, key: &Key) -> Result<Option<Standing>, Failure> {
+        let remaining = remaining(self.keys.ttl(key.as_str()));
+        let (owner, count) = match self.keys.kind(key.as_str()) {
+            "none" => return Ok(None),
+            "string" => (self.keys.text(key.as_str())?.unwrap_or_default().to_vec(), 1),
+            "hash" => {
+                let fields = self.keys.fields(key.as_str())?;
+                // Redisson's read-write lock keeps its mode beside its holders.
+                let past_mode = fields.first().is_some_and(|(name, _)| name == b"mode") && fields.len() > 1;
+                let Some((owner, count)) = fields.get(usize::from(past_mode)) else { return Ok(None) };
+                (owner.clone(), number(count).map_or(1, whole))
+            }
+            other => return Err(Failure::Refused(no_lock(key, other))),
+        };
+        Ok(Some(Standing { owner, count, remaining }))
+    }
+
+    fn holders(&mut self, key: &Key) -> Result<Vec<String>, Failure> {
+        match self.keys.kind(key.as_str()) {
+            "none" => Ok(Vec::new()),
+            "string" => Ok(self.standing(key)?.iter().map(|holder| sha1(holder)).collect()),
+            "hash" => {
+                let (names, others): (Vec<_>, Vec<_>) =
+                    self.keys.fields(key.as_str())?.iter().partition(|(field, value)| is_holder(field, value));
+                let is_mode =
+                    |(field, value): &&Field| field == b"mode" && [&b"read"[..], b"write"].contains(&value.as_slice());
+                if names.is_empty() || !others.iter().all(is_mode) {
+                    return Err(Failure::Refused(no_lock(key, "hash")));
+                }
+                Ok(names.iter().map(|(field, _)| sha1(field)).collect())
+            }
+            other => Err(Failure::Refused(no_lock(key, other))),
+        }
+    }
+
+    fn force(&mut self, key: &Key, holders: &[String]) -> Result<bool, Failure> {
+        let is_hash = self.keys.kind(key.as_str()) == "hash";
+        let standing = self.standing(key)?;
+        let (named, others): (Vec<_>, Vec<_>) =
+            standing.into_iter().partition(|holder| holders.contains(&sha1(holder)));
+        let is_nobody = |other: &Vec<u8>| is_hash && other == b"mode";
+        if named.is_empty() || !others.iter().all(is_nobody) {
+            return Ok(false);
+        }
+        self.free(key);
+        Ok(true)
+    }
+
+    /// What stands in a key that may be a lock: its text, or all of its fields.
+    fn standing(&mut self, key: &Key) -> Result<Vec<Vec<u8>>, Failure> {
+        Ok(match self.keys.kind(key.as_str()) {
+            "string" => self.keys.text(key.as_str())?.map(<[u8]>::to_vec).into_iter().collect(),
+            "hash" => self.keys.fields(key.as_str())?.iter().map(|(field, _)| field.clone()).collect(),
+            _ => Vec::new(),
+        })
+    }
+}
+
+/// Numbers.
+impl Run<'_> {
+    /// INCR.
+    fn count_up(&mut self, key: &str) -> Result<i64, Failure> {
+        let found = self.keys.text(key)?.map(|text| String::from_utf8_lossy(text).into_owned());
+        let number = found.as_deref().map_or(Some(0), |text| text.parse().ok().filter(|n: &i64| n.to_string() == text));
+        let number = number.ok_or_else(|| refused("ERR value is not an integer or out of range"))?;
+        let next = number.checked_add(1).ok_or_else(|| refused("ERR increment or decrement would overflow"))?;
+        self.keys.replace(key, Value::Text(next.to_string().into_bytes()));
+        Ok(next)
+    }
+
+    pub(super) fn number_in(&mut self, key: &str) -> Result<f64, Failure> {
+        self.keys.text(key)?.map_or(Ok(0.0), |text| number(text).ok_or_else(no_number))
+    }
+
+    pub(super) fn set(&mut self, key: &str, text: String) {
+        self.keys.set(key, Value::Text(text.into_bytes()), None);
+    }
+
+    /// The highest number that may be a fence.
+    pub(super) fn latest(&self) -> u64 {
+        self.now_us / 1_000_000 * 1_000_000 + FAR
+    }
+}
+
+/// This crate's owners and Redisson's begin with a uuid, and have a hold count.
+fn is_holder(field: &[u8], value: &[u8]) -> bool {
+    let uuid = field.get(..36).is_some_and(|uuid| uuid.iter().all(|c| c.is_ascii_hexdigit() || *c == b'-'));
+    uuid && field.get(36) == Some(&b':') && !value.is_empty() && value.iter().all(u8::is_ascii_digit)
+}
+
+/// What a holder is called, for `force_unlock`.
+pub(crate) fn sha1(text: &[u8]) -> String {
+    sha1_smol::Sha1::from(text).digest().to_string()
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Lua's `tonumber`, for what is not in hexadecimal.
+pub(super) fn number(text: &[u8]) -> Option<f64> {
+    std::str::from_utf8(text).ok()?.trim().parse().ok()
+}
+
+/// Lua has no other numbers.
+#[expect(clippy::cast_precision_loss, reason = "so it is in Lua")]
+pub(super) fn exact(number: u64) -> f64 {
+    number as f64
+}
+
+/// What is too large is as large as can be, and what is negative is nothing.
+#[expect(clippy::cast_possible_truncation, reason = "it is what is wanted")]
+pub(super) fn whole(number: f64) -> u64 {
+    u64::try_from(number as i64).unwrap_or_default()
+}
+
+pub(super) fn no_number() -> Failure {
+    refused("ERR attempt to compare a number with nil")
+}
+
+fn refused(error: &str) -> Failure {
+    Failure::Refused(error.to_owned())
+}
