@@ -34,12 +34,13 @@ async fn run(node: &Node, lane: Lane, command: Command) -> Outcome<Answer> {
 
 async fn run_on(redis: &Redis, node: &Node, lane: Lane, command: Command) -> Outcome<Answer> {
     let words = Words::of(node.format(), &command);
+    // What is no step is boxed: it is larger than one, and would be copied with each of them.
     let (reply, receipt) = match command {
         Command::Acquire { .. } | Command::Release(_) => redis.step(lane, step(&command, words)).await,
         Command::Retake { .. } | Command::Raise { .. } | Command::Renew { .. } => {
-            redis.write(lane, words.lua, &words.all_keys(), &words.all_args()).await
+            Box::pin(redis.write(lane, words.lua, &words.all_keys(), &words.all_args())).await
         }
-        _ => (redis.eval(lane, words.lua, &words.all_keys(), &words.all_args()).await, Receipt::moot()),
+        _ => (Box::pin(redis.eval(lane, words.lua, &words.all_keys(), &words.all_args())).await, Receipt::moot()),
     };
     acknowledge(read(node.name(), &command, reply), receipt).await
 }

@@ -57,11 +57,15 @@ struct State {
     is_stopped: bool,
     /// What was sent while it stood still.
     waiting: VecDeque<Work>,
+    /// How many of the next answers to commands are lost, and those that were: nobody hears of them.
+    loses: u32,
+    lost: Vec<Reply>,
     ears: BTreeMap<u64, Ear>,
     next_ear: u64,
 }
 
 type Work = Box<dyn FnOnce(&mut State) + Send>;
+type Reply = oneshot::Sender<Result<Answer, Failure>>;
 
 /// A connection that is told what the server tells by itself.
 struct Ear {
@@ -89,6 +93,8 @@ impl Server {
             clock_offset_us: 0,
             is_stopped: false,
             waiting: VecDeque::new(),
+            loses: 0,
+            lost: Vec::new(),
             ears: BTreeMap::new(),
             next_ear: 0,
         };
@@ -115,11 +121,18 @@ impl Server {
         let mut state = self.state();
         state.store = empty();
         state.is_stopped = false;
+        // Their connections are gone: whoever waits is told at once.
         state.waiting.clear();
+        state.lost.clear();
         for ear in state.ears.values_mut() {
             ear.channels.clear();
             (ear.tell)(News::Restarted);
         }
+    }
+
+    /// Loses the next answers, so many: what the server is sent it does, and whoever sent it does not hear of it.
+    pub fn lose_replies(&self, count: u32) {
+        self.state().loses = count;
     }
 
     /// Deletes a key, as an operator would: its lock is lost.
@@ -160,35 +173,47 @@ impl Server {
 
     /// Sends a command.
     pub(crate) fn run(&self, format: Format, command: Command) -> oneshot::Receiver<Result<Answer, Failure>> {
-        self.ask(move |state| state.run(format, &command))
+        let (reply, answer) = oneshot::channel();
+        self.send(move |state| {
+            let answer = state.run(format, &command);
+            if state.loses > 0 {
+                state.loses -= 1;
+                state.lost.push(reply);
+            } else {
+                // Whoever has given up does not want to know.
+                let _: Result<_, _> = reply.send(answer);
+            }
+        });
+        answer
     }
 
     /// Changes what a connection is subscribed to.
     pub(crate) fn resubscribe(&self, ear: u64, add: Vec<String>, remove: Vec<String>) -> oneshot::Receiver<()> {
-        self.ask(move |state| {
+        let (reply, answer) = oneshot::channel();
+        self.send(move |state| {
             if let Some(Ear { channels, .. }) = state.ears.get_mut(&ear) {
                 remove.iter().for_each(|channel| _ = channels.remove(channel));
                 channels.extend(add);
             }
-        })
+            let _: Result<_, _> = reply.send(());
+        });
+        answer
     }
 
     /// Asks for nothing but an answer.
     pub(crate) fn ping(&self) -> oneshot::Receiver<()> {
-        self.ask(|_| ())
+        let (reply, answer) = oneshot::channel();
+        self.send(move |_| _ = reply.send(()));
+        answer
     }
 
-    fn ask<T: Send + 'static>(&self, work: impl FnOnce(&mut State) -> T + Send + 'static) -> oneshot::Receiver<T> {
-        let (reply, answer) = oneshot::channel();
-        // Whoever has given up does not want to know.
-        let work = move |state: &mut State| _ = reply.send(work(state));
+    fn send(&self, work: impl FnOnce(&mut State) + Send + 'static) {
         let mut state = self.state();
         if state.is_stopped {
             state.waiting.push_back(Box::new(work));
         } else {
             work(&mut state);
         }
-        answer
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
