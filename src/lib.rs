@@ -27,7 +27,9 @@ mod script;
 mod session;
 mod shown;
 mod stats;
-#[cfg(test)]
+#[cfg(feature = "testing")]
+pub mod testing;
+#[cfg(all(test, not(feature = "testing")))]
 mod testing;
 mod watchdog;
 

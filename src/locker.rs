@@ -16,6 +16,8 @@ use crate::node::Target;
 use crate::options::{Format, Options, Reentry, Replicas, Settings};
 use crate::session::Alive;
 use crate::stats::Stats;
+#[cfg(feature = "testing")]
+use crate::testing;
 
 /// The connection to the servers, from which a program gets its locks. Cheap to clone; make one and keep it.
 ///
@@ -173,7 +175,7 @@ impl Locker {
 #[derive(Clone, Default)]
 #[must_use = "a builder does nothing until `connect` or `blocking_connect`"]
 pub struct LockerBuilder {
-    nodes: Vec<String>,
+    nodes: Vec<Place>,
     options: Options,
 }
 
@@ -187,7 +189,16 @@ impl LockerBuilder {
     /// program that shares the locks, and is best named in the same order by all of them: contenders that get in each
     /// other's way ask the first one before the others. See [`restart_quarantine`](Self::restart_quarantine).
     pub fn node(mut self, url: impl AsRef<str>) -> Self {
-        self.nodes.push(url.as_ref().to_owned());
+        self.nodes.push(Place::Url(url.as_ref().to_owned()));
+        self
+    }
+
+    /// A server in memory, in the place of one at an address: see [`testing::Server`].
+    ///
+    /// Called again, or beside [`node`](Self::node), it adds further servers.
+    #[cfg(feature = "testing")]
+    pub fn memory(mut self, server: &testing::Server) -> Self {
+        self.nodes.push(Place::Memory(server.clone()));
         self
     }
 
@@ -386,7 +397,11 @@ impl LockerBuilder {
 
     fn validate(self) -> Result<(Settings, Vec<Target>), Error> {
         let settings = self.options.validate(self.nodes.len())?;
-        let targets = self.nodes.iter().map(|url| Target::parse(url)).collect::<Result<Vec<_>, _>>()?;
+        let targets = self.nodes.iter().map(Place::target).collect::<Result<Vec<_>, _>>()?;
+        #[cfg(feature = "testing")]
+        if settings.replicas.is_some() && targets.iter().any(|target| matches!(target, Target::Memory(_))) {
+            return Err(Error::config("replicas", "a server in memory has no replicas that could acknowledge a lock"));
+        }
         match targets.len() {
             0 => return Err(Error::config("node", "no server is given; name one with .node(\"redis://host:6379\")")),
             nodes if nodes % 2 == 0 => contained(|| {
@@ -404,13 +419,31 @@ impl LockerBuilder {
     }
 }
 
+/// Where a server is.
+#[derive(Clone)]
+enum Place {
+    Url(String),
+    #[cfg(feature = "testing")]
+    Memory(testing::Server),
+}
+
+impl Place {
+    fn target(&self) -> Result<Target, Error> {
+        match self {
+            Self::Url(url) => Target::parse(url),
+            #[cfg(feature = "testing")]
+            Self::Memory(server) => Ok(Target::Memory(server.clone())),
+        }
+    }
+}
+
 impl fmt::Debug for LockerBuilder {
     /// Shows nothing of an address that cannot be used, since it may hold a password anywhere.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: Vec<String> = self
             .nodes
             .iter()
-            .map(|url| Target::parse(url).map_or_else(|error| error.to_string(), |target| target.name().to_string()))
+            .map(|place| place.target().map_or_else(|error| error.to_string(), |target| target.name().to_string()))
             .collect();
         f.debug_struct("LockerBuilder").field("nodes", &nodes).field("options", &self.options).finish()
     }

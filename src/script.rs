@@ -1,4 +1,4 @@
-//! Commands as Lua scripts on one node. Nothing else includes or knows the scripts.
+//! Commands as Lua scripts, on a node that is a Redis. Nothing else includes or knows the scripts.
 
 #[cfg(test)]
 mod differential;
@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use self::reading::{idle, read};
 use self::words::Words;
 use crate::command::{Acquire, Answer, Command, Raise, Renew, Told};
-use crate::node::{Lane, Node, Outcome, Receipt, Step};
+use crate::node::{Lane, Node, Outcome, Receipt, Redis, Server, Step};
 
 /// Has a node carry a command out, once, and reads the answer to it.
 pub(crate) async fn ask<T>(
@@ -25,13 +25,22 @@ pub(crate) async fn ask<T>(
 
 /// Has a node carry a command out, once.
 async fn run(node: &Node, lane: Lane, command: Command) -> Outcome<Answer> {
+    match node.server() {
+        Server::Redis(redis) => run_on(redis, node, lane, command).await,
+        #[cfg(feature = "testing")]
+        Server::Memory(memory) => memory.run(node.format(), command).await,
+    }
+}
+
+async fn run_on(redis: &Redis, node: &Node, lane: Lane, command: Command) -> Outcome<Answer> {
     let words = Words::of(node.format(), &command);
+    // What is no step is boxed: it is larger than one, and would be copied with each of them.
     let (reply, receipt) = match command {
-        Command::Acquire { .. } | Command::Release(_) => node.step(lane, step(&command, words)).await,
+        Command::Acquire { .. } | Command::Release(_) => redis.step(lane, step(&command, words)).await,
         Command::Retake { .. } | Command::Raise { .. } | Command::Renew { .. } => {
-            node.write(lane, words.lua, &words.all_keys(), &words.all_args()).await
+            Box::pin(redis.write(lane, words.lua, &words.all_keys(), &words.all_args())).await
         }
-        _ => (node.eval(lane, words.lua, &words.all_keys(), &words.all_args()).await, Receipt::moot()),
+        _ => (Box::pin(redis.eval(lane, words.lua, &words.all_keys(), &words.all_args())).await, Receipt::moot()),
     };
     acknowledge(read(node.name(), &command, reply), receipt).await
 }

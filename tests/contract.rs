@@ -6,14 +6,65 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::machine::within;
-use common::several::{over, servers};
 use common::{Server, eventually, key, ms};
-use lockhound::{Error, Format, HoldState, Locker, Loss, Owner};
+#[cfg(feature = "testing")]
+use lockhound::testing;
+use lockhound::{Error, Format, HoldState, Locker, LockerBuilder, Loss, Owner};
 use tokio::time::sleep;
+
+/// A server of any kind.
+enum Place {
+    Redis(Server),
+    #[cfg(feature = "testing")]
+    Memory(testing::Server),
+}
+
+impl Place {
+    fn add_to(&self, builder: LockerBuilder) -> LockerBuilder {
+        match self {
+            Self::Redis(server) => builder.node(server.url()),
+            #[cfg(feature = "testing")]
+            Self::Memory(server) => builder.memory(server),
+        }
+    }
+
+    fn exists(&self, key: &str) -> bool {
+        match self {
+            Self::Redis(server) => server.exists(key),
+            #[cfg(feature = "testing")]
+            Self::Memory(server) => server.holder(key).is_some(),
+        }
+    }
+
+    fn delete(&self, key: &str) {
+        match self {
+            Self::Redis(server) => server.command::<()>(&["DEL", key]),
+            #[cfg(feature = "testing")]
+            Self::Memory(server) => server.delete(key),
+        }
+    }
+
+    fn kill(&self) {
+        match self {
+            Self::Redis(server) => server.kill(),
+            // There is nobody who could refuse a connection: it is stopped for good.
+            #[cfg(feature = "testing")]
+            Self::Memory(server) => server.stop(),
+        }
+    }
+
+    fn stop(&self) {
+        match self {
+            Self::Redis(server) => server.stop(),
+            #[cfg(feature = "testing")]
+            Self::Memory(server) => server.stop(),
+        }
+    }
+}
 
 /// Servers, and how locks stand on them.
 struct Deployment {
-    servers: Vec<Server>,
+    servers: Vec<Place>,
     format: Format,
     /// Whether one server is killed and one is stopped once the lockers are connected.
     down: bool,
@@ -21,12 +72,17 @@ struct Deployment {
 
 impl Deployment {
     fn of(count: usize, format: Format) -> Self {
-        Self { servers: servers(count), format, down: false }
+        Self { servers: (0..count).map(|_| Place::Redis(Server::start())).collect(), format, down: false }
     }
 
-    /// Five, of which one is killed and one stopped.
-    fn crippled() -> Self {
-        Self { servers: servers(5), format: Format::Redisson, down: true }
+    #[cfg(feature = "testing")]
+    fn in_memory(count: usize, format: Format) -> Self {
+        Self { servers: (0..count).map(|_| Place::Memory(testing::Server::new())).collect(), format, down: false }
+    }
+
+    /// Of five, one is killed and one stopped.
+    fn crippled(self) -> Self {
+        Self { down: true, ..self }
     }
 
     async fn locker(&self, lease: Duration) -> Locker {
@@ -37,7 +93,9 @@ impl Deployment {
     async fn lockers<const N: usize>(&self, lease: Duration) -> [Locker; N] {
         let mut lockers = Vec::new();
         for _ in 0..N {
-            lockers.push(over(&self.servers, lease).format(self.format).connect().await.unwrap());
+            let builder = common::several::over_urls([], lease).format(self.format);
+            let builder = self.servers.iter().fold(builder, |builder, server| server.add_to(builder));
+            lockers.push(builder.connect().await.unwrap());
         }
         if self.down {
             self.servers[1].kill();
@@ -46,7 +104,7 @@ impl Deployment {
         lockers.try_into().unwrap()
     }
 
-    fn up(&self) -> impl Iterator<Item = &Server> {
+    fn up(&self) -> impl Iterator<Item = &Place> {
         self.servers.iter().enumerate().filter(|(at, _)| !self.down || ![1, 3].contains(at)).map(|(_, server)| server)
     }
 
@@ -152,7 +210,7 @@ async fn a_deletion_is_told_at_the_next_renewal(on: Deployment) {
     let guard = locks.get(&key).lock().await.unwrap();
     // A late vote would otherwise come after the deletion.
     sleep(ms(30)).await;
-    on.up().for_each(|server| server.command::<()>(&["DEL", &key]));
+    on.up().for_each(|server| server.delete(&key));
     common::soon(ms(400), guard.lost().cancelled()).await.expect("told");
     assert_eq!(guard.loss(), Some(Loss::NotOwner));
     assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
@@ -274,8 +332,8 @@ macro_rules! on_every_deployment {
             on_every_deployment!(@on Deployment::of(3, Format::Redisson); $($behaviours)*);
         }
         mod five_servers_of_which_two_are_down {
-            use super::Deployment;
-            on_every_deployment!(@on Deployment::crippled(); $($behaviours)*);
+            use super::{Deployment, Format};
+            on_every_deployment!(@on Deployment::of(5, Format::Redisson).crippled(); $($behaviours)*);
         }
         mod one_server_in_the_plain_format {
             use super::{Deployment, Format};
@@ -284,6 +342,21 @@ macro_rules! on_every_deployment {
         mod three_servers_in_the_plain_format {
             use super::{Deployment, Format};
             on_every_deployment!(@on Deployment::of(3, Format::Plain); $($behaviours)*);
+        }
+        #[cfg(feature = "testing")]
+        mod one_server_in_memory {
+            use super::{Deployment, Format};
+            on_every_deployment!(@on Deployment::in_memory(1, Format::Redisson); $($behaviours)*);
+        }
+        #[cfg(feature = "testing")]
+        mod five_servers_in_memory_of_which_two_are_down {
+            use super::{Deployment, Format};
+            on_every_deployment!(@on Deployment::in_memory(5, Format::Redisson).crippled(); $($behaviours)*);
+        }
+        #[cfg(feature = "testing")]
+        mod three_servers_in_memory_in_the_plain_format {
+            use super::{Deployment, Format};
+            on_every_deployment!(@on Deployment::in_memory(3, Format::Plain); $($behaviours)*);
         }
     };
 }

@@ -83,7 +83,7 @@ const KNOWN_PARAMETERS: [&str; 24] = [
 ];
 
 /// Where a server is, and as whom to connect. Its name, for people, hides the password.
-pub(super) struct Address {
+pub(crate) struct Address {
     pub(super) name: Arc<str>,
     /// Whether the server takes these credentials.
     pub(super) admission: Admission,

@@ -1,7 +1,7 @@
-//! One independent Redis or Valkey: the only place that knows fred.
+//! One independent server: a Redis or Valkey, or one in memory. The only place that knows fred.
 //!
-//! A node has three connections: commands, subscriber, renewals; where replicas have to acknowledge, acquires have a
-//! fourth. It is made and used inside the engine's runtime.
+//! A Redis has three connections: commands, subscriber, renewals; where replicas have to acknowledge, acquires have a
+//! fourth. A node is made and used inside the engine's runtime.
 
 mod address;
 mod admission;
@@ -9,33 +9,37 @@ mod carrier;
 mod check;
 mod client;
 mod link;
+#[cfg(feature = "testing")]
+mod memory;
 mod number;
 mod outbox;
 mod packed;
 mod receipts;
+mod redis;
 mod reply;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use self::address::Address;
-use self::carrier::Carrier;
 pub(crate) use self::carrier::Lua;
 pub(crate) use self::check::IN_CLUSTER_MODE;
 pub(crate) use self::link::LinkEvent;
-use self::link::{Link, Role};
+#[cfg(feature = "testing")]
+use self::memory::Memory;
 #[cfg(test)]
 pub(crate) use self::number::returned;
-use self::outbox::Outbox;
 pub(crate) use self::outbox::{Step, Together};
 pub(crate) use self::receipts::Receipt;
-use self::receipts::Receipts;
+pub(crate) use self::redis::Redis;
 pub(crate) use self::reply::{Outcome, Reply};
-use crate::error::{Error, NodeFailure};
-use crate::options::{Format, Replicas, Settings};
+use crate::error::Error;
+use crate::options::{Format, Settings};
+#[cfg(feature = "testing")]
+use crate::testing;
 
 /// Which connection a script travels on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,55 +51,26 @@ pub(crate) enum Lane {
     Renewals,
 }
 
-/// An address that was found to be usable, before anything is connected.
+/// A server that can be connected to, as far as that is known before it is tried.
 #[derive(Debug, Clone)]
-pub(crate) struct Target(Arc<Address>);
+pub(crate) enum Target {
+    Redis(Arc<Address>),
+    #[cfg(feature = "testing")]
+    Memory(testing::Server),
+}
 
 impl Target {
     /// # Errors
     /// [`Error::Config`] that says what is wrong with the address, its password as `***`.
     pub(crate) fn parse(url: &str) -> Result<Self, Error> {
-        Address::parse(url).map(|address| Self(Arc::new(address)))
+        Address::parse(url).map(|address| Self::Redis(Arc::new(address)))
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
-        &self.0.name
-    }
-}
-
-/// The connections to a server.
-struct Links {
-    commands: Arc<Link>,
-    subscriber: Arc<Link>,
-    renewals: Arc<Link>,
-    /// That of the commands, unless replicas have to acknowledge.
-    grants: Arc<Link>,
-}
-
-/// What scripts travel on.
-struct Lanes {
-    commands: Arc<Outbox>,
-    renewals: Arc<Outbox>,
-    /// As [`Links::grants`].
-    grants: Arc<Outbox>,
-}
-
-impl Lanes {
-    fn new(links: &Links, replicas: Option<Replicas>) -> Self {
-        let outbox = |link: &Arc<Link>, replicas: Option<Replicas>| {
-            let receipts = replicas.map(|replicas| Receipts::new(Arc::clone(link), replicas));
-            Outbox::new(Carrier::new(Arc::clone(link), receipts))
-        };
-        let commands = outbox(&links.commands, None);
-        let grants = if replicas.is_some() { outbox(&links.grants, replicas) } else { Arc::clone(&commands) };
-        Self { commands, renewals: outbox(&links.renewals, replicas), grants }
-    }
-
-    fn get(&self, lane: Lane) -> &Outbox {
-        match lane {
-            Lane::Commands => &self.commands,
-            Lane::Grants => &self.grants,
-            Lane::Renewals => &self.renewals,
+        match self {
+            Self::Redis(address) => &address.name,
+            #[cfg(feature = "testing")]
+            Self::Memory(server) => server.name(),
         }
     }
 }
@@ -104,8 +79,14 @@ impl Lanes {
 pub(crate) struct Node {
     name: Arc<str>,
     format: Format,
-    links: Links,
-    lanes: Lanes,
+    server: Server,
+}
+
+/// What kind of server a node is.
+pub(crate) enum Server {
+    Redis(Redis),
+    #[cfg(feature = "testing")]
+    Memory(Memory),
 }
 
 /// What the connections of a node tell by themselves.
@@ -124,66 +105,56 @@ impl Node {
     /// [`Error::Unavailable`] where nobody answers, [`Error::Server`] where the credentials are refused,
     /// [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is already there under another address.
     pub(crate) async fn connect(target: &Target, wiring: Wiring<'_>) -> Result<(Arc<Self>, Events), Error> {
-        let connect =
-            |role, events| Link::connect(Arc::clone(&target.0), role, &wiring.locker, wiring.settings, events);
-        let (events, ups) = unbounded_channel();
-        let refused = |e| check::refusal(target.name(), &e, wiring.settings.connect_timeout);
-        let commands = connect(Role::Commands, events.clone()).await.map_err(refused)?;
-        let mut begun = Begun(vec![Arc::clone(&commands)]);
-        check::greeting(target.name(), &commands).await?;
-        check::eviction(target.name(), &commands).await;
-        let (heard, subscriber_events) = unbounded_channel();
-        let subscriber = connect(Role::Subscriber, heard).await.map_err(refused)?;
-        begun.0.push(Arc::clone(&subscriber));
-        let renewals = connect(Role::Renewals, wiring.reconnected.clone()).await.map_err(refused)?;
-        begun.0.push(Arc::clone(&renewals));
-        let grants = match wiring.settings.replicas {
-            Some(_) => connect(Role::Acknowledged, events).await.map_err(refused)?,
-            None => Arc::clone(&commands),
+        let (server, events) = match target {
+            Target::Redis(address) => {
+                let (redis, events) = Redis::connect(address, &wiring).await?;
+                (Server::Redis(redis), events)
+            }
+            #[cfg(feature = "testing")]
+            Target::Memory(server) => {
+                let (memory, events) = Memory::connect(server, &wiring).await?;
+                (Server::Memory(memory), events)
+            }
         };
-        begun.0.push(Arc::clone(&grants));
-        let node = Self::new(target, &wiring, Links { commands, subscriber, renewals, grants });
-        if let Some(receipts) = node.lanes.grants.carrier().receipts() {
-            receipts.check().await?;
-        }
-        begun.0.clear();
-        Ok((node, Events { subscriber: subscriber_events, grants: ups }))
+        Ok((Self::new(target, &wiring, server), events))
     }
 
     /// A node whose server is away: goes on connecting in the background.
     pub(crate) fn await_server(target: &Target, wiring: &Wiring<'_>) -> (Arc<Self>, Events) {
-        let start =
-            |role, events| Link::await_server(Arc::clone(&target.0), role, &wiring.locker, wiring.settings, events);
-        let (events, ups) = unbounded_channel();
-        let commands = start(Role::Commands, events.clone());
-        let (heard, subscriber_events) = unbounded_channel();
-        let subscriber = start(Role::Subscriber, heard);
-        let renewals = start(Role::Renewals, wiring.reconnected.clone());
-        let grants = match wiring.settings.replicas {
-            Some(_) => start(Role::Acknowledged, events),
-            None => Arc::clone(&commands),
+        let (server, events) = match target {
+            Target::Redis(address) => {
+                let (redis, events) = Redis::await_server(address, wiring);
+                (Server::Redis(redis), events)
+            }
+            #[cfg(feature = "testing")]
+            Target::Memory(server) => {
+                let (memory, events) = Memory::new(server, wiring);
+                (Server::Memory(memory), events)
+            }
         };
-        let node = Self::new(target, wiring, Links { commands, subscriber, renewals, grants });
-        (node, Events { subscriber: subscriber_events, grants: ups })
+        (Self::new(target, wiring, server), events)
     }
 
-    fn new(target: &Target, wiring: &Wiring<'_>, links: Links) -> Arc<Self> {
-        Arc::new(Self {
-            name: Arc::clone(target.name()),
-            format: wiring.settings.format,
-            lanes: Lanes::new(&links, wiring.settings.replicas),
-            links,
-        })
+    fn new(target: &Target, wiring: &Wiring<'_>, server: Server) -> Arc<Self> {
+        Arc::new(Self { name: Arc::clone(target.name()), format: wiring.settings.format, server })
     }
 
     /// Which connection that of a lane is: another number after each reconnect.
     pub(crate) fn epoch(&self, lane: Lane) -> u64 {
-        self.lanes.get(lane).carrier().link().epoch()
+        match &self.server {
+            Server::Redis(redis) => redis.epoch(lane),
+            #[cfg(feature = "testing")]
+            Server::Memory(memory) => memory.epoch(),
+        }
     }
 
     /// How long a command waits for its connection.
     pub(crate) fn patience(&self) -> Duration {
-        self.links.commands.patience()
+        match &self.server {
+            Server::Redis(redis) => redis.patience(),
+            #[cfg(feature = "testing")]
+            Server::Memory(memory) => memory.patience(),
+        }
     }
 
     /// The address, its password as `***`.
@@ -193,7 +164,11 @@ impl Node {
 
     /// Answers that came to the wrong command.
     pub(crate) fn misplaced_answers(&self) -> u64 {
-        self.links.commands.misplaced_answers()
+        match &self.server {
+            Server::Redis(redis) => redis.misplaced_answers(),
+            #[cfg(feature = "testing")]
+            Server::Memory(_) => 0,
+        }
     }
 
     /// How this locker's locks stand on it.
@@ -201,64 +176,36 @@ impl Node {
         self.format
     }
 
-    /// Runs a script once.
-    pub(crate) async fn eval(&self, lane: Lane, lua: &Lua, keys: &[&str], args: &[&str]) -> Outcome<Reply> {
-        self.lanes.get(lane).carrier().run(0, lua, keys, args).await.0
-    }
-
-    /// Runs a script once whose effect counts when enough replicas have it: that tells the receipt.
-    pub(crate) async fn write(&self, lane: Lane, lua: &Lua, keys: &[&str], args: &[&str]) -> (Outcome<Reply>, Receipt) {
-        let (outcome, receipts) = self.lanes.get(lane).carrier().run(1, lua, keys, args).await;
-        (outcome, receipts.into_iter().next().unwrap_or_else(Receipt::moot))
-    }
-
-    /// Runs a step once, together with what is asked for in the same moment. It is behind the steps, and the scripts, that
-    /// were polled before it.
-    ///
-    /// While the connection is silent nothing is sent that may take something: it would have to be undone for as long as
-    /// the server is stopped.
-    pub(crate) async fn step(&self, lane: Lane, step: Step) -> (Outcome<Reply>, Receipt) {
-        let outbox = self.lanes.get(lane);
-        if step.takes
-            && let Err(failure) = outbox.carrier().link().heard().await
-        {
-            return (Outcome::NotExecuted(failure), Receipt::moot());
-        }
-        outbox.send(step).await
+    /// What carries its commands out.
+    pub(crate) fn server(&self) -> &Server {
+        &self.server
     }
 
     /// Subscribes and unsubscribes, and waits until the server has done so.
     pub(crate) async fn resubscribe(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
-        let unknown = |e: fred::error::Error| {
-            Outcome::Unknown(NodeFailure { node: Arc::clone(&self.name), reason: reply::words(&e, None) })
-        };
-        if !remove.is_empty()
-            && let Err(e) = self.links.subscriber.unsubscribe(remove).await
-        {
-            return unknown(e);
+        match &self.server {
+            Server::Redis(redis) => redis.resubscribe(add, remove).await,
+            #[cfg(feature = "testing")]
+            Server::Memory(memory) => memory.resubscribe(add, remove).await,
         }
-        if !add.is_empty()
-            && let Err(e) = self.links.subscriber.subscribe(add).await
-        {
-            return unknown(e);
-        }
-        self.links.subscriber.barrier().await
     }
 
-    /// Gives the subscriber's connection up, because its replies are out of step.
+    /// Gives the subscriber's connection up, because its replies are out of step. In memory they never are.
     pub(crate) async fn reset_subscriber(&self) {
-        self.links.subscriber.reconnect().await;
+        match &self.server {
+            Server::Redis(redis) => redis.reset_subscriber().await,
+            #[cfg(feature = "testing")]
+            Server::Memory(_) => {}
+        }
     }
 
     /// Ends all connections.
     pub(crate) async fn quit(&self) {
-        let Links { commands, subscriber, renewals, grants } = &self.links;
-        let acknowledged = async {
-            if !Arc::ptr_eq(grants, commands) {
-                grants.quit().await;
-            }
-        };
-        tokio::join!(commands.quit(), subscriber.quit(), renewals.quit(), acknowledged);
+        match &self.server {
+            Server::Redis(redis) => redis.quit().await,
+            #[cfg(feature = "testing")]
+            Server::Memory(memory) => memory.quit(),
+        }
     }
 }
 
@@ -269,15 +216,6 @@ pub(crate) struct Wiring<'a> {
     pub(crate) settings: &'a Settings,
     /// Where what the renewals' connection tells goes to.
     pub(crate) reconnected: UnboundedSender<LinkEvent>,
-}
-
-/// The connections to a server that is not connected as a whole yet. Where that fails, or is given up, they end.
-struct Begun(Vec<Arc<Link>>);
-
-impl Drop for Begun {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|link| link.abandon());
-    }
 }
 
 impl fmt::Debug for Node {

@@ -194,7 +194,7 @@ const NOT_EXECUTED: [&str; 12] = [
     "NOREPLICAS",
 ];
 
-fn sort_error(node: &Arc<str>, message: &str) -> Outcome<Reply> {
+pub(super) fn sort_error<T>(node: &Arc<str>, message: &str) -> Outcome<T> {
     let code = code(message);
     if NOT_EXECUTED.contains(&code) {
         return Outcome::NotExecuted(NodeFailure { node: Arc::clone(node), reason: message.to_owned() });

@@ -7,7 +7,7 @@
 //! - An undo of what the server may have granted, or may yet, ends with no lease: an acquire in the socket of a stopped server
 //!   is executed when that goes on. It stays until it is answered, and is then sent once more, a command timeout later: the
 //!   acquire may have been on a connection that was given up, and the undo overtook it on another. What is sent while a
-//!   connection is known to be silent takes nothing ([`Node::step`](crate::node::Node::step)), so that at most what was in
+//!   connection is known to be silent takes nothing ([`Redis::step`](crate::node::Redis::step)), so that at most what was in
 //!   flight when a server fell silent waits for it.
 //! - While a server is silent, one undo at a time asks whether it is back. The servers have nothing to do with each other.
 

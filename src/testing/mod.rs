@@ -1,8 +1,17 @@
-//! A server in memory: what the Lua scripts do, in plain Rust, for tests that have no Redis and a clock of their own.
+//! A server in memory, for tests of code that takes locks: it needs no Redis. See [`Server`].
 
 mod keyspace;
 mod remembering;
+#[cfg(feature = "testing")]
+mod server;
 mod store;
 
+#[cfg(test)]
 pub(crate) use self::keyspace::Value;
-pub(crate) use self::store::{Failure, Store, sha1};
+#[cfg(feature = "testing")]
+pub(crate) use self::server::News;
+#[cfg(feature = "testing")]
+pub use self::server::Server;
+pub(crate) use self::store::Failure;
+#[cfg(test)]
+pub(crate) use self::store::{Store, sha1};

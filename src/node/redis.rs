@@ -1,0 +1,198 @@
+//! A Redis: four connections at the most, and what travels on which.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::address::Address;
+use super::carrier::{Carrier, Lua};
+use super::link::{Link, Role};
+use super::outbox::{Outbox, Step};
+use super::receipts::{Receipt, Receipts};
+use super::reply::{self, Outcome, Reply};
+use super::{Events, Lane, Wiring, check};
+use crate::error::{Error, NodeFailure};
+use crate::options::Replicas;
+
+/// One server and the connections to it.
+pub(crate) struct Redis {
+    links: Links,
+    lanes: Lanes,
+}
+
+/// The connections to a server.
+struct Links {
+    commands: Arc<Link>,
+    subscriber: Arc<Link>,
+    renewals: Arc<Link>,
+    /// That of the commands, unless replicas have to acknowledge.
+    grants: Arc<Link>,
+}
+
+/// What scripts travel on.
+struct Lanes {
+    commands: Arc<Outbox>,
+    renewals: Arc<Outbox>,
+    /// As [`Links::grants`].
+    grants: Arc<Outbox>,
+}
+
+impl Lanes {
+    fn new(links: &Links, replicas: Option<Replicas>) -> Self {
+        let outbox = |link: &Arc<Link>, replicas: Option<Replicas>| {
+            let receipts = replicas.map(|replicas| Receipts::new(Arc::clone(link), replicas));
+            Outbox::new(Carrier::new(Arc::clone(link), receipts))
+        };
+        let commands = outbox(&links.commands, None);
+        let grants = if replicas.is_some() { outbox(&links.grants, replicas) } else { Arc::clone(&commands) };
+        Self { commands, renewals: outbox(&links.renewals, replicas), grants }
+    }
+
+    fn get(&self, lane: Lane) -> &Outbox {
+        match lane {
+            Lane::Commands => &self.commands,
+            Lane::Grants => &self.grants,
+            Lane::Renewals => &self.renewals,
+        }
+    }
+}
+
+impl Redis {
+    /// Connects, and makes sure that the server is one that this crate can work with. Returns what the subscriber's
+    /// connection tells by itself; what that of the renewals tells goes to `reconnected`.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where nobody answers, [`Error::Server`] where the credentials are refused,
+    /// [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is already there under another address.
+    pub(super) async fn connect(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
+        let connect = |role, events| Link::connect(Arc::clone(address), role, &wiring.locker, wiring.settings, events);
+        let (events, ups) = unbounded_channel();
+        let refused = |e| check::refusal(&address.name, &e, wiring.settings.connect_timeout);
+        let commands = connect(Role::Commands, events.clone()).await.map_err(refused)?;
+        let mut begun = Begun(vec![Arc::clone(&commands)]);
+        check::greeting(&address.name, &commands).await?;
+        check::eviction(&address.name, &commands).await;
+        let (heard, subscriber_events) = unbounded_channel();
+        let subscriber = connect(Role::Subscriber, heard).await.map_err(refused)?;
+        begun.0.push(Arc::clone(&subscriber));
+        let renewals = connect(Role::Renewals, wiring.reconnected.clone()).await.map_err(refused)?;
+        begun.0.push(Arc::clone(&renewals));
+        let grants = match wiring.settings.replicas {
+            Some(_) => connect(Role::Acknowledged, events).await.map_err(refused)?,
+            None => Arc::clone(&commands),
+        };
+        begun.0.push(Arc::clone(&grants));
+        let redis = Self::new(wiring, Links { commands, subscriber, renewals, grants });
+        if let Some(receipts) = redis.lanes.grants.carrier().receipts() {
+            receipts.check().await?;
+        }
+        begun.0.clear();
+        Ok((redis, Events { subscriber: subscriber_events, grants: ups }))
+    }
+
+    /// Goes on connecting in the background to a server that is away.
+    pub(super) fn await_server(address: &Arc<Address>, wiring: &Wiring<'_>) -> (Self, Events) {
+        let start =
+            |role, events| Link::await_server(Arc::clone(address), role, &wiring.locker, wiring.settings, events);
+        let (events, ups) = unbounded_channel();
+        let commands = start(Role::Commands, events.clone());
+        let (heard, subscriber_events) = unbounded_channel();
+        let subscriber = start(Role::Subscriber, heard);
+        let renewals = start(Role::Renewals, wiring.reconnected.clone());
+        let grants = match wiring.settings.replicas {
+            Some(_) => start(Role::Acknowledged, events),
+            None => Arc::clone(&commands),
+        };
+        let redis = Self::new(wiring, Links { commands, subscriber, renewals, grants });
+        (redis, Events { subscriber: subscriber_events, grants: ups })
+    }
+
+    fn new(wiring: &Wiring<'_>, links: Links) -> Self {
+        Self { lanes: Lanes::new(&links, wiring.settings.replicas), links }
+    }
+
+    pub(super) fn epoch(&self, lane: Lane) -> u64 {
+        self.lanes.get(lane).carrier().link().epoch()
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        self.links.commands.patience()
+    }
+
+    pub(super) fn misplaced_answers(&self) -> u64 {
+        self.links.commands.misplaced_answers()
+    }
+
+    /// Runs a script once.
+    pub(crate) async fn eval(&self, lane: Lane, lua: &Lua, keys: &[&str], args: &[&str]) -> Outcome<Reply> {
+        self.lanes.get(lane).carrier().run(0, lua, keys, args).await.0
+    }
+
+    /// Runs a script once whose effect counts when enough replicas have it: that tells the receipt.
+    pub(crate) async fn write(&self, lane: Lane, lua: &Lua, keys: &[&str], args: &[&str]) -> (Outcome<Reply>, Receipt) {
+        let (outcome, receipts) = self.lanes.get(lane).carrier().run(1, lua, keys, args).await;
+        (outcome, receipts.into_iter().next().unwrap_or_else(Receipt::moot))
+    }
+
+    /// Runs a step once, together with what is asked for in the same moment. It is behind the steps, and the scripts, that
+    /// were polled before it.
+    ///
+    /// While the connection is silent nothing is sent that may take something: it would have to be undone for as long as
+    /// the server is stopped.
+    pub(crate) async fn step(&self, lane: Lane, step: Step) -> (Outcome<Reply>, Receipt) {
+        let outbox = self.lanes.get(lane);
+        if step.takes
+            && let Err(failure) = outbox.carrier().link().heard().await
+        {
+            return (Outcome::NotExecuted(failure), Receipt::moot());
+        }
+        outbox.send(step).await
+    }
+
+    /// Subscribes and unsubscribes, and waits until the server has done so.
+    pub(super) async fn resubscribe(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
+        let unknown = |e: fred::error::Error| {
+            Outcome::Unknown(NodeFailure {
+                node: Arc::clone(self.links.subscriber.server()),
+                reason: reply::words(&e, None),
+            })
+        };
+        if !remove.is_empty()
+            && let Err(e) = self.links.subscriber.unsubscribe(remove).await
+        {
+            return unknown(e);
+        }
+        if !add.is_empty()
+            && let Err(e) = self.links.subscriber.subscribe(add).await
+        {
+            return unknown(e);
+        }
+        self.links.subscriber.barrier().await
+    }
+
+    /// Gives the subscriber's connection up, because its replies are out of step.
+    pub(super) async fn reset_subscriber(&self) {
+        self.links.subscriber.reconnect().await;
+    }
+
+    /// Ends all connections.
+    pub(super) async fn quit(&self) {
+        let Links { commands, subscriber, renewals, grants } = &self.links;
+        let acknowledged = async {
+            if !Arc::ptr_eq(grants, commands) {
+                grants.quit().await;
+            }
+        };
+        tokio::join!(commands.quit(), subscriber.quit(), renewals.quit(), acknowledged);
+    }
+}
+
+/// The connections to a server that is not connected as a whole yet. Where that fails, or is given up, they end.
+struct Begun(Vec<Arc<Link>>);
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|link| link.abandon());
+    }
+}
