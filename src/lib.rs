@@ -26,6 +26,7 @@ mod script;
 mod session;
 mod shown;
 mod stats;
+mod tasks;
 mod watchdog;
 
 pub use error::{ConfigError, Error, Loss, NodeFailure, ServerError, ServerErrorKind};
