@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::task::yield_now;
@@ -110,6 +111,18 @@ async fn a_token_whose_validity_ends_between_two_milliseconds_fires_at_the_first
         let early = session.now().until(end);
         assert!(session.now() <= end && early < MS, "{micros}: {early:?}");
     }
+}
+
+/// An order is carried out a millisecond before the end.
+#[tokio::test(start_paused = true)]
+async fn a_late_order_makes_no_token_fire_early() {
+    let session = guest();
+    let hold = hold(&session, Terms { renewed: false, ..TERMS });
+    let _grip = register(&session, &hold);
+    sleep(session.now().until(hold.valid_until()) - MS).await;
+    session.alarm.watch(&hold, session.now());
+    hold.token().cancelled().await;
+    assert_eq!(session.now(), hold.valid_until());
 }
 
 #[tokio::test(start_paused = true)]
@@ -337,4 +350,18 @@ fn a_runtime_that_ends_first_takes_its_lockers_along() {
     session.engine.stop();
     assert_eq!((session.stats().holds, session.stats().waiters, session.stats().pending), (0, 0, 0));
     assert_eq!(Arc::strong_count(&session), 1, "nothing is left");
+}
+
+/// The call has started a driver, which nobody has polled yet.
+#[test]
+fn a_call_that_begins_when_the_runtime_ends_is_told() {
+    let runtime = paused();
+    let entered = runtime.enter();
+    let session = guest();
+    let (key, caller) = (Key::from("k"), caller());
+    let mut call = Box::pin(session.lock(&key, &caller, TERMS, None));
+    assert!(call.as_mut().now_or_never().is_none());
+    drop(entered);
+    drop(runtime);
+    assert!(matches!(call.now_or_never(), Some(Err(Error::Closed))));
 }
