@@ -8,6 +8,9 @@
 //!   move the end back and tell nobody: it is asked for when the line comes. Whoever moves the end of a hold forward says
 //!   so ([`Alarm::watch`]).
 //! - Of the lines in which a hold stands, the last counts ([`Hold::set_alarm`]).
+//!
+//! An engine that is a guest in the program's runtime has an alarm of its own: a task there. While time is paused no timer
+//! is late, and it fires tokens exactly at the end of their validity, to the millisecond of tokio's timers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +19,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak
 use std::thread;
 use std::time::Duration;
 
+#[cfg(feature = "testing")]
+use tokio::{sync::Notify, time::timeout};
+
+#[cfg(feature = "testing")]
+use crate::clock;
 use crate::clock::Instant;
+#[cfg(feature = "testing")]
+use crate::engine::Engine;
 use crate::hold::{Alarmed, Hold};
 use crate::lease;
 
@@ -25,6 +35,9 @@ const EACH: Duration = Duration::from_micros(5);
 
 /// How exactly ends are kept apart.
 const STEP: Duration = Duration::from_millis(1);
+
+/// What ends so soon would be in the line again that is being looked at.
+const SAME_LINE: Duration = Duration::from_nanos(999_999);
 
 /// How long before its end a hold is looked at first. Most have been renewed by then, and many of them are looked at at once.
 const AHEAD: Duration = Duration::from_millis(100);
@@ -41,7 +54,7 @@ const MANY: usize = 1_024;
 /// The process that started the alarm, and the alarm, for as long as a locker uses it.
 static CURRENT: Mutex<(u32, Weak<Alarm>)> = Mutex::new((0, Weak::new()));
 
-/// A handle on the thread "lockhound-alarm", which ends with the last of them.
+/// A handle on the thread "lockhound-alarm", or the task, which ends with the last of them.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     desk: Arc<Desk>,
@@ -49,11 +62,14 @@ pub(crate) struct Alarm {
     process: u32,
 }
 
-/// Where others leave orders, and the thread sleeps.
+/// Where others leave orders, and the thread, or the task, sleeps.
 #[derive(Debug, Default)]
 struct Desk {
     inbox: Mutex<Inbox>,
     bell: Condvar,
+    /// That of a task.
+    #[cfg(feature = "testing")]
+    task_bell: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -65,6 +81,32 @@ struct Inbox {
     /// Until when the thread sleeps; `None` where it does until it is woken.
     asleep_until: Option<Instant>,
     ended: bool,
+}
+
+/// What is to be done at the desk.
+enum Turn {
+    /// These orders are to be carried out, and what is due is due.
+    Work(Vec<Weak<Hold>>),
+    /// Nothing until then; nothing until the bell rings, where that is `None`.
+    Sleep(Option<Instant>),
+    /// Nothing any more.
+    End,
+}
+
+impl Inbox {
+    /// What is to be done now by somebody who otherwise sleeps until then.
+    fn turn(&mut self, until: Option<Instant>, now: Instant) -> Turn {
+        if self.ended {
+            return Turn::End;
+        }
+        if self.due.is_some_and(|due| due <= now) {
+            self.due = None;
+            return Turn::Work(std::mem::take(&mut self.orders));
+        }
+        let until = [until, self.due].into_iter().flatten().min();
+        self.asleep_until = until;
+        if until.is_some_and(|until| until <= now) { Turn::Work(Vec::new()) } else { Turn::Sleep(until) }
+    }
 }
 
 impl Alarm {
@@ -101,6 +143,14 @@ impl Alarm {
         Ok(Arc::new(Self { desk, process: process::id() }))
     }
 
+    /// The alarm of a guest: a task of this engine.
+    #[cfg(feature = "testing")]
+    pub(crate) fn of_guest(engine: &Engine) -> Arc<Self> {
+        let desk = Arc::new(Desk::default());
+        engine.spawn(keep_as_task(Arc::clone(&desk)));
+        Arc::new(Self { desk, process: process::id() })
+    }
+
     /// Looks after a hold from now on; or anew, if its end may have moved forward.
     pub(crate) fn watch(&self, hold: &Arc<Hold>, now: Instant) {
         if self.process == process::id() {
@@ -113,7 +163,7 @@ impl Drop for Alarm {
     fn drop(&mut self) {
         if self.process == process::id() {
             self.desk.inbox().ended = true;
-            self.desk.bell.notify_one();
+            self.desk.ring();
         }
     }
 }
@@ -137,7 +187,7 @@ impl Desk {
         }
         drop(inbox);
         if sleeps_longer {
-            self.bell.notify_one();
+            self.ring();
         }
     }
 
@@ -145,25 +195,42 @@ impl Desk {
     /// to be carried out; `None` if there will be no more of them.
     fn sleep(&self, until: Option<Instant>, beat: Duration) -> Option<Vec<Weak<Hold>>> {
         let mut inbox = self.inbox();
-        while !inbox.ended {
+        loop {
             let now = Instant::now();
-            if inbox.due.is_some_and(|due| due <= now) {
-                inbox.due = None;
-                return Some(std::mem::take(&mut inbox.orders));
-            }
-            let until = [until, inbox.due].into_iter().flatten().min();
-            inbox.asleep_until = until;
             // A wake-up is a hint, and none is lost: what it is about is looked at again under the mutex.
-            inbox = match until {
-                Some(until) if until <= now => return Some(Vec::new()),
-                Some(until) => {
+            inbox = match inbox.turn(until, now) {
+                Turn::Work(orders) => return Some(orders),
+                Turn::Sleep(Some(until)) => {
                     let nap = now.until(until).min(beat);
                     self.bell.wait_timeout(inbox, nap).unwrap_or_else(PoisonError::into_inner).0
                 }
-                None => self.bell.wait(inbox).unwrap_or_else(PoisonError::into_inner),
+                Turn::Sleep(None) => self.bell.wait(inbox).unwrap_or_else(PoisonError::into_inner),
+                Turn::End => return None,
             };
         }
-        None
+    }
+
+    /// The same for a task. There is no beat: its timers are the clock.
+    #[cfg(feature = "testing")]
+    async fn pause(&self, until: Option<Instant>) -> Option<Vec<Weak<Hold>>> {
+        loop {
+            let now = Instant::now();
+            let turn = self.inbox().turn(until, now);
+            // No wake-up is lost: only this task waits, and a wake-up while it does not leaves its permit.
+            match turn {
+                Turn::Work(orders) => return Some(orders),
+                Turn::Sleep(Some(until)) => _ = timeout(now.until(until), self.task_bell.notified()).await,
+                Turn::Sleep(None) => self.task_bell.notified().await,
+                Turn::End => return None,
+            }
+        }
+    }
+
+    /// Wakes whoever sleeps.
+    fn ring(&self) {
+        self.bell.notify_one();
+        #[cfg(feature = "testing")]
+        self.task_bell.notify_one();
     }
 
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
@@ -183,6 +250,20 @@ fn keep(desk: &Desk) {
     }
 }
 
+/// The same for a guest, as a task of its engine. Ends with the engine too; nobody awaits it.
+#[cfg(feature = "testing")]
+async fn keep_as_task(desk: Arc<Desk>) {
+    let mut schedule = Schedule::default();
+    loop {
+        schedule.punctual = clock::is_paused();
+        let (until, _) = schedule.plan();
+        let Some(orders) = desk.pause(until).await else { return };
+        schedule.punctual = clock::is_paused();
+        let lost = schedule.ring(&orders, Instant::now());
+        lost.iter().for_each(Hold::fire);
+    }
+}
+
 /// So much earlier than its end the tokens of a hold are begun with, if so many end together.
 fn early(holds: usize) -> Duration {
     lease::ARM_EARLY + EACH * u32::try_from(holds).unwrap_or(u32::MAX)
@@ -192,6 +273,8 @@ fn early(holds: usize) -> Duration {
 #[derive(Debug, Default)]
 struct Schedule {
     lines: BTreeMap<Instant, Line>,
+    /// Whether no look is ever late, so that none has to be early.
+    punctual: bool,
 }
 
 /// Holds that are looked at together.
@@ -214,22 +297,26 @@ impl Schedule {
     fn begins(&self) -> impl Iterator<Item = (Instant, Instant)> {
         self.lines.iter().scan(0, |holds, (at, line)| {
             *holds += line.holds.len();
-            Some((*at, at.before(early(*holds))))
+            Some((*at, at.before(self.early(*holds))))
         })
+    }
+
+    fn early(&self, holds: usize) -> Duration {
+        if self.punctual { Duration::ZERO } else { early(holds) }
     }
 
     /// Takes orders in, and marks what ends now. All that is to be fired.
     fn ring(&mut self, orders: &[Weak<Hold>], now: Instant) -> Vec<Arc<Hold>> {
         let mut lost = Vec::new();
         for order in orders {
-            self.look(order, None, now + early(lost.len()), &mut lost);
+            self.look(order, None, now + self.early(lost.len()), &mut lost);
         }
         let begun = self.begins().filter(|(_, begin)| *begin <= now).last();
         let Some((last, _)) = begun else { return lost };
         while let Some(line) = self.lines.first_entry().filter(|line| *line.key() <= last) {
             let (at, line) = line.remove_entry();
             for hold in &line.holds {
-                self.look(hold, Some(at), at.max(now + early(lost.len())), &mut lost);
+                self.look(hold, Some(at), at.max(now + self.early(lost.len())), &mut lost);
             }
         }
         lost
@@ -238,8 +325,7 @@ impl Schedule {
     /// Looks at a hold as if it were `now`.
     fn look(&mut self, hold: &Weak<Hold>, planned: Option<Instant>, now: Instant, lost: &mut Vec<Arc<Hold>>) {
         let Some(hold) = hold.upgrade() else { return };
-        // What ends within a step would be in this line again.
-        match hold.alarmed(planned, now + STEP) {
+        match hold.alarmed(planned, now + SAME_LINE) {
             Alarmed::Lost => lost.push(hold),
             Alarmed::Held(end) => self.put(&hold, end, now),
             Alarmed::Over => {}
@@ -260,6 +346,7 @@ impl Schedule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Clock;
     use crate::hold::{HoldState, Ledger, Terms};
     use crate::owner::Owner;
     use crate::stats::Counters;
@@ -429,7 +516,7 @@ mod tests {
     fn a_hold_costs_the_alarm_no_more_than_64_bytes() {
         const HOLDS: usize = 20_000;
         let terms = Terms { lease: LEASE, renewed: true, max_hold: None };
-        let (ledger, _losses) = Ledger::new(Arc::new(Counters::new()));
+        let (ledger, _losses) = Ledger::new(Arc::new(Counters::new()), Clock::machine());
         let hold = |_| Arc::new(Hold::for_test_in(Arc::clone(&ledger), Owner::task(1), terms, &[0], 1));
         let holds: Vec<_> = (0..HOLDS).map(hold).collect();
         // They are taken one after the other within a third of a lease, and renewed each third after that.

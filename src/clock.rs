@@ -1,18 +1,62 @@
-//! The one file that reads clocks.
+//! The one module that reads clocks.
 //!
 //! [`Instant`] goes on while the machine sleeps (CLOCK_BOOTTIME on Linux), because a lease on the server does too: a
 //! laptop or a virtual machine that wakes up after an hour must not believe in locks that ran out meanwhile. std's
 //! `Instant` stands still during a suspend there. Elsewhere std's is what there is.
+//!
+//! With the feature `testing` a locker may live in a runtime of the program's, and then goes by that runtime's clock.
+
+#[cfg(feature = "testing")]
+mod hosted;
 
 use std::ops::Add;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The clock of a locker. What runs on its engine may ask [`Instant::now`], which is the same there. What runs where its
+/// callers are asks this one: they may be in a runtime with another clock, or in none.
+#[derive(Debug, Clone)]
+pub(crate) struct Clock {
+    /// `None` for the machine's clock.
+    #[cfg(feature = "testing")]
+    host: Option<hosted::Host>,
+}
+
+impl Clock {
+    /// The clock of the machine.
+    pub(crate) const fn machine() -> Self {
+        Self {
+            #[cfg(feature = "testing")]
+            host: None,
+        }
+    }
+
+    /// The clock of a runtime, which from now on is a host of lockers.
+    #[cfg(feature = "testing")]
+    pub(crate) fn of(runtime: &tokio::runtime::Handle) -> Self {
+        Self { host: Some(hosted::Host::of(runtime)) }
+    }
+
+    /// What this clock shows, whatever thread asks.
+    pub(crate) fn now(&self) -> Instant {
+        #[cfg(feature = "testing")]
+        if let Some(host) = &self.host {
+            return Instant(host.time());
+        }
+        Instant(since_boot())
+    }
+}
 
 /// A point in time on the local clock that never jumps and never stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Instant(Duration);
 
 impl Instant {
+    /// The time here: that of the runtime that runs this, if it is a host of lockers, else the machine's.
     pub(crate) fn now() -> Self {
+        #[cfg(feature = "testing")]
+        if let Some(time) = hosted::time_here() {
+            return Self(time);
+        }
         Self(since_boot())
     }
 
@@ -52,10 +96,34 @@ impl Add<Duration> for Instant {
     }
 }
 
-/// Microseconds since 1970 on the wall clock, which may be wrong: only fences use it, and the server bounds it.
+/// Microseconds since 1970 on the wall clock, which may be wrong: only fences use it, and the server bounds it. In a
+/// runtime that is a host of lockers it goes with that runtime's time.
 pub(crate) fn wall_micros() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since_epoch.as_micros()).unwrap_or(u64::MAX)
+    #[cfg(feature = "testing")]
+    if let Some(since_epoch) = hosted::wall_here() {
+        return micros(since_epoch);
+    }
+    micros(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Whether clock and timers are one here, so that no time passes that no timer knows of.
+pub(crate) fn is_of_timers() -> bool {
+    #[cfg(feature = "testing")]
+    return hosted::time_here().is_some();
+    #[cfg(not(feature = "testing"))]
+    false
+}
+
+/// Whether time is paused here: it goes on only to the next timer, so that none is ever late.
+pub(crate) fn is_paused() -> bool {
+    #[cfg(feature = "testing")]
+    return hosted::is_paused_here();
+    #[cfg(not(feature = "testing"))]
+    false
 }
 
 #[cfg(target_os = "linux")]

@@ -139,7 +139,7 @@ impl Hold {
     /// A hold of the key "k" that these nodes have granted just now.
     #[cfg(test)]
     pub(crate) fn for_test(owner: Owner, terms: Terms, votes: &[NodeIndex], nodes: usize) -> Self {
-        let ledger = Ledger::new(Arc::new(crate::stats::Counters::new())).0;
+        let ledger = Ledger::new(Arc::new(crate::stats::Counters::new()), crate::clock::Clock::machine()).0;
         Self::for_test_in(ledger, owner, terms, votes, nodes)
     }
 
@@ -443,6 +443,7 @@ mod explorer;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Clock;
     use crate::stats::Counters;
     use std::time::Duration;
 
@@ -459,7 +460,7 @@ mod tests {
     #[test]
     fn lost_is_sticky_and_fires_the_token_once() {
         let counters = Arc::new(Counters::new());
-        let (ledger, mut losses) = Ledger::new(Arc::clone(&counters));
+        let (ledger, mut losses) = Ledger::new(Arc::clone(&counters), Clock::machine());
         let hold = Arc::new(Hold::for_test_in(ledger, Owner::task(1), watched(), &[0], 1));
         let token = hold.token();
         let end = hold.valid_until();
@@ -482,7 +483,7 @@ mod tests {
     #[test]
     fn a_loss_is_counted_before_its_token_fires() {
         let counters = Arc::new(Counters::new());
-        let ledger = Ledger::new(Arc::clone(&counters)).0;
+        let ledger = Ledger::new(Arc::clone(&counters), Clock::machine()).0;
         let hold = Arc::new(Hold::for_test_in(ledger, Owner::task(1), watched(), &[0], 1));
         let token = hold.token();
         assert!(matches!(hold.mark(hold.valid_until()), HoldState::Lost(_)));

@@ -27,6 +27,7 @@ mod script;
 mod session;
 mod shown;
 mod stats;
+mod tasks;
 #[cfg(feature = "testing")]
 pub mod testing;
 #[cfg(all(test, not(feature = "testing")))]

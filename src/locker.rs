@@ -166,8 +166,11 @@ impl Locker {
             session.close().await;
             Ok(())
         };
-        // Only a forked process refuses, and there nothing is to be closed.
-        let _: Result<(), Error> = session.block_on(closed);
+        match session.block_on(closed) {
+            // In a forked process nothing is to be closed.
+            Ok(()) | Err(Error::Forked) => {}
+            Err(refused) => panic!("{refused}"),
+        }
     }
 }
 

@@ -39,9 +39,9 @@ const LAYERS: [Layer; 6] = [
         name: "pure",
         modules: &[
             "command", "lease", "clock", "owner", "key", "fence", "options", "holder", "stats", "error", "shown",
-            "foreign",
+            "foreign", "tasks",
         ],
-        libraries: &["uuid", "rustix", "thiserror", "hdrhistogram", "metrics", "tokio", "tracing"],
+        libraries: &["uuid", "rustix", "thiserror", "hdrhistogram", "metrics", "tokio", "tokio_util", "tracing"],
     },
 ];
 

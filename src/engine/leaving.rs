@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::clock::Instant;
+use crate::clock::{Clock, Instant};
 
 /// How long a thread that ends waits.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -68,7 +68,7 @@ impl Ledger {
         self.awaited.store(true, Ordering::SeqCst);
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         while !self.is_settled() {
-            let rest = Instant::now().until(until);
+            let rest = Clock::machine().now().until(until);
             if rest.is_zero() {
                 return;
             }
@@ -94,6 +94,19 @@ impl Debt {
             thread.open.fetch_add(1, Ordering::SeqCst);
         }
         Self { engine: Arc::clone(engine), thread }
+    }
+
+    /// Something that no thread waits for.
+    pub(super) fn unawaited(engine: &Arc<Ledger>) -> Self {
+        engine.open.fetch_add(1, Ordering::SeqCst);
+        Self { engine: Arc::clone(engine), thread: None }
+    }
+
+    /// Whether its thread waits for it, or did once `main` ends.
+    #[cfg(test)]
+    pub(super) fn is_awaited(&self) -> bool {
+        let main = HERE.with(|here| here.awaits.borrow().iter().any(|known| Arc::ptr_eq(known, &self.engine)));
+        self.thread.is_some() || main
     }
 }
 
@@ -173,7 +186,7 @@ impl Here {
 
 impl Drop for Here {
     fn drop(&mut self) {
-        let until = Instant::now() + PATIENCE;
+        let until = Clock::machine().now() + PATIENCE;
         for ledger in self.awaits.get_mut().drain(..) {
             // A mutex that was held at a fork is never released in the copy: that is looked at before.
             if !ledger.is_inherited() {
@@ -214,6 +227,16 @@ mod tests {
             main.note(&Ledger::new());
         }
         assert_eq!(main.awaits.borrow().len(), 2, "the first, and the last until the next comes");
+    }
+
+    #[test]
+    fn what_is_counted_and_awaited_by_nobody_is_known_to_no_thread() {
+        let (awaited, unawaited) = (Ledger::new(), Ledger::new());
+        let debts = [Debt::new(&awaited), Debt::unawaited(&unawaited)];
+        assert_eq!(debts.each_ref().map(Debt::is_awaited), [true, false]);
+        assert!(!unawaited.is_settled());
+        drop(debts);
+        assert!(awaited.is_settled() && unawaited.is_settled());
     }
 
     #[test]

@@ -2,6 +2,14 @@
 //!
 //! Because of it a dropped future drops no command half-way, a guard can be dropped where there is no runtime, a blocked
 //! user runtime loses no lock, and any executor will do. It is never joined: whoever ends it may be async code.
+//!
+//! With the feature `testing` an engine may be a *guest* instead: tasks in a runtime of the program's, whose time, perhaps
+//! paused, is all the time that it knows. None of the above is true of it: it is for lockers over servers in memory, in tests.
+//! - Its tasks end when it is stopped, when the last handle on it is dropped, or with the runtime, whichever is first.
+//! - It never polls busily, and no thread that ends waits for what is under way on it: that thread may be the one that has
+//!   to run it.
+//! - Nobody can block on it, for the same reason.
+//! - In a forked process it is refused as any other is.
 
 mod leaving;
 mod vigil;
@@ -13,10 +21,15 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
+#[cfg(feature = "testing")]
+use tokio_util::sync::DropGuard;
 
 pub(crate) use self::leaving::Debt;
 use self::leaving::Ledger;
 use self::vigil::Vigil;
+use crate::clock::Clock;
+#[cfg(feature = "testing")]
+use crate::tasks::Guests;
 
 /// A handle on the engine. The thread ends when it is told to, and not before.
 #[derive(Debug, Clone)]
@@ -26,6 +39,18 @@ pub(crate) struct Engine {
     vigil: Arc<Vigil>,
     /// What is under way on it for the program.
     debts: Arc<Ledger>,
+    clock: Clock,
+    #[cfg(feature = "testing")]
+    guest: Option<Guest>,
+}
+
+/// What makes an engine a guest.
+#[cfg(feature = "testing")]
+#[derive(Debug, Clone)]
+struct Guest {
+    tasks: Guests,
+    /// Ends them with the last handle on the engine.
+    _end: Arc<DropGuard>,
 }
 
 impl Engine {
@@ -37,6 +62,9 @@ impl Engine {
             stop: CancellationToken::new(),
             vigil: Arc::new(Vigil::new(busy_poll)),
             debts: Ledger::new(),
+            clock: Clock::machine(),
+            #[cfg(feature = "testing")]
+            guest: None,
         };
         let (stop, vigil) = (engine.stop.clone(), Arc::clone(&engine.vigil));
         // If the thread cannot be made, the runtime is still here: async code may not drop one, only send it away.
@@ -58,15 +86,52 @@ impl Engine {
         Ok(engine)
     }
 
+    /// An engine that is a guest in this runtime, which becomes a host of lockers: see [`Clock::of`].
+    #[cfg(feature = "testing")]
+    pub(crate) fn guest_in(runtime: &Handle) -> Self {
+        let stop = CancellationToken::new();
+        let tasks = Guests::new(runtime.clone(), stop.clone());
+        Self {
+            handle: runtime.clone(),
+            guest: Some(Guest { tasks, _end: Arc::new(stop.clone().drop_guard()) }),
+            stop,
+            vigil: Arc::new(Vigil::new(Duration::ZERO)),
+            debts: Ledger::new(),
+            clock: Clock::of(runtime),
+        }
+    }
+
+    /// Whether it has a thread of its own, or is a guest.
+    pub(crate) fn is_guest(&self) -> bool {
+        #[cfg(feature = "testing")]
+        return self.guest.is_some();
+        #[cfg(not(feature = "testing"))]
+        false
+    }
+
+    /// Whether it is a guest and its tasks have ended, or are about to.
+    pub(crate) fn is_guest_no_more(&self) -> bool {
+        self.is_guest() && self.stop.is_cancelled()
+    }
+
+    /// The clock by which everything on it goes.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// Runs a task on the engine. After the engine's end it is dropped at once.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> tokio::task::AbortHandle {
+        #[cfg(feature = "testing")]
+        if let Some(guest) = &self.guest {
+            return guest.tasks.spawn(task);
+        }
         self.handle.spawn(task).abort_handle()
     }
 
     /// Runs a task of a caller, who waits for its [`answered`](Self::answered).
     pub(crate) fn ask(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.vigil.asked();
-        self.handle.spawn(task);
+        self.spawn(task);
     }
 
     /// A caller is given its answer, and may ask again at once.
@@ -76,12 +141,14 @@ impl Engine {
 
     /// Counts something that is to be done before a thread that asked for it, or `main`, ends: see [`leaving`].
     pub(crate) fn owe(&self) -> Debt {
-        Debt::new(&self.debts)
+        if self.is_guest() { Debt::unawaited(&self.debts) } else { Debt::new(&self.debts) }
     }
 
     /// The calling thread uses this engine.
     pub(crate) fn greet(&self) {
-        leaving::greet(&self.debts);
+        if !self.is_guest() {
+            leaving::greet(&self.debts);
+        }
     }
 
     /// Whether this process is a copy of the one that started the engine: a fork copies no thread but the one that
@@ -90,12 +157,13 @@ impl Engine {
         self.debts.is_inherited()
     }
 
-    /// Waits for a future on this thread, which must not be one that runs async code.
+    /// Waits for a future on this thread, which must not be one that runs async code. Not for a guest: whoever waits may be
+    /// who has to run it.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.handle.block_on(future)
     }
 
-    /// Ends the thread, and every task with it.
+    /// Ends the thread, or the stay of a guest, and every task with it.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
@@ -136,5 +204,163 @@ mod tests {
         let after = ask(&engine, cpu).recv().expect("an answer");
         engine.stop();
         assert!(after - before < Duration::from_millis(30), "{:?}", after - before);
+    }
+
+    #[cfg(feature = "testing")]
+    mod guests {
+        use std::future::pending;
+        use std::pin::Pin;
+
+        use tokio::runtime::Runtime;
+        use tokio::task::yield_now;
+        use tokio::time::sleep;
+
+        use super::*;
+        use crate::clock::Instant;
+        use crate::tasks;
+
+        const HOUR: Duration = Duration::from_secs(3_600);
+
+        fn paused() -> Runtime {
+            Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime")
+        }
+
+        /// Counts the tasks that have not been dropped.
+        #[derive(Clone)]
+        struct Alive(Arc<()>);
+
+        impl Alive {
+            fn new() -> Self {
+                Self(Arc::new(()))
+            }
+
+            fn count(&self) -> usize {
+                Arc::strong_count(&self.0) - 1
+            }
+
+            /// A task that never ends by itself, and spawns others of that kind.
+            fn task(self, generations: usize) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+                Box::pin(async move {
+                    if generations > 0 {
+                        tasks::spawn(self.clone().task(generations - 1));
+                    }
+                    pending::<()>().await;
+                })
+            }
+        }
+
+        /// An engine with tasks of three generations, and one that sleeps.
+        async fn busy() -> (Engine, Alive) {
+            let (engine, alive) = (Engine::guest_in(&Handle::current()), Alive::new());
+            engine.spawn(alive.clone().task(2));
+            let asleep = alive.clone();
+            engine.ask(async move {
+                sleep(HOUR).await;
+                drop(asleep);
+            });
+            sleep(Duration::from_millis(1)).await;
+            assert_eq!(alive.count(), 4);
+            (engine, alive)
+        }
+
+        /// No task is left in this runtime.
+        async fn assert_deserted(alive: &Alive) {
+            for _ in 0..3 {
+                yield_now().await;
+            }
+            assert_eq!((alive.count(), Handle::current().metrics().num_alive_tasks()), (0, 0));
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn a_guest_goes_by_the_time_of_its_runtime() {
+            let (engine, machine) = (Engine::guest_in(&Handle::current()), Clock::machine().now());
+            let start = engine.clock().now();
+            let (reply, answer) = tokio::sync::oneshot::channel();
+            engine.ask(async move {
+                sleep(HOUR).await;
+                reply.send(Instant::now()).expect("listens");
+            });
+            assert_eq!(answer.await, Ok(start + HOUR));
+            assert_eq!((Instant::now(), engine.clock().now()), (start + HOUR, start + HOUR));
+            assert!(Clock::machine().now().since(machine) < HOUR / 60);
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn all_tasks_of_a_guest_end_when_it_is_stopped() {
+            let (engine, alive) = busy().await;
+            engine.stop();
+            assert!(engine.is_guest_no_more());
+            assert_deserted(&alive).await;
+            engine.spawn(alive.clone().task(2));
+            engine.ask(alive.clone().task(2));
+            assert_deserted(&alive).await;
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn all_tasks_of_a_guest_end_with_the_last_handle() {
+            let (engine, alive) = busy().await;
+            let other = Engine::guest_in(&Handle::current());
+            let (others, its) = (engine.clone(), Alive::new());
+            other.spawn(its.clone().task(0));
+            drop(engine);
+            yield_now().await;
+            assert_eq!((alive.count(), its.count()), (4, 1));
+            drop(others);
+            for _ in 0..3 {
+                yield_now().await;
+            }
+            assert_eq!((alive.count(), its.count()), (0, 1), "each engine ends for itself");
+            drop(other);
+            assert_deserted(&its).await;
+        }
+
+        #[test]
+        fn all_tasks_of_a_guest_end_with_its_runtime() {
+            let runtime = paused();
+            let (engine, alive) = runtime.block_on(busy());
+            assert!(!engine.is_guest_no_more());
+            drop(runtime);
+            assert!(alive.count() == 0 && engine.is_guest_no_more());
+            // What comes after is dropped at once.
+            engine.spawn(alive.clone().task(2));
+            engine.ask(alive.clone().task(2));
+            engine.answered();
+            engine.greet();
+            drop(engine.owe());
+            assert_eq!(alive.count(), 0);
+            engine.stop();
+            drop(engine);
+        }
+
+        #[test]
+        fn a_task_that_is_dropped_with_the_runtime_finds_its_engine_stopped() {
+            struct Asks(Engine, std::sync::mpsc::Sender<bool>);
+            impl Drop for Asks {
+                fn drop(&mut self) {
+                    tasks::spawn(pending());
+                    self.1.send(self.0.is_guest_no_more()).expect("listens");
+                }
+            }
+            let runtime = paused();
+            let (told, heard) = channel();
+            runtime.block_on(async {
+                let engine = Engine::guest_in(&Handle::current());
+                let asks = Asks(engine.clone(), told);
+                engine.spawn(async move {
+                    let _asks = asks;
+                    pending::<()>().await;
+                });
+                yield_now().await;
+            });
+            drop(runtime);
+            assert_eq!(heard.recv(), Ok(true));
+        }
+
+        #[test]
+        fn no_thread_that_ends_waits_for_a_guest() {
+            let runtime = paused();
+            let engine = Engine::guest_in(runtime.handle());
+            assert!(!engine.owe().is_awaited());
+        }
     }
 }

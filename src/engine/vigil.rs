@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 
-use crate::clock::Instant;
+use crate::clock::{Clock, Instant};
 
 /// Whether it pays to wait for something awake: counts how often it came in time.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Vigil {
     }
 
     fn note(&self, event: Event) {
-        if !self.off && self.watch().note(event, Instant::now()) {
+        if !self.off && self.watch().note(event, Clock::machine().now()) {
             self.begun.notify_one();
         }
     }
@@ -142,7 +142,7 @@ impl Vigil {
     pub(super) async fn keep(&self) {
         loop {
             self.begun.notified().await;
-            while self.watch().is_on(Instant::now()) {
+            while self.watch().is_on(Clock::machine().now()) {
                 // The runtime looks for news of the sockets, and runs what there is to run.
                 yield_now().await;
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::{Hold, Phase, State};
-use crate::clock::Instant;
+use crate::clock::{Clock, Instant};
 use crate::error::Loss;
 use crate::stats::Counters;
 
@@ -13,6 +13,7 @@ use crate::stats::Counters;
 #[derive(Debug)]
 pub(crate) struct Ledger {
     counters: Arc<Counters>,
+    clock: Clock,
     lost: UnboundedSender<Lost>,
 }
 
@@ -26,9 +27,9 @@ pub(crate) struct Lost {
 
 impl Ledger {
     /// A ledger, and where each loss comes out once. Without a reader losses are counted all the same.
-    pub(crate) fn new(counters: Arc<Counters>) -> (Arc<Self>, UnboundedReceiver<Lost>) {
+    pub(crate) fn new(counters: Arc<Counters>, clock: Clock) -> (Arc<Self>, UnboundedReceiver<Lost>) {
         let (lost, reader) = unbounded_channel();
-        (Arc::new(Self { counters, lost }), reader)
+        (Arc::new(Self { counters, clock, lost }), reader)
     }
 }
 
@@ -59,7 +60,8 @@ impl Hold {
         drop(state);
         if newly {
             // Without the engine nobody waits in line, and nothing is written to a log.
-            let _: Result<_, _> = self.ledger.lost.send(Lost { hold: Arc::clone(self), loss, at: Instant::now() });
+            let at = self.ledger.clock.now();
+            let _: Result<_, _> = self.ledger.lost.send(Lost { hold: Arc::clone(self), loss, at });
         }
         false
     }

@@ -9,6 +9,7 @@ use tokio::time::timeout;
 use super::NodeIndex;
 use crate::clock::Instant;
 use crate::node::Outcome;
+use crate::tasks;
 
 type Call<T> = Pin<Box<dyn Future<Output = Outcome<T>> + Send>>;
 
@@ -81,8 +82,8 @@ impl<T: Send + 'static> Drop for Calls<T> {
             return;
         }
         // Without a runtime the engine has ended, and the connections with it.
-        if let Ok(engine) = tokio::runtime::Handle::try_current() {
-            engine.spawn(async move { while rest.next().await.is_some() {} });
+        if tokio::runtime::Handle::try_current().is_ok() {
+            tasks::spawn(async move { while rest.next().await.is_some() {} });
         }
     }
 }

@@ -17,6 +17,7 @@ use crate::foreign::{self, contained};
 use crate::lease::majority;
 use crate::node::{Lane, LinkEvent, Node, Outcome};
 use crate::script;
+use crate::tasks;
 
 /// How long after an answer that does not help a server is asked again who it is.
 const VET_AGAIN: Duration = Duration::from_millis(100);
@@ -73,11 +74,11 @@ pub(super) fn start(eligibility: &Arc<Eligibility>, nodes: &[Arc<Node>], ups: Ve
     }
     for (place, (node, mut ups)) in nodes.iter().zip(ups).enumerate() {
         let (eligibility, node) = (Arc::clone(eligibility), Arc::clone(node));
-        tokio::spawn(foreign::restarted(async move |_| look_after(&eligibility, place, &node, &mut ups).await));
+        tasks::spawn(foreign::restarted(async move |_| look_after(&eligibility, place, &node, &mut ups).await));
     }
     if eligibility.remembers() {
         let (eligibility, nodes) = (Arc::clone(eligibility), nodes.to_vec());
-        tokio::spawn(foreign::restarted(async move |_| amend(&eligibility, &nodes).await));
+        tasks::spawn(foreign::restarted(async move |_| amend(&eligibility, &nodes).await));
     }
 }
 

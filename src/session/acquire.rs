@@ -67,7 +67,7 @@ impl Drop for Place<'_> {
             return;
         }
         if let Some(deadline) = self.deadline {
-            self.session.deadlines.remove(deadline, self.id, Instant::now());
+            self.session.deadlines.remove(deadline, self.id, self.session.now());
         }
         if !self.answered {
             // The waiter is dropped here, after the shard is released, and its waker with it: perhaps while its task
@@ -105,11 +105,11 @@ impl Session {
         wait: Option<Duration>,
     ) -> Result<Option<Grip>, Error> {
         self.enter()?;
-        let called = Instant::now();
+        let called = self.now();
         let deadline = wait.map(|wait| called + wait);
         loop {
             self.check_open()?;
-            let now = Instant::now();
+            let now = self.now();
             let id = self.gate.next_id();
             let (reply, answer) = foreign::channel();
             let (owner, origin) = (caller.owner.clone(), caller.origin);
@@ -139,10 +139,10 @@ impl Session {
             // What was taken back because this caller was not polled, or lost before it was, it never had: it stands in
             // line again.
             if let Some(grip) = self.take(grip)? {
-                self.counters.granted_after(Instant::now().since(called));
+                self.counters.granted_after(self.now().since(called));
                 return Ok(Some(grip));
             }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if deadline.is_some_and(|deadline| self.now() >= deadline) {
                 return self.try_lock(key, caller, terms).await;
             }
         }
@@ -181,7 +181,7 @@ impl Session {
 
     /// Ends a waiter's wait, whose time is over.
     pub(super) fn end_wait(&self, key: &Key, id: u64) {
-        let held = self.gate.is_known_held(key, Instant::now());
+        let held = self.gate.is_known_held(key, self.now());
         if let Some(waiter) = self.gate.leave(key, id) {
             let answer = if held { Ok(None) } else { Err(self.unanswered(waiter.since)) };
             foreign::answer(waiter.reply, answer);
@@ -190,7 +190,7 @@ impl Session {
 
     /// The error of a waiter that since then has had no answer.
     pub(super) fn unanswered(&self, since: Instant) -> Error {
-        let now = Instant::now();
+        let now = self.now();
         if let Some(Verdict { nodes, lasts }) = self.outage.failure_since(since, now) {
             return self.quorum.unavailable(nodes, lasts);
         }

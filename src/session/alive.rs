@@ -1,6 +1,8 @@
 //! The life of a session, as the user's handles hold it: from its connect to the drop of the last of them.
 
-use std::sync::Arc;
+use std::future::pending;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::oneshot::error::RecvError;
@@ -9,7 +11,7 @@ use super::{Session, panicked};
 use crate::alarm::Alarm;
 use crate::engine::Engine;
 use crate::error::{Error, NodeFailure};
-use crate::foreign::{self, Answer};
+use crate::foreign::{self, Answer, contained};
 use crate::node::Target;
 use crate::options::Settings;
 
@@ -29,6 +31,20 @@ impl Alive {
         Self::connected(Self::begin(settings, targets)?.await)
     }
 
+    /// [`connect`](Self::connect) in the caller's runtime: the locker lives there, and goes by its time.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); [`Error::Config`] outside of a runtime.
+    #[cfg(feature = "testing")]
+    #[cfg_attr(not(test), expect(dead_code, reason = "no address leads to a server in memory yet"))]
+    pub(crate) async fn connect_here(settings: Settings, targets: Vec<Target>) -> Result<Self, Error> {
+        let outside =
+            |_| Error::config("memory", "a locker over servers in memory lives in a tokio runtime: connect in one");
+        let engine = Engine::guest_in(&tokio::runtime::Handle::try_current().map_err(outside)?);
+        let alarm = Alarm::of_guest(&engine);
+        Self::connected(Self::begin_on(&engine, alarm, settings, targets).await)
+    }
+
     /// [`connect`](Self::connect) for a thread that waits, which panics in async code.
     pub(crate) fn blocking_connect(settings: Settings, targets: Vec<Target>) -> Result<Self, Error> {
         Self::connected(Self::begin(settings, targets)?.blocking_recv())
@@ -41,32 +57,43 @@ impl Alive {
     }
 
     fn begin(settings: Settings, targets: Vec<Target>) -> Result<Answer<Result<Self, Error>>, Error> {
-        let names: Vec<_> = targets.iter().map(|target| Arc::clone(target.name())).collect();
-        let failed = move |reason: String| Error::Unavailable {
-            servers: names.len(),
-            nodes: names.iter().map(|node| NodeFailure { node: Arc::clone(node), reason: reason.clone() }).collect(),
-            waited: Duration::ZERO,
-        };
-        let no_thread = |error: std::io::Error| failed(format!("the thread cannot start: {error}"));
+        let no_thread = |error: std::io::Error| failed(&targets, &format!("the thread cannot start: {error}"));
         let alarm = Alarm::of_process().map_err(no_thread)?;
         let engine = Engine::start(settings.busy_poll).map_err(no_thread)?;
+        Ok(Self::begin_on(&engine, alarm, settings, targets))
+    }
+
+    fn begin_on(
+        engine: &Engine,
+        alarm: Arc<Alarm>,
+        settings: Settings,
+        targets: Vec<Target>,
+    ) -> Answer<Result<Self, Error>> {
         let (reply, answer) = foreign::channel();
         let starting = engine.clone();
         engine.spawn(async move {
-            let session = foreign::survive(Session::start(starting.clone(), alarm, settings, targets)).await;
-            let result = session.unwrap_or_else(|said| Err(failed(panicked(&said)))).map(|session| Self { session });
+            let session = foreign::survive(Session::start(starting.clone(), alarm, settings, &targets)).await;
+            let panicked = |said: String| Err(failed(&targets, &panicked(&said)));
+            let result = session.unwrap_or_else(panicked).map(|session| Self { session });
             if result.is_err() {
                 starting.stop();
             }
             // If the caller is gone, this drops the session, which ends the engine.
             foreign::answer(reply, result);
         });
-        Ok(answer)
+        answer
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }
+}
+
+/// The error of a connect that did not come to ask any of these servers, and why.
+fn failed(targets: &[Target], reason: &str) -> Error {
+    let failure = |target: &Target| NodeFailure { node: Arc::clone(target.name()), reason: reason.to_owned() };
+    let nodes = targets.iter().map(failure).collect();
+    Error::Unavailable { servers: targets.len(), nodes, waited: Duration::ZERO }
 }
 
 impl Drop for Alive {
@@ -82,5 +109,100 @@ impl Drop for Alive {
             session.wind_down().await;
             session.engine.stop();
         });
+    }
+}
+
+/// What the runtime of a guest does when it ends, which may be at any time and without closing it: whoever waits is told all
+/// the same, and whoever comes later finds it closed. A task that was never polled, as a driver may be, tells nobody.
+pub(super) struct Eviction(Weak<Session>);
+
+impl Eviction {
+    pub(super) fn of(session: &Arc<Session>) -> Self {
+        Self(Arc::downgrade(session))
+    }
+}
+
+/// A task of a guest, which ends with its engine, or the runtime.
+pub(super) async fn stay(_until: Eviction) {
+    pending::<()>().await;
+}
+
+impl Drop for Eviction {
+    fn drop(&mut self) {
+        if let Some(session) = self.0.upgrade() {
+            session.closed.store(true, Ordering::Release);
+            session.turns.close();
+            contained(|| session.end_all());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(feature = "testing")]
+    mod guests {
+        use tokio::runtime::{Builder, Handle};
+        use tokio::sync::mpsc::unbounded_channel;
+        use tokio::task::yield_now;
+        use uuid::Uuid;
+
+        use crate::alarm::Alarm;
+        use crate::engine::Engine;
+        use crate::error::Error;
+        use crate::node::Target;
+        use crate::options::Options;
+        use crate::quorum::Quorum;
+        use crate::session::{Alive, Session};
+
+        /// A guest without servers.
+        fn alive(runtime: &Handle) -> Alive {
+            let settings = Options::default().validate(1).expect("valid");
+            let (engine, quorum) = (Engine::guest_in(runtime), Quorum::new(Vec::new(), std::time::Duration::ZERO));
+            let alarm = Alarm::of_guest(&engine);
+            let events = unbounded_channel().1;
+            let session = Session::begin(engine, alarm, Uuid::new_v4(), settings, quorum, Vec::new(), events);
+            Alive { session }
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn the_last_handle_of_a_guest_ends_its_tasks() {
+            let alive = alive(&Handle::current());
+            yield_now().await;
+            assert!(Handle::current().metrics().num_alive_tasks() > 3);
+            drop(alive);
+            while Handle::current().metrics().num_alive_tasks() > 0 {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        }
+
+        #[test]
+        fn a_handle_that_outlives_the_runtime_is_dropped_without_a_panic() {
+            let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime");
+            let alive = alive(runtime.handle());
+            let session = std::sync::Arc::downgrade(&alive.session);
+            runtime.block_on(yield_now());
+            drop(runtime);
+            drop(alive);
+            assert_eq!(session.strong_count(), 0);
+        }
+
+        #[tokio::test]
+        async fn a_guest_that_finds_no_server_leaves_nothing() {
+            let options = Options { connect_timeout: std::time::Duration::from_millis(100), ..Options::default() };
+            let settings = options.validate(1).expect("valid");
+            let target = Target::parse("redis://127.0.0.1:1").expect("an address");
+            let refused = Alive::connect_here(settings, vec![target]).await;
+            assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
+            while Handle::current().metrics().num_alive_tasks() > 0 {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        }
+
+        #[test]
+        fn a_guest_needs_a_runtime() {
+            let settings = Options::default().validate(1).expect("valid");
+            let refused = futures_executor::block_on(Alive::connect_here(settings, Vec::new()));
+            assert!(matches!(refused, Err(Error::Config(error)) if error.to_string().contains("runtime")));
+        }
     }
 }

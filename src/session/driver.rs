@@ -73,7 +73,7 @@ impl Drop for Driving<'_> {
             loop {
                 self.end(|_| true, &error);
                 // Whoever comes between the two has no driver either.
-                if matches!(self.session.gate.next(self.key, Instant::now()), Next::Done) {
+                if matches!(self.session.gate.next(self.key, self.session.now()), Next::Done) {
                     return;
                 }
             }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::Session;
-use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::foreign::Answer;
 use crate::hold::{Entrance, Hold, HoldState};
@@ -47,7 +46,7 @@ impl View {
 
     /// As [`state`](Self::state), in the process that took it.
     pub(super) fn look(&self) -> HoldState {
-        self.hold.at(Instant::now())
+        self.hold.at(self.session.now())
     }
 
     /// # Errors
@@ -63,7 +62,7 @@ impl View {
     pub(crate) fn remaining(&self) -> Duration {
         match self.state() {
             HoldState::Lost(_) => Duration::ZERO,
-            HoldState::Safe | HoldState::Jeopardy => Instant::now().until(self.hold.valid_until()),
+            HoldState::Safe | HoldState::Jeopardy => self.session.now().until(self.hold.valid_until()),
         }
     }
 }

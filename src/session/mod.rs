@@ -11,6 +11,9 @@ mod deadline;
 mod driver;
 mod forces;
 mod grip;
+#[cfg(test)]
+#[cfg(feature = "testing")]
+mod guests;
 mod joint;
 mod late;
 mod losses;
@@ -32,6 +35,7 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 pub(crate) use self::alive::Alive;
+use self::alive::Eviction;
 use self::deadline::Deadlines;
 use self::forces::Forces;
 pub(crate) use self::grip::{Grip, View};
@@ -50,7 +54,7 @@ use crate::hold::{Ledger, Lost};
 use crate::holder::Holder;
 use crate::identity::Turns;
 use crate::key::Key;
-use crate::node::Target;
+use crate::node::{LinkEvent, Target};
 use crate::notify::{self, Channels};
 use crate::options::Settings;
 use crate::quorum::{self, Quorum};
@@ -90,17 +94,33 @@ impl Session {
         engine: Engine,
         alarm: Arc<Alarm>,
         settings: Settings,
-        targets: Vec<Target>,
+        targets: &[Target],
     ) -> Result<Arc<Self>, Error> {
         let id = Uuid::new_v4();
         let (reconnected, reconnects) = unbounded_channel();
-        let (quorum, subscribers) = quorum::connect(&settings, &targets, &id.to_string(), &reconnected).await?;
+        let (quorum, subscribers) = quorum::connect(&settings, targets, &id.to_string(), &reconnected).await?;
+        Ok(Self::begin(engine, alarm, id, settings, quorum, subscribers, reconnects))
+    }
+
+    /// A session of these nodes, with all of its tasks.
+    fn begin(
+        engine: Engine,
+        alarm: Arc<Alarm>,
+        id: Uuid,
+        settings: Settings,
+        quorum: Quorum,
+        subscribers: Vec<UnboundedReceiver<LinkEvent>>,
+        reconnects: UnboundedReceiver<LinkEvent>,
+    ) -> Arc<Self> {
         let (session, losses) = Self::over(engine, alarm, id, settings, quorum);
         for (index, (node, events)) in session.quorum.nodes().iter().zip(subscribers).enumerate() {
-            tokio::spawn(notify::listen(Arc::clone(&session.channels), index, Arc::clone(node), events));
+            session.engine.spawn(notify::listen(Arc::clone(&session.channels), index, Arc::clone(node), events));
         }
-        tokio::spawn(losses::judge(Arc::downgrade(&session), losses));
-        tokio::spawn(deadline::end_waits(Arc::clone(&session.deadlines), Arc::downgrade(&session)));
+        if session.engine.is_guest() {
+            session.engine.spawn(alive::stay(Eviction::of(&session)));
+        }
+        session.engine.spawn(losses::judge(Arc::downgrade(&session), losses));
+        session.engine.spawn(deadline::end_waits(Arc::clone(&session.deadlines), Arc::downgrade(&session)));
         let judge = Arc::downgrade(&session);
         let judge = Box::new(move |verdict| {
             if let Some(session) = judge.upgrade() {
@@ -109,8 +129,8 @@ impl Session {
         });
         let (watchdog, quorum) = (Arc::clone(&session.watchdog), Arc::clone(&session.quorum));
         let (settings, counters) = (session.settings.clone(), Arc::clone(&session.counters));
-        tokio::spawn(watchdog::run(watchdog, quorum, settings, counters, reconnects, judge));
-        Ok(session)
+        session.engine.spawn(watchdog::run(watchdog, quorum, settings, counters, reconnects, judge));
+        session
     }
 
     /// A session of these nodes, and where its losses come out. Its tasks are yet to be started.
@@ -123,7 +143,7 @@ impl Session {
     ) -> (Arc<Self>, UnboundedReceiver<Lost>) {
         let names: Vec<_> = quorum.nodes().iter().map(|node| Arc::clone(node.name())).collect();
         let counters = Arc::new(Counters::of_nodes(&names));
-        let (ledger, losses) = Ledger::new(Arc::clone(&counters));
+        let (ledger, losses) = Ledger::new(Arc::clone(&counters), engine.clock().clone());
         let (undos, inboxes) = Undos::new(names.len());
         let session = Arc::new_cyclic(|weak: &Weak<Self>| {
             let hook = weak.clone();
@@ -180,10 +200,23 @@ impl Session {
         Stats { misplaced_answers, ..stats }
     }
 
+    /// What time it is for this locker, wherever its callers ask from.
+    fn now(&self) -> Instant {
+        self.engine.clock().now()
+    }
+
     /// See [`Engine::block_on`].
+    ///
+    /// # Errors
+    /// [`Error::Config`] where the locker lives in a runtime of the program's; else the future's.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         if self.is_forked() {
             return Err(Error::Forked);
+        }
+        if self.engine.is_guest() {
+            let reason =
+                "this locker lives in the runtime that it was connected in, where nobody may block: use async calls";
+            return Err(Error::config("blocking", reason));
         }
         self.engine.block_on(future)
     }
@@ -268,7 +301,8 @@ impl Session {
     }
 
     fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        // The runtime that it lives in may end before it is closed.
+        self.closed.load(Ordering::Acquire) || self.engine.is_guest_no_more()
     }
 
     /// Acts on what the watchdog found out.
@@ -336,14 +370,19 @@ impl Session {
         let _: Result<_, _> = foreign::survive(self.finish()).await;
     }
 
-    async fn finish(self: &Arc<Self>) {
+    /// Ends what waits and what is held.
+    fn end_all(&self) {
         for waiter in self.gate.drain_all() {
             foreign::answer(waiter.reply, Err(Error::Closed));
         }
         for hold in self.gate.holds() {
             hold.lose(Loss::Closed);
         }
-        let minority = self.quorum.nodes().len() - self.quorum.majority();
+    }
+
+    async fn finish(self: &Arc<Self>) {
+        self.end_all();
+        let minority = self.quorum.nodes().len().saturating_sub(self.quorum.majority());
         let settled = self.pendings.end(minority, || self.gate.is_empty());
         let bound = Instant::now() + CLOSING.min(self.settings.lease);
         let _: Result<_, _> = timeout(Instant::now().until(bound), settled).await;

@@ -33,7 +33,7 @@ impl Session {
             return Err(Loss::Forked);
         }
         let (reply, answer) = foreign::channel();
-        let now = Instant::now();
+        let now = self.now();
         if let Some(entrance) = entrance {
             self.exits(hold, entrance, now);
         }
@@ -85,7 +85,7 @@ impl Session {
         // Before the slot goes: closing sees the one or the other.
         self.undo_hold(hold);
         self.gate.remove(hold);
-        self.watchdog.forget(hold, Instant::now());
+        self.watchdog.forget(hold, self.now());
     }
 
     /// Undoes what stands under the field of a hold that nobody holds any more, wherever it may. A node that has not said
@@ -109,7 +109,7 @@ impl Session {
                 "nobody took the lock that was granted: it is given back"
             );
         });
-        match hold.mark(Instant::now()) {
+        match hold.mark(self.now()) {
             HoldState::Lost(Loss::Released) => {
                 let (reply, _) = foreign::channel();
                 self.send_release(hold, reply);
@@ -207,7 +207,7 @@ fn conclude(session: &Arc<Session>, hold: &Arc<Hold>, settled: Settled, reply: o
         Settled::Unanswered(nodes) => Err(session.quorum.unavailable(nodes, Duration::ZERO)),
     };
     session.gate.remove(hold);
-    session.watchdog.forget(hold, Instant::now());
+    session.watchdog.forget(hold, session.now());
     match &answer {
         Ok(()) => contained(|| tracing::debug!(key = %hold.key.shown(), field = &*hold.field, "released")),
         Err(Error::Unavailable { .. }) => {}
@@ -292,7 +292,7 @@ impl Session {
             Settled::Refused(error) => error,
             Settled::Unanswered(nodes) => self.quorum.unavailable(nodes, Duration::ZERO),
         };
-        match hold.at(Instant::now()) {
+        match hold.at(self.now()) {
             HoldState::Safe => {
                 contained(|| {
                     tracing::warn!(

@@ -42,7 +42,7 @@ impl Session {
         wait: Option<Duration>,
     ) -> Result<Option<Vec<Grip>>, Error> {
         self.enter()?;
-        let called = Instant::now();
+        let called = self.now();
         let deadline = wait.map(|wait| called + wait);
         let mut errand = Errand { keys, caller, terms, called, deadline, answered: false };
         loop {
@@ -50,7 +50,7 @@ impl Session {
             if !keys.iter().any(|key| self.gate.is_awaited(key)) {
                 match self.in_time(deadline, self.try_all(keys, caller, terms)).await {
                     Some(Ok(Some(grips))) => {
-                        self.counters.granted_after(Instant::now().since(called));
+                        self.counters.granted_after(self.now().since(called));
                         return Ok(Some(grips));
                     }
                     Some(Ok(None)) => errand.answered = true,
@@ -66,7 +66,7 @@ impl Session {
                 return Ok(Some(grips));
             }
             drop(grips);
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if deadline.is_some_and(|deadline| self.now() >= deadline) {
                 return Ok(None);
             }
         }
@@ -88,7 +88,7 @@ impl Session {
             let before = open.len();
             let mut rest = Vec::with_capacity(before);
             for key in open {
-                match self.gate.enter(&key, &caller.owner, Instant::now()) {
+                match self.gate.enter(&key, &caller.owner, self.now()) {
                     Entry::Reentered(hold, _) => {
                         self.note_reentry(&hold);
                         grips.push(Grip::taken(Arc::clone(self), hold, caller.origin));
@@ -149,7 +149,7 @@ impl Session {
     async fn collect(self: &Arc<Self>, errand: &mut Errand<'_>) -> Result<Option<Vec<Grip>>, Error> {
         let mut grips = Vec::with_capacity(errand.keys.len());
         for key in errand.keys {
-            let wait = errand.deadline.map(|deadline| Instant::now().until(deadline));
+            let wait = errand.deadline.map(|deadline| self.now().until(deadline));
             match self.lock(key, errand.caller, errand.terms, wait).await {
                 Ok(Some(grip)) => grips.push(grip),
                 Ok(None) => return Ok(None),
@@ -163,7 +163,7 @@ impl Session {
 
     /// Whether the time is over for want of it, and not of answers: too little was left for the last of the locks.
     fn is_only_late(&self, errand: &Errand<'_>) -> bool {
-        let now = Instant::now();
+        let now = self.now();
         errand.answered
             && errand.deadline.is_some_and(|deadline| now >= deadline)
             && self.outage.failure_since(errand.called, now).is_none()

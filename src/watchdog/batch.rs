@@ -14,6 +14,7 @@ use crate::hold::Hold;
 use crate::node::Outcome;
 use crate::quorum::{NodeIndex, Quorum};
 use crate::stats::Counters;
+use crate::tasks;
 
 /// One hold that is to be renewed by the end of its tick.
 #[derive(Debug)]
@@ -61,7 +62,7 @@ impl Sender {
     }
 
     fn spawn(self: &Arc<Self>, node: NodeIndex, batch: Batch, sent: Instant, until: Instant) {
-        tokio::spawn(renew(Arc::clone(self), node, batch, sent, until));
+        tasks::spawn(renew(Arc::clone(self), node, batch, sent, until));
     }
 }
 

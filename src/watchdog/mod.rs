@@ -19,7 +19,7 @@ use tokio::time::sleep;
 
 use self::batch::{Answers, Sender};
 use self::wheel::Wheel;
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::error::Loss;
 use crate::foreign::{self, contained};
 use crate::hold::Hold;
@@ -187,6 +187,7 @@ async fn keep_watch(
     mut clocks: Clocks,
 ) {
     let beat = (lease / 10).min(Duration::from_secs(1));
+    let may_jump = !clock::is_of_timers();
     loop {
         let inbox_due = watchdog.due();
         let drain = async {
@@ -219,7 +220,7 @@ async fn keep_watch(
                     wheel.renew_all();
                 }
             }
-            () = sleep(beat), if !wheel.is_empty() => {}
+            () = sleep(beat), if may_jump && !wheel.is_empty() => {}
         }
         if Instant::now().since(clocks.boot) >= beat && clocks.jumped() {
             contained(|| tracing::warn!("the machine was suspended: every lock is looked at"));

@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio_util::sync::CancellationToken;
 
 use super::{Bounds, Flaw, Step};
-use crate::clock::Instant;
+use crate::clock::{Clock, Instant};
 use crate::error::Loss;
 use crate::hold::tokens;
 use crate::hold::{Hold, HoldState, Leave, Ledger, Lost, Phase, Shut, State, Terms};
@@ -75,7 +75,7 @@ impl World {
         let terms = Terms { lease: LEASE, renewed: true, max_hold };
         let votes: Vec<NodeIndex> = (0..bounds.nodes).collect();
         let counters = Arc::new(Counters::new());
-        let (ledger, losses) = Ledger::new(Arc::clone(&counters));
+        let (ledger, losses) = Ledger::new(Arc::clone(&counters), Clock::machine());
         let hold = Hold::for_test_in(ledger, Owner::task(1), terms, &votes, bounds.nodes);
         let tokens = [hold.token(), hold.token()];
         for _ in 1..bounds.granted {

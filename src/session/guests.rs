@@ -1,0 +1,367 @@
+//! Sessions whose engine is a guest in the test's runtime, where time is paused: what happens when, to the millisecond.
+//!
+//! There is no server: nothing is ever answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::task::yield_now;
+use tokio::time::sleep;
+use uuid::Uuid;
+
+use super::{Grip, Session};
+use crate::alarm::Alarm;
+use crate::clock::{Clock, Instant};
+use crate::engine::Engine;
+use crate::error::{Error, Loss};
+use crate::hold::{Hold, HoldState, Terms};
+use crate::identity::Caller;
+use crate::key::Key;
+use crate::lease;
+use crate::options::{Options, Reentry};
+use crate::owner::Owner;
+use crate::quorum::Quorum;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(30);
+const TERMS: Terms = Terms { lease: LEASE, renewed: true, max_hold: None };
+
+/// A session without servers.
+fn session(engine: Engine, alarm: Arc<Alarm>) -> Arc<Session> {
+    let settings = Options::default().validate(1).expect("valid");
+    let quorum = Quorum::new(Vec::new(), Duration::ZERO);
+    Session::begin(engine, alarm, Uuid::new_v4(), settings, quorum, Vec::new(), unbounded_channel().1)
+}
+
+/// One that is a guest here.
+fn guest() -> Arc<Session> {
+    let engine = Engine::guest_in(&Handle::current());
+    let alarm = Alarm::of_guest(&engine);
+    session(engine, alarm)
+}
+
+fn paused() -> Runtime {
+    Builder::new_current_thread().enable_time().start_paused(true).build().expect("a runtime")
+}
+
+fn caller() -> Caller {
+    Caller::blocking(Some(&Owner::new()), Reentry::Task)
+}
+
+/// A hold that its caller has taken just now, by the clock of this thread.
+fn hold(session: &Session, terms: Terms) -> Arc<Hold> {
+    static GENERATIONS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    let mut hold = Hold::for_test_in(Arc::clone(&session.ledger), Owner::new(), terms, &[0], 1);
+    hold.generation = GENERATIONS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    hold.key = format!("k{}", hold.generation).into();
+    assert!(hold.claim());
+    Arc::new(hold)
+}
+
+/// Registers it, as a grant is.
+fn register(session: &Arc<Session>, hold: &Arc<Hold>) -> Grip {
+    let now = session.now();
+    session.gate.admit(hold, None, now);
+    session.alarm.watch(hold, now);
+    assert!(session.watchdog.watch(hold, now));
+    Grip::taken(Arc::clone(session), Arc::clone(hold), caller().origin)
+}
+
+/// How much of the machine's time this takes.
+async fn machine_time<T>(future: impl Future<Output = T>) -> (T, Duration) {
+    let start = Clock::machine().now();
+    let value = future.await;
+    (value, Clock::machine().now().since(start))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_fires_at_the_very_end_of_validity() {
+    let session = guest();
+    let (_, took) = machine_time(async {
+        for lease in [100, 200, 300, 1_000, 30_000, 61_000, 3_600_000, 86_400_000].map(Duration::from_millis) {
+            let hold = hold(&session, Terms { lease, renewed: false, max_hold: None });
+            let grip = register(&session, &hold);
+            let (token, end) = (hold.token(), hold.valid_until());
+            sleep(session.now().until(end) - MS).await;
+            assert_eq!(
+                (token.is_cancelled(), grip.view().state(), grip.view().remaining()),
+                (false, HoldState::Safe, MS)
+            );
+            token.cancelled().await;
+            assert_eq!((session.now(), grip.view().state()), (end, HoldState::Lost(Loss::Expired)), "{lease:?}");
+        }
+    })
+    .await;
+    assert!(took < SECOND * 5, "{took:?} for a day");
+}
+
+/// Timers of tokio are no finer than a millisecond.
+#[tokio::test(start_paused = true)]
+async fn a_token_whose_validity_ends_between_two_milliseconds_fires_at_the_first_of_them() {
+    let session = guest();
+    for micros in [100_001, 123_456, 150_000, 199_999, 1_234_567] {
+        let hold = hold(&session, Terms { lease: Duration::from_micros(micros), renewed: false, max_hold: None });
+        let _grip = register(&session, &hold);
+        let end = hold.valid_until();
+        hold.token().cancelled().await;
+        let early = session.now().until(end);
+        assert!(session.now() <= end && early < MS, "{micros}: {early:?}");
+    }
+}
+
+/// An order is carried out a millisecond before the end.
+#[tokio::test(start_paused = true)]
+async fn a_late_order_makes_no_token_fire_early() {
+    let session = guest();
+    let hold = hold(&session, Terms { renewed: false, ..TERMS });
+    let _grip = register(&session, &hold);
+    sleep(session.now().until(hold.valid_until()) - MS).await;
+    session.alarm.watch(&hold, session.now());
+    hold.token().cancelled().await;
+    assert_eq!(session.now(), hold.valid_until());
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_that_end_together_fire_together_and_the_others_at_their_own_time() {
+    let session = guest();
+    let (ends, mut told) = unbounded_channel();
+    let mut grips = Vec::new();
+    for number in 0..300_u32 {
+        // A hundred of each.
+        let lease = Duration::from_secs(u64::from(number % 3 + 1) * 10);
+        let hold = hold(&session, Terms { lease, renewed: false, max_hold: None });
+        grips.push(register(&session, &hold));
+        let (token, end, ends, clock) =
+            (hold.token(), hold.valid_until(), ends.clone(), session.engine.clock().clone());
+        tokio::spawn(async move {
+            token.cancelled().await;
+            ends.send((end, clock.now())).expect("listens");
+        });
+    }
+    for _ in 0..300 {
+        let (end, fired) = told.recv().await.expect("told");
+        assert_eq!(fired, end);
+    }
+    assert_eq!(session.stats().losses.expired, 300);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_renewed_moves_its_end_and_max_hold_ends_it() {
+    let session = guest();
+    let hold = hold(&session, Terms { max_hold: Some(LEASE * 3), renewed: false, ..TERMS });
+    let _grip = register(&session, &hold);
+    let token = hold.token();
+    for _ in 0..8 {
+        sleep(SECOND * 10).await;
+        let now = session.now();
+        assert!(hold.renewed(0, now, now));
+    }
+    token.cancelled().await;
+    assert_eq!(session.now(), hold.since + LEASE * 3);
+    assert_eq!(hold.mark(session.now()), HoldState::Lost(Loss::MaxHold));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ticks_come_at_thirds_of_the_lease_and_the_second_that_fails_is_the_last() {
+    let session = guest();
+    let hold = hold(&session, TERMS);
+    let grip = register(&session, &hold);
+    let (start, command_timeout) = (hold.since, session.settings.command_timeout);
+    assert_eq!(command_timeout, SECOND * 3);
+    let until = async |at: Instant| sleep(session.now().until(at)).await;
+    let ticks = || session.stats().renewal_lateness.count;
+    for third in [1, 2] {
+        // On the grid.
+        let tick = (start + LEASE / 3 * third).round_down(lease::grid(LEASE));
+        until(tick.before(MS)).await;
+        assert_eq!(ticks(), u64::from(third) - 1, "tick {third} has not come");
+        until(tick + MS).await;
+        assert_eq!(ticks(), u64::from(third));
+        let fails = tick + command_timeout;
+        until(fails.before(MS)).await;
+        let before = if third == 1 { HoldState::Safe } else { HoldState::Jeopardy };
+        assert_eq!(grip.view().state(), before);
+        if third == 1 {
+            until(fails + MS).await;
+            assert_eq!(grip.view().state(), HoldState::Jeopardy);
+        }
+    }
+    hold.token().cancelled().await;
+    let last = (start + LEASE / 3 * 2).round_down(lease::grid(LEASE)) + command_timeout;
+    assert_eq!(session.now(), last);
+    assert_eq!(grip.view().state(), HoldState::Lost(Loss::RenewalFailed));
+    let latest = session.stats().renewal_lateness.max;
+    assert!(latest <= Duration::from_micros(1), "no timer is late, as far as can be counted: {latest:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_end_when_their_time_is_over() {
+    let session = guest();
+    let (key, start) = (Key::from("k"), session.now());
+    for (wait, lasts) in [(SECOND * 5, SECOND * 5), (SECOND * 7, SECOND * 12)] {
+        let refused = session.lock(&key, &caller(), TERMS, Some(wait)).await;
+        assert!(matches!(refused, Err(Error::Unavailable { .. })));
+        assert_eq!(session.now(), start + lasts);
+    }
+    let refused = session.lock_all(&[key.clone(), "l".into()], &caller(), TERMS, Some(SECOND * 3)).await;
+    assert!(matches!(refused, Err(Error::Unavailable { .. })));
+    assert_eq!(session.now(), start + SECOND * 15);
+    // Without a time of its own it rides out an outage for as long as that is borne, which is a lease.
+    let (start, (refused, took)) = (session.now(), machine_time(session.lock(&key, &caller(), TERMS, None)).await);
+    let Err(Error::Unavailable { waited, .. }) = refused else { panic!("{refused:?}") };
+    assert!(waited >= LEASE && session.now().since(start) <= LEASE, "it began with the first call");
+    assert!(took < SECOND * 5, "{took:?}");
+}
+
+#[test]
+fn runtimes_have_times_of_their_own_at_once() {
+    let threads = [1, 60, 3_600].map(|seconds| {
+        std::thread::spawn(move || {
+            paused().block_on(async {
+                let (session, lease) = (guest(), Duration::from_secs(seconds));
+                let start = session.now();
+                for _ in 0..100 {
+                    let hold = hold(&session, Terms { lease, renewed: false, max_hold: None });
+                    let grip = register(&session, &hold);
+                    hold.token().cancelled().await;
+                    assert_eq!(session.now(), hold.valid_until());
+                    drop(grip);
+                }
+                session.now().since(start)
+            })
+        })
+    });
+    let [short, middle, long] = threads.map(|thread| thread.join().expect("no panic"));
+    assert!(
+        short < SECOND * 100 && middle > SECOND * 5_900 && long > SECOND * 355_000,
+        "{short:?} {middle:?} {long:?}"
+    );
+}
+
+/// A locker over real servers whose callers are in a runtime with paused time.
+#[tokio::test(start_paused = true)]
+async fn an_engine_with_a_thread_keeps_the_machines_time() {
+    let guest = guest();
+    let real = session(Engine::start(Duration::ZERO).expect("a thread"), Alarm::of_process().expect("a thread"));
+    let (short, long) = (Duration::from_millis(500), Terms { lease: SECOND * 3_600, ..TERMS });
+    let beside = Arc::clone(&real);
+    let holds =
+        move || [Terms { lease: short, renewed: false, max_hold: None }, long].map(|terms| hold(&beside, terms));
+    // Made where time is the machine's, as grants are on the engine.
+    let [fleeting, lasting] = std::thread::spawn(holds).join().expect("no panic");
+    let grips = [register(&real, &fleeting), register(&real, &lasting)];
+    // Days of this runtime are nothing to it.
+    sleep(SECOND * 86_400 * 3).await;
+    assert_eq!(guest.now(), Instant::now());
+    assert_eq!(grips[1].view().state(), HoldState::Safe);
+    let left = grips[1].view().remaining();
+    assert!(left > SECOND * 3_000 && left < SECOND * 3_600, "{left:?}");
+    let virtually = guest.now();
+    let ((), took) = machine_time(fleeting.token().cancelled_owned()).await;
+    assert!(took < SECOND * 5, "{took:?}");
+    assert!(Clock::machine().now() >= fleeting.valid_until().before(MS * 10), "not before its time");
+    assert_eq!(fleeting.mark(real.now()), HoldState::Lost(Loss::Expired));
+    assert_eq!(guest.now(), virtually, "nothing here slept meanwhile");
+    // So does whoever waits for one, for as long as was asked for.
+    let wait = Duration::from_millis(200);
+    let (refused, took) = machine_time(real.lock(&"k".into(), &caller(), TERMS, Some(wait))).await;
+    assert!(matches!(refused, Err(Error::Unavailable { .. })) && took >= wait, "{took:?}");
+    assert_eq!(guest.now(), virtually);
+    drop(grips);
+    real.engine.stop();
+}
+
+#[test]
+fn threads_outside_see_the_time_of_the_locker() {
+    let runtime = paused();
+    let (session, hold, grip) = runtime.block_on(async {
+        let session = guest();
+        let hold = hold(&session, TERMS);
+        let grip = register(&session, &hold);
+        sleep(SECOND * 5).await;
+        (session, hold, grip)
+    });
+    let left = hold.since.until(hold.valid_until()) - SECOND * 5;
+    let look = || (grip.view().state(), grip.view().remaining());
+    assert_eq!(look(), (HoldState::Safe, left));
+    // Its time stands still while nobody runs it.
+    std::thread::scope(|scope| assert_eq!(scope.spawn(look).join().expect("no panic"), (HoldState::Safe, left)));
+    paused().block_on(async {
+        let _host = guest();
+        sleep(SECOND * 3_600).await;
+        assert_eq!(look(), (HoldState::Safe, left), "in another host, too");
+    });
+    let refused = session.block_on(session.lock(&"k".into(), &caller(), TERMS, None));
+    assert!(matches!(refused, Err(Error::Config(error)) if error.to_string().contains("async")), "nobody may block");
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_ends_all_tasks() {
+    let session = guest();
+    let (hold, waiting) = (hold(&session, TERMS), Arc::clone(&session));
+    let grip = register(&session, &hold);
+    let waiter = tokio::spawn(async move { waiting.lock(&"w".into(), &caller(), TERMS, None).await.err() });
+    sleep(MS).await;
+    session.close().await;
+    assert!(matches!(waiter.await, Ok(Some(Error::Closed))));
+    assert!(hold.token().is_cancelled());
+    assert_eq!(grip.view().state(), HoldState::Lost(Loss::Closed));
+    for _ in 0..5 {
+        yield_now().await;
+    }
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
+    drop((grip, hold));
+    session.close().await;
+    assert_eq!(Arc::strong_count(&session), 1, "nothing is left");
+    assert!(matches!(session.lock(&"w".into(), &caller(), TERMS, None).await, Err(Error::Closed)));
+}
+
+#[test]
+fn a_runtime_that_ends_first_takes_its_lockers_along() {
+    let runtime = paused();
+    let (session, grips, waiter) = runtime.block_on(async {
+        let session = guest();
+        let grips = [TERMS, TERMS].map(|terms| register(&session, &hold(&session, terms)));
+        let waiting = Arc::clone(&session);
+        // Its caller is elsewhere, and learns of it.
+        let waiter = std::thread::spawn(move || {
+            futures_executor::block_on(waiting.lock(&"w".into(), &caller(), TERMS, None)).err()
+        });
+        while session.stats().waiters == 0 {
+            yield_now().await;
+        }
+        (session, grips, waiter)
+    });
+    let tokens = grips.each_ref().map(|grip| grip.view().token());
+    drop(runtime);
+    assert!(matches!(waiter.join(), Ok(Some(Error::Closed))), "even if its driver was never polled");
+    assert!(tokens.iter().all(tokio_util::sync::CancellationToken::is_cancelled), "nothing renews any more");
+    assert!(grips.iter().all(|grip| matches!(grip.view().state(), HoldState::Lost(_))));
+    let [first, second] = grips;
+    assert!(matches!(futures_executor::block_on(first.unlock()), Err(Error::Lost(_))));
+    drop(second);
+    let call = futures_executor::block_on(session.lock(&"k".into(), &caller(), TERMS, Some(SECOND)));
+    assert!(matches!(call, Err(Error::Closed)));
+    futures_executor::block_on(session.close());
+    session.engine.stop();
+    assert_eq!((session.stats().holds, session.stats().waiters, session.stats().pending), (0, 0, 0));
+    assert_eq!(Arc::strong_count(&session), 1, "nothing is left");
+}
+
+/// The call has started a driver, which nobody has polled yet.
+#[test]
+fn a_call_that_begins_when_the_runtime_ends_is_told() {
+    let runtime = paused();
+    let entered = runtime.enter();
+    let session = guest();
+    let (key, caller) = (Key::from("k"), caller());
+    let mut call = Box::pin(session.lock(&key, &caller, TERMS, None));
+    assert!(call.as_mut().now_or_never().is_none());
+    drop(entered);
+    drop(runtime);
+    assert!(matches!(call.now_or_never(), Some(Err(Error::Closed))));
+}

@@ -1,0 +1,24 @@
+//! The tasks of an engine: whatever one of them spawns is the engine's too, and ends with it.
+
+use std::future::Future;
+
+use tokio::task::AbortHandle;
+
+#[cfg(feature = "testing")]
+pub(crate) use self::guests::Guests;
+
+/// Spawns a task beside the one that this is called in.
+///
+/// # Panics
+/// Outside of a runtime.
+pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+    #[cfg(feature = "testing")]
+    if let Some(guests) = Guests::here() {
+        return guests.spawn(task);
+    }
+    // The runtime is the engine's own, and ends with it.
+    tokio::spawn(task).abort_handle()
+}
+
+#[cfg(feature = "testing")]
+mod guests;
