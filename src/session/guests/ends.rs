@@ -1,0 +1,75 @@
+//! How guests end: closed, or with their runtime.
+
+use std::task::{Context, Poll, Waker};
+
+use tokio::task::yield_now;
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn closing_ends_all_tasks() {
+    let session = guest();
+    let (hold, waiting) = (hold(&session, TERMS), Arc::clone(&session));
+    let grip = register(&session, &hold);
+    let waiter = tokio::spawn(async move { waiting.lock(&"w".into(), &caller(), TERMS, None).await.err() });
+    sleep(MS).await;
+    session.close().await;
+    assert!(matches!(waiter.await, Ok(Some(Error::Closed))));
+    assert!(hold.token().is_cancelled());
+    assert_eq!(grip.view().state(), HoldState::Lost(Loss::Closed));
+    for _ in 0..5 {
+        yield_now().await;
+    }
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
+    drop((grip, hold));
+    session.close().await;
+    assert_eq!(Arc::strong_count(&session), 1, "nothing is left");
+    assert!(matches!(session.lock(&"w".into(), &caller(), TERMS, None).await, Err(Error::Closed)));
+}
+
+#[test]
+fn a_runtime_that_ends_first_takes_its_lockers_along() {
+    let runtime = paused();
+    let (session, grips, waiter) = runtime.block_on(async {
+        let session = guest();
+        let grips = [TERMS, TERMS].map(|terms| register(&session, &hold(&session, terms)));
+        let waiting = Arc::clone(&session);
+        // Its caller is elsewhere, and learns of it.
+        let waiter = std::thread::spawn(move || {
+            futures_executor::block_on(waiting.lock(&"w".into(), &caller(), TERMS, None)).err()
+        });
+        while session.stats().waiters == 0 {
+            yield_now().await;
+        }
+        (session, grips, waiter)
+    });
+    let tokens = grips.each_ref().map(|grip| grip.view().token());
+    drop(runtime);
+    assert!(matches!(waiter.join(), Ok(Some(Error::Closed))), "even if its driver was never polled");
+    assert!(tokens.iter().all(tokio_util::sync::CancellationToken::is_cancelled), "nothing renews any more");
+    assert!(grips.iter().all(|grip| matches!(grip.view().state(), HoldState::Lost(_))));
+    let [first, second] = grips;
+    assert!(matches!(futures_executor::block_on(first.unlock()), Err(Error::Lost(_))));
+    drop(second);
+    let call = futures_executor::block_on(session.lock(&"k".into(), &caller(), TERMS, Some(SECOND)));
+    assert!(matches!(call, Err(Error::Closed)));
+    futures_executor::block_on(session.close());
+    session.engine.stop();
+    assert_eq!((session.stats().holds, session.stats().waiters, session.stats().pending), (0, 0, 0));
+    assert_eq!(Arc::strong_count(&session), 1, "nothing is left");
+}
+
+/// The call has started a driver, which nobody has polled yet.
+#[test]
+fn a_call_that_begins_when_the_runtime_ends_is_told() {
+    let runtime = paused();
+    let entered = runtime.enter();
+    let session = guest();
+    let (key, caller) = (Key::from("k"), caller());
+    let mut call = Box::pin(session.lock(&key, &caller, TERMS, None));
+    let mut woken_by_nobody = Context::from_waker(Waker::noop());
+    assert!(call.as_mut().poll(&mut woken_by_nobody).is_pending());
+    drop(entered);
+    drop(runtime);
+    assert!(matches!(call.as_mut().poll(&mut woken_by_nobody), Poll::Ready(Err(Error::Closed))));
+}
