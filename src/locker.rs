@@ -198,7 +198,7 @@ impl LockerBuilder {
 
     /// A server in memory, in the place of one at an address: see [`testing::Server`].
     ///
-    /// Called again, or beside [`node`](Self::node), it adds further servers.
+    /// Called again, it adds further servers. A locker has servers in memory or at addresses, not of both kinds.
     #[cfg(feature = "testing")]
     pub fn memory(mut self, server: &testing::Server) -> Self {
         self.nodes.push(Place::Memory(server.clone()));
@@ -402,9 +402,7 @@ impl LockerBuilder {
         let settings = self.options.validate(self.nodes.len())?;
         let targets = self.nodes.iter().map(Place::target).collect::<Result<Vec<_>, _>>()?;
         #[cfg(feature = "testing")]
-        if settings.replicas.is_some() && targets.iter().any(|target| matches!(target, Target::Memory(_))) {
-            return Err(Error::config("replicas", "a server in memory has no replicas that could acknowledge a lock"));
-        }
+        check_memory(&settings, &targets)?;
         match targets.len() {
             0 => return Err(Error::config("node", "no server is given; name one with .node(\"redis://host:6379\")")),
             nodes if nodes % 2 == 0 => contained(|| {
@@ -420,6 +418,21 @@ impl LockerBuilder {
         }
         Ok((settings, targets))
     }
+}
+
+/// What a server in memory is not there for.
+#[cfg(feature = "testing")]
+fn check_memory(settings: &Settings, targets: &[Target]) -> Result<(), Error> {
+    let in_memory = targets.iter().filter(|target| target.is_in_memory()).count();
+    if in_memory > 0 && settings.replicas.is_some() {
+        return Err(Error::config("replicas", "a server in memory has no replicas that could acknowledge a lock"));
+    }
+    if in_memory > 0 && in_memory < targets.len() {
+        let problem =
+            "servers in memory and servers at addresses go by different clocks: give a locker servers of one kind";
+        return Err(Error::config("memory", problem));
+    }
+    Ok(())
 }
 
 /// Where a server is.

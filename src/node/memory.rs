@@ -13,6 +13,7 @@ use super::{Events, LinkEvent, Wiring};
 use crate::command::{Answer, Command};
 use crate::error::{Error, NodeFailure};
 use crate::options::Format;
+use crate::tasks;
 use crate::testing::{Failure, News, Server};
 
 /// A connection to a server in memory.
@@ -111,7 +112,7 @@ impl Memory {
     fn listen(&self) {
         if !self.silent.send_replace(true) {
             let (silent, answer) = (Arc::clone(&self.silent), self.server.ping());
-            tokio::spawn(async move {
+            tasks::spawn(async move {
                 // One that was started anew is there too.
                 let _: Result<_, _> = answer.await;
                 silent.send_replace(false);

@@ -73,6 +73,11 @@ impl Target {
             Self::Memory(server) => server.name(),
         }
     }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn is_in_memory(&self) -> bool {
+        matches!(self, Self::Memory(_))
+    }
 }
 
 /// One server and the connections to it.

@@ -28,6 +28,10 @@ impl Alive {
     /// See [`quorum::connect`](crate::quorum::connect). A majority of the servers must be reachable within
     /// `connect_timeout`.
     pub(crate) async fn connect(settings: Settings, targets: Vec<Target>) -> Result<Self, Error> {
+        #[cfg(feature = "testing")]
+        if targets.iter().any(Target::is_in_memory) {
+            return Self::connect_here(settings, targets).await;
+        }
         Self::connected(Self::begin(settings, targets)?.await)
     }
 
@@ -36,8 +40,7 @@ impl Alive {
     /// # Errors
     /// As [`connect`](Self::connect); [`Error::Config`] outside of a runtime.
     #[cfg(feature = "testing")]
-    #[cfg_attr(not(test), expect(dead_code, reason = "no address leads to a server in memory yet"))]
-    pub(crate) async fn connect_here(settings: Settings, targets: Vec<Target>) -> Result<Self, Error> {
+    async fn connect_here(settings: Settings, targets: Vec<Target>) -> Result<Self, Error> {
         let outside =
             |_| Error::config("memory", "a locker over servers in memory lives in a tokio runtime: connect in one");
         let engine = Engine::guest_in(&tokio::runtime::Handle::try_current().map_err(outside)?);

@@ -25,23 +25,102 @@ use crate::options::Format;
 /// server, or one of them to several. It does what the scripts do on a Redis, which is tested against one. Clones are the same
 /// server.
 ///
+/// # Time
+/// A locker over servers in memory lives in the runtime in which [`connect`](crate::LockerBuilder::connect) is called, and all of its
+/// time is that of tokio there: validity, renewals, timeouts, and the leases on the server. In a test with paused time
+/// (`#[tokio::test(start_paused = true)]`) an hour passes in a moment, a renewal is never late, and a token fires in the millisecond
+/// in which the lease can be over. Lockers that share a server are connected in one runtime. One that is made by
+/// [`blocking_connect`](crate::LockerBuilder::blocking_connect) has a thread of its own, and goes by the machine's clock.
+///
 /// # What it does not have
 /// Replicas, users and their rights, and a limit of its memory. Its answers are there at once.
 ///
 /// # Examples
+/// A job stops when its lock is lost. Somebody deletes the lock before the third renewal, which finds it gone:
 /// ```
-/// use lockhound::{Locker, testing::Server};
+/// use std::time::Duration;
 ///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), lockhound::Error> {
-/// let server = Server::new();
-/// let locks = Locker::builder().memory(&server).connect().await?;
-/// let guard = locks.get("orders:42").lock().await?;
-/// assert!(server.holder("orders:42").is_some());
-/// server.delete("orders:42");
-/// assert!(guard.unlock().await.is_err(), "it is told");
-/// # Ok(())
-/// # }
+/// use lockhound::{Locker, Loss, testing::Server};
+/// use tokio::time::{Instant, sleep};
+///
+/// #[tokio::main(flavor = "current_thread", start_paused = true)] // in your tests: #[tokio::test(start_paused = true)]
+/// async fn main() -> Result<(), lockhound::Error> {
+///     let server = Server::new();
+///     let locks = Locker::builder().memory(&server).lease(Duration::from_secs(30)).connect().await?;
+///     let started = Instant::now();
+///     let job = tokio::spawn(async move {
+///         let guard = locks.get("report").lock().await?;
+///         guard.lost().cancelled().await;
+///         Ok::<_, lockhound::Error>(guard.loss())
+///     });
+///     sleep(Duration::from_secs(25)).await;
+///     server.delete("report");
+///     assert_eq!(job.await.unwrap()?, Some(Loss::NotOwner));
+///     // Renewals come at thirds of the lease, with others that are due at about the same time.
+///     assert_eq!(started.elapsed().as_secs(), 29);
+///     Ok(())
+/// }
+/// ```
+///
+/// Whoever wants a lock rides out a server that is away for 20 s:
+/// ```
+/// use std::time::Duration;
+///
+/// use lockhound::{Locker, testing::Server};
+/// use tokio::time::{Instant, sleep};
+///
+/// #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// async fn main() -> Result<(), lockhound::Error> {
+///     let server = Server::new();
+///     let locks = Locker::builder().memory(&server).outage_tolerance(Duration::from_secs(60)).connect().await?;
+///     let started = Instant::now();
+///     server.stop();
+///     let back = server.clone();
+///     tokio::spawn(async move {
+///         sleep(Duration::from_secs(20)).await;
+///         back.go_on();
+///     });
+///     locks.get("report").lock().await?.unlock().await?;
+///     assert!((20..22).contains(&started.elapsed().as_secs()));
+///     Ok(())
+/// }
+/// ```
+///
+/// Two workers never both charge, though the one that does is slow and its lock is taken from it:
+/// ```
+/// use std::sync::atomic::{AtomicU32, Ordering};
+/// use std::time::Duration;
+///
+/// use lockhound::{Lock, Locker, testing::Server};
+/// use tokio::time::sleep;
+///
+/// static CHARGED: AtomicU32 = AtomicU32::new(0);
+///
+/// async fn charge_once(lock: Lock) -> Result<(), lockhound::Error> {
+///     let guard = lock.lock().await?;
+///     if CHARGED.load(Ordering::SeqCst) == 0 {
+///         sleep(Duration::from_secs(90)).await;
+///         guard.check()?;
+///         CHARGED.fetch_add(1, Ordering::SeqCst);
+///     }
+///     guard.unlock().await
+/// }
+///
+/// #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// async fn main() -> Result<(), lockhound::Error> {
+///     let server = Server::new();
+///     // Two processes, as far as the server can tell.
+///     let one = Locker::builder().memory(&server).connect().await?.get("charge:42");
+///     let two = Locker::builder().memory(&server).connect().await?.get("charge:42");
+///     let workers = [tokio::spawn(charge_once(one)), tokio::spawn(charge_once(two))];
+///     sleep(Duration::from_secs(5)).await;
+///     server.delete("charge:42");
+///     let [first, second] = workers.map(|worker| async { worker.await.unwrap() });
+///     assert!(first.await.is_err(), "it was told, and has not charged");
+///     second.await?;
+///     assert_eq!(CHARGED.load(Ordering::SeqCst), 1);
+///     Ok(())
+/// }
 /// ```
 #[derive(Clone)]
 pub struct Server(Arc<Shared>);
