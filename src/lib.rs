@@ -23,6 +23,7 @@ mod notify;
 mod options;
 mod owner;
 mod quorum;
+mod random;
 mod script;
 mod session;
 mod shown;

@@ -39,9 +39,19 @@ const LAYERS: [Layer; 6] = [
         name: "pure",
         modules: &[
             "command", "lease", "clock", "owner", "key", "fence", "options", "holder", "stats", "error", "shown",
-            "foreign", "tasks",
+            "foreign", "tasks", "random",
         ],
-        libraries: &["uuid", "rustix", "thiserror", "hdrhistogram", "metrics", "tokio", "tokio_util", "tracing"],
+        libraries: &[
+            "uuid",
+            "rustix",
+            "thiserror",
+            "hdrhistogram",
+            "metrics",
+            "tokio",
+            "tokio_util",
+            "tracing",
+            "fastrand",
+        ],
     },
 ];
 

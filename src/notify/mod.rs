@@ -174,13 +174,15 @@ async fn keep_listening(ear: &mut Ear, events: &mut UnboundedReceiver<LinkEvent>
             }
         };
         tokio::select! {
+            // Events come without an end where many locks are contended: they come last.
+            biased;
+            // No wake-up is lost: this task is the only one that waits, and a change meanwhile leaves its permit.
+            () = ear.channels.changed[ear.index].notified() => {}
+            () = swept => {}
             event = events.recv() => match event {
                 Some(event) => _ = ear.hear(event),
                 None => return,
             },
-            // No wake-up is lost: this task is the only one that waits, and a change meanwhile leaves its permit.
-            () = ear.channels.changed[ear.index].notified() => {}
-            () = swept => {}
         }
     }
 }
@@ -207,6 +209,7 @@ impl Ear {
         let mut reconnected = false;
         let outcome = loop {
             tokio::select! {
+                biased;
                 outcome = &mut sending => break outcome,
                 event = events.recv() => match event {
                     Some(event) => reconnected |= self.hear(event),
@@ -250,6 +253,7 @@ impl Ear {
         tokio::pin!(pause);
         loop {
             tokio::select! {
+                biased;
                 () = &mut pause => return true,
                 event = events.recv() => match event {
                     Some(event) => _ = self.hear(event),

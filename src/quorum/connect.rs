@@ -44,6 +44,7 @@ pub(crate) async fn connect(
             }
         };
         let (place, connected) = tokio::select! {
+            biased;
             connected = connecting.next() => match connected {
                 Some(connected) => connected,
                 None => break,

@@ -20,6 +20,7 @@ use crate::clock::Instant;
 use crate::command::{Identity, Remembered, Remembrance};
 use crate::error::NodeFailure;
 use crate::node::{Lane, Node};
+use crate::random;
 
 /// How often a locker has a server that begins anew listed by each of the others, within a quarantine.
 const MOST_LISTINGS: usize = 3;
@@ -372,7 +373,7 @@ enum Missing {
 }
 
 pub(super) fn fresh() -> Id {
-    Id(uuid::Uuid::new_v4().as_u64_pair().0)
+    Id(random::uuid().as_u64_pair().0)
 }
 
 /// What a change is on the wire.

@@ -100,6 +100,7 @@ async fn look_after(eligibility: &Eligibility, place: NodeIndex, node: &Node, up
         let is_known = !matches!(status, Status::Unknown(_));
         before = status;
         tokio::select! {
+            biased;
             up = ups.recv() => if up.is_none() { return },
             () = eligibility.doubted(place), if is_known => {}
             () = sleep(pause.unwrap_or_default()), if pause.is_some() => {}
@@ -164,6 +165,7 @@ async fn amend(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
         let pause = plan.wait.unwrap_or(VET_AGAIN * 10).clamp(VET_AGAIN / 10, VET_AGAIN * 10);
         if plan.changes.is_empty() {
             tokio::select! {
+                biased;
                 () = told => {}
                 () = sleep(pause) => {}
             }

@@ -131,7 +131,8 @@ impl Driving<'_> {
                 // Whoever is there may get no further, and tells of one node then, which wakes nobody.
                 let lasts = self.outrun.map_or(Duration::ZERO, |since| Instant::now().since(since));
                 let look = lasts.max(session.quorum.round_trip() * MOST_COLLISIONS).mul_f64(0.5 + fastrand::f64());
-                let look = look.min(OUTRUN.saturating_sub(lasts));
+                // A pause is one, however near the nodes are: what keeps others out may be nobody's lock.
+                let look = look.min(OUTRUN.saturating_sub(lasts)).max(Duration::from_millis(1));
                 self.park(wake, subscription.as_ref(), look).await;
                 self.make_way().await;
             }
@@ -195,6 +196,7 @@ impl Driving<'_> {
         let (mut message, mut over) = (pin!(message), pin!(sleep(time)));
         loop {
             tokio::select! {
+                biased;
                 () = &mut message => return,
                 // No wake-up is lost: this driver is the only one that waits, and a wake-up meanwhile leaves its
                 // permit. A line that ends leaves one too.

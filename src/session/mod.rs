@@ -58,6 +58,7 @@ use crate::node::{LinkEvent, Target};
 use crate::notify::{self, Channels};
 use crate::options::Settings;
 use crate::quorum::{self, Quorum};
+use crate::random;
 use crate::stats::{Counters, Stats};
 use crate::watchdog::{self, Verdict, Watchdog};
 
@@ -96,7 +97,7 @@ impl Session {
         settings: Settings,
         targets: &[Target],
     ) -> Result<Arc<Self>, Error> {
-        let id = Uuid::new_v4();
+        let id = random::uuid();
         let (reconnected, reconnects) = unbounded_channel();
         let (quorum, subscribers) = quorum::connect(&settings, targets, &id.to_string(), &reconnected).await?;
         Ok(Self::begin(engine, alarm, id, settings, quorum, subscribers, reconnects))

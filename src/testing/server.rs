@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
-use uuid::Uuid;
 
 use super::store::{Failure, Store};
 use crate::clock::wall_micros;
 use crate::command::{Answer, Command};
 use crate::key::Key;
 use crate::options::Format;
+use crate::random;
 
 /// A server in memory, for tests of code that takes locks: it needs no Redis.
 ///
@@ -313,7 +313,7 @@ impl State {
 
 /// What a server has that was started just now.
 fn empty() -> Store {
-    Store::new(&Uuid::new_v4().simple().to_string(), &"0".repeat(40))
+    Store::new(&random::uuid().simple().to_string(), &"0".repeat(40))
 }
 
 impl fmt::Debug for Server {
