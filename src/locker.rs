@@ -159,7 +159,7 @@ impl Locker {
     /// [`close`](Self::close) for threads without async code.
     ///
     /// # Panics
-    /// In async code, which it would block.
+    /// In async code, which it would block; over servers in memory, where the locker lives in its caller's runtime.
     pub fn blocking_close(&self) {
         let session = self.alive.session();
         let closed = async {

@@ -113,9 +113,12 @@ impl Worker {
     async fn work(self, locks: Vec<Lock>) {
         for _ in 0..self.plan.rounds {
             sleep(up_to(self.plan.lease)).await;
-            let lock = &locks[fastrand::usize(..locks.len())];
-            if let Some(stay) = self.come_in(lock).await {
-                self.stay(lock, stay).await;
+            let mut lock = locks[fastrand::usize(..locks.len())].clone();
+            if fastrand::u8(0..3) == 0 {
+                lock = lock.fixed_lease(self.plan.lease);
+            }
+            if let Some(stay) = self.come_in(&lock).await {
+                self.stay(&lock, stay).await;
             }
         }
     }
@@ -255,7 +258,7 @@ async fn harm(world: Arc<World>, servers: Vec<Server>, keys: Vec<String>, plan: 
                 true
             }
             4 if !alone => {
-                let offset = fastrand::i64(-20_000..20_000);
+                let offset = fastrand::i64(-600_000..600_000);
                 world.note(format_args!("the clock of server {at} is {offset} ms ahead"));
                 server.set_clock_offset(offset);
                 true
