@@ -12,23 +12,27 @@ pub(crate) fn uuid() -> Uuid {
     Uuid::new_v4()
 }
 
-#[cfg(all(test, feature = "testing"))]
+#[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::Clock;
 
-    #[tokio::test]
-    async fn names_are_random_and_in_a_seeded_host_the_same_again() {
+    fn seeded() -> [Uuid; 2] {
         fastrand::seed(7);
-        let elsewhere = uuid();
-        Clock::of(&tokio::runtime::Handle::current());
-        let again = || {
-            fastrand::seed(7);
-            [uuid(), uuid()]
-        };
-        let (first, second) = (again(), again());
-        assert_eq!(first, second);
-        assert!(first[0] != first[1] && first[0] != elsewhere);
-        assert_eq!(first[0].get_version_num(), 4);
+        [uuid(), uuid()]
+    }
+
+    #[test]
+    fn nobody_else_has_the_same_name() {
+        let names = [seeded(), seeded()].concat();
+        assert!(names.iter().all(|name| names.iter().filter(|other| *other == name).count() == 1), "{names:?}");
+    }
+
+    #[cfg(feature = "testing")]
+    #[tokio::test]
+    async fn in_a_host_a_seed_makes_the_same_names_again() {
+        clock::Clock::of(&tokio::runtime::Handle::current());
+        let names = seeded();
+        assert_eq!(names, seeded());
+        assert!(names[0] != names[1] && names[0].get_version_num() == 4, "{names:?}");
     }
 }

@@ -38,8 +38,8 @@ const LAYERS: [Layer; 6] = [
     Layer {
         name: "pure",
         modules: &[
-            "command", "lease", "clock", "owner", "key", "fence", "options", "holder", "stats", "error", "shown",
-            "foreign", "tasks", "random",
+            "command", "lease", "random", "clock", "owner", "key", "fence", "options", "holder", "stats", "error",
+            "shown", "foreign", "tasks",
         ],
         libraries: &[
             "uuid",
