@@ -124,6 +124,14 @@ impl Node {
         Ok((Self::new(target, &wiring, server), events))
     }
 
+    /// A node whose server nobody reaches.
+    #[cfg(test)]
+    pub(crate) fn of_nobody(settings: &Settings) -> Arc<Self> {
+        let target = Target::parse("redis://127.0.0.1:1").expect("an address");
+        let (reconnected, _) = tokio::sync::mpsc::unbounded_channel();
+        Self::await_server(&target, &Wiring { locker: String::new(), settings, reconnected }).0
+    }
+
     /// A node whose server is away: goes on connecting in the background.
     pub(crate) fn await_server(target: &Target, wiring: &Wiring<'_>) -> (Arc<Self>, Events) {
         let (server, events) = match target {

@@ -134,8 +134,8 @@ pub(super) async fn list(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
     }
 }
 
-/// What is to be written. Whoever votes is thrown out only by a look at the others that is newer than that at itself: a
-/// locker that asked for nothing for a while knows the lists of long ago.
+/// Plans what to write. Before a plan makes a voting server begin anew, this asks all servers once more: an idle locker
+/// may know that server's new memory and only the old lists of the others.
 async fn plan(eligibility: &Eligibility, nodes: &[Arc<Node>]) -> Plan {
     let first = eligibility.plan();
     let throws_out =
@@ -150,7 +150,7 @@ async fn plan(eligibility: &Eligibility, nodes: &[Arc<Node>]) -> Plan {
     plan
 }
 
-/// Whoever looks after a server that was known waits for a doubt: of one that is not known any more there is one.
+/// Has a server looked at again that is not known any more: `look_after` sleeps while the server's vote counts.
 fn look_on(eligibility: &Eligibility, place: NodeIndex) {
     if matches!(eligibility.status(place), Status::Unknown(_) | Status::Unfit(_)) {
         eligibility.doubt(place);
@@ -180,7 +180,7 @@ async fn amend(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
     }
 }
 
-/// Writes one change; whether the server has answered, and something is known that was not.
+/// Writes one change. Returns whether the server's answer told this locker anything new.
 async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Change, plan: &Plan) -> bool {
     let node = &nodes[change.place];
     let epoch = node.epoch(Lane::Grants);
@@ -195,7 +195,7 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
     };
     let (from, to, listed) = texts(change);
     let amend = Amendment { from, to: to.clone(), listed, waited: change.waited, marks };
-    let listed = eligibility.listed_by(change);
+    let newcomers = eligibility.listed_by(change);
     let outcome = script::ask(node, Lane::Grants, Command::Amend(amend), Answer::amend).await;
     let may_stand = match &outcome {
         Outcome::Done(told) => told.memory == to,
@@ -203,7 +203,7 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
         Outcome::NotExecuted(_) | Outcome::Refused(_) => false,
     };
     if may_stand {
-        eligibility.listed(&listed, Instant::now());
+        eligibility.listed(&newcomers, Instant::now());
     }
     match outcome {
         // Else it may be what another server remembers.
@@ -281,29 +281,27 @@ async fn ask_highest(node: &Node, vote: Option<Remembered>) -> Outcome<Option<St
 mod tests {
     use std::pin::pin;
 
-    use tokio::sync::mpsc::unbounded_channel;
-
     use super::*;
     use crate::command::{Identity, Remembrance};
-    use crate::node::{Target, Wiring};
     use crate::options::Options;
 
     /// Three servers that nobody reaches any more, each with what it remembered when it was seen.
     fn seen(memories: [&str; 3]) -> (Vec<Arc<Node>>, Arc<Eligibility>) {
         let options = Options { command_timeout: Some(Duration::from_millis(50)), ..Options::default() };
         let settings = options.validate(1).expect("valid");
-        let (reconnected, _) = unbounded_channel();
-        let wiring = Wiring { locker: String::new(), settings: &settings, reconnected };
-        let target = Target::parse("redis://127.0.0.1:1").expect("an address");
-        let nodes: Vec<_> = memories.iter().map(|_| Node::await_server(&target, &wiring).0).collect();
+        let nodes: Vec<_> = memories.iter().map(|_| Node::of_nobody(&settings)).collect();
         let eligibility = Eligibility::new(&nodes, Duration::from_secs(1));
-        for (place, memory) in memories.into_iter().enumerate() {
-            let told = Remembrance { memory: memory.into(), lease: Duration::ZERO, age: Duration::ZERO };
-            let (run_id, role) = (place.to_string(), "master".into());
-            let identity = Identity { run_id, role, master: String::new(), memory: Some(told) };
-            eligibility.saw(place, Lane::Grants, nodes[place].epoch(Lane::Grants), &identity, Instant::now());
-        }
+        (0..3).for_each(|place| shows(&eligibility, place, memories[place]));
         (nodes, eligibility)
+    }
+
+    /// The server at this place shows what it remembers.
+    fn shows(eligibility: &Eligibility, place: NodeIndex, memory: &str) {
+        let told = Remembrance { memory: memory.into(), lease: Duration::ZERO, age: Duration::ZERO };
+        let (run_id, role) = (place.to_string(), "master".into());
+        let identity = Identity { run_id, role, master: String::new(), memory: Some(told) };
+        // It was never connected: that is its first epoch.
+        eligibility.saw(place, Lane::Grants, 0, &identity, Instant::now());
     }
 
     const IN_STEP: [&str; 3] = [
@@ -335,10 +333,7 @@ mod tests {
             let listed = eligibility.listed_by(change);
             eligibility.failed(1, Lane::Grants, "silent", false);
             eligibility.listed(&listed, Instant::now());
-            let told = Remembrance { memory: begun.into(), lease: Duration::ZERO, age: Duration::ZERO };
-            let identity =
-                Identity { run_id: "1".into(), role: "master".into(), master: String::new(), memory: Some(told) };
-            eligibility.saw(1, Lane::Grants, 0, &identity, Instant::now());
+            shows(&eligibility, 1, begun);
         }
         assert_eq!(lists(eligibility.plan()), 0, "it rests");
     }

@@ -115,8 +115,9 @@ impl Drop for Alive {
     }
 }
 
-/// What the runtime of a guest does when it ends, which may be at any time and without closing it: whoever waits is told all
-/// the same, and whoever comes later finds it closed. A task that was never polled, as a driver may be, tells nobody.
+/// What the runtime of a guest does when it ends, which may be at any time and without closing it: whoever waits is
+/// told all the same, and whoever comes later finds it closed. A task that was never polled, as a driver may be, tells
+/// nobody.
 pub(super) struct Eviction(Weak<Session>);
 
 impl Eviction {
@@ -145,26 +146,17 @@ mod tests {
     #[cfg(feature = "testing")]
     mod guests {
         use tokio::runtime::{Builder, Handle};
-        use tokio::sync::mpsc::unbounded_channel;
         use tokio::task::yield_now;
-        use uuid::Uuid;
 
-        use crate::alarm::Alarm;
-        use crate::engine::Engine;
         use crate::error::Error;
         use crate::node::Target;
         use crate::options::Options;
-        use crate::quorum::Quorum;
-        use crate::session::{Alive, Session};
+        use crate::session::Alive;
+        use crate::session::guests::guest_in;
 
         /// A guest without servers.
         fn alive(runtime: &Handle) -> Alive {
-            let settings = Options::default().validate(1).expect("valid");
-            let (engine, quorum) = (Engine::guest_in(runtime), Quorum::new(Vec::new(), std::time::Duration::ZERO));
-            let alarm = Alarm::of_guest(&engine);
-            let events = unbounded_channel().1;
-            let session = Session::begin(engine, alarm, Uuid::new_v4(), settings, quorum, Vec::new(), events);
-            Alive { session }
+            Alive { session: guest_in(runtime) }
         }
 
         #[tokio::test(start_paused = true)]

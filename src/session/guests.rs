@@ -39,7 +39,12 @@ fn session(engine: Engine, alarm: Arc<Alarm>) -> Arc<Session> {
 
 /// One that is a guest here.
 fn guest() -> Arc<Session> {
-    let engine = Engine::guest_in(&Handle::current());
+    guest_in(&Handle::current())
+}
+
+/// One that is a guest in this runtime.
+pub(super) fn guest_in(runtime: &Handle) -> Arc<Session> {
+    let engine = Engine::guest_in(runtime);
     let alarm = Alarm::of_guest(&engine);
     session(engine, alarm)
 }

@@ -413,10 +413,7 @@ impl Session {
         let command_timeout = Some(Duration::from_millis(100));
         let options = crate::options::Options { command_timeout, ..crate::options::Options::default() };
         let settings = options.validate(1).expect("valid");
-        let target = Target::parse("redis://127.0.0.1:1").expect("an address");
-        let (reconnected, _) = unbounded_channel();
-        let wiring = crate::node::Wiring { locker: String::new(), settings: &settings, reconnected };
-        let (node, _) = crate::node::Node::await_server(&target, &wiring);
+        let node = crate::node::Node::of_nobody(&settings);
         let engine = Engine::start(Duration::ZERO).expect("a thread");
         let alarm = Alarm::of_process().expect("a thread");
         let quorum = Quorum::new(vec![node], Duration::ZERO);

@@ -45,8 +45,8 @@ impl Pendings {
     pub(super) async fn end(&self, minority: usize, idle: impl Fn() -> bool) {
         let mut alone_since = None;
         loop {
-            // First: what a thread of the user's moves from there to here is counted here before it is gone there. The
-            // other way round only the engine moves anything, on which this runs.
+            // This look comes first. A user's thread counts an undo here before it removes the hold from the gate. Only
+            // the engine, on which this runs, moves anything the other way.
             let idle = idle();
             let waiting: Vec<usize> = self.at.iter().map(|at| at.load(Ordering::Acquire)).filter(|&n| n > 0).collect();
             let (all, now) = (self.all(), Instant::now());

@@ -4,11 +4,11 @@
 //! - An undo is sent as soon as it is known, to a silent server too: it is then behind its acquire on the connection that
 //!   there is, and whoever executes the one executes the other.
 //! - It is sent again until it is answered. An undo of what the server has granted ends with the lease, too.
-//! - An undo of what the server may have granted, or may yet, ends with no lease: an acquire in the socket of a stopped server
-//!   is executed when that goes on. It stays until it is answered, and is then sent once more, a command timeout later: the
-//!   acquire may have been on a connection that was given up, and the undo overtook it on another. What is sent while a
-//!   connection is known to be silent takes nothing ([`Redis::step`](crate::node::Redis::step)), so that at most what was in
-//!   flight when a server fell silent waits for it.
+//! - An undo of what the server may have granted, or may yet, ends with no lease: an acquire in the socket of a stopped
+//!   server is executed when that goes on. It stays until it is answered, and is then sent once more, a command timeout
+//!   later: the acquire may have been on a connection that was given up, and the undo overtook it on another. What is
+//!   sent while a connection is known to be silent takes nothing ([`Redis::step`](crate::node::Redis::step)), so that
+//!   at most what was in flight when a server fell silent waits for it.
 //! - While a server is silent, one undo at a time asks whether it is back. The servers have nothing to do with each other.
 
 use std::collections::{BTreeMap, VecDeque};
