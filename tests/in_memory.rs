@@ -150,12 +150,35 @@ async fn a_minority_of_servers_may_stop_and_forget() {
     soon(ms(20_000), two.get(&key).lock()).await.expect("free").unwrap().unlock().await.unwrap();
 }
 
+#[test]
+fn a_thread_without_async_code_locks_by_the_machine_s_clock() {
+    let (server, key) = (Server::new(), key());
+    let locks = Locker::builder().memory(&server).lease(ms(600)).blocking_connect().unwrap();
+    let guard = locks.get(&key).blocking_lock().unwrap();
+    std::thread::sleep(ms(1_200));
+    guard.check().expect("renewed meanwhile");
+    guard.blocking_unlock().unwrap();
+    assert_eq!(server.holder(&key), None);
+    locks.blocking_close();
+}
+
+#[tokio::test]
+async fn a_locker_that_lives_in_its_caller_s_runtime_is_not_closed_by_a_thread_that_waits() {
+    let locks = over(&servers(1), ms(10_000)).connect().await.unwrap();
+    let closing = locks.clone();
+    let panicked = std::thread::spawn(move || closing.blocking_close()).join().unwrap_err();
+    assert!(panicked.downcast_ref::<String>().unwrap().contains("use async calls"));
+    locks.close().await;
+}
+
 #[tokio::test]
 async fn what_a_server_in_memory_cannot_do_is_refused() {
     let server = Server::new();
     let builder = || Locker::builder().memory(&server).lease(ms(1_000));
     let refused = builder().replicas(1, ms(100)).connect().await.unwrap_err();
     assert!(matches!(refused, Error::Config(_)) && refused.to_string().contains("replicas"), "{refused}");
+    let mixed = builder().node("redis://127.0.0.1:1").connect().await.unwrap_err();
+    assert!(matches!(mixed, Error::Config(_)) && mixed.to_string().contains("one kind"), "{mixed}");
     server.stop();
     let silent = builder().connect_timeout(ms(100)).connect().await.unwrap_err();
     assert!(matches!(silent, Error::Unavailable { .. }), "{silent:?}");
