@@ -9,8 +9,8 @@
 //!   so ([`Alarm::watch`]).
 //! - Of the lines in which a hold stands, the last counts ([`Hold::set_alarm`]).
 //!
-//! An engine that is a guest in the program's runtime has an alarm of its own: a task there. While time is paused no timer
-//! is late, and it fires tokens exactly at the end of their validity, to the millisecond of tokio's timers.
+//! An engine that is a guest in the program's runtime has an alarm of its own: a task there. While time is paused no
+//! timer is late, and it fires tokens exactly at the end of their validity, to the millisecond of tokio's timers.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -12,8 +12,8 @@ mod hosted;
 use std::ops::Add;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The clock of a locker. What runs on its engine may ask [`Instant::now`], which is the same there. What runs where its
-/// callers are asks this one: they may be in a runtime with another clock, or in none.
+/// The clock of a locker. What runs on its engine may ask [`Instant::now`], which is the same there. What runs where
+/// its callers are asks this one: they may be in a runtime with another clock, or in none.
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {
     /// `None` for the machine's clock.

@@ -26,7 +26,8 @@ pub(crate) type Remembered = Arc<str>;
 /// What a server is asked for. Where its answer is to be a `vote`, with what it has to remember for that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Takes all of these locks, or none. Of the clock `fence::clock` tells. A server that does not remember does nothing.
+    /// Takes all of these locks, or none. Of the clock `fence::clock` tells. A server that does not remember does
+    /// nothing.
     Acquire {
         claims: Arc<[Claim]>,
         lease: Duration,

@@ -19,11 +19,11 @@ use std::fmt;
 /// - **One server that came back with older ones** (a failover that had not replicated the last, an older snapshot): the next
 ///   fence is greater where two clocks are more than 0.1 s past the last acquisition that was lost: the client's, and that of
 ///   the server that is there now. Before that it may be one that was given out already.
-/// - **Several servers**: each fence is remembered by a majority before its holder gets it, and any later majority shares a
-///   server with that one. A server that lost its marks takes over the highest of the others before it votes again
-///   ([`restart_quarantine`](crate::LockerBuilder::restart_quarantine)), so that fences grow while a majority keeps its memory and
-///   marks. Where more lost them at once, or the quarantine is zero, fences can fall by what the servers' clocks are apart and
-///   a minute, and are above the last one again after that time.
+/// - **Several servers**: each fence is remembered by a majority before its holder gets it, and any later majority
+///   shares a server with that one. A server that lost its marks takes over the highest of the others before it votes
+///   again ([`restart_quarantine`](crate::LockerBuilder::restart_quarantine)), so that fences grow while a majority
+///   keeps its memory and marks. Where more lost them at once, or the quarantine is zero, fences can fall by what the
+///   servers' clocks are apart and a minute, and are above the last one again after that time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 

@@ -1,4 +1,5 @@
-//! The check of histories is itself checked: what each model of a lock explains, and what it does not; and a broken lock.
+//! The check of histories is itself checked: what each model of a lock explains, and what it does not; and a broken
+//! lock.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -71,7 +71,8 @@ async fn a_long_hold_and_its_waiter_do_not_notice_that_a_minority_hangs_and_goes
     }
 }
 
-/// A hold and its waiter while one of five servers goes and another one hangs; how long its oldest renewal was ago at most.
+/// A hold and its waiter while one of five servers goes and another one hangs; how long its oldest renewal was ago at
+/// most.
 async fn longest_without_a_renewal() -> Duration {
     let (servers, key, lease) = (servers(5), key(), ms(1_500));
     let locks = over(&servers, lease).connect().await.unwrap();

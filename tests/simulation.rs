@@ -1,9 +1,9 @@
-//! Whole programs under a seed, in virtual time, over servers in memory: tasks of several lockers take locks, enter again, give up
-//! and let go, while servers stop, forget, lose answers and have wrong clocks. Whatever happens, nobody believes in a lock
-//! beside another, fences grow, everybody returns, and nothing is left.
+//! Whole programs under a seed, in virtual time, over servers in memory: tasks of several lockers take locks, enter
+//! again, give up and let go, while servers stop, forget, lose answers and have wrong clocks. Whatever happens, nobody
+//! believes in a lock beside another, fences grow, everybody returns, and nothing is left.
 //!
-//! A seed that fails is printed; `SIMULATION_SEED=7 cargo test --features testing --test simulation -- --nocapture` runs it alone,
-//! and shows what happened. `./dev soak simulation` runs seeds for minutes.
+//! A seed that fails is printed; `SIMULATION_SEED=7 cargo test --features testing --test simulation -- --nocapture`
+//! runs it alone, and shows what happened. `./dev soak simulation` runs seeds for minutes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]

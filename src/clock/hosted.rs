@@ -1,8 +1,8 @@
 //! The clocks of runtimes that are hosts of lockers.
 //!
-//! Such a clock is tokio's: where a test has paused it, it stands still while there is something to run, and else goes on
-//! to the next timer. It shows the same times in each run: an [`Instant`](super::Instant) counts from [`START`], the wall
-//! clock from [`WALL_START`], both from the moment when the runtime became a host.
+//! Such a clock is tokio's: where a test has paused it, it stands still while there is something to run, and else goes
+//! on to the next timer. It shows the same times in each run: an [`Instant`](super::Instant) counts from [`START`], the
+//! wall clock from [`WALL_START`], both from the moment when the runtime became a host.
 //!
 //! # Invariants
 //! - A runtime becomes a host once and stays one: all lockers in it, at once or one after the other, go by one clock.
@@ -44,8 +44,8 @@ impl Host {
 
     /// What its clock shows, on whatever thread.
     pub(super) fn time(&self) -> Duration {
-        // A thread that is past the end of its thread-locals cannot enter a runtime. What is dropped there needs no more
-        // than a time at which nothing has run out.
+        // A thread that is past the end of its thread-locals cannot enter a runtime. What is dropped there needs no
+        // more than a time at which nothing has run out.
         if Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed()) {
             return START;
         }

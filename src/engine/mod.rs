@@ -3,11 +3,12 @@
 //! Because of it a dropped future drops no command half-way, a guard can be dropped where there is no runtime, a blocked
 //! user runtime loses no lock, and any executor will do. It is never joined: whoever ends it may be async code.
 //!
-//! With the feature `testing` an engine may be a *guest* instead: tasks in a runtime of the program's, whose time, perhaps
-//! paused, is all the time that it knows. None of the above is true of it: it is for lockers over servers in memory, in tests.
+//! With the feature `testing` an engine may be a *guest* instead: tasks in a runtime of the program's, whose time,
+//! perhaps paused, is all the time that it knows. None of the above is true of it: it is for lockers over servers in
+//! memory, in tests.
 //! - Its tasks end when it is stopped, when the last handle on it is dropped, or with the runtime, whichever is first.
-//! - It never polls busily, and no thread that ends waits for what is under way on it: that thread may be the one that has
-//!   to run it.
+//! - It never polls busily, and no thread that ends waits for what is under way on it: that thread may be the one that
+//!   has to run it.
 //! - Nobody can block on it, for the same reason.
 //! - In a forked process it is refused as any other is.
 
@@ -157,8 +158,8 @@ impl Engine {
         self.debts.is_inherited()
     }
 
-    /// Waits for a future on this thread, which must not be one that runs async code. Not for a guest: whoever waits may be
-    /// who has to run it.
+    /// Waits for a future on this thread, which must not be one that runs async code. Not for a guest: whoever waits
+    /// may be who has to run it.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.handle.block_on(future)
     }

@@ -145,8 +145,7 @@ pub(super) fn is_not_known(outcome: &Outcome<Reply>) -> bool {
 }
 
 /// The arguments of EVALSHA or EVAL, the last of which is the number of this send. All of them are slices of one
-/// buffer: fred copies each again for the wire, and a
-/// batch of renewals would otherwise allocate for each word twice.
+/// buffer: fred copies each again for the wire, and a batch of renewals would otherwise allocate for each word twice.
 fn words(script: &str, keys: &[&str], args: &[&str], number: &Number) -> Vec<Value> {
     let number = number.as_str();
     let texts = || std::iter::once(&script).chain(keys).chain(args).chain([&number]);

@@ -70,8 +70,8 @@ impl Memory {
         self.command_timeout / 2
     }
 
-    /// Carries a command out, once. It is behind all that were polled before it. While the server is silent nothing is sent
-    /// that takes something.
+    /// Carries a command out, once. It is behind all that were polled before it. While the server is silent nothing is
+    /// sent that takes something.
     pub(crate) async fn run(&self, format: Format, command: Command) -> Outcome<Answer> {
         if matches!(command, Command::Acquire { .. })
             && let Err(failure) = self.heard().await

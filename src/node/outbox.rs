@@ -58,8 +58,8 @@ pub(crate) struct Step {
     /// The script that does it together with others. A step that has none travels alone, in its place among the others:
     /// its answer must not overtake that of a step before it.
     pub(crate) together: Option<Together>,
-    /// Where its answer is a vote: what the server has to remember for that. The key of its memory, and this, are the last
-    /// of a script's keys and arguments.
+    /// Where its answer is a vote: what the server has to remember for that. The key of its memory, and this, are the
+    /// last of a script's keys and arguments.
     pub(crate) vote: Option<Remembered>,
     pub(crate) keys: Vec<String>,
     pub(crate) args: Vec<String>,

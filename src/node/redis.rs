@@ -64,7 +64,8 @@ impl Redis {
     ///
     /// # Errors
     /// [`Error::Unavailable`] where nobody answers, [`Error::Server`] where the credentials are refused,
-    /// [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is already there under another address.
+    /// [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is already there under
+    /// another address.
     pub(super) async fn connect(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
         let connect = |role, events| Link::connect(Arc::clone(address), role, &wiring.locker, wiring.settings, events);
         let (events, ups) = unbounded_channel();
@@ -135,11 +136,11 @@ impl Redis {
         (outcome, receipts.into_iter().next().unwrap_or_else(Receipt::moot))
     }
 
-    /// Runs a step once, together with what is asked for in the same moment. It is behind the steps, and the scripts, that
-    /// were polled before it.
+    /// Runs a step once, together with what is asked for in the same moment. It is behind the steps, and the scripts,
+    /// that were polled before it.
     ///
-    /// While the connection is silent nothing is sent that may take something: it would have to be undone for as long as
-    /// the server is stopped.
+    /// While the connection is silent nothing is sent that may take something: it would have to be undone for as long
+    /// as the server is stopped.
     pub(crate) async fn step(&self, lane: Lane, step: Step) -> (Outcome<Reply>, Receipt) {
         let outbox = self.lanes.get(lane);
         if step.takes

@@ -298,7 +298,8 @@ impl Eligibility {
         }
     }
 
-    /// A change was written, or came to nothing: what the server remembers now. Whether that is something else than before.
+    /// A change was written, or came to nothing: what the server remembers now. Whether that is something else than
+    /// before.
     pub(super) fn amended(&self, place: NodeIndex, epoch: u64, told: &Remembrance, now: Instant) -> bool {
         let mut is_new = true;
         self.change(place, |at| {

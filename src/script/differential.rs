@@ -1,9 +1,9 @@
-//! The memory server held to the Lua: the same commands to a real server and to a [`Store`], and the same answers, the same
-//! messages and the same keys, to the millisecond of their leases.
+//! The memory server held to the Lua: the same commands to a real server and to a [`Store`], and the same answers, the
+//! same messages and the same keys, to the millisecond of their leases.
 //!
 //! The server's wall clock stands still unless a sequence moves it, so that no tolerance is needed: both see the same
-//! microsecond. A sequence is random: commands of both formats in any order, again and late, over few names, so that they
-//! meet; what others write; leases that end. Where the two differ the shortest sequence is told that does it.
+//! microsecond. A sequence is random: commands of both formats in any order, again and late, over few names, so that
+//! they meet; what others write; leases that end. Where the two differ the shortest sequence is told that does it.
 
 mod mutants;
 mod pair;

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! - Each of them ends when the engine does, and with the runtime.
-//! - What a task holds is dropped after the engine has ended, where the runtime is what ends: it finds nothing to be gone
-//!   on with. tokio drops tasks in no order, so that each of them tells.
+//! - What a task holds is dropped after the engine has ended, where the runtime is what ends: it finds nothing to be
+//!   gone on with. tokio drops tasks in no order, so that each of them tells.
 
 use std::future::{Future, pending};
 use std::pin::Pin;

@@ -1,8 +1,8 @@
 //! A server in this process, that lockers connect to as they do to a Redis.
 //!
 //! # Invariants
-//! - Whatever is sent is done at once and in one piece, or, while the server stands still, when it goes on, in the order in
-//!   which it was sent.
+//! - Whatever is sent is done at once and in one piece, or, while the server stands still, when it goes on, in the
+//!   order in which it was sent.
 //! - What was sent to a server that forgets before it goes on is never done, and never answered.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,16 +21,17 @@ use crate::random;
 
 /// A server in memory, for tests of code that takes locks: it needs no Redis.
 ///
-/// Lockers of this process connect to it by [`LockerBuilder::memory`](crate::LockerBuilder::memory), several of them to one
-/// server, or one of them to several. It does what the scripts do on a Redis, which is tested against one. Clones are the same
-/// server.
+/// Lockers of this process connect to it by [`LockerBuilder::memory`](crate::LockerBuilder::memory), several of them to
+/// one server, or one of them to several. It does what the scripts do on a Redis, which is tested against one. Clones
+/// are the same server.
 ///
 /// # Time
-/// A locker over servers in memory lives in the runtime in which [`connect`](crate::LockerBuilder::connect) is called, and all of its
-/// time is that of tokio there: validity, renewals, timeouts, and the leases on the server. In a test with paused time
-/// (`#[tokio::test(start_paused = true)]`) an hour passes in a moment, a renewal is never late, and a token fires in the millisecond
-/// in which the lease can be over. Lockers that share a server are connected in one runtime. One that is made by
-/// [`blocking_connect`](crate::LockerBuilder::blocking_connect) has a thread of its own, and goes by the machine's clock.
+/// A locker over servers in memory lives in the runtime in which [`connect`](crate::LockerBuilder::connect) is called,
+/// and all of its time is that of tokio there: validity, renewals, timeouts, and the leases on the server. In a test
+/// with paused time (`#[tokio::test(start_paused = true)]`) an hour passes in a moment, a renewal is never late, and a
+/// token fires in the millisecond in which the lease can be over. Lockers that share a server are connected in one
+/// runtime. One that is made by [`blocking_connect`](crate::LockerBuilder::blocking_connect) has a thread of its own,
+/// and goes by the machine's clock.
 ///
 /// # What it does not have
 /// Replicas, users and their rights, and a limit of its memory. Its answers are there at once.
@@ -180,8 +181,8 @@ impl Server {
         Self(Arc::new(Shared { name, state: Mutex::new(state) }))
     }
 
-    /// Makes the server stand still: it answers nothing, and leases run out all the same. What it is sent meanwhile it does when
-    /// it goes on.
+    /// Makes the server stand still: it answers nothing, and leases run out all the same. What it is sent meanwhile it
+    /// does when it goes on.
     pub fn stop(&self) {
         self.state().is_stopped = true;
     }
@@ -219,7 +220,8 @@ impl Server {
         self.state().store.keys.delete(key);
     }
 
-    /// Returns the owner that stands in a lock's key, as [`Holder::owner`](crate::Holder::owner) has it; `None` if it is free.
+    /// Returns the owner that stands in a lock's key, as [`Holder::owner`](crate::Holder::owner) has it; `None` if it
+    /// is free.
     pub fn holder(&self, key: &str) -> Option<String> {
         let mut state = self.state();
         let inspect = Command::Inspect(Key::from(key));

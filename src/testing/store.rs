@@ -1,8 +1,8 @@
 //! The commands, carried out in memory as the Lua scripts do it on a server.
 //!
 //! Each function here has a script beside it in `lua/`, and does the same in the same order: a script that ends with an
-//! error keeps what it has written by then. `script/differential.rs` holds the two together. What a user may not do, a server
-//! without memory, and replicas are not here.
+//! error keeps what it has written by then. `script/differential.rs` holds the two together. What a user may not do, a
+//! server without memory, and replicas are not here.
 
 use std::time::Duration;
 
@@ -38,8 +38,8 @@ enum Holder {
     Another,
 }
 
-/// How many microseconds a mark goes before the client's clock is compared with the server's, and how far the two may be
-/// apart.
+/// How many microseconds a mark goes before the client's clock is compared with the server's, and how far the two may
+/// be apart.
 const ROUND: i64 = 20_000_000;
 
 /// 30 days, in microseconds: what is further ahead of the server's clock is no fence.
@@ -59,8 +59,8 @@ impl Store {
         Self { keys: Keyspace::default(), run_id: run_id.to_owned(), second_id: second_id.to_owned() }
     }
 
-    /// Carries a command out, for a locker of this format. The server's wall clock shows so many microseconds. `publish` is
-    /// given the channels on which a message goes out, and returns how many clients it reached.
+    /// Carries a command out, for a locker of this format. The server's wall clock shows so many microseconds.
+    /// `publish` is given the channels on which a message goes out, and returns how many clients it reached.
     pub(crate) fn run(
         &mut self,
         now_us: u64,
@@ -163,8 +163,8 @@ impl Run<'_> {
         fences.into_iter().map(Fence::read).collect::<Option<_>>().map(Acquire::Granted).ok_or(Failure::Unreadable)
     }
 
-    /// Counts the mark up. Where a clock is ahead of it, it goes on from there: the client's, within bounds, or where that is
-    /// negative, this server's.
+    /// Counts the mark up. Where a clock is ahead of it, it goes on from there: the client's, within bounds, or where
+    /// that is negative, this server's.
     fn next_fence(&mut self, mark: &str, clock: i64) -> Result<i64, Failure> {
         let (fence, now) = (self.count_up(mark)?, i64::try_from(self.now_us).unwrap_or(i64::MAX));
         let clock = if fence < -clock {

@@ -1,8 +1,8 @@
 //! Histories of calls on locks, and the check that some order of the calls explains them all: linearizability.
 //!
-//! The check is Wing and Gong's, with the memory of states that Lowe added (*Testing for linearizability*, 2016). The models are
-//! those of Hazelcast's Jepsen tests: an owner-aware, a re-entrant, a fenced, and a re-entrant fenced mutex. Times are of
-//! [`super::record::now`], which all processes of a machine share.
+//! The check is Wing and Gong's, with the memory of states that Lowe added (*Testing for linearizability*, 2016). The
+//! models are those of Hazelcast's Jepsen tests: an owner-aware, a re-entrant, a fenced, and a re-entrant fenced mutex.
+//! Times are of [`super::record::now`], which all processes of a machine share.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -145,7 +145,8 @@ struct Search {
     model: Model,
     /// By call: who it was, and what.
     calls: Vec<(usize, Op)>,
-    /// Calls and returns in the order of their times: a list in which those that have a place in the order are left out.
+    /// Calls and returns in the order of their times: a list in which those that have a place in the order are left
+    /// out.
     events: Vec<Event>,
     next: Vec<usize>,
     before: Vec<usize>,

@@ -1,5 +1,5 @@
-//! Random sequences of commands, of what others write, and of the passing of time. Names, fields and numbers are few, so that
-//! they meet, and lie on both sides of each bound.
+//! Random sequences of commands, of what others write, and of the passing of time. Names, fields and numbers are few,
+//! so that they meet, and lie on both sides of each bound.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -230,8 +230,8 @@ fn foreign() -> impl Strategy<Value = Foreign> {
     ]
 }
 
-/// A server's memory: its own, of another run, of another replication. `%` stands for its run id, and `=` for its second
-/// replication id.
+/// A server's memory: its own, of another run, of another replication. `%` stands for its run id, and `=` for its
+/// second replication id.
 fn memory() -> impl Strategy<Value = Foreign> {
     let server = select(vec!["%=", "%", "%x", "x", ""]).prop_map(|server| ("server".to_owned(), server.to_owned()));
     let vote = text().prop_map(|vote| ("vote".to_owned(), vote.to_string()));
