@@ -9,13 +9,40 @@ use std::time::Duration;
 
 use crate::fence::Fence;
 use crate::key::Key;
+use crate::options::Format;
 
 /// The key of a server's memory.
 pub(crate) const MEMORY: &str = "lockhound_memory";
 
+/// What a lock is on a server. Each kind excludes every other, and itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A hash, with the field of its holder.
+    Redisson,
+    /// A string, which is the field of its holder.
+    Plain,
+}
+
+impl Kind {
+    /// Whether everybody who releases one tells of it by a message.
+    pub(crate) fn is_told_of(self) -> bool {
+        self == Self::Redisson
+    }
+}
+
+impl From<Format> for Kind {
+    fn from(format: Format) -> Self {
+        match format {
+            Format::Redisson => Self::Redisson,
+            Format::Plain => Self::Plain,
+        }
+    }
+}
+
 /// A lock that is held or asked for: its key, and the field that stands there then.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
+    pub(crate) kind: Kind,
     pub(crate) key: Key,
     pub(crate) field: Arc<str>,
 }
@@ -26,8 +53,8 @@ pub(crate) type Remembered = Arc<str>;
 /// What a server is asked for. Where its answer is to be a `vote`, with what it has to remember for that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Takes all of these locks, or none. Of the clock `fence::clock` tells. A server that does not remember does
-    /// nothing.
+    /// Takes all of these locks, which are of one kind, or none. Of the clock `fence::clock` tells. A server that does
+    /// not remember does nothing.
     Acquire {
         claims: Arc<[Claim]>,
         lease: Duration,
@@ -52,7 +79,7 @@ pub(crate) enum Command {
         claim: Claim,
         fence: Fence,
     },
-    /// Renews many locks at once. It does its work whatever it remembers.
+    /// Renews many locks of one kind at once. It does its work whatever it remembers.
     Renew {
         claims: Arc<[Claim]>,
         lease: Duration,

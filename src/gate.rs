@@ -177,14 +177,14 @@ impl<G> Gate<G> {
         waiter: Option<u64>,
         now: Instant,
     ) -> (Option<Waiter<G>>, Vec<Waiter<G>>) {
-        let mut slot = self.slots.entry(hold.key.clone()).or_default();
+        let mut slot = self.slots.entry(hold.claim.key.clone()).or_default();
         slot.last_round = LastRound::Answered;
         let found = match waiter {
             Some(id) => match self.counted(slot.line.remove(id)) {
                 // Its caller is gone: nobody is to have the grant.
                 None => {
                     drop(slot);
-                    self.tidy(&hold.key);
+                    self.tidy(&hold.claim.key);
                     return (None, Vec::new());
                 }
                 found => found,
@@ -205,7 +205,7 @@ impl<G> Gate<G> {
         // Very many are no longer one step: whoever comes meanwhile enters by itself, and whoever is not let in, since
         // the hold has ended meanwhile, stays in line.
         while let Some(from) = more
-            && let Some(mut slot) = self.slots.get_mut(&hold.key)
+            && let Some(mut slot) = self.slots.get_mut(&hold.claim.key)
         {
             more = let_in(&mut slot, from);
         }
@@ -215,7 +215,7 @@ impl<G> Gate<G> {
     /// Takes a hold out: it was released, or the last guard of what was lost is gone. Wakes the head of the line.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         let mut taken = None;
-        if let Some(mut slot) = self.slots.get_mut(&hold.key) {
+        if let Some(mut slot) = self.slots.get_mut(&hold.claim.key) {
             if let Some(at) = slot.holds.iter().position(|h| Arc::ptr_eq(h, hold)) {
                 taken = Some(slot.holds.swap_remove(at));
                 self.holds.fetch_sub(1, Ordering::Relaxed);
@@ -223,7 +223,7 @@ impl<G> Gate<G> {
             slot.wake();
         }
         drop(taken);
-        self.tidy(&hold.key);
+        self.tidy(&hold.claim.key);
     }
 
     /// Takes a waiter out: its caller is gone, or it is to be given an answer.
@@ -528,7 +528,7 @@ mod tests {
         let now = Instant::now();
         let hold = hold(&owner);
         gate.admit(&hold, None, now);
-        assert!(hold.claim());
+        assert!(hold.take_guard());
         hold.lose(Loss::NotOwner);
         assert!(matches!(gate.enter(&key, &owner, now), Entry::Lost(Loss::NotOwner)));
         assert!(matches!(gate.enter(&key, &other, now), Entry::Open));
@@ -549,7 +549,7 @@ mod tests {
         let (head, _answer) = waiter(&gate, &owner);
         let id = head.id;
         gate.arrive(&key, head, now);
-        assert!(hold.claim());
+        assert!(hold.take_guard());
         hold.give_to(owner);
         assert!(matches!(gate.next(&key, now), Next::Blocked));
         hold.lose(Loss::Expired);

@@ -2,18 +2,17 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Loss};
 use crate::fence::Fence;
+use crate::handle::Taken;
 use crate::hold::HoldState;
-use crate::identity::{Runs, Scope};
 use crate::key::Key;
 use crate::owner::Owner;
-use crate::session::{Alive, Grip, View};
+use crate::session::{Grip, Held as _};
 
 /// One of the guards of a hold: the lock is released when the last of them is unlocked or dropped, in whatever order.
 ///
@@ -45,19 +44,9 @@ use crate::session::{Alive, Grip, View};
 ///
 /// In a forked process a guard of its parent is lost ([`Loss::Forked`]), and dropping it does nothing.
 #[must_use = "the lock is released when its guard is dropped"]
-pub struct Guard {
-    // The order matters: the grip is dropped first, while the engine still runs.
-    grip: Grip,
-    alive: Arc<Alive>,
-    /// Those that it was taken in.
-    runs: Runs,
-}
+pub struct Guard(pub(crate) Taken<Grip>);
 
 impl Guard {
-    pub(crate) fn new(alive: Arc<Alive>, grip: Grip, runs: Runs) -> Self {
-        Self { grip, alive, runs }
-    }
-
     /// A token that fires when the lock is lost; cancelling it cancels nothing else.
     ///
     /// A thread of the process ("lockhound-alarm") fires it, or whoever hears of the loss first, and runs the waker of whoever
@@ -80,7 +69,7 @@ impl Guard {
     /// # }
     /// ```
     pub fn lost(&self) -> CancellationToken {
-        self.grip.view().token()
+        self.0.grip.token()
     }
 
     /// Whether the lock is lost. Reads the clock, so that it is right even where the watchdog is late.
@@ -90,10 +79,7 @@ impl Guard {
 
     /// How the lock was lost, if it was; as [`is_lost`](Self::is_lost).
     pub fn loss(&self) -> Option<Loss> {
-        match self.state() {
-            HoldState::Lost(loss) => Some(loss),
-            HoldState::Safe | HoldState::Jeopardy => None,
-        }
+        self.0.loss()
     }
 
     /// For `?` inside a critical section; as [`is_lost`](Self::is_lost).
@@ -101,38 +87,38 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`].
     pub fn check(&self) -> Result<(), Error> {
-        self.grip.view().check()
+        self.0.check()
     }
 
     /// How safe the lock is. Reads the clock.
     pub fn state(&self) -> HoldState {
-        self.grip.view().state()
+        self.0.grip.state()
     }
 
     /// For how long the lock is certainly held if it is not renewed again: until the end of its validity on the local
     /// clock, or of `max_hold`. Zero if it is lost.
     pub fn remaining(&self) -> Duration {
-        self.grip.view().remaining()
+        self.0.grip.view().remaining()
     }
 
     /// The fencing token of this hold.
     pub fn fence(&self) -> Fence {
-        self.grip.hold().fence
+        self.0.grip.hold().fence
     }
 
     /// How many guards this hold has.
     pub fn hold_count(&self) -> u32 {
-        self.grip.hold().guards()
+        self.0.grip.hold().guards()
     }
 
     /// The name of the lock.
     pub fn key(&self) -> &Key {
-        &self.grip.hold().key
+        &self.0.grip.hold().claim.key
     }
 
     /// As whom it is held.
     pub fn owner(&self) -> Owner {
-        self.grip.hold().owner()
+        self.0.grip.hold().owner()
     }
 
     /// Gives the whole hold, all its guards with it, to an owner of its own: this task no longer enters it again. Nothing
@@ -150,7 +136,7 @@ impl Guard {
     /// # }
     /// ```
     pub fn detach(self) -> Self {
-        self.grip.give_to(Owner::new());
+        self.0.grip.give_to(Owner::new());
         self
     }
 
@@ -176,7 +162,7 @@ impl Guard {
     /// # }
     /// ```
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        Scope { owner: self.owner(), runs: self.runs.clone() }.run(future)
+        self.0.scope(future)
     }
 
     /// Releases this guard; the lock, if it is the hold's last.
@@ -195,10 +181,7 @@ impl Guard {
     /// Once it was polled it is carried out, even if the future is dropped; a future that was never polled drops its
     /// guard, which releases it too.
     pub async fn unlock(self) -> Result<(), Error> {
-        let Self { grip, alive, .. } = self;
-        let answer = grip.unlock().await;
-        drop(alive);
-        answer
+        self.0.unlock().await
     }
 
     /// [`unlock`](Self::unlock) for threads without async code.
@@ -209,21 +192,15 @@ impl Guard {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_unlock(self) -> Result<(), Error> {
-        let Self { grip, alive, .. } = self;
-        alive.session().block_on(grip.unlock())
-    }
-
-    /// A view for a critical section, which does not keep the lock.
-    pub(crate) fn view(&self) -> View {
-        self.grip.view().clone()
+        self.0.blocking_unlock()
     }
 }
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hold = self.grip.hold();
+        let hold = self.0.grip.hold();
         f.debug_struct("Guard")
-            .field("key", &hold.key)
+            .field("key", &hold.claim.key)
             .field("owner", &format_args!("{}", hold.owner()))
             .field("fence", &hold.fence)
             .field("state", &self.state())

@@ -13,6 +13,7 @@ mod entries;
 mod found;
 mod joint;
 mod ledger;
+mod listeners;
 mod tokens;
 mod votes;
 
@@ -23,19 +24,19 @@ use self::entries::Entries;
 pub(crate) use self::found::{Claims, Grant, Leave, Shut, Survey, Terms};
 pub(crate) use self::joint::Joint;
 pub(crate) use self::ledger::{Alarmed, Ledger, Lost};
-use self::tokens::Listeners;
+use self::listeners::Listeners;
 use self::votes::Votes;
 use crate::clock::Instant;
 use crate::command::Claim;
+#[cfg(test)]
+use crate::command::Kind;
 use crate::error::Loss;
 use crate::fence::Fence;
 use crate::identity::Origin;
 #[cfg(test)]
 use crate::identity::{Known, Place};
-use crate::key::Key;
-use crate::lease;
+use crate::lease::{self, NodeIndex};
 use crate::owner::Owner;
-use crate::quorum::NodeIndex;
 
 /// How safe a hold is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +53,8 @@ pub enum HoldState {
 /// An acquisition in this process.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    pub(crate) key: Key,
-    pub(crate) field: Arc<str>,
+    /// How it stands on the servers.
+    pub(crate) claim: Claim,
     pub(crate) generation: u64,
     pub(crate) fence: Fence,
     pub(crate) terms: Terms,
@@ -123,8 +124,7 @@ impl Hold {
             alarm_at: None,
         };
         Self {
-            key: grant.key,
-            field: grant.field,
+            claim: grant.claim,
             generation: grant.generation,
             fence: grant.fence,
             terms: grant.terms,
@@ -153,16 +153,10 @@ impl Hold {
         nodes: usize,
     ) -> Self {
         let now = Instant::now();
-        let (key, field, fence) = ("k".into(), "f".into(), Fence::new(1));
+        let (claim, fence) = (Claim { kind: Kind::Redisson, key: "k".into(), field: "f".into() }, Fence::new(1));
         let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
-        let grant =
-            Grant { key, owner, origin, field, generation: 1, fence, terms, since: now, granted: now, votes, nodes };
+        let grant = Grant { claim, owner, origin, generation: 1, fence, terms, since: now, granted: now, votes, nodes };
         Self::new(grant, ledger)
-    }
-
-    /// How it stands on the servers.
-    pub(crate) fn on_servers(&self) -> Claim {
-        Claim { key: self.key.clone(), field: Arc::clone(&self.field) }
     }
 
     /// How safe it is at this time.
@@ -252,7 +246,7 @@ impl Hold {
 
     /// A caller takes the guard that was on its way to it. False if it was taken back meanwhile; it then stands for
     /// nothing.
-    pub(crate) fn claim(&self) -> bool {
+    pub(crate) fn take_guard(&self) -> bool {
         let mut state = self.state();
         if state.revoked {
             return false;
@@ -319,11 +313,11 @@ impl Hold {
 
     /// Something may still be executed on this node that puts the lock there: the release sees to it. False if the hold
     /// is not held any more: it is to be undone.
-    pub(crate) fn doubt(&self, node: NodeIndex) -> bool {
+    pub(crate) fn make_uncertain(&self, node: NodeIndex) -> bool {
         let mut state = self.state();
         let held = state.phase == Phase::Held;
         if held {
-            state.votes.doubt(node);
+            state.votes.make_uncertain(node);
         }
         held
     }
@@ -334,8 +328,8 @@ impl Hold {
     }
 
     /// Whether something may still be executed on this node that puts the lock there.
-    pub(crate) fn is_doubtful(&self, node: NodeIndex) -> bool {
-        self.state().votes.is_doubtful(node)
+    pub(crate) fn is_uncertain(&self, node: NodeIndex) -> bool {
+        self.state().votes.is_uncertain(node)
     }
 
     /// A node says that the lock is not ours. Lost if with it no majority can have it any more; whether it was this call
@@ -438,7 +432,7 @@ impl State {
 }
 
 #[cfg(test)]
-mod explorer;
+mod interleavings;
 
 #[cfg(test)]
 mod tests {
@@ -470,7 +464,7 @@ mod tests {
         assert!(token.is_cancelled());
         assert_eq!(hold.at(hold.since), HoldState::Lost(Loss::Expired));
         assert!(!hold.renewed(0, end, end), "a renewal that comes late brings nothing back");
-        assert!(hold.claim());
+        assert!(hold.take_guard());
         assert_eq!(hold.enter(hold.since), Err(Shut::Lost(Loss::Expired)));
         assert!(!hold.lose(Loss::NotOwner), "the first reason stays");
         let counted = counters.losses();
@@ -555,12 +549,12 @@ mod tests {
     fn a_grant_is_claimed_or_revoked_but_not_both() {
         let claimed = hold(watched());
         assert_eq!(claimed.claims(), Claims { claimed: false, revoke_at: Some(claimed.revoke_at) });
-        assert!(claimed.claim());
+        assert!(claimed.take_guard());
         assert_eq!(claimed.claims(), Claims { claimed: true, revoke_at: None });
         assert!(!claimed.revoke(), "a guard that was taken stays");
         let revoked = hold(watched());
         assert!(revoked.revoke());
-        assert!(!revoked.claim());
+        assert!(!revoked.take_guard());
         assert_eq!(revoked.at(revoked.since), HoldState::Lost(Loss::Released));
         assert!(!revoked.token().is_cancelled(), "what was released was not lost");
     }
@@ -571,7 +565,7 @@ mod tests {
         assert!(hold.lose(Loss::NotOwner));
         assert_eq!(hold.enter(hold.since), Err(Shut::Releasing), "nobody has a guard that shuts others out");
         assert!(hold.revoke(), "its release is to be sent");
-        assert!(!hold.claim() && !hold.revoke());
+        assert!(!hold.take_guard() && !hold.revoke());
         assert_eq!(hold.at(hold.since), HoldState::Lost(Loss::NotOwner));
     }
 
@@ -580,10 +574,10 @@ mod tests {
         let hold = hold(watched());
         let now = hold.since;
         assert_eq!(hold.enter_unclaimed(now), Ok(2));
-        assert!(hold.claim());
+        assert!(hold.take_guard());
         assert!(hold.claims().revoke_at.is_some(), "the other one is on its way");
         assert!(!hold.revoke());
-        assert_eq!((hold.guards(), hold.claim()), (1, false));
+        assert_eq!((hold.guards(), hold.take_guard()), (1, false));
         assert_eq!(hold.enter(now), Ok(2), "who enters by itself has taken its guard");
         assert!(hold.claims().revoke_at.is_none());
         assert_eq!((hold.leave(now), hold.leave(now)), (Leave::Nested(1), Leave::Last));
@@ -593,9 +587,9 @@ mod tests {
     fn an_answer_says_nothing_about_what_had_none() {
         let hold = Arc::new(Hold::for_test(Owner::task(1), watched(), &[0, 1], 3));
         let now = hold.since;
-        assert!(hold.doubt(2));
+        assert!(hold.make_uncertain(2));
         assert!(hold.vote(2, now, now));
-        assert!(hold.is_doubtful(2), "what had no answer may come yet");
+        assert!(hold.is_uncertain(2), "what had no answer may come yet");
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub(crate) fn grid(lease: Duration) -> Duration {
     (lease / 100).clamp(Duration::from_millis(5), Duration::from_secs(1))
 }
 
+/// The place of a node among those whose majority counts.
+pub(crate) type NodeIndex = usize;
+
 /// How many of so many nodes make a majority.
 pub(crate) const fn majority(nodes: usize) -> usize {
     nodes / 2 + 1

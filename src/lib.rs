@@ -10,6 +10,7 @@ mod fence;
 mod foreign;
 mod gate;
 mod guard;
+mod handle;
 mod hold;
 mod holder;
 mod identity;

@@ -1,23 +1,22 @@
 //! The named handle of a lock.
 
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::error::{Error, Loss};
+use crate::error::Error;
 use crate::fence::Fence;
-use crate::foreign::{self, contained};
 use crate::guard::Guard;
+use crate::handle::{Handle, Wait, Wanted};
 use crate::hold::Terms;
 use crate::holder::Holder;
 use crate::identity::{Caller, Scope};
 use crate::key::Key;
-use crate::options::{Reentry, Settings, validate_duration};
+use crate::options::Reentry;
 use crate::owner::Owner;
-use crate::session::{Alive, Session, View};
+use crate::session::{Alive, Grip, Session, View};
 
 /// A re-entrant lock, by its name. Cheap to clone; it holds nothing by itself.
 ///
@@ -50,20 +49,38 @@ use crate::session::{Alive, Session, View};
 /// # Contention is a value
 /// That somebody else holds it is never an error: [`try_lock`](Self::try_lock) answers `None`, [`lock`](Self::lock) waits.
 #[derive(Debug, Clone)]
-pub struct Lock {
-    alive: Arc<Alive>,
-    key: Key,
-    manner: Manner,
+pub struct Lock(Handle<Key>);
+
+impl Wanted for Key {
+    type Grip = Grip;
+
+    fn keys(&self) -> &[Key] {
+        std::slice::from_ref(self)
+    }
+
+    async fn take(
+        &self,
+        session: &Arc<Session>,
+        caller: &Caller,
+        terms: Terms,
+        wait: Wait,
+    ) -> Result<Option<Grip>, Error> {
+        match wait {
+            Wait::Never => session.try_lock(self, caller, terms).await,
+            Wait::For(wait) => session.lock(self, caller, terms, Some(wait)).await,
+            Wait::Always => session.lock(self, caller, terms, None).await,
+        }
+    }
 }
 
 impl Lock {
     pub(crate) fn new(alive: Arc<Alive>, key: Key) -> Self {
-        Self { alive, key, manner: Manner::default() }
+        Self(Handle::new(alive, key))
     }
 
     /// The name.
     pub fn key(&self) -> &Key {
-        &self.key
+        &self.0.wanted
     }
 
     /// The same lock, taken for a fixed time, from 100 ms to 30 days: the watchdog does not renew it, and it is lost when
@@ -73,7 +90,7 @@ impl Lock {
     /// acquisition: a re-entry neither shortens nor lengthens them.
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
-        self.manner.fixed_lease = Some(lease);
+        self.0.manner.fixed_lease = Some(lease);
         self
     }
 
@@ -81,7 +98,7 @@ impl Lock {
     /// [`Loss::MaxHold`], and it is renewed no more. Until it is released, or its lease runs out, nobody else gets in.
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.manner.max_hold = Some(max_hold);
+        self.0.manner.max_hold = Some(max_hold);
         self
     }
 
@@ -103,7 +120,7 @@ impl Lock {
     /// ```
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
-        self.manner.owner = Some(owner);
+        self.0.manner.owner = Some(owner);
         self
     }
 
@@ -114,7 +131,7 @@ impl Lock {
     /// An owner that the handle names ([`owned_by`](Self::owned_by)) enters again all the same.
     #[must_use]
     pub const fn non_reentrant(mut self) -> Self {
-        self.manner.reentry = Some(Reentry::Never);
+        self.0.manner.reentry = Some(Reentry::Never);
         self
     }
 
@@ -146,7 +163,7 @@ impl Lock {
     /// the background, at the latest two command timeouts after it answers again. A future that is kept but not polled
     /// holds nobody up: a grant that it does not take for a sixth of the lease is given back, and it stands in line again.
     pub async fn lock(&self) -> Result<Guard, Error> {
-        self.lock_as(self.caller().await?).await
+        self.0.take(Wait::Always).await?.map(Guard).ok_or(Error::Closed)
     }
 
     /// Takes the lock if that is possible at once: one attempt, which never stands in line.
@@ -160,7 +177,7 @@ impl Lock {
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     pub async fn try_lock(&self) -> Result<Option<Guard>, Error> {
-        self.try_lock_as(self.caller().await?).await
+        Ok(self.0.take(Wait::Never).await?.map(Guard))
     }
 
     /// Takes the lock, and waits for it up to this time.
@@ -173,7 +190,7 @@ impl Lock {
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        self.try_lock_for_as(self.caller().await?, wait).await
+        Ok(self.0.take(Wait::up_to(wait)).await?.map(Guard))
     }
 
     /// [`lock`](Self::lock) for threads without async code. The thread is the owner, where there is no tokio task.
@@ -184,7 +201,7 @@ impl Lock {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_lock(&self) -> Result<Guard, Error> {
-        self.session().block_on(self.lock_as(self.blocking_caller()))
+        self.0.take_blocking(Wait::Always)?.map(Guard).ok_or(Error::Closed)
     }
 
     /// [`try_lock`](Self::try_lock) for threads without async code.
@@ -195,7 +212,7 @@ impl Lock {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_try_lock(&self) -> Result<Option<Guard>, Error> {
-        self.session().block_on(self.try_lock_as(self.blocking_caller()))
+        Ok(self.0.take_blocking(Wait::Never)?.map(Guard))
     }
 
     /// [`try_lock_for`](Self::try_lock_for) for threads without async code.
@@ -206,7 +223,7 @@ impl Lock {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_try_lock_for(&self, wait: Duration) -> Result<Option<Guard>, Error> {
-        self.session().block_on(self.try_lock_for_as(self.blocking_caller(), wait))
+        Ok(self.0.take_blocking(Wait::up_to(wait))?.map(Guard))
     }
 
     /// Takes the lock, runs a critical section, and releases. If the lock is lost meanwhile, the section is dropped where
@@ -244,18 +261,7 @@ impl Lock {
         F: FnOnce(Section) -> Fut,
         Fut: Future<Output = T>,
     {
-        let (owner, reentry) = self.manner.asks(self.session().settings());
-        let run = self.session().begin_run(Arc::from([self.key.clone()]), owner, reentry).await?;
-        let guard = self.lock_as(run.caller().clone()).await?;
-        let lost = guard.lost();
-        let view = Section { view: guard.view(), scope: run.scope() };
-        let work = run.scope().run(async { section(view).await });
-        let Some(value) = until_lost(lost, work).await else {
-            // The token has fired, so there is a loss to be named.
-            return Err(Error::Lost(guard.loss().unwrap_or(Loss::Expired)));
-        };
-        let release = guard.unlock().await;
-        done(&self.key.shown(), value, release)
+        self.0.run(|grip, scope| Section { view: grip.view().clone(), scope }, section).await
     }
 
     /// Whether an attempt would find it locked.
@@ -284,8 +290,8 @@ impl Lock {
     /// # Cancel safety
     /// Safe: it changes nothing.
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
-        self.key.validate()?;
-        self.session().holder(&self.key).await
+        self.key().validate()?;
+        self.0.session().holder(self.key()).await
     }
 
     /// Releases it, whoever holds it, and wakes the waiters; whether anybody did.
@@ -307,118 +313,8 @@ impl Lock {
     /// # Cancel safety
     /// Once it was polled it is carried out, even if the future is dropped.
     pub async fn force_unlock(&self) -> Result<bool, Error> {
-        self.key.validate()?;
-        self.session().force_unlock(&self.key).await
-    }
-
-    async fn lock_as(&self, caller: Caller) -> Result<Guard, Error> {
-        let span = self.span("lock", &caller.owner);
-        let grip = foreign::in_span(span, self.session().lock(&self.key, &caller, self.terms()?, None)).await?;
-        // Without a time there is no end of it but a grant or an error.
-        grip.map(|grip| Guard::new(Arc::clone(&self.alive), grip, caller.runs)).ok_or(Error::Closed)
-    }
-
-    async fn try_lock_as(&self, caller: Caller) -> Result<Option<Guard>, Error> {
-        let span = self.span("try_lock", &caller.owner);
-        let grip = foreign::in_span(span, self.session().try_lock(&self.key, &caller, self.terms()?)).await?;
-        Ok(grip.map(|grip| Guard::new(Arc::clone(&self.alive), grip, caller.runs)))
-    }
-
-    async fn try_lock_for_as(&self, caller: Caller, wait: Duration) -> Result<Option<Guard>, Error> {
-        if wait.is_zero() {
-            return self.try_lock_as(caller).await;
-        }
-        let span = self.span("try_lock_for", &caller.owner);
-        let grip = foreign::in_span(span, self.session().lock(&self.key, &caller, self.terms()?, Some(wait))).await?;
-        Ok(grip.map(|grip| Guard::new(Arc::clone(&self.alive), grip, caller.runs)))
-    }
-
-    async fn caller(&self) -> Result<Caller, Error> {
-        self.manner.caller(self.session().settings()).await
-    }
-
-    fn blocking_caller(&self) -> Caller {
-        self.manner.blocking_caller(self.session().settings())
-    }
-
-    /// What the caller waits in; what the engine does for it is logged by itself.
-    fn span(&self, operation: &'static str, owner: &Owner) -> foreign::Span {
-        foreign::span(|| tracing::debug_span!("lockhound", operation, key = %self.key.shown(), %owner))
-    }
-
-    fn terms(&self) -> Result<Terms, Error> {
-        self.key.validate()?;
-        self.manner.terms(self.session().settings())
-    }
-
-    fn session(&self) -> &Arc<Session> {
-        self.alive.session()
-    }
-}
-
-/// As whom, and for how long, locks are taken.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Manner {
-    pub(crate) owner: Option<Owner>,
-    pub(crate) fixed_lease: Option<Duration>,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) reentry: Option<Reentry>,
-}
-
-impl Manner {
-    /// # Errors
-    /// [`Error::Config`] for terms that are out of range.
-    pub(crate) fn terms(&self, settings: &Settings) -> Result<Terms, Error> {
-        if let Some(lease) = self.fixed_lease {
-            validate_duration("fixed_lease", lease)?;
-            settings.check_quarantine("fixed_lease", lease)?;
-        }
-        if let Some(max_hold) = self.max_hold {
-            validate_duration("max_hold", max_hold)?;
-        }
-        Ok(Terms {
-            lease: self.fixed_lease.unwrap_or(settings.lease),
-            renewed: self.fixed_lease.is_none(),
-            max_hold: self.max_hold,
-        })
-    }
-
-    /// Who polls a call of the handle.
-    pub(crate) async fn caller(&self, settings: &Settings) -> Result<Caller, Error> {
-        let (owner, reentry) = self.asks(settings);
-        Caller::polling(owner, reentry).await
-    }
-
-    /// Who blocks its thread in a call of the handle.
-    pub(crate) fn blocking_caller(&self, settings: &Settings) -> Caller {
-        let (owner, reentry) = self.asks(settings);
-        Caller::blocking(owner, reentry)
-    }
-
-    /// The owner that the handle names, if it does, and what else a call is known by.
-    pub(crate) fn asks(&self, settings: &Settings) -> (Option<&Owner>, Reentry) {
-        (self.owner.as_ref(), self.reentry.unwrap_or(settings.reentry))
-    }
-}
-
-/// Runs a critical section to its end, or to the loss, which is looked at first, every time: then `None`.
-pub(crate) async fn until_lost<T>(lost: CancellationToken, work: impl Future<Output = T>) -> Option<T> {
-    tokio::select! {
-        biased;
-        () = lost.cancelled() => None,
-        value = work => Some(value),
-    }
-}
-
-/// A critical section came to its end; what its lock's release came to counts only if the lock was lost before.
-pub(crate) fn done<T>(names: &dyn fmt::Display, value: T, release: Result<(), Error>) -> Result<T, Error> {
-    match release {
-        Err(Error::Lost(loss)) => Err(Error::Lost(loss)),
-        Err(error) => {
-            contained(|| tracing::warn!(key = %names, %error, "the section is done, but the release is not confirmed"));
-            Ok(value)
-        }
-        Ok(()) => Ok(value),
+        self.key().validate()?;
+        self.0.session().force_unlock(self.key()).await
     }
 }
 

@@ -9,14 +9,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Loss};
 use crate::fence::Fence;
-use crate::foreign;
+use crate::handle::{Handle, Taken, Wait, Wanted};
 use crate::hold::{HoldState, Terms};
-use crate::identity::{Caller, Runs, Scope};
+use crate::identity::{Caller, Scope};
 use crate::key::Key;
-use crate::lock::{self, Manner};
 use crate::options::Reentry;
 use crate::owner::Owner;
-use crate::session::{Alive, Grip, JointGrip, JointView, Session};
+use crate::session::{Alive, Held as _, JointGrip, JointView, Session};
 
 /// Several locks that are taken together: all of them, or none. Cheap to clone; it holds nothing by itself.
 ///
@@ -46,22 +45,40 @@ use crate::session::{Alive, Grip, JointGrip, JointView, Session};
 /// # }
 /// ```
 #[derive(Debug, Clone)]
-pub struct MultiLock {
-    alive: Arc<Alive>,
-    /// In order.
-    keys: Arc<[Key]>,
-    manner: Manner,
+pub struct MultiLock(Handle<Arc<[Key]>>);
+
+impl Wanted for Arc<[Key]> {
+    type Grip = JointGrip;
+
+    fn keys(&self) -> &[Key] {
+        self
+    }
+
+    async fn take(
+        &self,
+        session: &Arc<Session>,
+        caller: &Caller,
+        terms: Terms,
+        wait: Wait,
+    ) -> Result<Option<JointGrip>, Error> {
+        let grips = match wait {
+            Wait::Never => session.try_all(self, caller, terms).await,
+            Wait::For(wait) => session.lock_all(self, caller, terms, Some(wait)).await,
+            Wait::Always => session.lock_all(self, caller, terms, None).await,
+        };
+        Ok(grips?.map(JointGrip::new))
+    }
 }
 
 impl MultiLock {
     pub(crate) fn new(alive: Arc<Alive>, mut keys: Vec<Key>) -> Self {
         keys.sort_unstable();
-        Self { alive, keys: keys.into(), manner: Manner::default() }
+        Self(Handle::new(alive, keys.into()))
     }
 
     /// The names, in order.
     pub fn keys(&self) -> &[Key] {
-        &self.keys
+        &self.0.wanted
     }
 
     /// The same locks, taken for a fixed time; see [`Lock::fixed_lease`](crate::Lock::fixed_lease). The time of each begins
@@ -69,7 +86,7 @@ impl MultiLock {
     /// time that is longer than what others hold one of them for.
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
-        self.manner.fixed_lease = Some(lease);
+        self.0.manner.fixed_lease = Some(lease);
         self
     }
 
@@ -77,21 +94,21 @@ impl MultiLock {
     /// each begins when it is taken, as with [`fixed_lease`](Self::fixed_lease).
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.manner.max_hold = Some(max_hold);
+        self.0.manner.max_hold = Some(max_hold);
         self
     }
 
     /// The same locks, as this owner and not as the calling task; see [`Lock::owned_by`](crate::Lock::owned_by).
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
-        self.manner.owner = Some(owner);
+        self.0.manner.owner = Some(owner);
         self
     }
 
     /// The same locks, where each call is an owner of its own; see [`Lock::non_reentrant`](crate::Lock::non_reentrant).
     #[must_use]
     pub const fn non_reentrant(mut self) -> Self {
-        self.manner.reentry = Some(Reentry::Never);
+        self.0.manner.reentry = Some(Reentry::Never);
         self
     }
 
@@ -104,7 +121,7 @@ impl MultiLock {
     /// Dropping the future gives back what was taken, and leaves the line. A future that is kept but not polled while it
     /// waits keeps the locks that it has taken by then.
     pub async fn lock(&self) -> Result<MultiGuard, Error> {
-        self.lock_as(self.caller().await?).await
+        self.0.take(Wait::Always).await?.map(MultiGuard).ok_or(Error::Closed)
     }
 
     /// Takes all of them if that is possible at once: one attempt, which never stands in line.
@@ -117,7 +134,7 @@ impl MultiLock {
     /// # Cancel safety
     /// Dropping the future gives back what was taken.
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
-        self.try_lock_as(self.caller().await?).await
+        Ok(self.0.take(Wait::Never).await?.map(MultiGuard))
     }
 
     /// Takes all of them, and waits up to this time for that.
@@ -130,7 +147,7 @@ impl MultiLock {
     /// # Cancel safety
     /// As [`lock`](Self::lock).
     pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
-        self.try_lock_for_as(self.caller().await?, wait).await
+        Ok(self.0.take(Wait::up_to(wait)).await?.map(MultiGuard))
     }
 
     /// [`lock`](Self::lock) for threads without async code. The thread is the owner, where there is no tokio task.
@@ -141,7 +158,7 @@ impl MultiLock {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_lock(&self) -> Result<MultiGuard, Error> {
-        self.session().block_on(self.lock_as(self.blocking_caller()))
+        self.0.take_blocking(Wait::Always)?.map(MultiGuard).ok_or(Error::Closed)
     }
 
     /// [`try_lock`](Self::try_lock) for threads without async code.
@@ -152,7 +169,7 @@ impl MultiLock {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_try_lock(&self) -> Result<Option<MultiGuard>, Error> {
-        self.session().block_on(self.try_lock_as(self.blocking_caller()))
+        Ok(self.0.take_blocking(Wait::Never)?.map(MultiGuard))
     }
 
     /// [`try_lock_for`](Self::try_lock_for) for threads without async code.
@@ -163,7 +180,7 @@ impl MultiLock {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
-        self.session().block_on(self.try_lock_for_as(self.blocking_caller(), wait))
+        Ok(self.0.take_blocking(Wait::up_to(wait))?.map(MultiGuard))
     }
 
     /// Takes all of them, runs a critical section, and releases. If one is lost meanwhile, the section is dropped where it
@@ -190,74 +207,7 @@ impl MultiLock {
         F: FnOnce(MultiSection) -> Fut,
         Fut: Future<Output = T>,
     {
-        // Before anything is waited for.
-        self.terms()?;
-        let (owner, reentry) = self.manner.asks(self.session().settings());
-        let run = self.session().begin_run(Arc::clone(&self.keys), owner, reentry).await?;
-        let guard = self.lock_as(run.caller().clone()).await?;
-        let lost = guard.lost();
-        let view = MultiSection { view: guard.grip.view().clone(), scope: run.scope() };
-        let work = run.scope().run(async { section(view).await });
-        let Some(value) = lock::until_lost(lost, work).await else {
-            // The token has fired, so there is a loss to be named.
-            return Err(Error::Lost(guard.loss().unwrap_or(Loss::Expired)));
-        };
-        let release = guard.unlock().await;
-        lock::done(&format_args!("{:?}", self.keys), value, release)
-    }
-
-    async fn lock_as(&self, caller: Caller) -> Result<MultiGuard, Error> {
-        let span = self.span("lock", &caller.owner);
-        let grips = foreign::in_span(span, self.session().lock_all(&self.keys, &caller, self.terms()?, None)).await?;
-        // Without a time there is no end of it but a grant or an error.
-        grips.map(|grips| self.guard(grips, caller)).ok_or(Error::Closed)
-    }
-
-    async fn try_lock_as(&self, caller: Caller) -> Result<Option<MultiGuard>, Error> {
-        let span = self.span("try_lock", &caller.owner);
-        let grips = foreign::in_span(span, self.session().try_all(&self.keys, &caller, self.terms()?)).await?;
-        Ok(grips.map(|grips| self.guard(grips, caller)))
-    }
-
-    async fn try_lock_for_as(&self, caller: Caller, wait: Duration) -> Result<Option<MultiGuard>, Error> {
-        if wait.is_zero() {
-            return self.try_lock_as(caller).await;
-        }
-        let span = self.span("try_lock_for", &caller.owner);
-        let waiting = self.session().lock_all(&self.keys, &caller, self.terms()?, Some(wait));
-        let grips = foreign::in_span(span, waiting).await?;
-        Ok(grips.map(|grips| self.guard(grips, caller)))
-    }
-
-    fn guard(&self, grips: Vec<Grip>, caller: Caller) -> MultiGuard {
-        MultiGuard { grip: JointGrip::new(grips), alive: Arc::clone(&self.alive), runs: caller.runs }
-    }
-
-    async fn caller(&self) -> Result<Caller, Error> {
-        self.manner.caller(self.session().settings()).await
-    }
-
-    fn blocking_caller(&self) -> Caller {
-        self.manner.blocking_caller(self.session().settings())
-    }
-
-    fn span(&self, operation: &'static str, owner: &Owner) -> foreign::Span {
-        foreign::span(|| tracing::debug_span!("lockhound", operation, keys = ?self.keys, %owner))
-    }
-
-    fn terms(&self) -> Result<Terms, Error> {
-        if self.keys.is_empty() {
-            return Err(Error::config("keys", "no name of a lock is given; give one or more"));
-        }
-        self.keys.iter().try_for_each(Key::validate)?;
-        if let Some(pair) = self.keys.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Error::config("keys", format!("{:?} is given twice; give each name once", pair[0])));
-        }
-        self.manner.terms(self.session().settings())
-    }
-
-    fn session(&self) -> &Arc<Session> {
-        self.alive.session()
+        self.0.run(|grip, scope| MultiSection { view: grip.view().clone(), scope }, section).await
     }
 }
 
@@ -270,18 +220,12 @@ impl MultiLock {
 /// # Dropping
 /// Drop releases all of them in the background; [`unlock`](Self::unlock) says whether that worked.
 #[must_use = "the locks are released when their guard is dropped"]
-pub struct MultiGuard {
-    // The order matters: the grip is dropped first, while the engine still runs.
-    grip: JointGrip,
-    alive: Arc<Alive>,
-    /// Those that it was taken in.
-    runs: Runs,
-}
+pub struct MultiGuard(Taken<JointGrip>);
 
 impl MultiGuard {
     /// A token that fires, once, when any of the locks is lost; cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
-        self.grip.view().token()
+        self.0.grip.token()
     }
 
     /// Whether any of the locks is lost. Reads the clock, so that it is right even where the watchdog is late.
@@ -291,10 +235,7 @@ impl MultiGuard {
 
     /// How the first lock that was lost was lost, if one was; as [`is_lost`](Self::is_lost).
     pub fn loss(&self) -> Option<Loss> {
-        match self.state() {
-            HoldState::Lost(loss) => Some(loss),
-            HoldState::Safe | HoldState::Jeopardy => None,
-        }
+        self.0.loss()
     }
 
     /// For `?` inside a critical section; as [`is_lost`](Self::is_lost).
@@ -302,27 +243,27 @@ impl MultiGuard {
     /// # Errors
     /// [`Error::Lost`].
     pub fn check(&self) -> Result<(), Error> {
-        self.grip.view().check()
+        self.0.check()
     }
 
     /// How safe the worst of them is. Reads the clock.
     pub fn state(&self) -> HoldState {
-        self.grip.view().state()
+        self.0.grip.state()
     }
 
     /// For how long all of them are certainly held if none is renewed again. Zero if one is lost.
     pub fn remaining(&self) -> Duration {
-        self.grip.view().remaining()
+        self.0.grip.view().remaining()
     }
 
     /// The fencing token of one of the locks; `None` for a name that is not among them. Each lock has a sequence of its own.
     pub fn fence(&self, key: impl AsRef<str>) -> Option<Fence> {
-        fence(self.grip.view(), key.as_ref())
+        fence(self.0.grip.view(), key.as_ref())
     }
 
     /// The names and their fencing tokens, in the order of the names.
     pub fn fences(&self) -> impl Iterator<Item = (&Key, Fence)> {
-        fences(self.grip.view())
+        fences(self.0.grip.view())
     }
 
     /// The names, in order.
@@ -333,7 +274,7 @@ impl MultiGuard {
     /// Gives all holds, all their guards with them, to an owner of their own: this task no longer enters them again. See
     /// [`Guard::detach`](crate::Guard::detach).
     pub fn detach(self) -> Self {
-        self.grip.give_to(&Owner::new());
+        self.0.grip.give_to(Owner::new());
         self
     }
 
@@ -343,7 +284,7 @@ impl MultiGuard {
     /// # Cancel safety
     /// Dropping it drops the future that it runs.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
-        Scope { owner: self.grip.owner(), runs: self.runs.clone() }.run(future)
+        self.0.scope(future)
     }
 
     /// Releases all of them, each if this was its last guard.
@@ -356,10 +297,7 @@ impl MultiGuard {
     /// Once it was polled it is carried out, even if the future is dropped; a future that was never polled drops its
     /// guard, which releases them too.
     pub async fn unlock(self) -> Result<(), Error> {
-        let Self { grip, alive, .. } = self;
-        let answer = grip.unlock().await;
-        drop(alive);
-        answer
+        self.0.unlock().await
     }
 
     /// [`unlock`](Self::unlock) for threads without async code.
@@ -370,8 +308,7 @@ impl MultiGuard {
     /// # Panics
     /// In async code, which it would block.
     pub fn blocking_unlock(self) -> Result<(), Error> {
-        let Self { grip, alive, .. } = self;
-        alive.session().block_on(grip.unlock())
+        self.0.blocking_unlock()
     }
 }
 
@@ -426,7 +363,7 @@ impl MultiSection {
 }
 
 fn fences(view: &JointView) -> impl Iterator<Item = (&Key, Fence)> {
-    view.views().iter().map(|view| (&view.hold().key, view.hold().fence))
+    view.views().iter().map(|view| (&view.hold().claim.key, view.hold().fence))
 }
 
 fn fence(view: &JointView, key: &str) -> Option<Fence> {

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use self::reading::{idle, read};
 use self::words::Words;
 use crate::command::{Acquire, Answer, Command, Raise, Renew, Told};
-use crate::node::{Lane, Node, Outcome, Receipt, Redis, Server, Step};
+use crate::node::{Lane, Node, Outcome, Redis, ReplicaAck, Server, Step};
 
 /// Has a node carry a command out, once, and reads the answer to it.
 pub(crate) async fn ask<T>(
@@ -28,35 +28,35 @@ async fn run(node: &Node, lane: Lane, command: Command) -> Outcome<Answer> {
     match node.server() {
         Server::Redis(redis) => run_on(redis, node, lane, command).await,
         #[cfg(feature = "testing")]
-        Server::Memory(memory) => memory.run(node.format(), command).await,
+        Server::Memory(memory) => memory.run(command).await,
     }
 }
 
 async fn run_on(redis: &Redis, node: &Node, lane: Lane, command: Command) -> Outcome<Answer> {
-    let words = Words::of(node.format(), &command);
+    let words = Words::of(&command);
     // What is no step is boxed: it is larger than one, and would be copied with each of them.
-    let (reply, receipt) = match command {
+    let (reply, ack) = match command {
         Command::Acquire { .. } | Command::Release(_) => redis.step(lane, step(&command, words)).await,
         Command::Retake { .. } | Command::Raise { .. } | Command::Renew { .. } => {
             Box::pin(redis.write(lane, words.lua, &words.all_keys(), &words.all_args())).await
         }
-        _ => (Box::pin(redis.eval(lane, words.lua, &words.all_keys(), &words.all_args())).await, Receipt::moot()),
+        _ => (Box::pin(redis.eval(lane, words.lua, &words.all_keys(), &words.all_args())).await, ReplicaAck::moot()),
     };
-    acknowledge(read(node.name(), &command, reply), receipt).await
+    acknowledge(read(node.name(), &command, reply), ack).await
 }
 
 fn step(command: &Command, words: Words<'_>) -> Step {
     let takes = matches!(command, Command::Acquire { .. });
     let owned = |words: Vec<Cow<'_, str>>| words.into_iter().map(Cow::into_owned).collect();
-    let Words { lua: alone, together, vote, keys, args } = words;
-    Step { alone, together, vote, keys: owned(keys), args: owned(args), takes, acknowledged: takes, idle }
+    let Words { lua: alone, batched, vote, keys, args } = words;
+    Step { alone, batched, vote, keys: owned(keys), args: owned(args), takes, acknowledged: takes, idle }
 }
 
 /// What was written counts once enough replicas have it. That something is gone is told at once, whatever they say.
-async fn acknowledge(mut answer: Outcome<Answer>, receipt: Receipt) -> Outcome<Answer> {
+async fn acknowledge(mut answer: Outcome<Answer>, ack: ReplicaAck) -> Outcome<Answer> {
     if let Outcome::Done(Answer::Renew(Told { answer: renewed, .. })) = &mut answer {
         if renewed.contains(&Renew::Renewed)
-            && let Err(failure) = receipt.confirm().await
+            && let Err(failure) = ack.confirm().await
         {
             for answer in renewed.iter_mut().filter(|answer| **answer == Renew::Renewed) {
                 *answer = Renew::Failed(failure.reason.clone());
@@ -64,7 +64,7 @@ async fn acknowledge(mut answer: Outcome<Answer>, receipt: Receipt) -> Outcome<A
         }
         return answer;
     }
-    receipt.cover(answer, wrote).await
+    ack.cover(answer, wrote).await
 }
 
 fn wrote(answer: &Answer) -> bool {

@@ -20,5 +20,14 @@ pub(crate) fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortHan
     tokio::spawn(task).abort_handle()
 }
 
+/// A task that ends when this is dropped.
+pub(crate) struct Stop(pub(crate) AbortHandle);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 #[cfg(feature = "testing")]
 mod guests;

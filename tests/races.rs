@@ -1,6 +1,6 @@
 //! Races of a renewal, a loss or a close with whatever a holder does meanwhile: each run many thousand times.
 //!
-//! What they do to the bookkeeping of a hold is explored exhaustively in `src/hold/explorer.rs`.
+//! What they do to the bookkeeping of a hold is explored exhaustively in `src/hold/interleavings.rs`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

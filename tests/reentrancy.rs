@@ -209,6 +209,11 @@ async fn names_and_terms_that_cannot_be_used_are_reported_by_lock() {
     assert_eq!(option(locks.get("").lock().await.unwrap_err()), "key");
     assert_eq!(option(locks.get("").is_locked().await.unwrap_err()), "key");
     assert_eq!(option(locks.get("").force_unlock().await.unwrap_err()), "key");
+    // Before it waits for its turn.
+    let inner = || locks.get("k").non_reentrant().max_hold(ms(99));
+    let outer = locks.get("k").non_reentrant();
+    let nested = outer.run(|_| async { inner().run(|_| async {}).await.unwrap_err() });
+    assert_eq!(option(nested.await.unwrap()), "max_hold");
     assert_eq!(option(locks.get("k").fixed_lease(ms(99)).lock().await.unwrap_err()), "fixed_lease");
     assert_eq!(option(locks.get("k").max_hold(ms(99)).try_lock().await.unwrap_err()), "max_hold");
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{Server, eventually, key, locker, locker_with, ms};
-use lockhound::{Error, Guard, HoldState, Lock, Locker, Loss, Section};
+use lockhound::{Error, Guard, HoldState, Lock, Locker, Loss, MultiGuard, MultiLock, MultiSection, Section};
 
 #[tokio::test]
 async fn run_returns_what_the_section_does_and_releases() {
@@ -120,9 +120,12 @@ fn handles_and_futures_can_be_sent_and_shared() {
     both::<Lock>();
     both::<Guard>();
     both::<Section>();
+    both::<MultiLock>();
+    both::<MultiGuard>();
+    both::<MultiSection>();
     both::<Error>();
     // Never called: the futures only have to be of these types.
-    let _ = |locks: Locker, lock: Lock, guard: Guard| {
+    let _ = |locks: Locker, lock: Lock, guard: Guard, all: MultiLock, both: MultiGuard| {
         send(&Locker::connect(""));
         send(&locks.close());
         send(&lock.lock());
@@ -131,7 +134,14 @@ fn handles_and_futures_can_be_sent_and_shared() {
         send(&lock.holder());
         send(&lock.force_unlock());
         send(&lock.run(|_| async {}));
+        send(&guard.scope(async {}));
         send(&guard.unlock());
+        send(&all.lock());
+        send(&all.try_lock());
+        send(&all.try_lock_for(ms(1)));
+        send(&all.run(|_| async {}));
+        send(&both.scope(async {}));
+        send(&both.unlock());
     };
 }
 

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 
 /// How much is under way, for an engine or for a thread.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct Debts {
     /// The process that it was made in.
     pid: u32,
     open: AtomicUsize,
@@ -31,7 +31,7 @@ pub(super) struct Ledger {
     settled: Condvar,
 }
 
-impl Ledger {
+impl Debts {
     pub(super) fn new() -> Arc<Self> {
         Self::of(std::process::id())
     }
@@ -81,12 +81,12 @@ impl Ledger {
 /// without having waited.
 #[derive(Debug)]
 pub(crate) struct Debt {
-    engine: Arc<Ledger>,
-    thread: Option<Arc<Ledger>>,
+    engine: Arc<Debts>,
+    thread: Option<Arc<Debts>>,
 }
 
 impl Debt {
-    pub(super) fn new(engine: &Arc<Ledger>) -> Self {
+    pub(super) fn new(engine: &Arc<Debts>) -> Self {
         // A thread whose thread-locals are gone does not wait any more.
         let thread = HERE.try_with(|here| here.owe(engine)).ok().flatten();
         engine.open.fetch_add(1, Ordering::SeqCst);
@@ -97,7 +97,7 @@ impl Debt {
     }
 
     /// Something that no thread waits for.
-    pub(super) fn unawaited(engine: &Arc<Ledger>) -> Self {
+    pub(super) fn unawaited(engine: &Arc<Debts>) -> Self {
         engine.open.fetch_add(1, Ordering::SeqCst);
         Self { engine: Arc::clone(engine), thread: None }
     }
@@ -120,7 +120,7 @@ impl Drop for Debt {
 }
 
 /// The calling thread uses an engine, without having queued anything yet.
-pub(super) fn greet(engine: &Arc<Ledger>) {
+pub(super) fn greet(engine: &Arc<Debts>) {
     let _: Result<(), _> = HERE.try_with(|here| {
         if here.kind == Kind::Main {
             here.note(engine);
@@ -142,7 +142,7 @@ enum Kind {
 /// A thread, and what it waits for at its end: `main` for engines, another for what it has queued itself.
 struct Here {
     kind: Kind,
-    awaits: RefCell<Vec<Arc<Ledger>>>,
+    awaits: RefCell<Vec<Arc<Debts>>>,
 }
 
 impl Here {
@@ -157,7 +157,7 @@ impl Here {
     }
 
     /// The thread queues something: returns where else than with the engine that counts.
-    fn owe(&self, engine: &Arc<Ledger>) -> Option<Arc<Ledger>> {
+    fn owe(&self, engine: &Arc<Debts>) -> Option<Arc<Debts>> {
         match self.kind {
             Kind::Ours => None,
             Kind::Main => {
@@ -167,14 +167,14 @@ impl Here {
             Kind::Other => {
                 let mut awaits = self.awaits.borrow_mut();
                 if awaits.first().is_none_or(|own| own.pid != engine.pid) {
-                    *awaits = vec![Ledger::of(engine.pid)];
+                    *awaits = vec![Debts::of(engine.pid)];
                 }
                 awaits.first().cloned()
             }
         }
     }
 
-    fn note(&self, engine: &Arc<Ledger>) {
+    fn note(&self, engine: &Arc<Debts>) {
         let mut awaits = self.awaits.borrow_mut();
         if !awaits.iter().any(|known| Arc::ptr_eq(known, engine)) {
             // Those of lockers that are gone.
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn our_own_threads_wait_for_nothing_and_others_for_what_they_queued() {
-        let engine = Ledger::new();
+        let engine = Debts::new();
         for name in ["lockhound", "lockhound-alarm"] {
             let ours = Here::of(Some(name));
             assert!(ours.owe(&engine).is_none() && ours.awaits.borrow().is_empty(), "{name}");
@@ -211,27 +211,27 @@ mod tests {
             let other = Here::of(name);
             let own = other.owe(&engine).expect("one of its own");
             assert!(!Arc::ptr_eq(&own, &engine));
-            assert!(Arc::ptr_eq(&own, &other.owe(&Ledger::new()).expect("another engine's")), "one a thread");
+            assert!(Arc::ptr_eq(&own, &other.owe(&Debts::new()).expect("another engine's")), "one a thread");
         }
     }
 
     #[test]
     fn main_waits_for_each_locker_that_it_uses_and_forgets_those_that_are_gone() {
         let main = Here::of(Some("main"));
-        let first = Ledger::new();
+        let first = Debts::new();
         for _ in 0..3 {
             assert!(main.owe(&first).is_none());
         }
         assert_eq!(main.awaits.borrow().len(), 1);
         for _ in 0..100 {
-            main.note(&Ledger::new());
+            main.note(&Debts::new());
         }
         assert_eq!(main.awaits.borrow().len(), 2, "the first, and the last until the next comes");
     }
 
     #[test]
     fn what_is_counted_and_awaited_by_nobody_is_known_to_no_thread() {
-        let (awaited, unawaited) = (Ledger::new(), Ledger::new());
+        let (awaited, unawaited) = (Debts::new(), Debts::new());
         let debts = [Debt::new(&awaited), Debt::unawaited(&unawaited)];
         assert_eq!(debts.each_ref().map(Debt::is_awaited), [true, false]);
         assert!(!unawaited.is_settled());
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_was_queued_before_a_fork_is_not_waited_for() {
-        let (parents, own) = (Ledger::of(0), Ledger::new());
+        let (parents, own) = (Debts::of(0), Debts::new());
         assert!(parents.is_inherited() && !own.is_inherited());
         let thread = Here::of(None);
         let before = thread.owe(&parents).expect("one of its own");
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_thread_ends_once_its_debts_are_settled() {
-        let engine = Ledger::new();
+        let engine = Debts::new();
         let (hand, debts) = std::sync::mpsc::channel();
         let thread = std::thread::spawn({
             let engine = Arc::clone(&engine);

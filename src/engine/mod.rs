@@ -12,8 +12,8 @@
 //! - Nobody can block on it, for the same reason.
 //! - In a forked process it is refused as any other is.
 
+mod busy_poll;
 mod leaving;
-mod vigil;
 
 use std::future::Future;
 use std::io;
@@ -25,9 +25,9 @@ use tokio_util::sync::CancellationToken;
 #[cfg(feature = "testing")]
 use tokio_util::sync::DropGuard;
 
+use self::busy_poll::BusyPoll;
 pub(crate) use self::leaving::Debt;
-use self::leaving::Ledger;
-use self::vigil::Vigil;
+use self::leaving::Debts;
 use crate::clock::Clock;
 #[cfg(feature = "testing")]
 use crate::tasks::Guests;
@@ -37,9 +37,9 @@ use crate::tasks::Guests;
 pub(crate) struct Engine {
     handle: Handle,
     stop: CancellationToken,
-    vigil: Arc<Vigil>,
+    busy_poll: Arc<BusyPoll>,
     /// What is under way on it for the program.
-    debts: Arc<Ledger>,
+    debts: Arc<Debts>,
     clock: Clock,
     #[cfg(feature = "testing")]
     guest: Option<Guest>,
@@ -61,20 +61,20 @@ impl Engine {
         let engine = Self {
             handle: runtime.handle().clone(),
             stop: CancellationToken::new(),
-            vigil: Arc::new(Vigil::new(busy_poll)),
-            debts: Ledger::new(),
+            busy_poll: Arc::new(BusyPoll::new(busy_poll)),
+            debts: Debts::new(),
             clock: Clock::machine(),
             #[cfg(feature = "testing")]
             guest: None,
         };
-        let (stop, vigil) = (engine.stop.clone(), Arc::clone(&engine.vigil));
+        let (stop, busy_poll) = (engine.stop.clone(), Arc::clone(&engine.busy_poll));
         // If the thread cannot be made, the runtime is still here: async code may not drop one, only send it away.
         let runtime = Arc::new(Mutex::new(Some(runtime)));
         let taken = Arc::clone(&runtime);
         let started = std::thread::Builder::new().name("lockhound".into()).spawn(move || {
             let runtime = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(runtime) = runtime {
-                runtime.block_on(stop.run_until_cancelled(vigil.keep()));
+                runtime.block_on(stop.run_until_cancelled(busy_poll.keep()));
                 // Dropping the runtime drops its tasks, and with them the connections.
             }
         });
@@ -96,8 +96,8 @@ impl Engine {
             handle: runtime.clone(),
             guest: Some(Guest { tasks, _end: Arc::new(stop.clone().drop_guard()) }),
             stop,
-            vigil: Arc::new(Vigil::new(Duration::ZERO)),
-            debts: Ledger::new(),
+            busy_poll: Arc::new(BusyPoll::new(Duration::ZERO)),
+            debts: Debts::new(),
             clock: Clock::of(runtime),
         }
     }
@@ -131,13 +131,13 @@ impl Engine {
 
     /// Runs a task of a caller, who waits for its [`answered`](Self::answered).
     pub(crate) fn ask(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.vigil.asked();
+        self.busy_poll.asked();
         self.spawn(task);
     }
 
     /// A caller is given its answer, and may ask again at once.
     pub(crate) fn answered(&self) {
-        self.vigil.answered();
+        self.busy_poll.answered();
     }
 
     /// Counts something that is to be done before a thread that asked for it, or `main`, ends: see [`leaving`].

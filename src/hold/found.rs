@@ -1,16 +1,15 @@
 //! What a hold is made of, and what those who ask it something find.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::HoldState;
 use crate::clock::Instant;
+use crate::command::Claim;
 use crate::error::Loss;
 use crate::fence::Fence;
 use crate::identity::Origin;
-use crate::key::Key;
+use crate::lease::NodeIndex;
 use crate::owner::Owner;
-use crate::quorum::NodeIndex;
 
 /// How long a hold may last. Terms belong to the outermost acquisition; re-entries neither shorten nor lengthen them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,10 +23,9 @@ pub(crate) struct Terms {
 /// The facts of an acquisition.
 #[derive(Debug)]
 pub(crate) struct Grant<'a> {
-    pub(crate) key: Key,
+    pub(crate) claim: Claim,
     pub(crate) owner: Owner,
     pub(crate) origin: Origin,
-    pub(crate) field: Arc<str>,
     pub(crate) generation: u64,
     pub(crate) fence: Fence,
     pub(crate) terms: Terms,

@@ -1,11 +1,10 @@
 //! The loss of any of several holds, as one token.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
 use super::tokens::{self, Tokens};
-use super::{Hold, Phase};
 use crate::error::Loss;
 use crate::foreign::contained;
 
@@ -41,19 +40,5 @@ impl Joint {
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         // Whoever fires sets the loss before it takes tokens: it takes this one, or the loss is seen here.
         if self.loss().is_some() { tokens::fired() } else { tokens.hand_out() }
-    }
-}
-
-impl Hold {
-    /// Tells these of its loss too, at once if it is lost already.
-    pub(crate) fn join(&self, joint: &Arc<Joint>) {
-        let mut state = self.state();
-        match state.phase {
-            Phase::Lost(loss) => {
-                drop(state);
-                joint.fire(loss);
-            }
-            Phase::Held | Phase::Releasing => state.listeners.get_or_insert_default().join(Arc::downgrade(joint)),
-        }
     }
 }

@@ -4,24 +4,18 @@
 //! So a token is a tree of its own. A tree does not say when its last handle is dropped, though, and a caller may ask for
 //! a token in a loop: beyond the first few, tokens share trees, which forget what is dropped.
 
-use std::sync::Weak;
-
 use tokio_util::sync::CancellationToken;
 
-use super::{Hold, Joint, Phase};
-use crate::error::Loss;
-use crate::foreign::contained;
-
 /// How many tokens have a tree each.
-const ALONE: usize = 16;
+pub(super) const ALONE: usize = 16;
 
 /// How many trees all others share: one after the other.
-const SHARED: usize = 16;
+pub(super) const SHARED: usize = 16;
 
 /// Tokens that were handed out and have not been cancelled.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    trees: Vec<CancellationToken>,
+    pub(super) trees: Vec<CancellationToken>,
     handed_out: usize,
 }
 
@@ -45,155 +39,9 @@ impl Tokens {
     }
 }
 
-/// Who is to be told of the loss of a hold. Most holds are released before anybody asks for a token.
-#[derive(Debug, Default)]
-pub(super) struct Listeners {
-    tokens: Tokens,
-    joints: Vec<Weak<Joint>>,
-}
-
-/// One of them.
-#[derive(Debug)]
-pub(super) enum Listener {
-    Token(CancellationToken),
-    Joint(Weak<Joint>),
-}
-
-impl Listeners {
-    /// Takes one out, to be told.
-    pub(super) fn take(&mut self) -> Option<Listener> {
-        self.tokens.take().map(Listener::Token).or_else(|| self.joints.pop().map(Listener::Joint))
-    }
-
-    /// Adds what waits for several holds; those that are gone make room.
-    pub(super) fn join(&mut self, joint: Weak<Joint>) {
-        self.joints.retain(|joint| joint.strong_count() > 0);
-        self.joints.push(joint);
-    }
-}
-
-impl Listener {
-    /// Runs the wakers of whoever waits.
-    pub(super) fn tell(self, loss: Loss) {
-        match self {
-            Self::Token(token) => contained(|| token.cancel()),
-            Self::Joint(joint) => _ = joint.upgrade().map(|joint| joint.fire(loss)),
-        }
-    }
-}
-
 /// The token of what is lost already.
 pub(super) fn fired() -> CancellationToken {
     let token = CancellationToken::new();
     token.cancel();
     token
-}
-
-impl Hold {
-    /// A token that fires with the loss; cancelling it cancels nothing else.
-    pub(crate) fn token(&self) -> CancellationToken {
-        let mut state = self.state();
-        match state.phase {
-            // Whoever fires it may have passed by.
-            Phase::Lost(_) => fired(),
-            Phase::Held | Phase::Releasing => state.listeners.get_or_insert_default().tokens.hand_out(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-    use std::task::{Context, Poll, Wake, Waker};
-
-    use super::*;
-    use crate::hold::Terms;
-    use crate::owner::Owner;
-
-    fn hold() -> Arc<Hold> {
-        let terms = Terms { lease: std::time::Duration::from_secs(30), renewed: true, max_hold: None };
-        Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1))
-    }
-
-    fn trees(hold: &Hold) -> usize {
-        hold.state().listeners.as_ref().map_or(0, |listeners| listeners.tokens.trees.len())
-    }
-
-    #[test]
-    fn tokens_that_were_dropped_do_not_gather() {
-        let hold = hold();
-        let kept: Vec<_> = (0..100).map(|_| hold.token()).collect();
-        for _ in 0..100_000 {
-            drop(hold.token());
-        }
-        assert_eq!(trees(&hold), ALONE + SHARED);
-        assert!(hold.lose(Loss::NotOwner));
-        assert!(kept.iter().all(CancellationToken::is_cancelled));
-        assert_eq!(trees(&hold), 0);
-    }
-
-    #[test]
-    fn cancelling_a_token_cancels_no_other() {
-        let hold = hold();
-        for _ in 0..100 {
-            hold.token().cancel();
-            let token = hold.token();
-            assert!(!token.is_cancelled());
-        }
-    }
-
-    #[test]
-    fn what_waits_for_several_holds_is_forgotten_when_it_is_gone() {
-        let hold = hold();
-        for _ in 0..100 {
-            hold.join(&Arc::default());
-        }
-        let kept = Arc::default();
-        hold.join(&kept);
-        assert_eq!(hold.state().listeners.as_ref().map(|listeners| listeners.joints.len()), Some(1));
-        assert!(hold.lose(Loss::NotOwner));
-        assert_eq!(kept.loss(), Some(Loss::NotOwner));
-        assert!(kept.token().is_cancelled());
-        let late = Arc::default();
-        hold.join(&late);
-        assert_eq!(late.loss(), Some(Loss::NotOwner), "told at once");
-    }
-
-    struct Bomb;
-
-    impl Wake for Bomb {
-        fn wake(self: Arc<Self>) {
-            std::panic::resume_unwind(Box::new("sick of waking"));
-        }
-    }
-
-    struct Bell(std::sync::atomic::AtomicBool);
-
-    impl Wake for Bell {
-        fn wake(self: Arc<Self>) {
-            self.0.store(true, std::sync::atomic::Ordering::SeqCst);
-        }
-    }
-
-    #[test]
-    fn a_waker_that_panics_keeps_nobody_elses_waiter_asleep() {
-        let (hold, joint) = (hold(), Arc::<Joint>::default());
-        hold.join(&joint);
-        let wait = |token: CancellationToken, waker: Waker| {
-            let mut waiting = Box::pin(token.cancelled_owned());
-            assert_eq!(waiting.as_mut().poll(&mut Context::from_waker(&waker)), Poll::Pending);
-            waiting
-        };
-        let (mut waits, mut bells) = (Vec::new(), Vec::new());
-        for _ in 0..ALONE / 2 {
-            for token in [|hold: &Hold, _: &Joint| hold.token(), |_: &Hold, joint: &Joint| joint.token()] {
-                let bell = Arc::new(Bell(false.into()));
-                waits.push(wait(token(&hold, &joint), Arc::new(Bomb).into()));
-                waits.push(wait(token(&hold, &joint), Arc::clone(&bell).into()));
-                bells.push(bell);
-            }
-        }
-        assert!(hold.lose(Loss::NotOwner));
-        assert!(bells.iter().all(|bell| bell.0.load(std::sync::atomic::Ordering::SeqCst)));
-    }
 }

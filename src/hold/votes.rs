@@ -1,8 +1,7 @@
 //! Which nodes vote for a hold, and until when.
 
 use crate::clock::Instant;
-use crate::lease;
-use crate::quorum::NodeIndex;
+use crate::lease::{self, NodeIndex};
 
 /// The votes of all nodes.
 #[derive(Debug, Clone)]
@@ -10,14 +9,14 @@ pub(super) struct Votes {
     /// One a node: until when its vote is valid, if it has one.
     until: Box<[Option<Instant>]>,
     /// Nodes on which something may still be executed that puts the lock there; mostly none, and there may be many holds.
-    doubtful: Box<[NodeIndex]>,
+    uncertain: Box<[NodeIndex]>,
 }
 
 impl Votes {
     /// Of so many nodes these vote, until then.
     pub(super) fn new(nodes: usize, votes: &[NodeIndex], until: Instant) -> Self {
         let until = (0..nodes).map(|node| votes.contains(&node).then_some(until)).collect();
-        Self { until, doubtful: Box::default() }
+        Self { until, uncertain: Box::default() }
     }
 
     /// Until when a majority votes for it, if one does.
@@ -50,15 +49,15 @@ impl Votes {
 
     /// Something may still be executed on this node that puts the lock there. An answer to something else says nothing
     /// about it: the doubt stays.
-    pub(super) fn doubt(&mut self, node: NodeIndex) {
-        if !self.is_doubtful(node) {
-            self.doubtful = self.doubtful.iter().copied().chain([node]).collect();
+    pub(super) fn make_uncertain(&mut self, node: NodeIndex) {
+        if !self.is_uncertain(node) {
+            self.uncertain = self.uncertain.iter().copied().chain([node]).collect();
         }
     }
 
     /// Whether something may still be executed on this node that puts the lock there.
-    pub(super) fn is_doubtful(&self, node: NodeIndex) -> bool {
-        self.doubtful.contains(&node)
+    pub(super) fn is_uncertain(&self, node: NodeIndex) -> bool {
+        self.uncertain.contains(&node)
     }
 
     fn majority(&self) -> usize {

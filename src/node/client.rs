@@ -12,8 +12,28 @@ use fred::types::RespVersion;
 use fred::types::config::{ConnectionConfig, PerformanceConfig, ReconnectPolicy, TcpConfig};
 
 use super::address::Address;
-use super::link::Role;
 use crate::options::Settings;
+
+/// What a connection is for. Each kind has its own, so that a burst of one delays no other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Commands,
+    Subscriber,
+    Renewals,
+    /// What replicas have to acknowledge, other than renewals.
+    Acknowledged,
+}
+
+impl Role {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Commands => "commands",
+            Self::Subscriber => "subscriber",
+            Self::Renewals => "renewals",
+            Self::Acknowledged => "acknowledged",
+        }
+    }
+}
 
 /// A client that is yet to be connected.
 pub(super) fn build(address: &Address, role: Role, settings: &Settings, fail_fast: bool) -> Client {

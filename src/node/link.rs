@@ -30,32 +30,11 @@ use tokio_util::sync::CancellationToken;
 
 use self::in_step::Slips;
 use super::address::Address;
-use super::client::{build, reply_timeout};
+use super::client::{Role, build, reply_timeout};
 use super::reply::{self, Outcome, Reply};
 use crate::error::NodeFailure;
 use crate::foreign::{self, contained};
 use crate::options::Settings;
-
-/// What a connection is for. Each kind has its own, so that a burst of one delays no other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    Commands,
-    Subscriber,
-    Renewals,
-    /// What replicas have to acknowledge, other than renewals.
-    Acknowledged,
-}
-
-impl Role {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Commands => "commands",
-            Self::Subscriber => "subscriber",
-            Self::Renewals => "renewals",
-            Self::Acknowledged => "acknowledged",
-        }
-    }
-}
 
 /// What a connection tells by itself.
 #[derive(Debug, Clone, PartialEq, Eq)]

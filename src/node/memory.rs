@@ -12,7 +12,6 @@ use super::reply::{self, Outcome};
 use super::{Events, LinkEvent, Wiring};
 use crate::command::{Answer, Command};
 use crate::error::{Error, NodeFailure};
-use crate::options::Format;
 use crate::tasks;
 use crate::testing::{Failure, News, Server};
 
@@ -72,13 +71,13 @@ impl Memory {
 
     /// Carries a command out, once. It is behind all that were polled before it. While the server is silent nothing is
     /// sent that takes something.
-    pub(crate) async fn run(&self, format: Format, command: Command) -> Outcome<Answer> {
+    pub(crate) async fn run(&self, command: Command) -> Outcome<Answer> {
         if matches!(command, Command::Acquire { .. })
             && let Err(failure) = self.heard().await
         {
             return Outcome::NotExecuted(failure);
         }
-        match self.answer(self.server.run(format, command)).await {
+        match self.answer(self.server.run(command)).await {
             Ok(Ok(answer)) => Outcome::Done(answer),
             Ok(Err(Failure::Refused(message))) => reply::sort_error(self.server.name(), &message),
             Ok(Err(Failure::Unreadable)) => Outcome::Unknown(self.failure("answered what no script does".to_owned())),

@@ -5,18 +5,18 @@
 
 mod address;
 mod admission;
-mod carrier;
+mod batcher;
 mod check;
 mod client;
 mod link;
 #[cfg(feature = "testing")]
 mod memory;
 mod number;
-mod outbox;
 mod packed;
-mod receipts;
 mod redis;
+mod replica_acks;
 mod reply;
+mod script_runner;
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,19 +25,19 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
 use self::address::Address;
-pub(crate) use self::carrier::Lua;
+pub(crate) use self::batcher::{Batched, Step};
 pub(crate) use self::check::IN_CLUSTER_MODE;
 pub(crate) use self::link::LinkEvent;
 #[cfg(feature = "testing")]
 use self::memory::Memory;
 #[cfg(test)]
 pub(crate) use self::number::returned;
-pub(crate) use self::outbox::{Step, Together};
-pub(crate) use self::receipts::Receipt;
 pub(crate) use self::redis::Redis;
+pub(crate) use self::replica_acks::ReplicaAck;
 pub(crate) use self::reply::{Outcome, Reply};
+pub(crate) use self::script_runner::Lua;
 use crate::error::Error;
-use crate::options::{Format, Settings};
+use crate::options::Settings;
 #[cfg(feature = "testing")]
 use crate::testing;
 
@@ -83,7 +83,6 @@ impl Target {
 /// One server and the connections to it.
 pub(crate) struct Node {
     name: Arc<str>,
-    format: Format,
     server: Server,
 }
 
@@ -121,7 +120,7 @@ impl Node {
                 (Server::Memory(memory), events)
             }
         };
-        Ok((Self::new(target, &wiring, server), events))
+        Ok((Self::new(target, server), events))
     }
 
     /// A node whose server nobody reaches.
@@ -145,11 +144,11 @@ impl Node {
                 (Server::Memory(memory), events)
             }
         };
-        (Self::new(target, wiring, server), events)
+        (Self::new(target, server), events)
     }
 
-    fn new(target: &Target, wiring: &Wiring<'_>, server: Server) -> Arc<Self> {
-        Arc::new(Self { name: Arc::clone(target.name()), format: wiring.settings.format, server })
+    fn new(target: &Target, server: Server) -> Arc<Self> {
+        Arc::new(Self { name: Arc::clone(target.name()), server })
     }
 
     /// Which connection that of a lane is: another number after each reconnect.
@@ -182,11 +181,6 @@ impl Node {
             #[cfg(feature = "testing")]
             Server::Memory(_) => 0,
         }
-    }
-
-    /// How this locker's locks stand on it.
-    pub(crate) fn format(&self) -> Format {
-        self.format
     }
 
     /// What carries its commands out.

@@ -6,11 +6,12 @@ use std::time::Duration;
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::address::Address;
-use super::carrier::{Carrier, Lua};
-use super::link::{Link, Role};
-use super::outbox::{Outbox, Step};
-use super::receipts::{Receipt, Receipts};
+use super::batcher::{Batcher, Step};
+use super::client::Role;
+use super::link::Link;
+use super::replica_acks::{ReplicaAck, ReplicaAcks};
 use super::reply::{self, Outcome, Reply};
+use super::script_runner::{Lua, ScriptRunner};
 use super::{Events, Lane, Wiring, check};
 use crate::error::{Error, NodeFailure};
 use crate::options::Replicas;
@@ -32,24 +33,24 @@ struct Links {
 
 /// What scripts travel on.
 struct Lanes {
-    commands: Arc<Outbox>,
-    renewals: Arc<Outbox>,
+    commands: Arc<Batcher>,
+    renewals: Arc<Batcher>,
     /// As [`Links::grants`].
-    grants: Arc<Outbox>,
+    grants: Arc<Batcher>,
 }
 
 impl Lanes {
     fn new(links: &Links, replicas: Option<Replicas>) -> Self {
-        let outbox = |link: &Arc<Link>, replicas: Option<Replicas>| {
-            let receipts = replicas.map(|replicas| Receipts::new(Arc::clone(link), replicas));
-            Outbox::new(Carrier::new(Arc::clone(link), receipts))
+        let batcher = |link: &Arc<Link>, replicas: Option<Replicas>| {
+            let acks = replicas.map(|replicas| ReplicaAcks::new(Arc::clone(link), replicas));
+            Batcher::new(ScriptRunner::new(Arc::clone(link), acks))
         };
-        let commands = outbox(&links.commands, None);
-        let grants = if replicas.is_some() { outbox(&links.grants, replicas) } else { Arc::clone(&commands) };
-        Self { commands, renewals: outbox(&links.renewals, replicas), grants }
+        let commands = batcher(&links.commands, None);
+        let grants = if replicas.is_some() { batcher(&links.grants, replicas) } else { Arc::clone(&commands) };
+        Self { commands, renewals: batcher(&links.renewals, replicas), grants }
     }
 
-    fn get(&self, lane: Lane) -> &Outbox {
+    fn get(&self, lane: Lane) -> &Batcher {
         match lane {
             Lane::Commands => &self.commands,
             Lane::Grants => &self.grants,
@@ -85,8 +86,8 @@ impl Redis {
         };
         begun.0.push(Arc::clone(&grants));
         let redis = Self::new(wiring, Links { commands, subscriber, renewals, grants });
-        if let Some(receipts) = redis.lanes.grants.carrier().receipts() {
-            receipts.check().await?;
+        if let Some(acks) = redis.lanes.grants.runner().acks() {
+            acks.check().await?;
         }
         begun.0.clear();
         Ok((redis, Events { subscriber: subscriber_events, grants: ups }))
@@ -114,7 +115,7 @@ impl Redis {
     }
 
     pub(super) fn epoch(&self, lane: Lane) -> u64 {
-        self.lanes.get(lane).carrier().link().epoch()
+        self.lanes.get(lane).runner().link().epoch()
     }
 
     pub(super) fn patience(&self) -> Duration {
@@ -127,13 +128,19 @@ impl Redis {
 
     /// Runs a script once.
     pub(crate) async fn eval(&self, lane: Lane, lua: &Lua, keys: &[&str], args: &[&str]) -> Outcome<Reply> {
-        self.lanes.get(lane).carrier().run(0, lua, keys, args).await.0
+        self.lanes.get(lane).runner().run(0, lua, keys, args).await.0
     }
 
-    /// Runs a script once whose effect counts when enough replicas have it: that tells the receipt.
-    pub(crate) async fn write(&self, lane: Lane, lua: &Lua, keys: &[&str], args: &[&str]) -> (Outcome<Reply>, Receipt) {
-        let (outcome, receipts) = self.lanes.get(lane).carrier().run(1, lua, keys, args).await;
-        (outcome, receipts.into_iter().next().unwrap_or_else(Receipt::moot))
+    /// Runs a script once whose effect counts when enough replicas have it: the `ReplicaAck` tells.
+    pub(crate) async fn write(
+        &self,
+        lane: Lane,
+        lua: &Lua,
+        keys: &[&str],
+        args: &[&str],
+    ) -> (Outcome<Reply>, ReplicaAck) {
+        let (outcome, acks) = self.lanes.get(lane).runner().run(1, lua, keys, args).await;
+        (outcome, acks.into_iter().next().unwrap_or_else(ReplicaAck::moot))
     }
 
     /// Runs a step once, together with what is asked for in the same moment. It is behind the steps, and the scripts,
@@ -141,14 +148,14 @@ impl Redis {
     ///
     /// While the connection is silent nothing is sent that may take something: it would have to be undone for as long
     /// as the server is stopped.
-    pub(crate) async fn step(&self, lane: Lane, step: Step) -> (Outcome<Reply>, Receipt) {
-        let outbox = self.lanes.get(lane);
+    pub(crate) async fn step(&self, lane: Lane, step: Step) -> (Outcome<Reply>, ReplicaAck) {
+        let batcher = self.lanes.get(lane);
         if step.takes
-            && let Err(failure) = outbox.carrier().link().heard().await
+            && let Err(failure) = batcher.runner().link().heard().await
         {
-            return (Outcome::NotExecuted(failure), Receipt::moot());
+            return (Outcome::NotExecuted(failure), ReplicaAck::moot());
         }
-        outbox.send(step).await
+        batcher.send(step).await
     }
 
     /// Subscribes and unsubscribes, and waits until the server has done so.

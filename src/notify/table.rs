@@ -357,11 +357,11 @@ mod tests {
         table.leave(&name("old"), &old, start);
         table.sweep(start + LINGER);
         table.subscribe(&name("new"));
-        let doubtful = table.batch(0);
-        assert_eq!(doubtful, batch(&["new"], &["old"]));
-        table.doubt(0, doubtful.clone());
+        let uncertain = table.batch(0);
+        assert_eq!(uncertain, batch(&["new"], &["old"]));
+        table.doubt(0, uncertain.clone());
         assert!(!table.is_confirmed("new"));
-        assert_eq!(settle(&mut table, 0), doubtful);
+        assert_eq!(settle(&mut table, 0), uncertain);
         assert!(table.is_confirmed("new"));
         assert!(table.batch(0).is_empty());
     }

@@ -6,8 +6,8 @@ use std::task::Poll;
 
 use tokio::time::timeout;
 
-use super::NodeIndex;
 use crate::clock::Instant;
+use crate::lease::NodeIndex;
 use crate::node::Outcome;
 use crate::tasks;
 

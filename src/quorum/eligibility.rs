@@ -13,12 +13,12 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 
-use super::NodeIndex;
 use super::members::{self, Change, Id, Known, Memory, Phase, Plan, Sight};
 use super::place::{Place, unfitness};
 use crate::clock::Instant;
 use crate::command::{Identity, Remembered, Remembrance};
 use crate::error::NodeFailure;
+use crate::lease::NodeIndex;
 use crate::node::{Lane, Node};
 use crate::random;
 

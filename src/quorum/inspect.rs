@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Calls, NodeIndex, Quorum};
+use super::{Calls, Quorum};
 use crate::command::{Answer, Command, Standing};
 use crate::error::Error;
 use crate::holder::{Holder, NodeHolder};
 use crate::key::Key;
+use crate::lease::NodeIndex;
 use crate::node::Lane;
 use crate::script;
 

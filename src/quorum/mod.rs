@@ -10,11 +10,12 @@ mod connect;
 mod eligibility;
 mod inspect;
 mod members;
+mod outcome;
 mod place;
-mod tally;
 mod undoing;
 mod vetting;
 mod voter;
+mod votes;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -30,22 +31,20 @@ use tokio::time::timeout;
 pub(crate) use self::calls::Calls;
 pub(crate) use self::connect::connect;
 use self::eligibility::{Eligibility, Status};
-use self::tally::Ballot;
-pub(crate) use self::tally::Count;
+pub(crate) use self::outcome::{Acquired, Majority, Settled};
 pub(crate) use self::undoing::Undoing;
 use self::voter::{Company, Voter};
+pub(crate) use self::votes::Confirmations;
+use self::votes::RoundVotes;
 use crate::clock::Instant;
 use crate::command::{self, Acquire, Answer, Claim, Command, Raise, Release, Renew};
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::foreign::contained;
 use crate::key::Key;
-use crate::lease::majority;
+use crate::lease::{NodeIndex, majority};
 use crate::node::{Lane, LinkEvent, Node, Outcome};
 use crate::script;
-
-/// The place of a node in the quorum.
-pub(crate) type NodeIndex = usize;
 
 /// How much longer than a majority the other nodes may take, where the decision depends on them: this, and twice as long
 /// as the majority took. What they have not answered by then is undone.
@@ -56,23 +55,6 @@ const LONGEST_ROUND_TRIP: Duration = Duration::from_millis(200);
 
 /// How much longer than a majority the other nodes may take where nothing depends on them: connecting, and closing.
 pub(crate) const STRAGGLERS: Duration = Duration::from_millis(200);
-
-/// What the nodes, together, say to an acquire.
-#[derive(Debug)]
-pub(crate) enum Acquired {
-    /// These nodes granted it, a fence a lock.
-    Granted { fences: Vec<Fence>, votes: Vec<NodeIndex> },
-    /// A majority says that another holds it; a majority may be free after this time.
-    Held(Option<Duration>),
-    /// A majority answered, and nobody has one: several want it at once.
-    Split,
-    /// The first node says that another has it, and no other node was asked.
-    Outrun,
-    /// A server refused the command.
-    Refused(Error),
-    /// No majority answered.
-    Unavailable(Vec<NodeFailure>),
-}
 
 /// In which order the nodes are asked for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,20 +82,9 @@ pub(crate) struct Round {
     /// Nodes that granted: one release settles them.
     pub(crate) taken: Vec<NodeIndex>,
     /// Nodes that may have granted, or may yet.
-    pub(crate) doubtful: Vec<NodeIndex>,
+    pub(crate) uncertain: Vec<NodeIndex>,
     /// Nodes that have not answered yet.
     pub(crate) late: Calls<Acquire>,
-}
-
-/// What the nodes say to a write of the count, or to a release.
-#[derive(Debug)]
-pub(crate) enum Settled {
-    Done,
-    /// So many say that the lock is not ours that no majority can have it.
-    Gone,
-    Refused(Error),
-    /// No majority answered.
-    Unanswered(Vec<NodeFailure>),
 }
 
 /// Why no majority remembers a fence.
@@ -223,16 +194,16 @@ impl Quorum {
             let (voter, claims, company) = (self.voter(at), Arc::clone(claims), Arc::clone(&company));
             (at, async move { voter.acquire(&claims, lease, clock, &company).await })
         };
-        let (mut nodes, mut ballot) = (self.everywhere(), Ballot::new(self.nodes.len()));
+        let (mut nodes, mut round) = (self.everywhere(), RoundVotes::new(self.nodes.len()));
         let mut late = Calls::new(std::iter::empty::<(NodeIndex, std::future::Pending<_>)>());
         if order == Order::FirstAlone {
             late.extend(nodes.by_ref().take(1).map(ask));
             let patience = Instant::now() + self.round_trip() * 2 + PATIENCE;
             if let Some((node, answer)) = late.next_by(Some(patience)).await {
                 if matches!(answer, Outcome::Done(Acquire::Held(_))) {
-                    return Round { acquired: Acquired::Outrun, taken: Vec::new(), doubtful: Vec::new(), late };
+                    return Round { acquired: Acquired::Outrun, taken: Vec::new(), uncertain: Vec::new(), late };
                 }
-                ballot.add(node, answer);
+                round.add(node, answer);
             }
         }
         let started = Instant::now();
@@ -244,34 +215,34 @@ impl Quorum {
                 Some(acquired) => acquired,
                 None => match late.next_by(patience).await {
                     Some((node, answer)) => {
-                        ballot.add(node, answer);
-                        if ballot.is_heard() && patience.is_none() {
+                        round.add(node, answer);
+                        if round.is_heard() && patience.is_none() {
                             patience = Some(patience_of(started));
                             self.note_round_trip(order, started);
                         }
-                        verdict = ballot.verdict();
+                        verdict = round.verdict();
                         continue;
                     }
-                    None => ballot.close(),
+                    None => round.close(),
                 },
             };
-            let Acquired::Granted { fences, votes } = acquired else { break acquired };
-            match self.agree_on_all(claims, &fences, &ballot).await {
-                Ok(()) => break Acquired::Granted { fences, votes },
+            let Acquired::Granted(majority) = acquired else { break acquired };
+            match self.agree_on_all(claims, &majority.fences, &round).await {
+                Ok(()) => break Acquired::Granted(majority),
                 Err(Disagreement::Unbelieved(nodes, reason)) => {
-                    ballot.disregard(&nodes, &reason);
-                    verdict = ballot.verdict();
+                    round.disregard(&nodes, &reason);
+                    verdict = round.verdict();
                 }
                 Err(Disagreement::Unheard(nodes)) => break Acquired::Unavailable(nodes),
             }
         };
-        Round { acquired, taken: ballot.taken(), doubtful: ballot.doubtful, late }
+        Round { acquired, taken: round.taken(), uncertain: round.uncertain, late }
     }
 
     /// Makes a majority remember the fence of each of these locks.
-    async fn agree_on_all(&self, claims: &[Claim], fences: &[Fence], ballot: &Ballot) -> Result<(), Disagreement> {
+    async fn agree_on_all(&self, claims: &[Claim], fences: &[Fence], votes: &RoundVotes) -> Result<(), Disagreement> {
         let agree = |(at, claim)| {
-            let given = ballot.granted.iter().map(|(node, given)| (*node, given[at])).collect();
+            let given = votes.granted.iter().map(|(node, given)| (*node, given[at])).collect();
             self.agree(claim, fences[at], given)
         };
         try_join_all(claims.iter().enumerate().map(agree)).await.map(|_| ())
@@ -336,10 +307,10 @@ impl Quorum {
             let written = async move { script::ask(&node, Lane::Commands, count, Answer::count).await };
             async move { written.await.map(|count| count == command::Count::Written) }
         });
-        let mut tally = Count::new(self.nodes.len());
+        let mut confirmations = Confirmations::new(self.nodes.len());
         while let Some((_, answer)) = writing.next().await {
-            tally.add(answer);
-            if let Some(settled) = tally.verdict() {
+            confirmations.add(answer);
+            if let Some(settled) = confirmations.verdict() {
                 return settled;
             }
         }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::NodeIndex;
 use super::members::{Id, Memory, Phase, Sight};
 use crate::clock::Instant;
 use crate::command::{Identity, Remembrance};
 use crate::error::NodeFailure;
+use crate::lease::NodeIndex;
 use crate::node::Lane;
 use crate::shown::Shown;
 

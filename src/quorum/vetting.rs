@@ -7,14 +7,13 @@ use futures_util::future::join_all;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::sleep;
 
-use super::NodeIndex;
 use super::eligibility::{Ask, Eligibility, Status, fresh, texts};
 use super::members::{Change, Memory, Phase, Plan};
 use crate::clock::Instant;
 use crate::command::{Amendment, Announced, Answer, Command, Remembered};
 use crate::error::{Error, NodeFailure, ServerErrorKind};
 use crate::foreign::{self, contained};
-use crate::lease::majority;
+use crate::lease::{NodeIndex, majority};
 use crate::node::{Lane, LinkEvent, Node, Outcome};
 use crate::script;
 use crate::tasks;

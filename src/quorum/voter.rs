@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::Vote;
 use super::eligibility::{Ask, Eligibility, FORGOT, Ticket};
-use super::{NodeIndex, Vote};
 use crate::command::{Acquire, Answer, Claim, Command, Raise, Renew};
 use crate::error::NodeFailure;
 use crate::fence::Fence;
+use crate::lease::NodeIndex;
 use crate::node::{Lane, Node, Outcome};
 use crate::script;
 

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use crate::command::Remembered;
-use crate::node::{Lua, Together};
+use crate::node::{Batched, Lua};
 
 /// The scripts that differ from format to format.
 pub(super) struct Scripts {
@@ -12,7 +12,7 @@ pub(super) struct Scripts {
     pub(super) count: Lua,
     pub(super) release: Lua,
     /// Acquires and releases, many at once.
-    pub(super) together: Voting,
+    pub(super) batched: Voting,
     pub(super) renew: Voting,
     pub(super) retake: Voting,
     pub(super) raise: Lua,
@@ -44,8 +44,8 @@ impl Voting {
     }
 
     /// The two scripts as steps of a third.
-    fn together(acquire: &str, release: &str) -> Self {
-        let frame = include_str!("../../lua/together.lua").replace("-- release.lua", release);
+    fn batched(acquire: &str, release: &str) -> Self {
+        let frame = include_str!("../../lua/batch.lua").replace("-- release.lua", release);
         let voting = [REMEMBERS, &frame.replace("-- acquire.lua", &[OR_NOTHING, acquire].concat())];
         Self { plain: Lua::new(&frame.replace("-- acquire.lua", acquire)), voting: Lua::new(&voting.concat()) }
     }
@@ -60,7 +60,7 @@ pub(super) static REDISSON: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     acquire_all: Voting::or_nothing(include_str!("../../lua/acquire_all.lua")),
     count: Lua::new(include_str!("../../lua/count.lua")),
     release: Lua::new(include_str!("../../lua/release.lua")),
-    together: Voting::together(include_str!("../../lua/acquire.lua"), include_str!("../../lua/release.lua")),
+    batched: Voting::batched(include_str!("../../lua/acquire.lua"), include_str!("../../lua/release.lua")),
     renew: Voting::telling(include_str!("../../lua/renew.lua")),
     retake: Voting::telling(include_str!("../../lua/retake.lua")),
     raise: Lua::new(include_str!("../../lua/raise.lua")),
@@ -70,10 +70,7 @@ pub(super) static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     acquire_all: Voting::or_nothing(include_str!("../../lua/plain_acquire_all.lua")),
     count: Lua::new(include_str!("../../lua/plain_count.lua")),
     release: Lua::new(include_str!("../../lua/plain_release.lua")),
-    together: Voting::together(
-        include_str!("../../lua/plain_acquire.lua"),
-        include_str!("../../lua/plain_release.lua"),
-    ),
+    batched: Voting::batched(include_str!("../../lua/plain_acquire.lua"), include_str!("../../lua/plain_release.lua")),
     renew: Voting::telling(include_str!("../../lua/plain_renew.lua")),
     retake: Voting::telling(include_str!("../../lua/plain_retake.lua")),
     raise: Lua::new(include_str!("../../lua/plain_raise.lua")),
@@ -81,8 +78,8 @@ pub(super) static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts {
 
 impl Scripts {
     /// The script that does it together with others.
-    pub(super) fn shared(&'static self, name: &'static str) -> Together {
-        Together { name, lua: &self.together.plain, voting: &self.together.voting }
+    pub(super) fn shared(&'static self, name: &'static str) -> Batched {
+        Batched { name, lua: &self.batched.plain, voting: &self.batched.voting }
     }
 }
 
@@ -108,7 +105,7 @@ mod tests {
             ("plain_release", include_str!("../../lua/plain_release.lua")),
             ("plain_renew", include_str!("../../lua/plain_renew.lua")),
             ("plain_retake", include_str!("../../lua/plain_retake.lua")),
-            ("together", include_str!("../../lua/together.lua")),
+            ("batched", include_str!("../../lua/batch.lua")),
         ];
         for (name, text) in scripts {
             let header: String = text.lines().take_while(|l| l.starts_with("--")).collect();

@@ -7,10 +7,9 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use super::texts::{PLAIN, REDISSON, Scripts, Voting};
-use crate::command::{Amendment, Announced, Claim, Command, MEMORY, Remembered};
+use crate::command::{Amendment, Announced, Claim, Command, Kind, MEMORY, Remembered};
 use crate::key::Key;
-use crate::node::{Lua, Together};
-use crate::options::Format;
+use crate::node::{Batched, Lua};
 
 static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/inspect.lua")));
 static HOLDERS: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/holders.lua")));
@@ -25,7 +24,7 @@ type Word<'a> = Cow<'a, str>;
 pub(super) struct Words<'a> {
     pub(super) lua: &'static Lua,
     /// The script that does it together with others, where it is a step.
-    pub(super) together: Option<Together>,
+    pub(super) batched: Option<Batched>,
     /// What the server has to remember: behind all others, of the keys and of the arguments.
     pub(super) vote: Option<Remembered>,
     pub(super) keys: Vec<Word<'a>>,
@@ -33,35 +32,35 @@ pub(super) struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    pub(super) fn of(format: Format, command: &'a Command) -> Self {
-        let scripts = scripts(format);
+    pub(super) fn of(command: &'a Command) -> Self {
         match command {
             Command::Acquire { claims, lease, clock, vote } => {
                 let keys = claims.iter().flat_map(|claim| [name(&claim.key), claim.key.mark().into()]);
                 let args = once(millis(*lease)).chain(fields(claims)).chain(once(text(clock)));
+                let scripts = scripts_of(claims);
                 match **claims {
                     [_] => Self::voting(&scripts.acquire, vote, keys, args).shared(scripts.shared("acquire")),
                     _ => Self::voting(&scripts.acquire_all, vote, keys, args),
                 }
             }
             Command::Count { claim, count } => {
-                Self::new(&scripts.count, [name(&claim.key)], [field(claim), text(count)])
+                Self::new(&scripts(claim).count, [name(&claim.key)], [field(claim), text(count)])
             }
             Command::Release(claim) => {
                 let keys = [name(&claim.key), claim.key.channel().into()];
-                Self::new(&scripts.release, keys, [field(claim)]).shared(scripts.shared("release"))
+                Self::new(&scripts(claim).release, keys, [field(claim)]).shared(scripts(claim).shared("release"))
             }
             Command::Retake { claim, lease, count, vote } => {
                 let args = [millis(*lease), field(claim), text(count)];
-                Self::voting(&scripts.retake, vote, [name(&claim.key)], args)
+                Self::voting(&scripts(claim).retake, vote, [name(&claim.key)], args)
             }
             Command::Raise { claim, fence } => {
                 let keys = [name(&claim.key), claim.key.mark().into()];
-                Self::new(&scripts.raise, keys, [field(claim), text(fence)])
+                Self::new(&scripts(claim).raise, keys, [field(claim), text(fence)])
             }
             Command::Renew { claims, lease, vote } => {
                 let keys = claims.iter().map(|claim| name(&claim.key));
-                Self::voting(&scripts.renew, vote, keys, once(millis(*lease)).chain(fields(claims)))
+                Self::voting(&scripts_of(claims).renew, vote, keys, once(millis(*lease)).chain(fields(claims)))
             }
             Command::Inspect(key) => Self::new(&INSPECT, [name(key)], []),
             Command::Holders(key) => Self::new(&HOLDERS, [name(key)], []),
@@ -91,7 +90,7 @@ impl<'a> Words<'a> {
         args: impl IntoIterator<Item = Word<'a>>,
     ) -> Self {
         let (keys, args) = (keys.into_iter().collect(), args.into_iter().collect());
-        Self { lua, together: None, vote: None, keys, args }
+        Self { lua, batched: None, vote: None, keys, args }
     }
 
     fn voting(
@@ -103,8 +102,8 @@ impl<'a> Words<'a> {
         Self { vote: vote.clone(), ..Self::new(script.for_vote(vote), keys, args) }
     }
 
-    fn shared(self, together: Together) -> Self {
-        Self { together: Some(together), ..self }
+    fn shared(self, batched: Batched) -> Self {
+        Self { batched: Some(batched), ..self }
     }
 
     /// The keys of a script that travels alone.
@@ -118,11 +117,17 @@ impl<'a> Words<'a> {
     }
 }
 
-fn scripts(format: Format) -> &'static Scripts {
-    match format {
-        Format::Redisson => &REDISSON,
-        Format::Plain => &PLAIN,
+fn scripts(claim: &Claim) -> &'static Scripts {
+    match claim.kind {
+        Kind::Redisson => &REDISSON,
+        Kind::Plain => &PLAIN,
     }
+}
+
+/// The scripts of claims of one kind. Without any there is nothing to do, whatever the script.
+fn scripts_of(claims: &[Claim]) -> &'static Scripts {
+    debug_assert!(claims.windows(2).all(|pair| pair[0].kind == pair[1].kind), "locks of several kinds");
+    claims.first().map_or(&REDISSON, scripts)
 }
 
 fn name(key: &Key) -> Word<'_> {

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::Session;
 use crate::clock::Instant;
-use crate::foreign::contained;
+use crate::foreign::{self, contained};
 use crate::key::Key;
 
 /// How many waits are ended before the engine's other tasks have their turn.
@@ -108,6 +108,17 @@ pub(super) async fn end_waits(deadlines: Arc<Deadlines>, session: Weak<Session>)
         }
         // Holds are renewed between the ends of very many waits.
         yield_now().await;
+    }
+}
+
+impl Session {
+    /// Ends a waiter's wait, whose time is over.
+    fn end_wait(&self, key: &Key, id: u64) {
+        let held = self.gate.is_known_held(key, self.now());
+        if let Some(waiter) = self.gate.leave(key, id) {
+            let answer = if held { Ok(None) } else { Err(self.unanswered(waiter.since)) };
+            foreign::answer(waiter.reply, answer);
+        }
     }
 }
 

@@ -7,17 +7,17 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::acquire::Attempt;
+use super::attempt::Attempt;
 use super::outage::Verdict;
 use super::{Grip, Session};
 use crate::clock::Instant;
+use crate::command::Kind;
 use crate::error::Error;
 use crate::foreign::{self, contained};
 use crate::gate::{Head, LastRound, Next, Waiter};
 use crate::key::Key;
 use crate::lease;
 use crate::notify::Subscription;
-use crate::options::Format;
 use crate::quorum::Order;
 use crate::shown::Shown;
 
@@ -114,9 +114,10 @@ impl Driving<'_> {
                     }
                     let recheck = lease::recheck_interval(session.settings.lease);
                     // Clients of other languages tell nobody of a release.
-                    let look = match session.settings.format {
-                        Format::Redisson => recheck,
-                        Format::Plain => recheck.min(session.settings.retry_pause(fastrand::f64())),
+                    let look = if Kind::from(session.settings.format).is_told_of() {
+                        recheck
+                    } else {
+                        recheck.min(session.settings.retry_pause(fastrand::f64()))
                     };
                     // The lease has run out once its last millisecond is over.
                     let ttl = ttl.map_or(look, |ttl| ttl + Duration::from_millis(1));

@@ -67,6 +67,27 @@ impl View {
     }
 }
 
+/// What proves that one lock is held, or several. Its drop gives it back.
+pub(crate) trait Held {
+    /// A token that fires with the first loss; cancelling it cancels nothing else.
+    fn token(&self) -> CancellationToken;
+
+    /// How safe it is now.
+    fn state(&self) -> HoldState;
+
+    /// As whom it is held.
+    fn owner(&self) -> Owner;
+
+    /// Gives it to another owner.
+    fn give_to(&self, owner: Owner);
+
+    /// Releases, and waits for the answer. Dropping this future from its first poll on drops no more than the wait.
+    ///
+    /// # Errors
+    /// The loss; else that of the release.
+    async fn unlock(self) -> Result<(), Error>;
+}
+
 /// One of the guards of a hold, as data. It travels to its caller through a channel; dropped on the way, it gives back
 /// what it stands for.
 #[derive(Debug)]
@@ -100,7 +121,7 @@ impl Grip {
     pub(super) fn claim(&mut self) -> bool {
         if let Stage::OnItsWay(origin) = self.stage {
             let View { session, hold } = &self.view;
-            self.stage = if hold.claim() { Stage::Taken(session.enters(hold, origin)) } else { Stage::Over };
+            self.stage = if hold.take_guard() { Stage::Taken(session.enters(hold, origin)) } else { Stage::Over };
         }
         matches!(self.stage, Stage::Taken(_))
     }
@@ -111,17 +132,6 @@ impl Grip {
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
         &self.view.hold
-    }
-
-    /// Gives the hold to another owner.
-    pub(crate) fn give_to(&self, owner: Owner) {
-        self.hold().give_to(owner);
-    }
-
-    /// Releases, and waits for the answer.
-    pub(crate) async fn unlock(self) -> Result<(), Error> {
-        // Dropping this future from here on drops no more than the wait.
-        self.release().answer().await
     }
 
     /// Releases; the answer comes later.
@@ -137,6 +147,28 @@ impl Grip {
             Stage::OnItsWay(_) | Stage::Over => None,
         };
         session.leave(hold, entrance.as_ref())
+    }
+}
+
+impl Held for Grip {
+    fn token(&self) -> CancellationToken {
+        self.view.token()
+    }
+
+    fn state(&self) -> HoldState {
+        self.view.state()
+    }
+
+    fn owner(&self) -> Owner {
+        self.hold().owner()
+    }
+
+    fn give_to(&self, owner: Owner) {
+        self.hold().give_to(owner);
+    }
+
+    async fn unlock(self) -> Result<(), Error> {
+        self.release().answer().await
     }
 }
 
@@ -156,7 +188,7 @@ impl Releasing {
 impl Drop for Grip {
     fn drop(&mut self) {
         let stands = match self.stage {
-            Stage::OnItsWay(_) => !self.view.session.is_forked() && self.view.hold.claim(),
+            Stage::OnItsWay(_) => !self.view.session.is_forked() && self.view.hold.take_guard(),
             Stage::Taken(_) => true,
             Stage::Over => false,
         };

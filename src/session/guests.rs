@@ -12,7 +12,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::{Grip, Session};
+use super::{Grip, Held as _, Session};
 use crate::alarm::Alarm;
 use crate::clock::{Clock, Instant};
 use crate::engine::Engine;
@@ -62,8 +62,8 @@ fn hold(session: &Session, terms: Terms) -> Arc<Hold> {
     static GENERATIONS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     let mut hold = Hold::for_test_in(Arc::clone(&session.ledger), Owner::new(), terms, &[0], 1);
     hold.generation = GENERATIONS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    hold.key = format!("k{}", hold.generation).into();
-    assert!(hold.claim());
+    hold.claim.key = format!("k{}", hold.generation).into();
+    assert!(hold.take_guard());
     Arc::new(hold)
 }
 

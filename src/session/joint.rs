@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::grip::Releasing;
+use super::grip::{Held, Releasing};
 use super::{Grip, View};
 use crate::error::{Error, Loss};
 use crate::hold::{HoldState, Joint};
@@ -75,22 +75,28 @@ impl JointGrip {
     pub(crate) fn view(&self) -> &JointView {
         &self.view
     }
+}
 
-    /// As whom they are held.
-    pub(crate) fn owner(&self) -> Owner {
+impl Held for JointGrip {
+    fn token(&self) -> CancellationToken {
+        self.view.token()
+    }
+
+    fn state(&self) -> HoldState {
+        self.view.state()
+    }
+
+    fn owner(&self) -> Owner {
         self.grips.first().map_or_else(Owner::new, |grip| grip.hold().owner())
     }
 
-    /// Gives all holds to another owner.
-    pub(crate) fn give_to(&self, owner: &Owner) {
+    fn give_to(&self, owner: Owner) {
         self.grips.iter().for_each(|grip| grip.give_to(owner.clone()));
     }
 
-    /// Releases all of them at once, whatever becomes of each, and waits for the answers.
-    ///
-    /// # Errors
-    /// The first loss; without one, the first answer that is an error.
-    pub(crate) async fn unlock(self) -> Result<(), Error> {
+    /// Releases all of them at once, whatever becomes of each: the first loss; without one, the first answer that is an
+    /// error.
+    async fn unlock(self) -> Result<(), Error> {
         // Before anything is awaited: dropping this future from here on drops no more than the wait.
         let releasing: Vec<Releasing> = self.grips.into_iter().map(Grip::release).collect();
         let (mut lost, mut failed) = (None::<Loss>, None);

@@ -17,7 +17,7 @@ pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<
     while losses.recv_many(&mut lost, MOST).await > 0 {
         let Some(session) = session.upgrade() else { return };
         for Lost { hold, .. } in &lost {
-            session.gate.wake(&hold.key);
+            session.gate.wake(&hold.claim.key);
             // Callers who have not taken it yet never will: they stand in line again.
             if hold.revoke() {
                 session.take_back(hold.clone());
@@ -26,7 +26,7 @@ pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<
         // A log or a recorder may block: no line waits for that.
         for Lost { hold, loss, at } in lost.drain(..) {
             session.counters.tell_lost(loss);
-            let (key, owner, generation, age) = (&hold.key, hold.owner(), hold.generation, at.since(hold.since));
+            let (key, owner, generation, age) = (&hold.claim.key, hold.owner(), hold.generation, at.since(hold.since));
             contained(|| tracing::warn!(key = %key.shown(), %owner, generation, reason = %loss, ?age, "lock lost"));
         }
     }
@@ -81,7 +81,7 @@ mod tests {
         let (session, mut losses) = session();
         let owner = Owner::new();
         let hold = hold(&session, owner.clone());
-        assert!(hold.claim());
+        assert!(hold.take_guard());
         let (tokens, key): (Vec<_>, Key) = ((0..50).map(|_| hold.token()).collect(), "k".into());
         let as_owner = |owner: &Owner| Caller::blocking(Some(owner), Reentry::Task);
         let (holder, waiter) = (as_owner(&owner), as_owner(&Owner::new()));
@@ -114,14 +114,14 @@ mod tests {
     async fn a_lost_grant_that_nobody_took_leaves_the_gate() {
         let (session, losses) = session();
         let (taken, untaken) = (hold(&session, Owner::new()), hold(&session, Owner::new()));
-        assert!(taken.claim());
+        assert!(taken.take_guard());
         session.engine.spawn(judge(Arc::downgrade(&session), losses));
         assert!(taken.lose(Loss::Expired) && untaken.lose(Loss::Expired));
         while session.stats().holds > 1 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert_eq!((session.stats().losses.expired, session.gate.holds().len()), (2, 1));
-        assert!(taken.claims().claimed && !untaken.claim());
+        assert!(taken.claims().claimed && !untaken.take_guard());
         session.engine.stop();
     }
 }

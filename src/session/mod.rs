@@ -7,6 +7,7 @@
 
 mod acquire;
 mod alive;
+mod attempt;
 mod deadline;
 mod driver;
 mod forces;
@@ -15,14 +16,15 @@ mod grip;
 #[cfg(feature = "testing")]
 mod guests;
 mod joint;
-mod late;
+mod late_votes;
 mod losses;
+mod multi;
 mod outage;
 mod pending;
 mod reentries;
 mod release;
 mod run;
-mod together;
+mod try_lock;
 mod undos;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,7 +40,7 @@ pub(crate) use self::alive::Alive;
 use self::alive::Eviction;
 use self::deadline::Deadlines;
 use self::forces::Forces;
-pub(crate) use self::grip::{Grip, View};
+pub(crate) use self::grip::{Grip, Held, View};
 pub(crate) use self::joint::{JointGrip, JointView};
 use self::outage::Outage;
 use self::pending::{Pending, Pendings};

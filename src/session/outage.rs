@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::Session;
 use crate::clock::Instant;
-use crate::error::NodeFailure;
+use crate::error::{Error, NodeFailure};
 use crate::options::Settings;
 
 /// What an outage came to: what the servers said in the last failed round, and how long they have been away.
@@ -119,6 +120,19 @@ impl Outage {
 impl Failing {
     fn verdict(&self, now: Instant) -> Verdict {
         Verdict { nodes: self.nodes.clone(), lasts: now.since(self.since) }
+    }
+}
+
+impl Session {
+    /// The error of a waiter that since then has had no answer.
+    pub(super) fn unanswered(&self, since: Instant) -> Error {
+        let now = self.now();
+        if let Some(Verdict { nodes, lasts }) = self.outage.failure_since(since, now) {
+            return self.quorum.unavailable(nodes, lasts);
+        }
+        let waited = now.since(since);
+        let nodes = self.quorum.failures(format!("has not answered within {waited:.1?}"));
+        self.quorum.unavailable(nodes, waited.max(self.outage.known_before(since, now)))
     }
 }
 

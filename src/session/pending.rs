@@ -10,7 +10,8 @@ use tokio::time::timeout;
 use super::Session;
 use crate::clock::Instant;
 use crate::engine::Debt;
-use crate::quorum::{NodeIndex, STRAGGLERS};
+use crate::lease::NodeIndex;
+use crate::quorum::STRAGGLERS;
 
 /// How much is under way.
 #[derive(Debug)]

@@ -7,13 +7,13 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::Session;
-use super::together::Stop;
 use crate::clock::Instant;
 use crate::foreign::contained;
 use crate::hold::{Entrance, Hold};
 use crate::identity::{Caller, Known, Origin, Place};
 use crate::key::Key;
 use crate::lease;
+use crate::tasks::Stop;
 
 /// A warning about a key is repeated after this time at the earliest.
 const AGAIN: Duration = Duration::from_secs(60);
@@ -55,7 +55,7 @@ impl Session {
     pub(super) fn note_reentry(&self, hold: &Hold) {
         self.counters.reentered();
         let (owner, generation, guards) = (hold.owner(), hold.generation, hold.guards());
-        contained(|| tracing::debug!(key = %hold.key.shown(), %owner, generation, guards, "entered again"));
+        contained(|| tracing::debug!(key = %hold.claim.key.shown(), %owner, generation, guards, "entered again"));
     }
 
     /// A caller takes its guard.
@@ -74,8 +74,8 @@ impl Session {
             return;
         }
         self.counters.suspicious_reentry();
-        if self.warned.is_due(&hold.key, Warning::Beside, now) {
-            let (key, owner) = (&hold.key, hold.owner());
+        if self.warned.is_due(&hold.claim.key, Warning::Beside, now) {
+            let (key, owner) = (&hold.claim.key, hold.owner());
             contained(|| {
                 tracing::warn!(
                     key = %key.shown(),

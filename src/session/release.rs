@@ -10,11 +10,13 @@ use tokio::time::sleep;
 use super::Session;
 use super::pending::{Late, Pending};
 use crate::clock::Instant;
+use crate::command::Claim;
 use crate::error::{Error, Loss, NodeFailure};
 use crate::foreign::{self, Answer, contained};
 use crate::hold::{Entrance, Hold, HoldState, Leave};
+use crate::lease::NodeIndex;
 use crate::node::Outcome;
-use crate::quorum::{Calls, Count, NodeIndex, Settled};
+use crate::quorum::{Calls, Confirmations, Settled};
 
 /// The first pause before a release is sent again; it doubles up to half a command timeout.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -50,7 +52,7 @@ impl Session {
                 if last {
                     self.bury(hold);
                 } else {
-                    self.gate.wake(&hold.key);
+                    self.gate.wake(&hold.claim.key);
                 }
                 return Err(loss);
             }
@@ -62,13 +64,14 @@ impl Session {
     fn send_count(self: &Arc<Self>, hold: &Arc<Hold>, count: u32, reply: oneshot::Sender<Result<(), Error>>) {
         let (session, hold) = (Arc::clone(self), Arc::clone(hold));
         self.engine.spawn(async move {
-            let claim = hold.on_servers();
+            let claim = hold.claim.clone();
             let counting = session.quorum.count(&claim, count);
             let panicked = |said: String| Settled::Refused(session.panicked(&said));
             let settled = foreign::survive(counting).await.unwrap_or_else(panicked);
             if !matches!(settled, Settled::Done) && hold.is_held() {
+                let key = &hold.claim.key;
                 contained(
-                    || tracing::warn!(key = %hold.key.shown(), count, ?settled, "the hold count could not be written"),
+                    || tracing::warn!(key = %key.shown(), count, ?settled, "the hold count could not be written"),
                 );
             }
             foreign::answer(reply, Ok(()));
@@ -91,21 +94,21 @@ impl Session {
     /// Undoes what stands under the field of a hold that nobody holds any more, wherever it may. A node that has not said
     /// yes has nothing: what is on its way there is seen to by its answer.
     pub(super) fn undo_hold(self: &Arc<Self>, hold: &Hold) {
-        let somewhere = self.quorum.everywhere().filter(|&node| hold.is_doubtful(node) || hold.has_vote(node));
-        let (doubtful, taken) = somewhere.partition(|&node| hold.is_doubtful(node));
-        self.undo_on(hold, taken, doubtful);
+        let somewhere = self.quorum.everywhere().filter(|&node| hold.is_uncertain(node) || hold.has_vote(node));
+        let (uncertain, taken) = somewhere.partition(|&node| hold.is_uncertain(node));
+        self.undo_on(hold, taken, uncertain);
     }
 
     /// Undoes what stands there under the field of a hold. A renewal that is under way may still start its lease anew, once.
-    pub(super) fn undo_on(self: &Arc<Self>, hold: &Hold, taken: Vec<NodeIndex>, doubtful: Vec<NodeIndex>) {
-        self.undo(&hold.on_servers(), hold.terms.lease * 2, taken, doubtful);
+    pub(super) fn undo_on(self: &Arc<Self>, hold: &Hold, taken: Vec<NodeIndex>, uncertain: Vec<NodeIndex>) {
+        self.undo(&hold.claim, hold.terms.lease * 2, taken, uncertain);
     }
 
     /// Nobody took this grant in time, or before it was lost.
     pub(super) fn take_back(self: &Arc<Self>, hold: Arc<Hold>) {
         contained(|| {
             tracing::debug!(
-                key = %hold.key.shown(), field = &*hold.field,
+                key = %hold.claim.key.shown(), field = &*hold.claim.field,
                 "nobody took the lock that was granted: it is given back"
             );
         });
@@ -173,20 +176,21 @@ async fn release(mut unconfirmed: Unconfirmed) {
     let mut answers = Calls::new(session.quorum.everywhere().map(release_on));
     // What may yet be executed there is undone once more, behind it; where replicas acknowledge, on another connection
     // than the release.
-    let doubtful = session.quorum.everywhere().filter(|&node| hold.is_doubtful(node)).collect();
-    session.undo_on(&hold, Vec::new(), doubtful);
-    let mut tally = Count::new(session.quorum.nodes().len());
+    let uncertain = session.quorum.everywhere().filter(|&node| hold.is_uncertain(node)).collect();
+    session.undo_on(&hold, Vec::new(), uncertain);
+    let mut confirmations = Confirmations::new(session.quorum.nodes().len());
     loop {
         let settled = tokio::select! {
             biased;
             answer = answers.next() => {
                 let Some((_, answer)) = answer else { break };
-                tally.add(answer);
-                tally.verdict()
+                confirmations.add(answer);
+                confirmations.verdict()
             }
             () = sleep(Instant::now().until(deadline)), if unconfirmed.awaited.is_some() => {
+                let Claim { key, field, .. } = &hold.claim;
                 contained(|| {
-                    tracing::warn!(key = %hold.key.shown(), field = &*hold.field, "the release is not confirmed yet");
+                    tracing::warn!(key = %key.shown(), field = &**field, "the release is not confirmed yet");
                 });
                 Some(Settled::Unanswered(silences.told(&session)))
             }
@@ -208,13 +212,12 @@ fn conclude(session: &Arc<Session>, hold: &Arc<Hold>, settled: Settled, reply: o
     };
     session.gate.remove(hold);
     session.watchdog.forget(hold, session.now());
+    let Claim { key, field, .. } = &hold.claim;
     match &answer {
-        Ok(()) => contained(|| tracing::debug!(key = %hold.key.shown(), field = &*hold.field, "released")),
+        Ok(()) => contained(|| tracing::debug!(key = %key.shown(), field = &**field, "released")),
         Err(Error::Unavailable { .. }) => {}
         Err(error) => {
-            contained(
-                || tracing::warn!(key = %hold.key.shown(), field = &*hold.field, %error, "released, but it was not ours"),
-            );
+            contained(|| tracing::warn!(key = %key.shown(), field = &**field, %error, "released, but it was not ours"));
         }
     }
     session.engine.answered();
@@ -230,7 +233,7 @@ async fn release_on(session: Arc<Session>, hold: Arc<Hold>, node: NodeIndex, sil
     // Whether a release may have been executed before: then "gone" is what is expected.
     let mut executed = false;
     loop {
-        let failure = match session.quorum.release(node, &hold.on_servers()).await {
+        let failure = match session.quorum.release(node, &hold.claim).await {
             Outcome::Done(false) if executed && Instant::now() < hold.valid_until() => return Outcome::Done(true),
             Outcome::NotExecuted(failure) => failure,
             Outcome::Unknown(failure) => {
@@ -281,8 +284,7 @@ impl Session {
     /// [`Error::Lost`] if the lock turns out not to be ours; what happened to the write, if the hold is not safe.
     pub(super) async fn write_count(self: &Arc<Self>, hold: &Arc<Hold>, count: u32) -> Result<(), Error> {
         let (session, counted) = (Arc::clone(self), Arc::clone(hold));
-        let settled =
-            self.on_engine(async move { Ok(session.quorum.count(&counted.on_servers(), count).await) }).await?;
+        let settled = self.on_engine(async move { Ok(session.quorum.count(&counted.claim, count).await) }).await?;
         let error = match settled {
             Settled::Done => return Ok(()),
             Settled::Gone => {
@@ -296,7 +298,7 @@ impl Session {
             HoldState::Safe => {
                 contained(|| {
                     tracing::warn!(
-                        key = %hold.key.shown(), count, %error,
+                        key = %hold.claim.key.shown(), count, %error,
                         "entered again, but the count could not be written"
                     );
                 });
@@ -346,10 +348,10 @@ mod tests {
     #[tokio::test]
     async fn a_release_undoes_what_may_yet_be_executed() {
         let session = Session::over_nobody();
-        for (doubts, undos) in [(false, 0), (true, 1)] {
+        for (uncertain, undos) in [(false, 0), (true, 1)] {
             let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
             let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
-            assert!(!doubts || hold.doubt(0));
+            assert!(!uncertain || hold.make_uncertain(0));
             assert_eq!(hold.leave(Instant::now()), Leave::Last);
             let under_way = Unconfirmed { session: Arc::clone(&session), hold, awaited: None, done: true };
             let mut releasing = Box::pin(release(under_way));

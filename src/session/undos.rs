@@ -23,9 +23,8 @@ use super::pending::Pending;
 use crate::clock::Instant;
 use crate::command::Claim;
 use crate::foreign::{self, contained};
-use crate::lease;
+use crate::lease::{self, NodeIndex};
 use crate::node::Outcome;
-use crate::quorum::NodeIndex;
 
 /// The first pause before an undo is sent again; it doubles up to half a command timeout.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -48,7 +47,7 @@ impl Undos {
 pub(super) struct Undo {
     claim: Claim,
     /// Whether the acquire may be executed yet.
-    doubtful: bool,
+    uncertain: bool,
     /// For how long the key may stand there once nobody writes it any more.
     stands: Duration,
     _pending: Option<Pending>,
@@ -56,7 +55,7 @@ pub(super) struct Undo {
 
 impl std::fmt::Debug for Undo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Undo").field("key", &self.claim.key).field("doubtful", &self.doubtful).finish_non_exhaustive()
+        f.debug_struct("Undo").field("key", &self.claim.key).field("uncertain", &self.uncertain).finish_non_exhaustive()
     }
 }
 
@@ -68,13 +67,13 @@ impl Session {
         claim: &Claim,
         stands: Duration,
         taken: impl IntoIterator<Item = NodeIndex>,
-        doubtful: impl IntoIterator<Item = NodeIndex>,
+        uncertain: impl IntoIterator<Item = NodeIndex>,
     ) {
         let taken = taken.into_iter().map(|node| (node, false));
-        for (node, doubtful) in taken.chain(doubtful.into_iter().map(|node| (node, true))) {
+        for (node, uncertain) in taken.chain(uncertain.into_iter().map(|node| (node, true))) {
             let stands = stands + lease::drift(stands);
             let _pending = Some(Pending::undo(self, node));
-            let undo = Undo { claim: claim.clone(), doubtful, stands, _pending };
+            let undo = Undo { claim: claim.clone(), uncertain, stands, _pending };
             // After the engine's end nothing is sent any more.
             let _: Result<_, _> = self.undos.0[node].send(undo);
         }
@@ -114,19 +113,19 @@ fn settle(session: &Session, list: &mut List, number: u64, outcome: Outcome<bool
         Outcome::Done(_) => list.answered(number, now),
         // It did not take either: a server that refuses a release by this user has refused the acquire too.
         Outcome::Refused(error) => {
-            if let Some(Undo { claim: Claim { key, field }, .. }) = list.refused(number) {
+            if let Some(Undo { claim: Claim { key, field, .. }, .. }) = list.refused(number) {
                 contained(|| tracing::debug!(key = %key.shown(), field = &*field, %error, "an undo was refused"));
             }
             None
         }
         Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-            if let Some(Undo { claim: Claim { key, field }, .. }) = list.unanswered(number, now) {
+            if let Some(Undo { claim: Claim { key, field, .. }, .. }) = list.unanswered(number, now) {
                 contained(|| tracing::trace!(key = %key.shown(), field = &**field, %failure, "an undo has no answer"));
             }
             None
         }
     };
-    if let Some(Undo { claim: Claim { key, field }, .. }) = &ended {
+    if let Some(Undo { claim: Claim { key, field, .. }, .. }) = &ended {
         session.counters.undone();
         contained(|| tracing::debug!(key = %key.shown(), field = &**field, "undone"));
     }
@@ -165,7 +164,7 @@ impl List {
     }
 
     fn add(&mut self, undo: Undo, now: Instant) {
-        let until = (!undo.doubtful).then(|| now + undo.stands);
+        let until = (!undo.uncertain).then(|| now + undo.stands);
         self.undos.insert(self.added, Entry { undo, until });
         self.fresh.push_back(self.added);
         self.added += 1;
@@ -231,7 +230,7 @@ impl List {
     fn answered(&mut self, number: u64, now: Instant) -> Option<Undo> {
         self.hear();
         let entry = self.undos.get_mut(&number)?;
-        if !std::mem::take(&mut entry.undo.doubtful) {
+        if !std::mem::take(&mut entry.undo.uncertain) {
             return self.undos.remove(&number).map(|entry| entry.undo);
         }
         let due = now + self.command_timeout;
@@ -259,16 +258,17 @@ impl List {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::Kind;
 
     const SECOND: Duration = Duration::from_secs(1);
     const HOUR: Duration = Duration::from_secs(3_600);
 
     /// A list with so many undos, which are under way, and the time.
-    fn sent(doubtful: bool, count: usize) -> (List, Instant) {
+    fn sent(uncertain: bool, count: usize) -> (List, Instant) {
         let (mut list, now) = (List::new(SECOND), Instant::now());
         for _ in 0..count {
-            let (claim, _pending) = (Claim { key: "k".into(), field: "f".into() }, None);
-            list.add(Undo { claim, doubtful, stands: SECOND * 10, _pending }, now);
+            let (claim, _pending) = (Claim { kind: Kind::Redisson, key: "k".into(), field: "f".into() }, None);
+            list.add(Undo { claim, uncertain, stands: SECOND * 10, _pending }, now);
         }
         assert_eq!(due(&mut list, now).len(), count);
         (list, now)
@@ -334,8 +334,8 @@ mod tests {
             assert!(list.wakes_at().is_none() && due(&mut list, asked + HOUR).is_empty(), "one at a time");
             list.unanswered(number, asked);
         }
-        let (claim, _pending) = (Claim { key: "k".into(), field: "f".into() }, None);
-        list.add(Undo { claim, doubtful: true, stands: SECOND, _pending }, asked);
+        let (claim, _pending) = (Claim { kind: Kind::Redisson, key: "k".into(), field: "f".into() }, None);
+        list.add(Undo { claim, uncertain: true, stands: SECOND, _pending }, asked);
         assert_eq!(due(&mut list, asked), [3], "a new one is behind its acquire all the same");
         assert!(list.answered(3, asked).is_none());
         assert_eq!(due(&mut list, asked), [1, 2, 0]);

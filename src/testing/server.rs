@@ -16,7 +16,6 @@ use super::store::{Failure, Store};
 use crate::clock::wall_micros;
 use crate::command::{Answer, Command};
 use crate::key::Key;
-use crate::options::Format;
 use crate::random;
 
 /// A server in memory, for tests of code that takes locks: it needs no Redis.
@@ -225,7 +224,7 @@ impl Server {
     pub fn holder(&self, key: &str) -> Option<String> {
         let mut state = self.state();
         let inspect = Command::Inspect(Key::from(key));
-        let standing = state.run(Format::default(), &inspect).ok().and_then(Answer::inspect).flatten();
+        let standing = state.run(&inspect).ok().and_then(Answer::inspect).flatten();
         standing.map(|standing| String::from_utf8_lossy(&standing.owner).into_owned())
     }
 
@@ -253,10 +252,10 @@ impl Server {
     }
 
     /// Sends a command.
-    pub(crate) fn run(&self, format: Format, command: Command) -> oneshot::Receiver<Result<Answer, Failure>> {
+    pub(crate) fn run(&self, command: Command) -> oneshot::Receiver<Result<Answer, Failure>> {
         let (reply, answer) = oneshot::channel();
         self.send(move |state| {
-            let answer = state.run(format, &command);
+            let answer = state.run(&command);
             if state.loses > 0 {
                 state.loses -= 1;
                 state.lost.push(reply);
@@ -303,10 +302,10 @@ impl Server {
 }
 
 impl State {
-    fn run(&mut self, format: Format, command: &Command) -> Result<Answer, Failure> {
+    fn run(&mut self, command: &Command) -> Result<Answer, Failure> {
         let now_us = wall_micros().saturating_add_signed(self.clock_offset_us);
         let (store, ears) = (&mut self.store, &self.ears);
-        store.run(now_us, format, command, &mut |channel| {
+        store.run(now_us, command, &mut |channel| {
             let told = ears.values().filter(|ear| ear.channels.contains(channel));
             told.map(|ear| (ear.tell)(News::Message(channel.to_owned()))).count() as u64
         })

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use super::keyspace::{Field, Keyspace, Value, WrongType};
 use crate::command::{
-    Acquire, Answer, Claim, Command, Count, MEMORY, Raise, Release, Remembered, Renew, Standing, Told, no_lock,
+    Acquire, Answer, Claim, Command, Count, Kind, MEMORY, Raise, Release, Remembered, Renew, Standing, Told, no_lock,
     remaining,
 };
 use crate::fence::Fence;
 use crate::key::Key;
-use crate::options::Format;
 
 /// Why a command has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,17 +58,16 @@ impl Store {
         Self { keys: Keyspace::default(), run_id: run_id.to_owned(), second_id: second_id.to_owned() }
     }
 
-    /// Carries a command out, for a locker of this format. The server's wall clock shows so many microseconds.
+    /// Carries a command out. The server's wall clock shows so many microseconds.
     /// `publish` is given the channels on which a message goes out, and returns how many clients it reached.
     pub(crate) fn run(
         &mut self,
         now_us: u64,
-        format: Format,
         command: &Command,
         publish: &mut dyn FnMut(&str) -> u64,
     ) -> Result<Answer, Failure> {
         self.keys.set_clock(now_us / 1_000);
-        let mut run = Run { keys: &mut self.keys, now_us, format, publish };
+        let mut run = Run { keys: &mut self.keys, now_us, publish };
         match command {
             Command::Acquire { claims, lease, clock, vote } => {
                 run.if_it_remembers(vote, |run| run.acquire(claims, *lease, *clock)).map(Answer::Acquire)
@@ -97,7 +95,6 @@ impl Store {
 pub(super) struct Run<'a> {
     pub(super) keys: &'a mut Keyspace,
     now_us: u64,
-    format: Format,
     publish: &'a mut dyn FnMut(&str) -> u64,
 }
 
@@ -128,11 +125,11 @@ impl Run<'_> {
 
 /// Locks.
 impl Run<'_> {
-    /// Redisson's lock is a hash. In the plain format a key of another type is somebody's.
-    fn holder(&mut self, Claim { key, field }: &Claim) -> Result<Holder, Failure> {
-        let is_claimants = match self.format {
-            Format::Redisson => self.keys.field(key.as_str(), field)?.is_some(),
-            Format::Plain => self.keys.text(key.as_str()).is_ok_and(|text| text == Some(field.as_bytes())),
+    /// In the plain format a key of another type is somebody's.
+    fn holder(&mut self, Claim { kind, key, field }: &Claim) -> Result<Holder, Failure> {
+        let is_claimants = match kind {
+            Kind::Redisson => self.keys.field(key.as_str(), field)?.is_some(),
+            Kind::Plain => self.keys.text(key.as_str()).is_ok_and(|text| text == Some(field.as_bytes())),
         };
         Ok(match self.keys.kind(key.as_str()) {
             "none" => Holder::Nobody,
@@ -157,7 +154,7 @@ impl Run<'_> {
             fences.push(self.next_fence(&claim.key.mark(), clock)?);
         }
         for claim in claims {
-            let is_new = self.format == Format::Plain || !self.is_held(claim);
+            let is_new = claim.kind == Kind::Plain || !self.is_held(claim);
             self.put(claim, lease, is_new.then_some(1))?;
         }
         fences.into_iter().map(Fence::read).collect::<Option<_>>().map(Acquire::Granted).ok_or(Failure::Unreadable)
@@ -181,14 +178,14 @@ impl Run<'_> {
     }
 
     /// Starts the lease anew. Where a count is given, it stands there then.
-    fn put(&mut self, Claim { key, field }: &Claim, lease: Duration, count: Option<u32>) -> Result<(), Failure> {
-        match (self.format, count) {
-            (Format::Plain, _) => {
+    fn put(&mut self, Claim { kind, key, field }: &Claim, lease: Duration, count: Option<u32>) -> Result<(), Failure> {
+        match (kind, count) {
+            (Kind::Plain, _) => {
                 self.keys.set(key.as_str(), Value::Text(field.as_bytes().to_vec()), Some(millis(lease)));
                 return Ok(());
             }
-            (Format::Redisson, Some(count)) => self.keys.set_field(key.as_str(), field, &count.to_string())?,
-            (Format::Redisson, None) => {}
+            (Kind::Redisson, Some(count)) => self.keys.set_field(key.as_str(), field, &count.to_string())?,
+            (Kind::Redisson, None) => {}
         }
         self.keys.expire(key.as_str(), millis(lease));
         Ok(())
@@ -198,7 +195,7 @@ impl Run<'_> {
         if !self.is_held(claim) {
             return Ok(Count::Gone);
         }
-        if self.format == Format::Redisson {
+        if claim.kind == Kind::Redisson {
             self.keys.set_field(claim.key.as_str(), &claim.field, &count.to_string())?;
         }
         Ok(Count::Written)

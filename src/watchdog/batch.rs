@@ -6,13 +6,14 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::sleep;
 
-use super::lines::BATCH;
+use super::schedule::BATCH;
 use crate::clock::Instant;
 use crate::command::{Claim, Renew};
 use crate::foreign::contained;
 use crate::hold::Hold;
+use crate::lease::NodeIndex;
 use crate::node::Outcome;
-use crate::quorum::{NodeIndex, Quorum};
+use crate::quorum::Quorum;
 use crate::stats::Counters;
 use crate::tasks;
 
@@ -32,7 +33,7 @@ pub(super) struct Answers {
     pub(super) said: Vec<Renew>,
 }
 
-/// Holds that travel together, to every node: they have one lease.
+/// Holds that travel together, to every node: they have one lease, and are of one kind.
 type Batch = Arc<[Arc<Hold>]>;
 
 /// What all batches are sent with.
@@ -52,7 +53,8 @@ impl Sender {
     pub(super) fn send(self: &Arc<Self>, orders: &[Due]) {
         // One moment for all nodes: a majority is as valid with the first answers as with the last.
         let now = Instant::now();
-        for batch in orders.chunk_by(|a, b| a.hold.terms.lease == b.hold.terms.lease).flat_map(equal_chunks) {
+        let alike = |order: &Due| (order.hold.terms.lease, order.hold.claim.kind);
+        for batch in orders.chunk_by(|a, b| alike(a) == alike(b)).flat_map(equal_chunks) {
             let Some(until) = batch.iter().map(|order| order.until).min() else { continue };
             let batch: Batch = batch.iter().map(|order| Arc::clone(&order.hold)).collect();
             for node in 0..self.quorum.nodes().len() {
@@ -71,7 +73,7 @@ impl Sender {
 async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, mut sent: Instant, until: Instant) {
     loop {
         let Some(lease) = batch.first().map(|hold| hold.terms.lease) else { return };
-        let claims: Arc<[Claim]> = batch.iter().map(|hold| hold.on_servers()).collect();
+        let claims: Arc<[Claim]> = batch.iter().map(|hold| hold.claim.clone()).collect();
         sender.counters.batch_sent(batch.len());
         let outcome = sender.quorum.renew(node, claims, lease).await;
         let reason = match outcome {

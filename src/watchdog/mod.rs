@@ -7,7 +7,7 @@
 //!   session hears of it first, so that whoever is told of the loss and asks again is told why.
 
 mod batch;
-mod lines;
+mod schedule;
 mod wheel;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -23,10 +23,10 @@ use crate::clock::{self, Instant};
 use crate::error::Loss;
 use crate::foreign::{self, contained};
 use crate::hold::Hold;
-use crate::lease;
+use crate::lease::{self, NodeIndex};
 use crate::node::LinkEvent;
 use crate::options::Settings;
-use crate::quorum::{NodeIndex, Quorum};
+use crate::quorum::Quorum;
 use crate::stats::Counters;
 
 /// What the watchdog found out, for the session to act on.
@@ -286,7 +286,7 @@ mod tests {
         let mut untaken = Hold::for_test(Owner::task(2), short, &[0], 1);
         untaken.generation = 2;
         let untaken = Arc::new(untaken);
-        assert!(held.claim());
+        assert!(held.take_guard());
         let now = Instant::now();
         assert!(watchdog.watch(&held, now) && watchdog.watch(&untaken, now));
         let (verdicts, mut told) = unbounded_channel();
@@ -314,7 +314,7 @@ mod tests {
         let mut wheel = Wheel::new(&settings, Arc::new(Counters::new()));
         let short = Terms { lease: Duration::from_millis(100), renewed: true, max_hold: None };
         let hold = Arc::new(Hold::for_test(Owner::task(1), short, &[0], 1));
-        assert!(hold.claim());
+        assert!(hold.take_guard());
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
         let judge: Judge = Box::new(|verdict| panic!("{verdict:?}"));
         wheel.sweep(&mut Vec::new(), &judge);
@@ -330,7 +330,7 @@ mod tests {
         let (watchdog, settings) = (watchdog(), Options::default().validate(1).expect("valid"));
         let short = Terms { lease: Duration::from_millis(100), renewed: true, max_hold: None };
         let hold = Arc::new(Hold::for_test(Owner::task(1), short, &[0], 1));
-        assert!(hold.claim() && watchdog.watch(&hold, Instant::now()));
+        assert!(hold.take_guard() && watchdog.watch(&hold, Instant::now()));
         std::thread::sleep(Duration::from_millis(110));
         let mut wheel = Wheel::new(&settings, Arc::new(Counters::new()));
         let ((answers, answered), (_reconnected, reconnects)) = (unbounded_channel(), unbounded_channel());
@@ -351,7 +351,7 @@ mod tests {
         assert!(hold.token().is_cancelled());
         // It goes on.
         let late = Arc::new(Hold::for_test(Owner::task(2), short, &[0], 1));
-        assert!(late.claim() && watchdog.watch(&late, Instant::now()));
+        assert!(late.take_guard() && watchdog.watch(&late, Instant::now()));
         let lost = late.token();
         tokio::select! {
             () = watching => panic!("it does not end"),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::batch::{Answers, Due};
-use super::lines::{Lines, Place, Until};
+use super::schedule::{Place, Schedule, Until};
 use super::{Judge, Order, Verdict};
 use crate::clock::{self, Instant};
 use crate::command::Renew;
@@ -28,7 +28,7 @@ const SPREAD: Duration = Duration::from_secs(1);
 
 /// All entries, by the generation of their holds, and the lines of time in which they stand.
 pub(super) struct Wheel {
-    lines: Lines,
+    schedule: Schedule,
     entries: HashMap<u64, RenewEntry, BuildHasherDefault<Sequential>>,
     rhythm: Rhythm,
     counters: Arc<Counters>,
@@ -93,7 +93,7 @@ impl Wheel {
             command_timeout: settings.command_timeout,
             renewal_failures: settings.renewal_failures,
         };
-        Self { lines: Lines::new(rhythm.grid), entries: HashMap::default(), rhythm, counters, notes: Vec::new() }
+        Self { schedule: Schedule::new(rhythm.grid), entries: HashMap::default(), rhythm, counters, notes: Vec::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -119,7 +119,7 @@ impl Wheel {
         let renew_at = self.rhythm.tick_at(&held, base, 0, now);
         let entry = RenewEntry { hold, placing: 0, base, renew_at, tick_until: None, hinted: None, extra: false };
         let (at, until) = self.rhythm.next_look(&held, &held.survey(now), &entry);
-        self.lines.put(at, until, Place { generation: held.generation, placing: 0 });
+        self.schedule.put(at, until, Place { generation: held.generation, placing: 0 });
         self.entries.insert(held.generation, entry);
     }
 
@@ -127,13 +127,13 @@ impl Wheel {
     /// line is taken.
     pub(super) async fn expired(&mut self, renewals: &mut Vec<Due>, judge: &Judge) {
         // Orders come through the inbox, which wakes the task.
-        let Some(first) = self.lines.first() else { return std::future::pending().await };
+        let Some(first) = self.schedule.first() else { return std::future::pending().await };
         let wait = Instant::now().until(first);
         if !wait.is_zero() {
             sleep(wait).await;
         }
         let now = Instant::now();
-        if let Some((planned, places)) = self.lines.take(now) {
+        if let Some((planned, places)) = self.schedule.take(now) {
             for place in places {
                 self.due(place, now, renewals, judge);
             }
@@ -164,7 +164,7 @@ impl Wheel {
         };
         match self.rhythm.tend(entry, now, renewals, judge, &self.counters, &mut self.notes) {
             Tended::Leave => _ = self.entries.remove(&generation),
-            Tended::Stay(at, until) => self.lines.put(at, until, entry.next_place(generation)),
+            Tended::Stay(at, until) => self.schedule.put(at, until, entry.next_place(generation)),
         }
     }
 
@@ -191,7 +191,7 @@ impl Wheel {
     /// Tells the log and the recorder what happened.
     fn tell(&mut self) {
         for (hold, note) in self.notes.drain(..) {
-            let (key, generation) = (&hold.key, hold.generation);
+            let (key, generation) = (&hold.claim.key, hold.generation);
             if matches!(note, Note::Failed(_) | Note::FailedLast) {
                 self.counters.tell_renewal_failed();
             }
@@ -239,7 +239,7 @@ impl Wheel {
         entry.renew_at = self.rhythm.tick_at(hold, sent, 0, now);
         survey.valid_until = hold.valid_until();
         let (at, until) = self.rhythm.next_look(hold, &survey, entry);
-        self.lines.put(at, until, entry.next_place(hold.generation));
+        self.schedule.put(at, until, entry.next_place(hold.generation));
         true
     }
 
@@ -256,7 +256,7 @@ impl Wheel {
         entry.extra |= now + within < entry.renew_at;
         entry.renew_at = entry.renew_at.min(now + within);
         let (at, until) = self.rhythm.next_look(&hold, &hold.survey(now), entry);
-        self.lines.put(at, until, entry.next_place(generation));
+        self.schedule.put(at, until, entry.next_place(generation));
     }
 
     /// Renews everything, spread a little: after a reconnect nobody knows what became of what was under way.
@@ -275,7 +275,7 @@ impl Wheel {
     fn tidy(&mut self) {
         let stands =
             |place: &Place| self.entries.get(&place.generation).is_some_and(|entry| entry.placing == place.placing);
-        self.lines.tidy(self.entries.len(), stands);
+        self.schedule.tidy(self.entries.len(), stands);
     }
 }
 
@@ -401,7 +401,7 @@ mod tests {
     /// A hold that its caller has taken.
     fn hold(terms: Terms, votes: &[usize], nodes: usize) -> Arc<Hold> {
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, votes, nodes));
-        assert!(hold.claim());
+        assert!(hold.take_guard());
         hold
     }
 
@@ -420,12 +420,12 @@ mod tests {
     /// The places of the entry that count: every one that is to be looked at.
     fn places(wheel: &mut Wheel) -> Vec<Instant> {
         let far = Instant::now() + Duration::from_secs(86_400);
-        let mut lines = std::mem::replace(&mut wheel.lines, Lines::new(wheel.rhythm.grid));
+        let mut schedule = std::mem::replace(&mut wheel.schedule, Schedule::new(wheel.rhythm.grid));
         let (mut counting, placing) = (Vec::new(), entry(wheel).placing);
-        while let Some((at, places)) = lines.take(far) {
+        while let Some((at, places)) = schedule.take(far) {
             for place in places.iter().filter(|place| place.placing == placing) {
                 counting.push(at);
-                wheel.lines.put(at, Until::End, *place);
+                wheel.schedule.put(at, Until::End, *place);
             }
         }
         counting

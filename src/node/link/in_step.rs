@@ -14,7 +14,8 @@ use fred::interfaces::ClientLike;
 use fred::types::Value;
 use futures_util::future::join;
 
-use super::{Link, Role, lock};
+use super::super::client::Role;
+use super::{Link, lock};
 use crate::clock::Instant;
 use crate::error::NodeFailure;
 use crate::foreign::contained;

@@ -1,8 +1,7 @@
 //! Mistakes that a memory server could have, by each of which it does something else than the scripts.
 
-use crate::command::{Acquire, Amendment, Answer, Claim, Command, Count, Identity, MEMORY, Raise, Release};
+use crate::command::{Acquire, Amendment, Answer, Claim, Command, Count, Identity, Kind, MEMORY, Raise, Release};
 use crate::fence::Fence;
-use crate::options::Format;
 use crate::testing::{Failure, Store, Value, sha1};
 
 /// A mistake.
@@ -67,29 +66,28 @@ impl Mutant {
         self,
         store: &mut Store,
         now_us: u64,
-        format: Format,
         command: &Command,
         publish: &mut dyn FnMut(&str) -> u64,
     ) -> Result<Answer, Failure> {
         store.keys.set_clock(now_us / 1_000);
         let (mut before, mut command) = (store.clone(), command.clone());
-        self.change(store, now_us, format, &mut command);
+        self.change(store, now_us, &mut command);
         let publish = if self == Self::IsMute { &mut |_: &str| 0 } else { publish };
-        let mut answer = store.run(now_us, format, &command, publish);
+        let mut answer = store.run(now_us, &command, publish);
         if let Ok(answer) = &mut answer {
             self.spoil(store, &mut before, &command, answer);
         }
         if let (Self::RenewalTakes, Command::Renew { claims, lease, .. }) = (self, command) {
             for claim in claims.iter().filter(|claim| before.keys.kind(claim.key.as_str()) == "none") {
                 let take = Command::Retake { claim: claim.clone(), lease, count: 1, vote: None };
-                store.run(now_us, format, &take, publish)?;
+                store.run(now_us, &take, publish)?;
             }
         }
         answer
     }
 
     /// What is asked of it, or what it has, is something else than it should be.
-    fn change(self, store: &mut Store, now_us: u64, format: Format, command: &mut Command) {
+    fn change(self, store: &mut Store, now_us: u64, command: &mut Command) {
         match (self, command) {
             (Self::EndsEarly, _) => {
                 let over = |(key, _, ttl): (&str, &Value, Option<u64>)| (ttl == Some(0)).then(|| key.to_owned());
@@ -107,8 +105,8 @@ impl Mutant {
                 let now = i64::try_from(now_us).unwrap_or(i64::MAX);
                 *clock = (*clock).clamp(now - 20_000_000, now + 20_000_000);
             }
-            (Self::OverwritesHashes, Command::Acquire { claims, .. }) if format == Format::Plain => {
-                for claim in claims.iter() {
+            (Self::OverwritesHashes, Command::Acquire { claims, .. }) => {
+                for claim in claims.iter().filter(|claim| claim.kind == Kind::Plain) {
                     if store.keys.kind(claim.key.as_str()) == "hash" {
                         store.keys.delete(claim.key.as_str());
                     }
@@ -138,7 +136,7 @@ impl Mutant {
                 }
             }
             (Self::CountsCopies, Command::Acquire { claims, .. }, Answer::Acquire(Some(Acquire::Granted(_)))) => {
-                for Claim { key, field } in claims.iter() {
+                for Claim { key, field, .. } in claims.iter() {
                     if before.keys.field(key.as_str(), field).is_ok_and(|count| count.is_some()) {
                         store.keys.set_field(key.as_str(), field, "7").expect("a hash");
                     }
@@ -147,7 +145,11 @@ impl Mutant {
             (Self::CountRenews, Command::Count { claim, .. }, Answer::Count(Count::Written)) => {
                 store.keys.expire(claim.key.as_str(), 30_000);
             }
-            (Self::LeavesTheRest, Command::Release(Claim { key, field }), Answer::Release(Release::Released(_))) => {
+            (
+                Self::LeavesTheRest,
+                Command::Release(Claim { key, field, .. }),
+                Answer::Release(Release::Released(_)),
+            ) => {
                 let rest = before.keys.fields(key.as_str()).unwrap_or_default().to_vec();
                 let rest: Vec<_> = rest.into_iter().filter(|(name, _)| name != field.as_bytes()).collect();
                 if !rest.is_empty() {

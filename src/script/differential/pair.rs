@@ -11,7 +11,6 @@ use super::sequences::{BEGINNING, Foreign, KEYS, Step};
 use crate::command::{Answer, Command, MEMORY};
 use crate::error::{Error, ServerErrorKind};
 use crate::node::{Lua, Outcome, Reply, returned};
-use crate::options::Format;
 use crate::script::reading::read;
 use crate::script::words::Words;
 use crate::testing::{Failure, Store, Value};
@@ -110,13 +109,13 @@ impl Pair {
         self.set_clock(now);
         for step in steps {
             match step {
-                Step::Run(format, command) => {
-                    let words = Words::of(*format, command);
+                Step::Run(command) => {
+                    let words = Words::of(command);
                     self.send(&mut pipe, words.lua, &words.all_keys(), &words.all_args());
                     sent.push(std::slice::from_ref(command));
                 }
-                Step::Together(format, commands) => {
-                    self.send_together(&mut pipe, *format, commands);
+                Step::Batched(commands) => {
+                    self.send_batched(&mut pipe, commands);
                     sent.push(commands);
                 }
                 Step::Put { key, value, lifetime_ms } => self.put(&mut pipe, key, value, *lifetime_ms),
@@ -150,15 +149,15 @@ impl Pair {
         pipe.cmd("EVALSHA").arg(lua.digest()).arg(keys.len()).arg(keys).arg(args).arg(NUMBER);
     }
 
-    /// As the outbox does it.
-    fn send_together(&mut self, pipe: &mut Pipeline, format: Format, commands: &[Command]) {
-        let all: Vec<Words<'_>> = commands.iter().map(|command| Words::of(format, command)).collect();
+    /// As the batcher does it.
+    fn send_batched(&mut self, pipe: &mut Pipeline, commands: &[Command]) {
+        let all: Vec<Words<'_>> = commands.iter().map(Words::of).collect();
         let (mut keys, mut args, mut script) = (Vec::new(), Vec::new(), None);
         for words in &all {
-            let together = words.together.expect("it may share a script");
-            script = Some(together);
+            let batched = words.batched.expect("it may share a script");
+            script = Some(batched);
             keys.extend(words.keys.iter().map(|key| &**key));
-            args.push(together.name);
+            args.push(batched.name);
             args.extend(words.args.iter().map(|arg| &**arg));
         }
         let (script, vote) = (script.expect("one at the least"), all.iter().find_map(|words| words.vote.as_deref()));
@@ -213,16 +212,16 @@ impl Pair {
         for step in steps {
             store.keys.set_clock(now / 1_000);
             match step {
-                Step::Run(format, command) => {
-                    came.push(self.came_of_stored(&mut store, now, *format, command, &mut channels));
+                Step::Run(command) => {
+                    came.push(self.came_of_stored(&mut store, now, command, &mut channels));
                 }
                 // The server's memory is read once for all.
-                Step::Together(_, commands) if asks(commands) && store.keys.field(MEMORY, "vote").is_err() => {
+                Step::Batched(commands) if asks(commands) && store.keys.field(MEMORY, "vote").is_err() => {
                     came.extend(commands.iter().map(|_| Came::Refused(ServerErrorKind::WrongType, String::new())));
                 }
-                Step::Together(format, commands) => {
+                Step::Batched(commands) => {
                     for command in commands {
-                        came.push(self.came_of_stored(&mut store, now, *format, command, &mut channels));
+                        came.push(self.came_of_stored(&mut store, now, command, &mut channels));
                     }
                 }
                 Step::Put { key, value, lifetime_ms } => self.put_stored(&mut store, key, value, *lifetime_ms),
@@ -234,22 +233,15 @@ impl Pair {
         Seen { came, channels, state: store.keys.all().map(stored_state).collect() }
     }
 
-    fn came_of_stored(
-        &self,
-        store: &mut Store,
-        now: u64,
-        format: Format,
-        command: &Command,
-        channels: &mut Vec<String>,
-    ) -> Came {
+    fn came_of_stored(&self, store: &mut Store, now: u64, command: &Command, channels: &mut Vec<String>) -> Came {
         let heard = KEYS[0].channel();
         let mut publish = |channel: &str| {
             channels.extend((channel == heard).then(|| channel.to_owned()));
             u64::from(channel == heard)
         };
         let answer = match self.mutant {
-            Some(mutant) => mutant.run(store, now, format, command, &mut publish),
-            None => store.run(now, format, command, &mut publish),
+            Some(mutant) => mutant.run(store, now, command, &mut publish),
+            None => store.run(now, command, &mut publish),
         };
         match answer {
             Ok(answer) => Came::Answer(answer),
@@ -279,7 +271,7 @@ fn asks(commands: &[Command]) -> bool {
     commands.iter().any(|command| matches!(command, Command::Acquire { vote: Some(_), .. }))
 }
 
-/// What the script of several says to each, as the outbox reads it.
+/// What the script of several says to each, as the batcher reads it.
 fn each(reply: Outcome<Reply>, commands: &[Command]) -> Vec<Outcome<Reply>> {
     match reply {
         Outcome::Done(Reply::Array(items)) if commands.len() > 1 => {

@@ -9,24 +9,25 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::command::{Amendment, Announced, Claim, Command, MEMORY, Remembered};
+use crate::command::{Amendment, Announced, Claim, Command, Kind, MEMORY, Remembered};
 use crate::fence::{self, Fence};
 use crate::key::Key;
-use crate::options::Format;
 use crate::testing::sha1;
 
 /// What the clock shows at the beginning of each sequence, in microseconds: in the midst of a millisecond.
 pub(super) const BEGINNING: u64 = 1_800_000_000_123_456;
 
 const SECOND: i64 = 1_000_000;
+/// For so long a client's clock is not held against a server's.
+const ROUND: i64 = 20 * SECOND;
 const DAY: i64 = 86_400 * SECOND;
 
 /// One step of a sequence.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
-    Run(Format, Command),
+    Run(Command),
     /// Several at once, as one script: acquires and releases of one lock each, for one vote.
-    Together(Format, Vec<Command>),
+    Batched(Vec<Command>),
     /// Somebody else writes this, with this lifetime.
     Put {
         key: String,
@@ -66,16 +67,17 @@ const FOREIGN: [&str; 5] =
     ["5cb1f0b5-0000-4000-8000-000000000000:1", "mode", "somebody", "", "5cb1f0b5+0000-4000-8000-000000000000:1"];
 
 pub(super) fn sequence() -> impl Strategy<Value = Vec<Step>> {
-    prop_oneof![vec(step(Format::Redisson), 1..20), vec(step(Format::Plain), 1..20)]
+    prop_oneof![vec(step(Kind::Redisson), 1..20), vec(step(Kind::Plain), 1..20)]
 }
 
-fn step(mostly: Format) -> impl Strategy<Value = Step> {
-    let format = prop_oneof![7 => Just(mostly), 1 => select(vec![Format::Redisson, Format::Plain])];
-    let together = (any::<bool>(), vote(), vec(shareable(), 2..5));
+fn step(mostly: Kind) -> impl Strategy<Value = Step> {
+    let kind = prop_oneof![7 => Just(mostly), 1 => select(vec![Kind::Redisson, Kind::Plain])];
+    let batched = (any::<bool>(), vote(), vec(shareable(), 2..5));
     prop_oneof![
-        24 => (format, command()).prop_map(|(format, command)| Step::Run(format, command)),
-        2 => together.prop_map(move |(votes, vote, commands)| {
-            Step::Together(mostly, commands.into_iter().map(|one| with_vote(one, if votes { &vote } else { &None })).collect())
+        24 => (kind, command()).prop_map(|(kind, command)| Step::Run(of_kind(command, kind))),
+        2 => batched.prop_map(move |(votes, vote, commands)| {
+            let vote = if votes { &vote } else { &None };
+            Step::Batched(commands.into_iter().map(|one| with_vote(of_kind(one, mostly), vote)).collect())
         }),
         5 => (name(), foreign(), lifetime()).prop_map(|(key, value, lifetime_ms)| Step::Put { key, value, lifetime_ms }),
         1 => memory().prop_map(|value| Step::Put { key: MEMORY.to_owned(), value, lifetime_ms: None }),
@@ -125,6 +127,21 @@ fn with_vote(command: Command, vote: &Option<Remembered>) -> Command {
     }
 }
 
+/// The same of locks of this kind.
+fn of_kind(mut command: Command, kind: Kind) -> Command {
+    match &mut command {
+        Command::Acquire { claims, .. } | Command::Renew { claims, .. } => {
+            *claims = claims.iter().map(|claim| Claim { kind, ..claim.clone() }).collect();
+        }
+        Command::Count { claim, .. }
+        | Command::Release(claim)
+        | Command::Retake { claim, .. }
+        | Command::Raise { claim, .. } => claim.kind = kind,
+        _ => {}
+    }
+    command
+}
+
 fn key() -> impl Strategy<Value = Key> {
     prop_oneof![3 => Just(0), 1 => Just(1), 2 => Just(2)].prop_map(|at: usize| KEYS[at].clone())
 }
@@ -132,7 +149,7 @@ fn key() -> impl Strategy<Value = Key> {
 fn claim() -> impl Strategy<Value = Claim> {
     // One owner mostly: two that are not the same hold nothing for each other.
     let field = prop_oneof![6 => Just(FIELDS[0]), 2 => select(&FIELDS[1..]), 1 => select(&FOREIGN[..3])];
-    (key(), field).prop_map(|(key, field)| Claim { key, field: field.into() })
+    (key(), field).prop_map(|(key, field)| Claim { kind: Kind::Redisson, key, field: field.into() })
 }
 
 fn lease() -> impl Strategy<Value = Duration> {
@@ -160,7 +177,8 @@ fn clock() -> impl Strategy<Value = i64> {
 fn numbers() -> impl Strategy<Value = i64> {
     let beginning = i64::try_from(BEGINNING).expect("a time");
     let latest = beginning / SECOND * SECOND + 30 * DAY;
-    let numbers = [1, 1_000, beginning - DAY, beginning, beginning + 19 * SECOND, latest - 1, latest, latest + 1];
+    let last = beginning / ROUND * ROUND + ROUND - 1;
+    let numbers = [1, 1_000, beginning - DAY, beginning, last, beginning + 19 * SECOND, latest - 1, latest, latest + 1];
     select(numbers.to_vec())
 }
 

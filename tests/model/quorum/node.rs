@@ -65,7 +65,7 @@ pub(crate) struct View {
     /// What is left of the validity that the retake under way would give.
     pub(crate) asked: u8,
     /// Something that was sent will have no answer, and may come yet.
-    pub(crate) doubtful: bool,
+    pub(crate) uncertain: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

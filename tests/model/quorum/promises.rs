@@ -68,7 +68,7 @@ pub(crate) fn sights(protocol: &Protocol) -> Vec<Claim> {
     if protocol.silences > 0 {
         sights.push(Claim::sometimes("late", |_, state: &State| state.is_quiet() && keys(state).any(|key| key.stray)));
         sights.push(Claim::sometimes("doubt", |_, state: &State| {
-            inside(state).any(|owner| state.views(owner).any(|view| view.doubtful))
+            inside(state).any(|owner| state.views(owner).any(|view| view.uncertain))
         }));
     }
     sights

@@ -262,7 +262,7 @@ impl State {
                 if taken {
                     view.valid = view.valid.max(valid);
                 }
-                view.doubtful &= !protocol.is(Mutant::DoubtForgotten);
+                view.uncertain &= !protocol.is(Mutant::DoubtForgotten);
             }
             _ if taken && self.listens(protocol, script) => self.nodes[usize::from(node)].undo(by, Undo::Once),
             _ => {}
@@ -285,7 +285,7 @@ impl State {
                 self.decide(protocol, by.owner);
             }
             Phase::Raising { .. } if current => view.answer = Answer::Unknown,
-            Phase::Held if current => view.doubtful |= !protocol.is(Mutant::RetakeTrusted),
+            Phase::Held if current => view.uncertain |= !protocol.is(Mutant::RetakeTrusted),
             _ if self.listens(protocol, script) => self.node_mut(node).undo(by, Undo::First),
             _ => {}
         }
@@ -338,7 +338,7 @@ impl State {
         for node in &mut self.nodes {
             let view = node.view_mut(owner);
             let valid = if view.answer == Answer::Granted { fresh } else { 0 };
-            *view = View { valid, doubtful: view.answer == Answer::Unknown, ..View::default() };
+            *view = View { valid, uncertain: view.answer == Answer::Unknown, ..View::default() };
         }
         self.stale_fence |= protocol.fences && fence <= self.highest;
         self.highest = self.highest.max(fence);
@@ -374,7 +374,7 @@ impl State {
         for node in &mut self.nodes {
             let view = std::mem::take(node.view_mut(owner));
             let undo = match view.answer {
-                _ if view.doubtful => Undo::First,
+                _ if view.uncertain => Undo::First,
                 _ if held => Undo::Once,
                 Answer::Granted => Undo::Once,
                 Answer::Unknown => Undo::First,

@@ -1,7 +1,7 @@
 //! When the entries of the wheel are to be looked at: lines of time, each with the entries that are due together.
 //!
-//! A line costs one look-up for all of its entries, however many there are. A place is never taken back: an entry that is
-//! placed anew counts its placings up, and what stands in an older place is passed over when its line comes.
+//! A line costs one look-up for all of its entries, however many there are. A place is never taken back: an entry that
+//! is placed anew counts its placings up, and what stands in an older place is passed over when its line comes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,13 +37,13 @@ pub(super) struct Place {
 
 /// All lines, by their time.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct Schedule {
     lines: BTreeMap<(Instant, Until), Vec<Place>>,
     grid: Duration,
     places: usize,
 }
 
-impl Lines {
+impl Schedule {
     pub(super) fn new(grid: Duration) -> Self {
         Self { lines: BTreeMap::new(), grid, places: 0 }
     }
@@ -58,8 +58,8 @@ impl Lines {
         self.lines.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes the first line out, if it is due by now: when that was, and its places. Of a long line of ticks that is a few
-    /// batches; the others follow, spread over what is left of the grid's width, so that no line becomes a storm.
+    /// Takes the first line out, if it is due by now: when that was, and its places. Of a long line of ticks that is a
+    /// few batches; the others follow, spread over what is left of the grid's width, so that no line becomes a storm.
     pub(super) fn take(&mut self, now: Instant) -> Option<(Instant, Vec<Place>)> {
         let line = self.lines.first_entry().filter(|line| line.key().0 <= now)?;
         let ((at, until), mut places) = line.remove_entry();
@@ -101,37 +101,37 @@ mod tests {
         Place { generation, placing: 0 }
     }
 
-    /// Lines on a grid's line, and that.
-    fn lines() -> (Lines, Instant) {
-        (Lines::new(GRID), Instant::now().round_up(GRID))
+    /// An empty schedule, and a time on a line of its grid.
+    fn empty() -> (Schedule, Instant) {
+        (Schedule::new(GRID), Instant::now().round_up(GRID))
     }
 
     #[test]
     fn nothing_is_taken_early_and_everything_in_order() {
-        let (mut lines, at) = lines();
+        let (mut schedule, at) = empty();
         let later = at + Duration::from_micros(1_500);
-        lines.put(later, Until::Tick, place(3));
-        lines.put(at, Until::Tick, place(2));
-        lines.put(at, Until::End, place(1));
-        assert_eq!(lines.first(), Some(at));
-        assert_eq!(lines.take(at.before(STEP)), None);
-        assert_eq!(lines.take(at), Some((at, vec![place(1)])), "what ends goes first");
-        assert_eq!(lines.take(at), Some((at, vec![place(2)])));
-        assert_eq!(lines.take(later), None, "rounded up, as timers are");
-        assert_eq!(lines.take(at + STEP * 2), Some((at + STEP * 2, vec![place(3)])));
-        assert_eq!((lines.first(), lines.places), (None, 0));
+        schedule.put(later, Until::Tick, place(3));
+        schedule.put(at, Until::Tick, place(2));
+        schedule.put(at, Until::End, place(1));
+        assert_eq!(schedule.first(), Some(at));
+        assert_eq!(schedule.take(at.before(STEP)), None);
+        assert_eq!(schedule.take(at), Some((at, vec![place(1)])), "what ends goes first");
+        assert_eq!(schedule.take(at), Some((at, vec![place(2)])));
+        assert_eq!(schedule.take(later), None, "rounded up, as timers are");
+        assert_eq!(schedule.take(at + STEP * 2), Some((at + STEP * 2, vec![place(3)])));
+        assert_eq!((schedule.first(), schedule.places), (None, 0));
     }
 
     #[test]
     fn a_long_line_of_ticks_is_spread_over_the_grid() {
-        let (mut lines, at) = lines();
-        (0..3_000).for_each(|n| lines.put(at, Until::Tick, place(n)));
+        let (mut schedule, at) = empty();
+        (0..3_000).for_each(|n| schedule.put(at, Until::Tick, place(n)));
         let (mut taken, mut seen) = (Vec::new(), 0);
-        while let Some((at, places)) = lines.first().and_then(|first| lines.take(first)) {
+        while let Some((at, places)) = schedule.first().and_then(|first| schedule.take(first)) {
             seen += places.len();
             taken.push((at, places.len()));
         }
-        assert_eq!((seen, taken.len(), lines.places), (3_000, 8, 0));
+        assert_eq!((seen, taken.len(), schedule.places), (3_000, 8, 0));
         assert!(taken.iter().all(|(_, places)| [300, 400].contains(places)), "full batches: {taken:?}");
         let apart = |pair: &[(Instant, usize)]| pair[0].0.until(pair[1].0).abs_diff(GRID / 8) <= STEP * 2;
         assert!(taken.windows(2).all(apart), "{taken:?}");
@@ -140,11 +140,11 @@ mod tests {
 
     #[test]
     fn flights_are_about_equal_and_behind_the_grid_they_go_on() {
-        let (mut lines, at) = lines();
+        let (mut schedule, at) = empty();
         let late = at.before(STEP);
-        (0..901).for_each(|n| lines.put(late, Until::Tick, place(n)));
+        (0..901).for_each(|n| schedule.put(late, Until::Tick, place(n)));
         let mut sizes = Vec::new();
-        while let Some((_, places)) = lines.take(at + GRID) {
+        while let Some((_, places)) = schedule.take(at + GRID) {
             sizes.push(places.len());
         }
         assert_eq!(sizes, [400, 300, 201]);
@@ -152,20 +152,20 @@ mod tests {
 
     #[test]
     fn what_ends_is_not_delayed_for_others() {
-        let (mut lines, at) = lines();
-        (0..1_000).for_each(|n| lines.put(at, Until::End, place(n)));
-        assert_eq!(lines.take(at).map(|(_, places)| places.len()), Some(1_000));
+        let (mut schedule, at) = empty();
+        (0..1_000).for_each(|n| schedule.put(at, Until::End, place(n)));
+        assert_eq!(schedule.take(at).map(|(_, places)| places.len()), Some(1_000));
     }
 
     #[test]
     fn places_that_were_left_do_not_gather() {
-        let (mut lines, at) = lines();
+        let (mut schedule, at) = empty();
         let far = at + Duration::from_secs(86_400);
         for n in 0..100_000 {
-            lines.put(far, Until::End, place(n));
-            lines.tidy(1, |place| place.generation == n);
+            schedule.put(far, Until::End, place(n));
+            schedule.tidy(1, |place| place.generation == n);
         }
-        assert!(lines.places <= 1_003, "{}", lines.places);
-        assert!(lines.lines.values().map(Vec::capacity).sum::<usize>() < 5_000);
+        assert!(schedule.places <= 1_003, "{}", schedule.places);
+        assert!(schedule.lines.values().map(Vec::capacity).sum::<usize>() < 5_000);
     }
 }

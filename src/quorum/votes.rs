@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use super::{Acquired, NodeIndex, Settled};
+use super::outcome::{Acquired, Majority, Settled};
 use crate::command::Acquire;
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
-use crate::lease::majority;
+use crate::lease::{NodeIndex, majority};
 use crate::node::Outcome;
 
 /// The votes of one round of an acquire.
 #[derive(Debug)]
-pub(super) struct Ballot {
+pub(super) struct RoundVotes {
     nodes: usize,
     /// The nodes that said yes, each with a fence a lock.
     pub(super) granted: Vec<(NodeIndex, Vec<Fence>)>,
     /// When those that said no may be free; `None`: not before they are released.
     held: Vec<Option<Duration>>,
     /// Nodes that may have granted, or may yet.
-    pub(super) doubtful: Vec<NodeIndex>,
+    pub(super) uncertain: Vec<NodeIndex>,
     /// Nodes that granted it, and gave a fence that no other node believes in.
     disregarded: Vec<NodeIndex>,
     refusal: Option<Error>,
@@ -26,10 +26,10 @@ pub(super) struct Ballot {
     answers: usize,
 }
 
-impl Ballot {
+impl RoundVotes {
     pub(super) fn new(nodes: usize) -> Self {
-        let (granted, held, doubtful, disregarded) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { nodes, granted, held, doubtful, disregarded, refusal: None, failures: Vec::new(), answers: 0 }
+        let (granted, held, uncertain, disregarded) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { nodes, granted, held, uncertain, disregarded, refusal: None, failures: Vec::new(), answers: 0 }
     }
 
     pub(super) fn add(&mut self, node: NodeIndex, answer: Outcome<Acquire>) {
@@ -40,7 +40,7 @@ impl Ballot {
             Outcome::Refused(error) => self.refusal = Some(error),
             Outcome::NotExecuted(failure) => self.failures.push(failure),
             Outcome::Unknown(failure) => {
-                self.doubtful.push(node);
+                self.uncertain.push(node);
                 self.failures.push(failure);
             }
         }
@@ -72,7 +72,8 @@ impl Ballot {
             for others in given {
                 fences.iter_mut().zip(others).for_each(|(fence, other)| *fence = (*fence).max(*other));
             }
-            return Some(Acquired::Granted { fences, votes: self.granted.iter().map(|&(node, _)| node).collect() });
+            let votes = self.granted.iter().map(|&(node, _)| node).collect();
+            return Some(Acquired::Granted(Majority { fences, votes }));
         }
         if self.granted.len() + missing >= majority {
             return None;
@@ -107,13 +108,14 @@ impl Ballot {
         let mut free: Vec<Duration> = self.held.iter().flatten().copied().collect();
         free.extend(std::iter::repeat_n(Duration::ZERO, self.granted.len() + self.nodes - self.answers));
         free.sort_unstable();
-        Acquired::Held(free.get(majority - 1).copied())
+        let contested = self.granted.len() + self.disregarded.len() > 0;
+        Acquired::Held { ttl: free.get(majority - 1).copied(), contested }
     }
 }
 
 /// The answers to a write of the count, or to a release.
 #[derive(Debug)]
-pub(crate) struct Count {
+pub(crate) struct Confirmations {
     nodes: usize,
     done: usize,
     gone: usize,
@@ -122,7 +124,7 @@ pub(crate) struct Count {
     failures: Vec<NodeFailure>,
 }
 
-impl Count {
+impl Confirmations {
     pub(crate) fn new(nodes: usize) -> Self {
         Self { nodes, done: 0, gone: 0, answers: 0, refusal: None, failures: Vec::new() }
     }
@@ -173,66 +175,69 @@ mod tests {
         Outcome::Unknown(NodeFailure { node: "n".into(), reason: "silent".into() })
     }
 
-    fn ballot(nodes: usize, answers: impl IntoIterator<Item = Outcome<Acquire>>) -> Ballot {
-        let mut ballot = Ballot::new(nodes);
+    fn votes(nodes: usize, answers: impl IntoIterator<Item = Outcome<Acquire>>) -> RoundVotes {
+        let mut votes = RoundVotes::new(nodes);
         for (node, answer) in answers.into_iter().enumerate() {
-            ballot.add(node, answer);
+            votes.add(node, answer);
         }
-        ballot
+        votes
     }
 
     #[test]
     fn the_third_yes_of_five_decides() {
-        assert!(ballot(5, [granted(1), granted(3)]).verdict().is_none());
-        let verdict = ballot(5, [granted(1), failed(), granted(3), granted(2)]).verdict();
-        let Some(Acquired::Granted { fences, votes }) = verdict else { panic!("{verdict:?}") };
+        assert!(votes(5, [granted(1), granted(3)]).verdict().is_none());
+        let verdict = votes(5, [granted(1), failed(), granted(3), granted(2)]).verdict();
+        let Some(Acquired::Granted(Majority { fences, votes })) = verdict else { panic!("{verdict:?}") };
         assert_eq!((fences, votes), (vec![Fence::new(3)], vec![0, 2, 3]));
     }
 
     #[test]
     fn of_several_locks_each_has_the_highest_of_its_fences() {
         let granted = |fences: [u64; 2]| Outcome::Done(Acquire::Granted(fences.map(Fence::new).to_vec()));
-        let verdict = ballot(3, [granted([5, 2]), granted([4, 9])]).verdict();
-        let Some(Acquired::Granted { fences, .. }) = verdict else { panic!("{verdict:?}") };
+        let verdict = votes(3, [granted([5, 2]), granted([4, 9])]).verdict();
+        let Some(Acquired::Granted(Majority { fences, .. })) = verdict else { panic!("{verdict:?}") };
         assert_eq!(fences, [5, 9].map(Fence::new));
     }
 
     #[test]
     fn three_of_five_that_are_held_decide_and_the_third_to_run_out_counts() {
-        let verdict = ballot(5, [held(30), failed(), held(10), failed(), held(20)]).verdict();
-        assert!(matches!(verdict, Some(Acquired::Held(Some(ttl))) if ttl.as_millis() == 30), "{verdict:?}");
-        let verdict = ballot(5, [held(30_000), held(10), held(30_000)]).verdict();
+        let verdict = votes(5, [held(30), failed(), held(10), failed(), held(20)]).verdict();
+        assert!(matches!(verdict, Some(Acquired::Held { ttl: Some(ttl), .. }) if ttl.as_millis() == 30), "{verdict:?}");
+        let verdict = votes(5, [held(30_000), held(10), held(30_000)]).verdict();
         assert!(
-            matches!(verdict, Some(Acquired::Held(Some(ttl))) if ttl.as_millis() == 10),
+            matches!(verdict, Some(Acquired::Held { ttl: Some(ttl), .. }) if ttl.as_millis() == 10),
             "two may be free: {verdict:?}"
         );
-        let with_ours = ballot(5, [granted(1), held(30), held(10), held(20), failed()]).verdict();
-        assert!(matches!(with_ours, Some(Acquired::Held(Some(ttl))) if ttl.as_millis() == 20), "{with_ours:?}");
-        let forever = ballot(1, [Outcome::Done(Acquire::Held(None))]).verdict();
-        assert!(matches!(forever, Some(Acquired::Held(None))));
+        let with_ours = votes(5, [granted(1), held(30), held(10), held(20), failed()]).verdict();
+        assert!(
+            matches!(with_ours, Some(Acquired::Held { ttl: Some(ttl), .. }) if ttl.as_millis() == 20),
+            "{with_ours:?}"
+        );
+        let forever = votes(1, [Outcome::Done(Acquire::Held(None))]).verdict();
+        assert!(matches!(forever, Some(Acquired::Held { ttl: None, .. })));
     }
 
     #[test]
     fn a_split_vote_is_nobody_s() {
-        assert!(matches!(ballot(3, [granted(1), held(9), failed()]).verdict(), Some(Acquired::Split)));
-        let mut undecided = ballot(5, [granted(1), granted(1), held(9)]);
+        assert!(matches!(votes(3, [granted(1), held(9), failed()]).verdict(), Some(Acquired::Split)));
+        let mut undecided = votes(5, [granted(1), granted(1), held(9)]);
         assert!(undecided.verdict().is_none() && undecided.is_heard());
         assert!(matches!(undecided.close(), Acquired::Split));
     }
 
     #[test]
     fn without_a_majority_of_answers_nothing_is_known() {
-        assert!(ballot(5, [failed(), failed()]).verdict().is_none());
-        let verdict = ballot(5, [failed(), failed(), held(1), granted(1)]).verdict();
+        assert!(votes(5, [failed(), failed()]).verdict().is_none());
+        let verdict = votes(5, [failed(), failed(), held(1), granted(1)]).verdict();
         assert!(verdict.is_none(), "the fifth may make it known that nobody has it: {verdict:?}");
-        let verdict = ballot(5, [failed(), failed(), failed(), granted(1), held(1)]).verdict();
+        let verdict = votes(5, [failed(), failed(), failed(), granted(1), held(1)]).verdict();
         assert!(matches!(verdict, Some(Acquired::Unavailable(ref nodes)) if nodes.len() == 3), "{verdict:?}");
     }
 
     #[test]
     fn a_release_is_done_or_gone_by_majority() {
         let count = |nodes, answers: &[bool]| {
-            let mut count = Count::new(nodes);
+            let mut count = Confirmations::new(nodes);
             answers.iter().for_each(|&done| count.add(Outcome::Done(done)));
             count.verdict()
         };

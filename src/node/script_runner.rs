@@ -9,7 +9,7 @@ use fred::types::Value;
 
 use super::link::Link;
 use super::number::{Number, numbered};
-use super::receipts::{Receipt, Receipts};
+use super::replica_acks::{ReplicaAck, ReplicaAcks};
 use super::reply::{self, Outcome, Reply};
 use crate::clock::Instant;
 use crate::error::NodeFailure;
@@ -40,18 +40,18 @@ impl Lua {
 }
 
 /// What scripts travel on.
-pub(super) struct Carrier {
+pub(super) struct ScriptRunner {
     link: Arc<Link>,
-    receipts: Option<Arc<Receipts>>,
+    replica_acks: Option<Arc<ReplicaAcks>>,
     /// When the connection was last given up because of a server that lost its role, in milliseconds of our clock.
     last_suspicion: AtomicU64,
     origin: Instant,
 }
 
-impl Carrier {
-    pub(super) fn new(link: Arc<Link>, receipts: Option<Arc<Receipts>>) -> Arc<Self> {
+impl ScriptRunner {
+    pub(super) fn new(link: Arc<Link>, replica_acks: Option<Arc<ReplicaAcks>>) -> Arc<Self> {
         let origin = Instant::now().before(Duration::from_secs(60));
-        Arc::new(Self { link, receipts, last_suspicion: AtomicU64::new(0), origin })
+        Arc::new(Self { link, replica_acks, last_suspicion: AtomicU64::new(0), origin })
     }
 
     pub(super) fn link(&self) -> &Arc<Link> {
@@ -59,23 +59,23 @@ impl Carrier {
     }
 
     /// Who acknowledges, where replicas are asked.
-    pub(super) fn receipts(&self) -> Option<&Arc<Receipts>> {
-        self.receipts.as_ref()
+    pub(super) fn acks(&self) -> Option<&Arc<ReplicaAcks>> {
+        self.replica_acks.as_ref()
     }
 
     /// Runs a script once. A server that does not know it yet says so without running anything. It is then given the
-    /// text, which comes behind whatever was sent meanwhile. So many receipts tell when enough replicas have its
-    /// effect.
+    /// text, which comes behind whatever was sent meanwhile. So many acknowledgements tell when enough replicas have
+    /// its effect.
     pub(super) async fn run(
         &self,
-        receipts: usize,
+        acks: usize,
         lua: &Lua,
         keys: &[&str],
         args: &[&str],
-    ) -> (Outcome<Reply>, Vec<Receipt>) {
-        let mut answer = self.by_digest(receipts, lua, keys, args).await;
+    ) -> (Outcome<Reply>, Vec<ReplicaAck>) {
+        let mut answer = self.by_digest(acks, lua, keys, args).await;
         if is_not_known(&answer.0) {
-            answer = self.by_text(receipts, lua, keys, args).await;
+            answer = self.by_text(acks, lua, keys, args).await;
         }
         self.suspect(&answer.0);
         answer
@@ -84,23 +84,23 @@ impl Carrier {
     /// Runs a script once, if the server knows it.
     pub(super) async fn by_digest(
         &self,
-        receipts: usize,
+        acks: usize,
         lua: &Lua,
         keys: &[&str],
         args: &[&str],
-    ) -> (Outcome<Reply>, Vec<Receipt>) {
-        self.send("EVALSHA", &lua.sha, keys, args, receipts).await
+    ) -> (Outcome<Reply>, Vec<ReplicaAck>) {
+        self.send("EVALSHA", &lua.sha, keys, args, acks).await
     }
 
     /// Runs a script once. The server knows it from then on.
     pub(super) async fn by_text(
         &self,
-        receipts: usize,
+        acks: usize,
         lua: &Lua,
         keys: &[&str],
         args: &[&str],
-    ) -> (Outcome<Reply>, Vec<Receipt>) {
-        self.send("EVAL", &lua.body, keys, args, receipts).await
+    ) -> (Outcome<Reply>, Vec<ReplicaAck>) {
+        self.send("EVAL", &lua.body, keys, args, acks).await
     }
 
     async fn send(
@@ -109,12 +109,12 @@ impl Carrier {
         script: &str,
         keys: &[&str],
         args: &[&str],
-        receipts: usize,
-    ) -> (Outcome<Reply>, Vec<Receipt>) {
+        acks: usize,
+    ) -> (Outcome<Reply>, Vec<ReplicaAck>) {
         let number = Number::next();
         let words = words(script, keys, args, &number);
-        match &self.receipts {
-            Some(asked) if receipts > 0 => asked.send(command, words, number, receipts).await,
+        match &self.replica_acks {
+            Some(asked) if acks > 0 => asked.send(command, words, number, acks).await,
             _ => match self.link.ready().await {
                 Ok(()) => (self.link.run(command, words, number).await, Vec::new()),
                 Err(failure) => (Outcome::NotExecuted(failure), Vec::new()),

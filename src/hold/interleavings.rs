@@ -1,10 +1,10 @@
-//! Every interleaving of what happens to a hold: all states that the real [`Hold`](super::Hold) can come into within bounds, with the
-//! promises asserted after each step, and flaws of it that have to break one.
+//! Every interleaving of what happens to a hold: all states that the real [`Hold`](super::Hold) can come into within
+//! bounds, with the promises asserted after each step, and flaws of it that have to break one.
 //!
 //! Each operation is one step under the hold's mutex, or a look and such a step; looks are steps of their own too, and
-//! whoever asks may have read the clock a tick ago. A loss is several steps: it is marked and counted, then its tokens are
-//! cancelled one by one, and then it is entered for the engine, by whichever threads come by. So every interleaving of
-//! threads is a sequence of these steps. States that are alike are gone on from once.
+//! whoever asks may have read the clock a tick ago. A loss is several steps: it is marked and counted, then its tokens
+//! are cancelled one by one, and then it is entered for the engine, by whichever threads come by. So every interleaving
+//! of threads is a sequence of these steps. States that are alike are gone on from once.
 
 mod world;
 

@@ -16,8 +16,8 @@ use crate::clock::{Clock, Instant};
 use crate::error::Loss;
 use crate::hold::tokens;
 use crate::hold::{Hold, HoldState, Leave, Ledger, Lost, Phase, Shut, State, Terms};
+use crate::lease::NodeIndex;
 use crate::owner::Owner;
-use crate::quorum::NodeIndex;
 use crate::stats::Counters;
 
 /// Validity lasts for two ticks and a bit of the third, a `max_hold` of 35 s for three and a half.
@@ -96,9 +96,9 @@ impl World {
         let (owner, votes) = (from.owner.clone(), from.votes.clone());
         let state = State { owner, votes, entries: None, listeners: None, ..*from };
         drop(from);
-        let (key, field, ledger) = (hold.key.clone(), Arc::clone(&hold.field), Arc::clone(&hold.ledger));
+        let (claim, ledger) = (hold.claim.clone(), Arc::clone(&hold.ledger));
         // Tokens are handed out while it is held.
-        let copy = Hold { key, field, ledger, state: Mutex::new(State { phase: Phase::Held, ..state }), ..**hold };
+        let copy = Hold { claim, ledger, state: Mutex::new(State { phase: Phase::Held, ..state }), ..**hold };
         let tokens =
             self.tokens.each_ref().map(|token| if token.is_cancelled() { tokens::fired() } else { copy.token() });
         copy.state().phase = phase;
@@ -261,7 +261,7 @@ impl World {
         self.facts.travelling -= 1;
         let expected = self.facts.void == 0;
         self.facts.void = self.facts.void.saturating_sub(1);
-        let claimed = self.hold.claim() || flaw == Some(Flaw::RevokedIsClaimed);
+        let claimed = self.hold.take_guard() || flaw == Some(Flaw::RevokedIsClaimed);
         self.facts.taken += u32::from(claimed);
         ensure(claimed == expected, "a grip is taken or taken back, and not both")
     }

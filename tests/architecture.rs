@@ -20,7 +20,7 @@ struct Layer {
 const LAYERS: [Layer; 6] = [
     Layer {
         name: "user",
-        modules: &["locker", "multi", "lock", "guard"],
+        modules: &["locker", "multi", "lock", "guard", "handle"],
         libraries: &["tokio", "tokio_util", "tracing", "uuid"],
     },
     Layer {
@@ -67,7 +67,7 @@ const LONGEST_FUNCTION: usize = 80;
 const BANNED_MACROS: [&str; 7] = ["todo", "unimplemented", "dbg", "println", "print", "eprintln", "eprint"];
 
 #[test]
-fn the_source_is_tidy() {
+fn the_source_keeps_its_architecture() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let libraries = dependencies(&fs::read_to_string(root.join("Cargo.toml")).expect("Cargo.toml"));
     let sources = read(&root.join("src"), "");
@@ -77,7 +77,8 @@ fn the_source_is_tidy() {
     let known = |library: &&&str| libraries.iter().any(|name| name == **library);
     let unknown = LAYERS.iter().flat_map(|layer| layer.libraries).find(|library| !known(library));
     assert_eq!(unknown, None, "a layer may use what Cargo.toml does not have");
-    let complaints: Vec<String> = sources.iter().flat_map(|source| check(source, &libraries)).collect();
+    let mut complaints: Vec<String> = sources.iter().flat_map(|source| check(source, &libraries)).collect();
+    complaints.extend(circles(&sources));
     assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
 }
 
@@ -120,11 +121,19 @@ struct Source {
     /// Below src/, as `session/acquire.rs`.
     path: String,
     tokens: Vec<Token>,
+    /// The files that it has for its tests only.
+    test_modules: Vec<String>,
 }
 
 impl Source {
     fn new(path: &str, text: &str) -> Self {
-        Self { path: path.to_owned(), tokens: without_tests(&lex(text)) }
+        let tokens = lex(text);
+        let is_test = |words: &[Token]| {
+            ["#", "[", "cfg", "(", "test", ")", "]", "mod"].iter().zip(words).all(|(word, token)| token.is(word))
+                && words[9].is(";")
+        };
+        let test_modules = tokens.windows(10).filter(|words| is_test(words)).map(|words| words[8].text.clone());
+        Self { path: path.to_owned(), test_modules: test_modules.collect(), tokens: without_tests(&tokens) }
     }
 
     fn is_root(&self) -> bool {
@@ -184,6 +193,87 @@ fn imports(source: &Source) -> Vec<String> {
     // A `use` with braces may name several things of one module.
     complaints.dedup();
     complaints
+}
+
+/// The files of a module stand in an order too: none is used by what it uses, be it in a long way around. A module's
+/// root is everybody's, what is below a file is a part of it, and tests may look at each other.
+fn circles(sources: &[Source]) -> Vec<String> {
+    let is_of_tests = |source: &Source| {
+        let place = source.place();
+        let is_below =
+            |other: &Source, module: &String| place.starts_with(&[other.place(), vec![module.clone()]].concat());
+        sources.iter().any(|other| other.test_modules.iter().any(|module| is_below(other, module)))
+    };
+    let sources: Vec<&Source> = sources.iter().filter(|source| !is_of_tests(source)).collect();
+    let uses: Vec<Vec<usize>> = sources.iter().map(|source| uses(source, &sources)).collect();
+    let reached = |from: usize| {
+        let (mut reached, mut open) = (BTreeSet::new(), uses[from].clone());
+        while let Some(next) = open.pop() {
+            if reached.insert(next) {
+                open.extend(&uses[next]);
+            }
+        }
+        reached
+    };
+    let reached: Vec<BTreeSet<usize>> = (0..sources.len()).map(reached).collect();
+    let in_circles = (0..sources.len()).filter(|&at| reached[at].contains(&at));
+    let complain = |at: usize| {
+        let circle = reached[at].iter().filter(|&&other| reached[other].contains(&at));
+        let circle: Vec<&str> = circle.map(|&other| sources[other].path.as_str()).collect();
+        sources[at].complaint(1, &format!("it stands in a circle: {}", circle.join(", ")))
+    };
+    in_circles.map(complain).collect()
+}
+
+/// The files beside this one that it names, or of which it calls a method of a type that they have in common.
+fn uses(source: &Source, sources: &[&Source]) -> Vec<usize> {
+    let place = source.place();
+    let paths = |source: &Source| -> Vec<Vec<String>> {
+        let place = source.place();
+        references(&source.tokens).iter().filter_map(|(_, path)| absolute(path, &place)).collect()
+    };
+    // What the module's root has from one of its files is that file's, by whatever way it is named.
+    let roots = sources.iter().filter(|other| other.place().len() == 1 && other.module() == source.module());
+    let given: Vec<_> = roots.flat_map(|root| paths(root)).filter(|path| path.len() > 2).collect();
+    let through = |path: Vec<String>| match given.iter().find(|given| path.len() > 1 && given.last() == path.get(1)) {
+        Some(given) if place.first() == path.first() => given.clone(),
+        _ => path,
+    };
+    let paths: Vec<_> = paths(source).into_iter().map(through).collect();
+    let calls = method_calls(&source.tokens);
+    let beside = |other: &Source| {
+        let there = other.place();
+        other.module() == source.module()
+            && place.len() > 1
+            && there.len() > 1
+            && !place.starts_with(&there)
+            && !there.starts_with(&place)
+    };
+    let names = |other: &Source| paths.iter().any(|path| path.starts_with(&other.place()));
+    let calls = |other: &Source| shared_methods(&other.tokens).iter().any(|method| calls.contains(method));
+    let used = |(at, &other): (usize, &&Source)| (beside(other) && (names(other) || calls(other))).then_some(at);
+    sources.iter().enumerate().filter_map(used).collect()
+}
+
+/// The methods that a file calls of `self`, or of what is called as a type of the module: `self.enter()`,
+/// `session.enter()`.
+fn method_calls(tokens: &[Token]) -> BTreeSet<&str> {
+    let calls = tokens.windows(4).filter(|call| call[1].is(".") && call[3].is("("));
+    calls.filter(|call| call[0].is("self") || call[0].is("session")).map(|call| call[2].text.as_str()).collect()
+}
+
+/// The methods that a file gives to a type of another one.
+fn shared_methods(tokens: &[Token]) -> BTreeSet<&str> {
+    let mut methods = BTreeSet::new();
+    let own =
+        |name: &str| tokens.windows(2).any(|pair| (pair[0].is("struct") || pair[0].is("enum")) && pair[1].text == name);
+    for at in (0..tokens.len().saturating_sub(2)).filter(|&at| tokens[at].is("impl") && tokens[at + 2].is("{")) {
+        if !own(&tokens[at + 1].text) {
+            let body = &tokens[at + 2..closing(tokens, at + 2)];
+            methods.extend(pairs(body).filter(|(word, _)| word.is("fn")).map(|(_, name)| name.text.as_str()));
+        }
+    }
+    methods
 }
 
 /// Each layer names only the crates that the table gives it.
@@ -697,6 +787,36 @@ fn nothing_passes_by_the_modules() {
         assert_complaint("gate.rs", text, "passes by the modules");
     }
     assert_complaint("session/grip.rs", "use super::super::Locker;", "passes by the modules");
+}
+
+#[test]
+fn files_of_a_module_do_not_stand_in_circles() {
+    let in_circles = |files: &[(&str, &str)]| -> Vec<String> {
+        let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
+        circles(&sources)
+            .iter()
+            .map(|complaint| complaint[4..complaint.find(':').expect("a line")].to_owned())
+            .collect()
+    };
+    let root = ("session/mod.rs", "mod a; use self::a::A; use self::b::B; struct Session;");
+    let a = ("session/a.rs", "use super::Session; impl Session { fn enter(&self) { self.leave() } }");
+    let b = ("session/b.rs", "impl Session { fn leave(&self) {} }");
+    assert_eq!(in_circles(&[root, a, b]), Vec::<String>::new());
+    let back = ("session/b.rs", "impl Session { fn leave(&self) { session.enter(); } }");
+    assert_eq!(in_circles(&[root, a, back]), ["session/a.rs", "session/b.rs"]);
+    let by_name = ("session/b.rs", "use super::a::A; impl Session { fn leave(&self) {} }");
+    assert_eq!(in_circles(&[root, a, by_name]), ["session/a.rs", "session/b.rs"]);
+    let around = [("session/b.rs", "use super::c; impl Session { fn leave() {} }"), ("session/c.rs", "use super::a;")];
+    assert_eq!(in_circles(&[a, around[0], around[1]]), ["session/a.rs", "session/b.rs", "session/c.rs"]);
+    let re_exported = ("session/b.rs", "use super::A; impl Session { fn leave(&self) {} }");
+    assert_eq!(in_circles(&[root, a, re_exported]), ["session/a.rs", "session/b.rs"]);
+    let own = ("session/b.rs", "struct Other; impl Other { fn leave(&self) { session.enter(); } }");
+    assert_eq!(in_circles(&[a, own]), Vec::<String>::new(), "a type's methods in its own file are its own");
+    let below =
+        [("session/a.rs", "mod c; use self::c::C;"), ("session/a/c.rs", "use super::X; use super::super::a::Y;")];
+    assert_eq!(in_circles(&below), Vec::<String>::new(), "a part of it");
+    let tested = ("session/mod.rs", "#[cfg(test)] mod a; #[cfg(test)] mod b;");
+    assert_eq!(in_circles(&[tested, a, back]), Vec::<String>::new(), "only tests");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Votes that come late or are lost: of nodes that answer after the decision, and of nodes that forgot.
 //!
 //! # Invariants
-//! - What is on its way to a node is seen to by the task that waits for its answer: a late yes is a vote while the hold is
-//!   held, and undone afterwards. An answer that never comes leaves a doubt: the release undoes on that node once more.
+//! - What is on its way to a node is seen to by the task that waits for its answer: a late yes is a vote while the hold
+//!   is held, and undone afterwards. An answer that never comes leaves a doubt: the release undoes on that node once
+//!   more.
 //! - A node that answered that another holds the lock has nothing of ours, since an acquire is sent once a generation:
 //!   nothing is undone there.
 
@@ -15,8 +16,9 @@ use crate::clock::Instant;
 use crate::command::{Acquire, Claim};
 use crate::foreign::contained;
 use crate::hold::{Hold, HoldState};
+use crate::lease::NodeIndex;
 use crate::node::Outcome;
-use crate::quorum::{Calls, NodeIndex, Vote};
+use crate::quorum::{Calls, Vote};
 
 impl Session {
     /// Sees to the nodes that a grant did not wait for, and to those that may have granted it.
@@ -25,10 +27,10 @@ impl Session {
         holds: &[Arc<Hold>],
         sent: Instant,
         late: Calls<Acquire>,
-        doubtful: &[NodeIndex],
+        uncertain: &[NodeIndex],
     ) {
-        for &node in doubtful {
-            holds.iter().for_each(|hold| _ = hold.doubt(node));
+        for &node in uncertain {
+            holds.iter().for_each(|hold| _ = hold.make_uncertain(node));
         }
         let holds = holds.to_vec();
         self.follow(late, move |session, node, answer| {
@@ -43,10 +45,10 @@ impl Session {
         lease: Duration,
         late: Calls<Acquire>,
         taken: &[NodeIndex],
-        doubtful: &[NodeIndex],
+        uncertain: &[NodeIndex],
     ) {
         for claim in claims.iter() {
-            self.undo(claim, lease, taken.to_vec(), doubtful.to_vec());
+            self.undo(claim, lease, taken.to_vec(), uncertain.to_vec());
         }
         let claims = Arc::clone(claims);
         self.follow(late, move |session, node, answer| {
@@ -82,13 +84,13 @@ impl Session {
         self.engine.spawn(async move {
             let sent = Instant::now();
             if matches!(hold.mark(sent), HoldState::Safe | HoldState::Jeopardy) {
-                let (claim, lease, fence) = (hold.on_servers(), hold.terms.lease, hold.fence);
+                let (claim, lease, fence) = (hold.claim.clone(), hold.terms.lease, hold.fence);
                 let vote = Vote { claim, lease, count: hold.guards(), fence };
                 let answer = session.quorum.retake(node, vote).await;
                 let taken = matches!(answer, Outcome::Done(true));
                 contained(|| {
                     tracing::debug!(
-                        key = %hold.key.shown(), field = %hold.field, node, taken,
+                        key = %hold.claim.key.shown(), field = %hold.claim.field, node, taken,
                         "a lost vote is asked for again"
                     );
                 });
@@ -103,11 +105,11 @@ impl Session {
         let settled = match answer {
             Outcome::Done(true) => hold.vote(node, sent, Instant::now()),
             // It may be there, or come to be there: while the hold is held that does no harm.
-            Outcome::Unknown(_) => hold.doubt(node),
+            Outcome::Unknown(_) => hold.make_uncertain(node),
             Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => true,
         };
         if !settled {
-            self.undo_vote(&hold.on_servers(), hold.terms.lease * 2, node, answer);
+            self.undo_vote(&hold.claim, hold.terms.lease * 2, node, answer);
         }
     }
 

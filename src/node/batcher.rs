@@ -26,9 +26,9 @@ use futures_util::stream::FuturesOrdered;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
 
-use super::carrier::{Carrier, Lua, is_not_known};
-use super::receipts::Receipt;
+use super::replica_acks::ReplicaAck;
 use super::reply::{self, Outcome, Reply};
+use super::script_runner::{Lua, ScriptRunner, is_not_known};
 use crate::clock::Instant;
 use crate::command::{MEMORY, Remembered};
 use crate::error::{Error, NodeFailure, ServerErrorKind};
@@ -46,8 +46,8 @@ const ENOUGH: usize = 16;
 /// .. and not for longer than this: a server that is far away is asked all the same.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// So many scripts are under way at most: what is in flight when a server falls silent has to be undone. A server that is
-/// 100 ms away is sent 40,000 steps a second all the same.
+/// So many scripts are under way at most: what is in flight when a server falls silent has to be undone. A server that
+/// is 100 ms away is sent 40,000 steps a second all the same.
 const MOST_FLIGHTS: usize = 64;
 
 /// What a script is to do, as a rule for one lock.
@@ -57,7 +57,7 @@ pub(crate) struct Step {
     pub(crate) alone: &'static Lua,
     /// The script that does it together with others. A step that has none travels alone, in its place among the others:
     /// its answer must not overtake that of a step before it.
-    pub(crate) together: Option<Together>,
+    pub(crate) batched: Option<Batched>,
     /// Where its answer is a vote: what the server has to remember for that. The key of its memory, and this, are the
     /// last of a script's keys and arguments.
     pub(crate) vote: Option<Remembered>,
@@ -73,7 +73,7 @@ pub(crate) struct Step {
 
 /// A script of steps that travel together.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Together {
+pub(crate) struct Batched {
     /// What the step is called there.
     pub(crate) name: &'static str,
     pub(crate) lua: &'static Lua,
@@ -82,7 +82,7 @@ pub(crate) struct Together {
 }
 
 /// What the server said to a step, and whether its replicas have it.
-pub(super) type Answer = (Outcome<Reply>, Receipt);
+pub(super) type Answer = (Outcome<Reply>, ReplicaAck);
 
 /// How a step is sent: the first way that has not failed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,7 +104,7 @@ struct Entry {
 
 impl Entry {
     fn shares(&self) -> bool {
-        self.step.together.is_some() && self.way < Way::Alone
+        self.step.batched.is_some() && self.way < Way::Alone
     }
 
     /// To be sent again, in this way at the least.
@@ -113,8 +113,8 @@ impl Entry {
     }
 
     /// Whoever is gone does not want to know.
-    fn answer(self, outcome: Outcome<Reply>, receipt: Option<Receipt>) {
-        let _: Result<_, _> = self.reply.send((outcome, receipt.unwrap_or_else(Receipt::moot)));
+    fn answer(self, outcome: Outcome<Reply>, ack: Option<ReplicaAck>) {
+        let _: Result<_, _> = self.reply.send((outcome, ack.unwrap_or_else(ReplicaAck::moot)));
     }
 
     fn fail(self, failure: &NodeFailure) {
@@ -130,28 +130,28 @@ struct Landed {
 
 enum Fate {
     /// An answer for each of them.
-    Answered(Vec<(Outcome<Reply>, Option<Receipt>)>),
+    Answered(Vec<(Outcome<Reply>, Option<ReplicaAck>)>),
     /// None was executed, and each has to be sent again, in this way.
     Again(Way),
 }
 
 /// The steps that wait to be sent over one connection.
-pub(super) struct Outbox {
-    carrier: Arc<Carrier>,
+pub(super) struct Batcher {
+    runner: Arc<ScriptRunner>,
     waiting: Mutex<VecDeque<Entry>>,
     news: Notify,
 }
 
-impl Outbox {
-    pub(super) fn new(carrier: Arc<Carrier>) -> Arc<Self> {
-        let outbox = Arc::new(Self { carrier, waiting: Mutex::default(), news: Notify::new() });
-        let emptied = Arc::clone(&outbox);
+impl Batcher {
+    pub(super) fn new(runner: Arc<ScriptRunner>) -> Arc<Self> {
+        let batcher = Arc::new(Self { runner, waiting: Mutex::default(), news: Notify::new() });
+        let emptied = Arc::clone(&batcher);
         tokio::spawn(foreign::restarted(async move |_| empty(&emptied).await));
-        outbox
+        batcher
     }
 
-    pub(super) fn carrier(&self) -> &Arc<Carrier> {
-        &self.carrier
+    pub(super) fn runner(&self) -> &Arc<ScriptRunner> {
+        &self.runner
     }
 
     /// Sends a step, once. The first poll puts it behind those that were put in before.
@@ -160,8 +160,8 @@ impl Outbox {
         self.waiting().push_back(Entry { step, since: Instant::now(), way: Way::Digest, reply });
         self.news.notify_one();
         let ended = |_| {
-            let (node, reason) = (Arc::clone(self.carrier.link().server()), "its connection was ended".to_owned());
-            (Outcome::Unknown(NodeFailure { node, reason }), Receipt::moot())
+            let (node, reason) = (Arc::clone(self.runner.link().server()), "its connection was ended".to_owned());
+            (Outcome::Unknown(NodeFailure { node, reason }), ReplicaAck::moot())
         };
         answer.await.unwrap_or_else(ended)
     }
@@ -169,15 +169,20 @@ impl Outbox {
     /// The next steps to travel together; none if nothing waits.
     fn take(&self) -> Vec<Entry> {
         let mut waiting = self.waiting();
-        // One script has one memory to compare.
-        let mut vote = None;
-        let mut agrees = |step: &Step| match (&step.vote, &vote) {
-            (Some(one), Some(other)) => one == other,
-            (Some(one), None) => {
-                vote = Some(one.clone());
-                true
-            }
-            (None, _) => true,
+        // One script takes locks of one kind, and has one memory to compare.
+        let (mut script, mut vote) = (None::<&Lua>, None);
+        let mut agrees = |step: &Step| {
+            let lua = step.batched.map(|batched| batched.lua);
+            let alike = lua.is_some_and(|lua| std::ptr::eq(*script.get_or_insert(lua), lua));
+            let remembers = match (&step.vote, &vote) {
+                (Some(one), Some(other)) => one == other,
+                (Some(one), None) => {
+                    vote = Some(one.clone());
+                    true
+                }
+                (None, _) => true,
+            };
+            alike && remembers
         };
         let shared = waiting.iter().take(MOST).take_while(|entry| entry.shares() && agrees(&entry.step));
         let sharing = shared.count();
@@ -190,14 +195,14 @@ impl Outbox {
     /// # Errors
     /// Why it is.
     async fn ready(&self) -> Result<(), NodeFailure> {
-        let link = self.carrier.link();
+        let link = self.runner.link();
         let waited = self.waiting().front().map_or(Duration::ZERO, |entry| Instant::now().since(entry.since));
         link.ready_for(link.patience().saturating_sub(waited)).await
     }
 
     /// Fails the first of those that wait, and all others that have waited for the connection for as long.
     fn give_up(&self, failure: &NodeFailure) {
-        let (patience, now) = (self.carrier.link().patience(), Instant::now());
+        let (patience, now) = (self.runner.link().patience(), Instant::now());
         let mut waiting = self.waiting();
         let overdue = waiting.iter().skip(1).take_while(|entry| now.since(entry.since) >= patience).count();
         let count = waiting.len().min(1 + overdue);
@@ -217,11 +222,11 @@ impl Outbox {
     /// Sends these steps as one script.
     async fn fly(&self, entries: Vec<Entry>) -> Landed {
         let steps = || entries.iter().map(|entry| &entry.step);
-        let shared = if entries.len() > 1 { steps().find_map(|step| step.together) } else { None };
+        let shared = if entries.len() > 1 { steps().find_map(|step| step.batched) } else { None };
         let mut keys: Vec<&str> = steps().flat_map(|step| step.keys.iter().map(String::as_str)).collect();
         let mut args = Vec::with_capacity(steps().map(|step| 1 + step.args.len()).sum());
         for step in steps() {
-            args.extend(shared.and(step.together).map(|together| together.name));
+            args.extend(shared.and(step.batched).map(|batched| batched.name));
             args.extend(step.args.iter().map(String::as_str));
         }
         let vote = steps().find_map(|step| step.vote.as_ref());
@@ -230,15 +235,15 @@ impl Outbox {
             args.push(vote);
         }
         let acknowledged = steps().filter(|step| step.acknowledged).count();
-        let shared_by = |shared: Together| if vote.is_some() { shared.voting } else { shared.lua };
+        let shared_by = |shared: Batched| if vote.is_some() { shared.voting } else { shared.lua };
         let Some(lua) = shared.map(shared_by).or_else(|| Some(steps().next()?.alone)) else {
             return Landed { entries, fate: Fate::Answered(Vec::new()) };
         };
         let by_digest = entries.iter().all(|entry| entry.way == Way::Digest);
-        let (outcome, receipts) = if by_digest {
-            self.carrier.by_digest(acknowledged, lua, &keys, &args).await
+        let (outcome, acks) = if by_digest {
+            self.runner.by_digest(acknowledged, lua, &keys, &args).await
         } else {
-            self.carrier.by_text(acknowledged, lua, &keys, &args).await
+            self.runner.by_text(acknowledged, lua, &keys, &args).await
         };
         let fate = if by_digest && is_not_known(&outcome) {
             Fate::Again(Way::Text)
@@ -246,9 +251,9 @@ impl Outbox {
             Fate::Again(Way::Alone)
         } else {
             let outcomes = if shared.is_some() { self.each(outcome, entries.len()) } else { vec![outcome] };
-            let mut receipts = receipts.into_iter();
-            let receipts = steps().map(|step| if step.acknowledged { receipts.next() } else { None });
-            Fate::Answered(outcomes.into_iter().zip(receipts).collect())
+            let mut acks = acks.into_iter();
+            let acks = steps().map(|step| if step.acknowledged { acks.next() } else { None });
+            Fate::Answered(outcomes.into_iter().zip(acks).collect())
         };
         Landed { entries, fate }
     }
@@ -259,13 +264,13 @@ impl Outbox {
         match landed.fate {
             Fate::Again(way) => again.extend(landed.entries.into_iter().map(|entry| entry.again(way))),
             Fate::Answered(answers) => {
-                for (entry, (outcome, receipt)) in landed.entries.into_iter().zip(answers) {
-                    self.carrier.suspect(&outcome);
+                for (entry, (outcome, ack)) in landed.entries.into_iter().zip(answers) {
+                    self.runner.suspect(&outcome);
                     match &outcome {
                         Outcome::Done(reply) if !again.is_empty() && (entry.step.idle)(reply) => {
                             again.push(entry.again(Way::Text));
                         }
-                        _ => entry.answer(outcome, receipt),
+                        _ => entry.answer(outcome, ack),
                     }
                 }
             }
@@ -280,7 +285,7 @@ impl Outbox {
 
     /// What becomes of each of so many steps.
     fn each(&self, outcome: Outcome<Reply>, count: usize) -> Vec<Outcome<Reply>> {
-        let node = self.carrier.link().server();
+        let node = self.runner.link().server();
         match outcome {
             Outcome::Done(Reply::Array(items)) if items.len() == count => {
                 items.into_iter().map(|item| item.into_outcome(node)).collect()
@@ -301,11 +306,11 @@ fn refuses_the_company(outcome: &Outcome<Reply>) -> bool {
     }
 }
 
-/// Sends what is put in. Started with the outbox, and begun again after a panic, by which what was under way is
+/// Sends what is put in. Started with the batcher, and begun again after a panic, by which what was under way is
 /// unknown; ends with the engine; nobody awaits it.
-async fn empty(outbox: &Outbox) {
+async fn empty(batcher: &Batcher) {
     // What was put in before a panic rings no more.
-    outbox.news.notify_one();
+    batcher.news.notify_one();
     // In the order in which they were sent, in which a connection answers them.
     let mut flights = FuturesOrdered::new();
     let mut again = Vec::new();
@@ -315,11 +320,11 @@ async fn empty(outbox: &Outbox) {
         let mut over = false;
         tokio::select! {
             biased;
-            Some(landed) = flights.next() => outbox.land(landed, &mut again, flights.is_empty()),
-            () = outbox.news.notified() => {}
+            Some(landed) = flights.next() => batcher.land(landed, &mut again, flights.is_empty()),
+            () = batcher.news.notified() => {}
             () = &mut patience, if collecting => over = true,
         }
-        let waiting = outbox.waiting().len();
+        let waiting = batcher.waiting().len();
         // Nothing is sent before what has to be sent again: the last flight under way puts that back.
         if waiting == 0 || !again.is_empty() || flights.len() >= MOST_FLIGHTS {
             collecting = false;
@@ -333,25 +338,25 @@ async fn empty(outbox: &Outbox) {
         }
         collecting = false;
         // Here and not by each flight for itself: they leave in order.
-        let mut ready = pin!(outbox.ready());
+        let mut ready = pin!(batcher.ready());
         let ready = loop {
             tokio::select! {
                 biased;
                 ready = &mut ready => break ready,
-                Some(landed) = flights.next() => outbox.land(landed, &mut again, flights.is_empty()),
+                Some(landed) = flights.next() => batcher.land(landed, &mut again, flights.is_empty()),
             }
         };
         if let Err(failure) = ready {
-            outbox.give_up(&failure);
+            batcher.give_up(&failure);
             continue;
         }
         while again.is_empty() && flights.len() < MOST_FLIGHTS {
-            let entries = outbox.take();
+            let entries = batcher.take();
             if entries.is_empty() {
                 break;
             }
             // Polled before anything else is.
-            flights.push_back(outbox.fly(entries));
+            flights.push_back(batcher.fly(entries));
         }
     }
 }
@@ -368,10 +373,10 @@ mod tests {
         static LUA: std::sync::LazyLock<Lua> = std::sync::LazyLock::new(|| Lua::new("return 1"));
         let command_timeout = Some(Duration::from_millis(100));
         let settings = Options { command_timeout, ..Options::default() }.validate(1).expect("valid");
-        let outbox = Outbox::new(Carrier::new(Link::to_nobody(&settings), None));
+        let batcher = Batcher::new(ScriptRunner::new(Link::to_nobody(&settings), None));
         let step = || Step {
             alone: &LUA,
-            together: None,
+            batched: None,
             keys: Vec::new(),
             args: Vec::new(),
             takes: false,
@@ -379,10 +384,10 @@ mod tests {
             acknowledged: false,
             idle: |_| false,
         };
-        let mut sick = pin!(outbox.send(step()));
+        let mut sick = pin!(batcher.send(step()));
         poll_sickly(sick.as_mut());
         for answer in [tokio::time::timeout(Duration::from_secs(10), sick).await, {
-            tokio::time::timeout(Duration::from_secs(10), outbox.send(step())).await
+            tokio::time::timeout(Duration::from_secs(10), batcher.send(step())).await
         }] {
             assert!(matches!(answer, Ok((Outcome::NotExecuted(_), _))), "told that nobody is there");
         }

@@ -1,11 +1,11 @@
 //! Staying awake for a moment where that is worth it.
 //!
-//! A thread that sleeps is woken by a system call and a switch of the scheduler, which on a quiet machine takes as long as
-//! the server does for its part of a lock. A caller who locks and unlocks all by itself waits for that four times. So the
-//! engine looks for news for a moment (`busy_poll`) before it sleeps, while it waits for the answer to a lone caller's
-//! question, and for its next question after the answer. It learns from what comes of it: where the server is far away, or
-//! the caller has other things to do, or callers are many, it sleeps at once and only tries again now and then. (As
-//! adaptive mutexes and the workers of tokio do.)
+//! A thread that sleeps is woken by a system call and a switch of the scheduler, which on a quiet machine takes as long
+//! as the server does for its part of a lock. A caller who locks and unlocks all by itself waits for that four times.
+//! So the engine looks for news for a moment (`busy_poll`) before it sleeps, while it waits for the answer to a lone
+//! caller's question, and for its next question after the answer. It learns from what comes of it: where the server is
+//! far away, or the caller has other things to do, or callers are many, it sleeps at once and only tries again now and
+//! then. (As adaptive mutexes and the workers of tokio do.)
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -111,14 +111,14 @@ impl Watch {
 
 /// Keeps the engine awake.
 #[derive(Debug)]
-pub(super) struct Vigil {
+pub(super) struct BusyPoll {
     watch: Mutex<Watch>,
     begun: Notify,
     /// Whether it never stays awake: with one CPU, whoever is waited for could not run meanwhile.
     off: bool,
 }
 
-impl Vigil {
+impl BusyPoll {
     pub(super) fn new(moment: Duration) -> Self {
         let one_cpu = std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1);
         Self { watch: Mutex::new(Watch::new(moment)), begun: Notify::new(), off: one_cpu || moment.is_zero() }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn with_many_callers_there_is_no_vigil() {
+    fn with_many_callers_nothing_is_polled_busily() {
         let (mut watch, mut now) = (Watch::new(MOMENT), Instant::now());
         let mut awake = 0;
         for _ in 0..1_000 {
@@ -215,13 +215,13 @@ mod tests {
 
     #[test]
     fn a_time_of_zero_is_none() {
-        let vigil = Vigil::new(Duration::ZERO);
-        vigil.asked();
-        assert_eq!(vigil.watch().awaited, None);
+        let busy_poll = BusyPoll::new(Duration::ZERO);
+        busy_poll.asked();
+        assert_eq!(busy_poll.watch().awaited, None);
     }
 
     #[test]
-    fn the_vigil_ends_by_itself() {
+    fn busy_polling_ends_by_itself() {
         let (mut watch, now) = (Watch::new(MOMENT), Instant::now());
         assert!(watch.note(Event::Question, now));
         assert!(watch.is_on(now + MOMENT));

@@ -1,12 +1,13 @@
 //! What replicas have acknowledged: WAIT.
 //!
-//! WAIT blocks its connection, and what it says is about what was sent on that connection before: after a reconnect, perhaps
-//! to another server, it is as content as if all had been acknowledged. So a script and its WAIT travel in order on one
-//! connection, and what a reconnect came between is unknown. A script does not wait for the WAIT that is under way; it
-//! is sent, and is covered by the next one, together with all others that were sent meanwhile.
+//! WAIT blocks its connection, and what it says is about what was sent on that connection before: after a reconnect,
+//! perhaps to another server, it is as content as if all had been acknowledged. So a script and its WAIT travel in
+//! order on one connection, and what a reconnect came between is unknown. A script does not wait for the WAIT that is
+//! under way; it is sent, and is covered by the next one, together with all others that were sent meanwhile.
 //!
 //! # Invariants
-//! - A receipt is made out after its script was handed to the connection, and before the WAIT that covers it is.
+//! - An acknowledgement is made out after its script was handed to the connection, and before the WAIT that covers it
+//!   is.
 //! - One WAIT at most is under way on a connection: whatever is behind it is held up by one timeout and not by many.
 
 use std::future::{Future, poll_fn};
@@ -26,7 +27,7 @@ use crate::options::Replicas;
 
 /// Whether enough replicas have what a script wrote.
 #[derive(Debug)]
-pub(crate) struct Receipt(Option<Awaited>);
+pub(crate) struct ReplicaAck(Option<Awaited>);
 
 #[derive(Debug)]
 struct Awaited {
@@ -34,7 +35,7 @@ struct Awaited {
     answer: oneshot::Receiver<Result<(), NodeFailure>>,
 }
 
-impl Receipt {
+impl ReplicaAck {
     /// That of a script for which no replica is asked.
     pub(crate) fn moot() -> Self {
         Self(None)
@@ -50,8 +51,8 @@ impl Receipt {
         answer.await.unwrap_or_else(ended)
     }
 
-    /// An answer that says that something was written counts once replicas have it. Until then nobody knows what becomes of
-    /// it, and it has to be undone.
+    /// An answer that says that something was written counts once replicas have it. Until then nobody knows what
+    /// becomes of it, and it has to be undone.
     pub(crate) async fn cover<T>(self, outcome: Outcome<T>, wrote: impl FnOnce(&T) -> bool) -> Outcome<T> {
         match outcome {
             Outcome::Done(answer) if wrote(&answer) => match self.confirm().await {
@@ -63,8 +64,8 @@ impl Receipt {
     }
 }
 
-/// The receipts of one connection.
-pub(super) struct Receipts {
+/// The acknowledgements of one connection.
+pub(super) struct ReplicaAcks {
     link: Arc<Link>,
     replicas: Replicas,
     pending: Mutex<Pending>,
@@ -75,7 +76,7 @@ struct Pending {
     /// Whether [`collect`] runs.
     collecting: bool,
     /// Those that no WAIT has been sent for yet.
-    receipts: Vec<Open>,
+    acks: Vec<Open>,
 }
 
 #[derive(Debug)]
@@ -85,19 +86,19 @@ struct Open {
     reply: oneshot::Sender<Result<(), NodeFailure>>,
 }
 
-impl Receipts {
+impl ReplicaAcks {
     pub(super) fn new(link: Arc<Link>, replicas: Replicas) -> Arc<Self> {
         Arc::new(Self { link, replicas, pending: Mutex::default() })
     }
 
-    /// Runs a script, and sends a WAIT behind it, for which so many receipts are made out.
+    /// Runs a script, and sends a WAIT behind it, for which so many acknowledgements are made out.
     pub(super) async fn send(
         self: &Arc<Self>,
         command: &'static str,
         words: Vec<Value>,
         number: Number,
         count: usize,
-    ) -> (Outcome<Reply>, Vec<Receipt>) {
+    ) -> (Outcome<Reply>, Vec<ReplicaAck>) {
         if let Err(failure) = self.link.ready().await {
             return (Outcome::NotExecuted(failure), Vec::new());
         }
@@ -105,35 +106,35 @@ impl Receipts {
         let mut sending = pin!(self.link.run(command, words, number));
         // From here on it is before every WAIT that is sent.
         let sent = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
-        let receipts = (0..count).map(|_| self.make_out(epoch)).collect();
+        let acks = (0..count).map(|_| self.make_out(epoch)).collect();
         let outcome = match sent {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => sending.await,
         };
-        (outcome, receipts)
+        (outcome, acks)
     }
 
-    fn make_out(self: &Arc<Self>, epoch: u64) -> Receipt {
+    fn make_out(self: &Arc<Self>, epoch: u64) -> ReplicaAck {
         let (reply, answer) = oneshot::channel();
         let mut pending = self.pending();
-        pending.receipts.push(Open { epoch, reply });
+        pending.acks.push(Open { epoch, reply });
         let idle = !std::mem::replace(&mut pending.collecting, true);
         drop(pending);
         if idle {
-            let receipts = Arc::clone(self);
-            tokio::spawn(foreign::restarted(async move |_| collect(&receipts).await));
+            let acks = Arc::clone(self);
+            tokio::spawn(foreign::restarted(async move |_| collect(&acks).await));
         }
-        Receipt(Some(Awaited { node: Arc::clone(self.link.server()), answer }))
+        ReplicaAck(Some(Awaited { node: Arc::clone(self.link.server()), answer }))
     }
 
-    /// The receipts that somebody still waits for and no WAIT has been sent for. Whoever takes none has ended.
+    /// The acknowledgements that somebody still waits for and no WAIT has been sent for. Whoever takes none has ended.
     fn take(&self) -> Vec<Open> {
         let mut pending = self.pending();
-        let mut receipts = std::mem::take(&mut pending.receipts);
+        let mut acks = std::mem::take(&mut pending.acks);
         // Nobody waits for replicas to know that a lock was held by another.
-        receipts.retain(|open| !open.reply.is_closed());
-        pending.collecting = !receipts.is_empty();
-        receipts
+        acks.retain(|open| !open.reply.is_closed());
+        pending.collecting = !acks.is_empty();
+        acks
     }
 
     fn pending(&self) -> MutexGuard<'_, Pending> {
@@ -192,25 +193,25 @@ impl Receipts {
     }
 }
 
-/// Sends one WAIT after the other for as long as receipts are open. Started by the first of them, and begun again after
-/// a panic, which leaves those that the WAIT was for without an answer; ends when there are none, or with the engine;
-/// nobody awaits it.
-async fn collect(receipts: &Receipts) {
+/// Sends one WAIT after the other for as long as acknowledgements are open. Started by the first of them, and begun
+/// again after a panic, which leaves those that the WAIT was for without an answer; ends when there are none, or with
+/// the engine; nobody awaits it.
+async fn collect(acks: &ReplicaAcks) {
     loop {
-        let open = receipts.take();
+        let open = acks.take();
         if open.is_empty() {
             return;
         }
-        let answer = receipts.acknowledged().await;
-        // fred announces a reconnect before it sends anything on the new connection, and `tend` counts it on this thread:
-        // what this WAIT said of another connection than the script's is found out here.
-        let epoch = receipts.link.epoch();
+        let answer = acks.acknowledged().await;
+        // fred announces a reconnect before it sends anything on the new connection, and `tend` counts it on this
+        // thread: what this WAIT said of another connection than the script's is found out here.
+        let epoch = acks.link.epoch();
         for Open { epoch: sent_on, reply } in open {
             let reconnected = || {
                 let reason = "it was connected anew before its replicas had acknowledged".to_owned();
-                Err(NodeFailure { node: Arc::clone(receipts.link.server()), reason })
+                Err(NodeFailure { node: Arc::clone(acks.link.server()), reason })
             };
-            // Who does not want to know any more has dropped the receipt.
+            // Who does not want to know any more has dropped the ack.
             let _: Result<_, _> = reply.send(if sent_on == epoch { answer.clone() } else { reconnected() });
         }
     }
@@ -225,17 +226,17 @@ mod tests {
     use crate::options::Options;
 
     #[tokio::test]
-    async fn receipts_are_answered_after_a_panic() {
+    async fn acknowledgements_are_answered_after_a_panic() {
         let replicas = Replicas { count: 1, timeout: Duration::from_millis(100) };
         let command_timeout = Some(Duration::from_millis(200));
         let settings = Options { replicas, command_timeout, ..Options::default() }.validate(1).expect("valid");
-        let receipts = Receipts::new(Link::to_nobody(&settings), replicas);
-        let mut sick = pin!(receipts.make_out(0).confirm());
-        let second = receipts.make_out(0);
+        let acks = ReplicaAcks::new(Link::to_nobody(&settings), replicas);
+        let mut sick = pin!(acks.make_out(0).confirm());
+        let second = acks.make_out(0);
         poll_sickly(sick.as_mut());
         let both = tokio::time::timeout(Duration::from_secs(10), async { (sick.await, second.confirm().await) }).await;
         assert!(matches!(both, Ok((Err(_), Err(_)))), "{both:?}");
-        let third = receipts.make_out(0).confirm();
+        let third = acks.make_out(0).confirm();
         let third = tokio::time::timeout(Duration::from_secs(10), third).await;
         assert!(matches!(third, Ok(Err(_))), "nobody asks replicas any more: {third:?}");
     }

@@ -1,0 +1,62 @@
+//! What the nodes, together, say.
+
+use std::time::Duration;
+
+use crate::error::{Error, NodeFailure};
+use crate::fence::Fence;
+use crate::lease::NodeIndex;
+
+/// What the nodes, together, say to an acquire, or what was made of that.
+#[derive(Debug)]
+pub(crate) enum Acquired<G = Majority> {
+    Granted(G),
+    /// A majority says that another holds it.
+    Held {
+        /// When a majority may be free, if its leases tell.
+        ttl: Option<Duration>,
+        /// Whether some nodes said yes all the same: several want it at once.
+        contested: bool,
+    },
+    /// A majority answered, and nobody has one: several want it at once.
+    Split,
+    /// The first node says that another has it, and no other node was asked.
+    Outrun,
+    /// A server refused the command.
+    Refused(Error),
+    /// No majority answered.
+    Unavailable(Vec<NodeFailure>),
+}
+
+impl<G> Acquired<G> {
+    /// What it is when this is made of what was granted.
+    pub(crate) fn and_then<H>(self, make: impl FnOnce(G) -> Acquired<H>) -> Acquired<H> {
+        match self {
+            Self::Granted(granted) => make(granted),
+            Self::Held { ttl, contested } => Acquired::Held { ttl, contested },
+            Self::Split => Acquired::Split,
+            Self::Outrun => Acquired::Outrun,
+            Self::Refused(error) => Acquired::Refused(error),
+            Self::Unavailable(nodes) => Acquired::Unavailable(nodes),
+        }
+    }
+}
+
+/// A majority's yes.
+#[derive(Debug)]
+pub(crate) struct Majority {
+    /// One for each lock.
+    pub(crate) fences: Vec<Fence>,
+    /// The nodes that gave them.
+    pub(crate) votes: Vec<NodeIndex>,
+}
+
+/// What the nodes say to a write of the count, or to a release.
+#[derive(Debug)]
+pub(crate) enum Settled {
+    Done,
+    /// So many say that the lock is not ours that no majority can have it.
+    Gone,
+    Refused(Error),
+    /// No majority answered.
+    Unanswered(Vec<NodeFailure>),
+}

@@ -1,0 +1,220 @@
+//! One attempt to acquire, and what is done with a grant.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::forces::Moment;
+use super::{Grip, Session};
+use crate::clock::{self, Instant};
+use crate::command::Claim;
+use crate::engine::Debt;
+use crate::error::Loss;
+use crate::fence::{self, Fence};
+use crate::foreign::{self, contained};
+use crate::gate::Waiter;
+use crate::hold::{Grant, Hold, Terms};
+use crate::identity::Origin;
+use crate::key::Key;
+use crate::lease;
+use crate::owner::Owner;
+use crate::quorum::{Acquired, Majority, Order};
+
+/// What became of one acquire, with a grant for each lock. What it may have left behind is being undone, unless it is
+/// granted.
+pub(super) type Attempt = Acquired<Vec<Granted>>;
+
+/// A grant that is not registered yet.
+#[derive(Debug)]
+pub(super) struct Granted {
+    hold: Arc<Hold>,
+    /// Before it was asked for.
+    began: Moment,
+    /// It is given back if its caller is gone: `main` waits for that.
+    _debt: Debt,
+}
+
+/// An acquire whose answers nobody has dealt with yet. If its task ends before that, what it may have taken is undone.
+struct Asked<'a> {
+    session: &'a Arc<Session>,
+    owner: &'a Owner,
+    origin: Origin,
+    terms: Terms,
+    /// Each with a generation of its own, from this one on.
+    claims: Arc<[Claim]>,
+    first: u64,
+    sent: Instant,
+    settled: bool,
+}
+
+impl Asked<'_> {
+    /// The holds that a majority's yes makes, unless the lease was over when it came.
+    fn holds(&self, majority: &Majority) -> Acquired<Vec<Arc<Hold>>> {
+        let (session, granted) = (self.session, Instant::now());
+        let hold = |((claim, generation), fence): ((&Claim, u64), &Fence)| {
+            let grant = Grant {
+                claim: claim.clone(),
+                owner: self.owner.clone(),
+                origin: self.origin,
+                generation,
+                fence: *fence,
+                terms: self.terms,
+                since: self.sent,
+                granted,
+                votes: &majority.votes,
+                nodes: session.quorum.nodes().len(),
+            };
+            Arc::new(Hold::new(grant, Arc::clone(&session.ledger)))
+        };
+        let holds: Vec<_> = self.claims.iter().zip(self.first..).zip(&majority.fences).map(hold).collect();
+        if holds.iter().all(|hold| granted + lease::ARM_EARLY < hold.valid_until()) {
+            return Acquired::Granted(holds);
+        }
+        let took = granted.since(self.sent);
+        let reason = format!("granted after {took:?}, when the lease was over");
+        Acquired::Unavailable(session.quorum.failures(reason))
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if !self.settled && !self.session.is_closed() {
+            let everywhere = || self.session.quorum.everywhere();
+            let undo = |claim: &Claim| self.session.undo(claim, self.terms.lease, None, everywhere());
+            contained(|| self.claims.iter().for_each(undo));
+        }
+    }
+}
+
+impl Session {
+    /// Sends one acquire for all of these locks or none, each with a generation of its own. This runs in a task of the
+    /// engine, to its end: whatever the acquire may have taken is known here and nowhere else.
+    pub(super) async fn attempt(
+        self: &Arc<Self>,
+        keys: &[Key],
+        owner: &Owner,
+        origin: Origin,
+        terms: Terms,
+        order: Order,
+    ) -> Attempt {
+        // What begins before the session is closed is waited for by it: what is sent is sent before the connections
+        // quit.
+        if let Err(error) = self.check_open() {
+            return Attempt::Refused(error);
+        }
+        // Its caller may be gone, and `main` about to end, before it is known what there is to be undone.
+        let _debt = self.engine.owe();
+        let began = self.forces.now();
+        let first = self.generations.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        let kind = self.settings.format.into();
+        let claim = |(key, generation): (&Key, u64)| {
+            let field = owner.field(self.id, generation).into();
+            Claim { kind, key: key.clone(), field }
+        };
+        let claims: Arc<[Claim]> = keys.iter().zip(first..).map(claim).collect();
+        let sent = Instant::now();
+        let wall = fence::clock(clock::wall_micros(), self.quorum.nodes().len());
+        let mut asked = Asked { session: self, owner, origin, terms, claims, first, sent, settled: false };
+        let round = self.quorum.acquire(&asked.claims, terms.lease, wall, order).await;
+        let acquired = round.acquired.and_then(|majority| asked.holds(&majority));
+        match &acquired {
+            Acquired::Granted(holds) => self.keep_late(holds, sent, round.late, &round.uncertain),
+            _ => self.undo_attempt(&asked.claims, terms.lease, round.late, &round.taken, &round.uncertain),
+        }
+        asked.settled = true;
+        match &acquired {
+            Acquired::Unavailable(nodes) => self.outage.failed(sent, nodes.clone()),
+            // One node is no majority.
+            Acquired::Outrun => {}
+            _ => self.outage.answered(),
+        }
+        acquired.and_then(|holds| {
+            let grant = |hold: Arc<Hold>| {
+                self.counters.acquired();
+                let (generation, fence) = (hold.generation, hold.fence.get());
+                contained(|| tracing::debug!(key = %hold.claim.key.shown(), %owner, generation, fence, "acquired"));
+                Granted { hold, began, _debt: self.engine.owe() }
+            };
+            Acquired::Granted(holds.into_iter().map(grant).collect())
+        })
+    }
+
+    /// Registers a grant for a caller that does not stand in line.
+    pub(super) fn register(self: &Arc<Self>, granted: &Granted) -> Grip {
+        let (_, same_owner) = self.admit(granted, None);
+        let grip = Grip::granted(Arc::clone(self), Arc::clone(&granted.hold), granted.hold.origin);
+        self.serve(&granted.hold, same_owner);
+        self.settle(granted);
+        grip
+    }
+
+    /// Registers a grant for a waiter, and gives it to it; if it is gone, the grant is given back.
+    pub(super) fn deliver(self: &Arc<Self>, granted: &Granted, waiter: u64) {
+        let hold = &granted.hold;
+        let (found, same_owner) = self.admit(granted, Some(waiter));
+        let Some(waiter) = found else {
+            // It is not held from here on: a late yes is undone too.
+            hold.revoke();
+            self.undo_hold(hold);
+            return;
+        };
+        let grip = Grip::granted(Arc::clone(self), Arc::clone(hold), hold.origin);
+        self.serve(hold, same_owner);
+        self.settle(granted);
+        self.engine.answered();
+        // A caller that is gone drops the grip, and that releases.
+        foreign::answer(waiter.reply, Ok(Some(grip)));
+    }
+
+    fn admit(self: &Arc<Self>, granted: &Granted, waiter: Option<u64>) -> (Option<Waiter<Grip>>, Vec<Waiter<Grip>>) {
+        let hold = &granted.hold;
+        // The grant proves that whoever was granted this key before does not hold it any more.
+        for other in self.gate.holds_of(&hold.claim.key).iter().filter(|other| other.generation < hold.generation) {
+            other.lose(Loss::NotOwner);
+        }
+        let owner = hold.owner();
+        owner.note(&hold.claim.key, |key| self.gate.has_hold(key, |other| other.is_owned_by(&owner)));
+        self.gate.admit(hold, waiter, Instant::now())
+    }
+
+    /// A grant is registered and its grips are made: watchdog and alarm look after it, and what happened meanwhile is
+    /// told.
+    fn settle(self: &Arc<Self>, granted: &Granted) {
+        let (hold, now) = (&granted.hold, Instant::now());
+        self.alarm.watch(hold, now);
+        if !self.watchdog.watch(hold, now) {
+            hold.lose(Loss::RenewalFailed);
+        }
+        if self.is_closed() {
+            hold.lose(Loss::Closed);
+        }
+        // An answer that was overtaken by that to a later attempt: the later grant proves that this one is gone.
+        if self.gate.holds_of(&hold.claim.key).iter().any(|other| other.generation > hold.generation && other.is_held())
+        {
+            hold.lose(Loss::NotOwner);
+        }
+        // A force_unlock that began after the registration has found the hold; one that began before it is found here.
+        if self.forces.deposes(&hold.claim.key, granted.began) {
+            hold.lose(Loss::ForceUnlocked);
+        }
+    }
+
+    /// Gives the waiters of the same owner their guards: they have entered with the grant.
+    fn serve(self: &Arc<Self>, hold: &Arc<Hold>, waiters: Vec<Waiter<Grip>>) {
+        if waiters.is_empty() {
+            return;
+        }
+        let (session, counted, count) = (Arc::clone(self), Arc::clone(hold), hold.guards());
+        self.engine.spawn(async move {
+            if let Err(error) = session.write_count(&counted, count).await {
+                contained(
+                    || tracing::debug!(key = %counted.claim.key.shown(), %error, "the hold count could not be written"),
+                );
+            }
+        });
+        for waiter in waiters {
+            self.note_reentry(hold);
+            let grip = Grip::granted(Arc::clone(self), Arc::clone(hold), waiter.origin);
+            foreign::answer(waiter.reply, Ok(Some(grip)));
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Getting in at once or not at all, past the lines; one lock or several.
+
+use std::sync::Arc;
+
+use super::attempt::Attempt;
+use super::{Grip, Session};
+use crate::clock::Instant;
+use crate::error::{Error, Loss};
+use crate::gate::Entry;
+use crate::hold::{HoldState, Terms};
+use crate::identity::Caller;
+use crate::key::Key;
+use crate::quorum::Order;
+
+impl Session {
+    /// Makes one attempt, past the line.
+    pub(crate) async fn try_lock(
+        self: &Arc<Self>,
+        key: &Key,
+        caller: &Caller,
+        terms: Terms,
+    ) -> Result<Option<Grip>, Error> {
+        let grips = self.try_all(std::slice::from_ref(key), caller, terms).await?;
+        Ok(grips.and_then(|mut grips| grips.pop()))
+    }
+
+    /// Takes all of these locks if that is possible at once: those that this owner does not hold by one script, past
+    /// the lines.
+    pub(crate) async fn try_all(
+        self: &Arc<Self>,
+        keys: &[Key],
+        caller: &Caller,
+        terms: Terms,
+    ) -> Result<Option<Vec<Grip>>, Error> {
+        self.enter()?;
+        let mut grips = Vec::with_capacity(keys.len());
+        let mut open = keys.to_vec();
+        let mut attempted = false;
+        loop {
+            let before = open.len();
+            let mut rest = Vec::with_capacity(before);
+            for key in open {
+                match self.gate.enter(&key, &caller.owner, self.now()) {
+                    Entry::Reentered(hold, _) => {
+                        self.note_reentry(&hold);
+                        grips.push(Grip::taken(Arc::clone(self), hold, caller.origin));
+                    }
+                    Entry::Lost(loss) => return Err(Error::Lost(loss)),
+                    Entry::HeldHere => return Ok(None),
+                    Entry::Open => rest.push(key),
+                }
+            }
+            let entered = grips.len();
+            // After an attempt that failed there is hope only if another branch of this very task got in meanwhile.
+            if !rest.is_empty() && attempted && rest.len() == before {
+                return Ok(None);
+            }
+            if !rest.is_empty() {
+                attempted = true;
+                let Some(granted) = self.acquire_all(&rest, caller, terms).await? else {
+                    open = rest;
+                    continue;
+                };
+                for grip in granted {
+                    let Some(grip) = self.take(grip)? else { return Ok(None) };
+                    grips.push(grip);
+                }
+            }
+            for grip in &grips[..entered] {
+                self.write_count(grip.hold(), grip.hold().guards()).await?;
+            }
+            grips.sort_unstable_by(|a, b| a.hold().claim.key.cmp(&b.hold().claim.key));
+            return Ok(Some(grips));
+        }
+    }
+
+    /// One attempt, as a task of the engine.
+    async fn acquire_all(
+        self: &Arc<Self>,
+        keys: &[Key],
+        caller: &Caller,
+        terms: Terms,
+    ) -> Result<Option<Vec<Grip>>, Error> {
+        let (session, keys, owner, origin) = (Arc::clone(self), keys.to_vec(), caller.owner.clone(), caller.origin);
+        self.on_engine(async move {
+            let sent = Instant::now();
+            match session.attempt(&keys, &owner, origin, terms, Order::AllAtOnce).await {
+                Attempt::Granted(granted) => Ok(Some(granted.iter().map(|grant| session.register(grant)).collect())),
+                Attempt::Held { .. } | Attempt::Split | Attempt::Outrun => Ok(None),
+                Attempt::Refused(error) => Err(error),
+                Attempt::Unavailable(nodes) => {
+                    let lasts = session.outage.known_before(sent, Instant::now());
+                    Err(session.quorum.unavailable(nodes, lasts))
+                }
+            }
+        })
+        .await
+    }
+
+    /// A caller takes what was granted. `None` if it was taken back or lost before.
+    pub(super) fn take(&self, mut grip: Grip) -> Result<Option<Grip>, Error> {
+        if !grip.claim() {
+            return self.check_open().map(|()| None);
+        }
+        match grip.view().look() {
+            HoldState::Lost(Loss::Closed) => Err(Error::Closed),
+            HoldState::Lost(_) => self.check_open().map(|()| None),
+            HoldState::Safe | HoldState::Jeopardy => Ok(Some(grip)),
+        }
+    }
+}
