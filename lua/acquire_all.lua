@@ -7,7 +7,7 @@
 -- Returns {1, fence, ...}  granted: a fence a lock
 --         {0, ttl}         one is held by another: milliseconds until its lease runs out, -1 if it has none
 local locks, answer = #KEYS / 2, {1}
-local lease_ms, asked_us = ARGV[1], tonumber(ARGV[locks + 2])
+local lease_ms, asked = ARGV[1], ARGV[locks + 2]
 
 for i = 1, locks do
   local lock, field = KEYS[2 * i - 1], ARGV[i + 1]
@@ -17,25 +17,9 @@ for i = 1, locks do
   end
 end
 
--- The first write is one that a server without memory refuses; after a first write it lets a script go on.
--- The mark counts up. Where a clock is ahead of it, it goes on from there.
 for i = 1, locks do
   local mark = KEYS[2 * i]
-  local fence, clock_us = redis.call('INCR', mark), asked_us
-  if fence < -clock_us then
-    -- This server alone gives fences, and its own clock counts.
-    local now = redis.call('TIME')
-    clock_us = now[1] * 1000000 + now[2]
-  elseif fence % 20000000 + clock_us - fence >= 20000000 then
-    -- The mark enters another 20 s, and the client's clock counts within 20 s of this server's own.
-    local now = redis.call('TIME')
-    local now_us = now[1] * 1000000 + now[2]
-    clock_us = math.max(math.min(clock_us, now_us + 20000000), now_us - 20000000)
-  end
-  if fence < clock_us then
-    fence = clock_us
-    redis.call('SET', mark, string.format('%.0f', fence))
-  end
+  -- fence.lua
   answer[i + 1] = fence
 end
 for i = 1, locks do

@@ -8,7 +8,7 @@
 -- Returns {1, fence}  granted
 --         {0, ttl}    held by another: milliseconds until its lease runs out, -1 if it has none
 local lock, mark = KEYS[1], KEYS[2]
-local lease_ms, value = ARGV[1], ARGV[2]
+local lease_ms, value, asked = ARGV[1], ARGV[2], ARGV[3]
 
 local held = redis.pcall('GET', lock)
 if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
@@ -19,23 +19,7 @@ if held and held ~= value then
   return {0, redis.call('PTTL', lock)}
 end
 
--- The first write is one that a server without memory refuses; after a first write it lets a script go on.
--- The mark counts up. Where a clock is ahead of it, it goes on from there.
-local fence, clock_us = redis.call('INCR', mark), tonumber(ARGV[3])
-if fence < -clock_us then
-  -- This server alone gives fences, and its own clock counts.
-  local now = redis.call('TIME')
-  clock_us = now[1] * 1000000 + now[2]
-elseif fence % 20000000 + clock_us - fence >= 20000000 then
-  -- The mark enters another 20 s, and the client's clock counts within 20 s of this server's own.
-  local now = redis.call('TIME')
-  local now_us = now[1] * 1000000 + now[2]
-  clock_us = math.max(math.min(clock_us, now_us + 20000000), now_us - 20000000)
-end
-if fence < clock_us then
-  fence = clock_us
-  redis.call('SET', mark, string.format('%.0f', fence))
-end
+-- fence.lua
 -- The value and its lease are one write: a lock never stands without a lease.
 redis.call('SET', lock, value, 'PX', lease_ms)
 return {1, fence}

@@ -28,7 +28,7 @@ async fn fences_grow_across_holders_and_lockers() {
 
 /// The acquire script, as a client with this clock sends it.
 fn acquire(server: &Server, key: &str, clock_us: i64) -> u64 {
-    let script = redis::Script::new(include_str!("../lua/acquire.lua"));
+    let script = common::acquire_script(include_str!("../lua/acquire.lua"));
     let mut connection = server.connection().unwrap();
     server.command::<u64>(&["DEL", key]);
     let mut call = script.key(key);
@@ -110,6 +110,31 @@ async fn a_mark_that_holds_nonsense_grants_nothing() {
     common::eventually(common::ms(7_000), "undone", || !server.exists(&key)).await;
     server.command::<u64>(&["DEL", &mark(&key)]);
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
+}
+
+/// Of several servers each writes the client's clock over the mark, and puts back what is none.
+#[tokio::test]
+async fn a_mark_that_holds_nonsense_grants_nothing_of_several_servers() {
+    let servers: [Server; 3] = std::array::from_fn(|_| Server::start());
+    let (locks, key) = (common::several::over(&servers, common::ms(10_000)).connect().await.unwrap(), key());
+    for nonsense in [["SET", "nonsense"], ["SET", "9223372036854775807"], ["RPUSH", "nonsense"]] {
+        let [command, text] = nonsense;
+        for server in &servers[..2] {
+            server.command::<i64>(&["DEL", &mark(&key)]);
+            server.command::<redis::Value>(&[command, &mark(&key), text]);
+        }
+        let result = locks.get(&key).try_lock().await;
+        assert!(matches!(&result, Err(Error::Server { .. })), "{nonsense:?}: {result:?}");
+        for server in &servers[..2] {
+            common::eventually(common::ms(7_000), "no lock stands", || !server.exists(&key)).await;
+            let kind: String = server.command(&["TYPE", &mark(&key)]);
+            let stays = if kind == "list" { "RPUSH" } else { "SET" };
+            assert_eq!(stays, command);
+            if kind == "string" {
+                assert_eq!(server.command::<String>(&["GET", &mark(&key)]), text);
+            }
+        }
+    }
 }
 
 /// The real client.

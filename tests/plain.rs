@@ -242,7 +242,7 @@ fn copies_that_come_late_change_nothing() {
     let (server, key) = (Server::start(), key());
     let mut connection = server.connection().unwrap();
     let (fence, channel) = (common::marks::mark(&key), format!("redisson_lock__channel:{{{key}}}"));
-    let acquire = redis::Script::new(include_str!("../lua/plain_acquire.lua"));
+    let acquire = common::acquire_script(include_str!("../lua/plain_acquire.lua"));
     let release = redis::Script::new(include_str!("../lua/plain_release.lua"));
     let mut acquire = |value: &str| -> (i64, u64) {
         acquire.key(&key).key(&fence).arg(5_000).arg(value).arg(0).invoke(&mut connection).unwrap()

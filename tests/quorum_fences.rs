@@ -146,7 +146,7 @@ async fn the_fence_outlives_the_restart_of_every_server_under_a_hold() {
 
 /// What a locker does whose clock is off by so much: acquires on these servers, and raises where they differ.
 fn acquire(servers: &[&Server], key: &str, offset_us: i64) -> u64 {
-    let script = redis::Script::new(include_str!("../lua/acquire.lua"));
+    let script = common::acquire_script(include_str!("../lua/acquire.lua"));
     let clock = wall_us() + offset_us;
     let fences: Vec<u64> = servers
         .iter()

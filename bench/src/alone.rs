@@ -41,7 +41,7 @@ impl Alone {
         alone.on_engine(async move { connecting.init().await.map(|_| Resp3Frame::Null) }).await?;
 
         let mut socket = server.connect()?;
-        alone.acquire = Value::Bytes(socket.load(ACQUIRE)?.into());
+        alone.acquire = Value::Bytes(socket.load(&ACQUIRE)?.into());
         alone.release = Value::Bytes(socket.load(RELEASE)?.into());
         Ok(alone)
     }

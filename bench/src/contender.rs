@@ -1,7 +1,7 @@
 //! Those that are measured: the bare socket, fred alone, lockhound and rslock, each with a loop of pairs that does the same.
 
 use std::io;
-use std::sync::Barrier;
+use std::sync::{Barrier, LazyLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lockhound::{Lock, Locker};
@@ -15,7 +15,10 @@ use crate::laps::Laps;
 use crate::server::Server;
 
 /// The scripts of the library, word for word.
-pub(crate) const ACQUIRE: &str = include_str!("../../lua/acquire.lua");
+pub(crate) static ACQUIRE: LazyLock<String> =
+    LazyLock::new(|| ACQUIRE_BODY.replace("-- fence.lua\n", include_str!("../../lua/fence.lua")));
+/// Without the lines that make the fence.
+pub(crate) const ACQUIRE_BODY: &str = include_str!("../../lua/acquire.lua");
 pub(crate) const RELEASE: &str = include_str!("../../lua/release.lua");
 
 /// What stands before the generation in a field of those who send the scripts themselves.
@@ -189,12 +192,12 @@ struct Scripts {
 impl Floor {
     /// The library's scripts, on all of these servers at once, by so many threads.
     pub(crate) fn new(name: &'static str, servers: &[Server], threads: usize) -> io::Result<Self> {
-        Self::with_acquire(name, servers, threads, ACQUIRE, Some(servers.len()))
+        Self::with_acquire(name, servers, threads, &ACQUIRE, Some(servers.len()))
     }
 
     /// As one of several servers is asked.
     pub(crate) fn one_of_several(name: &'static str, servers: &[Server]) -> io::Result<Self> {
-        Self::with_acquire(name, servers, 1, ACQUIRE, Some(servers.len() + 1))
+        Self::with_acquire(name, servers, 1, &ACQUIRE, Some(servers.len() + 1))
     }
 
     /// Another script in the place of `acquire.lua`, which takes no fence key and no clock.

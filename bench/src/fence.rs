@@ -22,28 +22,12 @@ pub(crate) const WITHOUT: &str = "without";
 /// has to be brought up to date.
 const EDITS: [(&str, &str); 3] = [
     ("local lock, mark = KEYS[1], KEYS[2]\n", "local lock = KEYS[1]\n"),
-    (
-        concat!(
-            "local fence, clock_us = redis.call('INCR', mark), tonumber(ARGV[3])\n",
-            "if fence < -clock_us then\n",
-            "  local now = redis.call('TIME')\n",
-            "  clock_us = now[1] * 1000000 + now[2]\n",
-            "elseif fence % 20000000 + clock_us - fence >= 20000000 then\n",
-            "  local now = redis.call('TIME')\n",
-            "  local now_us = now[1] * 1000000 + now[2]\n",
-            "  clock_us = math.max(math.min(clock_us, now_us + 20000000), now_us - 20000000)\n",
-            "end\n",
-            "if fence < clock_us then\n",
-            "  fence = clock_us\n",
-            "  redis.call('SET', mark, string.format('%.0f', fence))\n",
-            "end\n",
-        ),
-        "",
-    ),
+    ("local lease_ms, field, asked = ARGV[1], ARGV[2], ARGV[3]\n", "local lease_ms, field = ARGV[1], ARGV[2]\n"),
     ("return {1, fence}", "return {1}"),
 ];
 
-/// The given `acquire.lua` without its fence: neither its key nor the clock of the client is sent.
+/// The given `acquire.lua` without its fence, which `fence.lua` makes in the place of a comment: neither its key nor
+/// the clock of the client is sent.
 pub(crate) fn removed_from(acquire: &str) -> Result<String, Failure> {
     let code: Vec<&str> = acquire.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
     let mut script = code.join("\n");
@@ -116,12 +100,15 @@ impl fmt::Display for Price {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contender::ACQUIRE;
+    use crate::contender::ACQUIRE_BODY;
 
     #[test]
     fn the_list_fits_the_script() {
-        let script = removed_from(ACQUIRE).expect("up to date");
+        let script = removed_from(ACQUIRE_BODY).expect("up to date");
         assert!(script.contains("HSETNX") && script.contains("PTTL"), "{script}");
-        assert!(removed_from(&ACQUIRE.replace("'TIME'", "'time'")).is_err_and(|e| e.to_string().contains("TIME")));
+        assert!(
+            removed_from(&ACQUIRE_BODY.replace("{1, fence}", "{fence}"))
+                .is_err_and(|e| e.to_string().contains("{1, fence}"))
+        );
     }
 }

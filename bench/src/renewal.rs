@@ -259,7 +259,7 @@ fn field(at: usize) -> String {
 }
 
 fn take_bare(socket: &mut Connection, keys: &[String], size: Size) -> io::Result<()> {
-    let (acquire, lease_ms) = (socket.load(ACQUIRE)?, size.lease.as_millis().to_string());
+    let (acquire, lease_ms) = (socket.load(&ACQUIRE)?, size.lease.as_millis().to_string());
     for (at, key) in keys.iter().enumerate() {
         let (mark, field, clock) = (mark(key), field(at), clock(1));
         let (key, mark, field) = (key.as_bytes(), mark.as_bytes(), field.as_bytes());

@@ -76,7 +76,7 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
         }
     }
     if names.contains(&Name::Fence) {
-        let script = fence::removed_from(crate::contender::ACQUIRE)?;
+        let script = fence::removed_from(crate::contender::ACQUIRE_BODY)?;
         let with = Floor::new(fence::WITH, &bench.servers, 1)?;
         let several = Floor::one_of_several(fence::SEVERAL, &bench.servers)?;
         let without = Floor::without_fence(fence::WITHOUT, &bench.servers, &script)?;

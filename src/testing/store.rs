@@ -163,6 +163,12 @@ impl Run<'_> {
     /// Counts the mark up. Where a clock is ahead of it, it goes on from there: the client's, within bounds, or where
     /// that is negative, this server's.
     fn next_fence(&mut self, mark: &str, clock: i64) -> Result<i64, Failure> {
+        // Of several servers each writes the client's clock by SET, and a lifetime that somebody gave the mark goes.
+        if clock > 0
+            && let Some(text) = self.keys.text(mark)?.map(<[u8]>::to_vec)
+        {
+            self.keys.set(mark, Value::Text(text), None);
+        }
         let (fence, now) = (self.count_up(mark)?, i64::try_from(self.now_us).unwrap_or(i64::MAX));
         let clock = if fence < -clock {
             now

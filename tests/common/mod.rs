@@ -32,6 +32,11 @@ pub fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+/// This acquire of `lua/`, as the library sends it.
+pub fn acquire_script(body: &str) -> redis::Script {
+    redis::Script::new(&body.replace("-- fence.lua\n", include_str!("../../lua/fence.lua")))
+}
+
 /// A locker with the default options.
 pub async fn locker(server: &Server) -> Locker {
     Locker::connect(server.url()).await.unwrap()
