@@ -15,10 +15,11 @@ use lockhound::{Error, Owner};
 fn acquires(monitor: &Monitor, key: &str) -> HashMap<String, usize> {
     let mut fields = HashMap::new();
     for line in monitor.sent("lockhound_fence") {
-        // .. "EVALSHA" sha "2" key mark lease field clock number
         let words: Vec<&str> = line.split('"').filter(|word| !word.trim().is_empty()).collect();
         if words.contains(&key) {
-            *fields.entry(words[words.len() - 3].to_owned()).or_default() += 1;
+            // .. lease field clock .., be it in a script of several steps; the clock of a server alone is negative.
+            let clocked = words.windows(2).filter(|pair| pair[1].starts_with('-'));
+            clocked.for_each(|pair| *fields.entry(pair[0].to_owned()).or_default() += 1);
         }
     }
     fields
