@@ -83,6 +83,7 @@ mod tests {
     fn what_is_not_exact_is_no_fence() {
         assert_eq!(Fence::read(1), Some(Fence(1)));
         assert_eq!(Fence::read((1 << 53) - 1), Some(Fence((1 << 53) - 1)));
+        assert_eq!((Fence(7).get(), u64::from(Fence(7))), (7, 7));
         for number in [0, -1, i64::MIN, 1 << 53, i64::MAX] {
             assert_eq!(Fence::read(number), None, "{number}");
         }

@@ -513,6 +513,7 @@ mod tests {
         assert_eq!(hold.at(hold.since), HoldState::Safe);
         assert_eq!(hold.tick_failed(), 1);
         assert_eq!(hold.tick_failed(), 2);
+        assert_eq!(hold.failed_ticks(), 2);
     }
 
     #[test]
@@ -543,6 +544,12 @@ mod tests {
         assert!(hold.renewed(0, later, later));
         assert_eq!(hold.at(hold.since + Duration::from_secs(44)), HoldState::Safe);
         assert_eq!(hold.at(hold.since + Duration::from_secs(45)), HoldState::Lost(Loss::MaxHold));
+    }
+
+    #[test]
+    fn a_max_hold_that_cuts_nothing_short_is_no_reason() {
+        let hold = hold(Terms { max_hold: Some(LEASE - lease::drift(LEASE)), ..watched() });
+        assert_eq!(hold.at(hold.valid_until()), HoldState::Lost(Loss::Expired));
     }
 
     #[test]
@@ -588,7 +595,8 @@ mod tests {
         let hold = Arc::new(Hold::for_test(Owner::task(1), watched(), &[0, 1], 3));
         let now = hold.since;
         assert!(hold.make_uncertain(2));
-        assert!(hold.vote(2, now, now));
+        assert!(!hold.has_vote(2));
+        assert!(hold.vote(2, now, now) && hold.has_vote(2));
         assert!(hold.is_uncertain(2), "what had no answer may come yet");
     }
 

@@ -105,8 +105,10 @@ impl Hold {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::hold::Terms;
+    use crate::hold::{Leave, Terms};
 
     const HERE: Place = Place::Task(1);
     const CALL: Origin = Origin { place: HERE, waker: 7, known: Known::Calling };
@@ -127,6 +129,7 @@ mod tests {
     #[test]
     fn nested_guards_go_in_the_reverse_order() {
         let (hold, outermost) = hold();
+        assert!(hold.state().entries.is_none(), "most holds are never entered again, and pay nothing");
         let now = hold.since;
         let nested: Vec<_> = (0..1_000).map(|_| hold.entered(CALL)).collect();
         for (guard, suspicious) in nested.iter().rev() {
@@ -155,17 +158,50 @@ mod tests {
         let (hold, outermost) = hold();
         let now = hold.since;
         let (second, _) = hold.entered(CALL);
-        assert!(!hold.exits(&outermost, HERE, now) && !hold.exits(&second, HERE, now));
+        assert!(!hold.exits(&outermost, HERE, now) && !hold.exits(&second, HERE, now + TOGETHER));
         let (third, _) = hold.entered(CALL);
         assert!(!hold.exits(&third, HERE, later(now)), "what was before does not count");
+    }
+
+    #[test]
+    fn guards_that_go_one_after_the_other_are_not_together() {
+        let (hold, outermost) = hold();
+        let now = hold.since;
+        let (second, _) = hold.entered(CALL);
+        let (third, _) = hold.entered(CALL);
+        assert!(!hold.exits(&outermost, HERE, now) && !hold.exits(&second, HERE, now + TOGETHER));
+        assert!(hold.exits(&third, HERE, later(now)), "the first is long gone");
     }
 
     #[test]
     fn a_guard_that_goes_elsewhere_while_others_stay_is_suspicious() {
         let (hold, outermost) = hold();
         let (second, _) = hold.entered(CALL);
-        assert!(hold.exits(&outermost, Place::Task(2), hold.since));
-        assert!(!hold.exits(&second, HERE, hold.since));
+        let (third, _) = hold.entered(CALL);
+        assert!(hold.exits(&third, Place::Task(2), hold.since));
+        assert!(hold.exits(&second, Place::Task(2), hold.since), "the outermost stays");
+        assert!(!hold.exits(&outermost, HERE, hold.since));
+    }
+
+    #[test]
+    fn a_hold_is_passed_on_if_all_of_its_guards_were_taken_there() {
+        let (owner, heir) = (Owner::task(1), Owner::task(9));
+        let (hold, _) = hold();
+        let elsewhere = Place::Task(2);
+        hold.pass_on(&owner, &heir, elsewhere);
+        hold.pass_on(&heir, &heir, HERE);
+        assert!(hold.is_owned_by(&owner), "neither from elsewhere nor from another owner");
+        let there = Origin { place: elsewhere, ..CALL };
+        let guards: Vec<_> = [CALL, there].map(|origin| (hold.enter(hold.since), hold.entered(origin).0)).into();
+        hold.pass_on(&owner, &heir, HERE);
+        assert!(hold.is_owned_by(&owner), "a guard was taken elsewhere");
+        for (_, guard) in guards.iter().rev() {
+            hold.exits(guard, HERE, hold.since);
+        }
+        let hold = Arc::new(hold);
+        assert_eq!((hold.leave(hold.since), hold.leave(hold.since)), (Leave::Nested(2), Leave::Nested(1)));
+        hold.pass_on(&owner, &heir, HERE);
+        assert!(hold.is_owned_by(&heir));
     }
 
     #[test]
@@ -183,5 +219,8 @@ mod tests {
         let (hold, _) = hold();
         assert!(hold.entered(Origin { waker: 8, ..CALL }).1);
         assert!(!hold.entered(Origin { waker: 0, ..CALL }).1, "a thread that blocks has none");
+        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        let fresh = Hold { origin: CALL, ..Hold::for_test(Owner::task(1), terms, &[0], 1) };
+        assert!(!fresh.entered(Origin { waker: 8, ..CALL }).1, "whoever takes it does not enter again");
     }
 }

@@ -106,10 +106,10 @@ mod tests {
     #[test]
     fn cancelling_a_token_cancels_no_other() {
         let hold = hold();
-        for _ in 0..100 {
-            hold.token().cancel();
-            let token = hold.token();
-            assert!(!token.is_cancelled());
+        let tokens: Vec<_> = (0..3 * (ALONE + SHARED)).map(|_| hold.token()).collect();
+        for (place, token) in tokens.iter().enumerate() {
+            assert!(tokens[place..].iter().all(|token| !token.is_cancelled()));
+            token.cancel();
         }
     }
 
@@ -119,12 +119,11 @@ mod tests {
         for _ in 0..100 {
             hold.join(&Arc::default());
         }
-        let kept = Arc::default();
-        hold.join(&kept);
-        assert_eq!(hold.state().listeners.as_ref().map(|listeners| listeners.joints.len()), Some(1));
+        let kept = [Arc::<Joint>::default(), Arc::default()];
+        kept.iter().for_each(|joint| hold.join(joint));
+        assert_eq!(hold.state().listeners.as_ref().map(|listeners| listeners.joints.len()), Some(2));
         assert!(hold.lose(Loss::NotOwner));
-        assert_eq!(kept.loss(), Some(Loss::NotOwner));
-        assert!(kept.token().is_cancelled());
+        assert!(kept.iter().all(|joint| joint.loss() == Some(Loss::NotOwner) && joint.token().is_cancelled()));
         let late = Arc::default();
         hold.join(&late);
         assert_eq!(late.loss(), Some(Loss::NotOwner), "told at once");

@@ -218,8 +218,32 @@ mod tests {
     }
 
     #[test]
+    fn what_was_granted_and_does_not_count_is_taken_all_the_same() {
+        let mut votes = votes(3, [granted(1), granted(9), held(20)]);
+        votes.disregard(&[1], &NodeFailure { node: "n".into(), reason: "nobody believes it".into() });
+        assert_eq!(votes.taken(), [0, 1]);
+        assert!(matches!(votes.verdict(), Some(Acquired::Split)), "{votes:?}");
+    }
+
+    #[test]
+    fn an_attempt_that_was_granted_somewhere_is_contested() {
+        let contested = |answers: [Outcome<Acquire>; 3], disregarded: &[NodeIndex]| {
+            let mut votes = votes(3, answers);
+            votes.disregard(disregarded, &NodeFailure { node: "n".into(), reason: "nobody believes it".into() });
+            let verdict = votes.verdict();
+            let Some(Acquired::Held { contested, .. }) = verdict else { panic!("{verdict:?}") };
+            contested
+        };
+        assert!(!contested([held(1), held(1), held(1)], &[]));
+        assert!(!contested([held(1), held(1), failed()], &[]));
+        assert!(contested([held(1), granted(1), held(1)], &[]));
+        assert!(contested([held(1), granted(1), held(1)], &[1]));
+    }
+
+    #[test]
     fn a_split_vote_is_nobody_s() {
         assert!(matches!(votes(3, [granted(1), held(9), failed()]).verdict(), Some(Acquired::Split)));
+        assert!(votes(3, [granted(1), held(9)]).verdict().is_none(), "the third may make it two");
         let mut undecided = votes(5, [granted(1), granted(1), held(9)]);
         assert!(undecided.verdict().is_none() && undecided.is_heard());
         assert!(matches!(undecided.close(), Acquired::Split));
@@ -246,5 +270,15 @@ mod tests {
         assert!(matches!(count(5, &[false, false, true, true, true]), Some(Settled::Done)));
         assert!(count(5, &[false, false, true, true]).is_none());
         assert!(matches!(count(5, &[false, true, false, false]), Some(Settled::Gone)));
+    }
+
+    #[test]
+    fn without_a_majority_of_answers_a_release_is_neither() {
+        let silent = || Outcome::Unknown(NodeFailure { node: "n".into(), reason: "silent".into() });
+        let mut count = Confirmations::new(3);
+        [Outcome::Done(true), silent()].into_iter().for_each(|answer| count.add(answer));
+        assert!(count.verdict().is_none(), "the third may make it two");
+        count.add(silent());
+        assert!(matches!(count.verdict(), Some(Settled::Unanswered(ref nodes)) if nodes.len() == 2));
     }
 }
