@@ -225,12 +225,16 @@ mod tests {
     use crate::foreign::poll_sickly;
     use crate::options::Options;
 
-    #[tokio::test]
-    async fn acknowledgements_are_answered_after_a_panic() {
+    fn acks() -> Arc<ReplicaAcks> {
         let replicas = Replicas { count: 1, timeout: Duration::from_millis(100) };
         let command_timeout = Some(Duration::from_millis(200));
         let settings = Options { replicas, command_timeout, ..Options::default() }.validate(1).expect("valid");
-        let acks = ReplicaAcks::new(Link::to_nobody(&settings), replicas);
+        ReplicaAcks::new(Link::to_nobody(&settings), replicas)
+    }
+
+    #[tokio::test]
+    async fn acknowledgements_are_answered_after_a_panic() {
+        let acks = acks();
         let mut sick = pin!(acks.make_out(0).confirm());
         let second = acks.make_out(0);
         poll_sickly(sick.as_mut());
@@ -239,5 +243,36 @@ mod tests {
         let third = acks.make_out(0).confirm();
         let third = tokio::time::timeout(Duration::from_secs(10), third).await;
         assert!(matches!(third, Ok(Err(_))), "nobody asks replicas any more: {third:?}");
+    }
+
+    #[tokio::test]
+    async fn replicas_are_asked_for_those_that_wait() {
+        let acks = acks();
+        drop(acks.make_out(0));
+        let kept = acks.make_out(0);
+        assert_eq!((acks.take().len(), acks.take().len()), (1, 0));
+        drop(kept);
+    }
+
+    #[tokio::test]
+    async fn what_a_reconnect_came_between_is_unknown() {
+        let acks = acks();
+        let (same, another) = (acks.make_out(0), acks.make_out(7));
+        let anew =
+            |answer: Result<(), NodeFailure>| answer.is_err_and(|failure| failure.reason.contains("connected anew"));
+        assert!(!anew(same.confirm().await) && anew(another.confirm().await));
+    }
+
+    #[tokio::test]
+    async fn what_was_not_written_needs_no_replica() {
+        let unconfirmed = || {
+            let (reply, answer) = oneshot::channel();
+            drop(reply);
+            ReplicaAck(Some(Awaited { node: "n".into(), answer }))
+        };
+        let cover = async |answer, ack: ReplicaAck| ack.cover(Outcome::Done(answer), |wrote| *wrote).await;
+        assert!(matches!(cover(false, unconfirmed()).await, Outcome::Done(false)));
+        assert!(matches!(cover(true, unconfirmed()).await, Outcome::Unknown(_)));
+        assert!(matches!(cover(true, ReplicaAck::moot()).await, Outcome::Done(true)));
     }
 }

@@ -382,3 +382,208 @@ pub(super) fn texts(change: &Change) -> (String, String, bool) {
     let listed = change.to.phase == Phase::Listed && change.from.phase != Phase::Listed;
     (change.from.to_string(), change.to.to_string(), listed)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+    use crate::options::Options;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const QUARANTINE: Duration = Duration::from_secs(10);
+
+    /// So many nodes whose servers nobody reaches.
+    fn nodes(count: usize) -> Vec<Arc<Node>> {
+        let options = Options { command_timeout: Some(Duration::from_millis(50)), ..Options::default() };
+        let settings = options.validate(1).expect("valid");
+        (0..count).map(|_| Node::of_nobody(&settings)).collect()
+    }
+
+    /// Three servers, each with what it remembered when it was seen.
+    fn seen(memories: [&str; 3]) -> (Vec<Arc<Node>>, Arc<Eligibility>) {
+        let nodes = nodes(3);
+        let eligibility = Eligibility::new(&nodes, QUARANTINE);
+        (0..3).for_each(|place| eligibility.saw(place, Lane::Grants, 0, &identity(place, memories[place]), now()));
+        (nodes, eligibility)
+    }
+
+    /// What the server at this place shows. A connection that was never there is in its first epoch, 0.
+    fn identity(place: NodeIndex, memory: &str) -> Identity {
+        let (run_id, role, master) = (place.to_string(), "master".into(), String::new());
+        Identity { run_id, role, master, memory: Some(told(memory)) }
+    }
+
+    fn told(memory: &str) -> Remembrance {
+        Remembrance { memory: memory.into(), lease: Duration::ZERO, age: Duration::ZERO }
+    }
+
+    fn now() -> Instant {
+        Instant::now()
+    }
+
+    /// The reason why the server at this place abstains.
+    fn abstains(eligibility: &Eligibility, place: NodeIndex) -> String {
+        match eligibility.status(place) {
+            Status::Abstains(reason) => reason,
+            status => panic!("{status:?}"),
+        }
+    }
+
+    const ALL: &str = "000000000000000a,000000000000000b,000000000000000c";
+
+    /// A memory in the words of the server.
+    fn memory(id: &str, phase: &str, members: &str) -> String {
+        format!("000000000000000{id} 3 {phase} {members} ")
+    }
+
+    fn begun(id: &str) -> String {
+        memory(id, "begun", &format!("000000000000000{id}"))
+    }
+
+    /// All of them vote but the one at place 1, which is in this phase.
+    fn with(phase: &str) -> (Vec<Arc<Node>>, Arc<Eligibility>) {
+        let second = if phase == "begun" { begun("b") } else { memory("b", phase, ALL) };
+        seen([&memory("a", "votes", ALL), &second, &memory("c", "votes", ALL)])
+    }
+
+    #[tokio::test]
+    async fn one_server_that_remembers_nothing_has_nobody_to_be_mistaken_for() {
+        let of = |servers, quarantine| Eligibility::new(&nodes(servers), quarantine);
+        assert!(of(1, Duration::ZERO).is_moot());
+        assert!(!of(1, QUARANTINE).is_moot() && !of(2, Duration::ZERO).is_moot() && !of(3, QUARANTINE).is_moot());
+        assert!(of(1, QUARANTINE).remembers() && !of(3, Duration::ZERO).remembers());
+        assert_eq!((of(3, QUARANTINE).seats(), of(3, QUARANTINE).quarantine()), (3, QUARANTINE));
+    }
+
+    #[test]
+    fn votes_count_together_at_one_time_or_where_the_servers_list_each_other() {
+        let ticket = |memory: Option<String>, lists| {
+            let vote = memory.map(|memory| memory.as_str().into());
+            Ticket { lane: Lane::Grants, epoch: Some(0), vote, votes: Ok(()), keeps: Ok(()), lists }
+        };
+        let one = ticket(Some(memory("a", "votes", ALL)), 1);
+        assert!(one.is_of(&ticket(Some(memory("b", "votes", ALL)), 2)), "they list each other");
+        assert!(!one.is_of(&ticket(Some(begun("b")), 2)) && !one.is_of(&ticket(None, 2)));
+        assert!(one.is_of(&ticket(Some(begun("b")), 1)), "known at one time");
+    }
+
+    #[tokio::test]
+    async fn a_vote_counts_on_the_connection_that_was_vetted() {
+        let (nodes, eligibility) = with("votes");
+        let look = |lane| eligibility.look(0, &nodes[0], lane, Ask::Vote);
+        assert!(look(Lane::Grants).is_ok());
+        assert!(matches!(look(Lane::Renewals), Err(Missing::News(_))), "another connection");
+        eligibility.saw(0, Lane::Renewals, 0, &identity(1, &begun("b")), now());
+        assert!(matches!(look(Lane::Renewals), Err(Missing::News(_))), "it shows another server");
+        eligibility.saw(0, Lane::Renewals, 0, &identity(0, &memory("a", "votes", ALL)), now());
+        assert!(look(Lane::Renewals).is_ok());
+        eligibility.saw(0, Lane::Grants, 1, &identity(0, &memory("a", "votes", ALL)), now());
+        assert!(matches!(look(Lane::Grants), Err(Missing::News(_))), "the vetted one is a later one");
+        let ticket = look(Lane::Renewals).ok().expect("known");
+        assert!(eligibility.holds(&ticket, &nodes[0]));
+        assert!(!eligibility.holds(&Ticket { epoch: Some(1), ..ticket.clone() }, &nodes[0]));
+        assert!(eligibility.holds(&Ticket { epoch: None, ..ticket }, &nodes[0]), "it is of none");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_forgot_what_a_ticket_was_for_is_vetted_again() {
+        let (nodes, eligibility) = with("votes");
+        let node = &nodes[0];
+        let former = eligibility.ticket(0, node, Lane::Grants, Ask::Vote).await.expect("it votes");
+        assert!(futures_util::poll!(pin!(eligibility.doubted(0))).is_pending());
+        let refused = eligibility.ticket_unlike(Some(&former), 0, node, Lane::Grants, Ask::Vote).await;
+        assert!(refused.is_err_and(|failure| failure.reason == FORGOT), "nothing else was heard of it");
+        assert!(futures_util::poll!(pin!(eligibility.doubted(0))).is_ready());
+        let former = Ticket { vote: Some(begun("a").as_str().into()), ..former };
+        assert!(eligibility.ticket_unlike(Some(&former), 0, node, Lane::Grants, Ask::Vote).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn who_abstains_votes_neither_for_what_is_taken_nor_says_so_without_a_reason() {
+        let (nodes, eligibility) = with("begun");
+        let look = |eligibility: &Eligibility, ask| eligibility.look(1, &nodes[1], Lane::Grants, ask);
+        assert!(matches!(look(&eligibility, Ask::Vote), Err(Missing::Unfit(_))));
+        let kept = look(&eligibility, Ask::Keep).ok().expect("it is known");
+        assert!(kept.votes.is_err() && kept.keeps.is_err());
+        assert!(abstains(&eligibility, 1).contains("which begins when enough of the others list it"));
+        let (_, eligibility) = with("listed");
+        let kept = look(&eligibility, Ask::Keep).ok().expect("it is known");
+        assert!(kept.votes.is_err() && kept.keeps.is_ok(), "what stands there stays");
+        assert!(abstains(&eligibility, 1).starts_with("abstains for another "));
+        let alone = |id| memory(id, "votes", "000000000000000a,000000000000000c");
+        let (_, eligibility) = seen([&alone("a"), &memory("b", "listed", ALL), &alone("c")]);
+        assert!(abstains(&eligibility, 1).contains("which begins when"), "nobody lists it yet");
+        let (_, eligibility) = seen([&memory("a", "votes", ALL), &begun("b"), &begun("c")]);
+        assert!(abstains(&eligibility, 0).starts_with("does not vote: too few"));
+        let (_, eligibility) = with("votes");
+        assert!((0..3).all(|place| eligibility.status(place) == Status::Votes));
+    }
+
+    #[tokio::test]
+    async fn servers_without_memories_vote_once_they_are_known_or_trusted() {
+        let nodes = nodes(3);
+        let eligibility = Eligibility::new(&nodes, Duration::ZERO);
+        assert!(matches!(eligibility.status(0), Status::Unknown(_)));
+        eligibility.trust(0, Lane::Grants, 0);
+        assert_eq!(eligibility.status(0), Status::Votes);
+        let look = |lane| eligibility.look(0, &nodes[0], lane, Ask::Vote);
+        assert!(look(Lane::Grants).is_ok() && look(Lane::Renewals).is_err());
+        eligibility.trust(0, Lane::Renewals, 0);
+        assert!(look(Lane::Renewals).is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_change_lists_those_that_were_not_listed_before() {
+        let (_, eligibility) = with("begun");
+        let read = |text: String| Memory::parse(&text).expect("a memory");
+        let from = read(memory("a", "votes", "000000000000000a,000000000000000c"));
+        let change = Change { place: 0, from, to: read(memory("a", "votes", ALL)), waited: None };
+        assert_eq!(eligibility.listed_by(&change), [1]);
+        let own = Change { from: read(begun("b")), to: read(memory("b", "listed", ALL)), ..change.clone() };
+        assert_eq!(eligibility.listed_by(&own), [0, 2], "nobody lists itself");
+        let texts = |phases: [&str; 2]| {
+            let [from, to] = phases.map(|phase| read(memory("b", phase, ALL)));
+            texts(&Change { from, to, ..change.clone() })
+        };
+        assert_eq!(texts(["begun", "listed"]), (memory("b", "begun", ALL), memory("b", "listed", ALL), true));
+        assert!(!texts(["listed", "listed"]).2 && !texts(["listed", "votes"]).2);
+    }
+
+    #[tokio::test]
+    async fn listings_are_kept_for_a_quarantine() {
+        let (_, eligibility) = with("begun");
+        let begin = now();
+        for after in [Duration::ZERO, QUARANTINE - SECOND, QUARANTINE] {
+            eligibility.listed(&[1], begin + after);
+        }
+        assert_eq!(
+            eligibility.found().places[1].listings,
+            [QUARANTINE - SECOND, QUARANTINE].map(|after| begin + after)
+        );
+    }
+
+    #[tokio::test]
+    async fn what_a_server_remembers_is_news_where_it_is_another() {
+        let (nodes, eligibility) = with("begun");
+        let lists = || eligibility.look(0, &nodes[0], Lane::Grants, Ask::Vote).ok().expect("it votes").lists;
+        let (before, listed) = (lists(), memory("b", "listed", ALL));
+        assert!(eligibility.amended(1, 1, &told(&listed), now()), "of another connection: nobody knows");
+        assert_eq!((lists(), eligibility.last(1, now())), (before, None));
+        assert!(eligibility.amended(1, 0, &told(&listed), now()));
+        let after = lists();
+        assert_ne!(after, before);
+        assert!(!eligibility.amended(1, 0, &told(&listed), now()));
+        assert_eq!(lists(), after);
+    }
+
+    #[tokio::test]
+    async fn a_server_is_listed_for_as_long_as_it_said_and_since() {
+        let (_, eligibility) = with("votes");
+        let read = now();
+        assert_eq!(eligibility.last(1, read), None, "it does not wait");
+        let listed = memory("b", "listed", ALL);
+        eligibility.amended(1, 0, &Remembrance { age: SECOND * 5, ..told(&listed) }, read);
+        assert_eq!(eligibility.last(1, read + SECOND * 2), Some((listed.as_str().into(), SECOND * 7)));
+    }
+}

@@ -329,12 +329,9 @@ impl Planner<'_> {
             return Some(Vec::new());
         }
         let former = self.known.former[place].filter(|former| strangers.contains(former));
+        // A server that is not seen now is a stranger too.
         let all_seen = self.sights().count() == self.seats();
-        match former {
-            Some(former) => Some(vec![former]),
-            None if all_seen || strangers.len() == 1 => strangers.first().map(|&stranger| vec![stranger]),
-            None => None,
-        }
+        former.or_else(|| strangers.first().copied().filter(|_| all_seen)).map(|replaced| vec![replaced])
     }
 
     /// Its vote counts once the longest lease is over that it may have forgotten.
@@ -377,3 +374,165 @@ impl Planner<'_> {
 
 #[cfg(test)]
 mod model;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    /// "a votes abc -x": the server a, which lists these and has dropped x.
+    fn memory(words: &str, seats: usize) -> Memory {
+        let (list, dropped) = words.split_once(" -").unwrap_or((words, ""));
+        let ids = |ids: &str| ids.chars().map(|id| id.to_string()).collect::<Vec<_>>().join(",");
+        let [own, phase, members] = list.split(' ').collect::<Vec<_>>()[..] else { panic!("{words}") };
+        let text = format!("{own} {seats} {phase} {} {}", ids(members), ids(dropped));
+        Memory::parse(&text).unwrap_or_else(|| panic!("{text}"))
+    }
+
+    fn sights(servers: &[&str], age: Duration, read: Instant) -> Vec<Option<Sight>> {
+        let sight = |words| Sight { memory: memory(words, servers.len()), lease: Duration::ZERO, age, read };
+        servers.iter().map(|&words| (!words.is_empty()).then(|| sight(words))).collect()
+    }
+
+    /// What follows where these servers are seen just now, each listed for no time yet; "" is one that is not seen.
+    fn planned(servers: &[&str], former: Option<(usize, u64)>) -> Plan {
+        let now = Instant::now();
+        let former = |place| former.and_then(|(at, id)| (at == place).then_some(Id(id)));
+        let former: Vec<_> = (0..servers.len()).map(former).collect();
+        let known = Known { former: &former, lease: LEASE, rests: &vec![false; servers.len()] };
+        plan(&sights(servers, Duration::ZERO, now), known, now, &mut || Id(9))
+    }
+
+    /// The changes: where, and what is to be remembered there.
+    fn changes(plan: &Plan) -> Vec<String> {
+        let ids = |ids: &[Id]| ids.iter().map(|id| format!("{:x}", id.0)).collect::<String>();
+        let words = |Change { place, to, .. }: &Change| {
+            let phase = format!("{:?}", to.phase).to_lowercase();
+            format!("{place}: {:x} {phase} {} -{}", to.id.0, ids(&to.members), ids(&to.dropped))
+        };
+        plan.changes.iter().map(words).collect()
+    }
+
+    #[test]
+    fn a_memory_is_read_as_it_was_written_or_not_at_all() {
+        for words in ["a begun a", "b listed abc -d", "c votes bc -de"] {
+            let memory = memory(words, 3);
+            assert_eq!(Memory::parse(&memory.to_string()), Some(memory));
+        }
+        for text in ["a 3 votes b,c ", "a 2 votes a,b,c ", "a 3 votes a,b  more", "a 3 rests a ", "a 3 votes a", "a 3"]
+        {
+            assert_eq!(Memory::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn who_votes_and_begins_anew_is_thrown_out() {
+        let change = |from, to| Change { place: 0, from: memory(from, 3), to: memory(to, 3), waited: None };
+        assert!(change("a votes abc", "d begun d").throws_out());
+        assert!(!change("a votes abc", "a votes abd").throws_out());
+        assert!(!change("a listed abc", "d begun d").throws_out());
+    }
+
+    #[test]
+    fn each_majority_without_a_server_has_one_of_its_witnesses() {
+        let now = Instant::now();
+        for (seats, witnesses) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (7, 4)] {
+            let known = Known { former: &[], lease: LEASE, rests: &[] };
+            assert_eq!(Planner { seen: &vec![None; seats], known, now }.witnesses(), witnesses, "{seats}");
+        }
+    }
+
+    #[test]
+    fn votes_count_where_a_majority_lists_each_other() {
+        let counts = |servers: [&str; 3]| {
+            let plan = planned(&servers, None);
+            (plan.votes, plan.keeps)
+        };
+        let (none, two) = (vec![false; 3], vec![true, false, true]);
+        assert_eq!(counts(["a votes ac", "", "c votes ac"]), (two.clone(), two.clone()));
+        assert_eq!(counts(["a votes ac", "b votes b", "c votes ac"]), (two.clone(), two.clone()));
+        assert_eq!(counts(["a votes ac", "", "c listed ac"]), (none.clone(), two));
+        assert_eq!(counts(["a votes ac", "", "c votes c"]), (none.clone(), none.clone()));
+        assert_eq!(counts(["a votes ac", "", ""]), (none.clone(), none));
+        let all = vec![true; 3];
+        assert_eq!(counts(["a votes abc", "b votes abc", "c votes abc"]), (all.clone(), all));
+        // Lockers that name the servers in one order choose alike.
+        assert_eq!(counts(["a votes ab", "b votes abc", "c votes bc"]).0, [true, true, false]);
+    }
+
+    #[test]
+    fn servers_begin_together_only_where_those_that_are_not_seen_could_make_no_majority() {
+        let founds = |servers: &[&str]| planned(servers, None).founding;
+        assert!(founds(&["a begun a"]) && founds(&["a begun a", "b begun b"]));
+        assert!(founds(&["a begun a", "", "c begun c"]), "one alone has no majority");
+        assert!(!founds(&["a votes abc", "", "c begun c"]), "with it there may be one");
+        assert!(
+            !founds(&["a begun a", "", ""])
+                && !founds(&["a begun a", ""])
+                && !founds(&["a begun a", "b begun b", "", ""])
+        );
+        assert!(!founds(&["a votes abc", "b votes abc", "c begun c"]));
+    }
+
+    #[test]
+    fn those_that_begin_together_list_each_other_and_wait() {
+        let three = planned(&["a begun a", "b begun b", "c votes abc"], None);
+        assert_eq!(changes(&three), ["0: a listed abc -", "1: b listed abc -", "2: 9 begun 9 -"]);
+        let on_the_way = planned(&["a listed abc", "b begun b", "c begun c"], None);
+        assert_eq!(
+            changes(&on_the_way),
+            ["1: b listed abc -", "2: c listed abc -"],
+            "what is there is not written again"
+        );
+        let waiting = planned(&["a listed abc", "b listed abc", "c begun c"], None);
+        assert_eq!((changes(&waiting), waiting.wait), (Vec::new(), Some(LEASE + drift(LEASE))));
+    }
+
+    #[test]
+    fn a_vote_counts_when_the_longest_lease_is_over() {
+        let read = Instant::now();
+        let known = Known { former: &[None; 3], lease: LEASE, rests: &[false; 3] };
+        let seen = sights(&["a votes abc", "b listed abc", "c votes abc"], Duration::from_secs(10), read);
+        let over = read + LEASE + drift(LEASE);
+        let at = |age: Duration| plan(&seen, known, over.before(Duration::from_secs(10)).before(age), &mut || Id(9));
+        let soon = at(Duration::from_nanos(1));
+        assert_eq!((changes(&soon), soon.wait), (Vec::new(), Some(Duration::from_nanos(1))));
+        let now = at(Duration::ZERO);
+        assert_eq!((changes(&now), now.wait), (vec!["1: b votes abc -".to_owned()], None));
+        assert_eq!(now.changes[0].waited, Some(LEASE));
+    }
+
+    #[test]
+    fn a_newcomer_is_listed_once_by_each() {
+        let free = ["a votes abc", "b votes abc", "c votes abc", "d begun d", ""];
+        assert_eq!(
+            changes(&planned(&free, None)),
+            [0, 1, 2].map(|place| { format!("{place}: {} votes abcd -", ["a", "b", "c"][place]) })
+        );
+        let listed = ["a votes abcd", "b votes abcd", "c votes abcd", "d begun d", ""];
+        assert_eq!(changes(&planned(&listed, None)), ["3: d listed abcd -"]);
+        let waits = ["a votes abcde", "b votes abcde", "c votes abcde", "d begun d", "e listed abce"];
+        assert_eq!(changes(&planned(&waits, None)), ["4: e listed abcde -", "3: d listed abcde -"]);
+        let dropped = ["a votes abc -d", "b votes abc", "c votes abc", "d begun d", ""];
+        assert_eq!(changes(&planned(&dropped, None)), ["3: 9 begun 9 -"]);
+    }
+
+    #[test]
+    fn a_newcomer_takes_the_seat_of_who_was_there_or_of_one_that_is_nowhere() {
+        let by_all = |members: &str, dropped| {
+            let words = |(place, id): (usize, &str)| format!("{place}: {id} votes {members} -{dropped}");
+            ["a", "b", "c"].into_iter().enumerate().map(words).collect::<Vec<_>>()
+        };
+        let full = ["a votes abcef", "b votes abcef", "c votes abcef", "d begun d"];
+        let away = [&full[..], &[""]].concat();
+        assert_eq!(changes(&planned(&away, None)), [""; 0], "e or f: nobody can tell");
+        assert_eq!(changes(&planned(&away, Some((3, 0xf)))), by_all("abcde", "f"));
+        assert_eq!(changes(&planned(&away, Some((3, 0x7)))), [""; 0], "who was there is not listed");
+        let back = [&full[..], &["e votes abcef"]].concat();
+        let all = changes(&planned(&back, None));
+        assert_eq!((&all[..3], &all[3..]), (&by_all("abcde", "f")[..], &["4: e votes abcde -f".to_owned()][..]));
+        let two = [&full[..], &["7 begun 7"]].concat();
+        assert_eq!(changes(&planned(&two, None))[..3], by_all("abcdf", "e"), "one after the other");
+    }
+}

@@ -101,3 +101,54 @@ pub(super) fn unfitness(places: &[Place], place: NodeIndex, lane: Lane, identity
         format!("is one of {seats} servers; this locker was given {}: name all of them in every program", places.len())
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const LISTS: &str = "3 votes 000000000000000a,000000000000000b,000000000000000c ";
+
+    fn places() -> Vec<Place> {
+        (0..3).map(|place| Place::new(format!("n{place}").as_str().into())).collect()
+    }
+
+    fn identity(run_id: &str, memory: &str) -> Identity {
+        let memory = Remembrance { memory: memory.into(), lease: Duration::ZERO, age: Duration::ZERO };
+        Identity { run_id: run_id.into(), role: "master".into(), master: String::new(), memory: Some(memory) }
+    }
+
+    #[test]
+    fn whoever_was_there_before_is_the_one_that_others_may_list() {
+        let place = &mut places()[0];
+        let mut meets = |id, phase| {
+            place.meet(&Memory { phase, ..Memory::begun(Id(id), 3) });
+            place.former
+        };
+        assert_eq!((meets(1, Phase::Begun), meets(2, Phase::Begun)), (None, None), "nobody had been told of it");
+        assert_eq!((meets(2, Phase::Listed), meets(2, Phase::Begun)), (None, None), "it is the same");
+        assert_eq!(meets(3, Phase::Votes), Some(Id(2)));
+        assert_eq!(meets(4, Phase::Begun), Some(Id(3)));
+        assert_eq!(meets(5, Phase::Begun), Some(Id(3)), "of 4 nobody had been told");
+    }
+
+    #[test]
+    fn a_server_that_could_never_vote_says_why() {
+        let mut places = places();
+        let mut why = |lane, identity: &Identity| {
+            places[0].run_id = Some("zero".into());
+            unfitness(&places, 1, lane, identity).unwrap_or_default()
+        };
+        let memory = |seats| format!("000000000000000a {}", LISTS.replace('3', seats));
+        let fit = identity("one", &memory("3"));
+        assert_eq!(why(Lane::Grants, &fit), "");
+        assert_eq!(why(Lane::Renewals, &fit), "leads to another server than its other connections do");
+        assert_eq!(why(Lane::Grants, &identity("zero", &memory("3"))), "is the same server as n0; it has one vote");
+        assert!(why(Lane::Grants, &identity("one", &memory("5"))).starts_with("is one of 5 servers"));
+        let of = |role: &str, master: &str| Identity { role: role.into(), master: master.into(), ..fit.clone() };
+        assert_eq!(why(Lane::Grants, &of("cluster", "")), crate::node::IN_CLUSTER_MODE);
+        assert!(why(Lane::Grants, &of("slave", "")).contains("of another server;"));
+        assert!(why(Lane::Grants, &of("slave", "h:1")).contains("of h:1;"));
+    }
+}

@@ -329,6 +329,7 @@ mod tests {
         assert_eq!(lists(eligibility.plan()), 2);
         // Three times by each of the others, and each time it was not known any more when that was answered.
         for change in eligibility.plan().changes.iter().cycle().take(9) {
+            assert_eq!(lists(eligibility.plan()), 2, "not often enough yet");
             let listed = eligibility.listed_by(change);
             eligibility.failed(1, Lane::Grants, "silent", false);
             eligibility.listed(&listed, Instant::now());

@@ -168,9 +168,11 @@ mod tests {
         let mut waiting = Box::pin(deadlines.come());
         assert!(futures_util::poll!(&mut waiting).is_pending());
         deadlines.put(now + hour * 2, 2, &key);
+        deadlines.put(now + hour, 5, &key);
         assert!(futures_util::poll!(&mut waiting).is_pending());
         deadlines.put(now + hour / 2, 3, &key);
         assert!(futures_util::poll!(&mut waiting).is_ready());
+        assert_eq!(deadlines.plan(), Some(now + hour / 2));
         // One that comes while the task does something else is not missed.
         deadlines.put(now, 4, &key);
         deadlines.come().await;

@@ -187,6 +187,16 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn whoever_waits_is_told_of_an_announcement() {
+        let (outage, now) = (outage(SECOND * 10), Instant::now());
+        outage.failed(now, Vec::new());
+        let mut told = std::pin::pin!(outage.announced());
+        assert!(futures_util::poll!(&mut told).is_pending());
+        outage.announce(now);
+        assert!(futures_util::poll!(&mut told).is_ready());
+    }
+
     #[test]
     fn what_is_announced_is_announced_once_in_a_command_timeout() {
         let (outage, now) = (outage(SECOND * 10), Instant::now());

@@ -142,6 +142,41 @@ mod tests {
 
     use super::*;
 
+    /// Whether closing ends within three times the moment that it leaves to stragglers, where one of three nodes may be one;
+    /// with so much under way, and so much of it at each node. If so, when.
+    async fn ends(all: usize, at: [usize; 3], idle: bool) -> Option<Duration> {
+        let mut pendings = Pendings::new(3);
+        (pendings.all, pendings.at) = (all.into(), at.map(AtomicUsize::new).into());
+        let began = Instant::now();
+        timeout(STRAGGLERS * 3, pendings.end(1, || idle)).await.ok().map(|()| Instant::now().since(began))
+    }
+
+    #[tokio::test]
+    async fn closing_waits_for_a_majority_and_leaves_the_others_a_moment() {
+        let [nothing, straggler, two, more, busy] = tokio::join!(
+            ends(0, [0, 0, 0], true),
+            ends(2, [2, 0, 0], true),
+            ends(2, [1, 1, 0], true),
+            ends(2, [1, 0, 0], true),
+            ends(2, [2, 0, 0], false)
+        )
+        .into();
+        assert!(nothing.is_some_and(|after| after < STRAGGLERS), "{nothing:?}");
+        assert!(straggler.is_some_and(|after| after >= STRAGGLERS), "{straggler:?}");
+        assert_eq!((two, more, busy), (None, None, None));
+    }
+
+    #[tokio::test]
+    async fn a_release_is_late_until_every_node_has_answered() {
+        let session = Session::over_nobody();
+        let late = || session.pendings.late.load(Ordering::Acquire);
+        let release = Late::new(&session);
+        assert_eq!(late(), 1);
+        drop(release);
+        assert_eq!(late(), 0);
+        session.engine.stop();
+    }
+
     #[tokio::test]
     async fn closing_waits_for_what_is_moved_here_while_it_looks() {
         let session = Session::over_nobody();

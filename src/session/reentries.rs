@@ -131,5 +131,6 @@ mod tests {
         let told = (0..10_000).filter(|n| warned.is_due(&n.to_string().into(), Warning::Beside, now + AGAIN)).count();
         assert!(told < MANY, "{told}");
         assert_eq!(warned.0.lock().expect("sound").len(), MANY);
+        assert!(warned.is_due(&"new".into(), Warning::Beside, now + AGAIN * 2), "the others' time is over");
     }
 }

@@ -77,6 +77,12 @@ impl Schedule {
         Some((at, places))
     }
 
+    /// How many places there are, those among them that were left.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.places
+    }
+
     /// Sees to it that places which nobody stands in any more do not gather in lines that are far away.
     pub(super) fn tidy(&mut self, entries: usize, stands: impl Fn(&Place) -> bool) {
         if self.places <= 3 * entries + 1_000 {
@@ -155,6 +161,18 @@ mod tests {
         let (mut schedule, at) = empty();
         (0..1_000).for_each(|n| schedule.put(at, Until::End, place(n)));
         assert_eq!(schedule.take(at).map(|(_, places)| places.len()), Some(1_000));
+    }
+
+    #[test]
+    fn places_are_tidied_where_there_are_three_times_as_many_as_entries_and_a_thousand() {
+        let (mut schedule, at) = empty();
+        (0..1_302).for_each(|n| schedule.put(at + STEP * u32::from(n >= 1_000), Until::End, place(n)));
+        let mut left = |entries| {
+            schedule.tidy(entries, |place| place.generation >= 1_000);
+            (schedule.places, schedule.lines.len())
+        };
+        assert_eq!(left(101), (1_302, 2));
+        assert_eq!(left(100), (302, 1), "lines in which nobody stands go too");
     }
 
     #[test]

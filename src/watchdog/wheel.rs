@@ -386,6 +386,10 @@ impl Drop for Wheel {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+    use std::pin::pin;
+    use std::sync::Mutex;
+
     use super::*;
     use crate::hold::Terms;
     use crate::options::Options;
@@ -512,6 +516,179 @@ mod tests {
         assert_eq!(places(&mut wheel), [end.round_up(Duration::from_millis(1))]);
         wheel.carry_out(vec![Order::Forget(1)]);
         assert!(wheel.is_empty());
+    }
+
+    /// A judge, and what it was told of: the node where a vote was lost, or none for a grant that was taken back.
+    fn listening() -> (Judge, Arc<Mutex<Vec<Option<usize>>>>) {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let tells = Arc::clone(&told);
+        let judge: Judge = Box::new(move |verdict| {
+            let verdict = match verdict {
+                Verdict::VoteLost(_, node) => Some(node),
+                Verdict::Revoked(_) => None,
+                verdict @ Verdict::Panicked(_) => panic!("{verdict:?}"),
+            };
+            tells.lock().expect("sound").push(verdict);
+        });
+        (judge, told)
+    }
+
+    fn answer(wheel: &mut Wheel, hold: &Arc<Hold>, node: usize, said: Renew, judge: &Judge) {
+        let answers = Answers { node, sent: hold.since, holds: Arc::new([Arc::clone(hold)]), said: vec![said] };
+        wheel.answered(&answers, judge);
+    }
+
+    #[test]
+    fn a_renewal_is_counted_and_told_and_so_is_the_end_of_a_jeopardy() {
+        let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let mut notes = |after| {
+            assert!(wheel.renewed(&hold, 0, hold.since + after, hold.since));
+            wheel.notes.drain(..).map(|(_, note)| matches!(note, Note::SafeAgain)).collect::<Vec<_>>()
+        };
+        assert_eq!(notes(Duration::from_millis(1)), [false]);
+        hold.tick_failed();
+        assert_eq!(notes(Duration::from_millis(2)), [false, true]);
+        let (holds, sent) = (Arc::new([Arc::clone(&hold)]), hold.since + Duration::from_millis(3));
+        wheel.answered(&Answers { node: 0, sent, holds, said: vec![Renew::Renewed] }, &no_verdict());
+        assert_eq!((wheel.counters.stats(0, 0, 0, 0).renewals, wheel.notes.len()), (1, 0));
+    }
+
+    #[tokio::test]
+    async fn nothing_expires_before_its_time() {
+        let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
+        let (mut renewals, judge) = (Vec::new(), no_verdict());
+        assert!(futures_util::poll!(pin!(wheel.expired(&mut renewals, &judge))).is_pending(), "it is empty");
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        assert!(futures_util::poll!(pin!(wheel.expired(&mut renewals, &judge))).is_pending());
+    }
+
+    #[test]
+    fn what_is_gone_on_a_minority_is_told_and_on_a_majority_lost() {
+        let (judge, told) = listening();
+        let (mut wheel, hold) = (wheel(), hold(TERMS, &[0, 1, 2], 3));
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        answer(&mut wheel, &hold, 1, Renew::Gone, &judge);
+        assert_eq!((&*told.lock().expect("sound"), hold.is_held(), wheel.is_empty()), (&vec![Some(1)], true, false));
+        answer(&mut wheel, &hold, 2, Renew::Gone, &judge);
+        assert_eq!(hold.at(hold.since), HoldState::Lost(Loss::NotOwner));
+        assert!(wheel.is_empty() && told.lock().expect("sound").len() == 1);
+    }
+
+    #[test]
+    fn what_is_gone_while_it_is_released_is_nobody_s_business() {
+        let (mut wheel, hold) = (wheel(), hold(TERMS, &[0, 1, 2], 3));
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        hold.leave(hold.since);
+        answer(&mut wheel, &hold, 1, Renew::Gone, &no_verdict());
+    }
+
+    #[test]
+    fn a_renewal_out_of_turn_begins_at_once_and_its_failure_counts_for_nothing() {
+        let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0], 1), no_verdict());
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold)), Order::Renew(1)]);
+        let placing = entry(&wheel).placing;
+        assert!(entry(&wheel).extra && entry(&wheel).renew_at <= Instant::now());
+        wheel.carry_out(vec![Order::Renew(1)]);
+        assert_eq!(entry(&wheel).placing, placing, "that was asked for a moment ago");
+        let (now, timeout, mut renewals) = (Instant::now(), wheel.rhythm.command_timeout, Vec::new());
+        look(&mut wheel, now, &mut renewals, &judge);
+        look(&mut wheel, now + timeout, &mut renewals, &judge);
+        assert_eq!((renewals.len(), hold.at(now), hold.failed_ticks()), (1, HoldState::Safe, 0));
+        look(&mut wheel, hold.since + LEASE / 3, &mut renewals, &judge);
+        assert_eq!(renewals.len(), 2, "the tick that it came before begins in its turn");
+        let placing = entry(&wheel).placing;
+        wheel.entries.get_mut(&1).expect("in the wheel").hinted = None;
+        wheel.carry_out(vec![Order::Renew(1)]);
+        assert_eq!(entry(&wheel).placing, placing, "a tick is under way");
+    }
+
+    #[test]
+    fn what_is_due_anyway_is_not_out_of_turn_and_a_tenth_of_the_lease_later_it_may_be_asked_again() {
+        let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let (now, placing) = (Instant::now(), entry(&wheel).placing);
+        let entered = wheel.entries.get_mut(&1).expect("in the wheel");
+        (entered.renew_at, entered.hinted) = (now, Some(now.before(LEASE / 10)));
+        wheel.carry_out(vec![Order::Renew(1)]);
+        assert!(entry(&wheel).placing != placing && !entry(&wheel).extra);
+    }
+
+    #[test]
+    fn after_a_reconnect_everything_is_renewed_well_before_its_tick() {
+        let lease = Duration::from_secs(3);
+        let (mut wheel, hold) = (wheel(), hold(Terms { lease, ..TERMS }, &[0], 1));
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let planned = entry(&wheel).renew_at;
+        for _ in 0..64 {
+            wheel.entries.get_mut(&1).expect("in the wheel").renew_at = planned;
+            wheel.renew_all();
+            assert!(entry(&wheel).renew_at <= Instant::now() + lease / 6, "half a tick");
+            assert!(entry(&wheel).extra, "even if it was renewed out of turn a moment ago");
+        }
+    }
+
+    #[test]
+    fn places_that_were_left_are_forgotten_and_those_that_count_are_not() {
+        let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0], 1), no_verdict());
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        for n in 1..2_000 {
+            let (holds, sent) = (Arc::new([Arc::clone(&hold)]), hold.since + Duration::from_micros(n));
+            wheel.answered(&Answers { node: 0, sent, holds, said: vec![Renew::Renewed] }, &judge);
+        }
+        assert!(wheel.schedule.len() <= 1_003, "{}", wheel.schedule.len());
+        assert_eq!(places(&mut wheel).len(), 1);
+    }
+
+    #[test]
+    fn a_tick_waits_for_its_line_unless_its_hold_may_end_before() {
+        let (wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
+        let (rhythm, survey) = (wheel.rhythm, hold.survey(hold.since));
+        let end = survey.valid_until.before(early());
+        let mut entry = RenewEntry {
+            hold: Arc::downgrade(&hold),
+            placing: 0,
+            base: hold.since,
+            renew_at: end.before(rhythm.grid * 2 + Duration::from_nanos(1)),
+            tick_until: None,
+            hinted: None,
+            extra: false,
+        };
+        assert_eq!(rhythm.next_look(&hold, &survey, &entry), (entry.renew_at, Until::Tick));
+        entry.renew_at = end.before(rhythm.grid * 2);
+        assert_eq!(rhythm.next_look(&hold, &survey, &entry), (entry.renew_at, Until::End));
+        entry.renew_at = end + rhythm.grid;
+        assert_eq!(rhythm.next_look(&hold, &survey, &entry), (end, Until::End));
+    }
+
+    #[test]
+    fn ticks_of_short_leases_are_not_far_from_where_they_belong() {
+        let lease = Duration::from_millis(90);
+        let (wheel, hold) = (wheel(), hold(Terms { lease, ..TERMS }, &[0], 1));
+        let tick = wheel.rhythm.tick_at(&hold, hold.since, 0, hold.since);
+        assert!(hold.since.until(tick) >= lease / 3 - lease / 30, "{:?}", hold.since.until(tick));
+    }
+
+    #[test]
+    fn numbers_that_count_up_have_places_side_by_side_and_differ_in_the_seven_highest_bits() {
+        let hash = |number| {
+            let mut hasher = Sequential::default();
+            hasher.write_u64(number);
+            hasher.finish()
+        };
+        let numbers = 1_000..1_128;
+        assert!(numbers.clone().all(|number| hash(number) << 7 == number << 7));
+        let tags: HashSet<u64> = numbers.map(|number| hash(number) >> 57).collect();
+        assert!(tags.len() > 100, "{}", tags.len());
+        let far = 0xFF << 56;
+        assert_ne!(hash(far) >> 57, far >> 57, "what is there already is mixed and not covered");
+        let hash = |bytes: &[u8]| {
+            let mut hasher = Sequential::default();
+            hasher.write(bytes);
+            hasher.finish()
+        };
+        let hashes = [[1, 0, 0, 0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0, 1], [0; 9]].map(|bytes| hash(&bytes));
+        assert!(hashes[0] != hashes[1] && hashes[0] != hashes[2], "each byte counts");
     }
 
     #[test]
