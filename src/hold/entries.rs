@@ -192,14 +192,14 @@ mod tests {
         hold.pass_on(&heir, &heir, HERE);
         assert!(hold.is_owned_by(&owner), "neither from elsewhere nor from another owner");
         let there = Origin { place: elsewhere, ..CALL };
-        let guards: Vec<_> = [CALL, there].map(|origin| (hold.enter(hold.since), hold.entered(origin).0)).into();
+        let guards: Vec<_> = [CALL, CALL, there].map(|origin| (hold.enter(hold.since), hold.entered(origin).0)).into();
         hold.pass_on(&owner, &heir, HERE);
         assert!(hold.is_owned_by(&owner), "a guard was taken elsewhere");
         for (_, guard) in guards.iter().rev() {
             hold.exits(guard, HERE, hold.since);
         }
         let hold = Arc::new(hold);
-        assert_eq!((hold.leave(hold.since), hold.leave(hold.since)), (Leave::Nested(2), Leave::Nested(1)));
+        assert_eq!([(); 3].map(|()| hold.leave(hold.since)), [3, 2, 1].map(Leave::Nested));
         hold.pass_on(&owner, &heir, HERE);
         assert!(hold.is_owned_by(&heir));
     }

@@ -152,9 +152,10 @@ impl ReplicaAcks {
         self.link.call_in_step("WAIT", args).await.and_then(self.link.server(), count)
     }
 
-    async fn acknowledged(&self) -> Result<(), NodeFailure> {
+    /// Whether what a WAIT answered is enough.
+    fn acknowledged(&self, answer: Outcome<i64>) -> Result<(), NodeFailure> {
         let Replicas { count, timeout } = self.replicas;
-        let reason = match self.wait().await {
+        let reason = match answer {
             Outcome::Done(by) if by >= i64::from(count) => return Ok(()),
             Outcome::Done(by) => format!("acknowledged by {by} of {count} replicas within {timeout:?}"),
             Outcome::Refused(Error::Server { source, .. }) => {
@@ -202,7 +203,7 @@ async fn collect(acks: &ReplicaAcks) {
         if open.is_empty() {
             return;
         }
-        let answer = acks.acknowledged().await;
+        let answer = acks.acknowledged(acks.wait().await);
         // fred announces a reconnect before it sends anything on the new connection, and `tend` counts it on this
         // thread: what this WAIT said of another connection than the script's is found out here.
         let epoch = acks.link.epoch();
@@ -261,6 +262,16 @@ mod tests {
         let anew =
             |answer: Result<(), NodeFailure>| answer.is_err_and(|failure| failure.reason.contains("connected anew"));
         assert!(!anew(same.confirm().await) && anew(another.confirm().await));
+    }
+
+    #[tokio::test]
+    async fn as_many_replicas_as_were_asked_for_are_enough() {
+        let acks = acks();
+        let failure = || NodeFailure { node: "n".into(), reason: "silent".into() };
+        assert!([1, 2].map(|by| acks.acknowledged(Outcome::Done(by))).iter().all(Result::is_ok));
+        let reason = |answer| acks.acknowledged(answer).expect_err("not enough").reason;
+        assert_eq!(reason(Outcome::Done(0)), "acknowledged by 0 of 1 replicas within 100ms");
+        assert_eq!(reason(Outcome::Unknown(failure())), "silent");
     }
 
     #[tokio::test]

@@ -119,6 +119,9 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hold::Terms;
+    use crate::options::Reentry;
+    use crate::owner::Owner;
 
     #[test]
     fn a_warning_comes_once_a_minute_and_key() {
@@ -131,6 +134,55 @@ mod tests {
         let told = (0..10_000).filter(|n| warned.is_due(&n.to_string().into(), Warning::Beside, now + AGAIN)).count();
         assert!(told < MANY, "{told}");
         assert_eq!(warned.0.lock().expect("sound").len(), MANY);
-        assert!(warned.is_due(&"new".into(), Warning::Beside, now + AGAIN * 2), "the others' time is over");
+        assert!(warned.is_due(&"new".into(), Warning::Beside, now + AGAIN * 2));
+        assert_eq!(warned.0.lock().expect("sound").len(), 1, "the time of all others is over");
+    }
+
+    /// A hold of the key "k" that was taken as this owner, here.
+    fn hold(owner: Owner, known: Known) -> Hold {
+        let terms = Terms { lease: AGAIN, renewed: true, max_hold: None };
+        let mut hold = Hold::for_test(owner, terms, &[0], 1);
+        hold.origin = Origin { place: Place::here(), waker: 0, known };
+        hold
+    }
+
+    #[tokio::test]
+    async fn re_entries_and_what_is_suspicious_of_them_are_counted() {
+        let session = Session::over_nobody();
+        let hold = hold(Owner::new(), Known::Calling);
+        let elsewhere = Origin { place: Place::Task(0), ..hold.origin };
+        let entrances = [elsewhere, elsewhere, elsewhere].map(|origin| session.enters(&hold, origin));
+        session.note_reentry(&hold);
+        let suspicious = || session.stats().suspicious_reentries;
+        assert_eq!((session.stats().reentries, suspicious()), (1, 0));
+        session.exits(&hold, &entrances[2], hold.since);
+        assert_eq!(suspicious(), 1, "it went elsewhere, and others stay");
+        session.exits(&hold, &entrances[1], hold.since);
+        session.exits(&hold, &entrances[0], hold.since);
+        assert_eq!(suspicious(), 2, "the last one may go anywhere");
+        session.engine.stop();
+    }
+
+    #[tokio::test]
+    async fn whoever_may_wait_for_itself_is_warned() {
+        let warns = |hold: Hold, place| {
+            let (session, hold) = (Session::over_nobody(), Arc::new(hold));
+            let mut caller = Caller::blocking(Some(&Owner::new()), Reentry::Task);
+            caller.origin.place = place;
+            let alone = session.warn_of_itself(&hold.claim.key, &caller).is_none();
+            session.gate.admit(&hold, None, hold.since);
+            let warns = session.warn_of_itself(&hold.claim.key, &caller).is_some();
+            session.engine.stop();
+            assert!(alone, "nobody holds it");
+            warns
+        };
+        let here = Place::here();
+        assert!(warns(hold(Owner::new(), Known::Calling), here));
+        assert!(!warns(hold(Owner::new(), Known::Calling), Place::Task(0)), "it was taken elsewhere");
+        assert!(warns(hold(Owner::of_run(), Known::Named), here) && warns(hold(Owner::new(), Known::Run), here));
+        assert!(!warns(hold(Owner::of_run(), Known::Run), here), "its run knows what it is in");
+        let released = hold(Owner::new(), Known::Calling);
+        assert!(released.revoke());
+        assert!(!warns(released, here), "it is being released");
     }
 }
