@@ -488,6 +488,18 @@ mod tests {
     }
 
     #[test]
+    fn the_alarm_looks_when_it_planned_last_and_fires_what_nobody_has_fired() {
+        let hold = hold(watched());
+        let (now, end) = (hold.since, hold.valid_until());
+        hold.set_alarm(end);
+        assert_eq!((hold.alarmed(None, now), hold.alarmed(Some(end), now)), (Alarmed::Held(end), Alarmed::Held(end)));
+        assert_eq!(hold.alarmed(Some(now), now), Alarmed::Over, "it has another plan by now");
+        assert_eq!(hold.alarmed(Some(end), end), Alarmed::Lost);
+        hold.fire();
+        assert_eq!(hold.alarmed(Some(end), end), Alarmed::Over);
+    }
+
+    #[test]
     fn a_suspended_machine_wakes_without_the_lock() {
         let hold = hold(watched());
         let after_an_hour = hold.since + Duration::from_secs(3600);
