@@ -53,7 +53,7 @@ pub(super) struct Listener {
 struct Ears {
     /// Those that it has, or has been asked for.
     has: HashMap<Name, Asked>,
-    changes: HashSet<Name>,
+    changes: BTreeSet<Name>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,8 +136,11 @@ impl Table {
         confirmed.count() >= majority(self.nodes.len())
     }
 
+    /// All of them, in the order of their channels' names: a simulation under a seed has to wake them as it did before.
     pub(super) fn listeners(&self) -> Vec<Arc<Listener>> {
-        self.channels.values().flat_map(Channel::listeners).collect()
+        let mut channels: Vec<_> = self.channels.iter().collect();
+        channels.sort_unstable_by_key(|(name, _)| *name);
+        channels.into_iter().flat_map(|(_, channel)| channel.listeners()).collect()
     }
 
     /// Removes the channels that nobody has listened to for a while. Returns whether a node has one of them.
@@ -169,7 +172,7 @@ impl Table {
     pub(super) fn batch(&mut self, node: usize) -> Batch {
         let Ears { has, changes } = &mut self.nodes[node];
         let mut batch = Batch::default();
-        for name in changes.drain() {
+        for name in std::mem::take(changes) {
             if !self.channels.contains_key(&name) {
                 if has.remove(&name).is_some() {
                     batch.remove.push(name);
