@@ -36,6 +36,15 @@ impl Clock {
         Self { host: Some(hosted::Host::of(runtime)) }
     }
 
+    /// The clock that [`Instant::now`] reads here.
+    #[cfg(feature = "testing")]
+    pub(crate) fn here() -> Self {
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if hosted::time_here().is_some() => Self::of(&runtime),
+            _ => Self::machine(),
+        }
+    }
+
     /// What this clock shows, whatever thread asks.
     pub(crate) fn now(&self) -> Instant {
         #[cfg(feature = "testing")]

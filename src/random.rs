@@ -1,4 +1,7 @@
-//! Random names. In a runtime that hosts lockers they come from the generator of its thread, which a simulation seeds.
+//! Random names and times. In a runtime that hosts lockers they come from the generator of its thread, which a simulation seeds.
+
+#[cfg(feature = "testing")]
+use std::{ops::RangeInclusive, time::Duration};
 
 use uuid::{Builder, Uuid};
 
@@ -10,6 +13,13 @@ pub(crate) fn uuid() -> Uuid {
         return Builder::from_random_bytes(fastrand::u128(..).to_be_bytes()).into_uuid();
     }
     Uuid::new_v4()
+}
+
+/// A time within this range.
+#[cfg(feature = "testing")]
+pub(crate) fn duration(range: &RangeInclusive<Duration>) -> Duration {
+    let (least, most) = (*range.start(), *range.end());
+    if least == most { least } else { least + (most - least).mul_f64(fastrand::f64()) }
 }
 
 #[cfg(test)]

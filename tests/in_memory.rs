@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use common::{eventually, key, ms, soon};
 use lockhound::testing::Server;
-use lockhound::{Error, Locker, LockerBuilder, Loss, Owner};
+use lockhound::{Error, Guard, Locker, LockerBuilder, Loss, Owner};
+use tokio::time::{Instant as Virtual, sleep};
 
 /// A builder over these servers, whose votes count at once.
 fn over(servers: &[Server], lease: Duration) -> LockerBuilder {
@@ -109,6 +110,174 @@ async fn a_lease_ends_by_the_server_s_clock() {
     servers[0].set_clock_offset(11_000);
     assert_eq!(servers[0].holder(&key), None);
     drop(guard);
+}
+
+/// Tries all of these at once, each as another owner.
+async fn try_at_once(locks: &Locker, names: &[String]) -> Vec<Result<Option<Guard>, Error>> {
+    let tries = names.iter().map(|name| locks.get(name).owned_by(Owner::new()));
+    futures_util::future::join_all(tries.map(|lock| async move { lock.try_lock().await })).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_twice_is_not_taken_for_that_to_the_next_command() {
+    let (server, one, other) = (Server::new(), key(), key());
+    let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    server.duplicate_reply();
+    let guard = locks.get(&one).lock().await.unwrap();
+    assert_eq!(locks.stats().misplaced_answers, 0);
+    // The copy would grant it.
+    let answer = locks.get(&other).try_lock().await;
+    let Err(Error::Unavailable { nodes, .. }) = answer else { panic!("{answer:?}") };
+    assert!(nodes[0].reason().contains("the answer to another command"), "{nodes:?}");
+    assert_eq!(locks.stats().misplaced_answers, 1);
+    sleep(ms(300)).await;
+    assert_eq!((server.holder(&other), locks.stats().pending_undos), (None, 0), "what it took is given back");
+    guard.check().unwrap();
+    sleep(ms(20_000)).await;
+    guard.check().expect("renewed over the next connection");
+    guard.unlock().await.unwrap();
+    assert_eq!((server.holder(&one), locks.stats().misplaced_answers), (None, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_an_answer_that_comes_twice_nobody_knows_what_became_of_all_that_was_under_way() {
+    let server = Server::new();
+    let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    server.delay(ms(20)..=ms(20));
+    server.duplicate_reply();
+    let (names, began): (Vec<String>, _) = ((0..5).map(|_| key()).collect(), Virtual::now());
+    let mut answers = try_at_once(&locks, &names).await.into_iter();
+    assert!(began.elapsed() < ms(50), "told at once: {:?}", began.elapsed());
+    let guard = answers.next().unwrap().unwrap().expect("its answer came first");
+    for answer in answers {
+        assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+    }
+    assert_eq!(locks.stats().misplaced_answers, 1, "no answer comes over a connection that is given up");
+    sleep(ms(500)).await;
+    assert!(names[1..].iter().all(|name| server.holder(name).is_none()));
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_are_delayed_within_the_range_and_keep_their_order() {
+    let server = Server::new();
+    let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    server.delay(ms(10)..=ms(30));
+    let mut delays = Vec::new();
+    for _ in 0..50 {
+        let began = Virtual::now();
+        let guard = locks.get(key()).lock().await.unwrap();
+        delays.push(began.elapsed());
+        drop(guard);
+        sleep(ms(40)).await;
+    }
+    assert!(delays.iter().all(|delay| (ms(10)..=ms(32)).contains(delay)), "{delays:?}");
+    assert!(delays.iter().max().unwrap().saturating_sub(*delays.iter().min().unwrap()) > ms(5), "{delays:?}");
+    let came = std::sync::Mutex::new(Vec::new());
+    let tries = (0..50).map(|at| {
+        let (lock, came) = (locks.get(key()).owned_by(Owner::new()), &came);
+        async move {
+            let guard = lock.try_lock().await.unwrap();
+            came.lock().unwrap().push(at);
+            guard
+        }
+    });
+    futures_util::future::join_all(tries).await;
+    assert_eq!(came.into_inner().unwrap(), (0..50).collect::<Vec<_>>());
+    server.delay(Duration::ZERO..=Duration::ZERO);
+    let began = Virtual::now();
+    sleep(ms(40)).await;
+    locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    assert_eq!(began.elapsed(), ms(40), "no more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_later_than_the_command_timeout_is_none() {
+    let (server, name) = (Server::new(), key());
+    let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    server.delay(ms(150)..=ms(150));
+    let answer = locks.get(&name).try_lock().await;
+    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+    server.delay(Duration::ZERO..=Duration::ZERO);
+    sleep(ms(1_000)).await;
+    assert_eq!((server.holder(&name), locks.stats().pending_undos), (None, 0));
+    locks.get(&name).lock().await.unwrap().unlock().await.unwrap();
+}
+
+#[test]
+#[should_panic(expected = "it ends before it begins")]
+fn a_delay_that_ends_before_it_begins_is_refused() {
+    #[allow(clippy::reversed_empty_ranges, reason = "it is what is tried")]
+    Server::new().delay(ms(2)..=ms(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_locker_that_is_cut_off_is_alone_with_that_and_what_it_sent_arrives_when_the_network_is_mended() {
+    let (server, name) = (Server::new(), key());
+    let far = server.route();
+    let one = over(std::slice::from_ref(&far), ms(10_000)).connect().await.unwrap();
+    let other = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    let guard = one.get(&name).lock().await.unwrap();
+    far.cut();
+    drop(guard);
+    sleep(ms(500)).await;
+    let answer = one.get(key()).try_lock().await;
+    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+    other.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    assert!(other.get(&name).try_lock().await.unwrap().is_none(), "its release is on its way");
+    far.mend();
+    assert_eq!(server.holder(&name), None, "and has come");
+    // A message that stayed on its way wakes whoever waits for it.
+    let guard = other.get(&name).lock().await.unwrap();
+    let (lock, began) = (one.get(&name), Virtual::now());
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    sleep(ms(100)).await;
+    far.cut();
+    guard.unlock().await.unwrap();
+    sleep(ms(100)).await;
+    assert!(!waiting.is_finished());
+    far.mend();
+    waiting.await.unwrap().unwrap().unlock().await.unwrap();
+    assert!(began.elapsed() < ms(400), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_leads_to_another_server_is_connected_anew() {
+    let (servers, name) = (servers(2), key());
+    let address = servers[0].route();
+    let locks = over(std::slice::from_ref(&address), ms(3_000)).connect().await.unwrap();
+    let direct = over(&servers[..1], ms(3_000)).connect().await.unwrap();
+    let guard = locks.get(&name).lock().await.unwrap();
+    address.lead_to(&servers[1]);
+    let began = Virtual::now();
+    guard.lost().cancelled().await;
+    assert!(began.elapsed() < ms(3_000), "{:?}", began.elapsed());
+    assert_eq!(guard.loss(), Some(Loss::NotOwner));
+    drop(guard);
+    let guard = locks.get(&name).lock().await.unwrap();
+    assert_eq!(address.holder(&name), servers[1].holder(&name));
+    assert!(servers[1].holder(&name).is_some());
+    // The others still come to the first one, where the first lock runs out.
+    direct.get(&name).lock().await.unwrap().unlock().await.unwrap();
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_addresses_that_lead_to_one_server_are_one_vote() {
+    let servers = servers(3);
+    let addresses: Vec<Server> = servers.iter().map(Server::route).collect();
+    let locks = over(&addresses, ms(3_000)).connect().await.unwrap();
+    let (name, other) = (key(), key());
+    let guard = locks.get(&name).lock().await.unwrap();
+    addresses[1].lead_to(&servers[0]);
+    locks.get(&other).lock().await.unwrap().unlock().await.unwrap();
+    assert_eq!(servers[1].holder(&other), None);
+    addresses[2].cut();
+    let began = Virtual::now();
+    guard.lost().cancelled().await;
+    assert!(began.elapsed() < ms(3_000), "one server renews it twice: {:?}", began.elapsed());
+    let answer = locks.get(&other).try_lock().await;
+    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
 }
 
 /// Waits until this locker has the votes of all servers: who begins anew waits for the quarantine.

@@ -1,28 +1,39 @@
 //! A node that is a server in memory.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod wire;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc::unbounded_channel;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
+use self::wire::{Misplaced, Wire};
 use super::reply::{self, Outcome};
-use super::{Events, LinkEvent, Wiring};
+use super::{Events, Wiring};
 use crate::command::{Answer, Command};
 use crate::error::{Error, NodeFailure};
 use crate::tasks;
-use crate::testing::{Failure, News, Server};
+use crate::testing::{Failure, Reply, Request, Server};
 
 /// A connection to a server in memory.
 pub(crate) struct Memory {
     server: Server,
     ear: u64,
-    epoch: Arc<AtomicU64>,
-    /// Whether a command has had no answer, and the server has not answered since.
-    silent: Arc<watch::Sender<bool>>,
+    wire: Arc<Wire>,
+    /// Held while something is sent: what is awaited first is sent first.
+    sending: Mutex<()>,
+    silence: Arc<Silence>,
     command_timeout: Duration,
+}
+
+/// Whether a command has had no answer, and the server has not answered since.
+#[derive(Default)]
+struct Silence {
+    lasts: AtomicBool,
+    /// It wakes in the order in which they came, unlike a `watch`: a simulation under a seed is to go as it went.
+    over: Notify,
 }
 
 impl Memory {
@@ -33,7 +44,7 @@ impl Memory {
     pub(super) async fn connect(server: &Server, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
         let connected = Self::new(server, wiring);
         let bound = wiring.settings.connect_timeout;
-        if timeout(bound, server.ping()).await.is_err() {
+        if timeout(bound, connected.0.send(Request::Ping)).await.is_err() {
             let nodes = vec![connected.0.failure(format!("cannot connect: timed out after {bound:?}"))];
             return Err(Error::Unavailable { servers: 1, nodes, waited: Duration::ZERO });
         }
@@ -42,26 +53,19 @@ impl Memory {
 
     /// Connects to a server that may stand still.
     pub(super) fn new(server: &Server, wiring: &Wiring<'_>) -> (Self, Events) {
-        let ((messages, subscriber), (ups, grants)) = (unbounded_channel(), unbounded_channel());
-        let (epoch, reconnected) = (Arc::<AtomicU64>::default(), wiring.reconnected.clone());
-        let counted = Arc::clone(&epoch);
-        let ear = server.connect(move |news| match news {
-            // Nobody listens any more once the node is dropped.
-            News::Message(channel) => _ = messages.send(LinkEvent::Message(channel)),
-            News::Restarted => {
-                counted.fetch_add(1, Ordering::Relaxed);
-                for events in [&messages, &ups, &reconnected] {
-                    let _: Result<_, _> = events.send(LinkEvent::Up);
-                }
-            }
-        });
-        let (server, silent) = (server.clone(), Arc::new(watch::Sender::new(false)));
-        let memory = Self { server, ear, epoch, silent, command_timeout: wiring.settings.command_timeout };
-        (memory, Events { subscriber, grants })
+        let (wire, events) = Wire::new(Arc::clone(server.name()), wiring);
+        let hears = Arc::clone(&wire);
+        let ear = server.connect(move |news| hears.hear(news));
+        let (server, command_timeout) = (server.clone(), wiring.settings.command_timeout);
+        (Self { server, ear, wire, sending: Mutex::default(), silence: Arc::default(), command_timeout }, events)
     }
 
     pub(super) fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Relaxed)
+        self.wire.epoch()
+    }
+
+    pub(super) fn misplaced_answers(&self) -> u64 {
+        self.wire.misplaced()
     }
 
     /// How long an acquire waits for a server that is silent.
@@ -77,17 +81,19 @@ impl Memory {
         {
             return Outcome::NotExecuted(failure);
         }
-        match self.answer(self.server.run(command)).await {
-            Ok(Ok(answer)) => Outcome::Done(answer),
+        match self.ask(Request::Run(command)).await {
+            Ok(Ok(Some(answer))) => Outcome::Done(answer),
             Ok(Err(Failure::Refused(message))) => reply::sort_error(self.server.name(), &message),
-            Ok(Err(Failure::Unreadable)) => Outcome::Unknown(self.failure("answered what no script does".to_owned())),
+            Ok(Ok(None) | Err(Failure::Unreadable)) => {
+                Outcome::Unknown(self.failure("answered what no script does".to_owned()))
+            }
             Err(failure) => Outcome::Unknown(failure),
         }
     }
 
     pub(super) async fn resubscribe(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
-        match self.answer(self.server.resubscribe(self.ear, add, remove)).await {
-            Ok(()) => Outcome::Done(()),
+        match self.ask(Request::Resubscribe { add, remove }).await {
+            Ok(_) => Outcome::Done(()),
             Err(failure) => Outcome::Unknown(failure),
         }
     }
@@ -96,10 +102,17 @@ impl Memory {
         self.server.disconnect(self.ear);
     }
 
-    async fn answer<T>(&self, answer: oneshot::Receiver<T>) -> Result<T, NodeFailure> {
-        match timeout(self.command_timeout, answer).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) => Err(self.failure("the connection was closed by the server".to_owned())),
+    /// Asks the server, once.
+    ///
+    /// # Errors
+    /// Why there is no answer: nobody knows whether it was carried out.
+    async fn ask(&self, request: Request) -> Result<Reply, NodeFailure> {
+        match timeout(self.command_timeout, self.send(request)).await {
+            Ok(Ok(Ok(reply))) => Ok(reply),
+            Ok(Ok(Err(Misplaced))) => {
+                Err(self.failure("gave the answer to another command: its connection is given up".to_owned()))
+            }
+            Ok(Err(_)) => Err(self.failure("its connection was given up".to_owned())),
             Err(_) => {
                 self.listen();
                 Err(self.failure(format!("timed out after {:?}", self.command_timeout)))
@@ -107,14 +120,22 @@ impl Memory {
         }
     }
 
+    fn send(&self, request: Request) -> oneshot::Receiver<Result<Reply, Misplaced>> {
+        let _in_order = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let (number, answer) = self.wire.expect();
+        self.server.send(self.ear, number, request);
+        answer
+    }
+
     /// The server is silent, until it answers something.
     fn listen(&self) {
-        if !self.silent.send_replace(true) {
-            let (silent, answer) = (Arc::clone(&self.silent), self.server.ping());
+        if !self.silence.lasts.swap(true, Ordering::Relaxed) {
+            let (silence, answer) = (Arc::clone(&self.silence), self.send(Request::Ping));
             tasks::spawn(async move {
-                // One that was started anew is there too.
+                // A server whose connection was given up is asked anew.
                 let _: Result<_, _> = answer.await;
-                silent.send_replace(false);
+                silence.lasts.store(false, Ordering::Relaxed);
+                silence.over.notify_waiters();
             });
         }
     }
@@ -124,9 +145,12 @@ impl Memory {
     /// # Errors
     /// That there is none.
     async fn heard(&self) -> Result<(), NodeFailure> {
-        let mut silent = self.silent.subscribe();
-        let heard = timeout(self.patience(), silent.wait_for(|silent| !silent)).await;
-        heard.map(|_| ()).map_err(|_| self.failure("silent: it has not answered since a command timed out".to_owned()))
+        // Before the look: an end that comes after it is not missed.
+        let over = self.silence.over.notified();
+        if self.silence.lasts.load(Ordering::Relaxed) && timeout(self.patience(), over).await.is_err() {
+            return Err(self.failure("silent: it has not answered since a command timed out".to_owned()));
+        }
+        Ok(())
     }
 
     fn failure(&self, reason: String) -> NodeFailure {

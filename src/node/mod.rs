@@ -179,7 +179,7 @@ impl Node {
         match &self.server {
             Server::Redis(redis) => redis.misplaced_answers(),
             #[cfg(feature = "testing")]
-            Server::Memory(_) => 0,
+            Server::Memory(memory) => memory.misplaced_answers(),
         }
     }
 
@@ -197,7 +197,7 @@ impl Node {
         }
     }
 
-    /// Gives the subscriber's connection up, because its replies are out of step. In memory they never are.
+    /// Gives the subscriber's connection up, because its replies are out of step. In memory it has given itself up then.
     pub(crate) async fn reset_subscriber(&self) {
         match &self.server {
             Server::Redis(redis) => redis.reset_subscriber().await,

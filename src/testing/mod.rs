@@ -1,7 +1,11 @@
 //! A server in memory, for tests of code that takes locks: it needs no Redis. See [`Server`].
 
 mod keyspace;
+#[cfg(feature = "testing")]
+mod machine;
 mod remembering;
+#[cfg(feature = "testing")]
+mod route;
 #[cfg(feature = "testing")]
 mod server;
 mod store;
@@ -9,7 +13,7 @@ mod store;
 #[cfg(test)]
 pub(crate) use self::keyspace::Value;
 #[cfg(feature = "testing")]
-pub(crate) use self::server::News;
+pub(crate) use self::machine::{News, Number, Reply, Request};
 #[cfg(feature = "testing")]
 pub use self::server::Server;
 pub(crate) use self::store::Failure;

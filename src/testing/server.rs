@@ -1,22 +1,13 @@
 //! A server in this process, that lockers connect to as they do to a Redis.
-//!
-//! # Invariants
-//! - Whatever is sent is done at once and in one piece, or, while the server stands still, when it goes on, in the
-//!   order in which it was sent.
-//! - What was sent to a server that forgets before it goes on is never done, and never answered.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::oneshot;
-
-use super::store::{Failure, Store};
-use crate::clock::wall_micros;
-use crate::command::{Answer, Command};
-use crate::key::Key;
-use crate::random;
+use super::machine::{Machine, News, Number, Request};
+use super::route::Route;
 
 /// A server in memory, for tests of code that takes locks: it needs no Redis.
 ///
@@ -32,8 +23,14 @@ use crate::random;
 /// runtime. One that is made by [`blocking_connect`](crate::LockerBuilder::blocking_connect) has a thread of its own,
 /// and goes by the machine's clock.
 ///
+/// # Faults
+/// A server can [stop](Self::stop) and [forget](Self::restart), it can [lose](Self::lose_replies),
+/// [repeat](Self::duplicate_reply) and [delay](Self::delay) its answers, and its [clock](Self::set_clock_offset) can be
+/// wrong. That is so for all lockers. The network before it can be [cut](Self::cut), or [lead](Self::lead_to) to another
+/// server, for those lockers alone that were connected by one [route](Self::route).
+///
 /// # What it does not have
-/// Replicas, users and their rights, and a limit of its memory. Its answers are there at once.
+/// Replicas, users and their rights, and a limit of its memory. Its answers are there at once, unless they are delayed.
 ///
 /// # Examples
 /// A job stops when its lock is lost. Somebody deletes the lock before the third renewal, which finds it gone:
@@ -123,42 +120,10 @@ use crate::random;
 /// }
 /// ```
 #[derive(Clone)]
-pub struct Server(Arc<Shared>);
-
-struct Shared {
+pub struct Server {
+    /// The address, for whoever connects: it stays when it leads elsewhere.
     name: Arc<str>,
-    state: Mutex<State>,
-}
-
-struct State {
-    store: Store,
-    clock_offset_us: i64,
-    is_stopped: bool,
-    /// What was sent while it stood still.
-    waiting: VecDeque<Work>,
-    /// How many of the next answers to commands are lost, and those that were: nobody hears of them.
-    loses: u32,
-    lost: Vec<Reply>,
-    ears: BTreeMap<u64, Ear>,
-    next_ear: u64,
-}
-
-type Work = Box<dyn FnOnce(&mut State) + Send>;
-type Reply = oneshot::Sender<Result<Answer, Failure>>;
-
-/// A connection that is told what the server tells by itself.
-struct Ear {
-    channels: BTreeSet<String>,
-    tell: Box<dyn Fn(News) + Send>,
-}
-
-/// What a server tells by itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum News {
-    /// A message on this channel.
-    Message(String),
-    /// It was started anew: no channel is subscribed, and what was under way is not done.
-    Restarted,
+    route: Arc<Route>,
 }
 
 impl Server {
@@ -167,158 +132,152 @@ impl Server {
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let name = format!("memory:{}", NEXT.fetch_add(1, Ordering::Relaxed)).into();
-        let state = State {
-            store: empty(),
-            clock_offset_us: 0,
-            is_stopped: false,
-            waiting: VecDeque::new(),
-            loses: 0,
-            lost: Vec::new(),
-            ears: BTreeMap::new(),
-            next_ear: 0,
-        };
-        Self(Arc::new(Shared { name, state: Mutex::new(state) }))
+        Self { name, route: Route::to(Machine::new()) }
     }
 
     /// Makes the server stand still: it answers nothing, and leases run out all the same. What it is sent meanwhile it
     /// does when it goes on.
     pub fn stop(&self) {
-        self.state().is_stopped = true;
+        self.route.machine().stop();
     }
 
     /// Lets a server go on that stands still.
     pub fn go_on(&self) {
-        let mut state = self.state();
-        state.is_stopped = false;
-        while let Some(work) = state.waiting.pop_front() {
-            work(&mut state);
-        }
+        self.route.machine().go_on();
     }
 
     /// Starts the server anew: it has forgotten everything, and all connections to it are made anew.
     pub fn restart(&self) {
-        let mut state = self.state();
-        state.store = empty();
-        state.is_stopped = false;
-        // Their connections are gone: whoever waits is told at once.
-        state.waiting.clear();
-        state.lost.clear();
-        for ear in state.ears.values_mut() {
-            ear.channels.clear();
-            (ear.tell)(News::Restarted);
-        }
+        self.route.machine().restart();
     }
 
     /// Loses the next answers, so many: what the server is sent it does, and whoever sent it does not hear of it.
     pub fn lose_replies(&self, count: u32) {
-        self.state().loses = count;
+        self.route.machine().lose_replies(count);
+    }
+
+    /// Sends the next answer to a lock's command twice. The copy comes in the place of the answer to the next command on
+    /// that connection: nobody knows what became of that one, nor of others under way, and the connection is given up. See
+    /// [`Stats::misplaced_answers`](crate::Stats::misplaced_answers).
+    pub fn duplicate_reply(&self) {
+        self.route.machine().duplicate_reply();
+    }
+
+    /// Delays each answer from here on, for a random time within this range, in whole milliseconds; zero to zero ends that.
+    /// What the server is sent it does at once. The answers of one connection keep their order, and one that comes later
+    /// than [`command_timeout`](crate::LockerBuilder::command_timeout) comes too late. Messages to waiters are not delayed.
+    ///
+    /// # Panics
+    /// For a range that ends before it begins.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use lockhound::{Locker, testing::Server};
+    /// use tokio::time::Instant;
+    ///
+    /// #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// async fn main() -> Result<(), lockhound::Error> {
+    ///     let server = Server::new();
+    ///     let locks = Locker::builder().memory(&server).connect().await?;
+    ///     server.delay(Duration::from_millis(20)..=Duration::from_millis(30));
+    ///     let started = Instant::now();
+    ///     let guard = locks.get("report").lock().await?;
+    ///     assert!((20..=31).contains(&started.elapsed().as_millis()));
+    ///     guard.unlock().await
+    /// }
+    /// ```
+    pub fn delay(&self, range: RangeInclusive<Duration>) {
+        assert!(range.start() <= range.end(), "a delay of {range:?}: it ends before it begins");
+        self.route.machine().delay(range);
     }
 
     /// Deletes a key, as an operator would: its lock is lost.
     pub fn delete(&self, key: &str) {
-        self.state().store.keys.delete(key);
+        self.route.machine().delete(key);
     }
 
     /// Returns the owner that stands in a lock's key, as [`Holder::owner`](crate::Holder::owner) has it; `None` if it
     /// is free.
     pub fn holder(&self, key: &str) -> Option<String> {
-        let mut state = self.state();
-        let inspect = Command::Inspect(Key::from(key));
-        let standing = state.run(&inspect).ok().and_then(Answer::inspect).flatten();
-        standing.map(|standing| String::from_utf8_lossy(&standing.owner).into_owned())
+        self.route.machine().owner(key).map(|owner| String::from_utf8_lossy(&owner).into_owned())
     }
 
     /// Sets the server's wall clock: so many milliseconds ahead of the machine's, or behind it.
     pub fn set_clock_offset(&self, millis: i64) {
-        self.state().clock_offset_us = millis.saturating_mul(1_000);
+        self.route.machine().set_clock_offset(millis.saturating_mul(1_000));
+    }
+
+    /// Returns the same server, reached over a network of its own. What is done to that network is done to the lockers
+    /// that connect by what this returns, and to no others; clones share it.
+    ///
+    /// # Examples
+    /// One of two workers is cut off from the server, and loses its lock before the other one gets it:
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use lockhound::{Locker, testing::Server};
+    ///
+    /// #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// async fn main() -> Result<(), lockhound::Error> {
+    ///     let server = Server::new();
+    ///     let far = server.route();
+    ///     let one = Locker::builder().memory(&far).connect().await?;
+    ///     let other = Locker::builder().memory(&server).connect().await?;
+    ///     let guard = one.get("report").lock().await?;
+    ///     far.cut();
+    ///     let next = other.get("report").lock().await?;
+    ///     assert!(guard.is_lost());
+    ///     next.unlock().await
+    /// }
+    /// ```
+    #[must_use = "the server itself stays as it is"]
+    pub fn route(&self) -> Self {
+        Self { name: Arc::clone(&self.name), route: Route::to(self.route.machine()) }
+    }
+
+    /// Cuts the network to the server. What is sent, answered and told stays on its way until it is
+    /// [mended](Self::mend), as with a connection that nobody gives up meanwhile.
+    pub fn cut(&self) {
+        self.route.cut();
+    }
+
+    /// Mends the network: what stayed on its way arrives, in its order.
+    pub fn mend(&self) {
+        self.route.mend();
+    }
+
+    /// Makes the address lead to another server, as where a name or a proxy is changed: the lockers that are connected by
+    /// it are connected anew, to that one. From here on all that is done to this `Server` is done there, too.
+    pub fn lead_to(&self, other: &Self) {
+        self.route.lead_to(&other.route.machine());
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
-        &self.0.name
+        &self.name
     }
 
-    /// Connects; what the server tells by itself goes to `tell`, which must not ask it anything.
-    pub(crate) fn connect(&self, tell: impl Fn(News) + Send + 'static) -> u64 {
-        let mut state = self.state();
-        let number = state.next_ear;
-        state.next_ear += 1;
-        state.ears.insert(number, Ear { channels: BTreeSet::new(), tell: Box::new(tell) });
-        number
+    /// Connects, and returns the number of the connection. What is told must not ask the server anything.
+    pub(crate) fn connect(&self, tell: impl Fn(News) + Send + Sync + 'static) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let ear = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.route.connect(ear, Arc::new(tell));
+        ear
     }
 
     pub(crate) fn disconnect(&self, ear: u64) {
-        // It is dropped after the mutex is released.
-        let _gone = self.state().ears.remove(&ear);
+        self.route.disconnect(ear);
     }
 
-    /// Sends a command.
-    pub(crate) fn run(&self, command: Command) -> oneshot::Receiver<Result<Answer, Failure>> {
-        let (reply, answer) = oneshot::channel();
-        self.send(move |state| {
-            let answer = state.run(&command);
-            if state.loses > 0 {
-                state.loses -= 1;
-                state.lost.push(reply);
-            } else {
-                // Whoever has given up does not want to know.
-                let _: Result<_, _> = reply.send(answer);
-            }
-        });
-        answer
+    /// Sends something over a connection, whose answer has this number.
+    pub(crate) fn send(&self, ear: u64, number: Number, request: Request) {
+        self.route.go(ear, number, request);
     }
-
-    /// Changes what a connection is subscribed to.
-    pub(crate) fn resubscribe(&self, ear: u64, add: Vec<String>, remove: Vec<String>) -> oneshot::Receiver<()> {
-        let (reply, answer) = oneshot::channel();
-        self.send(move |state| {
-            if let Some(Ear { channels, .. }) = state.ears.get_mut(&ear) {
-                remove.iter().for_each(|channel| _ = channels.remove(channel));
-                channels.extend(add);
-            }
-            let _: Result<_, _> = reply.send(());
-        });
-        answer
-    }
-
-    /// Asks for nothing but an answer.
-    pub(crate) fn ping(&self) -> oneshot::Receiver<()> {
-        let (reply, answer) = oneshot::channel();
-        self.send(move |_| _ = reply.send(()));
-        answer
-    }
-
-    fn send(&self, work: impl FnOnce(&mut State) + Send + 'static) {
-        let mut state = self.state();
-        if state.is_stopped {
-            state.waiting.push_back(Box::new(work));
-        } else {
-            work(&mut state);
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn run(&mut self, command: &Command) -> Result<Answer, Failure> {
-        let now_us = wall_micros().saturating_add_signed(self.clock_offset_us);
-        let (store, ears) = (&mut self.store, &self.ears);
-        store.run(now_us, command, &mut |channel| {
-            let told = ears.values().filter(|ear| ear.channels.contains(channel));
-            told.map(|ear| (ear.tell)(News::Message(channel.to_owned()))).count() as u64
-        })
-    }
-}
-
-/// What a server has that was started just now.
-fn empty() -> Store {
-    Store::new(&random::uuid().simple().to_string(), &"0".repeat(40))
 }
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Server").field(&self.0.name).finish()
+        f.debug_tuple("Server").field(&self.name).finish()
     }
 }

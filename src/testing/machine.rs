@@ -1,0 +1,260 @@
+//! What a server in memory is and does, however it is reached.
+//!
+//! # Invariants
+//! - Whatever is sent is done at once and in one piece, or, while the server stands still, when it goes on, in the
+//!   order in which it came.
+//! - What was sent to a server that forgets before it comes is never done, and never answered.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::store::{Failure, Store};
+use crate::clock::wall_micros;
+use crate::command::{Answer, Command};
+use crate::key::Key;
+use crate::random;
+
+/// A server.
+pub(super) struct Machine(Mutex<State>);
+
+struct State {
+    store: Store,
+    /// How often it was started anew.
+    starts: u64,
+    clock_offset_us: i64,
+    is_stopped: bool,
+    /// What came while it stood still.
+    waiting: VecDeque<Sent>,
+    /// How many of the next answers to commands are lost, and how many come twice.
+    loses: u32,
+    repeats: u32,
+    delay: RangeInclusive<Duration>,
+    ears: BTreeMap<u64, Ear>,
+}
+
+/// Something on its way to a server.
+pub(super) struct Sent {
+    pub(super) ear: u64,
+    pub(super) request: Request,
+    pub(super) number: Number,
+    /// What [`Machine::starts`] was when it was sent.
+    pub(super) starts: u64,
+}
+
+/// What a server is asked for.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Run(Command),
+    /// Changes what a connection is subscribed to.
+    Resubscribe {
+        add: Vec<String>,
+        remove: Vec<String>,
+    },
+    /// Nothing but an answer.
+    Ping,
+}
+
+/// Which request an answer belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Number {
+    /// Which connection of the node it was sent on.
+    pub(crate) epoch: u64,
+    pub(crate) request: u64,
+}
+
+/// An answer; `None` to what is not a command.
+pub(crate) type Reply = Result<Option<Answer>, Failure>;
+
+/// What a connection is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum News {
+    /// An answer, which takes so long to come. `None`: it is lost on its way.
+    Answer { number: Number, reply: Option<Reply>, after: Duration },
+    /// A message on this channel.
+    Message(String),
+    /// It is connected anew: no channel is subscribed, and what was under way is not answered.
+    Anew,
+}
+
+/// Where news go. It must not ask the server anything.
+pub(super) type Tell = Arc<dyn Fn(News) + Send + Sync>;
+
+/// A connection, as its server sees it.
+pub(super) struct Ear {
+    route: u64,
+    tell: Tell,
+    channels: BTreeSet<String>,
+}
+
+impl Ear {
+    /// A connection that came by this route.
+    pub(super) fn new(route: u64, tell: Tell) -> Self {
+        Self { route, tell, channels: BTreeSet::new() }
+    }
+
+    fn is_connected_anew(&mut self) {
+        self.channels.clear();
+        (self.tell)(News::Anew);
+    }
+}
+
+impl Machine {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new(State {
+            store: empty(),
+            starts: 0,
+            clock_offset_us: 0,
+            is_stopped: false,
+            waiting: VecDeque::new(),
+            loses: 0,
+            repeats: 0,
+            delay: Duration::ZERO..=Duration::ZERO,
+            ears: BTreeMap::new(),
+        })))
+    }
+
+    pub(super) fn stop(&self) {
+        self.state().is_stopped = true;
+    }
+
+    pub(super) fn go_on(&self) {
+        let mut state = self.state();
+        state.is_stopped = false;
+        while let Some(sent) = state.waiting.pop_front() {
+            state.carry_out(sent);
+        }
+    }
+
+    pub(super) fn restart(&self) {
+        let mut state = self.state();
+        state.store = empty();
+        state.starts += 1;
+        state.is_stopped = false;
+        state.waiting.clear();
+        state.ears.values_mut().for_each(Ear::is_connected_anew);
+    }
+
+    pub(super) fn lose_replies(&self, count: u32) {
+        self.state().loses = count;
+    }
+
+    pub(super) fn duplicate_reply(&self) {
+        self.state().repeats += 1;
+    }
+
+    pub(super) fn delay(&self, range: RangeInclusive<Duration>) {
+        self.state().delay = range;
+    }
+
+    pub(super) fn delete(&self, key: &str) {
+        self.state().store.keys.delete(key);
+    }
+
+    /// What stands in a lock's key.
+    pub(super) fn owner(&self, key: &str) -> Option<Vec<u8>> {
+        let inspect = Command::Inspect(Key::from(key));
+        let standing = self.state().run(&inspect).ok().and_then(Answer::inspect).flatten();
+        standing.map(|standing| standing.owner)
+    }
+
+    pub(super) fn set_clock_offset(&self, micros: i64) {
+        self.state().clock_offset_us = micros;
+    }
+
+    pub(super) fn connect(&self, number: u64, ear: Ear) {
+        self.state().ears.insert(number, ear);
+    }
+
+    /// Ends a connection.
+    pub(super) fn disconnect(&self, number: u64) {
+        // It is dropped after the mutex is released.
+        let _gone = self.state().ears.remove(&number);
+    }
+
+    /// Gives up the connections that came by this route; what they are told from here on is another server's.
+    pub(super) fn give_up(&self, route: u64) -> Vec<(u64, Ear)> {
+        let mut state = self.state();
+        state.ears.extract_if(.., |_, ear| ear.route == route).collect()
+    }
+
+    /// Takes over connections that led to another server.
+    pub(super) fn take_over(&self, ears: Vec<(u64, Ear)>) {
+        let mut state = self.state();
+        for (number, mut ear) in ears {
+            ear.is_connected_anew();
+            state.ears.insert(number, ear);
+        }
+    }
+
+    /// How often it was started anew.
+    pub(super) fn starts(&self) -> u64 {
+        self.state().starts
+    }
+
+    /// Something has come.
+    pub(super) fn receive(&self, sent: Sent) {
+        let mut state = self.state();
+        if state.is_stopped {
+            state.waiting.push_back(sent);
+        } else {
+            state.carry_out(sent);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn carry_out(&mut self, Sent { ear, request, number, starts }: Sent) {
+        // It was sent over a connection that ended with the server.
+        if starts != self.starts {
+            return;
+        }
+        let (reply, is_command) = match request {
+            Request::Run(command) => (self.run(&command).map(Some), true),
+            Request::Resubscribe { add, remove } => {
+                if let Some(Ear { channels, .. }) = self.ears.get_mut(&ear) {
+                    remove.iter().for_each(|channel| _ = channels.remove(channel));
+                    channels.extend(add);
+                }
+                (Ok(None), false)
+            }
+            Request::Ping => (Ok(None), false),
+        };
+        let reply = if is_command && take_one(&mut self.loses) { None } else { Some(reply) };
+        let comes_twice = is_command && reply.is_some() && take_one(&mut self.repeats);
+        let after = random::duration(&self.delay);
+        // Nobody listens any more where the node is gone, or its address leads elsewhere.
+        let Some(ear) = self.ears.get(&ear) else { return };
+        let news = News::Answer { number, reply, after };
+        if comes_twice {
+            (ear.tell)(news.clone());
+        }
+        (ear.tell)(news);
+    }
+
+    fn run(&mut self, command: &Command) -> Result<Answer, Failure> {
+        let now_us = wall_micros().saturating_add_signed(self.clock_offset_us);
+        let (store, ears) = (&mut self.store, &self.ears);
+        store.run(now_us, command, &mut |channel| {
+            let told = ears.values().filter(|ear| ear.channels.contains(channel));
+            told.map(|ear| (ear.tell)(News::Message(channel.to_owned()))).count() as u64
+        })
+    }
+}
+
+/// Counts down; whether there was one left.
+fn take_one(left: &mut u32) -> bool {
+    let is_left = *left > 0;
+    *left = left.saturating_sub(1);
+    is_left
+}
+
+/// What a server has that was started just now.
+fn empty() -> Store {
+    Store::new(&random::uuid().simple().to_string(), &"0".repeat(40))
+}
