@@ -1,0 +1,139 @@
+//! What goes wrong: in the network and in the servers' answers, wherever and whenever; in the servers' memory, on a
+//! minority of them at the most.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockhound::testing::Server;
+use tokio::time::sleep;
+
+use crate::plan::{Plan, one_in, up_to};
+use crate::world::World;
+
+/// The servers, and how they are reached.
+pub struct Net {
+    pub servers: Vec<Server>,
+    /// By locker and server.
+    pub routes: Vec<Vec<Server>>,
+}
+
+impl Net {
+    pub fn new(plan: &Plan) -> Arc<Self> {
+        let servers: Vec<Server> = (0..plan.servers).map(|_| Server::new()).collect();
+        let routes = (0..plan.lockers).map(|_| servers.iter().map(Server::route).collect()).collect();
+        Arc::new(Self { servers, routes })
+    }
+
+    /// The clocks of servers are wrong, each by something else, for an act: none jumps while locks stand.
+    pub fn set_clocks(&self, world: &World) {
+        for (at, server) in self.servers.iter().enumerate() {
+            let offset = if fastrand::bool() { fastrand::i64(-600_000..600_000) } else { 0 };
+            world.note(format_args!("the clock of server {at} is {offset} ms ahead"));
+            server.set_clock_offset(offset);
+        }
+    }
+
+    /// All faults end.
+    pub fn heal(&self) {
+        for (at, server) in self.servers.iter().enumerate() {
+            server.go_on();
+            server.lose_replies(0);
+            server.delay(Duration::ZERO..=Duration::ZERO);
+            for routes in &self.routes {
+                routes[at].mend();
+            }
+        }
+    }
+}
+
+/// One fault of the network or of the answers after the other.
+pub async fn trouble(world: Arc<World>, net: Arc<Net>, plan: Plan) {
+    for _ in 0..plan.faults {
+        sleep(up_to(plan.lease * 3)).await;
+        one_trouble(&world, &net, &plan).await;
+    }
+}
+
+async fn one_trouble(world: &World, net: &Net, plan: &Plan) {
+    let (at, locker) = (fastrand::usize(..plan.servers), fastrand::usize(..plan.lockers));
+    let (server, route) = (&net.servers[at], &net.routes[locker][at]);
+    let lasts = up_to(plan.lease * 3);
+    match fastrand::u8(0..8) {
+        0 => {
+            world.note(format_args!("server {at} stops"));
+            server.stop();
+            sleep(lasts).await;
+            world.note(format_args!("server {at} goes on"));
+            server.go_on();
+        }
+        1 => {
+            let lost = fastrand::u32(1..4);
+            world.note(format_args!("server {at} loses {lost} answers"));
+            server.lose_replies(lost);
+        }
+        2 => {
+            world.note(format_args!("server {at} gives an answer twice"));
+            server.duplicate_reply();
+        }
+        3 | 4 => {
+            // Some come too late.
+            let most = up_to(plan.command_timeout().mul_f64(1.2));
+            world.note(format_args!("server {at} answers within {most:?}"));
+            server.delay(Duration::ZERO..=most);
+            sleep(lasts * 2).await;
+            world.note(format_args!("server {at} answers at once"));
+            server.delay(Duration::ZERO..=Duration::ZERO);
+        }
+        5 if plan.mislead => mislead(world, net, plan, locker, at, lasts).await,
+        _ => {
+            world.note(format_args!("locker {locker} is cut off from server {at}"));
+            route.cut();
+            sleep(lasts).await;
+            world.note(format_args!("locker {locker} comes to server {at} again"));
+            route.mend();
+        }
+    }
+}
+
+/// The address of a server leads a locker to another one, and from a third one it may be cut off meanwhile.
+async fn mislead(world: &World, net: &Net, plan: &Plan, locker: usize, at: usize, lasts: Duration) {
+    let there = (at + fastrand::usize(1..plan.servers)) % plan.servers;
+    let cut = (0..plan.servers).find(|other| ![at, there].contains(other)).filter(|_| one_in(2));
+    world.note(format_args!("locker {locker} comes to server {there} in the place of {at}; cut off from {cut:?}"));
+    net.routes[locker][at].lead_to(&net.servers[there]);
+    cut.inspect(|&cut| net.routes[locker][cut].cut());
+    sleep(lasts).await;
+    world.note(format_args!("locker {locker} comes to all servers again"));
+    net.routes[locker][at].lead_to(&net.servers[at]);
+    cut.inspect(|&cut| net.routes[locker][cut].mend());
+}
+
+/// Makes servers forget something, a minority of them in an act: what the others remember has to do.
+pub async fn oblivion(world: Arc<World>, net: Arc<Net>, plan: Plan, keys: Arc<[String]>) {
+    let first = fastrand::usize(..plan.servers);
+    let victims = if plan.servers == 1 { 1 } else { fastrand::usize(0..=(plan.servers - 1) / 2) };
+    for _ in 0..plan.faults {
+        sleep(up_to(plan.lease * 3)).await;
+        if victims == 0 {
+            return;
+        }
+        let at = (first + fastrand::usize(..victims)) % plan.servers;
+        if plan.remember && plan.mislead && one_in(3) {
+            let locker = fastrand::usize(..plan.lockers);
+            world.note(format_args!("locker {locker} comes to a blank server in the place of {at}"));
+            net.routes[locker][at].lead_to(&Server::new());
+            sleep(up_to(plan.lease * 6)).await;
+            world.note(format_args!("locker {locker} comes to server {at} again"));
+            net.routes[locker][at].lead_to(&net.servers[at]);
+        } else if plan.remember && one_in(2) {
+            world.note(format_args!("server {at} starts anew"));
+            net.servers[at].restart();
+        } else if plan.delete {
+            let key = &keys[fastrand::usize(..keys.len())];
+            let was_held = net.servers[at].holder(key).is_some();
+            net.servers[at].delete(key);
+            world.deleted(key, was_held && plan.servers == 1);
+            world.note(format_args!("server {at}: {key} is deleted"));
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What a seed makes of everything.
+
+use std::time::Duration;
+
+use crate::common::ms;
+
+/// One program.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    pub servers: usize,
+    pub lockers: usize,
+    /// Of each locker.
+    pub tasks: usize,
+    pub keys: usize,
+    /// After each of them all faults end, and nothing may be left.
+    pub acts: usize,
+    /// Of each task, in an act.
+    pub rounds: usize,
+    /// How many faults of the network there are at a time, and one after the other.
+    pub troubles: usize,
+    pub faults: usize,
+    pub lease: Duration,
+    /// Whether servers have memories, so that one may forget.
+    pub remember: bool,
+    /// Whether somebody releases what others hold.
+    pub force: bool,
+    /// Whether somebody deletes locks on a server.
+    pub delete: bool,
+    /// Whether addresses may lead to another of the servers.
+    pub mislead: bool,
+    /// Whether the clocks of servers are wrong.
+    pub skew: bool,
+}
+
+impl Plan {
+    pub fn of_seed() -> Self {
+        let servers = [1, 3, 3, 5][fastrand::usize(..4)];
+        let remember = fastrand::bool();
+        let lease = if one_in(5) { ms(fastrand::u64(10_000..=60_000)) } else { ms(fastrand::u64(500..=10_000)) };
+        Self {
+            servers,
+            lockers: fastrand::usize(1..=3),
+            tasks: fastrand::usize(1..=3),
+            keys: fastrand::usize(1..=3),
+            acts: fastrand::usize(1..=3),
+            rounds: fastrand::usize(2..=8),
+            troubles: fastrand::usize(0..=2),
+            faults: fastrand::usize(1..=5),
+            lease,
+            remember,
+            force: one_in(3),
+            delete: one_in(4),
+            mislead: servers > 1 && one_in(3),
+            // One server that forgets goes by its clock.
+            skew: (servers > 1 || !remember) && fastrand::bool(),
+        }
+    }
+
+    /// What a locker sets by itself.
+    pub fn command_timeout(&self) -> Duration {
+        (self.lease / 10).min(ms(3_000))
+    }
+}
+
+/// True once in so many times.
+pub fn one_in(times: u32) -> bool {
+    fastrand::u32(..times) == 0
+}
+
+/// A random time up to this.
+pub fn up_to(most: Duration) -> Duration {
+    Duration::from_micros(fastrand::u64(0..=u64::try_from(most.as_micros()).unwrap()))
+}

@@ -1,0 +1,340 @@
+//! Who is inside by their own belief, what happened, and what must be so after each step.
+//!
+//! What a force_unlock of another locker may have deleted, or somebody deletes from outside, is not promised to be exclusive
+//! until its holder renews: such a hold is *deposed*, and whoever comes in beside it is no fault.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use lockhound::CancellationToken;
+use tokio::time::Instant;
+
+use crate::common::history::{Call, History, Model, Op};
+
+/// How often somebody may be in a lock at once.
+const MOST_GUARDS: u32 = 64;
+
+pub struct World {
+    start: Instant,
+    /// Whether everything is shown when it happens.
+    aloud: bool,
+    /// In nanoseconds: by then the holder of what was forced is told, where nothing keeps it from renewing.
+    told_after: Option<u64>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// All holds that there were.
+    holds: Vec<Hold>,
+    /// By lock and owner: what it holds now.
+    inside: BTreeMap<(String, String), usize>,
+    guards: u64,
+    /// By lock: the highest fence.
+    fences: BTreeMap<String, u64>,
+    forces: Vec<Force>,
+    history: History,
+    trace: Vec<String>,
+}
+
+struct Hold {
+    key: String,
+    who: String,
+    locker: usize,
+    fence: u64,
+    is_renewed: bool,
+    called: u64,
+    entered: u64,
+    /// When it was certainly held.
+    held: u64,
+    /// Whether somebody has found it lost.
+    is_lost: bool,
+    /// The tokens of its guards.
+    tokens: BTreeMap<u64, CancellationToken>,
+}
+
+struct Force {
+    key: String,
+    locker: usize,
+    called: u64,
+    returned: Option<u64>,
+    /// Whether somebody was released.
+    released: bool,
+}
+
+/// Somebody who has come in.
+pub struct Entry<'a> {
+    pub key: &'a str,
+    pub who: &'a str,
+    pub locker: usize,
+    pub fence: u64,
+    pub is_renewed: bool,
+    pub token: CancellationToken,
+    pub called: u64,
+}
+
+/// A guard. Dropping it is leaving without a word.
+pub struct Inside {
+    world: Arc<World>,
+    hold: usize,
+    guard: u64,
+    left: bool,
+}
+
+/// A guard on its way out.
+pub struct Leaving {
+    world: Arc<World>,
+    hold: usize,
+    called: u64,
+    was_lost: bool,
+    is_last: bool,
+    left: bool,
+}
+
+/// What a guard that leaves is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Left {
+    Released,
+    /// Nobody knows when it was released.
+    Unknown,
+    Lost,
+    /// It may have been lost before that, and nobody said so.
+    Unclear,
+}
+
+impl World {
+    /// Whoever is forced by another locker is told after this time.
+    pub fn new(aloud: bool, told_after: Option<Duration>) -> Arc<Self> {
+        let told_after = told_after.map(|after| u64::try_from(after.as_nanos()).unwrap());
+        Arc::new(Self { start: Instant::now(), aloud, told_after, state: Mutex::default() })
+    }
+
+    /// In nanoseconds.
+    pub fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap()
+    }
+
+    /// Notes what happened, and looks at who believes to be inside.
+    pub fn note(&self, what: impl Display) {
+        self.note_in(&mut self.state(), what);
+    }
+
+    fn note_in(&self, state: &mut State, what: impl Display) {
+        let line = format!("{:>12} us  {what}", self.start.elapsed().as_micros());
+        if self.aloud {
+            println!("{line}");
+        }
+        state.trace.push(line);
+        let mut believers: BTreeMap<&str, &str> = BTreeMap::new();
+        for &at in state.inside.values() {
+            let hold = &state.holds[at];
+            let believes = hold.tokens.values().any(|token| !token.is_cancelled());
+            if !believes {
+                continue;
+            }
+            if state.deposed(hold).is_some() {
+                let is_told =
+                    self.told_after.is_none_or(|after| !state.is_untold(hold, self.now().saturating_sub(after)));
+                assert!(is_told, "nobody tells {} that {} was released", hold.who, hold.key);
+            } else {
+                let other = believers.insert(&hold.key, &hold.who);
+                assert!(other.is_none(), "{} and {other:?} believe in {} at once", hold.who, hold.key);
+            }
+        }
+    }
+
+    /// Somebody has come in, or in again; says in what way.
+    pub fn enter(self: &Arc<Self>, entry: Entry<'_>, how: &str) -> Inside {
+        let Entry { key, who, locker, fence, is_renewed, token, called } = entry;
+        let (mut guarded, now) = (self.state(), self.now());
+        let state = &mut *guarded;
+        let name = (key.to_owned(), who.to_owned());
+        // A guard may be on its way while those before it go: it keeps their hold.
+        let same = |hold: &Hold| hold.key == key && hold.who == who && hold.fence == fence;
+        let known = state.inside.get(&name).copied().or_else(|| state.holds.iter().rposition(same));
+        let (again, hold) = (known.is_some(), known.unwrap_or(state.holds.len()));
+        if !again {
+            let ((key, who), held, tokens) = (name.clone(), called, BTreeMap::new());
+            let (entered, is_lost) = (now, false);
+            state.holds.push(Hold { key, who, locker, fence, is_renewed, called, entered, held, is_lost, tokens });
+        }
+        state.inside.insert(name, hold);
+        state.guards += 1;
+        state.holds[hold].tokens.insert(state.guards, token);
+        let is_deposed = state.deposed(&state.holds[hold]).is_some();
+        let highest = state.fences.get(key).copied();
+        if again {
+            assert_eq!(fence, state.holds[hold].fence, "a re-entry of {who} has the fence of its hold of {key}");
+            assert!(!state.holds[hold].is_lost, "{who} came into {key} again, which it has lost");
+        } else {
+            let grows = highest.is_none_or(|highest| fence > highest);
+            assert!(grows || is_deposed, "the fence of {key} fell: {highest:?}, {fence}");
+            state.fences.insert(key.to_owned(), highest.map_or(fence, |highest| highest.max(fence)));
+        }
+        if !(again && is_deposed) {
+            state.call(hold, Op::Lock { fence }, called, Some(now));
+        }
+        let grown = fence.wrapping_sub(highest.unwrap_or(fence));
+        let guard = state.guards;
+        self.note_in(state, format_args!("{who} {how} {key}: in{}, fence +{grown}", if again { " again" } else { "" }));
+        Inside { world: Arc::clone(self), hold, guard, left: false }
+    }
+
+    /// Whether somebody has a guard.
+    pub fn has(&self, key: &str, who: &str) -> bool {
+        self.state().inside.contains_key(&(key.to_owned(), who.to_owned()))
+    }
+
+    /// Somebody is about to release what others hold.
+    pub fn force(&self, key: &str, locker: usize) -> usize {
+        let (mut state, called) = (self.state(), self.now());
+        state.forces.push(Force { key: key.to_owned(), locker, called, returned: None, released: false });
+        state.forces.len() - 1
+    }
+
+    /// It has returned.
+    pub fn forced(&self, force: usize, released: bool) {
+        let force = &mut self.state().forces[force];
+        (force.returned, force.released) = (Some(self.now()), released);
+    }
+
+    /// Somebody has deleted a key, on one server of several or everywhere.
+    pub fn deleted(&self, key: &str, everywhere: bool) {
+        let force = self.force(key, usize::MAX);
+        self.forced(force, everywhere);
+    }
+
+    /// Whether some order of the calls explains all of them; they are forgotten then.
+    pub fn check_history(&self) {
+        let history = std::mem::take(&mut self.state().history);
+        history.check(Model::ReentrantFenced(MOST_GUARDS)).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    pub fn trace(&self) -> Vec<String> {
+        self.state().trace.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}
+
+impl State {
+    fn call(&mut self, hold: usize, op: Op, called: u64, returned: Option<u64>) {
+        let Hold { key, who, .. } = &self.holds[hold];
+        let call = Call { key: key.clone(), who: who.clone(), op, called, returned };
+        self.history.calls.push(call);
+    }
+
+    /// Since when this hold may be somebody else's, because another locker forced it.
+    fn deposed(&self, hold: &Hold) -> Option<u64> {
+        let forces = self.forces.iter().filter(|force| {
+            force.key == hold.key
+                && force.locker != hold.locker
+                && force.returned.is_none_or(|returned| hold.called <= returned)
+        });
+        forces.map(|force| force.called.max(hold.called)).min()
+    }
+
+    /// Whether this hold was released before that by another locker, and is renewed since.
+    fn is_untold(&self, hold: &Hold, before: u64) -> bool {
+        hold.is_renewed
+            && self.forces.iter().any(|force| {
+                let is_others = force.key == hold.key && force.locker != hold.locker && force.released;
+                is_others && hold.entered < force.called && force.returned.is_some_and(|returned| returned < before)
+            })
+    }
+}
+
+impl Inside {
+    /// It was held at this time.
+    pub fn held(&self, at: u64) {
+        let hold = &mut self.world.state().holds[self.hold];
+        hold.held = hold.held.max(at);
+    }
+
+    /// Gives the guard up: its owner is not inside from here on, unless by another one.
+    pub fn leave(mut self) -> Leaving {
+        self.left = true;
+        self.leaving()
+    }
+
+    fn leaving(&self) -> Leaving {
+        let mut state = self.world.state();
+        let hold = &mut state.holds[self.hold];
+        hold.tokens.remove(&self.guard);
+        let (is_last, was_lost) = (hold.tokens.is_empty(), hold.is_lost);
+        let name = (hold.key.clone(), hold.who.clone());
+        if is_last {
+            state.inside.remove(&name);
+        }
+        let (world, called) = (Arc::clone(&self.world), self.world.now());
+        Leaving { world, hold: self.hold, called, was_lost, is_last, left: false }
+    }
+
+    /// Whether its token has fired.
+    pub fn is_told(&self) -> bool {
+        self.world.state().holds[self.hold].tokens[&self.guard].is_cancelled()
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if !self.left && !std::thread::panicking() {
+            let left = if self.is_told() { Left::Lost } else { Left::Unknown };
+            self.leaving().end_of_several(left);
+        }
+    }
+}
+
+impl Leaving {
+    /// Of several locks at once one may have been lost, and this one is still held by another guard.
+    pub fn end_of_several(self, left: Left) {
+        let holds = |hold: &Hold| hold.tokens.values().any(|token| !token.is_cancelled());
+        let is_nested = left == Left::Lost && holds(&self.world.state().holds[self.hold]);
+        self.end(if is_nested { Left::Unknown } else { left });
+    }
+
+    pub fn end(mut self, left: Left) {
+        self.left = true;
+        self.record(left);
+    }
+
+    fn record(&self, left: Left) {
+        let (mut state, now) = (self.world.state(), self.world.now());
+        let hold = &state.holds[self.hold];
+        let (held, is_lost, deposed) = (hold.held, hold.is_lost, state.deposed(hold));
+        if self.was_lost {
+            assert!(left != Left::Released, "{} released {} which it had lost", hold.who, hold.key);
+            return;
+        }
+        let is_over = self.is_last || left == Left::Lost;
+        match (left, deposed) {
+            (_, Some(_)) if !is_over || is_lost => {}
+            // It may have run out before it was forced.
+            (_, Some(since)) => state.lose(self.hold, since.min(held), Some(now)),
+            (Left::Lost, None) if is_lost => {}
+            (Left::Lost, None) => state.lose(self.hold, held, Some(now)),
+            (Left::Unclear, None) => state.call(self.hold, Op::Lose, held, None),
+            (Left::Released, None) => state.call(self.hold, Op::Unlock, self.called, Some(now)),
+            (Left::Unknown, None) => state.call(self.hold, Op::Unlock, self.called, None),
+        }
+    }
+}
+
+impl State {
+    fn lose(&mut self, hold: usize, since: u64, found: Option<u64>) {
+        self.holds[hold].is_lost = true;
+        self.call(hold, Op::Lose, since, found);
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        if !self.left && !std::thread::panicking() {
+            self.record(Left::Unclear);
+        }
+    }
+}
