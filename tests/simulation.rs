@@ -83,9 +83,13 @@ impl Program {
                 });
             }
         }
-        let harm = (0..plan.troubles).map(|_| tokio::spawn(faults::trouble(Arc::clone(world), Arc::clone(net), *plan)));
-        tasks.extend(harm.collect::<Vec<_>>());
-        tasks.push(tokio::spawn(faults::oblivion(Arc::clone(world), Arc::clone(net), *plan, Arc::clone(keys))));
+        let victims = faults::victims(plan);
+        for _ in 0..plan.troubles {
+            let (world, net, victims) = (Arc::clone(world), Arc::clone(net), Arc::clone(&victims));
+            tasks.push(tokio::spawn(faults::trouble(world, net, *plan, victims)));
+        }
+        let (world, net, keys) = (Arc::clone(world), Arc::clone(net), Arc::clone(keys));
+        tasks.push(tokio::spawn(faults::oblivion(world, net, *plan, keys, victims)));
         for task in tasks {
             timeout(LONG, task).await.expect("everybody returns").unwrap();
         }
@@ -103,7 +107,7 @@ impl Program {
         };
         while let Some(locks) = self.lockers.iter().find(|locks| census(locks) != (0, 0, 0)) {
             assert!(since.elapsed() < LONG, "something is never over: {:?}", locks.stats());
-            sleep(ms(1)).await;
+            sleep(ms(5)).await;
         }
         world.note("nothing is under way");
         // What was sent to another server in its place is left to run out.
@@ -124,7 +128,7 @@ impl Program {
 /// Runs the program of a seed; what happened, and for how long in virtual time.
 fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
     fastrand::seed(seed);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let (plan, start) = (Plan::of_seed(), Instant::now());
         // A tick of renewal, and another one where the first is in vain.

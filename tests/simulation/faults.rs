@@ -1,5 +1,5 @@
-//! What goes wrong: in the network and in the servers' answers, wherever and whenever; in the servers' memory, on a
-//! minority of them at the most.
+//! What goes wrong: in the network and in the servers' answers, wherever and whenever. A server forgets, or its address leads
+//! elsewhere, only where it is one of the act's victims: fewer than half of all, as it is promised.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use lockhound::testing::Server;
 use tokio::time::sleep;
 
+use crate::common::ms;
 use crate::plan::{Plan, one_in, up_to};
 use crate::world::World;
 
@@ -15,13 +16,19 @@ pub struct Net {
     pub servers: Vec<Server>,
     /// By locker and server.
     pub routes: Vec<Vec<Server>>,
+    /// How long an answer takes when nothing delays it.
+    least: Duration,
 }
 
 impl Net {
     pub fn new(plan: &Plan) -> Arc<Self> {
         let servers: Vec<Server> = (0..plan.servers).map(|_| Server::new()).collect();
         let routes = (0..plan.lockers).map(|_| servers.iter().map(Server::route).collect()).collect();
-        Arc::new(Self { servers, routes })
+        // While a force_unlock waits for a server, what its locker is granted is deposed, and asked for again at once: if no
+        // answer took any time, time would stand still.
+        let least = if plan.force { ms(1) } else { Duration::ZERO };
+        servers.iter().for_each(|server| server.delay(least..=least));
+        Arc::new(Self { servers, routes, least })
     }
 
     /// The clocks of servers are wrong, each by something else, for an act: none jumps while locks stand.
@@ -38,7 +45,7 @@ impl Net {
         for (at, server) in self.servers.iter().enumerate() {
             server.go_on();
             server.lose_replies(0);
-            server.delay(Duration::ZERO..=Duration::ZERO);
+            server.delay(self.least..=self.least);
             for routes in &self.routes {
                 routes[at].mend();
             }
@@ -46,18 +53,30 @@ impl Net {
     }
 }
 
+/// The servers that may forget in an act, or be reached under a wrong address.
+pub fn victims(plan: &Plan) -> Arc<[usize]> {
+    let mut all: Vec<usize> = (0..plan.servers).collect();
+    fastrand::shuffle(&mut all);
+    all.truncate(if plan.servers == 1 { 1 } else { fastrand::usize(0..=(plan.servers - 1) / 2) });
+    all.into()
+}
+
 /// One fault of the network or of the answers after the other.
-pub async fn trouble(world: Arc<World>, net: Arc<Net>, plan: Plan) {
+pub async fn trouble(world: Arc<World>, net: Arc<Net>, plan: Plan, victims: Arc<[usize]>) {
     for _ in 0..plan.faults {
-        sleep(up_to(plan.lease * 3)).await;
-        one_trouble(&world, &net, &plan).await;
+        sleep(up_to(plan.lease * if one_in(3) { 3 } else { 1 })).await;
+        match fastrand::choice(&*victims) {
+            Some(&victim) if plan.mislead && one_in(2) => mislead(&world, &net, &plan, victim).await,
+            _ => one_trouble(&world, &net, &plan).await,
+        }
     }
 }
 
 async fn one_trouble(world: &World, net: &Net, plan: &Plan) {
     let (at, locker) = (fastrand::usize(..plan.servers), fastrand::usize(..plan.lockers));
     let (server, route) = (&net.servers[at], &net.routes[locker][at]);
-    let lasts = up_to(plan.lease * 3);
+    // Often just long enough for a server to be found silent.
+    let lasts = if one_in(2) { plan.command_timeout().mul_f64(1.0 + fastrand::f64()) } else { up_to(plan.lease * 3) };
     match fastrand::u8(0..8) {
         0 => {
             world.note(format_args!("server {at} stops"));
@@ -72,19 +91,19 @@ async fn one_trouble(world: &World, net: &Net, plan: &Plan) {
             server.lose_replies(lost);
         }
         2 => {
-            world.note(format_args!("server {at} gives an answer twice"));
-            server.duplicate_reply();
+            let twice = fastrand::u8(1..4);
+            world.note(format_args!("server {at} gives {twice} answers twice"));
+            (0..twice).for_each(|_| server.duplicate_reply());
         }
         3 | 4 => {
             // Some come too late.
             let most = up_to(plan.command_timeout().mul_f64(1.2));
             world.note(format_args!("server {at} answers within {most:?}"));
-            server.delay(Duration::ZERO..=most);
+            server.delay(net.least..=net.least + most);
             sleep(lasts * 2).await;
             world.note(format_args!("server {at} answers at once"));
-            server.delay(Duration::ZERO..=Duration::ZERO);
+            server.delay(net.least..=net.least);
         }
-        5 if plan.mislead => mislead(world, net, plan, locker, at, lasts).await,
         _ => {
             world.note(format_args!("locker {locker} is cut off from server {at}"));
             route.cut();
@@ -95,36 +114,44 @@ async fn one_trouble(world: &World, net: &Net, plan: &Plan) {
     }
 }
 
-/// The address of a server leads a locker to another one, and from a third one it may be cut off meanwhile.
-async fn mislead(world: &World, net: &Net, plan: &Plan, locker: usize, at: usize, lasts: Duration) {
+/// The address of a server leads a locker to another one of them for a while.
+async fn mislead(world: &World, net: &Net, plan: &Plan, at: usize) {
+    let locker = fastrand::usize(..plan.lockers);
     let there = (at + fastrand::usize(1..plan.servers)) % plan.servers;
-    let cut = (0..plan.servers).find(|other| ![at, there].contains(other)).filter(|_| one_in(2));
-    world.note(format_args!("locker {locker} comes to server {there} in the place of {at}; cut off from {cut:?}"));
-    net.routes[locker][at].lead_to(&net.servers[there]);
-    cut.inspect(|&cut| net.routes[locker][cut].cut());
-    sleep(lasts).await;
-    world.note(format_args!("locker {locker} comes to all servers again"));
-    net.routes[locker][at].lead_to(&net.servers[at]);
-    cut.inspect(|&cut| net.routes[locker][cut].mend());
+    world.note(format_args!("locker {locker} comes to server {there} in the place of {at}"));
+    lead_to(world, net, plan, (locker, at), (&net.servers[there], Some(there))).await;
 }
 
-/// Makes servers forget something, a minority of them in an act: what the others remember has to do.
-pub async fn oblivion(world: Arc<World>, net: Arc<Net>, plan: Plan, keys: Arc<[String]>) {
-    let first = fastrand::usize(..plan.servers);
-    let victims = if plan.servers == 1 { 1 } else { fastrand::usize(0..=(plan.servers - 1) / 2) };
+/// An address leads elsewhere, and from others the locker may be cut off meanwhile: what is left is one server, twice.
+async fn lead_to(
+    world: &World,
+    net: &Net,
+    plan: &Plan,
+    (locker, at): (usize, usize),
+    (there, place): (&Server, Option<usize>),
+) {
+    let mut others: Vec<usize> = (0..plan.servers).filter(|&other| other != at && Some(other) != place).collect();
+    fastrand::shuffle(&mut others);
+    others.truncate(if fastrand::bool() { (plan.servers - 1) / 2 } else { 0 });
+    net.routes[locker][at].lead_to(there);
+    sleep(up_to(plan.lease / 2)).await;
+    world.note(format_args!("locker {locker} is cut off from {others:?}"));
+    others.iter().for_each(|&other| net.routes[locker][other].cut());
+    sleep(plan.lease + up_to(plan.lease * 2)).await;
+    world.note(format_args!("locker {locker} comes to all servers again"));
+    net.routes[locker][at].lead_to(&net.servers[at]);
+    others.iter().for_each(|&other| net.routes[locker][other].mend());
+}
+
+/// Makes servers forget something: what the others remember has to do.
+pub async fn oblivion(world: Arc<World>, net: Arc<Net>, plan: Plan, keys: Arc<[String]>, victims: Arc<[usize]>) {
     for _ in 0..plan.faults {
         sleep(up_to(plan.lease * 3)).await;
-        if victims == 0 {
-            return;
-        }
-        let at = (first + fastrand::usize(..victims)) % plan.servers;
+        let Some(&at) = fastrand::choice(&*victims) else { return };
         if plan.remember && plan.mislead && one_in(3) {
             let locker = fastrand::usize(..plan.lockers);
             world.note(format_args!("locker {locker} comes to a blank server in the place of {at}"));
-            net.routes[locker][at].lead_to(&Server::new());
-            sleep(up_to(plan.lease * 6)).await;
-            world.note(format_args!("locker {locker} comes to server {at} again"));
-            net.routes[locker][at].lead_to(&net.servers[at]);
+            lead_to(&world, &net, &plan, (locker, at), (&Server::new(), None)).await;
         } else if plan.remember && one_in(2) {
             world.note(format_args!("server {at} starts anew"));
             net.servers[at].restart();

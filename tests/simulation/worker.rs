@@ -63,7 +63,14 @@ impl Worker {
                 0..6 => self.take_one().await,
                 6..8 => self.take_several().await,
                 8..11 => self.run_one().await,
-                _ if self.plan.force && self.depth == 0 => self.force().await,
+                _ if self.plan.force && self.depth == 0 => {
+                    // A grant may be on its way meanwhile.
+                    let force = async {
+                        sleep(up_to(self.plan.command_timeout())).await;
+                        self.force().await;
+                    };
+                    tokio::join!(self.take_one(), force);
+                }
                 _ => self.run_several().await,
             }
         })
