@@ -147,22 +147,24 @@ impl Session {
         grip
     }
 
-    /// Registers a grant for a waiter, and gives it to it; if it is gone, the grant is given back.
-    pub(super) fn deliver(self: &Arc<Self>, granted: &Granted, waiter: u64) {
+    /// Registers a grant for a waiter, and gives it to it; if it is gone, the grant is given back. Whether a force_unlock
+    /// that is under way has deposed it at once.
+    pub(super) fn deliver(self: &Arc<Self>, granted: &Granted, waiter: u64) -> bool {
         let hold = &granted.hold;
         let (found, same_owner) = self.admit(granted, Some(waiter));
         let Some(waiter) = found else {
             // It is not held from here on: a late yes is undone too.
             hold.revoke();
             self.undo_hold(hold);
-            return;
+            return false;
         };
         let grip = Grip::granted(Arc::clone(self), Arc::clone(hold), hold.origin);
         self.serve(hold, same_owner);
-        self.settle(granted);
+        let deposed = self.settle(granted);
         self.engine.answered();
         // A caller that is gone drops the grip, and that releases.
         foreign::answer(waiter.reply, Ok(Some(grip)));
+        deposed
     }
 
     fn admit(self: &Arc<Self>, granted: &Granted, waiter: Option<u64>) -> (Option<Waiter<Grip>>, Vec<Waiter<Grip>>) {
@@ -178,7 +180,9 @@ impl Session {
 
     /// A grant is registered and its grips are made: watchdog and alarm look after it, and what happened meanwhile is
     /// told.
-    fn settle(self: &Arc<Self>, granted: &Granted) {
+    ///
+    /// Whether a force_unlock deposed it.
+    fn settle(self: &Arc<Self>, granted: &Granted) -> bool {
         let (hold, now) = (&granted.hold, Instant::now());
         self.alarm.watch(hold, now);
         if !self.watchdog.watch(hold, now) {
@@ -193,9 +197,11 @@ impl Session {
             hold.lose(Loss::NotOwner);
         }
         // A force_unlock that began after the registration has found the hold; one that began before it is found here.
-        if self.forces.deposes(&hold.claim.key, granted.began) {
+        let forced = self.forces.deposes(&hold.claim.key, granted.began);
+        if forced {
             hold.lose(Loss::ForceUnlocked);
         }
+        forced
     }
 
     /// Gives the waiters of the same owner their guards: they have entered with the grant.

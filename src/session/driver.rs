@@ -98,7 +98,13 @@ impl Driving<'_> {
         }
         self.note(&attempt, sent);
         match attempt {
-            Attempt::Granted(granted) => granted.iter().for_each(|granted| session.deliver(granted, head.id)),
+            Attempt::Granted(granted) => {
+                let deposed = granted.iter().filter(|granted| session.deliver(granted, head.id)).count() > 0;
+                // As long as the force_unlock is not answered, the next grant would be deposed just so.
+                if deposed {
+                    sleep(session.settings.retry_pause(fastrand::f64())).await;
+                }
+            }
             Attempt::Refused(error) => self.answer(head.id, error),
             Attempt::Held { ttl, .. } => match subscription {
                 // What was released between the answer and the subscription sends no message any more: behind the

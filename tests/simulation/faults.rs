@@ -7,7 +7,6 @@ use std::time::Duration;
 use lockhound::testing::Server;
 use tokio::time::sleep;
 
-use crate::common::ms;
 use crate::plan::{Plan, one_in, up_to};
 use crate::world::World;
 
@@ -16,19 +15,13 @@ pub struct Net {
     pub servers: Vec<Server>,
     /// By locker and server.
     pub routes: Vec<Vec<Server>>,
-    /// How long an answer takes when nothing delays it.
-    least: Duration,
 }
 
 impl Net {
     pub fn new(plan: &Plan) -> Arc<Self> {
         let servers: Vec<Server> = (0..plan.servers).map(|_| Server::new()).collect();
         let routes = (0..plan.lockers).map(|_| servers.iter().map(Server::route).collect()).collect();
-        // While a force_unlock waits for a server, what its locker is granted is deposed, and asked for again at once: if no
-        // answer took any time, time would stand still.
-        let least = if plan.force { ms(1) } else { Duration::ZERO };
-        servers.iter().for_each(|server| server.delay(least..=least));
-        Arc::new(Self { servers, routes, least })
+        Arc::new(Self { servers, routes })
     }
 
     /// The clocks of servers are wrong, each by something else, for an act: none jumps while locks stand.
@@ -45,7 +38,7 @@ impl Net {
         for (at, server) in self.servers.iter().enumerate() {
             server.go_on();
             server.lose_replies(0);
-            server.delay(self.least..=self.least);
+            server.delay(Duration::ZERO..=Duration::ZERO);
             for routes in &self.routes {
                 routes[at].mend();
             }
@@ -99,10 +92,10 @@ async fn one_trouble(world: &World, net: &Net, plan: &Plan) {
             // Some come too late.
             let most = up_to(plan.command_timeout().mul_f64(1.2));
             world.note(format_args!("server {at} answers within {most:?}"));
-            server.delay(net.least..=net.least + most);
+            server.delay(Duration::ZERO..=most);
             sleep(lasts * 2).await;
             world.note(format_args!("server {at} answers at once"));
-            server.delay(net.least..=net.least);
+            server.delay(Duration::ZERO..=Duration::ZERO);
         }
         _ => {
             world.note(format_args!("locker {locker} is cut off from server {at}"));
