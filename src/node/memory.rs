@@ -53,7 +53,7 @@ impl Memory {
 
     /// Connects to a server that may stand still.
     pub(super) fn new(server: &Server, wiring: &Wiring<'_>) -> (Self, Events) {
-        let (wire, events) = Wire::new(Arc::clone(server.name()), wiring);
+        let (wire, events) = Wire::new(wiring);
         let hears = Arc::clone(&wire);
         let ear = server.connect(move |news| hears.hear(news));
         let (server, command_timeout) = (server.clone(), wiring.settings.command_timeout);

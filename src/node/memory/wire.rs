@@ -16,7 +16,6 @@ use tokio::time::sleep;
 
 use super::super::{Events, LinkEvent, Wiring};
 use crate::clock::{Clock, Instant};
-use crate::foreign::contained;
 use crate::tasks;
 use crate::testing::{News, Number, Reply};
 
@@ -29,7 +28,6 @@ type Waiter = oneshot::Sender<Result<Reply, Misplaced>>;
 
 /// A node's connection: one, for whatever it sends.
 pub(super) struct Wire {
-    name: Arc<str>,
     clock: Clock,
     state: Mutex<State>,
     epoch: AtomicU64,
@@ -57,11 +55,10 @@ struct State {
 
 impl Wire {
     /// A connection of the engine that runs this.
-    pub(super) fn new(name: Arc<str>, wiring: &Wiring<'_>) -> (Arc<Self>, Events) {
+    pub(super) fn new(wiring: &Wiring<'_>) -> (Arc<Self>, Events) {
         let ((subscriber, messages), (ups, grants)) = (unbounded_channel(), unbounded_channel());
         let (delayed, road) = unbounded_channel();
         let wire = Arc::new(Self {
-            name,
             clock: Clock::here(),
             state: Mutex::default(),
             epoch: AtomicU64::new(0),
@@ -139,12 +136,6 @@ impl Wire {
     /// An answer was another request's. So may be all that are under way: the connection is given up.
     fn misplace(&self, state: &mut State, waiter: Waiter) {
         self.misplaced.fetch_add(1, Ordering::Relaxed);
-        contained(|| {
-            tracing::warn!(
-                node = %self.name,
-                "an answer belongs to another command: it counts for nothing, and the connection is given up"
-            );
-        });
         let _: Result<_, _> = waiter.send(Err(Misplaced));
         self.renew(state);
     }
