@@ -95,7 +95,8 @@ impl Lock {
     }
 
     /// The same lock, with a limit on how long it is held, from 100 ms to 30 days: after that time the token fires with
-    /// [`Loss::MaxHold`], and it is renewed no more. Until it is released, or its lease runs out, nobody else gets in.
+    /// [`Loss::MaxHold`](crate::Loss::MaxHold), and it is renewed no more. Until it is released, or its lease runs out,
+    /// nobody else gets in.
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.0.manner.max_hold = Some(max_hold);
@@ -300,8 +301,8 @@ impl Lock {
     /// keeps the lock, however late the command is. Redisson's fields tell its threads apart and not their acquisitions: a
     /// thread that has come again is taken for the one that was seen.
     ///
-    /// Guards of this [`Locker`](crate::Locker) are lost at once, with [`Loss::ForceUnlocked`], even if the server then
-    /// does not answer. Holders elsewhere learn of it at their next renewal at the latest, and may act until then: this is
+    /// Guards of this [`Locker`](crate::Locker) are lost at once, with [`Loss::ForceUnlocked`](crate::Loss::ForceUnlocked),
+    /// even if the server then does not answer. Holders elsewhere learn of it at their next renewal at the latest, and may act until then: this is
     /// for operators, and for holders that are known to be dead.
     ///
     /// # Errors
