@@ -67,7 +67,14 @@ fn whatever_a_subscriber_panics_at_nothing_stays_behind() {
     let one_by_one = events.keys().filter_map(|place| quickest(place));
     let unwinding = CALLS.iter().map(|call| Job::new("guards_of_a_task_that_unwinds", call));
     let spans = CALLS[2..].iter().map(|call| Job::new("an_ordinary_day", call));
-    happens(one_by_one.chain(unwinding).chain(spans).collect());
+    // What came of a race once may not come there again: then where else it came.
+    let elsewhere = |job: Job, tried: usize| {
+        let came = |story: &&Story| job.poison.starts_with("src/") && story.happened.contains(&job.poison);
+        let others: Vec<_> = stories.iter().filter(came).map(|story| story.job.scenario).collect();
+        let scenario = others.get(tried % others.len().max(1)).copied().unwrap_or(job.scenario);
+        Job { scenario, ..job }
+    };
+    happens_somewhere(one_by_one.chain(unwinding).chain(spans).collect(), elsewhere);
 }
 
 /// That each event has occurred in some scenario, or is known not to.
@@ -85,19 +92,23 @@ fn assert_provoked(events: &BTreeMap<Place, String>, happened: &BTreeSet<&String
     }
 }
 
+/// Runs these, as [`happens_somewhere`], each time as they are.
+fn happens(jobs: Vec<Job>) {
+    happens_somewhere(jobs, |job, _| job);
+}
+
 /// Runs these, those again in which it did not come to the panic: on a machine that is busy a server may be faster, or
 /// slower, than what a scenario waits for. Each ends well, and the panic of each happens.
-fn happens(mut jobs: Vec<Job>) {
-    for _ in 0..5 {
+fn happens_somewhere(mut jobs: Vec<Job>, elsewhere: impl Fn(Job, usize) -> Job) {
+    for tried in 1..=6 {
         let stories = run(std::mem::take(&mut jobs));
-        jobs.extend(
-            stories.into_iter().filter(|story| !story.happened.contains(&story.job.poison)).map(|story| story.job),
-        );
+        let again = stories.into_iter().filter(|story| !story.happened.contains(&story.job.poison));
+        jobs.extend(again.map(|story| elsewhere(story.job, tried)));
         if jobs.is_empty() {
             return;
         }
     }
-    panic!("{jobs:?}: did not happen in five runs");
+    panic!("{jobs:?}: did not happen in six runs");
 }
 
 /// fred logs in the midst of what it does, in its tasks and in ours.
