@@ -79,7 +79,7 @@ impl Guard {
 
     /// How the lock was lost, if it was; as [`is_lost`](Self::is_lost).
     pub fn loss(&self) -> Option<Loss> {
-        self.0.loss()
+        self.state().loss()
     }
 
     /// For `?` inside a critical section; as [`is_lost`](Self::is_lost).
@@ -87,7 +87,7 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`].
     pub fn check(&self) -> Result<(), Error> {
-        self.0.check()
+        self.state().check()
     }
 
     /// How safe the lock is. Reads the clock.

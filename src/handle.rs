@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Loss};
 use crate::foreign::{self, contained};
-use crate::hold::{HoldState, Terms};
+use crate::hold::Terms;
 use crate::identity::{Caller, Runs, Scope};
 use crate::key::Key;
 use crate::options::{Reentry, Settings, validate_duration};
@@ -116,7 +116,7 @@ impl<W: Wanted> Handle<W> {
         let work = run.scope().run(async { section(view).await });
         let Some(value) = until_lost(lost, work).await else {
             // The token has fired, so there is a loss to be named.
-            return Err(Error::Lost(taken.loss().unwrap_or(Loss::Expired)));
+            return Err(Error::Lost(taken.grip.state().loss().unwrap_or(Loss::Expired)));
         };
         match taken.unlock().await {
             Err(Error::Lost(loss)) => Err(Error::Lost(loss)),
@@ -189,19 +189,6 @@ pub(crate) struct Taken<G> {
 }
 
 impl<G: Held> Taken<G> {
-    pub(crate) fn loss(&self) -> Option<Loss> {
-        match self.grip.state() {
-            HoldState::Lost(loss) => Some(loss),
-            HoldState::Safe | HoldState::Jeopardy => None,
-        }
-    }
-
-    /// # Errors
-    /// [`Error::Lost`].
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        self.loss().map_or(Ok(()), |loss| Err(Error::Lost(loss)))
-    }
-
     pub(crate) fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F, G> {
         Scope { owner: self.grip.owner(), runs: self.runs.clone() }.run(future)
     }

@@ -25,12 +25,13 @@ pub(crate) use self::found::{Claims, Grant, Leave, Shut, Survey, Terms};
 pub(crate) use self::joint::Joint;
 pub(crate) use self::ledger::{Alarmed, Ledger, Lost};
 use self::listeners::Listeners;
+pub(crate) use self::tokens::fired;
 use self::votes::Votes;
 use crate::clock::Instant;
 use crate::command::Claim;
 #[cfg(test)]
 use crate::command::Kind;
-use crate::error::Loss;
+use crate::error::{Error, Loss};
 use crate::fence::Fence;
 use crate::identity::Origin;
 #[cfg(test)]
@@ -48,6 +49,21 @@ pub enum HoldState {
     Jeopardy,
     /// Not provably held any more.
     Lost(Loss),
+}
+
+impl HoldState {
+    pub(crate) fn loss(self) -> Option<Loss> {
+        match self {
+            Self::Lost(loss) => Some(loss),
+            Self::Safe | Self::Jeopardy => None,
+        }
+    }
+
+    /// # Errors
+    /// [`Error::Lost`] if the hold is lost.
+    pub(crate) fn check(self) -> Result<(), Error> {
+        self.loss().map_or(Ok(()), |loss| Err(Error::Lost(loss)))
+    }
 }
 
 /// An acquisition in this process.

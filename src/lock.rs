@@ -301,9 +301,10 @@ impl Lock {
     /// keeps the lock, however late the command is. Redisson's fields tell its threads apart and not their acquisitions: a
     /// thread that has come again is taken for the one that was seen.
     ///
-    /// Guards of this [`Locker`](crate::Locker) are lost at once, with [`Loss::ForceUnlocked`](crate::Loss::ForceUnlocked),
-    /// even if the server then does not answer. Holders elsewhere learn of it at their next renewal at the latest, and may act until then: this is
-    /// for operators, and for holders that are known to be dead.
+    /// Guards of this [`Locker`](crate::Locker) are lost at once, with
+    /// [`Loss::ForceUnlocked`](crate::Loss::ForceUnlocked), even if the server then does not answer. Holders elsewhere
+    /// learn of it at their next renewal at the latest, and may act until then: this is for operators, and for holders
+    /// that are known to be dead.
     ///
     /// # Errors
     /// [`Error::Unavailable`]: it may have been released or not. [`Error::Server`], also where the key holds something

@@ -235,7 +235,7 @@ impl MultiGuard {
 
     /// How the first lock that was lost was lost, if one was; as [`is_lost`](Self::is_lost).
     pub fn loss(&self) -> Option<Loss> {
-        self.0.loss()
+        self.state().loss()
     }
 
     /// For `?` inside a critical section; as [`is_lost`](Self::is_lost).
@@ -243,7 +243,7 @@ impl MultiGuard {
     /// # Errors
     /// [`Error::Lost`].
     pub fn check(&self) -> Result<(), Error> {
-        self.0.check()
+        self.state().check()
     }
 
     /// How safe the worst of them is. Reads the clock.

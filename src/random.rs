@@ -1,4 +1,5 @@
-//! Random names and times. In a runtime that hosts lockers they come from the generator of its thread, which a simulation seeds.
+//! Random names and times. In a runtime that hosts lockers they come from the generator of its thread, which a
+//! simulation seeds.
 
 #[cfg(feature = "testing")]
 use std::{ops::RangeInclusive, time::Duration};

@@ -50,7 +50,8 @@ async fn a_swallowed_reply_and_a_cut_do_not_execute_twice() {
     let ours = server.fields(&key)[0].0.clone();
     guard.unlock().await.unwrap();
     assert!(server.fields(&key).iter().all(|(field, _)| *field != ours), "released");
-    // An attempt before it, on the connection that was given up, may have been executed only now: it is undone once more.
+    // An attempt before it, on the connection that was given up, may have been executed only now: it is undone once
+    // more.
     eventually(ms(4_000), "undone", || !server.exists(&key)).await;
 }
 

@@ -1,7 +1,8 @@
 //! Whole programs under a seed, in virtual time, over servers in memory: tasks of several lockers take locks, one or
 //! several at once, enter again, run sections, give up and let go, while servers stop, forget, lose, repeat and delay
-//! answers and have wrong clocks, and while networks are cut and lead elsewhere. Whatever happens, nobody believes in a lock
-//! beside another, fences grow, some order of the calls explains all of them, everybody returns, and nothing is left.
+//! answers and have wrong clocks, and while networks are cut and lead elsewhere. Whatever happens, nobody believes in a
+//! lock beside another, fences grow, some order of the calls explains all of them, everybody returns, and nothing is
+//! left.
 //!
 //! A seed that fails is printed; `SIMULATION_SEED=7 cargo test --features testing --test simulation -- --nocapture`
 //! runs it alone, and shows what happened. `./dev soak simulation` runs seeds for minutes. `./dev mutants simulation`

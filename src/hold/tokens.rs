@@ -40,7 +40,7 @@ impl Tokens {
 }
 
 /// The token of what is lost already.
-pub(super) fn fired() -> CancellationToken {
+pub(crate) fn fired() -> CancellationToken {
     let token = CancellationToken::new();
     token.cancel();
     token

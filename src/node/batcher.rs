@@ -28,7 +28,7 @@ use tokio::time::sleep;
 
 use super::replica_acks::ReplicaAck;
 use super::reply::{self, Outcome, Reply};
-use super::script_runner::{Lua, ScriptRunner, is_not_known};
+use super::script_runner::{By, Lua, ScriptRunner, is_not_known};
 use crate::clock::Instant;
 use crate::command::{MEMORY, Remembered};
 use crate::error::{Error, NodeFailure, ServerErrorKind};
@@ -239,13 +239,9 @@ impl Batcher {
         let Some(lua) = shared.map(shared_by).or_else(|| Some(steps().next()?.alone)) else {
             return Landed { entries, fate: Fate::Answered(Vec::new()) };
         };
-        let by_digest = entries.iter().all(|entry| entry.way == Way::Digest);
-        let (outcome, acks) = if by_digest {
-            self.runner.by_digest(acknowledged, lua, &keys, &args).await
-        } else {
-            self.runner.by_text(acknowledged, lua, &keys, &args).await
-        };
-        let fate = if by_digest && is_not_known(&outcome) {
+        let by = if entries.iter().all(|entry| entry.way == Way::Digest) { By::Digest } else { By::Text };
+        let (outcome, acks) = self.runner.run_by(by, acknowledged, lua, &keys, &args).await;
+        let fate = if by == By::Digest && is_not_known(&outcome) {
             Fate::Again(Way::Text)
         } else if shared.is_some() && refuses_the_company(&outcome) {
             Fate::Again(Way::Alone)
@@ -363,33 +359,57 @@ async fn empty(batcher: &Batcher) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use super::*;
     use crate::foreign::poll_sickly;
     use crate::node::link::Link;
     use crate::options::Options;
 
-    #[tokio::test]
-    async fn steps_are_answered_after_a_panic() {
-        static LUA: std::sync::LazyLock<Lua> = std::sync::LazyLock::new(|| Lua::new("return 1"));
+    static LUA: LazyLock<Lua> = LazyLock::new(|| Lua::new("return 1"));
+    static OTHER: LazyLock<Lua> = LazyLock::new(|| Lua::new("return 2"));
+
+    fn batcher() -> Arc<Batcher> {
         let command_timeout = Some(Duration::from_millis(100));
         let settings = Options { command_timeout, ..Options::default() }.validate(1).expect("valid");
-        let batcher = Batcher::new(ScriptRunner::new(Link::to_nobody(&settings), None));
-        let step = || Step {
+        Batcher::new(ScriptRunner::new(Link::to_nobody(&settings), None))
+    }
+
+    fn step(batched: Option<&'static Lua>) -> Step {
+        Step {
             alone: &LUA,
-            batched: None,
+            batched: batched.map(|lua| Batched { name: "acquire", lua, voting: lua }),
             keys: Vec::new(),
             args: Vec::new(),
             takes: false,
             vote: None,
             acknowledged: false,
             idle: |_| false,
-        };
-        let mut sick = pin!(batcher.send(step()));
+        }
+    }
+
+    #[tokio::test]
+    async fn steps_are_answered_after_a_panic() {
+        let batcher = batcher();
+        let mut sick = pin!(batcher.send(step(None)));
         poll_sickly(sick.as_mut());
         for answer in [tokio::time::timeout(Duration::from_secs(10), sick).await, {
-            tokio::time::timeout(Duration::from_secs(10), batcher.send(step())).await
+            tokio::time::timeout(Duration::from_secs(10), batcher.send(step(None))).await
         }] {
             assert!(matches!(answer, Ok((Outcome::NotExecuted(_), _))), "told that nobody is there");
         }
+    }
+
+    /// Of two kinds, each with a script of its own in which the steps have the same names.
+    #[tokio::test]
+    async fn steps_of_two_kinds_share_no_script() {
+        let batcher = batcher();
+        let scripts: [Option<&'static Lua>; 5] = [Some(&LUA), Some(&LUA), Some(&OTHER), Some(&LUA), None];
+        let mut sending: Vec<_> = scripts.iter().map(|script| Box::pin(batcher.send(step(*script)))).collect();
+        for send in &mut sending {
+            assert!(futures_util::poll!(send).is_pending());
+        }
+        let taken: Vec<usize> = (0..5).map(|_| batcher.take().len()).collect();
+        assert_eq!(taken, [2, 1, 1, 1, 0]);
     }
 }

@@ -197,7 +197,8 @@ impl Node {
         }
     }
 
-    /// Gives the subscriber's connection up, because its replies are out of step. In memory it has given itself up then.
+    /// Gives the subscriber's connection up, because its replies are out of step. In memory it has given itself up
+    /// then.
     pub(crate) async fn reset_subscriber(&self) {
         match &self.server {
             Server::Redis(redis) => redis.reset_subscriber().await,

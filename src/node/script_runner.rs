@@ -39,6 +39,15 @@ impl Lua {
     }
 }
 
+/// How a server is told which script to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    /// It has to know the script already.
+    Digest,
+    /// It knows the script from then on.
+    Text,
+}
+
 /// What scripts travel on.
 pub(super) struct ScriptRunner {
     link: Arc<Link>,
@@ -64,8 +73,7 @@ impl ScriptRunner {
     }
 
     /// Runs a script once. A server that does not know it yet says so without running anything. It is then given the
-    /// text, which comes behind whatever was sent meanwhile. So many acknowledgements tell when enough replicas have
-    /// its effect.
+    /// text, which comes behind whatever was sent meanwhile.
     pub(super) async fn run(
         &self,
         acks: usize,
@@ -73,44 +81,28 @@ impl ScriptRunner {
         keys: &[&str],
         args: &[&str],
     ) -> (Outcome<Reply>, Vec<ReplicaAck>) {
-        let mut answer = self.by_digest(acks, lua, keys, args).await;
+        let mut answer = self.run_by(By::Digest, acks, lua, keys, args).await;
         if is_not_known(&answer.0) {
-            answer = self.by_text(acks, lua, keys, args).await;
+            answer = self.run_by(By::Text, acks, lua, keys, args).await;
         }
         self.suspect(&answer.0);
         answer
     }
 
-    /// Runs a script once, if the server knows it.
-    pub(super) async fn by_digest(
+    /// Runs a script once, if the server knows it by this. The acknowledgements, as many as are asked for, tell when
+    /// enough replicas have its effect.
+    pub(super) async fn run_by(
         &self,
+        by: By,
         acks: usize,
         lua: &Lua,
         keys: &[&str],
         args: &[&str],
     ) -> (Outcome<Reply>, Vec<ReplicaAck>) {
-        self.send("EVALSHA", &lua.sha, keys, args, acks).await
-    }
-
-    /// Runs a script once. The server knows it from then on.
-    pub(super) async fn by_text(
-        &self,
-        acks: usize,
-        lua: &Lua,
-        keys: &[&str],
-        args: &[&str],
-    ) -> (Outcome<Reply>, Vec<ReplicaAck>) {
-        self.send("EVAL", &lua.body, keys, args, acks).await
-    }
-
-    async fn send(
-        &self,
-        command: &'static str,
-        script: &str,
-        keys: &[&str],
-        args: &[&str],
-        acks: usize,
-    ) -> (Outcome<Reply>, Vec<ReplicaAck>) {
+        let (command, script) = match by {
+            By::Digest => ("EVALSHA", &lua.sha),
+            By::Text => ("EVAL", &lua.body),
+        };
         let number = Number::next();
         let words = words(script, keys, args, &number);
         match &self.replica_acks {

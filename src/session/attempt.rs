@@ -147,8 +147,8 @@ impl Session {
         grip
     }
 
-    /// Registers a grant for a waiter, and gives it to it; if it is gone, the grant is given back. Whether a force_unlock
-    /// that is under way has deposed it at once.
+    /// Registers a grant for a waiter, and gives it to it; if it is gone, the grant is given back. Whether a
+    /// force_unlock that is under way has deposed it at once.
     pub(super) fn deliver(self: &Arc<Self>, granted: &Granted, waiter: u64) -> bool {
         let hold = &granted.hold;
         let (found, same_owner) = self.admit(granted, Some(waiter));

@@ -99,7 +99,8 @@ impl Driving<'_> {
         self.note(&attempt, sent);
         match attempt {
             Attempt::Granted(granted) => {
-                let deposed = granted.iter().filter(|granted| session.deliver(granted, head.id)).count() > 0;
+                let deliver = |deposed, granted| session.deliver(granted, head.id) || deposed;
+                let deposed = granted.iter().fold(false, deliver);
                 // As long as the force_unlock is not answered, the next grant would be deposed just so.
                 if deposed {
                     sleep(session.settings.retry_pause(fastrand::f64())).await;

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::Session;
 use crate::error::{Error, Loss};
 use crate::foreign::Answer;
-use crate::hold::{Entrance, Hold, HoldState};
+use crate::hold::{self, Entrance, Hold, HoldState};
 use crate::identity::Origin;
 use crate::owner::Owner;
 
@@ -32,9 +32,7 @@ impl View {
     /// A token that fires when the hold is lost; cancelling it cancels nothing else.
     pub(crate) fn token(&self) -> CancellationToken {
         if self.session.is_forked() {
-            let fired = CancellationToken::new();
-            fired.cancel();
-            return fired;
+            return hold::fired();
         }
         self.hold.token()
     }
@@ -52,10 +50,7 @@ impl View {
     /// # Errors
     /// [`Error::Lost`] if the hold is lost.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        match self.state() {
-            HoldState::Lost(loss) => Err(Error::Lost(loss)),
-            HoldState::Safe | HoldState::Jeopardy => Ok(()),
-        }
+        self.state().check()
     }
 
     /// For how long the hold is certainly ours if nothing more is done.

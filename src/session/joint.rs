@@ -45,10 +45,7 @@ impl JointView {
     /// # Errors
     /// [`Error::Lost`] with the first loss.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        match self.state() {
-            HoldState::Lost(loss) => Err(Error::Lost(loss)),
-            HoldState::Safe | HoldState::Jeopardy => Ok(()),
-        }
+        self.state().check()
     }
 
     /// For how long all of them are certainly ours if nothing more is done.

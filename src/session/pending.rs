@@ -142,8 +142,8 @@ mod tests {
 
     use super::*;
 
-    /// Whether closing ends within three times the moment that it leaves to stragglers, where one of three nodes may be one;
-    /// with so much under way, and so much of it at each node. If so, when.
+    /// Whether closing ends within three times the moment that it leaves to stragglers, where one of three nodes may be
+    /// one; with so much under way, and so much of it at each node. If so, when.
     async fn ends(all: usize, at: [usize; 3], idle: bool) -> Option<Duration> {
         let mut pendings = Pendings::new(3);
         (pendings.all, pendings.at) = (all.into(), at.map(AtomicUsize::new).into());

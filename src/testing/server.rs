@@ -26,8 +26,8 @@ use super::route::Route;
 /// # Faults
 /// A server can [stop](Self::stop) and [forget](Self::restart), it can [lose](Self::lose_replies),
 /// [repeat](Self::duplicate_reply) and [delay](Self::delay) its answers, and its [clock](Self::set_clock_offset) can be
-/// wrong. That is so for all lockers. The network before it can be [cut](Self::cut), or [lead](Self::lead_to) to another
-/// server, for those lockers alone that were connected by one [route](Self::route).
+/// wrong. That is so for all lockers. The network before it can be [cut](Self::cut), or [lead](Self::lead_to) to
+/// another server, for those lockers alone that were connected by one [route](Self::route).
 ///
 /// # What it does not have
 /// Replicas, users and their rights, and a limit of its memory. Its answers are there at once, unless they are delayed.
@@ -156,16 +156,17 @@ impl Server {
         self.route.machine().lose_replies(count);
     }
 
-    /// Sends the next answer to a lock's command twice. The copy comes in the place of the answer to the next command on
-    /// that connection: nobody knows what became of that one, nor of others under way, and the connection is given up. See
-    /// [`Stats::misplaced_answers`](crate::Stats::misplaced_answers).
+    /// Sends the next answer to a lock's command twice. The copy comes in the place of the answer to the next command
+    /// on that connection: nobody knows what became of that one, nor of others under way, and the connection is given
+    /// up. See [`Stats::misplaced_answers`](crate::Stats::misplaced_answers).
     pub fn duplicate_reply(&self) {
         self.route.machine().duplicate_reply();
     }
 
-    /// Delays each answer from here on, for a random time within this range, in whole milliseconds; zero to zero ends that.
-    /// What the server is sent it does at once. The answers of one connection keep their order, and one that comes later
-    /// than [`command_timeout`](crate::LockerBuilder::command_timeout) comes too late. Messages to waiters are not delayed.
+    /// Delays each answer from here on, for a random time within this range, in whole milliseconds; zero to zero ends
+    /// that. What the server is sent it does at once. The answers of one connection keep their order, and one that
+    /// comes later than [`command_timeout`](crate::LockerBuilder::command_timeout) comes too late. Messages to waiters
+    /// are not delayed.
     ///
     /// # Panics
     /// For a range that ends before it begins.
@@ -248,8 +249,8 @@ impl Server {
         self.route.mend();
     }
 
-    /// Makes the address lead to another server, as where a name or a proxy is changed: the lockers that are connected by
-    /// it are connected anew, to that one. From here on all that is done to this `Server` is done there, too.
+    /// Makes the address lead to another server, as where a name or a proxy is changed: the lockers that are connected
+    /// by it are connected anew, to that one. From here on all that is done to this `Server` is done there, too.
     pub fn lead_to(&self, other: &Self) {
         self.route.lead_to(&other.route.machine());
     }

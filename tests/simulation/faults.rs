@@ -1,5 +1,5 @@
-//! What goes wrong: in the network and in the servers' answers, wherever and whenever. A server forgets, or its address leads
-//! elsewhere, only where it is one of the act's victims: fewer than half of all, as it is promised.
+//! What goes wrong: in the network and in the servers' answers, wherever and whenever. A server forgets, or its address
+//! leads elsewhere, only where it is one of the act's victims: fewer than half of all, as it is promised.
 
 use std::sync::Arc;
 use std::time::Duration;

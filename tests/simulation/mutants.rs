@@ -1,13 +1,13 @@
-//! Mistakes in the source that the simulation has to find, each of them a patch in `mutants/`: its first lines say what the
-//! mistake is, and its name is that of the file.
+//! Mistakes in the source that the simulation has to find, each of them a patch in `mutants/`: its first lines say what
+//! the mistake is, and its name is that of the file.
 //!
 //! `./dev mutants simulation` makes one after the other in a copy of the source, and runs seeds until one fails.
 //! `./dev mutants simulation no_undo` makes one alone.
 
 use std::path::Path;
 
-/// Those that about a thousand seeds have not found: the programs here do not come to it often enough, or at all. They are hunted
-/// by name alone.
+/// Those that about a thousand seeds have not found: the programs here do not come to it often enough, or at all. They
+/// are hunted by name alone.
 const NOT_FOUND: [&str; 7] = [
     "force_deposes_no_grant_under_way",
     "late_vote_from_the_answer",

@@ -226,7 +226,8 @@ impl Worker {
         self.world.enter(Entry { key, who, locker: self.at, fence, is_renewed: true, token, called }, how)
     }
 
-    /// Tries to get in, in one of several ways. Whoever is in another lock does not wait for ever: others come the other way.
+    /// Tries to get in, in one of several ways. Whoever is in another lock does not wait for ever: others come the
+    /// other way.
     async fn come_in<L: Takes>(&self, lock: &L) -> Option<(&'static str, L::Guard)> {
         let patience = self.patience();
         let way = if self.depth > 0 { fastrand::u8(0..3) } else { fastrand::u8(0..5) };

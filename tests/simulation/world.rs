@@ -1,7 +1,7 @@
 //! Who is inside by their own belief, what happened, and what must be so after each step.
 //!
-//! What a force_unlock of another locker may have deleted, or somebody deletes from outside, is not promised to be exclusive
-//! until its holder renews: such a hold is *deposed*, and whoever comes in beside it is no fault.
+//! What a force_unlock of another locker may have deleted, or somebody deletes from outside, is not promised to be
+//! exclusive until its holder renews: such a hold is *deposed*, and whoever comes in beside it is no fault.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

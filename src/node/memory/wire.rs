@@ -1,8 +1,8 @@
 //! What comes over a connection to a server in memory.
 //!
 //! # Invariants
-//! - Answers are given out as they come, the nth to the nth request, as fred does it. One that is another request's is told to
-//!   nobody, and the connection is given up.
+//! - Answers are given out as they come, the nth to the nth request, as fred does it. One that is another request's is
+//!   told to nobody, and the connection is given up.
 //! - Answers keep their order, however long each of them takes.
 
 use std::collections::VecDeque;
@@ -160,7 +160,8 @@ fn send(events: &UnboundedSender<LinkEvent>, event: LinkEvent) {
     let _: Result<_, _> = events.send(event);
 }
 
-/// Lets answers that take their time come when they are due. Ends with the connection, or with the engine; nobody awaits it.
+/// Lets answers that take their time come when they are due. Ends with the connection, or with the engine; nobody
+/// awaits it.
 async fn carry(wire: Weak<Wire>, mut road: UnboundedReceiver<(Instant, Number, Option<Reply>)>) {
     while let Some((due, number, reply)) = road.recv().await {
         sleep(Instant::now().until(due)).await;
