@@ -1,9 +1,10 @@
 -- Takes a lock if it is free. Sent at most once per generation; a copy that comes late or twice changes nothing but the lease.
 -- KEYS[1]  the lock
--- KEYS[2]  its mark: the last fence of all locks that share it, without a lifetime
+-- KEYS[2]  its mark: the last fence of all locks that share it, without a lifetime. Or Redisson's count of tokens
 -- ARGV[1]  lease, in milliseconds
 -- ARGV[2]  field: uuid:task-id:generation
--- ARGV[3]  the client's clock, in microseconds. Negative: it is cut to 0.1 s, and this server is the only one
+-- ARGV[3]  the client's clock, in microseconds. Negative: it is cut to 0.1 s, and this server is the only one.
+--          -1: of tokens, and it counts for nothing
 -- Returns {1, fence}  granted
 --         {0, ttl}    held by another: milliseconds until its lease runs out, -1 if it has none
 local lock, mark = KEYS[1], KEYS[2]

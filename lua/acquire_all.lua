@@ -1,9 +1,10 @@
 -- Takes several locks if all of them are free, or none of them. Sent at most once per generation, as acquire is.
 -- KEYS[2*i-1]  a lock
--- KEYS[2*i]    its mark: the last fence of all locks that share it, without a lifetime
+-- KEYS[2*i]    its mark: the last fence of all locks that share it, without a lifetime. Or Redisson's count of tokens
 -- ARGV[1]      lease, in milliseconds
 -- ARGV[i+1]    field of the lock: uuid:task-id:generation
--- ARGV[n+2]    the client's clock, in microseconds. Negative: it is cut to 0.1 s, and this server is the only one
+-- ARGV[n+2]    the client's clock, in microseconds. Negative: it is cut to 0.1 s, and this server is the only one.
+--              -1: of tokens, and it counts for nothing
 -- Returns {1, fence, ...}  granted: a fence a lock
 --         {0, ttl}         one is held by another: milliseconds until its lease runs out, -1 if it has none
 local locks, answer = #KEYS / 2, {1}

@@ -3,7 +3,7 @@
 -- The mark counts up. Where a clock is ahead of it, it goes on from there.
 local fence, clock_us = nil, asked + 0
 if clock_us < 0 then
-  -- This server alone gives fences, and its own clock counts.
+  -- This server alone gives fences, and its own clock counts. No count of tokens is behind -1.
   fence = redis.call('INCR', mark)
   if fence < -clock_us then
     local now = redis.call('TIME')

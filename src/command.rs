@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fence::Fence;
+use crate::fence::{Fence, Source};
 use crate::key::Key;
 use crate::options::Format;
 
@@ -47,18 +47,27 @@ pub(crate) struct Claim {
     pub(crate) field: Arc<str>,
 }
 
+impl Claim {
+    /// The key of the counter that its fence comes from.
+    pub(crate) fn counter(&self, fences: Source) -> String {
+        match fences {
+            Source::Marks { .. } => self.key.mark(),
+            Source::Tokens => self.key.token(),
+        }
+    }
+}
+
 /// What a server has to remember of itself for its answer to be a vote: what it remembered when it was vetted.
 pub(crate) type Remembered = Arc<str>;
 
 /// What a server is asked for. Where its answer is to be a `vote`, with what it has to remember for that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Takes all of these locks, which are of one kind, or none. Of the clock `fence::clock` tells. A server that does
-    /// not remember does nothing.
+    /// Takes all of these locks, which are of one kind, or none. A server that does not remember does nothing.
     Acquire {
         claims: Arc<[Claim]>,
         lease: Duration,
-        clock: i64,
+        fences: Source,
         vote: Option<Remembered>,
     },
     /// Writes the hold count.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::options::Fencing;
+
 /// A number that grows with every acquisition of a lock, for the resource to check.
 ///
 /// A lock service cannot stop a holder that was paused past its lease from acting when it wakes. The resource can: it
@@ -24,6 +26,17 @@ use std::fmt;
 ///   again ([`restart_quarantine`](crate::LockerBuilder::restart_quarantine)), so that fences grow while a majority
 ///   keeps its memory and marks. Where more lost them at once, or the quarantine is zero, fences can fall by what the
 ///   servers' clocks are apart and a minute, and are above the last one again after that time.
+///
+/// Of [`Fencing::Redisson`] less is promised. The fence of a later acquisition is greater, tokens of `RFencedLock` counted
+/// in, as long as the server keeps the lock's counter, `redisson_lock_token:{name}`. Without it fences begin at 1 again: after a
+/// `FLUSHALL`, and where a `MultiLock` of fenced locks was taken with a lease, which Redisson makes the counter's lifetime
+/// too. After a failover that had not replicated the last acquisitions they are given out once more.
+///
+/// # From one sequence to the other
+/// Fences of [`Fencing::Lockhound`] are microseconds since 1970 and tokens begin at 1, so that a resource which has seen the
+/// first refuses the second. To go over to tokens, set the counter of each lock to the server's clock (`TIME`), in
+/// microseconds, while nobody holds it: `SET redisson_lock_token:{name} 1795000000000000`. The way back needs nothing but that
+/// the server's clock and the client's are 0.1 s past the last acquisition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 
@@ -67,10 +80,36 @@ const COUNTED: i64 = 100_000;
 /// From here on a number is not exact in Lua, and no fence.
 const MOST: u64 = 1 << 53;
 
+/// Where the numbers of an acquire come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The marks, and the client's clock as [`clock`] tells it.
+    Marks { clock: i64 },
+    /// Redisson's counter of the lock.
+    Tokens,
+}
+
+impl Source {
+    pub(crate) fn new(fencing: Fencing, wall_micros: u64, servers: usize) -> Self {
+        match fencing {
+            Fencing::Lockhound => Self::Marks { clock: clock(wall_micros, servers) },
+            Fencing::Redisson => Self::Tokens,
+        }
+    }
+
+    /// The clock that a server is given. That of tokens is one that no counter is behind: it only counts up.
+    pub(crate) fn clock(self) -> i64 {
+        match self {
+            Self::Marks { clock } => clock,
+            Self::Tokens => -1,
+        }
+    }
+}
+
 /// What the client's wall clock contributes, as the scripts want it. Several servers are to give the same number: they write the
 /// client's clock, within bounds of their own. A single server writes its own, when the client's, cut, says that it is time
 /// to: so its fences are never ahead of its clock, and it may forget them.
-pub(crate) fn clock(wall_micros: u64, servers: usize) -> i64 {
+fn clock(wall_micros: u64, servers: usize) -> i64 {
     let micros = i64::try_from(wall_micros.clamp(EARLIEST, MOST)).unwrap_or(i64::MAX);
     if servers > 1 { micros } else { micros % COUNTED - micros }
 }
@@ -87,6 +126,14 @@ mod tests {
         for number in [0, -1, i64::MIN, 1 << 53, i64::MAX] {
             assert_eq!(Fence::read(number), None, "{number}");
         }
+    }
+
+    #[test]
+    fn tokens_go_by_no_clock() {
+        let source = |fencing| Source::new(fencing, 1_800_000_000_123_456, 1);
+        assert_eq!(source(Fencing::Lockhound), Source::Marks { clock: -1_800_000_000_100_000 });
+        assert_eq!((source(Fencing::Redisson), Source::Tokens.clock()), (Source::Tokens, -1));
+        assert_eq!(Source::Marks { clock: 7 }.clock(), 7);
     }
 
     #[test]

@@ -9,6 +9,9 @@ use crate::shown::Shown;
 /// What Redisson's channels of unlock messages begin with.
 const CHANNEL: &str = "redisson_lock__channel";
 
+/// What Redisson's counters of fencing tokens begin with.
+const TOKEN: &str = "redisson_lock_token";
+
 /// How many marks there are, for locks without number.
 const MARKS: u64 = 1_024;
 
@@ -49,6 +52,11 @@ impl Key {
         let bare = name.and_then(|name| name.strip_prefix('{')?.strip_suffix('}'));
         let bare = bare.filter(|bare| !bare.is_empty() && !bare.contains('{'));
         bare.into_iter().chain(name).map(Self::from)
+    }
+
+    /// The key of Redisson's counter of its fencing tokens.
+    pub(crate) fn token(&self) -> String {
+        self.prefixed(TOKEN)
     }
 
     /// The key of its mark: the last fence of all locks that share it. Which one it is never changes, since it is on
@@ -132,6 +140,8 @@ mod tests {
         assert_eq!(Key::from("orders:42").channel(), "redisson_lock__channel:{orders:42}");
         assert_eq!(Key::from("a{b}c").channel(), "redisson_lock__channel:a{b}c");
         assert_eq!(Key::from("a{b").channel(), "redisson_lock__channel:a{b");
+        assert_eq!(Key::from("orders:42").token(), "redisson_lock_token:{orders:42}");
+        assert_eq!(Key::from("a{b}c").token(), "redisson_lock_token:a{b}c");
     }
 
     /// Another version that chose otherwise would begin other sequences.

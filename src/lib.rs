@@ -45,7 +45,7 @@ pub use key::Key;
 pub use lock::{Lock, Section};
 pub use locker::{Locker, LockerBuilder};
 pub use multi::{MultiGuard, MultiLock, MultiSection};
-pub use options::{Format, Reentry};
+pub use options::{Fencing, Format, Reentry};
 pub use owner::Owner;
 pub use stats::{Distribution, Losses, NodeTimes, Sizes, Stats};
 pub use tokio_util::sync::CancellationToken;

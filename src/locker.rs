@@ -13,7 +13,7 @@ use crate::key::Key;
 use crate::lock::Lock;
 use crate::multi::MultiLock;
 use crate::node::Target;
-use crate::options::{Format, Options, Reentry, Replicas, Settings};
+use crate::options::{Fencing, Format, Options, Reentry, Replicas, Settings};
 use crate::session::Alive;
 use crate::stats::Stats;
 #[cfg(feature = "testing")]
@@ -311,6 +311,18 @@ impl LockerBuilder {
     /// Defaults to [`Format::Redisson`].
     pub const fn format(mut self, format: Format) -> Self {
         self.options.format = format;
+        self
+    }
+
+    /// Which numbers fences are, and with whom they are one sequence.
+    ///
+    /// [`Fencing::Lockhound`] outlasts a loss of the server's data, and several servers agree on its fences.
+    /// [`Fencing::Redisson`] shares the tokens of `RFencedLock`, for a resource that checks tokens of JVMs too; it is for one
+    /// server, and as good as a counter there. A lock has to be taken with the same by everybody.
+    ///
+    /// Defaults to [`Fencing::Lockhound`].
+    pub const fn fencing(mut self, fencing: Fencing) -> Self {
+        self.options.fencing = fencing;
         self
     }
 

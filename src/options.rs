@@ -26,6 +26,23 @@ pub enum Format {
     Plain,
 }
 
+/// Which numbers fences are, and with whom they are one sequence. Everybody who shares a lock has to use the same.
+///
+/// Another choice for a lock that was in use begins another sequence: [`Fence`](crate::Fence) says what that means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Fencing {
+    /// Numbers above every earlier one, after a loss of the servers' data too, as far as clocks allow it. They are counted
+    /// in 1,024 keys, the marks, of which a lock's name chooses one.
+    #[default]
+    Lockhound,
+    /// The tokens of Redisson's `RFencedLock`, which count up from 1 in a key of each lock,
+    /// `redisson_lock_token:{name}`: tokens of Redisson's holders and fences of this crate's are one sequence. For one
+    /// server, and [`Format::Redisson`].
+    ///
+    /// The key stays on the server for ever, and no clock helps: without it the numbers begin at 1 again.
+    Redisson,
+}
+
 /// As whom a call locks that names no owner, and so what it may enter again. [`LockerBuilder::reentry`](crate::LockerBuilder::reentry)
 /// sets it for a locker, [`Lock::non_reentrant`](crate::Lock::non_reentrant) for a handle.
 ///
@@ -64,6 +81,7 @@ pub(crate) struct Options {
     pub(crate) retry_delay: Range<Duration>,
     pub(crate) restart_quarantine: Option<Duration>,
     pub(crate) format: Format,
+    pub(crate) fencing: Fencing,
     pub(crate) replicas: Replicas,
     pub(crate) busy_poll: Duration,
     pub(crate) reentry: Reentry,
@@ -80,6 +98,7 @@ impl Default for Options {
             retry_delay: Duration::from_millis(50)..Duration::from_millis(200),
             restart_quarantine: None,
             format: Format::default(),
+            fencing: Fencing::default(),
             replicas: Replicas { count: 0, timeout: Duration::ZERO },
             busy_poll: Duration::from_micros(150),
             reentry: Reentry::default(),
@@ -98,6 +117,7 @@ pub(crate) struct Settings {
     pub(crate) retry_delay: Range<Duration>,
     pub(crate) restart_quarantine: Duration,
     pub(crate) format: Format,
+    pub(crate) fencing: Fencing,
     /// `None`: nobody asks them.
     pub(crate) replicas: Option<Replicas>,
     pub(crate) busy_poll: Duration,
@@ -189,6 +209,7 @@ impl Options {
                 ),
             ));
         }
+        self.validate_fencing(nodes)?;
         // A single server that forgets its locks has forgotten them for everybody.
         let default_quarantine = if nodes > 1 { self.lease } else { Duration::ZERO };
         let restart_quarantine = self.restart_quarantine.unwrap_or(default_quarantine);
@@ -203,12 +224,36 @@ impl Options {
             retry_delay: self.retry_delay.clone(),
             restart_quarantine,
             format: self.format,
+            fencing: self.fencing,
             replicas: self.validate_replicas(command_timeout)?,
             busy_poll: self.busy_poll,
             reentry: self.reentry,
         };
         settings.check_quarantine("lease", self.lease)?;
         Ok(settings)
+    }
+
+    fn validate_fencing(&self, nodes: usize) -> Result<(), Error> {
+        if self.fencing == Fencing::Lockhound {
+            return Ok(());
+        }
+        if nodes > 1 {
+            return Err(Error::config(
+                "fencing",
+                format!(
+                    "Fencing::Redisson needs one server, and {nodes} are given: each of them would count tokens of its \
+                     own, and numbers of different servers do not follow each other; name one, or use Fencing::Lockhound"
+                ),
+            ));
+        }
+        if self.format == Format::Plain {
+            return Err(Error::config(
+                "fencing",
+                "Fencing::Redisson counts with Redisson's RFencedLock, which cannot share a lock of Format::Plain; use \
+                 Format::Redisson, or Fencing::Lockhound",
+            ));
+        }
+        Ok(())
     }
 
     fn validate_replicas(&self, command_timeout: Duration) -> Result<Option<Replicas>, Error> {
@@ -304,6 +349,17 @@ mod tests {
         assert!(long.contains("replicas: 3s") && long.contains("command_timeout = 3s"), "{long}");
         let none = with(2, 0).expect_err("for ever").to_string();
         assert!(none.contains("0ns") && none.contains("2 of them"), "{none}");
+    }
+
+    #[test]
+    fn redissons_tokens_are_of_one_server_and_its_format() {
+        let options = Options { fencing: Fencing::Redisson, ..Options::default() };
+        assert_eq!(options.validate(1).expect("valid").fencing, Fencing::Redisson);
+        let several = options.validate(3).expect_err("three counters").to_string();
+        assert!(several.contains("fencing: Fencing::Redisson") && several.contains("3 are given"), "{several}");
+        let plain = Options { format: Format::Plain, ..options }.validate(1).expect_err("no RFencedLock").to_string();
+        assert!(plain.contains("Fencing::Redisson") && plain.contains("Format::Plain"), "{plain}");
+        assert_eq!(Options::default().validate(3).expect("valid").fencing, Fencing::Lockhound);
     }
 
     #[test]

@@ -6,8 +6,9 @@ mod common;
 use std::time::Duration;
 
 use common::marks::{mark, marks};
-use common::{Server, key, locker};
-use lockhound::{Error, Format, Locker};
+use common::several::{over, servers};
+use common::{Server, builder, key, locker, ms};
+use lockhound::{Error, Fencing, Format, Locker};
 
 #[tokio::test]
 async fn fences_grow_across_holders_and_lockers() {
@@ -215,17 +216,18 @@ async fn over_several_servers_the_highest_fence_is_written_to_those_that_granted
     assert!(next.fence().get() > high + 1);
 }
 
-/// SECURITY.md, word for word, for three servers that have to raise a mark.
-#[tokio::test]
-async fn a_user_with_the_rights_that_are_documented_has_fences() {
+/// The rights of SECURITY.md, word for word.
+fn documented_rights() -> Vec<&'static str> {
     let text = include_str!("../SECURITY.md");
     let rights = text.split("ACL SETUSER app reset on '>PASSWORD'").nth(1).unwrap().split("```").next().unwrap();
     let rights = rights.split_whitespace().filter(|word| *word != "\\").map(|word| word.trim_matches('\''));
-    let words: Vec<&str> = ["ACL", "SETUSER", "app", "reset", "on", ">secret"]
-        .into_iter()
-        .chain(rights)
-        .chain(["+info", "+exists"])
-        .collect();
+    ["ACL", "SETUSER", "app", "reset", "on", ">secret"].into_iter().chain(rights).collect()
+}
+
+/// For three servers that have to raise a mark.
+#[tokio::test]
+async fn a_user_with_the_rights_that_are_documented_has_fences() {
+    let words: Vec<&str> = documented_rights().into_iter().chain(["+info", "+exists"]).collect();
     let servers = [Server::start(), Server::start(), Server::start()];
     for format in [Format::Redisson, Format::Plain] {
         let nodes = servers.iter().fold(Locker::builder().format(format), |builder, server| {
@@ -246,4 +248,75 @@ async fn a_user_with_the_rights_that_are_documented_has_fences() {
         locks.close().await;
         servers.iter().for_each(|server| server.command::<()>(&["FLUSHALL"]));
     }
+}
+
+// ---- Redisson's tokens ----
+
+async fn with_tokens(url: &str) -> Locker {
+    builder(url, ms(30_000)).fencing(Fencing::Redisson).connect().await.unwrap()
+}
+
+fn counter(key: &str) -> String {
+    format!("redisson_lock_token:{{{key}}}")
+}
+
+/// Takes and releases the lock; its fence.
+async fn fence(locks: &Locker, key: &str) -> u64 {
+    let guard = locks.get(key).lock().await.unwrap();
+    let fence = guard.fence().get();
+    guard.unlock().await.unwrap();
+    fence
+}
+
+#[tokio::test]
+async fn tokens_are_counted_up_from_one_for_each_lock_and_marks_are_left_alone() {
+    let server = Server::start();
+    let locks = [with_tokens(&server.url()).await, with_tokens(&server.url()).await];
+    let (one, other) = (key(), key());
+    for token in 1..5 {
+        assert_eq!(fence(&locks[usize::from(token % 2 == 0)], &one).await, token);
+    }
+    let both = locks[0].all([&one, &other]).lock().await.unwrap();
+    assert_eq!((both.fence(&one).unwrap().get(), both.fence(&other).unwrap().get()), (5, 1));
+    both.unlock().await.unwrap();
+    assert_eq!(server.pttl(&counter(&one)), -1, "it has no lifetime");
+    assert_eq!(marks(&server), Vec::<String>::new());
+    // A counter that is gone begins anew, and no clock helps.
+    server.command::<()>(&["FLUSHALL"]);
+    assert_eq!(fence(&locks[0], &one).await, 1);
+}
+
+#[tokio::test]
+async fn fences_go_on_from_one_sequence_to_the_other_where_the_counter_is_set_to_the_clock() {
+    let (server, key) = (Server::start(), key());
+    let (of_marks, of_tokens) = (locker(&server).await, with_tokens(&server.url()).await);
+    let first = fence(&of_marks, &key).await;
+    let (seconds, micros): (u64, u64) = server.command(&["TIME"]);
+    server.command::<()>(&["SET", &counter(&key), &(seconds * 1_000_000 + micros).to_string()]);
+    let (second, third) = (fence(&of_tokens, &key).await, fence(&of_tokens, &key).await);
+    // For so long a mark is counted up before anybody looks at a clock.
+    tokio::time::sleep(ms(101)).await;
+    let fourth = fence(&of_marks, &key).await;
+    assert!(first < second && second < third && third < fourth, "{:?}", [first, second, third, fourth]);
+}
+
+#[tokio::test]
+async fn tokens_of_several_servers_are_refused() {
+    let error = over(&servers(3), ms(3_000)).fencing(Fencing::Redisson).connect().await.unwrap_err();
+    assert!(matches!(error, Error::Config(_)), "{error:?}");
+    assert!(error.to_string().contains("needs one server, and 3 are given"), "{error}");
+}
+
+#[tokio::test]
+async fn a_user_needs_the_key_of_the_tokens_in_the_place_of_the_marks() {
+    let server = Server::start();
+    let rights = |tokens: &'static str| -> Vec<&str> {
+        documented_rights().into_iter().map(|word| if word == "~lockhound_fence:*" { tokens } else { word }).collect()
+    };
+    server.command::<()>(&rights("~redisson_lock_token:{app:*"));
+    let locks = with_tokens(&server.url().replace("redis://", "redis://app:secret@")).await;
+    assert_eq!((fence(&locks, "app:42").await, fence(&locks, "app:42").await), (1, 2));
+    server.command::<()>(&rights("~lockhound_fence:*"));
+    let error = locks.get("app:42").lock().await.unwrap_err();
+    assert!(matches!(error, Error::Server { .. }), "{error:?}");
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{eventually, key, ms, soon};
 use lockhound::testing::Server;
-use lockhound::{Error, Guard, Locker, LockerBuilder, Loss, Owner};
+use lockhound::{Error, Fencing, Guard, Locker, LockerBuilder, Loss, Owner};
 use tokio::time::{Instant as Virtual, sleep};
 
 /// A builder over these servers, whose votes count at once.
@@ -32,6 +32,17 @@ async fn a_server_is_shared_by_the_lockers_that_name_it_and_by_no_others() {
     assert!(servers[0].holder(&key).unwrap().contains(&one.id().to_string()));
     guard.unlock().await.unwrap();
     assert_eq!(servers[0].holder(&key), None);
+}
+
+#[tokio::test]
+async fn a_server_counts_redissons_tokens() {
+    let (servers, key) = (servers(1), key());
+    let locks = over(&servers, ms(10_000)).fencing(Fencing::Redisson).connect().await.unwrap();
+    for token in 1..4 {
+        let guard = locks.get(&key).lock().await.unwrap();
+        assert_eq!(guard.fence().get(), token);
+        guard.unlock().await.unwrap();
+    }
 }
 
 #[tokio::test]

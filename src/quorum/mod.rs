@@ -39,7 +39,7 @@ use self::votes::RoundVotes;
 use crate::clock::Instant;
 use crate::command::{self, Acquire, Answer, Claim, Command, Raise, Release, Renew};
 use crate::error::{Error, NodeFailure};
-use crate::fence::Fence;
+use crate::fence::{Fence, Source};
 use crate::foreign::contained;
 use crate::key::Key;
 use crate::lease::{NodeIndex, majority};
@@ -188,11 +188,11 @@ impl Quorum {
     /// before this returns. A later majority shares a node with that one, and was granted it after us: so it is given a
     /// higher fence. Of a node that has not granted us the lock that is not so: it may have granted it to the next one before
     /// the fence came. A yes with a fence that another node does not believe in does not count.
-    pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, lease: Duration, clock: i64, order: Order) -> Round {
+    pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, lease: Duration, fences: Source, order: Order) -> Round {
         let company = Arc::<Company>::default();
         let ask = |at: NodeIndex| {
             let (voter, claims, company) = (self.voter(at), Arc::clone(claims), Arc::clone(&company));
-            (at, async move { voter.acquire(&claims, lease, clock, &company).await })
+            (at, async move { voter.acquire(&claims, lease, fences, &company).await })
         };
         let (mut nodes, mut round) = (self.everywhere(), RoundVotes::new(self.nodes.len()));
         let mut late = Calls::new(std::iter::empty::<(NodeIndex, std::future::Pending<_>)>());

@@ -7,7 +7,7 @@ use super::Vote;
 use super::eligibility::{Ask, Eligibility, FORGOT, Ticket};
 use crate::command::{Acquire, Answer, Claim, Command, Raise, Renew};
 use crate::error::NodeFailure;
-use crate::fence::Fence;
+use crate::fence::{Fence, Source};
 use crate::lease::NodeIndex;
 use crate::node::{Lane, Node, Outcome};
 use crate::script;
@@ -26,7 +26,7 @@ impl Voter {
         &self,
         claims: &Arc<[Claim]>,
         lease: Duration,
-        clock: i64,
+        fences: Source,
         company: &Company,
     ) -> Outcome<Acquire> {
         let mut ticket = match self.ticket(Lane::Grants, Ask::Vote).await {
@@ -35,7 +35,7 @@ impl Voter {
         };
         let acquire = async |ticket: &Ticket| {
             let (claims, vote) = (Arc::clone(claims), ticket.vote.clone());
-            let acquire = Command::Acquire { claims, lease, clock, vote };
+            let acquire = Command::Acquire { claims, lease, fences, vote };
             script::ask(&self.node, Lane::Grants, acquire, Answer::acquire).await
         };
         let mut answer = acquire(&ticket).await;

@@ -34,9 +34,9 @@ pub(super) struct Words<'a> {
 impl<'a> Words<'a> {
     pub(super) fn of(command: &'a Command) -> Self {
         match command {
-            Command::Acquire { claims, lease, clock, vote } => {
-                let keys = claims.iter().flat_map(|claim| [name(&claim.key), claim.key.mark().into()]);
-                let args = once(millis(*lease)).chain(fields(claims)).chain(once(text(clock)));
+            Command::Acquire { claims, lease, fences, vote } => {
+                let keys = claims.iter().flat_map(|claim| [name(&claim.key), claim.counter(*fences).into()]);
+                let args = once(millis(*lease)).chain(fields(claims)).chain(once(text(fences.clock())));
                 let scripts = scripts_of(claims);
                 match **claims {
                     [_] => Self::voting(&scripts.acquire, vote, keys, args).shared(scripts.shared("acquire")),

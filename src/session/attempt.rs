@@ -9,7 +9,7 @@ use crate::clock::{self, Instant};
 use crate::command::Claim;
 use crate::engine::Debt;
 use crate::error::Loss;
-use crate::fence::{self, Fence};
+use crate::fence::{Fence, Source};
 use crate::foreign::{self, contained};
 use crate::gate::Waiter;
 use crate::hold::{Grant, Hold, Terms};
@@ -112,9 +112,9 @@ impl Session {
         };
         let claims: Arc<[Claim]> = keys.iter().zip(first..).map(claim).collect();
         let sent = Instant::now();
-        let wall = fence::clock(clock::wall_micros(), self.quorum.nodes().len());
+        let fences = Source::new(self.settings.fencing, clock::wall_micros(), self.quorum.nodes().len());
         let mut asked = Asked { session: self, owner, origin, terms, claims, first, sent, settled: false };
-        let round = self.quorum.acquire(&asked.claims, terms.lease, wall, order).await;
+        let round = self.quorum.acquire(&asked.claims, terms.lease, fences, order).await;
         let acquired = round.acquired.and_then(|majority| asked.holds(&majority));
         match &acquired {
             Acquired::Granted(holds) => self.keep_late(holds, sent, round.late, &round.uncertain),

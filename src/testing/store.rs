@@ -11,7 +11,7 @@ use crate::command::{
     Acquire, Answer, Claim, Command, Count, Kind, MEMORY, Raise, Release, Remembered, Renew, Standing, Told, no_lock,
     remaining,
 };
-use crate::fence::Fence;
+use crate::fence::{Fence, Source};
 use crate::key::Key;
 
 /// Why a command has no answer.
@@ -69,8 +69,8 @@ impl Store {
         self.keys.set_clock(now_us / 1_000);
         let mut run = Run { keys: &mut self.keys, now_us, publish };
         match command {
-            Command::Acquire { claims, lease, clock, vote } => {
-                run.if_it_remembers(vote, |run| run.acquire(claims, *lease, *clock)).map(Answer::Acquire)
+            Command::Acquire { claims, lease, fences, vote } => {
+                run.if_it_remembers(vote, |run| run.acquire(claims, *lease, *fences)).map(Answer::Acquire)
             }
             Command::Count { claim, count } => run.count(claim, *count).map(Answer::Count),
             Command::Release(claim) => Ok(Answer::Release(run.release(claim))),
@@ -143,7 +143,7 @@ impl Run<'_> {
         self.holder(claim) == Ok(Holder::Claimant)
     }
 
-    fn acquire(&mut self, claims: &[Claim], lease: Duration, clock: i64) -> Result<Acquire, Failure> {
+    fn acquire(&mut self, claims: &[Claim], lease: Duration, from: Source) -> Result<Acquire, Failure> {
         for claim in claims {
             if self.holder(claim)? == Holder::Another {
                 return Ok(Acquire::Held(remaining(self.keys.ttl(claim.key.as_str()))));
@@ -151,7 +151,7 @@ impl Run<'_> {
         }
         let mut fences = Vec::with_capacity(claims.len());
         for claim in claims {
-            fences.push(self.next_fence(&claim.key.mark(), clock)?);
+            fences.push(self.next_fence(&claim.counter(from), from.clock())?);
         }
         for claim in claims {
             let is_new = claim.kind == Kind::Plain || !self.is_held(claim);
@@ -160,8 +160,8 @@ impl Run<'_> {
         fences.into_iter().map(Fence::read).collect::<Option<_>>().map(Acquire::Granted).ok_or(Failure::Unreadable)
     }
 
-    /// Counts the mark up. Where a clock is ahead of it, it goes on from there: the client's, within bounds, or where
-    /// that is negative, this server's.
+    /// Counts the mark, or Redisson's counter, up. Where a clock is ahead of it, it goes on from there: the client's,
+    /// within bounds, or where that is negative, this server's.
     fn next_fence(&mut self, mark: &str, clock: i64) -> Result<i64, Failure> {
         // Of several servers each writes the client's clock by SET, and a lifetime that somebody gave the mark goes.
         if clock > 0

@@ -1,7 +1,7 @@
 //! Mistakes that a memory server could have, by each of which it does something else than the scripts.
 
 use crate::command::{Acquire, Amendment, Answer, Claim, Command, Count, Identity, Kind, MEMORY, Raise, Release};
-use crate::fence::Fence;
+use crate::fence::{Fence, Source};
 use crate::testing::{Failure, Store, Value, sha1};
 
 /// A mistake.
@@ -25,6 +25,8 @@ pub(super) enum Mutant {
     RenewalTakes,
     /// A client's clock is always cut to the server's, and not only where the mark enters another 20 s.
     CutsEveryClock,
+    /// Redisson's tokens come from the lock's mark.
+    TokensOfMarks,
     /// A fence is believed however far ahead it is.
     BelievesEveryFence,
     /// A raise writes what it is told, be it lower than the mark.
@@ -42,7 +44,7 @@ pub(super) enum Mutant {
 }
 
 impl Mutant {
-    pub(super) const ALL: [Self; 16] = [
+    pub(super) const ALL: [Self; 17] = [
         Self::EndsEarly,
         Self::KeepsTheFirstLease,
         Self::CountsCopies,
@@ -52,6 +54,7 @@ impl Mutant {
         Self::IsMute,
         Self::RenewalTakes,
         Self::CutsEveryClock,
+        Self::TokensOfMarks,
         Self::BelievesEveryFence,
         Self::Lowers,
         Self::OverwritesHashes,
@@ -101,10 +104,11 @@ impl Mutant {
                     *claims = free.into();
                 }
             }
-            (Self::CutsEveryClock, Command::Acquire { clock, .. }) if *clock > 0 => {
+            (Self::CutsEveryClock, Command::Acquire { fences: Source::Marks { clock }, .. }) if *clock > 0 => {
                 let now = i64::try_from(now_us).unwrap_or(i64::MAX);
                 *clock = (*clock).clamp(now - 20_000_000, now + 20_000_000);
             }
+            (Self::TokensOfMarks, Command::Acquire { fences, .. }) => *fences = Source::Marks { clock: fences.clock() },
             (Self::OverwritesHashes, Command::Acquire { claims, .. }) => {
                 for claim in claims.iter().filter(|claim| claim.kind == Kind::Plain) {
                     if store.keys.kind(claim.key.as_str()) == "hash" {

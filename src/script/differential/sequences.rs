@@ -10,8 +10,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::command::{Amendment, Announced, Claim, Command, Kind, MEMORY, Remembered};
-use crate::fence::{self, Fence};
+use crate::fence::{Fence, Source};
 use crate::key::Key;
+use crate::options::Fencing;
 use crate::testing::sha1;
 
 /// What the clock shows at the beginning of each sequence, in microseconds: in the midst of a millisecond.
@@ -90,8 +91,8 @@ fn command() -> impl Strategy<Value = Command> {
     let claims = || vec(claim(), 1..4).prop_map(Arc::<[Claim]>::from);
     prop_oneof![
         60 => shareable(),
-        20 => (claims(), lease(), clock(), vote())
-            .prop_map(|(claims, lease, clock, vote)| Command::Acquire { claims, lease, clock, vote }),
+        20 => (claims(), lease(), fences(), vote())
+            .prop_map(|(claims, lease, fences, vote)| Command::Acquire { claims, lease, fences, vote }),
         30 => (claim(), 1..4_u32).prop_map(|(claim, count)| Command::Count { claim, count }),
         30 => (claim(), lease(), 1..4_u32, vote())
             .prop_map(|(claim, lease, count, vote)| Command::Retake { claim, lease, count, vote }),
@@ -113,8 +114,8 @@ fn command() -> impl Strategy<Value = Command> {
 /// What may share a script with others.
 fn shareable() -> impl Strategy<Value = Command> {
     prop_oneof![
-        2 => (claim(), lease(), clock(), vote()).prop_map(|(claim, lease, clock, vote)| {
-            Command::Acquire { claims: Arc::new([claim]), lease, clock, vote }
+        2 => (claim(), lease(), fences(), vote()).prop_map(|(claim, lease, fences, vote)| {
+            Command::Acquire { claims: Arc::new([claim]), lease, fences, vote }
         }),
         1 => claim().prop_map(Command::Release),
     ]
@@ -122,7 +123,9 @@ fn shareable() -> impl Strategy<Value = Command> {
 
 fn with_vote(command: Command, vote: &Option<Remembered>) -> Command {
     match command {
-        Command::Acquire { claims, lease, clock, .. } => Command::Acquire { claims, lease, clock, vote: vote.clone() },
+        Command::Acquire { claims, lease, fences, .. } => {
+            Command::Acquire { claims, lease, fences, vote: vote.clone() }
+        }
         command => command,
     }
 }
@@ -166,11 +169,13 @@ fn wait() -> impl Strategy<Value = u64> {
 }
 
 /// Of clients whose clocks are about the server's.
-fn clock() -> impl Strategy<Value = i64> {
+fn fences() -> impl Strategy<Value = Source> {
     let off = [0, 1, SECOND / 5, 20 * SECOND - 1, 20 * SECOND, 20 * SECOND + 1, 60 * SECOND, 40 * DAY];
-    (select(off.to_vec()), any::<bool>(), select(vec![1, 3])).prop_map(|(off, behind, servers)| {
-        fence::clock(BEGINNING.saturating_add_signed(if behind { -off } else { off }), servers)
-    })
+    let clocks = (select(off.to_vec()), any::<bool>(), select(vec![1, 3])).prop_map(|(off, behind, servers)| {
+        let clock = BEGINNING.saturating_add_signed(if behind { -off } else { off });
+        Source::new(Fencing::Lockhound, clock, servers)
+    });
+    prop_oneof![4 => clocks, 1 => Just(Source::Tokens)]
 }
 
 /// On both sides of what a server believes in.
@@ -222,9 +227,10 @@ fn holder() -> impl Strategy<Value = String> {
     select(anybody.map(|field| sha1(field.as_bytes())).collect::<Vec<_>>())
 }
 
-/// A lock, or the mark of one.
+/// A lock, or a counter of its fences.
 fn name() -> impl Strategy<Value = String> {
-    prop_oneof![4 => key().prop_map(|key| key.to_string()), 1 => key().prop_map(|key| key.mark())]
+    prop_oneof![4 => key().prop_map(|key| key.to_string()), 1 => key().prop_map(|key| key.mark()),
+        1 => key().prop_map(|key| key.token())]
 }
 
 fn any_name() -> impl Strategy<Value = String> {
