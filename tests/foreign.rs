@@ -9,15 +9,14 @@ mod common;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::record::{Record, Visit};
-use common::{Server, builder, eventually, key};
+use common::record::{Record, Visit, visits};
+use common::{Server, builder, eventually, key, say};
 use lockhound::{Format, Lock, Owner};
 
 /// Of the foreign program, and the fewest of our own.
@@ -94,11 +93,6 @@ impl Drop for Running {
     }
 }
 
-/// Says it past libtest, which keeps what a passing test prints.
-fn say(text: &str) {
-    std::io::stderr().write_all(format!("{text}\n").as_bytes()).unwrap();
-}
-
 /// Enters and leaves until this is over, and at least so often; the fences.
 async fn contend(lock: Lock, server: Arc<Server>, record: String, name: String, over: Arc<AtomicBool>) -> Vec<u64> {
     let mut connection = server.connection().unwrap();
@@ -119,24 +113,6 @@ async fn contend(lock: Lock, server: Arc<Server>, record: String, name: String, 
 
 async fn pause(most_ms: u64) {
     tokio::time::sleep(Duration::from_micros(fastrand::u64(0..most_ms * 1_000))).await;
-}
-
-/// Who was inside from which place of the list to which.
-fn visits(notes: &[String]) -> Vec<Visit> {
-    let mut inside = HashMap::new();
-    let mut visits = Vec::new();
-    for (at, note) in (1_u64..).zip(notes) {
-        let (what, who) = note.split_once(' ').unwrap();
-        if what == "enter" {
-            assert_eq!(inside.insert(who, at), None, "{who} enters twice");
-        } else {
-            let entered = inside.remove(who).unwrap();
-            // Clients without fences: the place stands for one.
-            visits.push(Visit { key: "k".into(), who: who.into(), fence: entered, entered, left: at });
-        }
-    }
-    assert!(inside.is_empty(), "who enters leaves: {inside:?}");
-    visits
 }
 
 /// One program and three tasks of two lockers on one key.

@@ -4,6 +4,7 @@
 //! and ends before its release is asked for, or when its holder was told of the loss: so two of them that overlap were
 //! inside at once.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -31,6 +32,25 @@ pub struct Record {
 pub fn now() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
+}
+
+/// Who was inside from which place to which of a list to which everybody adds "enter NAME" and "leave NAME", so that the
+/// server gives the order.
+pub fn visits(notes: &[String]) -> Vec<Visit> {
+    let mut inside = HashMap::new();
+    let mut visits = Vec::new();
+    for (at, note) in (1_u64..).zip(notes) {
+        let (what, who) = note.split_once(' ').unwrap();
+        if what == "enter" {
+            assert_eq!(inside.insert(who, at), None, "{who} enters twice");
+        } else {
+            let entered = inside.remove(who).unwrap();
+            // Clients without fences: the place stands for one.
+            visits.push(Visit { key: "k".into(), who: who.into(), fence: entered, entered, left: at });
+        }
+    }
+    assert!(inside.is_empty(), "who enters leaves: {inside:?}");
+    visits
 }
 
 impl Record {

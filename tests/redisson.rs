@@ -1,0 +1,711 @@
+//! Redisson itself, the jar, beside this crate: on one server and on three. tests/redisson has the program on the JVM.
+//!
+//! docs/redisson.md says what mixes and what does not: each of its claims is a test here.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::path::Path;
+use std::process::Child;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use common::children::{self, scratch, spawn_child};
+use common::jvm::{Asked, Client, Jvm, Mode, RLock};
+use common::machine::within;
+use common::record::{Record, visits};
+use common::several::{over, servers, settled};
+use common::{Server, builder, eventually, key, locker_with, ms, say};
+use futures_util::future::join_all;
+use lockhound::{Error, Fencing, Format, Guard, HoldState, Lock, Locker, Loss, Owner};
+use tokio::task::JoinHandle;
+
+/// A lease so long that nobody looks by himself for ten seconds.
+const LONG: Duration = Duration::from_secs(60);
+/// By then a message has woken whoever waits.
+const WOKEN: Duration = Duration::from_secs(5);
+/// By so much a server's clock, which leases go by, may be faster than ours while one lasts: it is being set.
+const SLEW: Duration = Duration::from_millis(5);
+/// A lease that is waited for, with two seconds for a renewal that is late.
+const SHORT: Duration = Duration::from_secs(3);
+
+/// The body of a child process. Run as a test by itself it proves that nobody asked for anything else.
+#[test]
+fn child_process() {
+    match children::told() {
+        Some([task, url, keys, limit, out]) if task == "beside_jvms" => {
+            let keys: Vec<&str> = keys.split(',').collect();
+            let visits = visit(&url, keys[0], keys[1], keys[2], limit.parse().unwrap());
+            let visits = tokio::runtime::Runtime::new().unwrap().block_on(visits);
+            std::fs::write(out, visits.to_string()).unwrap();
+        }
+        _ => children::run(),
+    }
+}
+
+/// A server, a locker and a client of the shared JVM, all with this lease.
+async fn beside(lease: Duration) -> Option<(Server, Locker, Client<'static>)> {
+    let jvm = Jvm::shared()?;
+    let server = Server::start();
+    let (locks, redisson) = (locker_with(&server, lease).await, jvm.client(&server, lease).await);
+    Some((server, locks, redisson))
+}
+
+/// Somebody who waits for a lock of ours; when it was granted.
+fn waiting(lock: Lock) -> JoinHandle<(Instant, Guard)> {
+    tokio::spawn(async move {
+        let guard = lock.lock().await.unwrap();
+        (Instant::now(), guard)
+    })
+}
+
+/// Has somebody come to wait, on either side, until only a message or a look of its own wakes him: the second try is
+/// behind the subscription. Each asks for the lease that is left.
+async fn waits<T>(server: &Server, comes: impl FnOnce() -> T) -> T {
+    let before = server.calls("pttl");
+    let waiting = comes();
+    eventually(ms(20_000), "it has subscribed and tried again", || server.calls("pttl") >= before + 2).await;
+    waiting
+}
+
+/// When a thread on the JVM got what it asked for.
+async fn entered(asked: Asked, bound: Duration) -> Instant {
+    let answer = tokio::time::timeout(bound, asked).await.unwrap_or_else(|_| panic!("not in {bound:?}")).unwrap();
+    answer.said.unwrap();
+    answer.at
+}
+
+fn is_illegal_monitor_state(unlocked: Result<(), String>) -> bool {
+    unlocked.is_err_and(|exception| exception.contains("IllegalMonitorStateException"))
+}
+
+// ---- One server ----
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_side_is_kept_out_until_the_last_of_nested_holds_is_released() {
+    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+    let (key, lock) = (key(), |key: &str| locks.get(key));
+    let (holder, other) = (redisson.lock(&key), redisson.lock(&key));
+    for nested in 1..3 {
+        holder.lock().await;
+        assert_eq!(holder.hold_count().await, nested);
+        assert!(!other.try_lock().await, "another thread");
+        assert!(lock(&key).try_lock().await.unwrap().is_none());
+    }
+    let named = lock(&key).holder().await.unwrap().expect("held");
+    assert!(named.owner().starts_with(&format!("{}:", redisson.id)) && named.hold_count() == 2, "{named:?}");
+    assert!(named.remaining().is_some_and(|left| left <= LONG && left > LONG / 2), "{named:?}");
+    holder.unlock().await.unwrap();
+    assert!(lock(&key).try_lock().await.unwrap().is_none(), "once more");
+    holder.unlock().await.unwrap();
+    assert!(!server.exists(&key));
+
+    let guard = lock(&key).try_lock().await.unwrap().expect("free");
+    let nested = lock(&key).lock().await.unwrap();
+    assert_eq!(server.fields(&key).iter().map(|(_, count)| *count).collect::<Vec<_>>(), [2]);
+    assert!(!holder.try_lock().await && holder.is_locked().await && !holder.is_held().await);
+    assert!(is_illegal_monitor_state(holder.unlock().await));
+    nested.unlock().await.unwrap();
+    assert!(!holder.try_lock().await, "once more");
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
+    assert!(holder.try_lock().await);
+    holder.unlock().await.unwrap();
+    assert!(!server.exists(&key));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_wake_either_side() {
+    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+    let (key, mut here, mut there) = (key(), Vec::new(), Vec::new());
+    let holder = redisson.lock(&key);
+    for _ in 0..5 {
+        holder.lock().await;
+        let waiter = waits(&server, || waiting(locks.get(&key))).await;
+        let released = Instant::now();
+        holder.unlock().await.unwrap();
+        let (at, guard) = tokio::time::timeout(WOKEN, waiter).await.expect("woken").unwrap();
+        here.push(at - released);
+
+        let asked = waits(&server, || holder.ask("lock", "")).await;
+        let released = Instant::now();
+        guard.unlock().await.unwrap();
+        there.push(entered(asked, WOKEN).await - released);
+        holder.unlock().await.unwrap();
+    }
+    say(&format!("woken by Redisson: {here:.1?}; by us: {there:.1?}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_watchdog_keeps_the_other_out_for_several_leases() {
+    let Some((server, locks, redisson)) = beside(SHORT).await else { return };
+    let (ours, theirs) = (key(), key());
+    let (guard, holder) = (locks.get(&ours).lock().await.unwrap(), redisson.lock(&theirs));
+    holder.lock().await;
+    let asked = waits(&server, || redisson.lock(&ours).ask("lock", "")).await;
+    let waiter = waits(&server, || waiting(locks.get(&theirs))).await;
+    tokio::time::sleep(SHORT * 3 + SHORT / 6).await;
+    assert!(!asked.is_finished() && !waiter.is_finished(), "kept out for three leases");
+    guard.check().unwrap();
+    assert!(holder.is_held().await);
+    guard.unlock().await.unwrap();
+    holder.unlock().await.unwrap();
+    entered(asked, WOKEN).await;
+    tokio::time::timeout(WOKEN, waiter).await.expect("woken").unwrap().1.unlock().await.unwrap();
+}
+
+/// When a lock is free that nobody renews any more: not before, and then soon for whoever looks every sixth of a lease, or
+/// when the lease is over of which it was told.
+fn assert_taken_over(asked: Instant, left: i64, lease: Duration, entered: Instant) {
+    let (waited, left) = (entered - asked, ms(u64::try_from(left).unwrap()));
+    assert!(waited + SLEW >= left, "{waited:?} of {left:?}");
+    assert!(within(waited, lease + lease / 6 + ms(2_000)), "{waited:?} of {left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lock_of_a_killed_jvm_is_ours_when_its_lease_is_over_and_not_before() {
+    let Some(jvm) = Jvm::start() else { return };
+    let (server, key) = (Server::start(), key());
+    let locks = locker_with(&server, SHORT).await;
+    let redisson = jvm.client(&server, SHORT).await;
+    redisson.lock(&key).lock().await;
+    let waiter = waits(&server, || waiting(locks.get(&key))).await;
+    jvm.kill();
+    let asked = Instant::now();
+    let left = server.pttl(&key);
+    let (at, guard) = waiter.await.unwrap();
+    assert_taken_over(asked, left, SHORT, at);
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lock_of_a_killed_process_of_ours_is_redissons_when_its_lease_is_over_and_not_before() {
+    let Some((server, _, redisson)) = beside(LONG).await else { return };
+    let (key, out, lease) = (key(), scratch("held"), ms(2_000));
+    let mut child = spawn_child("hold", &server.url(), &[&key], 0, &out);
+    eventually(ms(20_000), "the child holds the lock", || out.exists()).await;
+    let waiter = redisson.lock(&key);
+    let lock = waits(&server, || waiter.ask("lock", "")).await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let asked = Instant::now();
+    let left = server.pttl(&key);
+    assert_taken_over(asked, left, lease, entered(lock, ms(20_000)).await);
+    waiter.unlock().await.unwrap();
+    std::fs::remove_file(out).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fixed_leases_end_for_the_other_side() {
+    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+    let (ours, theirs, lease) = (key(), key(), ms(1_500));
+    let (holder, waiter) = (redisson.lock(&theirs), redisson.lock(&ours));
+    let start = Instant::now();
+    holder.lock_leased(lease).await;
+    let here = waits(&server, || waiting(locks.get(&theirs))).await;
+    let begun = Instant::now();
+    let guard = locks.get(&ours).fixed_lease(lease).lock().await.unwrap();
+    let there = waits(&server, || waiter.ask("lock", "")).await;
+
+    let (at, entered_by_us) = tokio::time::timeout(LONG / 12, here).await.expect("its lease is over").unwrap();
+    assert!(at - start + SLEW >= lease, "{:?}", at - start);
+    assert!(is_illegal_monitor_state(holder.unlock().await));
+    entered_by_us.check().unwrap();
+    entered_by_us.unlock().await.unwrap();
+
+    let at = entered(there, LONG / 12).await;
+    assert!(at - begun + SLEW >= lease, "{:?}", at - begun);
+    assert_eq!(guard.state(), HoldState::Lost(Loss::Expired), "told before anybody else is in");
+    assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::Expired))));
+    assert!(waiter.is_held().await, "a late unlock hurts nobody");
+    waiter.unlock().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn force_unlock_frees_the_other_sides_lock_wakes_waiters_and_is_told_as_documented() {
+    let Some((server, locks, redisson)) = beside(SHORT).await else { return };
+    let (ours, theirs) = (key(), key());
+    // Ours frees theirs: its holder hears of it from its own unlock.
+    let holder = redisson.lock(&theirs);
+    holder.lock().await;
+    let waiter = waits(&server, || waiting(locks.get(&theirs))).await;
+    let operator = locker_with(&server, SHORT).await;
+    assert!(operator.get(&theirs).force_unlock().await.unwrap());
+    let (_, guard) = tokio::time::timeout(WOKEN, waiter).await.expect("woken").unwrap();
+    assert!(!holder.is_held().await);
+    assert!(is_illegal_monitor_state(holder.unlock().await));
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
+
+    // Theirs frees ours: its holder hears of it at the next renewal.
+    let guard = locks.get(&ours).lock().await.unwrap();
+    let waiter = redisson.lock(&ours);
+    let asked = waits(&server, || waiter.ask("lock", "")).await;
+    let forced = Instant::now();
+    assert!(redisson.lock(&ours).force_unlock().await);
+    entered(asked, WOKEN).await;
+    guard.lost().cancelled().await;
+    assert!(within(forced.elapsed(), SHORT / 3 + ms(500)), "a third of the lease: {:?}", forced.elapsed());
+    assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
+    assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
+    assert!(waiter.is_held().await, "a late unlock hurts nobody");
+    waiter.unlock().await.unwrap();
+    assert!(!redisson.lock(&ours).force_unlock().await && !operator.get(&ours).force_unlock().await.unwrap());
+}
+
+// ---- Many processes ----
+
+/// How often the lock is taken in all.
+const ACQUISITIONS: usize = if cfg!(feature = "soak") { 50_000 } else { 2_000 };
+/// The longest pause between two visits, in milliseconds, on both sides.
+const PAUSE: u64 = 8;
+/// Of the visits of each process, and of changes from the one side to the other. Hundreds are usual; how many there are is
+/// left to chance and to the machine.
+const FEWEST: usize = 10;
+
+/// Enters and leaves until the counter is at this limit, as the JVMs do; how often.
+async fn visit(url: &str, key: &str, record: &str, counter: &str, limit: u64) -> usize {
+    let locks = Locker::connect(url).await.unwrap();
+    let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
+    let name = format!("lockhound{}", std::process::id());
+    let lock = locks.get(key);
+    let mut visits = 0;
+    loop {
+        let guard = lock.lock().await.unwrap();
+        // Two calls: whoever is inside beside another loses one.
+        let count: Option<u64> = redis::cmd("GET").arg(counter).query(&mut connection).unwrap();
+        if count.is_some_and(|count| count >= limit) {
+            guard.unlock().await.unwrap();
+            break;
+        }
+        redis::cmd("RPUSH").arg(record).arg(format!("enter {name}")).exec(&mut connection).unwrap();
+        redis::cmd("SET").arg(counter).arg(count.unwrap_or(0) + 1).exec(&mut connection).unwrap();
+        guard.check().unwrap();
+        redis::cmd("RPUSH").arg(record).arg(format!("leave {name}")).exec(&mut connection).unwrap();
+        guard.unlock().await.unwrap();
+        visits += 1;
+        tokio::time::sleep(Duration::from_micros(fastrand::u64(0..PAUSE * 1_000))).await;
+    }
+    locks.close().await;
+    visits
+}
+
+/// A process of ours beside JVMs; its visits are in the file.
+fn spawn_visitor(server: &Server, keys: &[&str], out: &Path) -> Child {
+    spawn_child("beside_jvms", &server.url(), keys, ACQUISITIONS, out)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn four_jvms_and_four_processes_of_ours_are_inside_one_after_the_other() {
+    let mut jvms = Vec::new();
+    while jvms.len() < 4 {
+        let Some(jvm) = Jvm::start() else { return };
+        jvms.push(jvm);
+    }
+    let (server, key, record, counter) = (Server::start(), key(), common::key(), common::key());
+    let locks = locker_with(&server, LONG).await;
+    let gate = locks.get(&key).lock().await.unwrap();
+    let children: Vec<_> = (0..4)
+        .map(|_| {
+            let out = scratch("visits");
+            (spawn_visitor(&server, &[&key, &record, &counter], &out), out)
+        })
+        .collect();
+    let clients = join_all(jvms.iter().map(|jvm| jvm.client(&server, Duration::from_secs(30)))).await;
+    let theirs: Vec<RLock<'_>> = clients.iter().map(|client| client.lock(&key)).collect();
+    let visiting = (1..).zip(&theirs).map(|(at, lock): (usize, &RLock<'_>)| {
+        lock.ask("visit", &format!("{record} {counter} redisson{at} {ACQUISITIONS} {PAUSE}"))
+    });
+    let visiting: Vec<Asked> = visiting.collect();
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    eventually(Duration::from_secs(60), "all eight wait", || {
+        server.command::<(String, u64)>(&["PUBSUB", "NUMSUB", &channel]).1 == 8
+    })
+    .await;
+    let start = Instant::now();
+    gate.unlock().await.unwrap();
+
+    let mut there = Vec::new();
+    for asked in visiting {
+        let bound = Duration::from_secs(60) * u32::try_from(ACQUISITIONS / 2_000).unwrap();
+        let answer = tokio::time::timeout(bound, asked).await.expect("every waiter returns").unwrap();
+        there.push(answer.said.unwrap().parse().unwrap());
+    }
+    let mut here = Vec::new();
+    for (mut child, out) in children {
+        assert!(child.wait().unwrap().success(), "every waiter returns");
+        here.push(std::fs::read_to_string(&out).unwrap().parse().unwrap());
+        std::fs::remove_file(out).unwrap();
+    }
+    let took = start.elapsed();
+    let notes: Vec<String> = server.command(&["LRANGE", &record, "0", "-1"]);
+    let visits = visits(&notes);
+    Record::of(visits.clone()).check().unwrap();
+    let is_theirs = |who: &str| who.starts_with("redisson");
+    let changes = visits.windows(2).filter(|pair| is_theirs(&pair[0].who) != is_theirs(&pair[1].who)).count();
+    let sum = |counts: &[usize]| counts.iter().sum::<usize>();
+    say(&format!(
+        "{ACQUISITIONS} acquisitions in {took:.1?}: {} of the JVMs {there:?}, {} of ours {here:?}, {changes} changes of side",
+        sum(&there),
+        sum(&here)
+    ));
+    assert_eq!((visits.len(), sum(&there) + sum(&here)), (ACQUISITIONS, ACQUISITIONS));
+    assert_eq!(server.command::<usize>(&["GET", &counter]), ACQUISITIONS, "nobody's count was lost");
+    assert!(there.iter().chain(&here).all(|visits| *visits >= FEWEST) && changes >= FEWEST, "nobody is starved");
+    assert!(!server.exists(&key), "nothing is left");
+}
+
+// ---- Three servers ----
+
+/// A client of the shared JVM for each of these servers, as RedLock is used.
+async fn clients_of(servers: &[Server], jvm: &'static Jvm) -> Vec<Client<'static>> {
+    join_all(servers.iter().map(|server| jvm.client(server, LONG))).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn red_lock_and_multi_lock_over_three_servers_and_our_quorum_keep_each_other_out() {
+    let Some(jvm) = Jvm::shared() else { return };
+    let (servers, key) = (servers(3), key());
+    let clients = clients_of(&servers, jvm).await;
+    let locks = over(&servers, LONG).connect().await.unwrap();
+    for kind in ["red", "multi"] {
+        let theirs = jvm.lock_over(kind, &clients, &key);
+        theirs.lock().await;
+        assert!(locks.get(&key).try_lock().await.unwrap().is_none(), "{kind}");
+        settled(&locks).await;
+        assert!(locks.get(&key).is_locked().await.unwrap(), "{kind}");
+        theirs.unlock().await.unwrap();
+        let guard = locks.get(&key).try_lock().await.unwrap().expect("free");
+        assert!(!theirs.try_lock().await, "{kind}");
+        guard.check().unwrap();
+        guard.unlock().await.unwrap();
+        settled(&locks).await;
+        assert!(theirs.try_lock().await, "{kind}");
+        theirs.unlock().await.unwrap();
+    }
+}
+
+/// Two of three are a RedLock; a MultiLock needs all, and is kept out by one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_minority_keeps_a_multi_lock_out_and_no_red_lock() {
+    let Some(jvm) = Jvm::shared() else { return };
+    let (servers, key) = (servers(3), key());
+    let clients = clients_of(&servers, jvm).await;
+    let lock = over(&servers, LONG).connect().await.unwrap().get(&key);
+    let stray = clients[0].lock(&key);
+    stray.lock().await;
+    let (red, multi) = (jvm.lock_over("red", &clients, &key), jvm.lock_over("multi", &clients, &key));
+    assert!(!multi.try_lock().await);
+    assert!(red.try_lock().await && lock.try_lock().await.unwrap().is_none());
+    red.unlock().await.unwrap();
+    let guard = lock.try_lock().await.unwrap().expect("two of three");
+    assert!(!red.try_lock().await && !multi.try_lock().await);
+    guard.unlock().await.unwrap();
+    stray.unlock().await.unwrap();
+}
+
+/// How often the lock is taken over three servers.
+const OVER_THREE: u64 = if cfg!(feature = "soak") { 2_000 } else { 120 };
+
+#[tokio::test(flavor = "multi_thread")]
+async fn red_lock_multi_lock_and_our_quorum_are_inside_one_after_the_other() {
+    let Some(jvm) = Jvm::shared() else { return };
+    let (servers, key, record, counter) = (Arc::new(servers(3)), key(), common::key(), common::key());
+    let clients = clients_of(&servers, jvm).await;
+    let rest = |name: &str| format!("{record} {counter} {name} {OVER_THREE} {PAUSE}");
+    let there = ["red", "multi"].map(|kind| jvm.lock_over(kind, &clients, &key).ask("visit", &rest(kind)));
+    let ours = (0..2).map(|at| {
+        let (servers, key, record, counter) = (Arc::clone(&servers), key.clone(), record.clone(), counter.clone());
+        tokio::spawn(async move {
+            let locks = over(&servers, LONG).connect().await.unwrap();
+            let (lock, name, server) = (locks.get(&key).owned_by(Owner::new()), format!("lockhound{at}"), &servers[0]);
+            let mut visits = 0;
+            loop {
+                let guard = lock.lock().await.unwrap();
+                let count = server.command::<Option<u64>>(&["GET", &counter]).unwrap_or(0);
+                if count >= OVER_THREE {
+                    guard.unlock().await.unwrap();
+                    return visits;
+                }
+                server.command::<u64>(&["RPUSH", &record, &format!("enter {name}")]);
+                server.command::<()>(&["SET", &counter, &(count + 1).to_string()]);
+                guard.check().unwrap();
+                server.command::<u64>(&["RPUSH", &record, &format!("leave {name}")]);
+                guard.unlock().await.unwrap();
+                visits += 1;
+                tokio::time::sleep(Duration::from_micros(fastrand::u64(0..PAUSE * 1_000))).await;
+            }
+        })
+    });
+    let (start, bound) = (Instant::now(), Duration::from_secs(60) * u32::try_from(OVER_THREE / 100).unwrap());
+    let ours = tokio::time::timeout(bound, join_all(ours)).await.expect("every waiter returns");
+    let here: Vec<u64> = ours.into_iter().map(Result::unwrap).collect();
+    let mut counts = Vec::new();
+    for asked in there {
+        let answer = tokio::time::timeout(bound, asked).await.expect("every waiter returns").unwrap();
+        counts.push(answer.said.unwrap().parse::<u64>().unwrap());
+    }
+    say(&format!(
+        "{OVER_THREE} acquisitions over three servers in {:.1?}: RedLock and MultiLock {counts:?}, ours {here:?}",
+        start.elapsed()
+    ));
+    let notes: Vec<String> = servers[0].command(&["LRANGE", &record, "0", "-1"]);
+    Record::of(visits(&notes)).check().unwrap();
+    assert_eq!((servers[0].command(&["GET", &counter]), notes.len() as u64), (OVER_THREE, 2 * OVER_THREE));
+    assert_eq!(counts.iter().chain(&here).sum::<u64>(), OVER_THREE);
+}
+
+// ---- Fences ----
+
+/// What a holder is given, noted while he is inside: so the order is that of the acquisitions.
+type Notes = Arc<Mutex<Vec<u64>>>;
+
+async fn with_tokens(server: &Server) -> Locker {
+    Locker::builder().node(server.url()).lease(LONG).fencing(Fencing::Redisson).connect().await.unwrap()
+}
+
+fn assert_growing(fences: &[u64]) {
+    assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fences_and_tokens_of_fenced_locks_are_one_sequence() {
+    let Some(jvm) = Jvm::shared() else { return };
+    let server = Server::start();
+    let (locks, redisson, key) = (with_tokens(&server).await, jvm.client(&server, LONG).await, key());
+    let theirs = redisson.lock_of("fenced", &key);
+    for round in 0..3 {
+        assert_eq!(theirs.lock_and_get_token().await, 4 * round + 1);
+        assert_eq!(theirs.lock_and_get_token().await, 4 * round + 2, "a re-entry on the JVM counts");
+        theirs.unlock().await.unwrap();
+        theirs.unlock().await.unwrap();
+        let guard = locks.get(&key).lock().await.unwrap();
+        let nested = locks.get(&key).lock().await.unwrap();
+        assert_eq!((guard.fence().get(), nested.fence().get()), (4 * round + 3, 4 * round + 3), "one of ours does not");
+        nested.unlock().await.unwrap();
+        guard.unlock().await.unwrap();
+        let several = locks.all([key.clone(), common::key()]).lock().await.unwrap();
+        assert_eq!(several.fence(&key).unwrap().get(), 4 * round + 4);
+        several.unlock().await.unwrap();
+    }
+    let counter = format!("redisson_lock_token:{{{key}}}");
+    assert_eq!((server.command(&["GET", &counter]), server.pttl(&counter)), ("12".to_owned(), -1));
+    // An attempt that somebody keeps out counts nothing.
+    let guard = locks.get(&key).lock().await.unwrap();
+    assert!(!theirs.try_lock().await && with_tokens(&server).await.get(&key).try_lock().await.unwrap().is_none());
+    assert_eq!((guard.fence().get(), server.command(&["GET", &counter])), (13, "13".to_owned()));
+    guard.unlock().await.unwrap();
+
+    // What Redisson itself does to the counter, and so to both.
+    let leased = jvm.lock_over("multifenced", std::slice::from_ref(&redisson), &key);
+    leased.lock_leased(LONG).await;
+    assert!((1..=60_000).contains(&server.pttl(&counter)), "its lease is the lifetime of the counter");
+    leased.unlock().await.unwrap();
+    server.command::<()>(&["PERSIST", &counter]);
+
+    // Both at once.
+    let notes = Notes::default();
+    let ours = (0..2).map(|_| {
+        let (lock, notes) = (locks.get(&key).owned_by(Owner::new()), Arc::clone(&notes));
+        tokio::spawn(async move {
+            for _ in 0..40 {
+                let guard = lock.lock().await.unwrap();
+                notes.lock().unwrap().push(guard.fence().get());
+                guard.unlock().await.unwrap();
+                tokio::time::sleep(Duration::from_micros(fastrand::u64(0..PAUSE * 1_000))).await;
+            }
+        })
+    });
+    let there = (0..2).map(|_| {
+        let (lock, notes) = (redisson.lock_of("fenced", &key), Arc::clone(&notes));
+        tokio::spawn(async move {
+            for _ in 0..40 {
+                let token = lock.lock_and_get_token().await;
+                notes.lock().unwrap().push(token);
+                lock.unlock().await.unwrap();
+            }
+        })
+    });
+    let tasks: Vec<_> = ours.chain(there).collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let notes = notes.lock().unwrap();
+    assert_eq!(notes.len(), 160);
+    assert_growing(&notes);
+}
+
+// ---- What does not mix ----
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_write_lock_gets_in_beside_our_holder_and_keeps_us_out_itself() {
+    let Some((_server, locks, redisson)) = beside(LONG).await else { return };
+    let (ours, theirs) = (key(), key());
+    let guard = locks.get(&ours).lock().await.unwrap();
+    assert!(redisson.lock_of("write", &ours).try_lock().await, "two are inside: do not do this");
+    guard.check().unwrap();
+    drop(guard);
+    for kind in ["read", "write"] {
+        let holder = redisson.lock_of(kind, &theirs);
+        assert!(holder.try_lock().await);
+        assert!(locks.get(&theirs).try_lock().await.unwrap().is_none(), "{kind}");
+        holder.unlock().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn spin_locks_and_fair_locks_exclude_us_and_tell_us_of_nothing() {
+    let Some((server, locks, redisson)) = beside(SHORT).await else { return };
+    for kind in ["spin", "fair"] {
+        let key = key();
+        let (holder, lock) = (redisson.lock_of(kind, &key), locks.get(&key));
+        holder.lock().await;
+        assert!(lock.try_lock().await.unwrap().is_none(), "{kind}");
+        let waiter = waits(&server, || waiting(lock)).await;
+        let (told, released) = (server.calls("publish"), Instant::now());
+        holder.unlock().await.unwrap();
+        let (at, guard) = waiter.await.unwrap();
+        assert_eq!(server.calls("publish"), told, "{kind}: no message");
+        assert!(within(at - released, SHORT / 6 + ms(500)), "{kind}: a sixth of the lease: {:?}", at - released);
+        assert!(!holder.try_lock().await, "{kind}");
+        guard.unlock().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plain_lock_and_an_rlock_of_one_name_get_errors_and_no_locks() {
+    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+    let plain = builder(&server.url(), LONG).format(Format::Plain).connect().await.unwrap();
+    let (key, lock) = (key(), |key: &str| plain.get(key));
+    let guard = lock(&key).lock().await.unwrap();
+    let theirs = redisson.lock(&key);
+    let refused = theirs.done("try").await.expect_err("a string is no hash");
+    assert!(refused.contains("WRONGTYPE"), "{refused}");
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
+    theirs.lock().await;
+    assert!(lock(&key).try_lock().await.unwrap().is_none() && locks.get(&key).try_lock().await.unwrap().is_none());
+    theirs.unlock().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_and_a_lock_of_what_it_changes_know_nothing_of_each_other() {
+    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+    let key = key();
+    let transaction = redisson.begin_to_change(&key).await;
+    assert!(server.exists(&format!("{key}:transaction_lock")), "its own lock");
+    locks.get(&key).try_lock().await.unwrap().expect("not held up").unlock().await.unwrap();
+    transaction.roll_back().await;
+    let guard = locks.get(&key).lock().await.unwrap();
+    redisson.begin_to_change(&key).await.roll_back().await;
+    guard.check().unwrap();
+    guard.unlock().await.unwrap();
+}
+
+/// A spin lock looks every 128 ms at the least. A fair one listens to a channel of its own, of which only fair ones know.
+#[tokio::test(flavor = "multi_thread")]
+async fn our_release_is_found_by_a_spin_lock_and_slept_through_by_a_fair_one() {
+    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+    let key = key();
+    let guard = locks.get(&key).lock().await.unwrap();
+    let spinning = redisson.lock_of("spin", &key);
+    let asked = waits(&server, || spinning.ask("lock", "")).await;
+    guard.unlock().await.unwrap();
+    entered(asked, WOKEN).await;
+    spinning.unlock().await.unwrap();
+
+    let (lease, start) = (ms(2_000), Instant::now());
+    let guard = locks.get(&key).fixed_lease(lease).lock().await.unwrap();
+    let fair = redisson.lock_of("fair", &key);
+    let asked = waits(&server, || fair.ask("lock", "")).await;
+    guard.unlock().await.unwrap();
+    assert!(!server.exists(&key));
+    let slept = entered(asked, LONG).await - start;
+    assert!(slept + SLEW >= lease, "until the lease is over of which it was told: {slept:?}");
+    // It is past its line that we come.
+    let other = redisson.lock_of("fair", &key);
+    let asked = waits(&server, || other.ask("lock", "")).await;
+    fair.unlock().await.unwrap();
+    entered(asked, WOKEN).await;
+    other.unlock().await.unwrap();
+}
+
+/// Somebody's hash without a lease, which he deletes without a message.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_without_a_lease_is_looked_at_by_us_and_waited_for_by_redisson_until_a_message_comes() {
+    let Some((server, locks, redisson)) = beside(SHORT).await else { return };
+    let key = key();
+    server.command::<()>(&["HSET", &key, "5cb1f0b5-0000-4000-8000-000000000000:1", "1"]);
+    let there = redisson.lock(&key);
+    let asked = waits(&server, || there.ask("lock", "")).await;
+    let waiter = waits(&server, || waiting(locks.get(&key))).await;
+    server.command::<()>(&["DEL", &key]);
+    let (_, guard) = waiter.await.unwrap();
+    assert!(!asked.is_finished());
+    guard.unlock().await.unwrap();
+    entered(asked, WOKEN).await;
+    there.unlock().await.unwrap();
+}
+
+// ---- The page, and the cluster to come ----
+
+/// The programs of docs/redisson.md are files that are compiled, and they do what the page says.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_programs_of_the_page_share_a_lock() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path));
+    let Ok(page) = read("docs/redisson.md") else { return say("skipped: the page is not a part of the package") };
+    let (rust, java) =
+        (read("examples/redisson.rs").unwrap(), read("tests/redisson/src/main/java/Orders.java").unwrap());
+    for (language, program) in [("rust", &rust), ("java", &java)] {
+        assert!(page.contains(&format!("```{language}\n{program}```\n")), "docs/redisson.md has another {language}");
+    }
+    let tests = std::env::current_exe().unwrap();
+    let example = tests.ancestors().nth(2).unwrap().join("examples/redisson");
+    if !example.exists() {
+        return say("not run: `cargo test` builds the examples, `cargo test --test redisson` does not");
+    }
+    let Some(java) = Jvm::program("Orders") else { return };
+    let server = Server::start();
+    let children = [java, std::process::Command::new(example)].map(|mut program| {
+        program
+            .env("REDIS_URL", server.url())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
+        program.spawn().unwrap()
+    });
+    let mut all = Vec::new();
+    for child in children {
+        let output = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        let fences: Vec<u64> = said.lines().map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();
+        assert_eq!(fences.len(), 5, "{said}");
+        assert_growing(&fences);
+        all.extend(fences);
+    }
+    all.sort_unstable();
+    assert_eq!(all, (1..=10).collect::<Vec<_>>(), "each number once");
+}
+
+/// A cluster of one server, which lockers refuse today: what these tests will need when they do not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_in_cluster_mode_locks_and_is_woken_by_a_sharded_message() {
+    let Some(jvm) = Jvm::shared() else { return };
+    let server = Server::start_with(&["--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"]);
+    server.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    eventually(ms(20_000), "the cluster is up", || {
+        server.command::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+    })
+    .await;
+    let redisson = jvm.connect(Mode::Cluster, &[server.url()], LONG).await;
+    let key = key();
+    let (holder, waiter) = (redisson.lock(&key), redisson.lock(&key));
+    holder.lock().await;
+    let asked = waits(&server, || waiter.ask("lock", "")).await;
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    assert_eq!(server.command::<(String, u64)>(&["PUBSUB", "SHARDNUMSUB", &channel]).1, 1);
+    holder.unlock().await.unwrap();
+    entered(asked, WOKEN).await;
+    waiter.unlock().await.unwrap();
+}

@@ -1,0 +1,231 @@
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
+import org.redisson.Redisson;
+import org.redisson.RedissonRedLock;
+import org.redisson.api.RBucket;
+import org.redisson.api.RFencedLock;
+import org.redisson.api.RList;
+import org.redisson.api.RLock;
+import org.redisson.api.RTransaction;
+import org.redisson.api.RedissonClient;
+import org.redisson.api.TransactionOptions;
+import org.redisson.client.codec.LongCodec;
+import org.redisson.client.codec.StringCodec;
+import org.redisson.config.Config;
+
+/**
+ * Redisson, driven by lines on stdin: {@code NUMBER THREAD VERB WORDS...}. Each is answered on stdout by
+ * {@code NUMBER ok WORD} or {@code NUMBER error EXCEPTION}, when it is done. Lines of one thread are carried out one after
+ * the other, by one Java thread: that is who owns a lock. Times are in milliseconds.
+ *
+ * <pre>
+ * connect CLIENT single|cluster ADDRESS[,ADDRESS] WATCHDOG   a client with this lockWatchdogTimeout; its id
+ * shutdown CLIENT
+ * transaction CLIENT BUCKET                                  begins one, and changes this in it
+ * rollback
+ * VERB KIND CLIENT[,CLIENT] KEY ...                          of the lock of this name, or of several clients' as one:
+ *   lock [LEASE]        without a lease the watchdog renews it
+ *   try [WAIT]          whether it was taken
+ *   unlock
+ *   force               whether it was held
+ *   held                whether this thread holds it
+ *   count               how often
+ *   locked              whether anybody does
+ *   token               of "fenced": locks, and the token
+ *   visit RECORD COUNTER NAME LIMIT PAUSE
+ *                       enters and leaves until the counter is at this limit, with random pauses up to this one; how
+ *                       often
+ * </pre>
+ *
+ * Kinds: plain, fenced, fair, spin, read, write; multi and red, of one plain lock for each client; multifenced, of fenced
+ * ones.
+ */
+public final class Driver {
+    private static final Map<String, ExecutorService> THREADS = new ConcurrentHashMap<>();
+    private static final Map<String, RedissonClient> CLIENTS = new ConcurrentHashMap<>();
+    /** A program keeps its lock objects: they remember their leases. */
+    private static final Map<String, RLock> LOCKS = new ConcurrentHashMap<>();
+    /** That of each thread. */
+    private static final ThreadLocal<RTransaction> TRANSACTION = new ThreadLocal<>();
+    private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
+
+    private Driver() {
+    }
+
+    public static void main(String[] args) throws IOException {
+        answer("0 ok " + ProcessHandle.current().pid());
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            String[] words = line.split(" ");
+            String[] rest = Arrays.copyOfRange(words, 3, words.length);
+            ExecutorService thread = THREADS.computeIfAbsent(words[1], name -> Executors.newSingleThreadExecutor());
+            thread.execute(() -> {
+                String said;
+                try {
+                    said = "ok " + run(words[2], rest);
+                } catch (Throwable e) {
+                    said = "error " + e.toString().replaceAll("\\s+", " ");
+                }
+                answer(words[0] + " " + said);
+            });
+        }
+        // Whoever drove it is gone. Nothing is released, and no client is waited for.
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static synchronized void answer(String line) {
+        OUT.print(line + "\n");
+        OUT.flush();
+    }
+
+    private static Object run(String verb, String[] words) throws Exception {
+        switch (verb) {
+            case "connect":
+                return connect(words[0], words[1], words[2].split(","), Long.parseLong(words[3]));
+            case "shutdown":
+                LOCKS.keySet().removeIf(name -> Arrays.asList(name.split(" ")[1].split(",")).contains(words[0]));
+                CLIENTS.remove(words[0]).shutdown(0, 1, TimeUnit.SECONDS);
+                return "";
+            case "transaction":
+                TRANSACTION.set(CLIENTS.get(words[0]).createTransaction(TransactionOptions.defaults()));
+                TRANSACTION.get().getBucket(words[1]).set("changed");
+                return "";
+            case "rollback":
+                TRANSACTION.get().rollback();
+                return "";
+            default:
+                String name = words[0] + " " + words[1] + " " + words[2];
+                RLock lock = LOCKS.computeIfAbsent(name, n -> lock(words[0], words[1].split(","), words[2]));
+                return run(verb, lock, words);
+        }
+    }
+
+    private static String connect(String client, String mode, String[] addresses, long watchdog) {
+        Config config = new Config();
+        // Many clients in one process, on few cores.
+        config.setLockWatchdogTimeout(watchdog).setThreads(2).setNettyThreads(2);
+        switch (mode) {
+            case "single":
+                config.useSingleServer()
+                    .setAddress(addresses[0])
+                    .setConnectionMinimumIdleSize(1)
+                    .setConnectionPoolSize(8)
+                    .setDnsMonitoringInterval(-1);
+                break;
+            case "cluster":
+                config.useClusterServers()
+                    .addNodeAddress(addresses)
+                    .setMasterConnectionMinimumIdleSize(1)
+                    .setSlaveConnectionMinimumIdleSize(1)
+                    .setMasterConnectionPoolSize(8)
+                    .setDnsMonitoringInterval(-1);
+                break;
+            default:
+                throw new IllegalArgumentException(mode);
+        }
+        RedissonClient redisson = Redisson.create(config);
+        CLIENTS.put(client, redisson);
+        return redisson.getId();
+    }
+
+    @SuppressWarnings("deprecation")
+    private static RLock lock(String kind, String[] clients, String key) {
+        RedissonClient client = CLIENTS.get(clients[0]);
+        switch (kind) {
+            case "plain":
+                return client.getLock(key);
+            case "fenced":
+                return client.getFencedLock(key);
+            case "fair":
+                return client.getFairLock(key);
+            case "spin":
+                return client.getSpinLock(key);
+            case "read":
+                return client.getReadWriteLock(key).readLock();
+            case "write":
+                return client.getReadWriteLock(key).writeLock();
+            case "multi":
+                return client.getMultiLock(each(clients, key));
+            case "multifenced":
+                RLock[] fenced = Arrays.stream(clients).map(name -> lock("fenced", new String[] {name}, key))
+                    .toArray(RLock[]::new);
+                return client.getMultiLock(fenced);
+            case "red":
+                return new RedissonRedLock(each(clients, key));
+            default:
+                throw new IllegalArgumentException(kind);
+        }
+    }
+
+    private static RLock[] each(String[] clients, String key) {
+        return Arrays.stream(clients).map(client -> CLIENTS.get(client).getLock(key)).toArray(RLock[]::new);
+    }
+
+    private static Object run(String verb, RLock lock, String[] words) throws Exception {
+        switch (verb) {
+            case "lock":
+                if (words.length == 3) {
+                    lock.lock();
+                } else {
+                    lock.lock(Long.parseLong(words[3]), TimeUnit.MILLISECONDS);
+                }
+                return "";
+            case "try":
+                if (words.length == 3) {
+                    return lock.tryLock();
+                }
+                return lock.tryLock(Long.parseLong(words[3]), TimeUnit.MILLISECONDS);
+            case "unlock":
+                lock.unlock();
+                return "";
+            case "force":
+                return lock.forceUnlock();
+            case "held":
+                return lock.isHeldByCurrentThread();
+            case "count":
+                return lock.getHoldCount();
+            case "locked":
+                return lock.isLocked();
+            case "token":
+                return ((RFencedLock) lock).lockAndGetToken();
+            case "visit":
+                return visit(lock, CLIENTS.get(words[1].split(",")[0]), Arrays.copyOfRange(words, 3, words.length));
+            default:
+                throw new IllegalArgumentException(verb);
+        }
+    }
+
+    private static int visit(RLock lock, RedissonClient client, String[] words) throws InterruptedException {
+        RList<String> record = client.getList(words[0], StringCodec.INSTANCE);
+        RBucket<Long> counter = client.getBucket(words[1], LongCodec.INSTANCE);
+        String name = words[2];
+        long limit = Long.parseLong(words[3]);
+        long pause = Long.parseLong(words[4]) * 1000;
+        for (int visits = 0;; visits++) {
+            lock.lock();
+            try {
+                // Two calls: whoever is inside beside another loses one.
+                Long count = counter.get();
+                if (count != null && count >= limit) {
+                    return visits;
+                }
+                record.add("enter " + name);
+                counter.set(count == null ? 1 : count + 1);
+                record.add("leave " + name);
+            } finally {
+                lock.unlock();
+            }
+            TimeUnit.MICROSECONDS.sleep(ThreadLocalRandom.current().nextLong(pause));
+        }
+    }
+}
