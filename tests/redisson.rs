@@ -154,8 +154,8 @@ async fn each_watchdog_keeps_the_other_out_for_several_leases() {
     tokio::time::timeout(WOKEN, waiter).await.expect("woken").unwrap().1.unlock().await.unwrap();
 }
 
-/// When a lock is free that nobody renews any more: not before, and then soon for whoever looks every sixth of a lease, or
-/// when the lease is over of which it was told.
+/// When a lock is free that nobody renews any more: not before, and then soon for whoever looks every sixth of a lease,
+/// or when the lease is over of which it was told.
 fn assert_taken_over(asked: Instant, left: i64, lease: Duration, entered: Instant) {
     let (waited, left) = (entered - asked, ms(u64::try_from(left).unwrap()));
     assert!(waited + SLEW >= left, "{waited:?} of {left:?}");
@@ -259,8 +259,8 @@ async fn force_unlock_frees_the_other_sides_lock_wakes_waiters_and_is_told_as_do
 const ACQUISITIONS: usize = if cfg!(feature = "soak") { 50_000 } else { 2_000 };
 /// The longest pause between two visits, in milliseconds, on both sides.
 const PAUSE: u64 = 8;
-/// Of the visits of each process, and of changes from the one side to the other. Hundreds are usual; how many there are is
-/// left to chance and to the machine.
+/// Of the visits of each process, and of changes from the one side to the other. Hundreds are usual; how many there are
+/// is left to chance and to the machine.
 const FEWEST: usize = 10;
 
 /// Enters and leaves until the counter is at this limit, as the JVMs do; how often.
@@ -345,7 +345,7 @@ async fn four_jvms_and_four_processes_of_ours_are_inside_one_after_the_other() {
     let changes = visits.windows(2).filter(|pair| is_theirs(&pair[0].who) != is_theirs(&pair[1].who)).count();
     let sum = |counts: &[usize]| counts.iter().sum::<usize>();
     say(&format!(
-        "{ACQUISITIONS} acquisitions in {took:.1?}: {} of the JVMs {there:?}, {} of ours {here:?}, {changes} changes of side",
+        "{ACQUISITIONS} acquisitions in {took:.1?}, {changes} changes of side: {} of the JVMs {there:?}, {} of ours {here:?}",
         sum(&there),
         sum(&here)
     ));
@@ -540,12 +540,11 @@ async fn fences_and_tokens_of_fenced_locks_are_one_sequence() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_write_lock_gets_in_beside_our_holder_and_keeps_us_out_itself() {
     let Some((_server, locks, redisson)) = beside(LONG).await else { return };
-    let (ours, theirs) = (key(), key());
-    let guard = locks.get(&ours).lock().await.unwrap();
-    assert!(redisson.lock_of("write", &ours).try_lock().await, "two are inside: do not do this");
-    guard.check().unwrap();
-    drop(guard);
     for kind in ["read", "write"] {
+        let (ours, theirs) = (key(), key());
+        let guard = locks.get(&ours).lock().await.unwrap();
+        assert!(redisson.lock_of(kind, &ours).try_lock().await, "{kind}: two are inside");
+        guard.check().unwrap();
         let holder = redisson.lock_of(kind, &theirs);
         assert!(holder.try_lock().await);
         assert!(locks.get(&theirs).try_lock().await.unwrap().is_none(), "{kind}");
@@ -602,7 +601,7 @@ async fn a_transaction_and_a_lock_of_what_it_changes_know_nothing_of_each_other(
     guard.unlock().await.unwrap();
 }
 
-/// A spin lock looks every 128 ms at the least. A fair one listens to a channel of its own, of which only fair ones know.
+/// A spin lock looks every 128 ms at the least. A fair one listens to a channel that only fair ones know.
 #[tokio::test(flavor = "multi_thread")]
 async fn our_release_is_found_by_a_spin_lock_and_slept_through_by_a_fair_one() {
     let Some((server, locks, redisson)) = beside(LONG).await else { return };
@@ -619,10 +618,11 @@ async fn our_release_is_found_by_a_spin_lock_and_slept_through_by_a_fair_one() {
     let fair = redisson.lock_of("fair", &key);
     let asked = waits(&server, || fair.ask("lock", "")).await;
     guard.unlock().await.unwrap();
-    assert!(!server.exists(&key));
+    let past_the_line = locks.get(&key).try_lock().await.unwrap().expect("free");
+    past_the_line.unlock().await.unwrap();
     let slept = entered(asked, LONG).await - start;
     assert!(slept + SLEW >= lease, "until the lease is over of which it was told: {slept:?}");
-    // It is past its line that we come.
+    // By another fair lock's release it is woken.
     let other = redisson.lock_of("fair", &key);
     let asked = waits(&server, || other.ask("lock", "")).await;
     fair.unlock().await.unwrap();
