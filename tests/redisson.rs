@@ -345,7 +345,7 @@ async fn four_jvms_and_four_processes_of_ours_are_inside_one_after_the_other() {
     let changes = visits.windows(2).filter(|pair| is_theirs(&pair[0].who) != is_theirs(&pair[1].who)).count();
     let sum = |counts: &[usize]| counts.iter().sum::<usize>();
     say(&format!(
-        "{ACQUISITIONS} acquisitions in {took:.1?}, {changes} changes of side: {} of the JVMs {there:?}, {} of ours {here:?}",
+        "{ACQUISITIONS} acquisitions in {took:.1?}, {changes} changes of side: JVMs {} {there:?}, ours {} {here:?}",
         sum(&there),
         sum(&here)
     ));
