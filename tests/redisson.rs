@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use common::jvm::{Asked, Client, Jvm, Mode, RLock};
 use common::machine::within;
 use common::record::{Record, visits};
 use common::several::{over, servers, settled};
-use common::{Server, builder, eventually, key, locker_with, ms, say};
+use common::{Server, builder, eventually, key, locker_with, ms, say, soon};
 use futures_util::future::join_all;
 use lockhound::{Error, Fencing, Format, Guard, HoldState, Lock, Locker, Loss, Owner};
 use tokio::task::JoinHandle;
@@ -290,9 +290,36 @@ async fn visit(url: &str, key: &str, record: &str, counter: &str, limit: u64) ->
     visits
 }
 
-/// A process of ours beside JVMs; its visits are in the file.
-fn spawn_visitor(server: &Server, keys: &[&str], out: &Path) -> Child {
-    spawn_child("beside_jvms", &server.url(), keys, ACQUISITIONS, out)
+/// A process of ours beside JVMs, which ends with this.
+struct Visitor {
+    child: Child,
+    out: PathBuf,
+}
+
+impl Visitor {
+    fn spawn(server: &Server, keys: &[&str]) -> Self {
+        let out = scratch("visits");
+        Self { child: spawn_child("beside_jvms", &server.url(), keys, ACQUISITIONS, &out), out }
+    }
+
+    fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Waits until it is done, and well; its visits.
+    async fn done(mut self) -> usize {
+        eventually(Duration::from_secs(60), "every waiter returns", || !self.is_running()).await;
+        assert!(self.child.wait().unwrap().success(), "what it says is above");
+        std::fs::read_to_string(&self.out).unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Visitor {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+        drop(std::fs::remove_file(&self.out));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -305,12 +332,7 @@ async fn four_jvms_and_four_processes_of_ours_are_inside_one_after_the_other() {
     let (server, key, record, counter) = (Server::start(), key(), common::key(), common::key());
     let locks = locker_with(&server, LONG).await;
     let gate = locks.get(&key).lock().await.unwrap();
-    let children: Vec<_> = (0..4)
-        .map(|_| {
-            let out = scratch("visits");
-            (spawn_visitor(&server, &[&key, &record, &counter], &out), out)
-        })
-        .collect();
+    let mut ours: Vec<_> = (0..4).map(|_| Visitor::spawn(&server, &[&key, &record, &counter])).collect();
     let clients = join_all(jvms.iter().map(|jvm| jvm.client(&server, Duration::from_secs(30)))).await;
     let theirs: Vec<RLock<'_>> = clients.iter().map(|client| client.lock(&key)).collect();
     let visiting = (1..).zip(&theirs).map(|(at, lock): (usize, &RLock<'_>)| {
@@ -319,23 +341,20 @@ async fn four_jvms_and_four_processes_of_ours_are_inside_one_after_the_other() {
     let visiting: Vec<Asked> = visiting.collect();
     let channel = format!("redisson_lock__channel:{{{key}}}");
     eventually(Duration::from_secs(60), "all eight wait", || {
+        assert!(ours.iter_mut().all(Visitor::is_running), "what it says is above");
         server.command::<(String, u64)>(&["PUBSUB", "NUMSUB", &channel]).1 == 8
     })
     .await;
     let start = Instant::now();
     gate.unlock().await.unwrap();
 
-    let mut there = Vec::new();
-    for asked in visiting {
-        let bound = Duration::from_secs(60) * u32::try_from(ACQUISITIONS / 2_000).unwrap();
-        let answer = tokio::time::timeout(bound, asked).await.expect("every waiter returns").unwrap();
-        there.push(answer.said.unwrap().parse().unwrap());
+    let (mut there, bound) = (Vec::new(), Duration::from_secs(60) * u32::try_from(ACQUISITIONS / 2_000).unwrap());
+    for (jvm, asked) in jvms.iter().zip(visiting) {
+        there.push(jvm.within(bound, asked).await.said.unwrap().parse().unwrap());
     }
     let mut here = Vec::new();
-    for (mut child, out) in children {
-        assert!(child.wait().unwrap().success(), "every waiter returns");
-        here.push(std::fs::read_to_string(&out).unwrap().parse().unwrap());
-        std::fs::remove_file(out).unwrap();
+    for visitor in ours {
+        here.push(visitor.done().await);
     }
     let took = start.elapsed();
     let notes: Vec<String> = server.command(&["LRANGE", &record, "0", "-1"]);
@@ -438,12 +457,11 @@ async fn red_lock_multi_lock_and_our_quorum_are_inside_one_after_the_other() {
         })
     });
     let (start, bound) = (Instant::now(), Duration::from_secs(60) * u32::try_from(OVER_THREE / 100).unwrap());
-    let ours = tokio::time::timeout(bound, join_all(ours)).await.expect("every waiter returns");
+    let ours = soon(bound, join_all(ours)).await.expect("every waiter returns");
     let here: Vec<u64> = ours.into_iter().map(Result::unwrap).collect();
     let mut counts = Vec::new();
     for asked in there {
-        let answer = tokio::time::timeout(bound, asked).await.expect("every waiter returns").unwrap();
-        counts.push(answer.said.unwrap().parse::<u64>().unwrap());
+        counts.push(jvm.within(bound, asked).await.said.unwrap().parse::<u64>().unwrap());
     }
     say(&format!(
         "{OVER_THREE} acquisitions over three servers in {:.1?}: RedLock and MultiLock {counts:?}, ours {here:?}",
