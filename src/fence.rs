@@ -27,16 +27,18 @@ use crate::options::Fencing;
 ///   keeps its memory and marks. Where more lost them at once, or the quarantine is zero, fences can fall by what the
 ///   servers' clocks are apart and a minute, and are above the last one again after that time.
 ///
-/// Of [`Fencing::Redisson`] less is promised. The fence of a later acquisition is greater, tokens of `RFencedLock` counted
-/// in, as long as the server keeps the lock's counter, `redisson_lock_token:{name}`. Without it fences begin at 1 again: after a
-/// `FLUSHALL`, and where a `MultiLock` of fenced locks was taken with a lease, which Redisson makes the counter's lifetime
-/// too. After a failover that had not replicated the last acquisitions they are given out once more.
+/// [`Fencing::Redisson`] promises less. The fence of a later acquisition is greater, tokens of `RFencedLock`
+/// included, as long as the server keeps the lock's counter, `redisson_lock_token:{name}`. Without it fences begin at
+/// 1 again: after a `FLUSHALL`, and where Redisson took a `MultiLock` of fenced locks with a lease, which becomes the
+/// counter's lifetime too. After a failover that had not replicated the last acquisitions, fences are given out a
+/// second time.
 ///
-/// # From one sequence to the other
-/// Fences of [`Fencing::Lockhound`] are microseconds since 1970 and tokens begin at 1, so that a resource which has seen the
-/// first refuses the second. To go over to tokens, set the counter of each lock to the server's clock (`TIME`), in
-/// microseconds, while nobody holds it: `SET redisson_lock_token:{name} 1795000000000000`. The way back needs nothing but that
-/// the server's clock and the client's are 0.1 s past the last acquisition.
+/// # Changing [`Fencing`]
+/// Fences of [`Fencing::Lockhound`] are microseconds since 1970 and tokens begin at 1, so that a resource which has
+/// seen the first refuses the second. To change to tokens, set the counter of each lock to the server's clock
+/// (`TIME`), in microseconds, or to the last fence where that is greater, while nobody holds the lock:
+/// `SET redisson_lock_token:{name} 1795000000000000`. To change back, wait until the clocks of server and client are
+/// 0.1 s past the last acquisition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 

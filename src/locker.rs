@@ -314,11 +314,12 @@ impl LockerBuilder {
         self
     }
 
-    /// Which numbers fences are, and with whom they are one sequence.
+    /// How fences are counted, and with whom they are one sequence.
     ///
-    /// [`Fencing::Lockhound`] outlasts a loss of the server's data, and several servers agree on its fences.
-    /// [`Fencing::Redisson`] shares the tokens of `RFencedLock`, for a resource that checks tokens of JVMs too; it is for one
-    /// server, and as good as a counter there. A lock has to be taken with the same by everybody.
+    /// With [`Fencing::Lockhound`] fences outlast the loss of a server's data, and several servers agree on them.
+    /// With [`Fencing::Redisson`] they are one sequence with the tokens of `RFencedLock`, for a resource that checks
+    /// those of JVMs too; that is for one server, and forgets what the server forgets. Everybody who shares a lock
+    /// has to use the same.
     ///
     /// Defaults to [`Fencing::Lockhound`].
     pub const fn fencing(mut self, fencing: Fencing) -> Self {

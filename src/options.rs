@@ -26,20 +26,19 @@ pub enum Format {
     Plain,
 }
 
-/// Which numbers fences are, and with whom they are one sequence. Everybody who shares a lock has to use the same.
+/// How fences are counted, and with whom they are one sequence. Everybody who shares a lock has to use the same.
 ///
-/// Another choice for a lock that was in use begins another sequence: [`Fence`](crate::Fence) says what that means.
+/// A lock that was in use needs some care before it is given another one: see [`Fence`](crate::Fence).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Fencing {
-    /// Numbers above every earlier one, after a loss of the servers' data too, as far as clocks allow it. They are counted
-    /// in 1,024 keys, the marks, of which a lock's name chooses one.
+    /// In 1,024 keys, the marks, of which the lock's name chooses one. Clocks help where a server loses its data, and
+    /// several servers agree.
     #[default]
     Lockhound,
-    /// The tokens of Redisson's `RFencedLock`, which count up from 1 in a key of each lock,
-    /// `redisson_lock_token:{name}`: tokens of Redisson's holders and fences of this crate's are one sequence. For one
-    /// server, and [`Format::Redisson`].
+    /// As Redisson's `RFencedLock` counts its tokens, from 1 up in a key for each lock, `redisson_lock_token:{name}`:
+    /// its tokens and the fences of this crate are one sequence. For one server, and [`Format::Redisson`].
     ///
-    /// The key stays on the server for ever, and no clock helps: without it the numbers begin at 1 again.
+    /// The key stays on the server for ever. No clock helps: without the key the numbers begin at 1 again.
     Redisson,
 }
 
@@ -241,8 +240,8 @@ impl Options {
             return Err(Error::config(
                 "fencing",
                 format!(
-                    "Fencing::Redisson needs one server, and {nodes} are given: each of them would count tokens of its \
-                     own, and numbers of different servers do not follow each other; name one, or use Fencing::Lockhound"
+                    "Fencing::Redisson needs one server, and {nodes} are given: each would count tokens of its own, \
+                     and those of one do not follow those of another; name one, or use Fencing::Lockhound"
                 ),
             ));
         }

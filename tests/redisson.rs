@@ -244,7 +244,7 @@ async fn force_unlock_frees_the_other_sides_lock_wakes_waiters_and_is_told_as_do
     let forced = Instant::now();
     assert!(redisson.lock(&ours).force_unlock().await);
     entered(asked, WOKEN).await;
-    guard.lost().cancelled().await;
+    soon(SHORT, guard.lost().cancelled()).await.expect("told");
     assert!(within(forced.elapsed(), SHORT / 3 + ms(500)), "a third of the lease: {:?}", forced.elapsed());
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
     assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
