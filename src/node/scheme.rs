@@ -91,7 +91,7 @@ pub(super) fn meant(scheme: &str) -> Option<String> {
         }
         _ => return None,
     };
-    let encrypted = if encrypted { ", encrypted," } else { "" };
+    let encrypted = if encrypted { ", encrypted" } else { "" };
     Some(format!("{scheme}:// would be {what}{encrypted}, which is not supported yet"))
 }
 
