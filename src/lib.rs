@@ -4,6 +4,7 @@
 mod alarm;
 mod clock;
 mod command;
+mod credentials;
 mod engine;
 mod error;
 mod fence;
@@ -36,6 +37,7 @@ pub mod testing;
 mod testing;
 mod watchdog;
 
+pub use credentials::{CredentialProvider, Credentials};
 pub use error::{ConfigError, Error, Loss, NodeFailure, ServerError, ServerErrorKind};
 pub use fence::Fence;
 pub use guard::Guard;
@@ -45,6 +47,8 @@ pub use key::Key;
 pub use lock::{Lock, Section};
 pub use locker::{Locker, LockerBuilder};
 pub use multi::{MultiGuard, MultiLock, MultiSection};
+#[cfg(feature = "tls")]
+pub use node::Tls;
 pub use options::{Fencing, Format, Reentry};
 pub use owner::Owner;
 pub use stats::{Distribution, Losses, NodeTimes, Sizes, Stats};

@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::credentials::{AnyProvider, CredentialProvider};
 use crate::error::Error;
 use crate::foreign::contained;
 use crate::key::Key;
 use crate::lock::Lock;
 use crate::multi::MultiLock;
-use crate::node::Target;
+#[cfg(feature = "tls")]
+use crate::node::Tls;
+use crate::node::{Access, Provider, Target};
 use crate::options::{Fencing, Format, Options, Reentry, Replicas, Settings};
 use crate::session::Alive;
 use crate::stats::Stats;
@@ -180,11 +183,16 @@ impl Locker {
 pub struct LockerBuilder {
     nodes: Vec<Place>,
     options: Options,
+    provider: Option<Arc<dyn AnyProvider>>,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
 }
 
 impl LockerBuilder {
-    /// The address of a server: `redis://[user:password@]host[:port][/db]`, or, with the feature `unix`,
-    /// `redis+unix://[user:password@host]/path[?db=n]`. Special characters in the credentials are percent-encoded.
+    /// The address of a server: `redis://[user:password@]host[:port][/db]`; with the feature `tls` the same with `rediss://`,
+    /// whose connections are encrypted; with the feature `unix` `redis+unix://[user:password@host]/path[?db=n]`. Special
+    /// characters in the credentials are percent-encoded. An IPv6 address stands in brackets. `valkey://` is another word for
+    /// `redis://`, `valkeys://` and `redis+tls://` are others for `rediss://`.
     ///
     /// Called again, it adds further servers, which have to be independent masters: a lock is then held while more than
     /// half of them say so (Redlock), and nothing is lost while fewer than half are away. Three or five are usual; an even
@@ -205,6 +213,29 @@ impl LockerBuilder {
         self
     }
 
+    /// How servers at encrypted addresses (`rediss://`) are recognised, and how this program shows who it is. For all
+    /// servers of the locker. Refused where no address is an encrypted one.
+    ///
+    /// Defaults to the CAs of the system, and no client certificate.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: impl Into<Tls>) -> Self {
+        self.tls = Some(tls.into());
+        self
+    }
+
+    /// Where the credentials come from, at each connect and reconnect, in the place of those in addresses: for passwords that
+    /// change while the program runs. Refused beside an address with a password.
+    ///
+    /// A lock is held while connections are made anew with a new password, like in any other short outage. If the provider
+    /// gives a password that a server no longer takes, a WARN tells so, and so does [`Error::Unavailable`] after
+    /// [`outage_tolerance`](Self::outage_tolerance).
+    ///
+    /// Defaults to the credentials in the addresses.
+    pub fn credentials(mut self, provider: impl CredentialProvider) -> Self {
+        self.provider = Some(Arc::new(provider));
+        self
+    }
+
     /// For how long the server keeps a lock that nobody renews, from 100 ms to 30 days.
     ///
     /// It is renewed at every third of it. A short one frees the lock of a dead holder sooner; a long one bears longer
@@ -216,9 +247,10 @@ impl LockerBuilder {
         self
     }
 
-    /// How long [`connect`](Self::connect) may take.
+    /// How long [`connect`](Self::connect) may take. It tries again for as long, so that it waits for servers that start a
+    /// moment later, but not where a server says no: to the credentials, say, or with a certificate that is not trusted.
     ///
-    /// A short one reports a dead server sooner; a long one bears a slow network.
+    /// A short one reports a dead server sooner; a long one bears a slow network, and servers that are slow to start.
     ///
     /// Defaults to 5 seconds.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
@@ -389,7 +421,8 @@ impl LockerBuilder {
     /// # Errors
     /// [`Error::Config`] for an option or an address that cannot be used, or a server that is too old or in cluster mode;
     /// [`Error::Unavailable`] if no majority of the servers answers within [`connect_timeout`](Self::connect_timeout);
-    /// the others may come later; [`Error::Server`] if it refuses the credentials. A password is never shown: it reads
+    /// the others may come later; the same, at once, if there can be no majority because of certificates that are not
+    /// trusted; [`Error::Server`] if it refuses the credentials. A password is never shown: it reads
     /// `***`, and of an address that cannot be used nothing is shown but its scheme.
     ///
     /// # Cancel safety
@@ -411,11 +444,37 @@ impl LockerBuilder {
         Ok(Locker { alive: Arc::new(Alive::blocking_connect(settings, targets)?) })
     }
 
+    /// Validates the options, and connects in the background: no server has to be there yet, and none is waited for. The
+    /// first [`Lock::lock`] then waits as in any other outage, for [`outage_tolerance`](Self::outage_tolerance) at the most,
+    /// and [`Lock::try_lock`] for half a [`command_timeout`](Self::command_timeout). Callable from async code and outside
+    /// of it.
+    ///
+    /// For programs that have to start before their servers do. What [`connect`](Self::connect) would refuse, as wrong
+    /// credentials, a certificate that is not trusted or a server that is too old, is only in the [`Error::Unavailable`] of
+    /// those calls, and, but for certificates, in a WARN; that too few replicas are there is not told at all.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for an option or an address that cannot be used, and for a server in memory;
+    /// [`Error::Unavailable`] if no thread can be started.
+    pub fn connect_lazy(self) -> Result<Locker, Error> {
+        let (settings, targets) = self.validate()?;
+        Ok(Locker { alive: Arc::new(Alive::connect_lazily(settings, targets)?) })
+    }
+
     fn validate(self) -> Result<(Settings, Vec<Target>), Error> {
         let settings = self.options.validate(self.nodes.len())?;
-        let targets = self.nodes.iter().map(Place::target).collect::<Result<Vec<_>, _>>()?;
+        let provider = self.provider.map(|provider| Provider::new(provider, settings.connect_timeout / 2));
         #[cfg(feature = "testing")]
-        check_memory(&settings, &targets)?;
+        let has_provider = provider.is_some();
+        let access = Access::default().with_provider(provider);
+        #[cfg(feature = "tls")]
+        let access = access.with_tls(self.tls);
+        let targets = self.nodes.iter().map(|place| place.target(&access)).collect::<Result<Vec<_>, _>>()?;
+        #[cfg(feature = "testing")]
+        check_memory(&settings, &targets, has_provider)?;
+        if !targets.is_empty() {
+            access.check_use()?;
+        }
         match targets.len() {
             0 => return Err(Error::config("node", "no server is given; name one with .node(\"redis://host:6379\")")),
             nodes if nodes % 2 == 0 => contained(|| {
@@ -435,8 +494,11 @@ impl LockerBuilder {
 
 /// What a server in memory is not there for.
 #[cfg(feature = "testing")]
-fn check_memory(settings: &Settings, targets: &[Target]) -> Result<(), Error> {
+fn check_memory(settings: &Settings, targets: &[Target], has_provider: bool) -> Result<(), Error> {
     let in_memory = targets.iter().filter(|target| target.is_in_memory()).count();
+    if in_memory > 0 && has_provider {
+        return Err(Error::config("credentials", "a server in memory asks for none: leave the provider out"));
+    }
     if in_memory > 0 && settings.replicas.is_some() {
         return Err(Error::config("replicas", "a server in memory has no replicas that could acknowledge a lock"));
     }
@@ -457,11 +519,20 @@ enum Place {
 }
 
 impl Place {
-    fn target(&self) -> Result<Target, Error> {
+    fn target(&self, access: &Access) -> Result<Target, Error> {
         match self {
-            Self::Url(url) => Target::parse(url),
+            Self::Url(url) => Target::parse(url, access),
             #[cfg(feature = "testing")]
             Self::Memory(server) => Ok(Target::Memory(server.clone())),
+        }
+    }
+
+    /// What may be shown of it.
+    fn name(&self) -> String {
+        match self {
+            Self::Url(url) => Target::name_of(url).map_or_else(|error| error.to_string(), |name| name.to_string()),
+            #[cfg(feature = "testing")]
+            Self::Memory(server) => server.name().to_string(),
         }
     }
 }
@@ -469,11 +540,11 @@ impl Place {
 impl fmt::Debug for LockerBuilder {
     /// Shows nothing of an address that cannot be used, since it may hold a password anywhere.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let nodes: Vec<String> = self
-            .nodes
-            .iter()
-            .map(|place| place.target().map_or_else(|error| error.to_string(), |target| target.name().to_string()))
-            .collect();
-        f.debug_struct("LockerBuilder").field("nodes", &nodes).field("options", &self.options).finish()
+        let nodes: Vec<String> = self.nodes.iter().map(Place::name).collect();
+        let mut shown = f.debug_struct("LockerBuilder");
+        shown.field("nodes", &nodes).field("options", &self.options).field("provider", &self.provider.is_some());
+        #[cfg(feature = "tls")]
+        shown.field("tls", &self.tls);
+        shown.finish()
     }
 }

@@ -5,17 +5,24 @@ mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use common::log::Log;
 use common::{Server, builder, key, ms};
-use lockhound::{Error, Locker, ServerErrorKind};
+use lockhound::{CredentialProvider, Credentials, Error, Locker, ServerErrorKind};
 
 async fn refusal(url: &str) -> Error {
     let start = Instant::now();
     let error = Locker::builder().node(url).connect_timeout(ms(1_500)).connect().await.expect_err(url);
     assert!(common::machine::within(start.elapsed(), ms(2_000)), "{url}: {:?}", start.elapsed());
     error
+}
+
+/// Takes a lock and gives it back.
+async fn assert_locks(locks: &Locker) {
+    common::soon(ms(20_000), locks.get(key()).lock()).await.expect("in time").unwrap().unlock().await.unwrap();
 }
 
 /// A server that answers every command with the same bytes, or never.
@@ -77,11 +84,9 @@ async fn a_password_in_the_wrong_place_of_an_address_is_not_shown() {
 
 #[tokio::test]
 async fn addresses_of_what_is_not_supported_yet_say_so() {
-    for (url, what) in [
-        ("rediss://127.0.0.1", "encrypted connection"),
-        ("Redis-Sentinel://127.0.0.1:26379/main", "Sentinel"),
-        ("valkeys-cluster://127.0.0.1", "cluster"),
-    ] {
+    for (url, what) in
+        [("Redis-Sentinel://127.0.0.1:26379/main", "Sentinel"), ("valkeys-cluster://127.0.0.1", "cluster")]
+    {
         let error = refusal(url).await.to_string();
         assert!(error.contains(what) && error.contains("not supported yet"), "{error}");
     }
@@ -101,6 +106,99 @@ async fn a_server_that_is_not_there_is_unavailable() {
     let Error::Unavailable { nodes, .. } = refusal("redis://127.0.0.1:1").await else { panic!() };
     assert_eq!(nodes[0].node(), "redis://127.0.0.1:1");
     assert!(nodes[0].reason().contains("refused"), "{}", nodes[0]);
+}
+
+/// Starts a server that is not there, a second later.
+fn start_later(server: Server) -> std::thread::JoinHandle<Server> {
+    std::thread::spawn(move || {
+        std::thread::sleep(ms(1_000));
+        server.restart();
+        server
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_starts_a_second_later_is_waited_for() {
+    let server = Server::start();
+    let builder = Locker::builder().node(server.url()).connect_timeout(ms(60_000));
+    server.kill();
+    let (start, starting) = (Instant::now(), start_later(server));
+    let locks = builder.connect().await.unwrap();
+    assert!(start.elapsed() >= ms(1_000), "{:?}", start.elapsed());
+    assert_locks(&locks).await;
+    drop(starting.join().unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lazy_locker_is_there_at_once_and_its_first_lock_waits_for_the_server() {
+    let server = Server::start();
+    let url = server.url();
+    server.kill();
+    let start = Instant::now();
+    let locks = Locker::builder().node(&url).connect_lazy().unwrap();
+    assert!(common::machine::within(start.elapsed(), ms(500)), "{:?}", start.elapsed());
+    let Error::Unavailable { nodes, .. } = locks.get(key()).try_lock().await.unwrap_err() else { panic!() };
+    assert!(nodes[0].reason().contains("not connected"), "{}", nodes[0]);
+    let starting = start_later(server);
+    assert_locks(&locks).await;
+    let server = starting.join().unwrap();
+    // It hears messages, and renews.
+    let (held, other) = (locks.get(key()).lock().await.unwrap(), Locker::connect(&url).await.unwrap());
+    let waiting = tokio::spawn({
+        let lock = other.get(held.key());
+        async move { lock.lock().await }
+    });
+    let channel = format!("redisson_lock__channel:{{{}}}", held.key());
+    let listens = || server.command::<(String, usize)>(&["PUBSUB", "NUMSUB", &channel]).1 > 0;
+    common::eventually(ms(10_000), "it listens", listens).await;
+    held.unlock().await.unwrap();
+    let guard = common::soon(ms(4_000), waiting).await.expect("woken").unwrap().unwrap();
+    let waiting = tokio::spawn({
+        let lock = locks.get(guard.key());
+        async move { lock.lock().await }
+    });
+    tokio::time::sleep(ms(100)).await;
+    common::eventually(ms(10_000), "it listens", listens).await;
+    guard.unlock().await.unwrap();
+    common::soon(ms(4_000), waiting).await.expect("woken").unwrap().unwrap().unlock().await.unwrap();
+    locks.close().await;
+}
+
+#[test]
+fn a_lazy_locker_needs_no_runtime() {
+    let server = Server::start();
+    let locks = Locker::builder().node(server.url()).connect_lazy().unwrap();
+    locks.get(key()).blocking_lock().unwrap().blocking_unlock().unwrap();
+    locks.blocking_close();
+    let error = Locker::builder().node("redis://127.0.0.1/x").connect_lazy().expect_err("no database");
+    assert!(matches!(error, Error::Config(_)), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lazy_locker_over_several_servers_finds_a_majority_when_it_comes() {
+    let servers = common::several::servers(3);
+    servers.iter().for_each(Server::kill);
+    let urls = servers.iter().map(Server::url);
+    let builder = urls.fold(Locker::builder(), |builder, url| builder.node(url)).lease(ms(1_500));
+    let locks = builder.connect_lazy().unwrap();
+    let waiting = tokio::spawn({
+        let lock = locks.get(key()).owned_by(lockhound::Owner::new());
+        async move { lock.lock().await }
+    });
+    servers[1..].iter().for_each(Server::restart);
+    // They begin anew, and abstain for a lease.
+    common::soon(ms(20_000), waiting).await.expect("in time").unwrap().unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lazy_locker_asks_nothing_of_a_server_that_it_cannot_work_with() {
+    let server = Server::start_with(&["--cluster-enabled", "yes"]);
+    let locks = Locker::builder().node(server.url()).lease(ms(3_000)).connect_lazy().unwrap();
+    let start = Instant::now();
+    while !locks.get(key()).try_lock().await.unwrap_err().to_string().contains("cluster mode") {
+        assert!(start.elapsed() < ms(60_000), "it says why");
+    }
+    assert_eq!(server.calls("evalsha") + server.calls("eval"), 0);
 }
 
 #[tokio::test]
@@ -156,6 +254,228 @@ async fn users_passwords_and_databases() {
     guard.unlock().await.unwrap();
     let outside = Locker::connect(format!("redis://:s3cret@127.0.0.1:{port}/99")).await.expect_err("16 databases");
     assert!(outside.to_string().contains("DB index") && outside.to_string().contains("/99"), "{outside}");
+}
+
+/// Where passwords come from that change.
+#[derive(Default)]
+struct Vault {
+    password: Mutex<String>,
+    trouble: Mutex<Trouble>,
+    asked: Mutex<Vec<String>>,
+}
+
+#[derive(Default, Clone, Copy)]
+enum Trouble {
+    #[default]
+    None,
+    Fails,
+    Panics,
+    Hangs,
+    Blocks,
+}
+
+impl CredentialProvider for Vault {
+    async fn credentials(&self, node: &str) -> Result<Credentials, Box<dyn std::error::Error + Send + Sync>> {
+        self.asked.lock().unwrap().push(node.to_owned());
+        let trouble = *self.trouble.lock().unwrap();
+        match trouble {
+            Trouble::None => Ok(Credentials::new("app", &*self.password.lock().unwrap())),
+            Trouble::Fails => Err("the vault is sealed".into()),
+            Trouble::Panics => panic!("the vault is on fire"),
+            Trouble::Hangs => std::future::pending().await,
+            Trouble::Blocks => {
+                // For as long as nobody ends it.
+                while matches!(*self.trouble.lock().unwrap(), Trouble::Blocks) {
+                    std::thread::sleep(ms(1));
+                }
+                Err("it took too long".into())
+            }
+        }
+    }
+}
+
+impl Vault {
+    fn with(password: &str) -> Arc<Self> {
+        let vault = Arc::new(Self::default());
+        password.clone_into(&mut vault.password.lock().unwrap());
+        vault
+    }
+
+    fn is(&self, trouble: Trouble) {
+        *self.trouble.lock().unwrap() = trouble;
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.lock().unwrap().len()
+    }
+}
+
+/// A server with a user "app".
+fn guarded(password: &str) -> Server {
+    Server::start_with(&["--user", "app", "on", &format!(">{password}"), "~*", "&*", "+@all"])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_provider_is_asked_for_each_connection_and_told_of_which_server() {
+    let (server, vault) = (guarded("pw"), Vault::with("pw"));
+    let locks = builder(&server.url(), ms(3_000)).credentials(Arc::clone(&vault)).connect().await.unwrap();
+    assert_eq!(*vault.asked.lock().unwrap(), [server.url(), server.url(), server.url()]);
+    for _ in 0..20 {
+        assert_locks(&locks).await;
+    }
+    assert_eq!(vault.asked(), 3, "connections are kept");
+    let clients: String = server.command(&["CLIENT", "LIST"]);
+    assert_eq!(clients.lines().filter(|line| line.contains("user=app")).count(), 3, "{clients}");
+    server.command::<u64>(&["CLIENT", "KILL", "USER", "app"]);
+    common::eventually(ms(20_000), "asked again", || vault.asked() >= 6).await;
+    assert_locks(&locks).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn passwords_that_are_rotated_under_load_lose_no_lock_and_stop_nobody() {
+    let (server, vault) = (guarded("0"), Vault::with("0"));
+    let builder = || builder(&server.url(), ms(6_000)).credentials(Arc::clone(&vault));
+    let lockers = [builder().connect().await.unwrap(), builder().connect().await.unwrap()];
+    let held = lockers[0].get(key()).lock().await.unwrap();
+    let (keys, ended) = ([key(), key()], Arc::new(AtomicBool::new(false)));
+    let inside: Arc<[AtomicUsize; 2]> = Arc::default();
+    let workers = (0..8).map(|worker| {
+        let (lock, ended) = (lockers[worker % 2].get(&keys[worker / 2 % 2]), Arc::clone(&ended));
+        let inside = Arc::clone(&inside);
+        tokio::spawn(async move {
+            let (mut entered, inside) = (0, &inside[worker / 2 % 2]);
+            while !ended.load(Ordering::Relaxed) {
+                let guard = lock.lock().await.unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
+                tokio::task::yield_now().await;
+                guard.check().unwrap();
+                inside.fetch_sub(1, Ordering::SeqCst);
+                guard.unlock().await.unwrap();
+                entered += 1;
+            }
+            entered
+        })
+    });
+    let workers: Vec<_> = workers.collect();
+    let start = Instant::now();
+    let mut rotations = 0;
+    // Longer than the lease.
+    while start.elapsed() < ms(8_000) {
+        let (old, new) = (rotations.to_string(), (rotations + 1).to_string());
+        server.command::<()>(&["ACL", "SETUSER", "app", &format!(">{new}")]);
+        new.clone_into(&mut vault.password.lock().unwrap());
+        server.command::<()>(&["ACL", "SETUSER", "app", &format!("<{old}")]);
+        server.command::<u64>(&["CLIENT", "KILL", "USER", "app"]);
+        rotations += 1;
+        tokio::time::sleep(ms(800)).await;
+        held.check().unwrap();
+    }
+    ended.store(true, Ordering::Relaxed);
+    for worker in workers {
+        let entered = common::soon(ms(30_000), worker).await.expect("it ends").unwrap();
+        assert!(entered > rotations, "{entered} in {rotations} rotations");
+    }
+    held.unlock().await.unwrap();
+    assert!(rotations >= 5, "{rotations}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_provider_in_trouble_is_named_with_its_reason_and_asked_again() {
+    let (server, vault) = (guarded("pw"), Vault::with("pw"));
+    let builder =
+        |timeout| Locker::builder().node(server.url()).credentials(Arc::clone(&vault)).connect_timeout(ms(timeout));
+    for (trouble, says) in [
+        (Trouble::Fails, "the provider of credentials failed: the vault is sealed"),
+        (Trouble::Panics, "the provider of credentials failed: it panicked: the vault is on fire"),
+        (Trouble::Hangs, "the provider of credentials did not answer within 500ms, half of connect_timeout"),
+        (Trouble::Blocks, "the provider of credentials did not answer within 500ms, half of connect_timeout"),
+    ] {
+        vault.is(trouble);
+        let error = builder(1_000).connect().await.expect_err(says);
+        assert!(error.to_string().contains(says), "{error}");
+        // It recovers while it is asked.
+        let connecting = tokio::spawn(builder(60_000).connect());
+        let asked = vault.asked();
+        common::eventually(ms(20_000), "asked", || vault.asked() > asked).await;
+        vault.is(Trouble::None);
+        if !matches!(trouble, Trouble::Hangs) {
+            assert_locks(&common::soon(ms(50_000), connecting).await.expect("in time").unwrap().unwrap()).await;
+        }
+    }
+}
+
+/// What it does to its thread is nobody else's delay.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_provider_that_blocks_delays_no_renewal_on_other_servers() {
+    let (servers, vault) = ([guarded("pw"), guarded("pw"), guarded("pw")], Vault::with("pw"));
+    let nodes = common::several::over_urls(servers.iter().map(Server::url), ms(3_000));
+    let locks = nodes.credentials(Arc::clone(&vault)).connect().await.unwrap();
+    let guard = locks.get(key()).lock().await.unwrap();
+    let asked = vault.asked();
+    vault.is(Trouble::Blocks);
+    servers[0].command::<u64>(&["CLIENT", "KILL", "USER", "app"]);
+    common::eventually(ms(20_000), "asked", || vault.asked() > asked).await;
+    let start = Instant::now();
+    while start.elapsed() < ms(5_000) {
+        guard.check().unwrap();
+        tokio::time::sleep(ms(50)).await;
+    }
+    vault.is(Trouble::None);
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_provider_beside_a_password_is_refused_and_nothing_of_either_is_shown() {
+    let vault = Vault::with("S3CRET");
+    let builder = Locker::builder().node("redis://ann:S3CRET@127.0.0.1:1").credentials(vault);
+    let shown = format!("{builder:?}");
+    let error = builder.connect().await.expect_err("two passwords");
+    assert!(matches!(&error, Error::Config(config) if config.option() == "credentials"), "{error:?}");
+    assert!(!format!("{shown} {error} {error:?}").contains("S3CRET"), "{shown} {error}");
+}
+
+#[tokio::test]
+async fn a_valkey_address_leads_to_the_same_server() {
+    let server = Server::start();
+    let locks = Locker::connect(server.url().replace("redis://", "valkey://")).await.unwrap();
+    assert_locks(&locks).await;
+}
+
+#[tokio::test]
+async fn an_ipv6_address_stands_in_brackets() {
+    if TcpListener::bind(("::1", 0)).is_err() {
+        eprintln!("skipped: this machine has no IPv6 loopback");
+        return;
+    }
+    let server = Server::start_with(&["--bind", "127.0.0.1", "::1"]);
+    let key = key();
+    let locks = Locker::connect(format!("redis://[::1]:{}/0", server.port())).await.unwrap();
+    let guard = locks.get(&key).lock().await.unwrap();
+    assert!(server.exists(&key));
+    let clients: String = server.command(&["CLIENT", "LIST"]);
+    assert!(
+        clients.lines().any(|line| line.contains("addr=[::1]:") && line.contains("lockhound:commands")),
+        "{clients}"
+    );
+    guard.unlock().await.unwrap();
+}
+
+/// A subscriber can send other commands in RESP3 only. What the other connections send is the same in both.
+#[tokio::test]
+async fn commands_are_sent_in_resp2_and_messages_heard_in_resp3() {
+    let server = Server::start();
+    let locks = Locker::connect(server.url()).await.unwrap();
+    assert_locks(&locks).await;
+    let clients: String = server.command(&["CLIENT", "LIST"]);
+    if !clients.contains(" resp=") {
+        eprintln!("skipped: this server is older than 7.0 and does not tell");
+        return;
+    }
+    for (role, version) in [("commands", 2), ("renewals", 2), ("subscriber", 3)] {
+        let named = format!("name=lockhound:{role}:");
+        let line = clients.lines().find(|line| line.contains(&named)).unwrap_or_else(|| panic!("{role}: {clients}"));
+        assert!(line.contains(&format!(" resp={version}")), "{line}");
+    }
 }
 
 #[cfg(feature = "unix")]

@@ -15,6 +15,8 @@ use tokio::time::sleep;
 /// A server of any kind.
 enum Place {
     Redis(Server),
+    #[cfg(feature = "tls")]
+    Encrypted(Server, Box<common::tls::Authority>),
     #[cfg(feature = "testing")]
     Memory(testing::Server),
 }
@@ -23,6 +25,8 @@ impl Place {
     fn add_to(&self, builder: LockerBuilder) -> LockerBuilder {
         match self {
             Self::Redis(server) => builder.node(server.url()),
+            #[cfg(feature = "tls")]
+            Self::Encrypted(server, ca) => builder.node(server.tls_url("localhost")).tls(ca.trusted()),
             #[cfg(feature = "testing")]
             Self::Memory(server) => builder.memory(server),
         }
@@ -31,6 +35,8 @@ impl Place {
     fn exists(&self, key: &str) -> bool {
         match self {
             Self::Redis(server) => server.exists(key),
+            #[cfg(feature = "tls")]
+            Self::Encrypted(server, _) => server.exists(key),
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.holder(key).is_some(),
         }
@@ -39,6 +45,8 @@ impl Place {
     fn delete(&self, key: &str) {
         match self {
             Self::Redis(server) => server.command::<()>(&["DEL", key]),
+            #[cfg(feature = "tls")]
+            Self::Encrypted(server, _) => server.command::<()>(&["DEL", key]),
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.delete(key),
         }
@@ -47,6 +55,8 @@ impl Place {
     fn kill(&self) {
         match self {
             Self::Redis(server) => server.kill(),
+            #[cfg(feature = "tls")]
+            Self::Encrypted(server, _) => server.kill(),
             // There is nobody who could refuse a connection: it is stopped for good.
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.stop(),
@@ -56,6 +66,8 @@ impl Place {
     fn stop(&self) {
         match self {
             Self::Redis(server) => server.stop(),
+            #[cfg(feature = "tls")]
+            Self::Encrypted(server, _) => server.stop(),
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.stop(),
         }
@@ -73,6 +85,13 @@ struct Deployment {
 impl Deployment {
     fn of(count: usize, format: Format) -> Self {
         Self { servers: (0..count).map(|_| Place::Redis(Server::start())).collect(), format, down: false }
+    }
+
+    /// A server whose connections are encrypted.
+    #[cfg(feature = "tls")]
+    fn encrypted(format: Format) -> Self {
+        let ca = Box::new(common::tls::Authority::new());
+        Self { servers: vec![Place::Encrypted(ca.server(), ca)], format, down: false }
     }
 
     #[cfg(feature = "testing")]
@@ -334,6 +353,11 @@ macro_rules! on_every_deployment {
         mod five_servers_of_which_two_are_down {
             use super::{Deployment, Format};
             on_every_deployment!(@on Deployment::of(5, Format::Redisson).crippled(); $($behaviours)*);
+        }
+        #[cfg(feature = "tls")]
+        mod one_server_over_tls {
+            use super::{Deployment, Format};
+            on_every_deployment!(@on Deployment::encrypted(Format::Redisson); $($behaviours)*);
         }
         mod one_server_in_the_plain_format {
             use super::{Deployment, Format};

@@ -6,12 +6,13 @@
 
 mod common;
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use common::log::Log;
 use common::{Server, builder, eventually, key, locker, locker_with, ms};
-use lockhound::{Error, Format, HoldState, Locker, Loss, Owner};
+use lockhound::{CredentialProvider, Credentials, Error, Format, HoldState, Locker, Loss, Owner};
 
 fn log() -> &'static Log {
     static LOG: OnceLock<Log> = OnceLock::new();
@@ -158,6 +159,45 @@ async fn a_rotated_password_is_told_once_and_is_in_the_error() {
     let again = || lines(&[&name, "WARN", "refuses the credentials"]).len() == 2;
     eventually(ms(5_000), "another outage", again).await;
     assert!(!log().text().contains("app:old@"));
+}
+
+/// A provider that has not heard of a new password, or of any.
+#[derive(Clone)]
+struct Uninformed(Arc<AtomicBool>);
+
+impl CredentialProvider for Uninformed {
+    async fn credentials(&self, _: &str) -> Result<Credentials, Box<dyn std::error::Error + Send + Sync>> {
+        if self.0.load(Ordering::Relaxed) { Err("sealed".into()) } else { Ok(Credentials::new("app", "old")) }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_provider_that_does_not_know_the_password_is_told_once_and_is_in_the_error() {
+    log();
+    let (server, provider) = (Rotating::start(), Uninformed(Arc::default()));
+    let url = server.0.url();
+    let locks = builder(&url, ms(3_000)).credentials(provider.clone()).connect().await.unwrap();
+    let guard = locks.get(key()).lock().await.unwrap();
+    server.rotate("new");
+    guard.lost().cancelled().await;
+    let Error::Unavailable { nodes, .. } = locks.get(key()).try_lock().await.unwrap_err() else { panic!() };
+    assert!(nodes[0].reason().contains("WRONGPASS"), "{}", nodes[0]);
+    let told = lines(&[&url, "WARN", "refuses the credentials that their provider gives", "WRONGPASS"]);
+    assert_eq!(told.len(), 1, "{told:?}");
+    server.rotate("old");
+    let guard = locks.get(key()).lock().await.unwrap();
+    let over = || lines(&[&url, "INFO", "takes the credentials again"]).len() == 1;
+    eventually(ms(5_000), "every connection is let in", over).await;
+    guard.unlock().await.unwrap();
+
+    provider.0.store(true, Ordering::Relaxed);
+    server.rotate("old");
+    let told = || lines(&[&url, "WARN", "there are no credentials for this server", "sealed"]).len() == 1;
+    eventually(ms(5_000), "it is told", told).await;
+    let error = locks.get(key()).try_lock().await.unwrap_err().to_string();
+    assert!(error.contains("the provider of credentials failed: sealed"), "{error}");
+    provider.0.store(false, Ordering::Relaxed);
+    locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The address of a server: `redis://` and `redis+unix://`, taken apart without ever showing the password.
+//! The address of a server, taken apart without ever showing the password.
 //!
 //! # Invariants
 //! - The name of an address is put together out of parts that are known to be no secret. Nothing is ever cut out of
@@ -6,53 +6,18 @@
 //! - A refusal shows at most the scheme, a word of a list; the rest of an address only where all of it is in order.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use fred::types::config::{Config, ServerConfig};
 use url::Url;
 
+use super::access::Access;
 use super::admission::Admission;
-use crate::error::Error;
+use super::reply;
+use super::scheme::{self, FORMS, Way};
+use crate::error::{Error, NodeFailure};
 use crate::stats::Misplaced;
-
-const SCHEMES: &str = "redis://[user:password@]host[:port][/db], or redis+unix://[user:password@host]/path[?db=n] with \
-                       the feature `unix`";
-
-/// Beginnings of addresses that people have reason to try. Any other may be a password.
-const KNOWN_SCHEMES: [&str; 32] = [
-    "amqp",
-    "amqps",
-    "cluster",
-    "file",
-    "ftp",
-    "http",
-    "https",
-    "keydb",
-    "memcached",
-    "mongodb",
-    "mysql",
-    "nats",
-    "postgres",
-    "postgresql",
-    "redis",
-    "redis+cluster",
-    "redis+sentinel",
-    "redis+socket",
-    "redis+ssl",
-    "redis+tcp",
-    "redis+tls",
-    "redis+unix",
-    "rediss",
-    "sentinel",
-    "socket",
-    "ssl",
-    "tcp",
-    "tls",
-    "unix",
-    "valkey",
-    "valkeys",
-    "ws",
-];
 
 /// Names of parameters that other clients have. Any other may be a password.
 const KNOWN_PARAMETERS: [&str; 24] = [
@@ -89,27 +54,97 @@ pub(crate) struct Address {
     pub(super) admission: Admission,
     /// Answers that came to the wrong command, on all connections to it.
     pub(super) misplaced: Misplaced,
+    last_failure: Mutex<Option<NodeFailure>>,
+    way: Way,
     config: Config,
 }
 
 impl Address {
     /// # Errors
-    /// [`Error::Config`] that says what is wrong with the address, and shows nothing of it that may be a password.
-    pub(super) fn parse(text: &str) -> Result<Self, Error> {
+    /// [`Error::Config`] that says what is wrong with the address, and shows nothing of it that may be a password, or what
+    /// is wrong with what is given besides addresses.
+    pub(super) fn parse(text: &str, access: &Access) -> Result<Self, Error> {
+        let Parts { name, way, mut config } = Parts::parse(text)?;
+        access.give(&name, way, &mut config)?;
+        let admission = Admission::of(access.has_provider());
+        let (misplaced, last_failure) = (Misplaced::default(), Mutex::default());
+        Ok(Self { name, admission, misplaced, last_failure, way, config })
+    }
+
+    /// The name of an address.
+    ///
+    /// # Errors
+    /// [`Error::Config`] as [`Address::parse`].
+    pub(super) fn name_of(text: &str) -> Result<Arc<str>, Error> {
+        Ok(Parts::parse(text)?.name)
+    }
+
+    pub(super) fn config(&self) -> Config {
+        self.config.clone()
+    }
+
+    /// It could not be connected to.
+    pub(super) fn failed(&self, failure: NodeFailure) {
+        *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+    }
+
+    /// Why it could not be connected to the last time that this was tried.
+    pub(super) fn last_failure(&self) -> Option<NodeFailure> {
+        self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Why it could not be connected to in all of this time.
+    pub(super) fn away(&self, bound: Duration) -> NodeFailure {
+        self.last_failure().unwrap_or_else(|| {
+            let reason = format!("did not answer within connect_timeout = {bound:?}");
+            NodeFailure { node: Arc::clone(&self.name), reason: self.with_remedy(reason) }
+        })
+    }
+
+    /// What happened in the place of a first answer, with what may help. A server that was connected to in the wrong way has
+    /// no other way to say so; one that is about to start does the same.
+    pub(super) fn with_remedy(&self, reason: String) -> String {
+        let remedy = match (self.way, reply::is_hang_up(&reason)) {
+            (Way::Plain, true) => "if it wants encrypted connections, write rediss://",
+            (Way::Encrypted, true) => "if it wants a client certificate, name its files with Tls::client_files",
+            (Way::Encrypted, false) if reply::is_silence(&reason) => "if it does not speak TLS, write redis://",
+            _ => return reason,
+        };
+        format!("{reason}; {remedy}")
+    }
+}
+
+/// What an address says.
+#[cfg_attr(test, derive(Debug))]
+struct Parts {
+    name: Arc<str>,
+    way: Way,
+    config: Config,
+}
+
+impl Parts {
+    fn parse(text: &str) -> Result<Self, Error> {
         let Some((before, _)) = text.split_once("://") else {
-            return Err(refuse("***", &format!("it has no scheme; write {SCHEMES}")));
+            return Err(refuse("***", &format!("it has no scheme; write {FORMS}")));
         };
         let scheme = before.trim().to_ascii_lowercase();
-        let hidden = if is_known(&scheme) { format!("{scheme}://***") } else { "***".to_owned() };
+        let hidden = if scheme::is_known(&scheme) { format!("{scheme}://***") } else { "***".to_owned() };
         let refuse = |reason: &str| refuse(&hidden, reason);
-        if let Some(meant) = meant(&scheme) {
+        if let Some(meant) = scheme::meant(&scheme) {
             return Err(refuse(&meant));
         }
-        if !["redis", "redis+unix", "unix"].contains(&&*scheme) {
-            let what = if is_known(&scheme) { format!("the scheme {scheme}://") } else { "its scheme".to_owned() };
-            return Err(refuse(&format!("{what} is not known; write {SCHEMES}")));
+        let Some(way) = Way::of(&scheme) else {
+            let what =
+                if scheme::is_known(&scheme) { format!("the scheme {scheme}://") } else { "its scheme".to_owned() };
+            return Err(refuse(&format!("{what} is not known; write {FORMS}")));
+        };
+        if way == Way::Encrypted && !cfg!(feature = "tls") {
+            return Err(refuse("encrypted connections need the crate's feature `tls`"));
         }
-        let url = Url::parse(text).map_err(|e| refuse(&format!("{e}; write {SCHEMES}")))?;
+        let url = Url::parse(text).map_err(|e| refuse(&format!("{e}; write {FORMS}")))?;
+        if way == Way::Encrypted && url.fragment() == Some("insecure") {
+            return Err(refuse("#insecure is not supported: give the CA of the server's certificate to Tls::ca_file"));
+        }
         if has_loose_signs(&url) {
             return Err(refuse("in a password, write / as %2F, ? as %3F, # as %23 and @ as %40"));
         }
@@ -124,19 +159,15 @@ impl Address {
                 "it has a user but no password; write redis://user:password@host, or redis://:password@host",
             ));
         }
-        let place = if scheme == "redis" {
-            known_query(&url, &[]).map_err(|reason| refuse(&reason))?;
-            host(&url, &mut config).map_err(refuse)?
-        } else {
+        let place = if way == Way::Socket {
             known_query(&url, &["db"]).map_err(|reason| refuse(&reason))?;
             socket_file(&url, &mut config).map_err(refuse)?
+        } else {
+            known_query(&url, &[]).map_err(|reason| refuse(&reason))?;
+            host(&url, &mut config).map_err(refuse)?
         };
-        let name = format!("{scheme}://{}{place}", shown_credentials(&url));
-        Ok(Self { name: name.into(), admission: Admission::default(), misplaced: Misplaced::default(), config })
-    }
-
-    pub(super) fn config(&self) -> Config {
-        self.config.clone()
+        let name = format!("{scheme}://{}{place}", shown_credentials(&url)).into();
+        Ok(Self { name, way, config })
     }
 }
 
@@ -148,34 +179,6 @@ impl fmt::Debug for Address {
 
 fn refuse(name: &str, reason: &str) -> Error {
     Error::config("node", format!("the address {name} cannot be used: {reason}"))
-}
-
-/// Whether a scheme may be shown.
-fn is_known(scheme: &str) -> bool {
-    KNOWN_SCHEMES.contains(&scheme) || meant(scheme).is_some()
-}
-
-/// What an address with this scheme would be, where that is not supported yet.
-fn meant(scheme: &str) -> Option<String> {
-    let (server, kind) = scheme.split_once(['-', '+']).unwrap_or((scheme, ""));
-    let encrypted = match server {
-        "redis" | "valkey" => ["tls", "ssl"].contains(&kind),
-        "rediss" | "valkeys" => true,
-        _ => return None,
-    };
-    let what = match kind {
-        "sentinel" => "a server that Sentinel names",
-        "cluster" => "a cluster",
-        "" | "tls" | "ssl" if encrypted => "an encrypted connection",
-        "" if server == "valkey" => {
-            return Some(
-                "valkey:// is not supported yet; write redis://, which a Valkey server is reached by too".into(),
-            );
-        }
-        _ => return None,
-    };
-    let encrypted = if encrypted && !kind.is_empty() && !what.contains("encrypted") { ", encrypted," } else { "" };
-    Some(format!("{scheme}:// would be {what}{encrypted}, which is not supported yet"))
 }
 
 /// Whether there are signs behind the host that end a password in the midst: an `@`, or the part behind a `#`.
@@ -281,24 +284,28 @@ fn shown_credentials(url: &Url) -> String {
 mod tests {
     use super::*;
 
+    fn parse(text: &str) -> Result<Parts, Error> {
+        Parts::parse(text)
+    }
+
     fn refusal(text: &str) -> String {
-        Address::parse(text).expect_err(text).to_string()
+        parse(text).expect_err(text).to_string()
     }
 
     fn name(text: &str) -> String {
-        Address::parse(text).expect(text).name.to_string()
+        parse(text).expect(text).name.to_string()
     }
 
     #[test]
     fn takes_addresses_apart() {
-        let full = Address::parse("redis://ann:p%40ss+w&d@[::1]:7000/3").expect("valid");
-        let config = full.config();
+        let full = parse("redis://ann:p%40ss+w&d@[::1]:7000/3").expect("valid");
+        let config = full.config;
         assert_eq!(config.username.as_deref(), Some("ann"));
         assert_eq!(config.password.as_deref(), Some("p@ss+w&d"));
         assert_eq!(config.database, Some(3));
         assert_eq!(config.server.hosts()[0].to_string(), "::1:7000");
-        assert_eq!(Address::parse("redis://h").expect("valid").config().server.hosts()[0].port, 6379);
-        assert_eq!(Address::parse("REDIS://:pw@h").expect("valid").config().password.as_deref(), Some("pw"));
+        assert_eq!(parse("redis://h").expect("valid").config.server.hosts()[0].port, 6379);
+        assert_eq!(parse("REDIS://:pw@h").expect("valid").config.password.as_deref(), Some("pw"));
     }
 
     #[test]
@@ -309,7 +316,8 @@ mod tests {
         assert_eq!(name("redis://ann:secret@h"), "redis://ann:***@h");
         assert_eq!(name("Redis://:secret@h/0"), "redis://:***@h/0");
         assert_eq!(name("redis://half@secret:other@h"), "redis://***:***@h", "more likely a password than a user");
-        assert_eq!(format!("{:?}", Address::parse("redis://a:secret@h").expect("valid")), "Address(redis://a:***@h)");
+        let address = Address::parse("redis://a:secret@h", &Access::default()).expect("valid");
+        assert_eq!(format!("{address:?}"), "Address(redis://a:***@h)");
     }
 
     #[test]
@@ -321,7 +329,8 @@ mod tests {
             "http://ann:secret@h",
             "redis//ann:secret@h",
             "ann:secret@h",
-            "rediss://ann:secret@h",
+            "rediss://ann:secret@h#insecure",
+            "redis+ssl://ann:secret@h",
             "redis://ann:secret@",
             "redis://ann:1#secret@h",
             "redis://ann:1?secret@h",
@@ -417,7 +426,7 @@ mod tests {
         while refused < 10_000 {
             let secret: String = (0..8).map(|_| random.alphanumeric()).collect();
             let text = mistyped(&mut random, &secret);
-            let Err(error) = Address::parse(&text) else { continue };
+            let Err(error) = parse(&text) else { continue };
             refused += 1;
             let builder = crate::locker::Locker::builder().node(&text);
             let shown = format!("{error} {error:?} {builder:?}").to_lowercase();
@@ -436,10 +445,10 @@ mod tests {
                 |random: &mut fastrand::Rng| random.choice(["", "%40", "%2F", "@", "+", ":", "%3F"]).unwrap_or("");
             let (before, behind) = (around(&mut random), around(&mut random));
             let text = format!("redis://ann:{before}{secret}{behind}@h.internal:7000/3");
-            let address = Address::parse(&text).expect(&text);
+            let address = parse(&text).expect(&text);
             valid += 1;
             assert_eq!(&*address.name, "redis://ann:***@h.internal:7000/3", "{text}");
-            let shown = format!("{address:?} {:?}", crate::locker::Locker::builder().node(&text));
+            let shown = format!("{:?}", crate::locker::Locker::builder().node(&text));
             assert!(!shown.contains(&secret), "{shown}");
         }
     }
@@ -466,16 +475,12 @@ mod tests {
     #[test]
     fn a_scheme_that_means_something_is_said_to_be_not_supported_yet() {
         for (address, about) in [
-            ("rediss://h", "rediss:// would be an encrypted connection,"),
-            ("valkeys://h", "an encrypted connection,"),
-            ("Redis+TLS://h", "redis+tls:// would be an encrypted connection,"),
             ("redis-sentinel://h:26379/name", "a server that Sentinel names,"),
             ("rediss-sentinel://h", "a server that Sentinel names, encrypted,"),
             ("VALKEY-SENTINEL://h", "valkey-sentinel:// would be a server that Sentinel names,"),
             ("redis-cluster://h1,h2", "a cluster,"),
             ("rediss-cluster://h", "a cluster, encrypted,"),
             ("valkeys-cluster://h", "a cluster, encrypted,"),
-            ("valkey://h", "write redis://"),
         ] {
             let message = refusal(address);
             assert!(message.contains(about) && message.contains("not supported yet"), "{message}");
@@ -483,12 +488,39 @@ mod tests {
         assert!(refusal("redis-something://h").contains("not known"));
     }
 
+    #[test]
+    fn a_valkey_is_reached_as_a_redis_is() {
+        let address = parse("valkey://ann:secret@h:7000/3").expect("valid");
+        assert_eq!((&*address.name, address.way), ("valkey://ann:***@h:7000/3", Way::Plain));
+        assert_eq!(address.config.server.hosts()[0].to_string(), "h:7000");
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn encrypted_addresses() {
+        for scheme in ["rediss", "valkeys", "redis+tls", "VALKEY+TLS"] {
+            let address = parse(&format!("{scheme}://ann:secret@[::1]/3")).expect(scheme);
+            assert_eq!(*address.name, format!("{}://ann:***@[::1]/3", scheme.to_lowercase()));
+            assert_eq!((address.way, address.config.database), (Way::Encrypted, Some(3)));
+            assert_eq!(address.config.server.hosts()[0].to_string(), "::1:6379");
+        }
+        assert!(refusal("rediss://h/#insecure").contains("Tls::ca_file"));
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn encrypted_addresses_need_the_feature() {
+        for address in ["rediss://h", "valkeys://h", "redis+tls://h"] {
+            assert!(refusal(address).contains("`tls`"), "{}", refusal(address));
+        }
+    }
+
     #[cfg(feature = "unix")]
     #[test]
     fn sockets_of_this_machine() {
-        let address = Address::parse("redis+unix:///tmp/redis.sock?db=2").expect("valid");
-        assert_eq!(address.config().database, Some(2));
-        assert!(address.config().server.is_unix_socket());
+        let address = parse("redis+unix:///tmp/redis.sock?db=2").expect("valid");
+        assert_eq!(address.config.database, Some(2));
+        assert!(address.config.server.is_unix_socket());
         assert_eq!(&*address.name, "redis+unix:///tmp/redis.sock?db=2");
         assert_eq!(name("redis+unix://ann:secret@local/tmp/redis.sock"), "redis+unix://ann:***@/tmp/redis.sock");
         assert_eq!(name("redis+unix:///ann:secret"), "redis+unix:///***", "it may be a path");

@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::login;
 use super::reply::{self, Outcome, Reply};
 use crate::foreign::contained;
 use crate::shown::Shown;
@@ -13,11 +14,17 @@ use crate::shown::Shown;
 /// What a server refuses to the connections of a node, each of which has a number from 0 to 7.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
+    /// Whether the program is asked for the credentials.
+    has_provider: bool,
     shut_out: AtomicU8,
     limited: AtomicU8,
 }
 
 impl Admission {
+    pub(super) fn of(has_provider: bool) -> Self {
+        Self { has_provider, ..Self::default() }
+    }
+
     /// What this connection was answered. Other commands than scripts may be forbidden: they are not needed.
     pub(super) fn heard(&self, connection: u8, node: &str, is_script: bool, outcome: &Outcome<Reply>) {
         match outcome {
@@ -34,7 +41,7 @@ impl Admission {
 
     /// Why it is not connected.
     pub(super) fn not_connected(&self, connection: u8, node: &str, reason: &str) {
-        if reply::is_about_credentials(reason) {
+        if reply::is_about_credentials(reason) || reason.starts_with(login::FAILED) {
             self.shut_out(connection, node, reason);
         }
     }
@@ -44,17 +51,23 @@ impl Admission {
         clear(&self.limited, connection);
     }
 
-    /// The server refuses the credentials of this connection.
+    /// The server refuses the credentials of this connection, or there are none.
     fn shut_out(&self, connection: u8, node: &str, reply: &str) {
-        if set(&self.shut_out, connection) {
-            contained(|| {
-                tracing::warn!(
-                    %node,
-                    reply = %Shown(reply),
-                    "this server refuses the credentials: it grants and renews no lock until it takes them again"
-                );
-            });
+        if !set(&self.shut_out, connection) {
+            return;
         }
+        let what = match self.has_provider {
+            true if reply.starts_with(login::FAILED) => "there are no credentials for this server",
+            true => "this server refuses the credentials that their provider gives",
+            false => "this server refuses the credentials",
+        };
+        contained(|| {
+            tracing::warn!(
+                %node,
+                reply = %Shown(reply),
+                "{what}: it grants and renews no lock until it takes them again"
+            );
+        });
     }
 
     /// The server answers to this connection.

@@ -3,32 +3,75 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::link::Link;
+use tokio::time::sleep;
+
+use super::address::Address;
+use super::link::{Fitness, Link};
 use super::reply::{self, Outcome, Reply};
 use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
 use crate::foreign::contained;
 use crate::shown::{Shown, cut};
 
+/// How long after an answer that does not help a server is asked again what it is.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// What keeps us from working with a server.
+#[derive(Debug)]
+pub(super) enum Obstacle {
+    /// It may be gone in a moment.
+    Passing(NodeFailure),
+    /// It is no server for this crate, for this reason.
+    Unfit(String),
+    /// It stays until somebody changes something.
+    Lasting(Error),
+}
+
+impl Obstacle {
+    /// The same as an error.
+    pub(super) fn into_error(self, node: &Arc<str>) -> Error {
+        match self {
+            Self::Passing(failure) => unavailable(failure),
+            Self::Unfit(reason) => Error::config("node", format!("{node} {reason}")),
+            Self::Lasting(error) => error,
+        }
+    }
+
+    /// The same, of the first connection: the server may want to be connected to in another way.
+    pub(super) fn at_first(self, address: &Address) -> Self {
+        match self {
+            Self::Passing(NodeFailure { node, reason }) => {
+                Self::Passing(NodeFailure { node, reason: address.with_remedy(reason) })
+            }
+            other => other,
+        }
+    }
+}
+
+fn unavailable(failure: NodeFailure) -> Error {
+    Error::Unavailable { servers: 1, nodes: vec![failure], waited: Duration::ZERO }
+}
+
 /// What kept us from connecting: the server's refusal, or its silence.
-pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Duration) -> Error {
-    let code = reply::code(error.details());
+pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Duration) -> Obstacle {
+    let reply = error.details();
+    let code = reply::code(reply);
     let kind = ServerErrorKind::of(code);
     if kind != ServerErrorKind::Other {
-        return Error::Server {
-            kind,
-            source: ServerError { node: Arc::clone(node), message: cut(error.details().as_bytes()) },
-        };
+        let source = ServerError { node: Arc::clone(node), message: cut(reply.as_bytes()) };
+        return Obstacle::Lasting(Error::Server { kind, source });
     }
     // Only a server's reply begins with a code; it answers to the credentials or the database of the address.
-    if code == "ERR" {
-        return Error::config(
-            "node",
-            format!("the server refuses the address {node}: {}", cut(error.details().as_bytes())),
-        );
+    if code == "ERR" && !reply.contains("max number of clients") {
+        let problem = format!("the server refuses the address {node}: {}", cut(reply.as_bytes()));
+        return Obstacle::Lasting(Error::config("node", problem));
     }
     let reason = format!("cannot connect: {}", reply::words(error, Some(bound)));
-    let nodes = vec![NodeFailure { node: Arc::clone(node), reason }];
-    Error::Unavailable { servers: 1, nodes, waited: Duration::ZERO }
+    let failure = NodeFailure { node: Arc::clone(node), reason };
+    // A server in protected mode, and certificates, stay as they are.
+    if code == "DENIED" || reply::is_about_encryption(error) {
+        return Obstacle::Lasting(unavailable(failure));
+    }
+    Obstacle::Passing(failure)
 }
 
 /// What is wrong with a server in cluster mode: it has some of the keys only, and says MOVED to all others.
@@ -36,14 +79,13 @@ pub(crate) const IN_CLUSTER_MODE: &str = "is a server in cluster mode, which is 
                                           run with `cluster-enabled no`";
 
 /// HELLO tells version and mode to every user that may connect at all; INFO is often not allowed.
-pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<(), Error> {
-    let too_old = |version: &str| {
-        Error::config("node", format!("{node} is a server of version {version}; lockhound needs 6.2 or newer"))
-    };
+pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<(), Obstacle> {
+    let too_old =
+        |version: &str| Obstacle::Unfit(format!("is a server of version {version}; lockhound needs 6.2 or newer"));
     match link.call("HELLO", Vec::new()).await {
         Outcome::Done(reply) => {
             if field(&reply, "mode").as_deref() == Some("cluster") {
-                return Err(Error::config("node", format!("{node} {IN_CLUSTER_MODE}")));
+                return Err(Obstacle::Unfit(IN_CLUSTER_MODE.to_owned()));
             }
             let version = field(&reply, "version").unwrap_or_default();
             match parse_version(&version) {
@@ -67,10 +109,8 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<(), Error> 
             contained(|| tracing::debug!(%node, error = %source, "the server's version cannot be read"));
             Ok(())
         }
-        Outcome::Refused(error) => Err(error),
-        Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-            Err(Error::Unavailable { servers: 1, nodes: vec![failure], waited: Duration::ZERO })
-        }
+        Outcome::Refused(error) => Err(Obstacle::Lasting(error)),
+        Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(Obstacle::Passing(failure)),
     }
 }
 
@@ -92,6 +132,40 @@ pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
                  `maxmemory-policy noeviction`"
             );
         });
+    }
+}
+
+/// Finds out what server is on a connection that it was not there for at first: until that is known, no script is sent.
+/// Begun again after a panic; ends when it is known to be one for this crate, or with [`Link::quit`]; nobody awaits it.
+pub(super) async fn get_to_know(link: &Arc<Link>) {
+    let node = link.server();
+    loop {
+        let reason = match greeting(node, link).await {
+            Ok(()) => {
+                if link.is_first() {
+                    eviction(node, link).await;
+                }
+                return link.set_fitness(Fitness::Fit);
+            }
+            Err(Obstacle::Passing(_)) => None,
+            Err(Obstacle::Unfit(reason)) => Some(reason),
+            Err(Obstacle::Lasting(error)) => Some(error.to_string()),
+        };
+        let pause = if reason.is_some() { 10 * LOOK_AGAIN } else { LOOK_AGAIN };
+        if let Some(reason) = reason {
+            let fitness = Fitness::Unfit(reason.clone());
+            if link.is_first() && !link.is_known_as(&fitness) {
+                contained(|| {
+                    tracing::warn!(%node, reason, "this server is of no use, and is looked at again and again");
+                });
+            }
+            link.set_fitness(fitness);
+        }
+        tokio::select! {
+            biased;
+            () = link.ended() => return,
+            () = sleep(pause) => {}
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 //! - The client is replaced only by [`tend`]; [`LinkEvent::Up`] comes after that as after each reconnect.
 //! - Nothing here is awaited while the mutex of the client is held.
 
+mod fitness;
 mod in_step;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +29,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::fitness::Fitness;
 use self::in_step::Slips;
 use super::address::Address;
 use super::client::{Role, build, reply_timeout};
@@ -60,12 +62,14 @@ pub(super) struct Link {
     /// Whether a script has had no answer, and none has had one since. A server that is paused takes connections and
     /// answers PING.
     silent: watch::Sender<bool>,
+    fitness: watch::Sender<Fitness>,
     slips: Slips,
     stopped: CancellationToken,
 }
 
 impl Link {
-    /// Connects, and sees to the connection until [`Link::quit`]. Started by the node; ended by its quit.
+    /// Connects, and sees to the connection until [`Link::quit`]. Started by the node, which makes sure that the server is one
+    /// for this crate before it sends a script; ended by its quit.
     pub(super) async fn connect(
         address: Arc<Address>,
         role: Role,
@@ -78,12 +82,14 @@ impl Link {
         // From here on the link ends what was begun, if this is dropped or fails.
         let link = Self::new(address, role, locker, settings, client.clone(), task);
         client.wait_for_connect().await?;
+        link.set_fitness(Fitness::Fit);
         link.introduce().await;
         link.look_after(events);
         Ok(link)
     }
 
-    /// Goes on connecting in the background to a server that is away; otherwise as [`Link::connect`].
+    /// Goes on connecting in the background to a server that is away; otherwise as [`Link::connect`]. No script is sent before
+    /// it is [known](Fitness) what server it is.
     pub(super) fn await_server(
         address: Arc<Address>,
         role: Role,
@@ -127,6 +133,7 @@ impl Link {
             last_error: Mutex::new("no server has answered yet".to_owned()),
             epoch: AtomicU64::new(0),
             silent: watch::Sender::new(false),
+            fitness: watch::Sender::new(Fitness::Unknown),
             slips: Slips::default(),
             stopped: CancellationToken::new(),
         })
@@ -142,20 +149,17 @@ impl Link {
         &self.address.name
     }
 
-    /// Sends one command, once.
+    /// Waits for [`Link::quit`].
+    pub(super) async fn ended(&self) {
+        self.stopped.cancelled().await;
+    }
+
+    /// Sends one command, once, whatever server it is.
     pub(super) async fn call(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
-        match self.ready().await {
+        match self.connected_for(self.patience()).await {
             Ok(()) => self.send(command, args).await,
             Err(failure) => Outcome::NotExecuted(failure),
         }
-    }
-
-    /// Waits a while for the connection, if it is down.
-    ///
-    /// # Errors
-    /// Why it is.
-    pub(super) async fn ready(&self) -> Result<(), NodeFailure> {
-        self.ready_for(self.patience()).await
     }
 
     /// How long a command waits for the connection.
@@ -163,11 +167,11 @@ impl Link {
         self.settings.command_timeout / 2
     }
 
-    /// Waits for the connection for so long, if it is down.
+    /// Waits for the connection for so long, if it is down, whatever server it leads to.
     ///
     /// # Errors
-    /// Why it is.
-    pub(super) async fn ready_for(&self, patience: Duration) -> Result<(), NodeFailure> {
+    /// Why it is down.
+    async fn connected_for(&self, patience: Duration) -> Result<(), NodeFailure> {
         let client = self.client();
         if !client.is_connected() {
             // What is not handed to fred cannot be executed late. Nothing is awaited between the look and the
@@ -272,6 +276,11 @@ impl Link {
         lock(&self.current).1.abort();
     }
 
+    /// Whether this is the connection that speaks for its node where something is told once.
+    pub(super) fn is_first(&self) -> bool {
+        self.role == Role::Commands
+    }
+
     fn client(&self) -> Client {
         lock(&self.current).0.clone()
     }
@@ -337,7 +346,8 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
                     Ok((error, _)) => {
                         let words = reply::words(&error, Some(link.settings.connect_timeout));
                         link.address.admission.not_connected(link.role as u8, &link.address.name, &words);
-                        *lock(&link.last_error) = words;
+                        let is_first = !link.is_known_as(&Fitness::Fit);
+                        *lock(&link.last_error) = if is_first { link.address.with_remedy(words) } else { words };
                     }
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return,
@@ -417,7 +427,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Link {
     /// A connection to a server that is never there.
     pub(super) fn to_nobody(settings: &Settings) -> Arc<Self> {
-        let address = Arc::new(Address::parse("redis://127.0.0.1:1").expect("an address"));
+        use super::access::Access;
+        let address = Arc::new(Address::parse("redis://127.0.0.1:1", &Access::default()).expect("an address"));
         let (events, _) = tokio::sync::mpsc::unbounded_channel();
         Self::await_server(address, Role::Acknowledged, "test", settings, events)
     }
@@ -434,6 +445,7 @@ mod tests {
 
     use super::*;
     use crate::foreign::poll_sickly;
+    use crate::node::access::Access;
     use crate::options::Options;
 
     /// Answers whatever it is asked with OK.
@@ -455,7 +467,7 @@ mod tests {
         let settings = Options::default().validate(1).expect("valid");
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let url = format!("redis://127.0.0.1:{}", listener.local_addr().expect("an address").port());
-        let address = Arc::new(Address::parse(&url).expect("an address"));
+        let address = Arc::new(Address::parse(&url, &Access::default()).expect("an address"));
         let (events, mut told) = unbounded_channel();
         let link = Link::await_server(address, Role::Commands, "test", &settings, events);
         // It panics when it tells of its first connection.

@@ -3,12 +3,14 @@
 //! A Redis has three connections: commands, subscriber, renewals; where replicas have to acknowledge, acquires have a
 //! fourth. A node is made and used inside the engine's runtime.
 
+mod access;
 mod address;
 mod admission;
 mod batcher;
 mod check;
 mod client;
 mod link;
+mod login;
 #[cfg(feature = "testing")]
 mod memory;
 mod number;
@@ -16,7 +18,10 @@ mod packed;
 mod redis;
 mod replica_acks;
 mod reply;
+mod scheme;
 mod script_runner;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,10 +29,12 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 
+pub(crate) use self::access::Access;
 use self::address::Address;
 pub(crate) use self::batcher::{Batched, Step};
 pub(crate) use self::check::IN_CLUSTER_MODE;
 pub(crate) use self::link::LinkEvent;
+pub(crate) use self::login::Provider;
 #[cfg(feature = "testing")]
 use self::memory::Memory;
 #[cfg(test)]
@@ -36,7 +43,9 @@ pub(crate) use self::redis::Redis;
 pub(crate) use self::replica_acks::ReplicaAck;
 pub(crate) use self::reply::{Outcome, Reply};
 pub(crate) use self::script_runner::Lua;
-use crate::error::Error;
+#[cfg(feature = "tls")]
+pub use self::tls::Tls;
+use crate::error::{Error, NodeFailure};
 use crate::options::Settings;
 #[cfg(feature = "testing")]
 use crate::testing;
@@ -61,9 +70,18 @@ pub(crate) enum Target {
 
 impl Target {
     /// # Errors
+    /// [`Error::Config`] that says what is wrong with the address, its password as `***`, or with what all servers are
+    /// given.
+    pub(crate) fn parse(url: &str, access: &Access) -> Result<Self, Error> {
+        Address::parse(url, access).map(|address| Self::Redis(Arc::new(address)))
+    }
+
+    /// The name of an address, which is not going to be connected to.
+    ///
+    /// # Errors
     /// [`Error::Config`] that says what is wrong with the address, its password as `***`.
-    pub(crate) fn parse(url: &str) -> Result<Self, Error> {
-        Address::parse(url).map(|address| Self::Redis(Arc::new(address)))
+    pub(crate) fn name_of(url: &str) -> Result<Arc<str>, Error> {
+        Address::name_of(url)
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
@@ -71,6 +89,27 @@ impl Target {
             Self::Redis(address) => &address.name,
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.name(),
+        }
+    }
+
+    /// Why it could not be connected to, if that was tried and failed.
+    pub(crate) fn last_failure(&self) -> Option<NodeFailure> {
+        match self {
+            Self::Redis(address) => address.last_failure(),
+            #[cfg(feature = "testing")]
+            Self::Memory(_) => None,
+        }
+    }
+
+    /// Why it could not be connected to in all of this time.
+    pub(crate) fn away(&self, bound: Duration) -> NodeFailure {
+        match self {
+            Self::Redis(address) => address.away(bound),
+            #[cfg(feature = "testing")]
+            Self::Memory(server) => {
+                let reason = format!("did not answer within connect_timeout = {bound:?}");
+                NodeFailure { node: Arc::clone(server.name()), reason }
+            }
         }
     }
 
@@ -103,11 +142,13 @@ pub(crate) struct Events {
 
 impl Node {
     /// Connects, and makes sure that the server is one that this crate can work with. Returns what the subscriber's
-    /// connection tells by itself; what that of the renewals tells goes to `reconnected`.
+    /// connection tells by itself; what that of the renewals tells goes to `reconnected`. Waits for a server that does not
+    /// answer: its [`Target::last_failure`] tells why.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where nobody answers, [`Error::Server`] where the credentials are refused,
-    /// [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is already there under another address.
+    /// [`Error::Unavailable`] where the server cannot be trusted or understood, [`Error::Server`] where the credentials are
+    /// refused, [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is already there under
+    /// another address.
     pub(crate) async fn connect(target: &Target, wiring: Wiring<'_>) -> Result<(Arc<Self>, Events), Error> {
         let (server, events) = match target {
             Target::Redis(address) => {
@@ -126,7 +167,7 @@ impl Node {
     /// A node whose server nobody reaches.
     #[cfg(test)]
     pub(crate) fn of_nobody(settings: &Settings) -> Arc<Self> {
-        let target = Target::parse("redis://127.0.0.1:1").expect("an address");
+        let target = Target::parse("redis://127.0.0.1:1", &Access::default()).expect("an address");
         let (reconnected, _) = tokio::sync::mpsc::unbounded_channel();
         Self::await_server(&target, &Wiring { locker: String::new(), settings, reconnected }).0
     }

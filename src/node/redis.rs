@@ -3,18 +3,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::mpsc::unbounded_channel;
+use tokio::time::sleep;
 
 use super::address::Address;
 use super::batcher::{Batcher, Step};
+use super::check::{self, Obstacle};
 use super::client::Role;
 use super::link::Link;
 use super::replica_acks::{ReplicaAck, ReplicaAcks};
 use super::reply::{self, Outcome, Reply};
 use super::script_runner::{Lua, ScriptRunner};
-use super::{Events, Lane, Wiring, check};
+use super::{Events, Lane, Wiring};
 use crate::error::{Error, NodeFailure};
+use crate::foreign;
 use crate::options::Replicas;
+
+/// The shortest pause before a server is connected to again that could not be.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// One server and the connections to it.
 pub(crate) struct Redis {
@@ -29,6 +36,19 @@ struct Links {
     renewals: Arc<Link>,
     /// That of the commands, unless replicas have to acknowledge.
     grants: Arc<Link>,
+}
+
+impl Links {
+    fn all(&self) -> impl Iterator<Item = &Arc<Link>> {
+        let grants = (!Arc::ptr_eq(&self.grants, &self.commands)).then_some(&self.grants);
+        [&self.commands, &self.subscriber, &self.renewals].into_iter().chain(grants)
+    }
+}
+
+/// Starts [`check::get_to_know`].
+fn get_to_know(link: &Arc<Link>) {
+    let link = Arc::clone(link);
+    tokio::spawn(foreign::restarted(async move |_| check::get_to_know(&link).await));
 }
 
 /// What scripts travel on.
@@ -61,19 +81,32 @@ impl Lanes {
 
 impl Redis {
     /// Connects, and makes sure that the server is one that this crate can work with. Returns what the subscriber's
-    /// connection tells by itself; what that of the renewals tells goes to `reconnected`.
+    /// connection tells by itself; what that of the renewals tells goes to `reconnected`. Tries again for as long as it is
+    /// waited for, where the server may be about to start; the address notes the last failure.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where nobody answers, [`Error::Server`] where the credentials are refused,
-    /// [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is already there under
-    /// another address.
+    /// [`Error::Unavailable`] where it cannot be trusted that the server is the one at this address, [`Error::Server`] where
+    /// the credentials are refused, [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is
+    /// already there under another address.
     pub(super) async fn connect(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
+        loop {
+            match Self::connect_once(address, wiring).await {
+                Ok(connected) => return Ok(connected),
+                Err(Obstacle::Passing(failure)) => address.failed(failure),
+                Err(lasting) => return Err(lasting.into_error(&address.name)),
+            }
+            sleep(wiring.settings.retry_pause(0.5).max(SHORTEST_PAUSE)).await;
+        }
+    }
+
+    async fn connect_once(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Self, Events), Obstacle> {
         let connect = |role, events| Link::connect(Arc::clone(address), role, &wiring.locker, wiring.settings, events);
         let (events, ups) = unbounded_channel();
         let refused = |e| check::refusal(&address.name, &e, wiring.settings.connect_timeout);
-        let commands = connect(Role::Commands, events.clone()).await.map_err(refused)?;
+        let first = |obstacle: Obstacle| obstacle.at_first(address);
+        let commands = connect(Role::Commands, events.clone()).await.map_err(refused).map_err(first)?;
         let mut begun = Begun(vec![Arc::clone(&commands)]);
-        check::greeting(&address.name, &commands).await?;
+        check::greeting(&address.name, &commands).await.map_err(first)?;
         check::eviction(&address.name, &commands).await;
         let (heard, subscriber_events) = unbounded_channel();
         let subscriber = connect(Role::Subscriber, heard).await.map_err(refused)?;
@@ -87,7 +120,7 @@ impl Redis {
         begun.0.push(Arc::clone(&grants));
         let redis = Self::new(wiring, Links { commands, subscriber, renewals, grants });
         if let Some(acks) = redis.lanes.grants.runner().acks() {
-            acks.check().await?;
+            acks.check().await.map_err(Obstacle::Lasting)?;
         }
         begun.0.clear();
         Ok((redis, Events { subscriber: subscriber_events, grants: ups }))
@@ -106,7 +139,9 @@ impl Redis {
             Some(_) => start(Role::Acknowledged, events),
             None => Arc::clone(&commands),
         };
-        let redis = Self::new(wiring, Links { commands, subscriber, renewals, grants });
+        let links = Links { commands, subscriber, renewals, grants };
+        links.all().for_each(get_to_know);
+        let redis = Self::new(wiring, links);
         (redis, Events { subscriber: subscriber_events, grants: ups })
     }
 
@@ -186,13 +221,7 @@ impl Redis {
 
     /// Ends all connections.
     pub(super) async fn quit(&self) {
-        let Links { commands, subscriber, renewals, grants } = &self.links;
-        let acknowledged = async {
-            if !Arc::ptr_eq(grants, commands) {
-                grants.quit().await;
-            }
-        };
-        tokio::join!(commands.quit(), subscriber.quit(), renewals.quit(), acknowledged);
+        join_all(self.links.all().map(|link| link.quit())).await;
     }
 }
 

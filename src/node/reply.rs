@@ -112,8 +112,8 @@ pub(super) fn sort(node: &Arc<str>, result: Result<Resp3Frame, fred::error::Erro
 pub(super) fn words(error: &fred::error::Error, bound: Option<Duration>) -> String {
     let details = error.details();
     match (error.kind(), bound) {
-        (ErrorKind::Timeout, Some(bound)) => format!("timed out after {bound:?}"),
-        (ErrorKind::Timeout, None) => "timed out".to_owned(),
+        (ErrorKind::Timeout, Some(bound)) => format!("{TIMED_OUT} after {bound:?}"),
+        (ErrorKind::Timeout, None) => TIMED_OUT.to_owned(),
         (ErrorKind::Canceled, _) => "the connection was given up before the answer came".to_owned(),
         (ErrorKind::IO | ErrorKind::Unknown, _) if details.contains("UnexpectedEof") || details.contains("losed") => {
             CLOSED.to_owned()
@@ -122,7 +122,13 @@ pub(super) fn words(error: &fred::error::Error, bound: Option<Duration>) -> Stri
         // refused" }`, `Custom { kind: Uncategorized, error: "failed to lookup address information: Name or service
         // not known" }`.
         _ => {
+            #[cfg(feature = "tls")]
+            if let Some(cause) = super::tls::cause(details) {
+                return cause;
+            }
+            let is_shown = details.starts_with("Os {") || details.starts_with("Custom {");
             let quoted = ["message: \"", "error: \""].iter().find_map(|before| details.split_once(before));
+            let quoted = quoted.filter(|_| is_shown);
             let text = quoted.map_or(details, |(_, rest)| rest.rsplit_once('"').map_or(rest, |(text, _)| text));
             let text = &*cut(text.strip_suffix('.').unwrap_or(text).as_bytes());
             // A sentence begins with one capital letter, a code of the server has several.
@@ -135,6 +141,30 @@ pub(super) fn words(error: &fred::error::Error, bound: Option<Duration>) -> Stri
 }
 
 const CLOSED: &str = "the connection was closed by the server";
+
+/// Whether the server ended the connection without a word, as far as the words for an error tell.
+pub(super) fn is_hang_up(words: &str) -> bool {
+    [CLOSED, "connection reset by peer", "broken pipe"].iter().any(|end| words.to_ascii_lowercase().contains(end))
+}
+
+const TIMED_OUT: &str = "timed out";
+
+/// Whether the server said nothing, as far as the words for an error tell.
+pub(super) fn is_silence(words: &str) -> bool {
+    words.contains(TIMED_OUT) || words.contains("did not answer")
+}
+
+/// Whether the two could not agree on an encrypted connection.
+#[cfg(feature = "tls")]
+pub(super) fn is_about_encryption(error: &fred::error::Error) -> bool {
+    super::tls::cause(error.details()).is_some()
+}
+
+/// No connection is encrypted.
+#[cfg(not(feature = "tls"))]
+pub(super) fn is_about_encryption(_: &fred::error::Error) -> bool {
+    false
+}
 
 /// Whether the server does not know who asks, or does not believe it.
 pub(super) fn is_about_credentials(message: &str) -> bool {

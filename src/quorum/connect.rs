@@ -13,11 +13,14 @@ use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::foreign::contained;
 use crate::lease::majority;
-use crate::node::{LinkEvent, Node, Target, Wiring};
+use crate::node::{Events, LinkEvent, Node, Target, Wiring};
 use crate::options::Settings;
 
 /// The servers, and what the subscriber's connection of each tells.
-type Connected = (Quorum, Vec<UnboundedReceiver<LinkEvent>>);
+type Connected = (Quorum, Ears);
+
+/// What a connection of each server tells by itself.
+type Ears = Vec<UnboundedReceiver<LinkEvent>>;
 
 /// Connects to all servers at once. Those that do not answer, while a majority does, are connected in the background.
 ///
@@ -55,10 +58,7 @@ pub(crate) async fn connect(
             Ok(Ok(node)) => slots[place] = Some(node),
             Ok(Err(Error::Unavailable { nodes, .. })) => failures.extend(nodes),
             Ok(Err(unusable)) => return Err(unusable),
-            Err(_) => failures.push(NodeFailure {
-                node: Arc::clone(targets[place].name()),
-                reason: format!("did not answer within connect_timeout = {bound:?}"),
-            }),
+            Err(_) => failures.push(targets[place].away(bound)),
         }
         if patience.is_none() && slots.iter().flatten().count() >= majority(targets.len()) {
             patience = Some(Instant::now() + STRAGGLERS);
@@ -69,17 +69,37 @@ pub(crate) async fn connect(
         return Err(Error::Unavailable { servers: targets.len(), nodes: failures, waited: Duration::ZERO });
     }
     for (target, _) in targets.iter().zip(&slots).filter(|(_, slot)| slot.is_none()) {
-        let failure = failures.iter().find(|failure| failure.node() == &**target.name());
-        let reason = failure.map_or("it has not answered yet", NodeFailure::reason);
+        let known = failures.iter().find(|failure| failure.node() == &**target.name()).cloned();
+        let failure = known.or_else(|| target.last_failure());
+        let reason = failure.as_ref().map_or("it has not answered yet", NodeFailure::reason);
         contained(
             || tracing::warn!(node = %target.name(), reason, "a server is away: it is connected once it is back"),
         );
     }
     let present: Vec<bool> = slots.iter().map(Option::is_some).collect();
     let awaited = |(target, slot): (&Target, Option<_>)| slot.unwrap_or_else(|| Node::await_server(target, &wiring()));
-    let (nodes, events): (Vec<_>, Vec<_>) = targets.iter().zip(slots).map(awaited).unzip();
-    let (subscribers, ups) = events.into_iter().map(|events| (events.subscriber, events.grants)).unzip();
-    let quorum = Quorum::new(nodes, settings.restart_quarantine);
+    let (quorum, subscribers, ups) = over(targets.iter().zip(slots).map(awaited).collect(), settings);
     quorum.begin(&present, ups).await?;
     Ok((quorum, subscribers))
+}
+
+/// Connects to all servers in the background, whether they are there or not.
+pub(crate) fn connect_lazily(
+    settings: &Settings,
+    targets: &[Target],
+    locker: &str,
+    reconnected: &UnboundedSender<LinkEvent>,
+) -> Connected {
+    let wiring = Wiring { locker: locker.to_owned(), settings, reconnected: reconnected.clone() };
+    let nodes = targets.iter().map(|target| Node::await_server(target, &wiring)).collect();
+    let (quorum, subscribers, ups) = over(nodes, settings);
+    quorum.begin_without_servers(ups);
+    (quorum, subscribers)
+}
+
+/// The quorum of these nodes, what their subscribers' connections tell, and what those of their grants do.
+fn over(nodes: Vec<(Arc<Node>, Events)>, settings: &Settings) -> (Quorum, Ears, Ears) {
+    let (nodes, events): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
+    let (subscribers, ups) = events.into_iter().map(|events| (events.subscriber, events.grants)).unzip();
+    (Quorum::new(nodes, settings.restart_quarantine), subscribers, ups)
 }

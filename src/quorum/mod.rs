@@ -29,7 +29,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
 
 pub(crate) use self::calls::Calls;
-pub(crate) use self::connect::connect;
+pub(crate) use self::connect::{connect, connect_lazily};
 use self::eligibility::{Eligibility, Status};
 pub(crate) use self::outcome::{Acquired, Majority, Settled};
 pub(crate) use self::undoing::Undoing;
@@ -130,6 +130,11 @@ impl Quorum {
         }
         vetting::start(&self.eligibility, &self.nodes, ups);
         Ok(())
+    }
+
+    /// The same, where no server may be there yet: each is found out about when it comes.
+    fn begin_without_servers(&self, ups: Vec<UnboundedReceiver<LinkEvent>>) {
+        vetting::start(&self.eligibility, &self.nodes, ups);
     }
 
     pub(crate) fn nodes(&self) -> &[Arc<Node>] {

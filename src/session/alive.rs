@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot::error::RecvError;
 
 use super::{Session, panicked};
@@ -14,6 +15,8 @@ use crate::error::{Error, NodeFailure};
 use crate::foreign::{self, Answer, contained};
 use crate::node::Target;
 use crate::options::Settings;
+use crate::quorum;
+use crate::random;
 
 /// The session as the user's handles hold it: when the last of them is dropped, the engine ends.
 #[derive(Debug)]
@@ -53,6 +56,35 @@ impl Alive {
         Self::connected(Self::begin(settings, targets)?.blocking_recv())
     }
 
+    /// Starts an engine, which connects to the servers in the background. Waits until it runs, and for no server.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a server in memory, which lives where nobody may block; [`Error::Unavailable`] where there can
+    /// be no thread.
+    pub(crate) fn connect_lazily(settings: Settings, targets: Vec<Target>) -> Result<Self, Error> {
+        #[cfg(feature = "testing")]
+        if targets.iter().any(Target::is_in_memory) {
+            return Err(Error::config("memory", "a server in memory is there at once: use connect()"));
+        }
+        let no_thread = |error: std::io::Error| failed(&targets, &format!("the thread cannot start: {error}"));
+        let alarm = Alarm::of_process().map_err(no_thread)?;
+        let engine = Engine::start(settings.busy_poll).map_err(no_thread)?;
+        let (reply, answer) = std::sync::mpsc::sync_channel(1);
+        let starting = engine.clone();
+        engine.spawn(async move {
+            let start = async { start_lazily(starting.clone(), alarm, settings, &targets) };
+            let session = foreign::survive(start).await.map_err(|said| failed(&targets, &panicked(&said)));
+            if session.is_err() {
+                starting.stop();
+            }
+            // Whoever asked waits for it.
+            let _: Result<_, _> = reply.send(session.map(|session| Self { session }));
+        });
+        let alive = answer.recv().unwrap_or(Err(Error::Closed))?;
+        alive.session.engine.greet();
+        Ok(alive)
+    }
+
     fn connected(answer: Result<Result<Self, Error>, RecvError>) -> Result<Self, Error> {
         let alive = answer.unwrap_or(Err(Error::Closed))?;
         alive.session.engine.greet();
@@ -90,6 +122,14 @@ impl Alive {
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }
+}
+
+/// A session whose servers are connected when they come. Called on the engine.
+fn start_lazily(engine: Engine, alarm: Arc<Alarm>, settings: Settings, targets: &[Target]) -> Arc<Session> {
+    let id = random::uuid();
+    let (reconnected, reconnects) = unbounded_channel();
+    let (quorum, subscribers) = quorum::connect_lazily(&settings, targets, &id.to_string(), &reconnected);
+    Session::begin(engine, alarm, id, settings, quorum, subscribers, reconnects)
 }
 
 /// The error of a connect that did not come to ask any of these servers, and why.
@@ -185,7 +225,7 @@ mod tests {
         async fn a_guest_that_finds_no_server_leaves_nothing() {
             let options = Options { connect_timeout: std::time::Duration::from_millis(100), ..Options::default() };
             let settings = options.validate(1).expect("valid");
-            let target = Target::parse("redis://127.0.0.1:1").expect("an address");
+            let target = Target::parse("redis://127.0.0.1:1", &crate::node::Access::default()).expect("an address");
             let refused = Alive::connect_here(settings, vec![target]).await;
             assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
             while Handle::current().metrics().num_alive_tasks() > 0 {

@@ -18,6 +18,8 @@ pub mod proxy;
 pub mod record;
 pub mod server;
 pub mod several;
+#[cfg(feature = "tls")]
+pub mod tls;
 
 use std::time::{Duration, Instant};
 

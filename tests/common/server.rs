@@ -13,6 +13,8 @@ use super::clock::Clock;
 
 pub struct Server {
     port: u16,
+    /// Where it speaks TLS, if it was given a certificate.
+    tls_port: Option<u16>,
     args: Vec<String>,
     /// Of its own, so that it loads nothing that another server saved.
     directory: PathBuf,
@@ -55,18 +57,20 @@ impl Server {
     fn start_in(directory: PathBuf, clock: Option<Clock>, args: &[&str]) -> Self {
         let mut all = vec!["--dir".to_owned(), directory.display().to_string()];
         all.extend(args.iter().map(|&arg| arg.to_owned()));
-        let args = all;
-        // Another test may take the port between the look and the start.
+        let wants_tls = all.iter().any(|arg| arg == "--tls-cert-file");
+        // Another test may take a port between the look and the start.
         for _ in 0..10 {
-            let port = free_port();
+            let (port, mut args) = (free_port(), all.clone());
+            let tls_port = wants_tls.then(free_port);
+            args.extend(tls_port.iter().flat_map(|port| ["--tls-port".to_owned(), port.to_string()]));
             let mut child = spawn(port, &args, clock.as_ref());
             if answers(port, &mut child) {
-                return Self { port, args, directory, clock, child: Mutex::new(child) };
+                return Self { port, tls_port, args, directory, clock, child: Mutex::new(child) };
             }
             drop(child.kill());
             drop(child.wait());
         }
-        panic!("redis-server did not start ten times");
+        panic!("redis-server did not start ten times{}", if wants_tls { ": was it built with TLS?" } else { "" });
     }
 
     /// Starts a replica of it, which may take a moment to be in step.
@@ -95,6 +99,11 @@ impl Server {
 
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// The encrypted address of a server that was started with a certificate, by this name of the machine.
+    pub fn tls_url(&self, host: &str) -> String {
+        format!("rediss://{host}:{}", self.tls_port.expect("it was started with a certificate"))
     }
 
     /// Runs a command on a connection of its own and returns the reply.

@@ -502,6 +502,10 @@ async fn odd_connections() {
     end_a_router();
     let _: Result<_, _> = timeout(ms(20_000), stage.lock(&stage.key()).try_lock()).await.expect("it is answered");
     occurs("the client is replaced").await;
+    let cluster = Server::start_with(&["--cluster-enabled", "yes"]);
+    let lazy = builder([cluster.url()]).connect_lazy().unwrap();
+    occurs("this server is of no use").await;
+    lazy.close().await;
     stage.assert_sound().await;
 }
 

@@ -131,7 +131,7 @@ impl Link {
         if self.role == Role::Subscriber {
             return self.barrier().await;
         }
-        if let Err(failure) = self.ready().await {
+        if let Err(failure) = self.connected_for(self.patience()).await {
             return Outcome::NotExecuted(failure);
         }
         let number = Number::next();
@@ -141,7 +141,7 @@ impl Link {
 
     /// Waits until the server has processed what was sent before.
     pub(in crate::node) async fn barrier(self: &Arc<Self>) -> Outcome<()> {
-        match self.ready().await {
+        match self.connected_for(self.patience()).await {
             Ok(()) => self.echo().await,
             Err(failure) => Outcome::NotExecuted(failure),
         }

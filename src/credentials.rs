@@ -1,0 +1,125 @@
+//! Who connects to a server: credentials, and where a program has them from.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+/// A user and a password. `Debug` shows neither.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    user: Option<String>,
+    password: String,
+}
+
+impl Credentials {
+    /// Those of this user.
+    pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
+        Self { user: Some(user.into()), password: password.into() }
+    }
+
+    /// Those of the server's default user.
+    pub fn of_default_user(password: impl Into<String>) -> Self {
+        Self { user: None, password: password.into() }
+    }
+
+    pub(crate) fn into_parts(self) -> (Option<String>, String) {
+        (self.user, self.password)
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials(***)")
+    }
+}
+
+/// Where a program has credentials from that change: a secret store, a file that is replaced, a token service.
+/// [`LockerBuilder::credentials`](crate::LockerBuilder::credentials) takes one.
+///
+/// It is asked at each connect and reconnect of each connection, of which there are three for a server, and at no other
+/// time: a password that was replaced hurts no connection that stands, and the next one is made with the new password. It
+/// may give the old password while a server knows both, and has to give the new one as soon as a server no longer
+/// takes the old one.
+///
+/// It runs on a thread of its own, "lockhound-creds", with a tokio runtime: it may use timers and sockets of tokio, it may
+/// block, and neither delays a renewal of a lock.
+///
+/// # Examples
+/// ```no_run
+/// use std::path::PathBuf;
+///
+/// use lockhound::{CredentialProvider, Credentials, Locker};
+///
+/// /// A password in a file, as orchestrators mount it.
+/// struct Mounted(PathBuf);
+///
+/// impl CredentialProvider for Mounted {
+///     async fn credentials(
+///         &self,
+///         _node: &str,
+///     ) -> Result<Credentials, Box<dyn std::error::Error + Send + Sync>> {
+///         let password = std::fs::read_to_string(&self.0)?;
+///         Ok(Credentials::new("app", password.trim_end()))
+///     }
+/// }
+///
+/// # async fn example() -> Result<(), lockhound::Error> {
+/// let locks = Locker::builder()
+///     .node("redis://127.0.0.1:6379")
+///     .credentials(Mounted("/run/secrets/redis".into()))
+///     .connect()
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+pub trait CredentialProvider: Send + Sync + 'static {
+    /// Returns the credentials for a connection to this server, which is named by its address.
+    ///
+    /// It has half of [`connect_timeout`](crate::LockerBuilder::connect_timeout).
+    ///
+    /// # Errors
+    /// Anything. The connect fails with it, and is tried again as after any other failure. The text of the error is
+    /// in errors and logs: put no secret into it. A panic counts as an error.
+    ///
+    /// # Cancel safety
+    /// The future is dropped when its time is over, or the locker is.
+    fn credentials(&self, node: &str)
+    -> impl Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send;
+}
+
+impl<P: CredentialProvider> CredentialProvider for Arc<P> {
+    fn credentials(
+        &self,
+        node: &str,
+    ) -> impl Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send {
+        P::credentials(self, node)
+    }
+}
+
+/// What a provider is waited for.
+pub(crate) type Asked<'a> =
+    Pin<Box<dyn Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send + 'a>>;
+
+/// A [`CredentialProvider`] of whatever type.
+pub(crate) trait AnyProvider: Send + Sync {
+    fn ask<'a>(&'a self, node: &'a str) -> Asked<'a>;
+}
+
+impl<P: CredentialProvider> AnyProvider for P {
+    fn ask<'a>(&'a self, node: &'a str) -> Asked<'a> {
+        Box::pin(self.credentials(node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_not_shown() {
+        let shown = format!("{:?} {:?}", Credentials::new("ann", "secret"), Credentials::of_default_user("secret"));
+        assert_eq!(shown, "Credentials(***) Credentials(***)");
+    }
+}

@@ -1,0 +1,62 @@
+//! Whether a connection leads to a server that this crate can work with. Before that is known, no script is sent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::Link;
+use crate::error::NodeFailure;
+
+/// What a server was found to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::node) enum Fitness {
+    /// It has not said yet.
+    Unknown,
+    Fit,
+    /// It is none that this crate can work with, for this reason.
+    Unfit(String),
+}
+
+/// Why nothing is sent to a server that is connected.
+const NOT_KNOWN: &str = "it has not said yet what server it is";
+
+impl Link {
+    pub(in crate::node) fn set_fitness(&self, fitness: Fitness) {
+        self.fitness.send_replace(fitness);
+    }
+
+    pub(in crate::node) fn is_known_as(&self, fitness: &Fitness) -> bool {
+        *self.fitness.borrow() == *fitness
+    }
+
+    /// Waits a while for the connection, if it is down.
+    ///
+    /// # Errors
+    /// Why it is, or why nothing may be sent to this server.
+    pub(in crate::node) async fn ready(&self) -> Result<(), NodeFailure> {
+        self.ready_for(self.patience()).await
+    }
+
+    /// Waits for the connection for so long, if it is down.
+    ///
+    /// # Errors
+    /// Why it is, or why nothing may be sent to this server.
+    pub(in crate::node) async fn ready_for(&self, patience: Duration) -> Result<(), NodeFailure> {
+        self.connected_for(patience).await?;
+        if self.is_known_as(&Fitness::Fit) {
+            return Ok(());
+        }
+        let mut fitness = self.fitness.subscribe();
+        let known = timeout(patience, fitness.wait_for(|fitness| *fitness != Fitness::Unknown));
+        let reason = match known.await {
+            Ok(Ok(known)) => match &*known {
+                Fitness::Fit => return Ok(()),
+                Fitness::Unfit(reason) => reason.clone(),
+                Fitness::Unknown => NOT_KNOWN.to_owned(),
+            },
+            Ok(Err(_)) | Err(_) => NOT_KNOWN.to_owned(),
+        };
+        Err(NodeFailure { node: Arc::clone(&self.address.name), reason })
+    }
+}

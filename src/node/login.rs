@@ -1,0 +1,164 @@
+//! Asking the program for credentials, at each connect.
+//!
+//! # Invariants
+//! - The provider is foreign code. It runs on a thread of its own: nothing that it does, or fails to do, delays the
+//!   engine, and its panics end there.
+//! - No password is in anything that is shown.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use fred::error::{Error, ErrorKind};
+use fred::types::config::Server;
+use tokio::runtime::Builder;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::credentials::{AnyProvider, Credentials};
+use crate::foreign;
+use crate::shown::cut;
+
+/// How the reason begins where there are no credentials.
+pub(super) const FAILED: &str = "the provider of credentials";
+
+/// A provider, and the thread that it runs on.
+pub(crate) struct Provider {
+    provider: Arc<dyn AnyProvider>,
+    /// How long it may take.
+    bound: Duration,
+    /// Where it is asked, once it was. The thread ends when this is dropped.
+    asks: Mutex<Option<UnboundedSender<Ask>>>,
+}
+
+/// A question for credentials.
+struct Ask {
+    node: Arc<str>,
+    reply: oneshot::Sender<Result<Credentials, String>>,
+}
+
+impl Provider {
+    pub(crate) fn new(provider: Arc<dyn AnyProvider>, bound: Duration) -> Self {
+        Self { provider, bound, asks: Mutex::new(None) }
+    }
+
+    /// Asks for the credentials of a server.
+    ///
+    /// # Errors
+    /// Why there are none.
+    async fn ask(&self, node: &Arc<str>) -> Result<Credentials, String> {
+        let (reply, answer) = oneshot::channel();
+        let ask = Ask { node: Arc::clone(node), reply };
+        self.send(ask).map_err(|error| format!("{FAILED} has no thread: {error}"))?;
+        match timeout(self.bound, answer).await {
+            Ok(Ok(told)) => told.map_err(|error| format!("{FAILED} failed: {error}")),
+            Ok(Err(_)) => Err(format!("{FAILED} is gone")),
+            Err(_) => Err(format!("{FAILED} did not answer within {:?}, half of connect_timeout", self.bound)),
+        }
+    }
+
+    /// Starts the thread, if this is the first question.
+    fn send(&self, ask: Ask) -> io::Result<()> {
+        let mut asks = self.asks.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(open) = asks.as_ref().filter(|asks| !asks.is_closed()) else {
+            let (sender, inbox) = unbounded_channel();
+            let provider = Arc::clone(&self.provider);
+            thread::Builder::new().name("lockhound-creds".into()).spawn(move || keep(provider, inbox))?;
+            // Its inbox is open: the thread holds it.
+            let _: Result<_, _> = sender.send(ask);
+            *asks = Some(sender);
+            return Ok(());
+        };
+        // Where it was closed meanwhile, the reply is dropped, which is an answer.
+        let _: Result<_, _> = open.send(ask);
+        Ok(())
+    }
+}
+
+/// The thread's life. It begins with the first question, and ends when nobody can ask any more.
+fn keep(provider: Arc<dyn AnyProvider>, mut asks: UnboundedReceiver<Ask>) {
+    match Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(answer_all(provider, asks)),
+        Err(error) => {
+            while let Some(Ask { reply, .. }) = asks.blocking_recv() {
+                let _: Result<_, _> = reply.send(Err(format!("it has no runtime: {error}")));
+            }
+        }
+    }
+}
+
+/// Answers questions, each in a task of its own, which ends with the runtime.
+async fn answer_all(provider: Arc<dyn AnyProvider>, mut asks: UnboundedReceiver<Ask>) {
+    while let Some(Ask { node, mut reply }) = asks.recv().await {
+        let provider = Arc::clone(&provider);
+        tokio::spawn(async move {
+            let told = tokio::select! {
+                biased;
+                // Whoever asked has given up.
+                () = reply.closed() => return,
+                told = foreign::survive(async { provider.ask(&node).await }) => told,
+            };
+            let told = match told {
+                Ok(Ok(credentials)) => Ok(credentials),
+                Ok(Err(error)) => Err(said(&*error)),
+                Err(panic) => Err(format!("it panicked: {}", cut(panic.as_bytes()))),
+            };
+            let _: Result<_, _> = reply.send(told);
+        });
+    }
+}
+
+/// What a foreign error says, whose text is foreign code too.
+fn said(error: &dyn std::error::Error) -> String {
+    let mut text = String::new();
+    foreign::contained(|| text = cut(error.to_string().as_bytes()));
+    if text.is_empty() { "without a message".to_owned() } else { text }
+}
+
+/// The credentials for the connections to one server.
+pub(super) struct Login {
+    node: Arc<str>,
+    provider: Arc<Provider>,
+}
+
+impl Login {
+    pub(super) fn new(node: Arc<str>, provider: Arc<Provider>) -> Self {
+        Self { node, provider }
+    }
+
+    async fn credentials(&self) -> Result<(Option<String>, Option<String>), Error> {
+        match self.provider.ask(&self.node).await {
+            Ok(credentials) => {
+                let (user, password) = credentials.into_parts();
+                Ok((user, Some(password)))
+            }
+            Err(reason) => Err(Error::new(ErrorKind::Auth, reason)),
+        }
+    }
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Login({})", self.node)
+    }
+}
+
+/// As `async_trait` writes it, in which fred declares it.
+impl fred::types::config::CredentialProvider for Login {
+    fn fetch<'s, 'o, 'f>(
+        &'s self,
+        _: Option<&'o Server>,
+    ) -> Pin<Box<dyn Future<Output = Result<(Option<String>, Option<String>), Error>> + Send + 'f>>
+    where
+        's: 'f,
+        'o: 'f,
+        Self: 'f,
+    {
+        Box::pin(self.credentials())
+    }
+}
