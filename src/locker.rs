@@ -113,6 +113,10 @@ impl Locker {
     /// The locks of these names as one: all of them are taken, or none. Asks no server; an empty list, an empty name and
     /// one that is given twice are reported by [`MultiLock::lock`].
     ///
+    /// In a cluster those of one slot are taken in one step, and those of several slots one slot after the other, for a moment:
+    /// where one of them is not to be had, those before it are given back at once. Names with the same text in braces, such
+    /// as `{order:7}:stock` and `{order:7}:payment`, are in one slot.
+    ///
     /// # Examples
     /// ```no_run
     /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
@@ -185,6 +189,10 @@ pub struct LockerBuilder {
 impl LockerBuilder {
     /// The address of a server: `redis://[user:password@]host[:port][/db]`, or, with the feature `unix`,
     /// `redis+unix://[user:password@host]/path[?db=n]`. Special characters in the credentials are percent-encoded.
+    ///
+    /// `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster, of which one server that is named has
+    /// to answer; it stands alone. Names of its locks have no braces, or one pair with something inside: another's channel
+    /// would be in another slot, and [`Error::Config`] says so when it is locked.
     ///
     /// Called again, it adds further servers, which have to be independent masters: a lock is then held while more than
     /// half of them say so (Redlock), and nothing is lost while fewer than half are away. Three or five are usual; an even
@@ -403,6 +411,11 @@ impl LockerBuilder {
         let targets = self.nodes.iter().map(Place::target).collect::<Result<Vec<_>, _>>()?;
         #[cfg(feature = "testing")]
         check_memory(&settings, &targets)?;
+        if targets.len() > 1 && targets.iter().any(Target::is_cluster) {
+            let problem =
+                "a cluster is one place for a lock, which other servers cannot vote with: name the cluster alone";
+            return Err(Error::config("node", problem));
+        }
         match targets.len() {
             0 => return Err(Error::config("node", "no server is given; name one with .node(\"redis://host:6379\")")),
             nodes if nodes % 2 == 0 => contained(|| {

@@ -3,8 +3,10 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::cluster::Cluster;
 use common::machine::within;
 use common::{Server, eventually, key, ms};
 #[cfg(feature = "testing")]
@@ -13,8 +15,10 @@ use lockhound::{Error, Format, HoldState, Locker, LockerBuilder, Loss, Owner};
 use tokio::time::sleep;
 
 /// A server of any kind.
+#[derive(Clone)]
 enum Place {
-    Redis(Server),
+    Redis(Arc<Server>),
+    Cluster(Arc<Cluster>),
     #[cfg(feature = "testing")]
     Memory(testing::Server),
 }
@@ -23,6 +27,7 @@ impl Place {
     fn add_to(&self, builder: LockerBuilder) -> LockerBuilder {
         match self {
             Self::Redis(server) => builder.node(server.url()),
+            Self::Cluster(cluster) => builder.node(cluster.url()),
             #[cfg(feature = "testing")]
             Self::Memory(server) => builder.memory(server),
         }
@@ -31,6 +36,7 @@ impl Place {
     fn exists(&self, key: &str) -> bool {
         match self {
             Self::Redis(server) => server.exists(key),
+            Self::Cluster(cluster) => cluster.exists(key),
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.holder(key).is_some(),
         }
@@ -39,6 +45,7 @@ impl Place {
     fn delete(&self, key: &str) {
         match self {
             Self::Redis(server) => server.command::<()>(&["DEL", key]),
+            Self::Cluster(cluster) => cluster.delete(key),
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.delete(key),
         }
@@ -47,6 +54,7 @@ impl Place {
     fn kill(&self) {
         match self {
             Self::Redis(server) => server.kill(),
+            Self::Cluster(_) => panic!("it has no server of whose vote something depends"),
             // There is nobody who could refuse a connection: it is stopped for good.
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.stop(),
@@ -56,6 +64,7 @@ impl Place {
     fn stop(&self) {
         match self {
             Self::Redis(server) => server.stop(),
+            Self::Cluster(_) => panic!("it has no server of whose vote something depends"),
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.stop(),
         }
@@ -72,7 +81,7 @@ struct Deployment {
 
 impl Deployment {
     fn of(count: usize, format: Format) -> Self {
-        Self { servers: (0..count).map(|_| Place::Redis(Server::start())).collect(), format, down: false }
+        Self { servers: (0..count).map(|_| Place::Redis(Arc::new(Server::start()))).collect(), format, down: false }
     }
 
     #[cfg(feature = "testing")]
@@ -316,6 +325,15 @@ async fn a_dropped_guard_releases(on: Deployment) {
 
 /// A module of tests for each kind of deployment.
 macro_rules! on_every_deployment {
+    // A cluster takes seconds to come about: one for all.
+    (@together $($behaviour:ident)*) => {
+        async fn every_behaviour(format: Format) {
+            let cluster = Arc::new(Cluster::start(3));
+            let on = || Deployment { servers: vec![Place::Cluster(Arc::clone(&cluster))], format, down: false };
+            $(eprintln!(stringify!($behaviour));
+            super::$behaviour(on()).await;)*
+        }
+    };
     (@on $deployment:expr; $($behaviour:ident)*) => {
         $(#[tokio::test]
         async fn $behaviour() {
@@ -342,6 +360,18 @@ macro_rules! on_every_deployment {
         mod three_servers_in_the_plain_format {
             use super::{Deployment, Format};
             on_every_deployment!(@on Deployment::of(3, Format::Plain); $($behaviours)*);
+        }
+        mod a_cluster {
+            use super::{Arc, Cluster, Deployment, Format, Place};
+            on_every_deployment!(@together $($behaviours)*);
+            #[tokio::test]
+            async fn of_three_masters() {
+                every_behaviour(Format::Redisson).await;
+            }
+            #[tokio::test]
+            async fn of_three_masters_in_the_plain_format() {
+                every_behaviour(Format::Plain).await;
+            }
         }
         #[cfg(feature = "testing")]
         mod one_server_in_memory {

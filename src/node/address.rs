@@ -12,6 +12,7 @@ use fred::types::config::{Config, ServerConfig};
 use url::Url;
 
 use super::admission::Admission;
+use super::place::Place;
 use crate::error::Error;
 use crate::stats::Misplaced;
 
@@ -137,6 +138,30 @@ impl Address {
 
     pub(super) fn config(&self) -> Config {
         self.config.clone()
+    }
+
+    pub(super) fn database(&self) -> Option<u8> {
+        self.config.database
+    }
+
+    /// Where the server is; `None` of a socket file.
+    pub(super) fn place(&self) -> Option<Place> {
+        let ServerConfig::Centralized { server } = &self.config.server else { return None };
+        Some(Place { host: (&*server.host).into(), port: server.port })
+    }
+
+    /// Another server, which is connected to as this one is.
+    pub(super) fn at(&self, place: &Place) -> Self {
+        let Place { host, port } = place;
+        // An IPv6 address stands in brackets in a URL and without them for the resolver.
+        let literal = host.trim_start_matches('[').trim_end_matches(']');
+        let mut config = self.config();
+        config.server = ServerConfig::new_centralized(literal, *port);
+        let (scheme, rest) = self.name.split_once("://").unwrap_or_default();
+        let credentials = rest.split_once('@').map(|(credentials, _)| format!("{credentials}@")).unwrap_or_default();
+        let shown = if literal.contains(':') { format!("[{literal}]") } else { literal.to_owned() };
+        let name = format!("{scheme}://{credentials}{shown}:{port}");
+        Self { name: name.into(), admission: Admission::default(), misplaced: Misplaced::default(), config }
     }
 }
 

@@ -31,24 +31,45 @@ pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Durati
     Error::Unavailable { servers: 1, nodes, waited: Duration::ZERO }
 }
 
-/// What is wrong with a server in cluster mode: it has some of the keys only, and says MOVED to all others.
-pub(crate) const IN_CLUSTER_MODE: &str = "is a server in cluster mode, which is not supported yet: name servers that \
-                                          run with `cluster-enabled no`";
+/// What is wrong with a server in cluster mode that is named by itself: it has some of the keys only.
+pub(crate) const IN_CLUSTER_MODE: &str = "is a server in cluster mode: name the cluster, redis-cluster://host:port, and \
+                                          no other server beside it";
 
-/// HELLO tells version and mode to every user that may connect at all; INFO is often not allowed.
-pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<(), Error> {
+/// Whether a server has all keys, or is one of those that share them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Alone,
+    Cluster,
+}
+
+impl Mode {
+    /// What is wrong with a server that says of itself that it is in this mode.
+    fn complaint(self, told: Option<&str>) -> Option<&'static str> {
+        match (self, told) {
+            (Self::Alone, Some("cluster")) => Some(IN_CLUSTER_MODE),
+            (Self::Cluster, Some(mode)) if mode != "cluster" => {
+                Some("is a server that is in no cluster: write redis:// for redis-cluster://")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// HELLO tells version and mode to every user that may connect at all; INFO is often not allowed. Returns the version,
+/// where it can be read.
+pub(super) async fn greeting(node: &Arc<str>, link: &Link, mode: Mode) -> Result<Option<(u32, u32)>, Error> {
     let too_old = |version: &str| {
         Error::config("node", format!("{node} is a server of version {version}; lockhound needs 6.2 or newer"))
     };
     match link.call("HELLO", Vec::new()).await {
         Outcome::Done(reply) => {
-            if field(&reply, "mode").as_deref() == Some("cluster") {
-                return Err(Error::config("node", format!("{node} {IN_CLUSTER_MODE}")));
+            if let Some(complaint) = mode.complaint(field(&reply, "mode").as_deref()) {
+                return Err(Error::config("node", format!("{node} {complaint}")));
             }
             let version = field(&reply, "version").unwrap_or_default();
             match parse_version(&version) {
                 Some(found) if found < (6, 2) => Err(too_old(&version)),
-                Some(_) => Ok(()),
+                Some(found) => Ok(Some(found)),
                 None => {
                     contained(|| {
                         tracing::warn!(
@@ -56,7 +77,7 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<(), Error> 
                             "the server does not tell a version that can be read"
                         );
                     });
-                    Ok(())
+                    Ok(None)
                 }
             }
         }
@@ -65,7 +86,7 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<(), Error> 
         }
         Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
             contained(|| tracing::debug!(%node, error = %source, "the server's version cannot be read"));
-            Ok(())
+            Ok(None)
         }
         Outcome::Refused(error) => Err(error),
         Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {

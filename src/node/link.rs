@@ -247,6 +247,25 @@ impl Link {
         self.client().unsubscribe(channels).await
     }
 
+    /// Subscribes to a channel whose messages come from this server alone, and waits until the server has done so.
+    pub(super) async fn subscribe_sharded(&self, channel: String) -> Outcome<()> {
+        self.sorted(self.client().ssubscribe(channel).await)
+    }
+
+    /// Sends SUNSUBSCRIBE; as [`Link::subscribe`].
+    pub(super) async fn unsubscribe_sharded(&self, channel: String) -> Outcome<()> {
+        self.sorted(self.client().sunsubscribe(channel).await)
+    }
+
+    /// What fred made of a subscription.
+    fn sorted(&self, answer: Result<(), fred::error::Error>) -> Outcome<()> {
+        let Err(error) = answer else { return Outcome::Done(()) };
+        if matches!(reply::code(error.details()), "MOVED" | "CLUSTERDOWN" | "NOPERM") {
+            return reply::sort_error(&self.address.name, error.details());
+        }
+        Outcome::Unknown(NodeFailure { node: Arc::clone(&self.address.name), reason: reply::words(&error, None) })
+    }
+
     /// Gives the connection up, so that its replies are in step again, or a demoted server's successor is found.
     pub(super) async fn reconnect(&self) {
         let client = self.client();

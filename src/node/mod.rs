@@ -1,22 +1,25 @@
-//! One independent server: a Redis or Valkey, or one in memory. The only place that knows fred.
+//! One independent server: a Redis or Valkey, a cluster of them, or one in memory. The only place that knows fred.
 //!
-//! A Redis has three connections: commands, subscriber, renewals; where replicas have to acknowledge, acquires have a
-//! fourth. A node is made and used inside the engine's runtime.
+//! A Redis, and each master of a cluster, has three connections: commands, subscriber, renewals; where replicas have to
+//! acknowledge, acquires have a fourth. A node is made and used inside the engine's runtime.
 
 mod address;
 mod admission;
 mod batcher;
 mod check;
 mod client;
+mod cluster;
 mod link;
 #[cfg(feature = "testing")]
 mod memory;
 mod number;
 mod packed;
+mod place;
 mod redis;
 mod replica_acks;
 mod reply;
 mod script_runner;
+mod slot;
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,15 +30,19 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use self::address::Address;
 pub(crate) use self::batcher::{Batched, Step};
 pub(crate) use self::check::IN_CLUSTER_MODE;
+use self::check::Mode;
+pub(crate) use self::cluster::Cluster;
+use self::cluster::Seeds;
 pub(crate) use self::link::LinkEvent;
 #[cfg(feature = "testing")]
 use self::memory::Memory;
 #[cfg(test)]
 pub(crate) use self::number::returned;
-pub(crate) use self::redis::Redis;
+pub(crate) use self::redis::{Call, Redis};
 pub(crate) use self::replica_acks::ReplicaAck;
 pub(crate) use self::reply::{Outcome, Reply};
 pub(crate) use self::script_runner::Lua;
+pub(crate) use self::slot::{mark_of, slot_of};
 use crate::error::Error;
 use crate::options::Settings;
 #[cfg(feature = "testing")]
@@ -55,6 +62,7 @@ pub(crate) enum Lane {
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Redis(Arc<Address>),
+    Cluster(Arc<Seeds>),
     #[cfg(feature = "testing")]
     Memory(testing::Server),
 }
@@ -63,15 +71,23 @@ impl Target {
     /// # Errors
     /// [`Error::Config`] that says what is wrong with the address, its password as `***`.
     pub(crate) fn parse(url: &str) -> Result<Self, Error> {
-        Address::parse(url).map(|address| Self::Redis(Arc::new(address)))
+        match Seeds::parse(url) {
+            Some(seeds) => seeds.map(|seeds| Self::Cluster(Arc::new(seeds))),
+            None => Address::parse(url).map(|address| Self::Redis(Arc::new(address))),
+        }
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
         match self {
             Self::Redis(address) => &address.name,
+            Self::Cluster(seeds) => &seeds.name,
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.name(),
         }
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
     }
 
     #[cfg(feature = "testing")]
@@ -89,6 +105,7 @@ pub(crate) struct Node {
 /// What kind of server a node is.
 pub(crate) enum Server {
     Redis(Redis),
+    Cluster(Cluster),
     #[cfg(feature = "testing")]
     Memory(Memory),
 }
@@ -111,8 +128,12 @@ impl Node {
     pub(crate) async fn connect(target: &Target, wiring: Wiring<'_>) -> Result<(Arc<Self>, Events), Error> {
         let (server, events) = match target {
             Target::Redis(address) => {
-                let (redis, events) = Redis::connect(address, &wiring).await?;
+                let (redis, events) = Redis::connect(address, &wiring, Mode::Alone).await?;
                 (Server::Redis(redis), events)
+            }
+            Target::Cluster(seeds) => {
+                let (cluster, events) = Cluster::connect(seeds, &wiring).await?;
+                (Server::Cluster(cluster), events)
             }
             #[cfg(feature = "testing")]
             Target::Memory(server) => {
@@ -138,6 +159,10 @@ impl Node {
                 let (redis, events) = Redis::await_server(address, wiring);
                 (Server::Redis(redis), events)
             }
+            Target::Cluster(seeds) => {
+                let (cluster, events) = Cluster::await_server(seeds, wiring);
+                (Server::Cluster(cluster), events)
+            }
             #[cfg(feature = "testing")]
             Target::Memory(server) => {
                 let (memory, events) = Memory::new(server, wiring);
@@ -155,8 +180,20 @@ impl Node {
     pub(crate) fn epoch(&self, lane: Lane) -> u64 {
         match &self.server {
             Server::Redis(redis) => redis.epoch(lane),
+            // It stands alone, and its answers are no votes among others.
+            Server::Cluster(_) => 0,
             #[cfg(feature = "testing")]
             Server::Memory(memory) => memory.epoch(),
+        }
+    }
+
+    /// Which master of a cluster has this key, as far as is known, by a number; `None` of a server that is in none.
+    pub(crate) fn master_of(&self, key: &str) -> Option<u64> {
+        match &self.server {
+            Server::Cluster(cluster) => Some(cluster.master_of(key)),
+            Server::Redis(_) => None,
+            #[cfg(feature = "testing")]
+            Server::Memory(_) => None,
         }
     }
 
@@ -164,6 +201,7 @@ impl Node {
     pub(crate) fn patience(&self) -> Duration {
         match &self.server {
             Server::Redis(redis) => redis.patience(),
+            Server::Cluster(cluster) => cluster.patience(),
             #[cfg(feature = "testing")]
             Server::Memory(memory) => memory.patience(),
         }
@@ -178,6 +216,7 @@ impl Node {
     pub(crate) fn misplaced_answers(&self) -> u64 {
         match &self.server {
             Server::Redis(redis) => redis.misplaced_answers(),
+            Server::Cluster(cluster) => cluster.misplaced_answers(),
             #[cfg(feature = "testing")]
             Server::Memory(memory) => memory.misplaced_answers(),
         }
@@ -192,6 +231,7 @@ impl Node {
     pub(crate) async fn resubscribe(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
         match &self.server {
             Server::Redis(redis) => redis.resubscribe(add, remove).await,
+            Server::Cluster(cluster) => cluster.resubscribe(add, remove).await,
             #[cfg(feature = "testing")]
             Server::Memory(memory) => memory.resubscribe(add, remove).await,
         }
@@ -202,6 +242,7 @@ impl Node {
     pub(crate) async fn reset_subscriber(&self) {
         match &self.server {
             Server::Redis(redis) => redis.reset_subscriber().await,
+            Server::Cluster(cluster) => cluster.reset_subscriber().await,
             #[cfg(feature = "testing")]
             Server::Memory(_) => {}
         }
@@ -211,6 +252,7 @@ impl Node {
     pub(crate) async fn quit(&self) {
         match &self.server {
             Server::Redis(redis) => redis.quit().await,
+            Server::Cluster(cluster) => cluster.quit().await,
             #[cfg(feature = "testing")]
             Server::Memory(memory) => memory.quit(),
         }

@@ -3,18 +3,62 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join;
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::address::Address;
 use super::batcher::{Batcher, Step};
+use super::check::{self, Mode};
 use super::client::Role;
 use super::link::Link;
 use super::replica_acks::{ReplicaAck, ReplicaAcks};
 use super::reply::{self, Outcome, Reply};
-use super::script_runner::{Lua, ScriptRunner};
-use super::{Events, Lane, Wiring, check};
+use super::script_runner::{By, Lua, ScriptRunner};
+use super::slot::Slot;
+use super::{Events, Lane, Wiring};
 use crate::error::{Error, NodeFailure};
 use crate::options::Replicas;
+
+/// A script that is to be run once.
+pub(crate) enum Call<'a> {
+    /// Together with others.
+    Step(Step),
+    /// By itself. Whether replicas have to acknowledge it, where they are asked.
+    Script { lua: &'static Lua, keys: &'a [&'a str], args: &'a [&'a str], acknowledged: bool },
+}
+
+impl Call<'_> {
+    pub(super) fn keys(&self) -> Vec<&str> {
+        match self {
+            Self::Step(step) => step.keys.iter().map(String::as_str).collect(),
+            Self::Script { keys, .. } => keys.to_vec(),
+        }
+    }
+
+    fn args(&self) -> Vec<&str> {
+        match self {
+            Self::Step(step) => step.args.iter().map(String::as_str).collect(),
+            Self::Script { args, .. } => args.to_vec(),
+        }
+    }
+
+    fn lua(&self) -> &'static Lua {
+        match self {
+            Self::Step(step) => step.alone,
+            Self::Script { lua, .. } => lua,
+        }
+    }
+
+    /// The same, for a server of a cluster.
+    pub(super) fn in_slot(&self, slot: Slot) -> Self {
+        match self {
+            Self::Step(step) => Self::Step(Step { slot: Some(slot), ..step.clone() }),
+            Self::Script { lua, keys, args, acknowledged } => {
+                Self::Script { lua, keys, args, acknowledged: *acknowledged }
+            }
+        }
+    }
+}
 
 /// One server and the connections to it.
 pub(crate) struct Redis {
@@ -65,15 +109,18 @@ impl Redis {
     ///
     /// # Errors
     /// [`Error::Unavailable`] where nobody answers, [`Error::Server`] where the credentials are refused,
-    /// [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is already there under
-    /// another address.
-    pub(super) async fn connect(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
+    /// [`Error::Config`] for a server that is too old, or in another mode.
+    pub(super) async fn connect(
+        address: &Arc<Address>,
+        wiring: &Wiring<'_>,
+        mode: Mode,
+    ) -> Result<(Self, Events), Error> {
         let connect = |role, events| Link::connect(Arc::clone(address), role, &wiring.locker, wiring.settings, events);
         let (events, ups) = unbounded_channel();
         let refused = |e| check::refusal(&address.name, &e, wiring.settings.connect_timeout);
         let commands = connect(Role::Commands, events.clone()).await.map_err(refused)?;
         let mut begun = Begun(vec![Arc::clone(&commands)]);
-        check::greeting(&address.name, &commands).await?;
+        check::greeting(&address.name, &commands, mode).await?;
         check::eviction(&address.name, &commands).await;
         let (heard, subscriber_events) = unbounded_channel();
         let subscriber = connect(Role::Subscriber, heard).await.map_err(refused)?;
@@ -110,6 +157,7 @@ impl Redis {
         (redis, Events { subscriber: subscriber_events, grants: ups })
     }
 
+    /// A server with these connections.
     fn new(wiring: &Wiring<'_>, links: Links) -> Self {
         Self { lanes: Lanes::new(&links, wiring.settings.replicas), links }
     }
@@ -126,36 +174,46 @@ impl Redis {
         self.links.commands.misplaced_answers()
     }
 
-    /// Runs a script once.
-    pub(crate) async fn eval(&self, lane: Lane, lua: &Lua, keys: &[&str], args: &[&str]) -> Outcome<Reply> {
-        self.lanes.get(lane).runner().run(0, lua, keys, args).await.0
-    }
-
-    /// Runs a script once whose effect counts when enough replicas have it: the `ReplicaAck` tells.
-    pub(crate) async fn write(
-        &self,
-        lane: Lane,
-        lua: &Lua,
-        keys: &[&str],
-        args: &[&str],
-    ) -> (Outcome<Reply>, ReplicaAck) {
-        let (outcome, acks) = self.lanes.get(lane).runner().run(1, lua, keys, args).await;
-        (outcome, acks.into_iter().next().unwrap_or_else(ReplicaAck::moot))
-    }
-
-    /// Runs a step once, together with what is asked for in the same moment. It is behind the steps, and the scripts,
-    /// that were polled before it.
+    /// Runs a script once. The `ReplicaAck` tells when enough replicas have what it wrote, if it is one that has to be acknowledged.
     ///
-    /// While the connection is silent nothing is sent that may take something: it would have to be undone for as long
-    /// as the server is stopped.
-    pub(crate) async fn step(&self, lane: Lane, step: Step) -> (Outcome<Reply>, ReplicaAck) {
+    /// A step travels together with what is asked for in the same moment. It is behind the steps, and the scripts, that
+    /// were polled before it. While the connection is silent nothing is sent that may take something: it would have to be
+    /// undone for as long as the server is stopped.
+    pub(crate) async fn call(&self, lane: Lane, call: Call<'_>) -> (Outcome<Reply>, ReplicaAck) {
         let batcher = self.lanes.get(lane);
-        if step.takes
-            && let Err(failure) = batcher.runner().link().heard().await
-        {
-            return (Outcome::NotExecuted(failure), ReplicaAck::moot());
+        match call {
+            Call::Step(step) => {
+                if step.takes
+                    && let Err(failure) = batcher.runner().link().heard().await
+                {
+                    return (Outcome::NotExecuted(failure), ReplicaAck::moot());
+                }
+                batcher.send(step).await
+            }
+            // What is no step is boxed: it is larger than one, and would be copied with each of them.
+            Call::Script { lua, keys, args, acknowledged } => {
+                let running = batcher.runner().run(acknowledged.into(), lua, keys, args);
+                let (outcome, acks) = Box::pin(running).await;
+                (outcome, acks.into_iter().next().unwrap_or_else(ReplicaAck::moot))
+            }
         }
-        batcher.send(step).await
+    }
+
+    /// Runs a script once on the server of a cluster that its slot is moving to.
+    pub(super) async fn call_asking(&self, call: &Call<'_>) -> Outcome<Reply> {
+        let runner = self.lanes.commands.runner();
+        if let Err(failure) = self.links.commands.ready().await {
+            return Outcome::NotExecuted(failure);
+        }
+        let (lua, keys, args) = (call.lua(), call.keys(), call.args());
+        // Polled, and so sent, in this order. Without the first one the server says MOVED.
+        let asking = self.links.commands.call("ASKING", Vec::new());
+        join(asking, runner.run_by(By::Text, 0, lua, &keys, &args)).await.1.0
+    }
+
+    /// The connection of the commands.
+    pub(super) fn commands(&self) -> &Arc<Link> {
+        &self.links.commands
     }
 
     /// Subscribes and unsubscribes, and waits until the server has done so.
@@ -177,6 +235,24 @@ impl Redis {
             return unknown(e);
         }
         self.links.subscriber.barrier().await
+    }
+
+    /// As [`resubscribe`](Self::resubscribe), for channels whose messages come from this server alone.
+    pub(super) async fn resubscribe_sharded(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
+        let link = &self.links.subscriber;
+        // One by one: fred takes the answer to the second of several for that to the next command.
+        for channel in remove {
+            if let refused @ (Outcome::NotExecuted(_) | Outcome::Unknown(_)) = link.unsubscribe_sharded(channel).await {
+                return refused;
+            }
+        }
+        for channel in add {
+            match link.subscribe_sharded(channel).await {
+                Outcome::Done(()) => {}
+                refused => return refused,
+            }
+        }
+        link.barrier().await
     }
 
     /// Gives the subscriber's connection up, because its replies are out of step.

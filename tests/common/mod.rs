@@ -5,6 +5,7 @@
 pub mod chaos;
 pub mod children;
 pub mod clock;
+pub mod cluster;
 pub mod distance;
 pub mod history;
 pub mod log;
