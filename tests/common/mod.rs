@@ -16,6 +16,7 @@ pub mod meddler;
 pub mod polls;
 pub mod proxy;
 pub mod record;
+pub mod sentinel;
 pub mod server;
 pub mod several;
 
