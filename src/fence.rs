@@ -13,7 +13,7 @@ use crate::options::Fencing;
 /// # What is promised
 /// The fence of a later acquisition of the lock is greater, in whatever process, whatever any clock says, and however long
 /// a hold lasts, as long as the servers keep their *marks*: 1,024 keys without a lifetime, of which the lock's name chooses
-/// one. Between two fences there may be gaps, also because locks share marks.
+/// one; in a cluster one for each slot. Between two fences there may be gaps, also because locks share marks.
 ///
 /// After a loss of the marks, clocks have to help: fences are microseconds since 1970.
 /// - **One server that lost all of them** (`FLUSHALL`, a restart without data): the next fence is greater, whatever the clients'

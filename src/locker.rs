@@ -116,6 +116,10 @@ impl Locker {
     /// The locks of these names as one: all of them are taken, or none. Asks no server; an empty list, an empty name and
     /// one that is given twice are reported by [`MultiLock::lock`].
     ///
+    /// In a cluster those of one slot are taken in one step, and those of several slots one slot after the other, for a moment:
+    /// where one of them is not to be had, those before it are given back at once. Names with the same text in braces, such
+    /// as `{order:7}:stock` and `{order:7}:payment`, are in one slot.
+    ///
     /// # Examples
     /// ```no_run
     /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
@@ -193,6 +197,10 @@ impl LockerBuilder {
     /// whose connections are encrypted; with the feature `unix` `redis+unix://[user:password@host]/path[?db=n]`. Special
     /// characters in the credentials are percent-encoded. An IPv6 address stands in brackets. `valkey://` is another word for
     /// `redis://`, `valkeys://` and `redis+tls://` are others for `rediss://`.
+    ///
+    /// `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster, of which one server that is named has
+    /// to answer; it stands alone. Names of its locks have no braces, or one pair with something inside: another's channel
+    /// would be in another slot, and [`Error::Config`] says so when it is locked.
     ///
     /// Called again, it adds further servers, which have to be independent masters: a lock is then held while more than
     /// half of them say so (Redlock), and nothing is lost while fewer than half are away. Three or five are usual; an even
@@ -474,6 +482,11 @@ impl LockerBuilder {
         check_memory(&settings, &targets, has_provider)?;
         if !targets.is_empty() {
             access.check_use()?;
+        }
+        if targets.len() > 1 && targets.iter().any(Target::is_cluster) {
+            let problem =
+                "a cluster is one place for a lock, which other servers cannot vote with: name the cluster alone";
+            return Err(Error::config("node", problem));
         }
         match targets.len() {
             0 => return Err(Error::config("node", "no server is given; name one with .node(\"redis://host:6379\")")),

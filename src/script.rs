@@ -3,15 +3,16 @@
 #[cfg(test)]
 mod differential;
 mod reading;
+mod slots;
 mod texts;
 mod words;
 
 use std::borrow::Cow;
 
 use self::reading::{idle, read};
-use self::words::Words;
+use self::words::{Topology, Words};
 use crate::command::{Acquire, Answer, Command, Raise, Renew, Told};
-use crate::node::{Lane, Node, Outcome, Redis, ReplicaAck, Server, Step};
+use crate::node::{Call, Lane, Node, Outcome, ReplicaAck, Reply, Server, Step};
 
 /// Has a node carry a command out, once, and reads the answer to it.
 pub(crate) async fn ask<T>(
@@ -26,30 +27,40 @@ pub(crate) async fn ask<T>(
 /// Has a node carry a command out, once.
 async fn run(node: &Node, lane: Lane, command: Command) -> Outcome<Answer> {
     match node.server() {
-        Server::Redis(redis) => run_on(redis, node, lane, command).await,
+        Server::Redis(redis) => {
+            let words = Words::of(&command, Topology::OneServer);
+            run_words(node, &command, words, async |call| redis.call(lane, call).await).await
+        }
+        Server::Cluster(cluster) => slots::run(cluster, node, lane, command).await,
         #[cfg(feature = "testing")]
         Server::Memory(memory) => memory.run(command).await,
     }
 }
 
-async fn run_on(redis: &Redis, node: &Node, lane: Lane, command: Command) -> Outcome<Answer> {
-    let words = Words::of(&command);
-    // What is no step is boxed: it is larger than one, and would be copied with each of them.
+/// Has a server run the script of a command, once, and reads the answer.
+async fn run_words(
+    node: &Node,
+    command: &Command,
+    words: Words<'_>,
+    run: impl AsyncFnOnce(Call<'_>) -> (Outcome<Reply>, ReplicaAck),
+) -> Outcome<Answer> {
     let (reply, ack) = match command {
-        Command::Acquire { .. } | Command::Release(_) => redis.step(lane, step(&command, words)).await,
-        Command::Retake { .. } | Command::Raise { .. } | Command::Renew { .. } => {
-            Box::pin(redis.write(lane, words.lua, &words.all_keys(), &words.all_args())).await
+        Command::Acquire { .. } | Command::Release(_) => run(Call::Step(step(command, words))).await,
+        _ => {
+            let acknowledged =
+                matches!(command, Command::Retake { .. } | Command::Raise { .. } | Command::Renew { .. });
+            let (keys, args) = (words.all_keys(), words.all_args());
+            run(Call::Script { lua: words.lua, keys: &keys, args: &args, acknowledged }).await
         }
-        _ => (Box::pin(redis.eval(lane, words.lua, &words.all_keys(), &words.all_args())).await, ReplicaAck::moot()),
     };
-    acknowledge(read(node.name(), &command, reply), ack).await
+    acknowledge(read(node.name(), command, reply), ack).await
 }
 
 fn step(command: &Command, words: Words<'_>) -> Step {
     let takes = matches!(command, Command::Acquire { .. });
     let owned = |words: Vec<Cow<'_, str>>| words.into_iter().map(Cow::into_owned).collect();
     let Words { lua: alone, batched, vote, keys, args } = words;
-    Step { alone, batched, vote, keys: owned(keys), args: owned(args), takes, acknowledged: takes, idle }
+    Step { alone, batched, vote, keys: owned(keys), args: owned(args), takes, acknowledged: takes, idle, slot: None }
 }
 
 /// What was written counts once enough replicas have it. That something is gone is told at once, whatever they say.

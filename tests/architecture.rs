@@ -29,7 +29,7 @@ const LAYERS: [Layer; 6] = [
         libraries: &["tokio", "tokio_util", "dashmap", "tracing", "uuid", "fastrand"],
     },
     Layer { name: "agree", modules: &["quorum", "notify"], libraries: &["tokio", "tracing", "futures_util", "uuid"] },
-    Layer { name: "proto", modules: &["script"], libraries: &[] },
+    Layer { name: "proto", modules: &["script"], libraries: &["futures_util"] },
     Layer {
         name: "wire",
         modules: &["node", "testing"],

@@ -3,8 +3,10 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::cluster::Cluster;
 use common::machine::within;
 use common::{Server, eventually, key, ms};
 #[cfg(feature = "testing")]
@@ -14,9 +16,10 @@ use tokio::time::sleep;
 
 /// A server of any kind.
 enum Place {
-    Redis(Server),
+    Redis(Arc<Server>),
     #[cfg(feature = "tls")]
     Encrypted(Server, Box<common::tls::Authority>),
+    Cluster(Arc<Cluster>),
     #[cfg(feature = "testing")]
     Memory(testing::Server),
 }
@@ -27,6 +30,7 @@ impl Place {
             Self::Redis(server) => builder.node(server.url()),
             #[cfg(feature = "tls")]
             Self::Encrypted(server, ca) => builder.node(server.tls_url("localhost")).tls(ca.trusted()),
+            Self::Cluster(cluster) => builder.node(cluster.url()),
             #[cfg(feature = "testing")]
             Self::Memory(server) => builder.memory(server),
         }
@@ -37,6 +41,7 @@ impl Place {
             Self::Redis(server) => server.exists(key),
             #[cfg(feature = "tls")]
             Self::Encrypted(server, _) => server.exists(key),
+            Self::Cluster(cluster) => cluster.exists(key),
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.holder(key).is_some(),
         }
@@ -47,6 +52,7 @@ impl Place {
             Self::Redis(server) => server.command::<()>(&["DEL", key]),
             #[cfg(feature = "tls")]
             Self::Encrypted(server, _) => server.command::<()>(&["DEL", key]),
+            Self::Cluster(cluster) => cluster.delete(key),
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.delete(key),
         }
@@ -57,6 +63,7 @@ impl Place {
             Self::Redis(server) => server.kill(),
             #[cfg(feature = "tls")]
             Self::Encrypted(server, _) => server.kill(),
+            Self::Cluster(_) => panic!("it has no server of whose vote something depends"),
             // There is nobody who could refuse a connection: it is stopped for good.
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.stop(),
@@ -68,6 +75,7 @@ impl Place {
             Self::Redis(server) => server.stop(),
             #[cfg(feature = "tls")]
             Self::Encrypted(server, _) => server.stop(),
+            Self::Cluster(_) => panic!("it has no server of whose vote something depends"),
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.stop(),
         }
@@ -84,14 +92,14 @@ struct Deployment {
 
 impl Deployment {
     fn of(count: usize, format: Format) -> Self {
-        Self { servers: (0..count).map(|_| Place::Redis(Server::start())).collect(), format, down: false }
+        Self { servers: (0..count).map(|_| Place::Redis(Arc::new(Server::start()))).collect(), format, down: false }
     }
 
     /// A server whose connections are encrypted.
     #[cfg(feature = "tls")]
     fn encrypted(format: Format) -> Self {
-        let ca = Box::new(common::tls::Authority::new());
-        Self { servers: vec![Place::Encrypted(ca.server(), ca)], format, down: false }
+        let ca = common::tls::Authority::new();
+        Self { servers: vec![Place::Encrypted(ca.server(), Box::new(ca))], format, down: false }
     }
 
     #[cfg(feature = "testing")]
@@ -335,6 +343,15 @@ async fn a_dropped_guard_releases(on: Deployment) {
 
 /// A module of tests for each kind of deployment.
 macro_rules! on_every_deployment {
+    // A cluster takes seconds to come about: one for all.
+    (@together $($behaviour:ident)*) => {
+        async fn every_behaviour(format: Format) {
+            let cluster = Arc::new(Cluster::start(3));
+            let on = || Deployment { servers: vec![Place::Cluster(Arc::clone(&cluster))], format, down: false };
+            $(eprintln!(stringify!($behaviour));
+            super::$behaviour(on()).await;)*
+        }
+    };
     (@on $deployment:expr; $($behaviour:ident)*) => {
         $(#[tokio::test]
         async fn $behaviour() {
@@ -366,6 +383,18 @@ macro_rules! on_every_deployment {
         mod three_servers_in_the_plain_format {
             use super::{Deployment, Format};
             on_every_deployment!(@on Deployment::of(3, Format::Plain); $($behaviours)*);
+        }
+        mod a_cluster {
+            use super::{Arc, Cluster, Deployment, Format, Place};
+            on_every_deployment!(@together $($behaviours)*);
+            #[tokio::test]
+            async fn of_three_masters() {
+                every_behaviour(Format::Redisson).await;
+            }
+            #[tokio::test]
+            async fn of_three_masters_in_the_plain_format() {
+                every_behaviour(Format::Plain).await;
+            }
         }
         #[cfg(feature = "testing")]
         mod one_server_in_memory {

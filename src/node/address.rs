@@ -14,8 +14,10 @@ use url::Url;
 
 use super::access::Access;
 use super::admission::Admission;
+use super::place::Place;
 use super::reply;
-use super::scheme::{self, FORMS, Way};
+use super::scheme::{self, FORMS, Mode, Way};
+use super::sentinel;
 use crate::error::{Error, NodeFailure};
 use crate::stats::Misplaced;
 
@@ -56,6 +58,7 @@ pub(crate) struct Address {
     pub(super) misplaced: Misplaced,
     last_failure: Mutex<Option<NodeFailure>>,
     way: Way,
+    mode: Mode,
     config: Config,
 }
 
@@ -66,9 +69,57 @@ impl Address {
     pub(super) fn parse(text: &str, access: &Access) -> Result<Self, Error> {
         let Parts { name, way, mut config } = Parts::parse(text)?;
         access.give(&name, way, &mut config)?;
-        let admission = Admission::of(access.has_provider());
+        let (admission, mode) = (Admission::of(access.has_provider()), Mode::Alone);
         let (misplaced, last_failure) = (Misplaced::default(), Mutex::default());
-        Ok(Self { name, admission, misplaced, last_failure, way, config })
+        Ok(Self { name, admission, misplaced, last_failure, way, mode, config })
+    }
+
+    /// The same, of a server that is one of a cluster.
+    pub(super) fn of_cluster(self) -> Self {
+        Self { mode: Mode::Cluster, ..self }
+    }
+
+    /// What kind of server is expected there.
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(super) fn database(&self) -> Option<u8> {
+        self.config.database
+    }
+
+    /// Where the server is; `None` of a socket file, and of a server that Sentinels name.
+    pub(super) fn place(&self) -> Option<Place> {
+        let ServerConfig::Centralized { server } = &self.config.server else { return None };
+        Some(Place { host: (&*server.host).into(), port: server.port })
+    }
+
+    /// Another server, which is connected to as this one is.
+    pub(super) fn at(&self, place: &Place) -> Self {
+        let Place { host, port } = place;
+        // An IPv6 address stands in brackets in a URL and without them for the resolver.
+        let literal = host.trim_start_matches('[').trim_end_matches(']');
+        let mut config = self.config();
+        config.server = ServerConfig::new_centralized(literal, *port);
+        let (scheme, rest) = self.name.split_once("://").unwrap_or_default();
+        let credentials = rest.split_once('@').map(|(credentials, _)| format!("{credentials}@")).unwrap_or_default();
+        let shown = if literal.contains(':') { format!("[{literal}]") } else { literal.to_owned() };
+        let name = format!("{scheme}://{credentials}{shown}:{port}").into();
+        let (admission, misplaced, last_failure) = (self.admission.anew(), Misplaced::default(), Mutex::default());
+        Self { name, admission, misplaced, last_failure, way: self.way, mode: self.mode, config }
+    }
+
+    /// What the Sentinels call the master that they name, and their own addresses; `None` of any other server.
+    pub(super) fn sentinels(&self) -> Option<(&str, Vec<Self>)> {
+        let ServerConfig::Sentinel { hosts, service_name, username, password } = &self.config.server else {
+            return None;
+        };
+        let of = |server: &fred::types::config::Server| {
+            let at = self.at(&Place { host: (&*server.host).into(), port: server.port });
+            let (username, password) = (username.clone(), password.clone());
+            Self { config: Config { username, password, database: None, ..at.config }, ..at }
+        };
+        Some((service_name, hosts.iter().map(of).collect()))
     }
 
     /// The name of an address.
@@ -124,6 +175,12 @@ struct Parts {
 
 impl Parts {
     fn parse(text: &str) -> Result<Self, Error> {
+        if let Some(taken) = sentinel::take_apart(text) {
+            let (first, named) = taken?;
+            let Self { way, mut config, name } = Self::parse(&first)?;
+            let name = named.complete(&first, &name, &mut config)?;
+            return Ok(Self { name, way, config });
+        }
         let Some((before, _)) = text.split_once("://") else {
             return Err(refuse("***", &format!("it has no scheme; write {FORMS}")));
         };

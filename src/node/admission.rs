@@ -25,6 +25,11 @@ impl Admission {
         Self { has_provider, ..Self::default() }
     }
 
+    /// That of another server, to which nothing was said yet.
+    pub(super) fn anew(&self) -> Self {
+        Self::of(self.has_provider)
+    }
+
     /// What this connection was answered. Other commands than scripts may be forbidden: they are not needed.
     pub(super) fn heard(&self, connection: u8, node: &str, is_script: bool, outcome: &Outcome<Reply>) {
         match outcome {

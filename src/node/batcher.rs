@@ -29,6 +29,7 @@ use tokio::time::sleep;
 use super::replica_acks::ReplicaAck;
 use super::reply::{self, Outcome, Reply};
 use super::script_runner::{By, Lua, ScriptRunner, is_not_known};
+use super::slot::Slot;
 use crate::clock::Instant;
 use crate::command::{MEMORY, Remembered};
 use crate::error::{Error, NodeFailure, ServerErrorKind};
@@ -51,7 +52,7 @@ const PATIENCE: Duration = Duration::from_millis(1);
 const MOST_FLIGHTS: usize = 64;
 
 /// What a script is to do, as a rule for one lock.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Step {
     /// Does it alone.
     pub(crate) alone: &'static Lua,
@@ -69,6 +70,8 @@ pub(crate) struct Step {
     pub(crate) acknowledged: bool,
     /// Whether this answer says that there was nothing to do. Nothing was changed then, and the step may be sent again.
     pub(crate) idle: fn(&Reply) -> bool,
+    /// In a cluster: the slot of its keys. A script has keys of one slot.
+    pub(crate) slot: Option<Slot>,
 }
 
 /// A script of steps that travel together.
@@ -171,6 +174,7 @@ impl Batcher {
         let mut waiting = self.waiting();
         // One script takes locks of one kind, and has one memory to compare.
         let (mut script, mut vote) = (None::<&Lua>, None);
+        let slot = waiting.front().and_then(|entry| entry.step.slot);
         let mut agrees = |step: &Step| {
             let lua = step.batched.map(|batched| batched.lua);
             let alike = lua.is_some_and(|lua| std::ptr::eq(*script.get_or_insert(lua), lua));
@@ -182,7 +186,7 @@ impl Batcher {
                 }
                 (None, _) => true,
             };
-            alike && remembers
+            alike && remembers && step.slot == slot
         };
         let shared = waiting.iter().take(MOST).take_while(|entry| entry.shares() && agrees(&entry.step));
         let sharing = shared.count();
@@ -213,6 +217,11 @@ impl Batcher {
         if rest {
             self.news.notify_one();
         }
+    }
+
+    /// Whether what waits is for a cluster, where steps seldom have a slot in common: none waits for company.
+    fn is_of_cluster(&self) -> bool {
+        self.waiting().front().is_some_and(|entry| entry.step.slot.is_some())
     }
 
     fn waiting(&self) -> MutexGuard<'_, VecDeque<Entry>> {
@@ -326,7 +335,7 @@ async fn empty(batcher: &Batcher) {
             collecting = false;
             continue;
         }
-        if waiting < ENOUGH && flights.len() >= FLIGHTS && !over {
+        if waiting < ENOUGH && flights.len() >= FLIGHTS && !over && !batcher.is_of_cluster() {
             if !std::mem::replace(&mut collecting, true) {
                 patience.set(sleep(PATIENCE));
             }
@@ -385,6 +394,7 @@ mod tests {
             vote: None,
             acknowledged: false,
             idle: |_| false,
+            slot: None,
         }
     }
 
@@ -411,5 +421,17 @@ mod tests {
         }
         let taken: Vec<usize> = (0..5).map(|_| batcher.take().len()).collect();
         assert_eq!(taken, [2, 1, 1, 1, 0]);
+    }
+
+    #[tokio::test]
+    async fn steps_of_two_slots_share_no_script() {
+        let batcher = batcher();
+        let steps = [1, 1, 2, 1].map(|slot| Step { slot: Some(slot), ..step(Some(&LUA)) });
+        let mut sending: Vec<_> = steps.into_iter().map(|step| Box::pin(batcher.send(step))).collect();
+        for send in &mut sending {
+            assert!(futures_util::poll!(send).is_pending());
+        }
+        let taken: Vec<usize> = (0..4).map(|_| batcher.take().len()).collect();
+        assert_eq!(taken, [2, 1, 1, 0]);
     }
 }

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use super::address::Address;
 use super::link::{Fitness, Link};
 use super::reply::{self, Outcome, Reply};
+use super::scheme::Mode;
 use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
 use crate::foreign::contained;
 use crate::shown::{Shown, cut};
@@ -74,23 +75,40 @@ pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Durati
     Obstacle::Passing(failure)
 }
 
-/// What is wrong with a server in cluster mode: it has some of the keys only, and says MOVED to all others.
-pub(crate) const IN_CLUSTER_MODE: &str = "is a server in cluster mode, which is not supported yet: name servers that \
-                                          run with `cluster-enabled no`";
+/// What is wrong with a server in cluster mode that is named by itself: it has some of the keys only.
+pub(crate) const IN_CLUSTER_MODE: &str = "is a server in cluster mode: name the cluster, redis-cluster://host:port, and \
+                                          no other server beside it";
 
-/// HELLO tells version and mode to every user that may connect at all; INFO is often not allowed.
-pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<(), Obstacle> {
+impl Mode {
+    /// What is wrong with a server that says of itself that it is in this mode.
+    fn complaint(self, told: Option<&str>) -> Option<&'static str> {
+        match (self, told) {
+            (Self::Alone, Some("cluster")) => Some(IN_CLUSTER_MODE),
+            (_, Some("sentinel")) => {
+                Some("is a Sentinel: name the master, redis-sentinel://host:port?sentinelServiceName=name")
+            }
+            (Self::Cluster, Some(mode)) if mode != "cluster" => {
+                Some("is a server that is in no cluster: write redis:// for redis-cluster://")
+            }
+            _ => None,
+        }
+    }
+}
+
+/// HELLO tells version and mode to every user that may connect at all; INFO is often not allowed. Returns the version,
+/// where it can be read.
+pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32, u32)>, Obstacle> {
     let too_old =
         |version: &str| Obstacle::Unfit(format!("is a server of version {version}; lockhound needs 6.2 or newer"));
     match link.call("HELLO", Vec::new()).await {
         Outcome::Done(reply) => {
-            if field(&reply, "mode").as_deref() == Some("cluster") {
-                return Err(Obstacle::Unfit(IN_CLUSTER_MODE.to_owned()));
+            if let Some(complaint) = link.mode().complaint(field(&reply, "mode").as_deref()) {
+                return Err(Obstacle::Unfit(complaint.to_owned()));
             }
             let version = field(&reply, "version").unwrap_or_default();
             match parse_version(&version) {
                 Some(found) if found < (6, 2) => Err(too_old(&version)),
-                Some(_) => Ok(()),
+                Some(found) => Ok(Some(found)),
                 None => {
                     contained(|| {
                         tracing::warn!(
@@ -98,7 +116,7 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<(), Obstacl
                             "the server does not tell a version that can be read"
                         );
                     });
-                    Ok(())
+                    Ok(None)
                 }
             }
         }
@@ -107,7 +125,7 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<(), Obstacl
         }
         Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
             contained(|| tracing::debug!(%node, error = %source, "the server's version cannot be read"));
-            Ok(())
+            Ok(None)
         }
         Outcome::Refused(error) => Err(Obstacle::Lasting(error)),
         Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(Obstacle::Passing(failure)),
@@ -141,7 +159,7 @@ pub(super) async fn get_to_know(link: &Arc<Link>) {
     let node = link.server();
     loop {
         let reason = match greeting(node, link).await {
-            Ok(()) => {
+            Ok(_) => {
                 if link.is_first() {
                     eviction(node, link).await;
                 }

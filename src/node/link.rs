@@ -33,7 +33,9 @@ pub(super) use self::fitness::Fitness;
 use self::in_step::Slips;
 use super::address::Address;
 use super::client::{Role, build, reply_timeout};
+use super::place::Place;
 use super::reply::{self, Outcome, Reply};
+use super::scheme::Mode;
 use crate::error::NodeFailure;
 use crate::foreign::{self, contained};
 use crate::options::Settings;
@@ -149,6 +151,17 @@ impl Link {
         &self.address.name
     }
 
+    /// What kind of server is expected.
+    pub(super) fn mode(&self) -> Mode {
+        self.address.mode()
+    }
+
+    /// Where the server is that it is connected to.
+    pub(super) fn connected_to(&self) -> Option<Place> {
+        let server = self.client().active_connections().into_iter().next()?;
+        Some(Place { host: (&*server.host).into(), port: server.port })
+    }
+
     /// Waits for [`Link::quit`].
     pub(super) async fn ended(&self) {
         self.stopped.cancelled().await;
@@ -249,6 +262,25 @@ impl Link {
     /// Sends UNSUBSCRIBE; as [`Link::subscribe`].
     pub(super) async fn unsubscribe(&self, channels: Vec<String>) -> Result<(), fred::error::Error> {
         self.client().unsubscribe(channels).await
+    }
+
+    /// Subscribes to a channel whose messages come from this server alone, and waits until the server has done so.
+    pub(super) async fn subscribe_sharded(&self, channel: String) -> Outcome<()> {
+        self.sorted(self.client().ssubscribe(channel).await)
+    }
+
+    /// Sends SUNSUBSCRIBE; as [`Link::subscribe`].
+    pub(super) async fn unsubscribe_sharded(&self, channel: String) -> Outcome<()> {
+        self.sorted(self.client().sunsubscribe(channel).await)
+    }
+
+    /// What fred made of a subscription.
+    fn sorted(&self, answer: Result<(), fred::error::Error>) -> Outcome<()> {
+        let Err(error) = answer else { return Outcome::Done(()) };
+        if matches!(reply::code(error.details()), "MOVED" | "CLUSTERDOWN" | "NOPERM") {
+            return reply::sort_error(&self.address.name, error.details());
+        }
+        Outcome::Unknown(NodeFailure { node: Arc::clone(&self.address.name), reason: reply::words(&error, None) })
     }
 
     /// Gives the connection up, so that its replies are in step again, or a demoted server's successor is found.

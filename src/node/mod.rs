@@ -1,25 +1,31 @@
-//! One independent server: a Redis or Valkey, or one in memory. The only place that knows fred.
+//! One independent server: a Redis or Valkey, a cluster of them, or one in memory. The only place that knows fred.
 //!
-//! A Redis has three connections: commands, subscriber, renewals; where replicas have to acknowledge, acquires have a
-//! fourth. A node is made and used inside the engine's runtime.
+//! A Redis, and each master of a cluster, has three connections: commands, subscriber, renewals; where replicas have to
+//! acknowledge, acquires have a fourth. A node is made and used inside the engine's runtime.
 
 mod access;
 mod address;
 mod admission;
 mod batcher;
+mod call;
 mod check;
 mod client;
+mod cluster;
 mod link;
 mod login;
 #[cfg(feature = "testing")]
 mod memory;
 mod number;
 mod packed;
+mod place;
 mod redis;
 mod replica_acks;
 mod reply;
 mod scheme;
 mod script_runner;
+mod sentinel;
+mod slot;
+mod switches;
 #[cfg(feature = "tls")]
 mod tls;
 
@@ -32,7 +38,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 pub(crate) use self::access::Access;
 use self::address::Address;
 pub(crate) use self::batcher::{Batched, Step};
+pub(crate) use self::call::Call;
 pub(crate) use self::check::IN_CLUSTER_MODE;
+pub(crate) use self::cluster::Cluster;
+use self::cluster::Seeds;
 pub(crate) use self::link::LinkEvent;
 pub(crate) use self::login::Provider;
 #[cfg(feature = "testing")]
@@ -43,6 +52,7 @@ pub(crate) use self::redis::Redis;
 pub(crate) use self::replica_acks::ReplicaAck;
 pub(crate) use self::reply::{Outcome, Reply};
 pub(crate) use self::script_runner::Lua;
+pub(crate) use self::slot::{mark_of, slot_of};
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
 use crate::error::{Error, NodeFailure};
@@ -64,6 +74,7 @@ pub(crate) enum Lane {
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Redis(Arc<Address>),
+    Cluster(Arc<Seeds>),
     #[cfg(feature = "testing")]
     Memory(testing::Server),
 }
@@ -73,7 +84,10 @@ impl Target {
     /// [`Error::Config`] that says what is wrong with the address, its password as `***`, or with what all servers are
     /// given.
     pub(crate) fn parse(url: &str, access: &Access) -> Result<Self, Error> {
-        Address::parse(url, access).map(|address| Self::Redis(Arc::new(address)))
+        match Seeds::parse(url, access) {
+            Some(seeds) => seeds.map(|seeds| Self::Cluster(Arc::new(seeds))),
+            None => Address::parse(url, access).map(|address| Self::Redis(Arc::new(address))),
+        }
     }
 
     /// The name of an address, which is not going to be connected to.
@@ -81,12 +95,13 @@ impl Target {
     /// # Errors
     /// [`Error::Config`] that says what is wrong with the address, its password as `***`.
     pub(crate) fn name_of(url: &str) -> Result<Arc<str>, Error> {
-        Address::name_of(url)
+        Seeds::name_of(url).unwrap_or_else(|| Address::name_of(url))
     }
 
     pub(crate) fn name(&self) -> &Arc<str> {
         match self {
             Self::Redis(address) => &address.name,
+            Self::Cluster(seeds) => &seeds.name,
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.name(),
         }
@@ -96,6 +111,7 @@ impl Target {
     pub(crate) fn last_failure(&self) -> Option<NodeFailure> {
         match self {
             Self::Redis(address) => address.last_failure(),
+            Self::Cluster(seeds) => seeds.last_failure(),
             #[cfg(feature = "testing")]
             Self::Memory(_) => None,
         }
@@ -105,12 +121,17 @@ impl Target {
     pub(crate) fn away(&self, bound: Duration) -> NodeFailure {
         match self {
             Self::Redis(address) => address.away(bound),
+            Self::Cluster(seeds) => seeds.away(bound),
             #[cfg(feature = "testing")]
             Self::Memory(server) => {
                 let reason = format!("did not answer within connect_timeout = {bound:?}");
                 NodeFailure { node: Arc::clone(server.name()), reason }
             }
         }
+    }
+
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
     }
 
     #[cfg(feature = "testing")]
@@ -128,6 +149,7 @@ pub(crate) struct Node {
 /// What kind of server a node is.
 pub(crate) enum Server {
     Redis(Redis),
+    Cluster(Cluster),
     #[cfg(feature = "testing")]
     Memory(Memory),
 }
@@ -155,6 +177,10 @@ impl Node {
                 let (redis, events) = Redis::connect(address, &wiring).await?;
                 (Server::Redis(redis), events)
             }
+            Target::Cluster(seeds) => {
+                let (cluster, events) = Cluster::connect(seeds, &wiring).await?;
+                (Server::Cluster(cluster), events)
+            }
             #[cfg(feature = "testing")]
             Target::Memory(server) => {
                 let (memory, events) = Memory::connect(server, &wiring).await?;
@@ -179,6 +205,10 @@ impl Node {
                 let (redis, events) = Redis::await_server(address, wiring);
                 (Server::Redis(redis), events)
             }
+            Target::Cluster(seeds) => {
+                let (cluster, events) = Cluster::await_server(seeds, wiring);
+                (Server::Cluster(cluster), events)
+            }
             #[cfg(feature = "testing")]
             Target::Memory(server) => {
                 let (memory, events) = Memory::new(server, wiring);
@@ -196,8 +226,20 @@ impl Node {
     pub(crate) fn epoch(&self, lane: Lane) -> u64 {
         match &self.server {
             Server::Redis(redis) => redis.epoch(lane),
+            // It stands alone, and its answers are no votes among others.
+            Server::Cluster(_) => 0,
             #[cfg(feature = "testing")]
             Server::Memory(memory) => memory.epoch(),
+        }
+    }
+
+    /// Which master of a cluster has this key, as far as is known, by a number; `None` of a server that is in none.
+    pub(crate) fn master_of(&self, key: &str) -> Option<u64> {
+        match &self.server {
+            Server::Cluster(cluster) => Some(cluster.master_of(key)),
+            Server::Redis(_) => None,
+            #[cfg(feature = "testing")]
+            Server::Memory(_) => None,
         }
     }
 
@@ -205,6 +247,7 @@ impl Node {
     pub(crate) fn patience(&self) -> Duration {
         match &self.server {
             Server::Redis(redis) => redis.patience(),
+            Server::Cluster(cluster) => cluster.patience(),
             #[cfg(feature = "testing")]
             Server::Memory(memory) => memory.patience(),
         }
@@ -219,6 +262,7 @@ impl Node {
     pub(crate) fn misplaced_answers(&self) -> u64 {
         match &self.server {
             Server::Redis(redis) => redis.misplaced_answers(),
+            Server::Cluster(cluster) => cluster.misplaced_answers(),
             #[cfg(feature = "testing")]
             Server::Memory(memory) => memory.misplaced_answers(),
         }
@@ -233,6 +277,7 @@ impl Node {
     pub(crate) async fn resubscribe(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
         match &self.server {
             Server::Redis(redis) => redis.resubscribe(add, remove).await,
+            Server::Cluster(cluster) => cluster.resubscribe(add, remove).await,
             #[cfg(feature = "testing")]
             Server::Memory(memory) => memory.resubscribe(add, remove).await,
         }
@@ -243,6 +288,7 @@ impl Node {
     pub(crate) async fn reset_subscriber(&self) {
         match &self.server {
             Server::Redis(redis) => redis.reset_subscriber().await,
+            Server::Cluster(cluster) => cluster.reset_subscriber().await,
             #[cfg(feature = "testing")]
             Server::Memory(_) => {}
         }
@@ -252,6 +298,7 @@ impl Node {
     pub(crate) async fn quit(&self) {
         match &self.server {
             Server::Redis(redis) => redis.quit().await,
+            Server::Cluster(cluster) => cluster.quit().await,
             #[cfg(feature = "testing")]
             Server::Memory(memory) => memory.quit(),
         }

@@ -3,18 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::sleep;
 
 use super::address::Address;
-use super::batcher::{Batcher, Step};
+use super::batcher::Batcher;
+use super::call::Call;
 use super::check::{self, Obstacle};
 use super::client::Role;
 use super::link::Link;
 use super::replica_acks::{ReplicaAck, ReplicaAcks};
 use super::reply::{self, Outcome, Reply};
-use super::script_runner::{Lua, ScriptRunner};
+use super::script_runner::{By, ScriptRunner};
+use super::switches::Switches;
 use super::{Events, Lane, Wiring};
 use crate::error::{Error, NodeFailure};
 use crate::foreign;
@@ -27,6 +29,7 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Redis {
     links: Links,
     lanes: Lanes,
+    switches: Switches,
 }
 
 /// The connections to a server.
@@ -86,8 +89,7 @@ impl Redis {
     ///
     /// # Errors
     /// [`Error::Unavailable`] where it cannot be trusted that the server is the one at this address, [`Error::Server`] where
-    /// the credentials are refused, [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is
-    /// already there under another address.
+    /// the credentials are refused, [`Error::Config`] for a server that is too old, or in another mode.
     pub(super) async fn connect(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
         loop {
             match Self::connect_once(address, wiring).await {
@@ -118,7 +120,7 @@ impl Redis {
             None => Arc::clone(&commands),
         };
         begun.0.push(Arc::clone(&grants));
-        let redis = Self::new(wiring, Links { commands, subscriber, renewals, grants });
+        let redis = Self::new(address, wiring, Links { commands, subscriber, renewals, grants });
         if let Some(acks) = redis.lanes.grants.runner().acks() {
             acks.check().await.map_err(Obstacle::Lasting)?;
         }
@@ -141,12 +143,14 @@ impl Redis {
         };
         let links = Links { commands, subscriber, renewals, grants };
         links.all().for_each(get_to_know);
-        let redis = Self::new(wiring, links);
+        let redis = Self::new(address, wiring, links);
         (redis, Events { subscriber: subscriber_events, grants: ups })
     }
 
-    fn new(wiring: &Wiring<'_>, links: Links) -> Self {
-        Self { lanes: Lanes::new(&links, wiring.settings.replicas), links }
+    /// A server with these connections.
+    fn new(address: &Arc<Address>, wiring: &Wiring<'_>, links: Links) -> Self {
+        let switches = Switches::listen(address, wiring, links.all().map(Arc::clone).collect());
+        Self { lanes: Lanes::new(&links, wiring.settings.replicas), links, switches }
     }
 
     pub(super) fn epoch(&self, lane: Lane) -> u64 {
@@ -161,36 +165,46 @@ impl Redis {
         self.links.commands.misplaced_answers()
     }
 
-    /// Runs a script once.
-    pub(crate) async fn eval(&self, lane: Lane, lua: &Lua, keys: &[&str], args: &[&str]) -> Outcome<Reply> {
-        self.lanes.get(lane).runner().run(0, lua, keys, args).await.0
-    }
-
-    /// Runs a script once whose effect counts when enough replicas have it: the `ReplicaAck` tells.
-    pub(crate) async fn write(
-        &self,
-        lane: Lane,
-        lua: &Lua,
-        keys: &[&str],
-        args: &[&str],
-    ) -> (Outcome<Reply>, ReplicaAck) {
-        let (outcome, acks) = self.lanes.get(lane).runner().run(1, lua, keys, args).await;
-        (outcome, acks.into_iter().next().unwrap_or_else(ReplicaAck::moot))
-    }
-
-    /// Runs a step once, together with what is asked for in the same moment. It is behind the steps, and the scripts,
-    /// that were polled before it.
+    /// Runs a script once. The `ReplicaAck` tells when enough replicas have what it wrote, if it is one that has to be acknowledged.
     ///
-    /// While the connection is silent nothing is sent that may take something: it would have to be undone for as long
-    /// as the server is stopped.
-    pub(crate) async fn step(&self, lane: Lane, step: Step) -> (Outcome<Reply>, ReplicaAck) {
+    /// A step travels together with what is asked for in the same moment. It is behind the steps, and the scripts, that
+    /// were polled before it. While the connection is silent nothing is sent that may take something: it would have to be
+    /// undone for as long as the server is stopped.
+    pub(crate) async fn call(&self, lane: Lane, call: Call<'_>) -> (Outcome<Reply>, ReplicaAck) {
         let batcher = self.lanes.get(lane);
-        if step.takes
-            && let Err(failure) = batcher.runner().link().heard().await
-        {
-            return (Outcome::NotExecuted(failure), ReplicaAck::moot());
+        match call {
+            Call::Step(step) => {
+                if step.takes
+                    && let Err(failure) = batcher.runner().link().heard().await
+                {
+                    return (Outcome::NotExecuted(failure), ReplicaAck::moot());
+                }
+                batcher.send(step).await
+            }
+            // What is no step is boxed: it is larger than one, and would be copied with each of them.
+            Call::Script { lua, keys, args, acknowledged } => {
+                let running = batcher.runner().run(acknowledged.into(), lua, keys, args);
+                let (outcome, acks) = Box::pin(running).await;
+                (outcome, acks.into_iter().next().unwrap_or_else(ReplicaAck::moot))
+            }
         }
-        batcher.send(step).await
+    }
+
+    /// Runs a script once on the server of a cluster that its slot is moving to.
+    pub(super) async fn call_asking(&self, call: &Call<'_>) -> Outcome<Reply> {
+        let runner = self.lanes.commands.runner();
+        if let Err(failure) = self.links.commands.ready().await {
+            return Outcome::NotExecuted(failure);
+        }
+        let (lua, keys, args) = (call.lua(), call.keys(), call.args());
+        // Polled, and so sent, in this order. Without the first one the server says MOVED.
+        let asking = self.links.commands.call("ASKING", Vec::new());
+        join(asking, runner.run_by(By::Text, 0, lua, &keys, &args)).await.1.0
+    }
+
+    /// The connection of the commands.
+    pub(super) fn commands(&self) -> &Arc<Link> {
+        &self.links.commands
     }
 
     /// Subscribes and unsubscribes, and waits until the server has done so.
@@ -214,6 +228,24 @@ impl Redis {
         self.links.subscriber.barrier().await
     }
 
+    /// As [`resubscribe`](Self::resubscribe), for channels whose messages come from this server alone.
+    pub(super) async fn resubscribe_sharded(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
+        let link = &self.links.subscriber;
+        // One by one: fred takes the answer to the second of several for that to the next command.
+        for channel in remove {
+            if let refused @ (Outcome::NotExecuted(_) | Outcome::Unknown(_)) = link.unsubscribe_sharded(channel).await {
+                return refused;
+            }
+        }
+        for channel in add {
+            match link.subscribe_sharded(channel).await {
+                Outcome::Done(()) => {}
+                refused => return refused,
+            }
+        }
+        link.barrier().await
+    }
+
     /// Gives the subscriber's connection up, because its replies are out of step.
     pub(super) async fn reset_subscriber(&self) {
         self.links.subscriber.reconnect().await;
@@ -221,6 +253,7 @@ impl Redis {
 
     /// Ends all connections.
     pub(super) async fn quit(&self) {
+        self.switches.quit();
         join_all(self.links.all().map(|link| link.quit())).await;
     }
 }

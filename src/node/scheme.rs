@@ -1,8 +1,18 @@
 //! The schemes of addresses: which there are, which may be shown, and what those would be that are not supported.
 
 /// What an address may look like.
-pub(super) const FORMS: &str = "redis://[user:password@]host[:port][/db], rediss:// for TLS with the feature `tls`, or \
+pub(super) const FORMS: &str = "redis://[user:password@]host[:port][/db], rediss:// for TLS with the feature `tls`, \
+                                redis-cluster:// for a cluster, redis-sentinel:// for a master that Sentinels name, or \
                                 redis+unix://[user:password@host]/path[?db=n] with the feature `unix`";
+
+/// What kind of server is expected at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// One that has all keys.
+    Alone,
+    /// One of those that share them.
+    Cluster,
+}
 
 /// How a server is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,22 +87,17 @@ pub(super) fn meant(scheme: &str) -> Option<String> {
         "rediss" | "valkeys" => true,
         _ => return None,
     };
-    let what = match kind {
-        "sentinel" => "a server that Sentinel names",
-        "cluster" => "a cluster",
+    match kind {
+        "sentinel" | "cluster" => Some(format!("{scheme}:// is written {server}-{kind}://")),
         "tls" | "ssl" => {
             let right = if server.starts_with("redis") { "rediss" } else { "valkeys" };
-            return Some(format!("{scheme}:// is written {right}://"));
+            Some(format!("{scheme}:// is written {right}://"))
         }
-        "unix" if encrypted => {
-            return Some(format!(
-                "{scheme}:// would be a socket of this machine, where nothing is encrypted; write redis+unix://"
-            ));
-        }
-        _ => return None,
-    };
-    let encrypted = if encrypted { ", encrypted" } else { "" };
-    Some(format!("{scheme}:// would be {what}{encrypted}, which is not supported yet"))
+        "unix" if encrypted => Some(format!(
+            "{scheme}:// would be a socket of this machine, where nothing is encrypted; write redis+unix://"
+        )),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -116,8 +121,8 @@ mod tests {
             ("redis+ssl", "is written rediss://"),
             ("valkey-tls", "is written valkeys://"),
             ("rediss+unix", "write redis+unix://"),
-            ("redis-sentinel", "a server that Sentinel names, which is not supported yet"),
-            ("valkeys-cluster", "a cluster, encrypted, which is not supported yet"),
+            ("redis+sentinel", "is written redis-sentinel://"),
+            ("valkeys+cluster", "is written valkeys-cluster://"),
         ] {
             let meant = meant(scheme).expect(scheme);
             assert!(meant.starts_with(&format!("{scheme}:// ")) && meant.contains(words), "{meant}");

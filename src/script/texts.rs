@@ -67,26 +67,71 @@ fn with_fence(acquire: &str) -> String {
     acquire.replace("-- fence.lua\n", FENCE)
 }
 
-pub(super) static REDISSON: LazyLock<Scripts> = LazyLock::new(|| Scripts {
-    acquire: Voting::acquire(include_str!("../../lua/acquire.lua")),
-    acquire_all: Voting::acquire(include_str!("../../lua/acquire_all.lua")),
-    count: Lua::new(include_str!("../../lua/count.lua")),
-    release: Lua::new(include_str!("../../lua/release.lua")),
-    batched: Voting::batched(include_str!("../../lua/acquire.lua"), include_str!("../../lua/release.lua")),
-    renew: Voting::telling(include_str!("../../lua/renew.lua")),
-    retake: Voting::telling(include_str!("../../lua/retake.lua")),
-    raise: Lua::new(include_str!("../../lua/raise.lua")),
-});
-pub(super) static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts {
-    acquire: Voting::acquire(include_str!("../../lua/plain_acquire.lua")),
-    acquire_all: Voting::acquire(include_str!("../../lua/plain_acquire_all.lua")),
-    count: Lua::new(include_str!("../../lua/plain_count.lua")),
-    release: Lua::new(include_str!("../../lua/plain_release.lua")),
-    batched: Voting::batched(include_str!("../../lua/plain_acquire.lua"), include_str!("../../lua/plain_release.lua")),
-    renew: Voting::telling(include_str!("../../lua/plain_renew.lua")),
-    retake: Voting::telling(include_str!("../../lua/plain_retake.lua")),
-    raise: Lua::new(include_str!("../../lua/plain_raise.lua")),
-});
+/// What scripts run on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Topology {
+    OneServer,
+    /// Messages come from the master of their slot alone, or by way of every server: whoever waits listens to one of these.
+    Cluster,
+}
+
+/// Something for each of them.
+pub(super) struct OfTopology<T> {
+    one_server: T,
+    cluster: T,
+}
+
+impl<T> OfTopology<T> {
+    /// Makes it with what puts the messages of a topology into a script.
+    pub(super) fn new(make: impl Fn(fn(&str) -> String) -> T) -> Self {
+        Self { one_server: make(str::to_owned), cluster: make(with_sharded_message) }
+    }
+
+    pub(super) fn get(&self, topology: Topology) -> &T {
+        match topology {
+            Topology::OneServer => &self.one_server,
+            Topology::Cluster => &self.cluster,
+        }
+    }
+}
+
+/// Has a script tell those too who listen to the master of the slot. Redis 6 knows no such message, and refuses it.
+fn with_sharded_message(script: &str) -> String {
+    script.replace(PUBLISH, &[PUBLISH, "redis.pcall('SPUBLISH', channel, '0')\n"].concat())
+}
+
+const PUBLISH: &str = "redis.pcall('PUBLISH', channel, '0')\n";
+
+pub(super) static REDISSON: LazyLock<OfTopology<Scripts>> = LazyLock::new(|| OfTopology::new(redisson));
+pub(super) static PLAIN: LazyLock<OfTopology<Scripts>> = LazyLock::new(|| OfTopology::new(plain));
+
+fn redisson(told: fn(&str) -> String) -> Scripts {
+    let release = &*told(include_str!("../../lua/release.lua"));
+    Scripts {
+        acquire: Voting::acquire(include_str!("../../lua/acquire.lua")),
+        acquire_all: Voting::acquire(include_str!("../../lua/acquire_all.lua")),
+        count: Lua::new(include_str!("../../lua/count.lua")),
+        release: Lua::new(release),
+        batched: Voting::batched(include_str!("../../lua/acquire.lua"), release),
+        renew: Voting::telling(include_str!("../../lua/renew.lua")),
+        retake: Voting::telling(include_str!("../../lua/retake.lua")),
+        raise: Lua::new(include_str!("../../lua/raise.lua")),
+    }
+}
+
+fn plain(told: fn(&str) -> String) -> Scripts {
+    let release = &*told(include_str!("../../lua/plain_release.lua"));
+    Scripts {
+        acquire: Voting::acquire(include_str!("../../lua/plain_acquire.lua")),
+        acquire_all: Voting::acquire(include_str!("../../lua/plain_acquire_all.lua")),
+        count: Lua::new(include_str!("../../lua/plain_count.lua")),
+        release: Lua::new(release),
+        batched: Voting::batched(include_str!("../../lua/plain_acquire.lua"), release),
+        renew: Voting::telling(include_str!("../../lua/plain_renew.lua")),
+        retake: Voting::telling(include_str!("../../lua/plain_retake.lua")),
+        raise: Lua::new(include_str!("../../lua/plain_raise.lua")),
+    }
+}
 
 impl Scripts {
     /// The script that does it together with others.
@@ -134,6 +179,18 @@ mod tests {
             assert!(!body.contains("#ARGV"), "{name}: reads what is not its own");
             // Every key that a script touches is declared, so that a cluster and an ACL can know it.
             assert!(!body.contains("call('DEL', '"), "{name}: a key that is not declared");
+        }
+    }
+
+    #[test]
+    fn a_cluster_is_told_of_every_release_in_both_ways() {
+        for body in [
+            include_str!("../../lua/release.lua"),
+            include_str!("../../lua/plain_release.lua"),
+            include_str!("../../lua/force.lua"),
+        ] {
+            let script = super::with_sharded_message(body);
+            assert_eq!((script.matches("'PUBLISH'").count(), script.matches("'SPUBLISH'").count()), (1, 1), "{script}");
         }
     }
 

@@ -6,14 +6,17 @@ use std::iter::once;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use super::texts::{PLAIN, REDISSON, Scripts, Voting};
+pub(super) use super::texts::Topology;
+use super::texts::{OfTopology, PLAIN, REDISSON, Scripts, Voting};
 use crate::command::{Amendment, Announced, Claim, Command, Kind, MEMORY, Remembered};
+use crate::fence::Source;
 use crate::key::Key;
-use crate::node::{Batched, Lua};
+use crate::node::{Batched, Lua, mark_of, slot_of};
 
 static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/inspect.lua")));
 static HOLDERS: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/holders.lua")));
-static FORCE: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/force.lua")));
+static FORCE: LazyLock<OfTopology<Lua>> =
+    LazyLock::new(|| OfTopology::new(|told| Lua::new(&told(include_str!("../../lua/force.lua")))));
 static VET: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/vet.lua")));
 static AMEND: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/amend.lua")));
 static HIGHEST: LazyLock<Voting> = LazyLock::new(|| Voting::or_nothing(include_str!("../../lua/highest.lua")));
@@ -32,12 +35,14 @@ pub(super) struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    pub(super) fn of(command: &'a Command) -> Self {
+    pub(super) fn of(command: &'a Command, topology: Topology) -> Self {
+        let scripts = |claim| scripts(claim, topology);
+        let mark = |key| mark(key, topology);
         match command {
             Command::Acquire { claims, lease, fences, vote } => {
-                let keys = claims.iter().flat_map(|claim| [name(&claim.key), claim.counter(*fences).into()]);
+                let keys = claims.iter().flat_map(|claim| [name(&claim.key), counter(claim, *fences, topology)]);
                 let args = once(millis(*lease)).chain(fields(claims)).chain(once(text(fences.clock())));
-                let scripts = scripts_of(claims);
+                let scripts = scripts_of(claims, topology);
                 match **claims {
                     [_] => Self::voting(&scripts.acquire, vote, keys, args).shared(scripts.shared("acquire")),
                     _ => Self::voting(&scripts.acquire_all, vote, keys, args),
@@ -55,18 +60,23 @@ impl<'a> Words<'a> {
                 Self::voting(&scripts(claim).retake, vote, [name(&claim.key)], args)
             }
             Command::Raise { claim, fence } => {
-                let keys = [name(&claim.key), claim.key.mark().into()];
+                let keys = [name(&claim.key), mark(&claim.key)];
                 Self::new(&scripts(claim).raise, keys, [field(claim), text(fence)])
             }
             Command::Renew { claims, lease, vote } => {
                 let keys = claims.iter().map(|claim| name(&claim.key));
-                Self::voting(&scripts_of(claims).renew, vote, keys, once(millis(*lease)).chain(fields(claims)))
+                Self::voting(
+                    &scripts_of(claims, topology).renew,
+                    vote,
+                    keys,
+                    once(millis(*lease)).chain(fields(claims)),
+                )
             }
             Command::Inspect(key) => Self::new(&INSPECT, [name(key)], []),
             Command::Holders(key) => Self::new(&HOLDERS, [name(key)], []),
             Command::Force { key, holders } => {
                 let args = holders.iter().map(|holder| holder.as_str().into());
-                Self::new(&FORCE, [name(key), key.channel().into()], args)
+                Self::new(FORCE.get(topology), [name(key), key.channel().into()], args)
             }
             Command::Vet(None) => Self::new(&VET, [], ["", "0", "", "0"].map(Word::from)),
             Command::Vet(Some(Announced { begun, lease, last, age })) => {
@@ -117,17 +127,33 @@ impl<'a> Words<'a> {
     }
 }
 
-fn scripts(claim: &Claim) -> &'static Scripts {
+fn scripts(claim: &Claim, topology: Topology) -> &'static Scripts {
     match claim.kind {
-        Kind::Redisson => &REDISSON,
-        Kind::Plain => &PLAIN,
+        Kind::Redisson => REDISSON.get(topology),
+        Kind::Plain => PLAIN.get(topology),
+    }
+}
+
+/// The key of the counter that a lock's fence comes from.
+fn counter(claim: &Claim, fences: Source, topology: Topology) -> Word<'_> {
+    match fences {
+        Source::Marks { .. } => mark(&claim.key, topology),
+        Source::Tokens => claim.counter(fences).into(),
+    }
+}
+
+/// The mark of a lock. A cluster has one for each slot, since a script has keys of one slot only.
+fn mark(key: &Key, topology: Topology) -> Word<'_> {
+    match topology {
+        Topology::OneServer => key.mark().into(),
+        Topology::Cluster => mark_of(slot_of(key.as_str())).into(),
     }
 }
 
 /// The scripts of claims of one kind. Without any there is nothing to do, whatever the script.
-fn scripts_of(claims: &[Claim]) -> &'static Scripts {
+fn scripts_of(claims: &[Claim], topology: Topology) -> &'static Scripts {
     debug_assert!(claims.windows(2).all(|pair| pair[0].kind == pair[1].kind), "locks of several kinds");
-    claims.first().map_or(&REDISSON, scripts)
+    claims.first().map_or(REDISSON.get(topology), |claim| scripts(claim, topology))
 }
 
 fn name(key: &Key) -> Word<'_> {

@@ -58,9 +58,27 @@ impl Sender {
             let Some(until) = batch.iter().map(|order| order.until).min() else { continue };
             let batch: Batch = batch.iter().map(|order| Arc::clone(&order.hold)).collect();
             for node in 0..self.quorum.nodes().len() {
-                self.spawn(node, Arc::clone(&batch), now, until);
+                for part in self.parts(node, &batch) {
+                    self.spawn(node, part, now, until);
+                }
             }
         }
+    }
+
+    /// What of a batch goes to which master of a cluster: none waits for another's answer.
+    fn parts(&self, node: NodeIndex, batch: &Batch) -> Vec<Batch> {
+        let node = &self.quorum.nodes()[node];
+        let mut parts: Vec<(Option<u64>, Vec<Arc<Hold>>)> = Vec::new();
+        for hold in batch.iter() {
+            let master = node.master_of(hold.claim.key.as_str());
+            match parts.iter_mut().find(|(of, _)| *of == master) {
+                Some((_, part)) => part.push(Arc::clone(hold)),
+                // As a rule it is all of it.
+                None if master.is_none() => return vec![Arc::clone(batch)],
+                None => parts.push((master, vec![Arc::clone(hold)])),
+            }
+        }
+        parts.into_iter().map(|(_, part)| part.into()).collect()
     }
 
     fn spawn(self: &Arc<Self>, node: NodeIndex, batch: Batch, sent: Instant, until: Instant) {

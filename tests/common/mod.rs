@@ -5,6 +5,7 @@
 pub mod chaos;
 pub mod children;
 pub mod clock;
+pub mod cluster;
 pub mod distance;
 pub mod history;
 pub mod jvm;
@@ -16,6 +17,7 @@ pub mod meddler;
 pub mod polls;
 pub mod proxy;
 pub mod record;
+pub mod sentinel;
 pub mod server;
 pub mod several;
 #[cfg(feature = "tls")]

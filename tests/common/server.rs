@@ -55,7 +55,12 @@ impl Server {
     }
 
     fn start_in(directory: PathBuf, clock: Option<Clock>, args: &[&str]) -> Self {
-        let mut all = vec!["--dir".to_owned(), directory.display().to_string()];
+        Self::start_of(Vec::new(), directory, clock, args)
+    }
+
+    /// With what stands before all other arguments.
+    fn start_of(mut all: Vec<String>, directory: PathBuf, clock: Option<Clock>, args: &[&str]) -> Self {
+        all.extend(["--dir".to_owned(), directory.display().to_string()]);
         all.extend(args.iter().map(|&arg| arg.to_owned()));
         let wants_tls = all.iter().any(|arg| arg == "--tls-cert-file");
         // Another test may take a port between the look and the start.
@@ -71,6 +76,15 @@ impl Server {
             drop(child.wait());
         }
         panic!("redis-server did not start ten times{}", if wants_tls { ": was it built with TLS?" } else { "" });
+    }
+
+    /// Starts a Sentinel with this file of its settings, which it writes to, and which goes with it.
+    pub fn start_as_sentinel(file: PathBuf) -> Self {
+        let directory = own_directory();
+        let settings = directory.join("sentinel.conf");
+        std::fs::rename(file, &settings).unwrap();
+        let settings = [settings.display().to_string(), "--sentinel".to_owned()];
+        Self::start_of(settings.to_vec(), directory, None, &[])
     }
 
     /// Starts a replica of it, which may take a moment to be in step.
@@ -202,9 +216,14 @@ fn own_directory() -> PathBuf {
 fn spawn(port: u16, args: &[String], clock: Option<&Clock>) -> Child {
     let mut server = Command::new("redis-server");
     server.envs(clock.into_iter().flat_map(Clock::environment));
+    let (settings, args) = args.split_at(args.iter().position(|arg| arg == "--dir").unwrap_or(0));
+    // A file of settings, and what makes it a Sentinel, stand before all else.
+    server.args(settings).args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+    if settings.is_empty() {
+        server.args(["--save", "", "--appendonly", "no", "--enable-debug-command", "yes"]);
+        server.args(["--repl-diskless-sync", "no", "--hz", "100"]);
+    }
     server
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-        .args(["--enable-debug-command", "yes", "--repl-diskless-sync", "no", "--hz", "100"])
         .args(args)
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -12,7 +12,7 @@ use crate::command::{Answer, Command, MEMORY};
 use crate::error::{Error, ServerErrorKind};
 use crate::node::{Lua, Outcome, Reply, returned};
 use crate::script::reading::read;
-use crate::script::words::Words;
+use crate::script::words::{Topology, Words};
 use crate::testing::{Failure, Store, Value};
 
 #[path = "../../../tests/common/clock.rs"]
@@ -110,7 +110,7 @@ impl Pair {
         for step in steps {
             match step {
                 Step::Run(command) => {
-                    let words = Words::of(command);
+                    let words = Words::of(command, Topology::OneServer);
                     self.send(&mut pipe, words.lua, &words.all_keys(), &words.all_args());
                     sent.push(std::slice::from_ref(command));
                 }
@@ -151,7 +151,7 @@ impl Pair {
 
     /// As the batcher does it.
     fn send_batched(&mut self, pipe: &mut Pipeline, commands: &[Command]) {
-        let all: Vec<Words<'_>> = commands.iter().map(Words::of).collect();
+        let all: Vec<Words<'_>> = commands.iter().map(|command| Words::of(command, Topology::OneServer)).collect();
         let (mut keys, mut args, mut script) = (Vec::new(), Vec::new(), None);
         for words in &all {
             let batched = words.batched.expect("it may share a script");

@@ -1,0 +1,46 @@
+//! A script on its way to a server.
+
+use super::batcher::Step;
+use super::script_runner::Lua;
+use super::slot::Slot;
+
+/// A script that is to be run once.
+pub(crate) enum Call<'a> {
+    /// Together with others.
+    Step(Step),
+    /// By itself. Whether replicas have to acknowledge it, where they are asked.
+    Script { lua: &'static Lua, keys: &'a [&'a str], args: &'a [&'a str], acknowledged: bool },
+}
+
+impl Call<'_> {
+    pub(super) fn keys(&self) -> Vec<&str> {
+        match self {
+            Self::Step(step) => step.keys.iter().map(String::as_str).collect(),
+            Self::Script { keys, .. } => keys.to_vec(),
+        }
+    }
+
+    pub(super) fn args(&self) -> Vec<&str> {
+        match self {
+            Self::Step(step) => step.args.iter().map(String::as_str).collect(),
+            Self::Script { args, .. } => args.to_vec(),
+        }
+    }
+
+    pub(super) fn lua(&self) -> &'static Lua {
+        match self {
+            Self::Step(step) => step.alone,
+            Self::Script { lua, .. } => lua,
+        }
+    }
+
+    /// The same, for a server of a cluster.
+    pub(super) fn in_slot(&self, slot: Slot) -> Self {
+        match self {
+            Self::Step(step) => Self::Step(Step { slot: Some(slot), ..step.clone() }),
+            Self::Script { lua, keys, args, acknowledged } => {
+                Self::Script { lua, keys, args, acknowledged: *acknowledged }
+            }
+        }
+    }
+}

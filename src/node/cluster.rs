@@ -1,0 +1,263 @@
+//! A Redis cluster: its masters, each with connections of its own, and which of them has which slot.
+//!
+//! # Invariants
+//! - A script is sent to one server at a time, and to another only when the one before has said that it has not executed
+//!   it (`MOVED`, `ASK`).
+//! - What one server does not answer holds up nothing that goes to another.
+
+mod ears;
+mod masters;
+mod seeds;
+mod slots;
+mod told;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::time::{sleep, timeout};
+
+use self::ears::Ear;
+use self::masters::{Master, Masters, PAUSE};
+pub(crate) use self::seeds::Seeds;
+use self::told::ask_seeds;
+use super::call::Call;
+use super::place::Place;
+use super::redis::Redis;
+use super::replica_acks::ReplicaAck;
+use super::reply::{self, Outcome, Reply};
+use super::slot::{Slot, slot_of};
+use super::{Events, Lane, Wiring};
+use crate::clock::Instant;
+use crate::error::{Error, NodeFailure};
+use crate::foreign::contained;
+
+/// A cluster and the connections to its masters.
+pub(crate) struct Cluster(Arc<Masters>);
+
+impl Cluster {
+    /// Connects to the masters of a cluster that one of these servers belongs to. Those that do not answer are connected
+    /// in the background.
+    ///
+    /// # Errors
+    /// As [`Redis::connect`], where no master answers, or one refuses us; [`Error::Config`] for a server that is in no cluster.
+    pub(super) async fn connect(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
+        let (told, subscribing) = ask_seeds(seeds, wiring).await?;
+        let (cluster, events) = Self::new(seeds, wiring);
+        let masters = &cluster.0;
+        masters.state().subscribing = subscribing;
+        let connecting = told.map.masters().into_iter().map(|place| async {
+            let address = Arc::new(seeds.addresses[0].at(&place));
+            let connected = timeout(wiring.settings.connect_timeout / 2, Redis::connect(&address, wiring));
+            (place, connected.await)
+        });
+        let (mut connected, mut failures, servers) = (Vec::new(), Vec::new(), told.map.masters().len());
+        for (place, outcome) in join_all(connecting).await {
+            match outcome {
+                Ok(Ok(redis)) => connected.push((place, redis)),
+                Ok(Err(Error::Unavailable { nodes, .. })) => failures.extend(nodes),
+                Ok(Err(refused)) => return Err(refused),
+                Err(_) => {
+                    let reason = format!("did not answer within {:?}", wiring.settings.connect_timeout / 2);
+                    failures.push(NodeFailure { node: seeds.addresses[0].at(&place).name, reason });
+                }
+            }
+        }
+        if connected.is_empty() {
+            return Err(Error::Unavailable { servers, nodes: failures, waited: Duration::ZERO });
+        }
+        for failure in failures {
+            contained(|| {
+                tracing::warn!(
+                    node = failure.node(),
+                    reason = failure.reason(),
+                    "a master of the cluster is away: it is connected once it is back"
+                );
+            });
+        }
+        for (place, (redis, events)) in connected {
+            masters.enlist(place, redis, events);
+        }
+        masters.apply(told);
+        masters.begin();
+        Ok((cluster, events))
+    }
+
+    /// Goes on connecting in the background to a cluster none of whose servers answers.
+    pub(super) fn await_server(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> (Self, Events) {
+        let (cluster, events) = Self::new(seeds, wiring);
+        cluster.0.doubt();
+        cluster.0.begin();
+        (cluster, events)
+    }
+
+    fn new(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> (Self, Events) {
+        let (heard, subscriber) = unbounded_channel();
+        // What reconnects tell about votes is of interest where several servers vote.
+        let (_, grants) = unbounded_channel();
+        (Self(Masters::new(seeds, wiring, heard)), Events { subscriber, grants })
+    }
+
+    /// The master that has this key, by its number; zero: none is known.
+    pub(super) fn master_of(&self, key: &str) -> u64 {
+        self.0.state().master(slot_of(key)).map_or(0, |master| master.number)
+    }
+
+    /// How long a command waits for its connection.
+    pub(super) fn patience(&self) -> Duration {
+        self.0.settings.command_timeout / 2
+    }
+
+    pub(super) fn misplaced_answers(&self) -> u64 {
+        let now: u64 = self.0.state().masters.values().map(|master| master.redis.misplaced_answers()).sum();
+        self.0.misplaced.load(Ordering::Relaxed) + now
+    }
+
+    /// Has the master that has these keys run a script once; as [`Redis::call`]. Where their slot is moving, waits a while.
+    pub(crate) async fn call(&self, lane: Lane, call: Call<'_>) -> (Outcome<Reply>, ReplicaAck) {
+        let slot = match one_slot(&call) {
+            Ok(slot) => slot,
+            Err(error) => return (Outcome::Refused(error), ReplicaAck::moot()),
+        };
+        let until = Instant::now() + self.patience();
+        let mut moved = false;
+        loop {
+            let answer = match self.master(slot, until).await {
+                Ok(master) => master.redis.call(lane, call.in_slot(slot)).await,
+                Err(failure) => return (Outcome::NotExecuted(failure), ReplicaAck::moot()),
+            };
+            let (outcome, ack) = match redirection(&answer.0) {
+                None => answer,
+                Some(Redirection::Moved(to)) => {
+                    self.follow(slot, &to, until).await;
+                    answer
+                }
+                // Nobody could tell what its replicas have of it: it is waited for until the slot has moved.
+                Some(Redirection::Ask(to)) if self.0.settings.replicas.is_none() => match self.at(&to) {
+                    Some(master) => (master.redis.call_asking(&call).await, ReplicaAck::moot()),
+                    None => answer,
+                },
+                Some(Redirection::Ask(_) | Redirection::Again) => answer,
+            };
+            let moves = redirection(&outcome);
+            if matches!(outcome, Outcome::NotExecuted(_) | Outcome::Unknown(_)) {
+                self.0.doubt();
+            }
+            if moves.is_none() || Instant::now() + PAUSE >= until {
+                return (outcome, ack);
+            }
+            // The first word of another master is followed at once. Two that name each other are not asked without a pause.
+            if !(matches!(moves, Some(Redirection::Moved(_))) && !std::mem::replace(&mut moved, true)) {
+                sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// The master that has a slot, if there is one by then.
+    ///
+    /// # Errors
+    /// Nobody has it, as far as anybody says.
+    async fn master(&self, slot: Slot, until: Instant) -> Result<Arc<Master>, NodeFailure> {
+        loop {
+            let mut refreshed = self.0.refreshed.subscribe();
+            if let Some(master) = self.0.state().master(slot) {
+                return Ok(Arc::clone(master));
+            }
+            self.0.doubt();
+            if timeout(Instant::now().until(until), refreshed.changed()).await.is_err() {
+                let reason = format!("no server of the cluster is known to have slot {slot}");
+                return Err(NodeFailure { node: Arc::clone(&self.0.seeds.name), reason });
+            }
+        }
+    }
+
+    /// The master at this place, as another one names it.
+    fn at(&self, place: &str) -> Option<Arc<Master>> {
+        let told_by = self.0.seeds.addresses[0].place()?;
+        self.0.state().masters.get(&Place::parse(place, &told_by)?).map(Arc::clone)
+    }
+
+    /// Another master has this slot, as one that had it says. One that is not known yet is asked for, until then.
+    async fn follow(&self, slot: Slot, to: &str, until: Instant) {
+        let mut refreshed = self.0.refreshed.subscribe();
+        if let Some(master) = self.at(to) {
+            let mut state = self.0.state();
+            state.map = state.map.moved(slot, &master.place);
+            state.listen();
+            return;
+        }
+        self.0.doubt();
+        let _: Result<_, _> = timeout(Instant::now().until(until), refreshed.changed()).await;
+    }
+
+    /// Listens to other channels, and waits until the masters that answer have these.
+    pub(super) async fn resubscribe(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
+        let mut told = Vec::new();
+        {
+            let mut state = self.0.state();
+            for (name, wanted) in
+                remove.into_iter().map(|name| (name, false)).chain(add.into_iter().map(|name| (name, true)))
+            {
+                if wanted {
+                    state.wanted.insert(name.clone());
+                } else {
+                    state.wanted.remove(&name);
+                }
+                if let Some(master) = state.master(slot_of(&name)) {
+                    told.push((Arc::clone(&master.ear), master.ear.want(name, wanted)));
+                }
+            }
+        }
+        // A message is a hint: whoever has not got its channel yet is told to look when it has.
+        let _: Result<_, _> = timeout(self.0.settings.command_timeout, Ear::all_have(told)).await;
+        Outcome::Done(())
+    }
+
+    /// Gives the connections that messages come on up.
+    pub(super) async fn reset_subscriber(&self) {
+        let masters: Vec<_> = self.0.state().masters.values().map(|master| Arc::clone(&master.redis)).collect();
+        join_all(masters.iter().map(|redis| redis.reset_subscriber())).await;
+    }
+
+    /// Ends all connections.
+    pub(super) async fn quit(&self) {
+        self.0.stopped.cancel();
+        let masters: Vec<_> = self.0.state().masters.values().map(|master| Arc::clone(&master.redis)).collect();
+        join_all(masters.iter().map(|redis| redis.quit())).await;
+    }
+}
+
+/// The slot of a script's keys.
+///
+/// # Errors
+/// [`Error::Config`]: they are in several.
+fn one_slot(call: &Call<'_>) -> Result<Slot, Error> {
+    let keys = call.keys();
+    let Some((first, rest)) = keys.split_first() else { return Ok(0) };
+    let slot = slot_of(first);
+    match rest.iter().find(|key| slot_of(key) != slot) {
+        None => Ok(slot),
+        Some(other) => Err(Error::config("key", format!("{first:?} and {other:?} are in two slots of the cluster"))),
+    }
+}
+
+/// Where a server that does not have a slot sends us.
+enum Redirection {
+    Moved(String),
+    Ask(String),
+    /// Some of the keys are here, and some are not: the slot is moving.
+    Again,
+}
+
+fn redirection(outcome: &Outcome<Reply>) -> Option<Redirection> {
+    let Outcome::NotExecuted(failure) = outcome else { return None };
+    let place = || failure.reason.split_whitespace().nth(2).unwrap_or_default().to_owned();
+    match reply::code(&failure.reason) {
+        "MOVED" => Some(Redirection::Moved(place())),
+        "ASK" => Some(Redirection::Ask(place())),
+        "TRYAGAIN" => Some(Redirection::Again),
+        _ => None,
+    }
+}

@@ -1,0 +1,252 @@
+//! The unlock messages of a cluster: each channel is listened to at the master that has its slot.
+//!
+//! A message is a hint. So nobody waits for a master that does not answer: once a channel has been subscribed there
+//! after all, everybody is told to look ([`LinkEvent::Lagged`]).
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+use tokio::sync::{Notify, watch};
+use tokio::time::sleep;
+
+use super::super::link::LinkEvent;
+use super::super::redis::Redis;
+use super::super::reply::Outcome;
+use crate::foreign::{self, contained};
+
+/// How long after a failure a master is asked again.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// How the messages of a cluster are listened to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Subscribing {
+    /// SSUBSCRIBE: they come from the master of the slot alone.
+    #[default]
+    Sharded,
+    /// SUBSCRIBE: every server passes every message on to all others.
+    Broadcast,
+}
+
+impl Subscribing {
+    /// As servers of this version can.
+    pub(super) fn to(version: Option<(u32, u32)>) -> Self {
+        if version.is_some_and(|version| version < (7, 0)) { Self::Broadcast } else { Self::Sharded }
+    }
+}
+
+/// What is listened to at one master.
+#[derive(Debug, Default)]
+pub(super) struct Ear {
+    wishes: Mutex<Wishes>,
+    changed: Notify,
+    /// The last wish that has come true.
+    reached: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Wishes {
+    wanted: HashSet<String>,
+    /// Those that may differ from what is subscribed.
+    changes: HashSet<String>,
+    /// How many wishes there were.
+    count: u64,
+    /// Whether the master did not do what it was asked for the last time, or may have lost what it had.
+    is_behind: bool,
+}
+
+impl Ear {
+    fn wishes(&self) -> MutexGuard<'_, Wishes> {
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has one channel subscribed, or not any more; the number of the wish.
+    pub(super) fn want(&self, name: String, wanted: bool) -> u64 {
+        let mut wishes = self.wishes();
+        if wanted {
+            wishes.wanted.insert(name.clone());
+        } else {
+            wishes.wanted.remove(&name);
+        }
+        wishes.changes.insert(name);
+        wishes.count += 1;
+        self.changed.notify_one();
+        wishes.count
+    }
+
+    /// Has these channels subscribed and no others. Where some are new, messages may have been missed.
+    pub(super) fn want_all(&self, wanted: HashSet<String>) {
+        let mut wishes = self.wishes();
+        if wishes.wanted == wanted {
+            return;
+        }
+        let changes: Vec<_> = wishes.wanted.symmetric_difference(&wanted).cloned().collect();
+        wishes.is_behind |= !wanted.is_subset(&wishes.wanted);
+        wishes.changes.extend(changes);
+        wishes.wanted = wanted;
+        wishes.count += 1;
+        self.changed.notify_one();
+    }
+
+    /// Waits until all of these masters have what was wished for, except for those that are behind.
+    pub(super) async fn all_have(told: Vec<(Arc<Self>, u64)>) {
+        join_all(told.into_iter().map(|(ear, wish)| async move {
+            let mut reached = ear.reached.subscribe();
+            // It ends with its sender, which this has.
+            let _: Result<_, _> = reached.wait_for(|reached| *reached >= wish || ear.wishes().is_behind).await;
+        }))
+        .await;
+    }
+
+    /// Starts what sees to it that the master has what is wanted.
+    pub(super) fn begin(
+        self: &Arc<Self>,
+        redis: Arc<Redis>,
+        subscribing: Subscribing,
+        mut events: UnboundedReceiver<LinkEvent>,
+        heard: UnboundedSender<LinkEvent>,
+        doubt: impl Fn() + Send + Sync + 'static,
+    ) {
+        let mut listening =
+            Listening { ear: Arc::clone(self), redis, subscribing, heard, has: HashSet::new(), deaf: false };
+        tokio::spawn(foreign::restarted(async move |again| {
+            if again {
+                // A batch may be half sent, and its replies would be taken for those of the next.
+                listening.redis.reset_subscriber().await;
+                listening.forget();
+            }
+            listening.keep(&mut events, &doubt).await;
+        }));
+    }
+
+    /// What is to be subscribed and what not any more, and the number of the last wish in it.
+    fn changes(&self, has: &HashSet<String>) -> (Vec<String>, Vec<String>, u64) {
+        let mut wishes = self.wishes();
+        let Wishes { wanted, changes, count, .. } = &mut *wishes;
+        let changes = changes.drain().filter(|name| wanted.contains(name) != has.contains(name));
+        let (add, remove) = changes.partition(|name| wanted.contains(name));
+        (add, remove, *count)
+    }
+}
+
+/// The task of a master's ear.
+struct Listening {
+    ear: Arc<Ear>,
+    redis: Arc<Redis>,
+    subscribing: Subscribing,
+    heard: UnboundedSender<LinkEvent>,
+    /// What is subscribed on the connection that is there.
+    has: HashSet<String>,
+    /// Whether a subscription was refused, which is said once.
+    deaf: bool,
+}
+
+impl Listening {
+    /// Ends when the connection is quit; nobody awaits it.
+    async fn keep(&mut self, events: &mut UnboundedReceiver<LinkEvent>, doubt: &(dyn Fn() + Send + Sync)) {
+        loop {
+            let (add, remove, wish) = self.ear.changes(&self.has);
+            if add.is_empty() && remove.is_empty() {
+                self.caught_up(wish);
+                tokio::select! {
+                    biased;
+                    // No wake-up is lost: this task is the only one that waits, and a change meanwhile leaves its permit.
+                    () = self.ear.changed.notified() => {}
+                    event = events.recv() => match event {
+                        Some(event) => _ = self.hear(event),
+                        None => return,
+                    },
+                }
+                continue;
+            }
+            let Some(outcome) = self.send(add.clone(), remove.clone(), events).await else { return };
+            match outcome {
+                // What was subscribed on a connection that is gone is not on the new one.
+                None => {}
+                Some(Outcome::Done(())) => {
+                    self.has.extend(add);
+                    remove.iter().for_each(|name| _ = self.has.remove(name));
+                }
+                Some(Outcome::Refused(error)) => {
+                    if !std::mem::replace(&mut self.deaf, true) {
+                        contained(
+                            || tracing::warn!(%error, "unlock messages cannot be received: waiters look every sixth of a lease"),
+                        );
+                    }
+                    self.has.extend(add);
+                }
+                Some(Outcome::Unknown(_) | Outcome::NotExecuted(_)) => {
+                    doubt();
+                    self.redis.reset_subscriber().await;
+                    self.forget();
+                    sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Asks for a change, and hears on meanwhile. `Some(None)`: it was connected anew. `None`: nothing can be heard any more.
+    async fn send(
+        &mut self,
+        add: Vec<String>,
+        remove: Vec<String>,
+        events: &mut UnboundedReceiver<LinkEvent>,
+    ) -> Option<Option<Outcome<()>>> {
+        let (redis, subscribing) = (Arc::clone(&self.redis), self.subscribing);
+        let sending = async {
+            match subscribing {
+                Subscribing::Sharded => redis.resubscribe_sharded(add, remove).await,
+                Subscribing::Broadcast => redis.resubscribe(add, remove).await,
+            }
+        };
+        tokio::pin!(sending);
+        let mut reconnected = false;
+        loop {
+            tokio::select! {
+                biased;
+                outcome = &mut sending => return Some((!reconnected).then_some(outcome)),
+                event = events.recv() => reconnected |= self.hear(event?),
+            }
+        }
+    }
+
+    /// Everything that was wished for until then has come true.
+    fn caught_up(&self, wish: u64) {
+        let was_behind = std::mem::take(&mut self.ear.wishes().is_behind);
+        if was_behind {
+            self.tell(LinkEvent::Lagged);
+        }
+        self.ear.reached.send_if_modified(|reached| std::mem::replace(reached, wish) != wish);
+    }
+
+    /// Takes in what the connection tells. True if it is a new connection.
+    fn hear(&mut self, event: LinkEvent) -> bool {
+        match event {
+            LinkEvent::Up => {
+                self.forget();
+                return true;
+            }
+            event @ (LinkEvent::Message(_) | LinkEvent::Lagged) => self.tell(event),
+        }
+        false
+    }
+
+    /// Nothing is subscribed, and nobody knows what was missed.
+    fn forget(&mut self) {
+        self.has.clear();
+        let mut wishes = self.ear.wishes();
+        let Wishes { wanted, changes, is_behind, .. } = &mut *wishes;
+        changes.extend(wanted.iter().cloned());
+        *is_behind = true;
+        drop(wishes);
+        // Nobody is to wait for it.
+        self.ear.reached.send_modify(|_| {});
+    }
+
+    fn tell(&self, event: LinkEvent) {
+        // Nobody listens any more once the node is dropped.
+        let _: Result<_, _> = self.heard.send(event);
+    }
+}

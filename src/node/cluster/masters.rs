@@ -1,0 +1,247 @@
+//! The masters of a cluster: the connections to each, and the map that says which has which slot.
+//!
+//! A server tells the map. It is asked for again when something is in doubt, be it that a server redirects or does not
+//! answer, and every few seconds. Of several maps the one with the highest epoch counts, and none with a lower one than
+//! that of the map in use: a master that was deposed while it stood still does not know it yet.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::super::link::LinkEvent;
+use super::super::place::Place;
+use super::super::redis::Redis;
+use super::super::slot::{Slot, slot_of};
+use super::super::{Events, Wiring};
+use super::ears::{Ear, Subscribing};
+use super::seeds::Seeds;
+use super::slots::SlotMap;
+use super::told::{Told, ask, ask_seeds};
+use crate::clock::Instant;
+use crate::foreign::{self, contained};
+use crate::options::Settings;
+
+/// How often the map is asked for where nothing is in doubt.
+const REFRESH: Duration = Duration::from_secs(5);
+
+/// For how long a map with a lower epoch is not believed. After that the cluster has been made anew.
+const OUTDATED: Duration = Duration::from_secs(60);
+
+/// How long after one answer it is asked for again at the earliest, and how long a slot that is moving is waited for.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
+
+/// The masters, as this locker knows them.
+pub(super) struct Masters {
+    pub(super) seeds: Arc<Seeds>,
+    pub(super) settings: Settings,
+    locker: String,
+    /// Where what the connections of the renewals tell goes to.
+    reconnected: UnboundedSender<LinkEvent>,
+    /// Where messages go to.
+    heard: UnboundedSender<LinkEvent>,
+    pub(super) state: Mutex<State>,
+    in_doubt: Notify,
+    /// How often the map has been asked for.
+    pub(super) refreshed: watch::Sender<u64>,
+    /// Answers that came to the wrong command, of servers that are no masters any more.
+    pub(super) misplaced: AtomicU64,
+    pub(super) stopped: CancellationToken,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) map: SlotMap,
+    /// Of the map: the cluster counts its changes.
+    epoch: u64,
+    /// Since when nobody tells a map of that epoch.
+    outdated: Option<Instant>,
+    pub(super) masters: HashMap<Place, Arc<Master>>,
+    /// How many there ever were.
+    count: u64,
+    /// The channels that are listened to.
+    pub(super) wanted: HashSet<String>,
+    pub(super) subscribing: Subscribing,
+}
+
+/// One of the masters.
+pub(super) struct Master {
+    pub(super) place: Place,
+    /// From one on, in the order in which they came.
+    pub(super) number: u64,
+    pub(super) redis: Arc<Redis>,
+    pub(super) ear: Arc<Ear>,
+}
+
+impl State {
+    pub(super) fn master(&self, slot: Slot) -> Option<&Arc<Master>> {
+        self.masters.get(self.map.master(slot)?)
+    }
+}
+
+impl State {
+    /// Tells each master what is to be listened to there.
+    pub(super) fn listen(&self) {
+        let mut wanted: HashMap<&Place, HashSet<String>> = HashMap::new();
+        for name in &self.wanted {
+            if let Some(master) = self.master(slot_of(name)) {
+                wanted.entry(&master.place).or_default().insert(name.clone());
+            }
+        }
+        for master in self.masters.values() {
+            master.ear.want_all(wanted.remove(&master.place).unwrap_or_default());
+        }
+    }
+}
+
+impl Masters {
+    /// Of a cluster that nothing is known of yet. Messages go to `heard`.
+    pub(super) fn new(seeds: &Arc<Seeds>, wiring: &Wiring<'_>, heard: UnboundedSender<LinkEvent>) -> Arc<Self> {
+        Arc::new(Self {
+            seeds: Arc::clone(seeds),
+            settings: wiring.settings.clone(),
+            locker: wiring.locker.clone(),
+            reconnected: wiring.reconnected.clone(),
+            heard,
+            state: Mutex::default(),
+            in_doubt: Notify::new(),
+            refreshed: watch::Sender::new(0),
+            misplaced: AtomicU64::new(0),
+            stopped: CancellationToken::new(),
+        })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn wiring(&self) -> Wiring<'_> {
+        let (locker, reconnected) = (self.locker.clone(), self.reconnected.clone());
+        Wiring { locker, settings: &self.settings, reconnected }
+    }
+
+    pub(super) fn doubt(&self) {
+        self.in_doubt.notify_one();
+    }
+
+    /// Starts what keeps the map.
+    pub(super) fn begin(self: &Arc<Self>) {
+        let masters = Arc::clone(self);
+        tokio::spawn(foreign::restarted(async move |_| keep(&masters).await));
+    }
+
+    /// Adds a master, and begins to listen to it.
+    pub(super) fn enlist(self: &Arc<Self>, place: Place, redis: Redis, events: Events) {
+        let (redis, ear) = (Arc::new(redis), Arc::<Ear>::default());
+        let subscribing = self.state().subscribing;
+        let doubted = Arc::clone(self);
+        let doubt = move || doubted.doubt();
+        ear.begin(Arc::clone(&redis), subscribing, events.subscriber, self.heard.clone(), doubt);
+        let mut state = self.state();
+        state.count += 1;
+        let master = Arc::new(Master { place: place.clone(), number: state.count, redis, ear });
+        state.masters.insert(place, master);
+    }
+
+    /// Takes a map over, unless it is older than the one that is there.
+    pub(super) fn apply(self: &Arc<Self>, told: Told) {
+        let unknown: Vec<_> = {
+            let mut state = self.state();
+            if told.epoch >= state.epoch {
+                state.outdated = None;
+            } else if Instant::now().since(*state.outdated.get_or_insert_with(Instant::now)) < OUTDATED {
+                return;
+            }
+            told.map.masters().into_iter().filter(|place| !state.masters.contains_key(place)).collect()
+        };
+        for place in unknown {
+            let address = Arc::new(self.seeds.addresses[0].at(&place));
+            let (redis, events) = Redis::await_server(&address, &self.wiring());
+            self.enlist(place, redis, events);
+        }
+        let gone: Vec<_> = {
+            let mut state = self.state();
+            (state.map, state.epoch) = (told.map, told.epoch);
+            let masters = state.map.masters();
+            let gone = state.masters.extract_if(|place, _| masters.binary_search(place).is_err());
+            let gone = gone.map(|(_, master)| master).collect();
+            state.listen();
+            gone
+        };
+        gone.into_iter().for_each(|master| self.retire(master));
+    }
+
+    /// Ends the connections to a server that is no master any more, once what it was sent may have been answered.
+    fn retire(&self, master: Arc<Master>) {
+        self.misplaced.fetch_add(master.redis.misplaced_answers(), Ordering::Relaxed);
+        let pause = self.settings.command_timeout;
+        tokio::spawn(async move {
+            sleep(pause).await;
+            master.redis.quit().await;
+        });
+    }
+
+    /// Asks all masters for the map, or the seeds where none answers.
+    async fn refresh(self: &Arc<Self>) {
+        let masters: Vec<_> = self.state().masters.values().map(Arc::clone).collect();
+        let mut asking: FuturesUnordered<_> =
+            masters.iter().map(|master| ask(master.redis.commands(), &master.place)).collect();
+        let mut best: Option<Told> = None;
+        let mut patience = None;
+        loop {
+            let told = match patience {
+                None => asking.next().await,
+                // Whoever is slower than the first one does not hold up what everybody waits for.
+                Some(until) => timeout(Instant::now().until(until), asking.next()).await.unwrap_or(None),
+            };
+            let Some(told) = told else { break };
+            if let Some(told) = told {
+                patience.get_or_insert_with(|| Instant::now() + PAUSE);
+                best = Some(match best.take() {
+                    Some(best) if best.epoch >= told.epoch => best,
+                    _ => told,
+                });
+            }
+        }
+        if best.is_none() {
+            match ask_seeds(&self.seeds, &self.wiring()).await {
+                Ok((told, subscribing)) => {
+                    self.state().subscribing = subscribing;
+                    best = Some(told);
+                }
+                Err(error) => {
+                    contained(|| tracing::debug!(cluster = %self.seeds.name, %error, "no server tells the slots"))
+                }
+            }
+        }
+        if let Some(told) = best {
+            self.apply(told);
+        }
+        self.refreshed.send_modify(|count| *count += 1);
+    }
+}
+
+/// Keeps the map of slots. Begun again after a panic; ends with [`Cluster::quit`]; nobody awaits it.
+async fn keep(masters: &Arc<Masters>) {
+    loop {
+        tokio::select! {
+            biased;
+            () = masters.stopped.cancelled() => return,
+            () = masters.in_doubt.notified() => {}
+            () = sleep(REFRESH) => {}
+        }
+        tokio::select! {
+            biased;
+            () = masters.stopped.cancelled() => return,
+            () = masters.refresh() => {}
+        }
+        sleep(PAUSE).await;
+    }
+}

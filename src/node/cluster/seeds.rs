@@ -1,0 +1,139 @@
+//! The address of a cluster: `redis-cluster://host:port?node=host:port`, one or several of its servers, which tell the others.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::access::Access;
+use super::super::address::Address;
+use super::super::place::Place;
+use crate::error::{Error, NodeFailure};
+
+/// Some of the servers of a cluster, and as whom to connect to all of them.
+pub(crate) struct Seeds {
+    pub(crate) name: Arc<str>,
+    pub(super) addresses: Vec<Arc<Address>>,
+}
+
+/// What an address of a cluster says.
+struct Parts {
+    /// The first server, as an address of its own.
+    first: String,
+    others: Vec<Place>,
+    name: Arc<str>,
+}
+
+impl Seeds {
+    /// Reads the address of a cluster; `None` for any other.
+    ///
+    /// # Errors
+    /// As [`Address::parse`]; [`Error::Config`] for a database, which a cluster has only one of.
+    pub(in crate::node) fn parse(text: &str, access: &Access) -> Option<Result<Self, Error>> {
+        Some(Parts::parse(text)?.and_then(|Parts { first, others, name }| {
+            let first = Address::parse(&first, access)?.of_cluster();
+            if first.database().is_some_and(|database| database != 0) {
+                let reason = "a cluster has no databases but 0; leave what stands behind the host out";
+                return Err(Error::config("node", format!("the address {name} cannot be used: {reason}")));
+            }
+            let others: Vec<_> = others.iter().map(|place| Arc::new(first.at(place))).collect();
+            let addresses = [vec![Arc::new(first)], others].concat();
+            Ok(Self { name, addresses })
+        }))
+    }
+
+    /// The name of an address of a cluster, which is not going to be connected to.
+    pub(in crate::node) fn name_of(text: &str) -> Option<Result<Arc<str>, Error>> {
+        Some(Parts::parse(text)?.map(|parts| parts.name))
+    }
+
+    /// Why none of them could be connected to, if that was tried and failed.
+    pub(in crate::node) fn last_failure(&self) -> Option<NodeFailure> {
+        self.addresses.iter().find_map(|address| address.last_failure())
+    }
+
+    /// Why none of them could be connected to in all of this time.
+    pub(in crate::node) fn away(&self, bound: Duration) -> NodeFailure {
+        self.last_failure().unwrap_or_else(|| self.addresses[0].away(bound))
+    }
+}
+
+impl Parts {
+    fn parse(text: &str) -> Option<Result<Self, Error>> {
+        let (before, rest) = text.split_once("://")?;
+        let scheme = before.trim().to_ascii_lowercase();
+        let base = match &*scheme {
+            "redis-cluster" | "valkey-cluster" => "redis",
+            "rediss-cluster" | "valkeys-cluster" => "rediss",
+            _ => return None,
+        };
+        Some(Self::read(&scheme, base, rest))
+    }
+
+    fn read(scheme: &str, base: &str, rest: &str) -> Result<Self, Error> {
+        let refuse =
+            |reason: &str| Error::config("node", format!("the address {scheme}://*** cannot be used: {reason}"));
+        let (server, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let first = format!("{base}://{server}");
+        let shown = Address::name_of(&first)?;
+        let mut name = format!("{scheme}://{}", shown.split_once("://").map_or("", |(_, rest)| rest));
+        let mut others = Vec::new();
+        for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
+            if key != "node" {
+                return Err(refuse("it has a parameter that is not known; write ?node=host:port for further servers"));
+            }
+            let ordinary = value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b));
+            let place = Place::parse(&value, &Place { host: "".into(), port: 0 });
+            let place = place.filter(|place| ordinary && !place.host.is_empty());
+            name += &format!("{}node={value}", if others.is_empty() { '?' } else { '&' });
+            others.push(place.ok_or_else(|| refuse("a parameter \"node\" is not host:port"))?);
+        }
+        Ok(Self { first, others, name: name.into() })
+    }
+}
+
+impl fmt::Debug for Seeds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Seeds({})", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seeds(text: &str) -> Seeds {
+        Seeds::parse(text, &Access::default()).expect("a cluster's").expect(text)
+    }
+
+    fn refusal(text: &str) -> String {
+        Seeds::parse(text, &Access::default()).expect("a cluster's").expect_err(text).to_string()
+    }
+
+    #[test]
+    fn one_address_or_several_name_a_cluster() {
+        let names = |text| seeds(text).addresses.iter().map(|address| address.name.to_string()).collect::<Vec<_>>();
+        assert_eq!(names("redis-cluster://h:7000"), ["redis://h:7000"]);
+        assert_eq!(
+            names("valkey-cluster://ann:secret@h?node=b:7001&node=[::1]:7002"),
+            ["redis://ann:***@h", "redis://ann:***@b:7001", "redis://ann:***@[::1]:7002"]
+        );
+        assert_eq!(&*seeds("redis-cluster://ann:secret@h?node=b:7001").name, "redis-cluster://ann:***@h?node=b:7001");
+        assert!(Seeds::name_of("redis://h").is_none() && Seeds::name_of("secret").is_none());
+    }
+
+    #[test]
+    fn what_is_no_address_of_a_cluster_is_refused_without_its_secrets() {
+        for (text, why) in [
+            ("redis-cluster://h/3", "no databases but 0"),
+            ("redis-cluster://h?nodes=secret", "?node=host:port"),
+            ("redis-cluster://h?node=secret", "is not host:port"),
+            ("redis-cluster://h?node=secret@b:1", "is not host:port"),
+            ("redis-cluster://ann:1?secret@h", "***"),
+            ("redis-cluster://ann:secret", "***"),
+            ("redis-cluster://", "***"),
+        ] {
+            let message = refusal(text);
+            assert!(message.contains(why) && !message.contains("secret"), "{text}: {message}");
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Where a server is: its host and port.
+
+use std::sync::Arc;
+
+/// Where a server is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) host: Arc<str>,
+    pub(super) port: u16,
+}
+
+impl Place {
+    /// Reads `host:port`, as MOVED and ASK have it; where there is no host, it is the one that tells.
+    pub(super) fn parse(text: &str, told_by: &Self) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        Some(Self { host: Self::host(host.as_bytes(), told_by)?, port: port.parse().ok()? })
+    }
+
+    /// Reads a host. A server that does not know its own name is the one that tells.
+    pub(super) fn host(host: &[u8], told_by: &Self) -> Option<Arc<str>> {
+        match host {
+            b"" | b"?" => Some(Arc::clone(&told_by.host)),
+            host => Some(std::str::from_utf8(host).ok()?.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirection_names_a_place() {
+        let told_by = Place { host: "h".into(), port: 7_000 };
+        let parse = |text| Place::parse(text, &told_by).map(|place| (place.host.to_string(), place.port));
+        assert_eq!(parse("10.0.0.1:6379"), Some(("10.0.0.1".to_owned(), 6_379)));
+        assert_eq!(parse("::1:6379"), Some(("::1".to_owned(), 6_379)));
+        assert_eq!(parse(":6379"), Some(("h".to_owned(), 6_379)), "it does not know its own name");
+        assert_eq!((parse("6379"), parse("h:x")), (None, None));
+    }
+}

@@ -1,0 +1,140 @@
+//! The address of a master that Sentinels name:
+//! `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port..]`, as fred writes it. Host and
+//! port are a Sentinel's, user and password those of the master.
+
+use std::sync::Arc;
+
+use fred::types::config::{Config, Server, ServerConfig};
+use url::Url;
+
+use super::place::Place;
+use crate::error::Error;
+
+const PORT: u16 = 26_379;
+
+/// What such an address says besides the first Sentinel and the credentials.
+pub(super) struct Named {
+    scheme: String,
+    service: String,
+    others: Vec<Place>,
+    /// Of the Sentinels.
+    user: Option<String>,
+    password: Option<String>,
+}
+
+/// Takes the address apart: what stands before the parameters as the address of one server, and the parameters. `None` for any
+/// other address.
+///
+/// # Errors
+/// [`Error::Config`] for a parameter that cannot be used.
+pub(super) fn take_apart(text: &str) -> Option<Result<(String, Named), Error>> {
+    let (before, rest) = text.split_once("://")?;
+    let scheme = before.trim().to_ascii_lowercase();
+    let base = match &*scheme {
+        "redis-sentinel" | "valkey-sentinel" => "redis",
+        "rediss-sentinel" | "valkeys-sentinel" => "rediss",
+        _ => return None,
+    };
+    let (first, query) = rest.split_once('?').unwrap_or((rest, ""));
+    Some(Named::read(scheme, query).map(|named| (format!("{base}://{first}"), named)))
+}
+
+impl Named {
+    fn read(scheme: String, query: &str) -> Result<Self, Error> {
+        let refuse =
+            |reason: &str| Err(Error::config("node", format!("the address {scheme}://*** cannot be used: {reason}")));
+        let (mut service, mut others, mut user, mut password) = (None, Vec::new(), None, None);
+        for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
+            match &*key {
+                "sentinelServiceName" if is_ordinary(&value) => service = Some(value.into_owned()),
+                "sentinelServiceName" => return refuse("a master's name has letters, digits and the signs - . _"),
+                "node" => match Place::parse(&value, &Place { host: "".into(), port: 0 }) {
+                    Some(place) if !place.host.is_empty() && is_ordinary(&value) => others.push(place),
+                    _ => return refuse("a parameter \"node\" is not host:port"),
+                },
+                "sentinelUsername" => user = Some(value.into_owned()),
+                "sentinelPassword" => password = Some(value.into_owned()),
+                _ => {
+                    return refuse(
+                        "it has a parameter that is not known; there are sentinelServiceName, node, \
+                                    sentinelUsername and sentinelPassword",
+                    );
+                }
+            }
+        }
+        let Some(service) = service else {
+            return refuse("it does not say what the Sentinels call the master: write ?sentinelServiceName=name");
+        };
+        Ok(Self { scheme, service, others, user, password })
+    }
+
+    /// Completes what the client is set to, where the first Sentinel is taken for the server; the address as it is shown.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the address before the parameters is none.
+    pub(super) fn complete(self, first: &str, shown: &str, config: &mut Config) -> Result<Arc<str>, Error> {
+        let Self { scheme, service, others, user, password } = self;
+        let has_port = Url::parse(first).is_ok_and(|url| url.port().is_some());
+        let mut hosts = config.server.hosts();
+        for host in hosts.iter_mut().filter(|_| !has_port) {
+            host.port = PORT;
+        }
+        let literal = |host: &str| host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        hosts.extend(others.iter().map(|place| Server::new(literal(&place.host), place.port)));
+        let nodes: String = others.iter().map(|Place { host, port }| format!("&node={host}:{port}")).collect();
+        let rest = shown.split_once("://").map_or("", |(_, rest)| rest);
+        let name = format!("{scheme}://{rest}?sentinelServiceName={service}{nodes}");
+        config.server = ServerConfig::Sentinel { hosts, service_name: service, username: user, password };
+        Ok(name.into())
+    }
+}
+
+/// Whether a text may be shown: it has no sign that credentials have.
+fn is_ordinary(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::access::Access;
+    use super::super::address::Address;
+
+    fn parse(text: &str) -> Address {
+        Address::parse(text, &Access::default()).expect(text)
+    }
+
+    #[test]
+    fn an_address_names_sentinels_the_master_and_the_credentials_of_both() {
+        let text =
+            "redis-sentinel://ann:secret@h/3?sentinelServiceName=locks&node=b:7&node=[::1]:8&sentinelPassword=hush";
+        let address = parse(text);
+        let shown = "redis-sentinel://ann:***@h/3?sentinelServiceName=locks&node=b:7&node=[::1]:8";
+        assert_eq!(&*address.name, shown);
+        let config = address.config();
+        assert_eq!((config.username.as_deref(), config.password.as_deref()), (Some("ann"), Some("secret")));
+        assert_eq!(config.database, Some(3));
+        let (service, sentinels) = address.sentinels().expect("Sentinels");
+        let places: Vec<_> = sentinels.iter().map(|sentinel| sentinel.place().expect("a place")).collect();
+        let places: Vec<_> = places.iter().map(|place| (&*place.host, place.port)).collect();
+        assert_eq!((service, &*places), ("locks", &[("h", 26_379), ("b", 7), ("::1", 8)][..]));
+        let of_sentinel = sentinels[0].config();
+        assert_eq!((of_sentinel.username, of_sentinel.password.as_deref()), (None, Some("hush")));
+        assert_eq!(of_sentinel.database, None);
+        assert!(parse("redis://h").sentinels().is_none());
+    }
+
+    #[test]
+    fn what_is_no_such_address_is_refused_without_its_secrets() {
+        for (text, why) in [
+            ("redis-sentinel://h", "sentinelServiceName"),
+            ("redis-sentinel://h?sentinelServiceName=a@secret", "letters, digits"),
+            ("redis-sentinel://h?sentinelServiceName=a&node=secret", "host:port"),
+            ("redis-sentinel://h?sentinelServiceName=a&secret=1", "not known"),
+            ("redis-sentinel://ann:1?secret@h", "not known"),
+            ("valkey-sentinel://secret@h?sentinelServiceName=a", "no password"),
+        ] {
+            let message = Address::parse(text, &Access::default()).expect_err(text).to_string();
+            assert!(message.contains(why) && !message.contains("secret"), "{text}: {message}");
+        }
+    }
+}

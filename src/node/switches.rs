@@ -1,0 +1,101 @@
+//! What Sentinels tell of their own accord: that a master has a successor.
+//!
+//! A master that stood still while a Sentinel put its replica in its place does not know that yet. When it goes on, it grants
+//! and renews locks until the Sentinels turn it into a replica, which takes them up to ten seconds, while others lock on its
+//! successor. So its connections are given up as soon as any Sentinel tells of the change, be they silent or not.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::Wiring;
+use super::address::Address;
+use super::client::Role;
+use super::link::{Fitness, Link, LinkEvent};
+use super::place::Place;
+use super::reply::{Outcome, Reply};
+use crate::foreign::{self, contained};
+
+/// The channel on which a Sentinel tells that a master has a successor.
+const CHANNEL: &str = "+switch-master";
+
+/// The connections to the Sentinels that name a master. They are listened to until [`Switches::quit`].
+pub(super) struct Switches {
+    sentinels: Vec<Arc<Link>>,
+}
+
+impl Switches {
+    /// Begins to listen to the Sentinels that this address names, if it does: what is connected to another server than
+    /// to the master that they name is connected anew.
+    pub(super) fn listen(address: &Arc<Address>, wiring: &Wiring<'_>, links: Vec<Arc<Link>>) -> Self {
+        let Some((service, sentinels)) = address.sentinels() else { return Self { sentinels: Vec::new() } };
+        let service: Arc<str> = service.into();
+        let listen = |sentinel: Address| {
+            let (told, events) = unbounded_channel();
+            let link = Link::await_server(Arc::new(sentinel), Role::Subscriber, &wiring.locker, wiring.settings, told);
+            // It runs no script.
+            link.set_fitness(Fitness::Fit);
+            let watch = Watch { sentinel: Arc::clone(&link), service: Arc::clone(&service), links: links.clone() };
+            let mut events = events;
+            tokio::spawn(foreign::restarted(async move |_| watch.keep(&mut events).await));
+            link
+        };
+        Self { sentinels: sentinels.into_iter().map(listen).collect() }
+    }
+
+    /// Ends the connections.
+    pub(super) fn quit(&self) {
+        self.sentinels.iter().for_each(|link| link.abandon());
+    }
+}
+
+impl Drop for Switches {
+    fn drop(&mut self) {
+        self.quit();
+    }
+}
+
+/// One Sentinel, as its task sees to it.
+struct Watch {
+    sentinel: Arc<Link>,
+    service: Arc<str>,
+    /// Those to the master.
+    links: Vec<Arc<Link>>,
+}
+
+impl Watch {
+    /// Ends when the connection is ended; nobody awaits it.
+    async fn keep(&self, events: &mut UnboundedReceiver<LinkEvent>) {
+        while let Some(event) = events.recv().await {
+            if event == LinkEvent::Up && self.sentinel.subscribe(vec![CHANNEL.to_owned()]).await.is_err() {
+                // It is connected anew, and tells of that.
+                self.sentinel.reconnect().await;
+                continue;
+            }
+            // Whatever it tells, and after a time in which nothing could be told: who is it now?
+            let Some(master) = self.master().await else { continue };
+            for link in &self.links {
+                if link.connected_to().is_some_and(|place| place != master) {
+                    contained(|| {
+                        tracing::info!(
+                            node = %link.server(), master = %format_args!("{}:{}", master.host, master.port),
+                            "the Sentinels name another master: connecting to it"
+                        );
+                    });
+                    link.reconnect().await;
+                }
+            }
+        }
+    }
+
+    /// The master, as this Sentinel names it.
+    async fn master(&self) -> Option<Place> {
+        let words = vec!["GET-MASTER-ADDR-BY-NAME".into(), (*self.service).to_owned().into()];
+        let Outcome::Done(Reply::Array(place)) = self.sentinel.call_in_step("SENTINEL", words).await else {
+            return None;
+        };
+        let [Reply::Bytes(host), Reply::Bytes(port)] = &*place else { return None };
+        let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
+        Some(Place { host: text(host)?.into(), port: text(port)?.parse().ok()? })
+    }
+}

@@ -1,0 +1,191 @@
+//! A command for a cluster, whose locks may be in several slots: a script has keys of one slot only.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+
+use super::run_words;
+use super::words::{Topology, Words};
+use crate::command::{Acquire, Answer, Claim, Command, Renew, Told};
+use crate::error::{Error, NodeFailure};
+use crate::key::Key;
+use crate::node::{Cluster, Lane, Node, Outcome, slot_of};
+
+/// Has a cluster carry a command out.
+pub(super) async fn run(cluster: &Cluster, node: &Node, lane: Lane, command: Command) -> Outcome<Answer> {
+    if let Command::Acquire { claims, .. } = &command
+        && let Some(claim) = claims.iter().find(|claim| is_torn(&claim.key))
+    {
+        return Outcome::Refused(torn(&claim.key));
+    }
+    match command {
+        Command::Force { key, .. } if is_torn(&key) => Outcome::Refused(torn(&key)),
+        Command::Renew { claims, lease, .. } if claims.len() > 1 => {
+            let renew = |claims| Command::Renew { claims, lease, vote: None };
+            renew_all(cluster, node, lane, &claims, renew).await
+        }
+        Command::Acquire { claims, lease, fences, .. } if by_slot(&claims).len() > 1 => {
+            let acquire = |claims| Command::Acquire { claims, lease, fences, vote: None };
+            acquire_all(cluster, node, lane, &claims, acquire).await
+        }
+        command => run_one(cluster, node, lane, &command).await,
+    }
+}
+
+/// Whether a lock and the channel of its messages are in two slots: odd braces do that to Redisson's names.
+fn is_torn(key: &Key) -> bool {
+    slot_of(key.as_str()) != slot_of(&key.channel())
+}
+
+fn torn(key: &Key) -> Error {
+    let problem = format!(
+        "{key:?} cannot be a lock of a cluster: the channel of its messages would be in another slot; give it no braces, or \
+         one pair with something inside"
+    );
+    Error::config("key", problem)
+}
+
+/// Of keys of one slot.
+async fn run_one(cluster: &Cluster, node: &Node, lane: Lane, command: &Command) -> Outcome<Answer> {
+    let words = Words::of(command, Topology::Cluster);
+    run_words(node, command, words, async |call| cluster.call(lane, call).await).await
+}
+
+/// Which of these claims are in one slot, in the order of the first of each.
+fn by_slot(claims: &[Claim]) -> Vec<Vec<usize>> {
+    let (mut slots, mut places) = (Vec::<Vec<usize>>::new(), HashMap::new());
+    for (at, claim) in claims.iter().enumerate() {
+        let place = *places.entry(slot_of(claim.key.as_str())).or_insert(slots.len());
+        match slots.get_mut(place) {
+            Some(members) => members.push(at),
+            None => slots.push(vec![at]),
+        }
+    }
+    slots
+}
+
+fn chosen(claims: &[Claim], members: &[usize]) -> Arc<[Claim]> {
+    members.iter().map(|&at| claims[at].clone()).collect()
+}
+
+/// Renews all at once, each slot by itself: what one does not answer holds up no other. While a slot is moving, a script
+/// with several of its keys is refused: each of them is renewed alone then.
+async fn renew_all(
+    cluster: &Cluster,
+    node: &Node,
+    lane: Lane,
+    claims: &[Claim],
+    renew: impl Fn(Arc<[Claim]>) -> Command,
+) -> Outcome<Answer> {
+    let slots = by_slot(claims);
+    let asked = join_all(slots.iter().map(|members| {
+        let command = renew(chosen(claims, members));
+        async move { run_one(cluster, node, lane, &command).await }
+    }));
+    let mut answers = vec![None; claims.len()];
+    let mut alone: Vec<usize> = Vec::new();
+    for (members, outcome) in slots.iter().zip(asked.await) {
+        match said(outcome, members.len()) {
+            Ok(said) => members.iter().zip(said).for_each(|(&at, said)| answers[at] = Some(said)),
+            Err(_) if members.len() > 1 => alone.extend(members),
+            Err(reason) => answers[members[0]] = Some(Renew::Failed(reason)),
+        }
+    }
+    let asked = join_all(alone.iter().map(|&at| {
+        let command = renew(Arc::new([claims[at].clone()]));
+        async move { run_one(cluster, node, lane, &command).await }
+    }));
+    for (&at, outcome) in alone.iter().zip(asked.await) {
+        answers[at] = Some(match said(outcome, 1) {
+            Ok(said) => said.into_iter().next().unwrap_or(Renew::Gone),
+            Err(reason) => Renew::Failed(reason),
+        });
+    }
+    let answer =
+        answers.into_iter().map(|said| said.unwrap_or_else(|| Renew::Failed("was not asked".into()))).collect();
+    Outcome::Done(Answer::Renew(Told { answer, remembers: true }))
+}
+
+/// What was said to each of so many, or why nothing was.
+fn said(outcome: Outcome<Answer>, count: usize) -> Result<Vec<Renew>, String> {
+    match outcome {
+        Outcome::Done(Answer::Renew(told)) if told.answer.len() == count => Ok(told.answer),
+        Outcome::Done(_) => Err("answered something else than it was asked".to_owned()),
+        Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(failure.reason),
+        Outcome::Refused(error) => Err(error.to_string()),
+    }
+}
+
+/// Takes the locks of one slot after the other: of two who want the same ones, the one who gets the first slot gets the
+/// others. Where one is not to be had, those before it are given back before that is told. Where they cannot be, the
+/// outcome is unknown, and whoever asked undoes it all.
+async fn acquire_all(
+    cluster: &Cluster,
+    node: &Node,
+    lane: Lane,
+    claims: &[Claim],
+    acquire: impl Fn(Arc<[Claim]>) -> Command,
+) -> Outcome<Answer> {
+    let mut fences = vec![None; claims.len()];
+    let mut taken: Vec<usize> = Vec::new();
+    for members in by_slot(claims) {
+        let outcome = run_one(cluster, node, lane, &acquire(chosen(claims, &members))).await;
+        match outcome {
+            Outcome::Done(Answer::Acquire(Some(Acquire::Granted(given)))) if given.len() == members.len() => {
+                members.iter().zip(given).for_each(|(&at, fence)| fences[at] = Some(fence));
+                taken.extend(members);
+            }
+            unknown @ Outcome::Unknown(_) => return unknown,
+            refused => {
+                let given_back = join_all(taken.iter().map(|&at| {
+                    let command = Command::Release(claims[at].clone());
+                    async move { run_one(cluster, node, lane, &command).await }
+                }));
+                for outcome in given_back.await {
+                    match outcome {
+                        Outcome::Done(_) => {}
+                        Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => return Outcome::Unknown(failure),
+                        Outcome::Refused(error) => return Outcome::Unknown(unknown_of(node, &error)),
+                    }
+                }
+                return refused;
+            }
+        }
+    }
+    match fences.into_iter().collect::<Option<Vec<_>>>() {
+        Some(fences) => Outcome::Done(Answer::Acquire(Some(Acquire::Granted(fences)))),
+        None => Outcome::Unknown(unknown_of(node, &"a slot was not asked")),
+    }
+}
+
+fn unknown_of(node: &Node, reason: &dyn std::fmt::Display) -> NodeFailure {
+    NodeFailure { node: Arc::clone(node.name()), reason: reason.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Kind;
+
+    fn claims(names: &[&str]) -> Vec<Claim> {
+        let claim = |name: &&str| Claim { kind: Kind::Redisson, key: Key::from(*name), field: "f".into() };
+        names.iter().map(claim).collect()
+    }
+
+    #[test]
+    fn locks_are_sorted_by_their_slots_in_the_order_of_the_first_of_each() {
+        assert_eq!(by_slot(&claims(&["{a}1", "{b}1", "{a}2", "{c}", "{b}2"])), [vec![0, 2], vec![1, 4], vec![3]]);
+        assert_eq!(by_slot(&[]), Vec::<Vec<usize>>::new());
+    }
+
+    #[test]
+    fn odd_braces_tear_a_lock_and_its_channel_apart() {
+        for name in ["x", "{x}", "a{b}c", "{{x}}", "{a}{b}"] {
+            assert!(!is_torn(&name.into()), "{name}");
+        }
+        for name in ["a}b", "a{b", "{}x", "}{"] {
+            assert!(is_torn(&name.into()), "{name}");
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! Locks on a Redis cluster: every slot, failovers, slots that move, and a master that does not answer.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use common::cluster::{Cluster, slot};
+use common::machine::within;
+use common::{Server, eventually, key, ms};
+use lockhound::{Error, Format, Guard, HoldState, Locker, Owner};
+use tokio::time::sleep;
+
+/// Names whose slots are of the master with this place.
+fn keys_of(cluster: &Cluster, master: usize) -> impl Iterator<Item = String> {
+    std::iter::repeat_with(key).filter(move |key| cluster.first_master_of(key) == master)
+}
+
+#[tokio::test]
+async fn locks_of_all_masters_exclude_are_renewed_and_wake_their_waiters() {
+    let cluster = Cluster::start(3);
+    let lease = ms(1_500);
+    let (one, two) = (cluster.builder(lease).connect().await.unwrap(), cluster.builder(lease).connect().await.unwrap());
+    let keys: Vec<_> = (0..60).map(|_| key()).collect();
+    let mut guards = Vec::new();
+    for key in &keys {
+        guards.push(one.get(key).lock().await.unwrap());
+    }
+    for key in &keys {
+        assert!(two.get(key).try_lock().await.unwrap().is_none(), "{key}");
+    }
+    let waiting: Vec<_> = keys
+        .iter()
+        .map(|key| (two.get(key), key))
+        .map(|(lock, _)| tokio::spawn(async move { lock.lock().await }))
+        .collect();
+    sleep(lease * 2).await;
+    assert!(waiting.iter().all(|waiting| !waiting.is_finished()) && guards.iter().all(|guard| !guard.is_lost()));
+    let owners: HashSet<_> = keys.iter().map(|key| cluster.first_master_of(key)).collect();
+    assert_eq!(owners.len(), 3);
+    let fences: Vec<_> = guards.iter().map(Guard::fence).collect();
+    for guard in guards {
+        guard.unlock().await.unwrap();
+    }
+    for (waiting, fence) in waiting.into_iter().zip(fences) {
+        let guard = waiting.await.unwrap().unwrap();
+        assert!(guard.fence() > fence);
+        guard.unlock().await.unwrap();
+    }
+    eventually(ms(10_000), "nothing is left", || cluster.keys().is_empty()).await;
+    one.close().await;
+    two.close().await;
+}
+
+/// Without a message they look at a sixth of the lease, five seconds here.
+#[tokio::test]
+async fn a_release_wakes_waiters_by_a_sharded_message() {
+    let cluster = Cluster::start(3);
+    let lease = ms(30_000);
+    let (one, two) = (cluster.builder(lease).connect().await.unwrap(), cluster.builder(lease).connect().await.unwrap());
+    for master in 0..3 {
+        let key = keys_of(&cluster, master).next().unwrap();
+        let guard = one.get(&key).lock().await.unwrap();
+        let lock = two.get(&key);
+        let waiting = tokio::spawn(async move { lock.lock().await });
+        let channel = format!("redisson_lock__channel:{{{key}}}");
+        let server = &cluster.masters()[master];
+        eventually(ms(10_000), "it listens at the master of the slot", || {
+            server.command::<(String, u64)>(&["PUBSUB", "SHARDNUMSUB", &channel]).1 == 1
+        })
+        .await;
+        let released = Instant::now();
+        guard.unlock().await.unwrap();
+        waiting.await.unwrap().unwrap().unlock().await.unwrap();
+        assert!(within(released.elapsed(), ms(1_000)), "{:?}", released.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_master_delays_no_other() {
+    let cluster = Cluster::start_with(3, 0, &["--cluster-require-full-coverage", "no"]);
+    let lease = ms(3_000);
+    let (one, two) = (cluster.builder(lease).connect().await.unwrap(), cluster.builder(lease).connect().await.unwrap());
+    let (dead, alive) = (keys_of(&cluster, 0).next().unwrap(), keys_of(&cluster, 1).next().unwrap());
+    let lost = one.get(&dead).lock().await.unwrap();
+    let kept = one.get(&alive).lock().await.unwrap();
+    cluster.masters()[0].stop();
+    let lock = two.get(&dead);
+    let stuck = tokio::spawn(async move { lock.try_lock_for(ms(1_000)).await });
+    let begun = Instant::now();
+    let mut slowest = Duration::ZERO;
+    while begun.elapsed() < lease * 2 {
+        let started = Instant::now();
+        two.get(keys_of(&cluster, 1 + slowest.as_millis() as usize % 2).next().unwrap())
+            .lock()
+            .await
+            .unwrap()
+            .unlock()
+            .await
+            .unwrap();
+        slowest = slowest.max(started.elapsed());
+    }
+    // A command that waits for the stopped one takes a command_timeout, a quarter of the lease.
+    assert!(within(slowest, lease / 8), "{slowest:?}");
+    assert!(lost.is_lost(), "nobody renewed it");
+    assert_eq!(kept.state(), HoldState::Safe);
+    // Its renewal is answered at once: it would be the oldest one by a third and a command_timeout otherwise.
+    let oldest = lease - kept.remaining();
+    assert!(oldest <= lease / 3 + lease / 6, "{oldest:?}");
+    assert!(matches!(stuck.await.unwrap(), Err(Error::Unavailable { .. }) | Ok(None)));
+    kept.unlock().await.unwrap();
+    cluster.masters()[0].go_on();
+}
+
+/// Takes and gives locks back until it is told to stop; who was inside of each is counted.
+struct Load {
+    stop: Arc<AtomicBool>,
+    workers: Vec<tokio::task::JoinHandle<(usize, Duration)>>,
+}
+
+impl Load {
+    fn start(lockers: &[Locker], keys: &[String]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let inside: Arc<Vec<AtomicUsize>> = Arc::new(keys.iter().map(|_| AtomicUsize::new(0)).collect());
+        let worker = |(at, locks): (usize, &Locker)| {
+            let (stop, inside, locks, keys) = (Arc::clone(&stop), Arc::clone(&inside), locks.clone(), keys.to_vec());
+            tokio::spawn(async move {
+                let (mut entries, mut longest, mut next) = (0, Duration::ZERO, at);
+                while !stop.load(Ordering::Relaxed) {
+                    next = (next + 1) % keys.len();
+                    let begun = Instant::now();
+                    let Ok(guard) = locks.get(&keys[next]).owned_by(Owner::new()).lock().await else { continue };
+                    longest = longest.max(begun.elapsed());
+                    assert_eq!(inside[next].fetch_add(1, Ordering::SeqCst), 0, "{} has two holders", keys[next]);
+                    let lost = guard.lost();
+                    tokio::select! {
+                        () = sleep(ms(2)) => {}
+                        () = lost.cancelled() => {}
+                    }
+                    inside[next].fetch_sub(1, Ordering::SeqCst);
+                    entries += 1;
+                    drop(guard.unlock().await);
+                }
+                (entries, longest)
+            })
+        };
+        let workers = lockers.iter().cycle().take(6).enumerate().map(worker).collect();
+        Self { stop, workers }
+    }
+
+    /// How often they were inside, and the longest wait of all.
+    async fn end(self) -> (usize, Duration) {
+        self.stop.store(true, Ordering::Relaxed);
+        let (mut entries, mut longest) = (0, Duration::ZERO);
+        for worker in self.workers {
+            let (entered, waited) = worker.await.unwrap();
+            (entries, longest) = (entries + entered, longest.max(waited));
+        }
+        (entries, longest)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_ordered_failover_loses_no_lock_and_wakes_the_waiters() {
+    let cluster = Cluster::start_with(3, 1, &[]);
+    let lease = ms(6_000);
+    let (one, two) = (cluster.builder(lease).connect().await.unwrap(), cluster.builder(lease).connect().await.unwrap());
+    let key = keys_of(&cluster, 0).next().unwrap();
+    let held = one.get(&key).lock().await.unwrap();
+    let lock = two.get(&key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    let names: Vec<_> = (0..6).map(|_| common::key()).collect();
+    let load = Load::start(&[one.clone(), two.clone()], &names);
+    let replica = cluster.replica_of(0);
+    replica.command::<()>(&["CLUSTER", "FAILOVER"]);
+    eventually(ms(30_000), "the replica takes over", || replica.is_master()).await;
+    sleep(lease * 3 / 2).await;
+    assert_eq!(held.state(), HoldState::Safe, "renewed by the new master");
+    assert!(replica.exists(&key));
+    let released = Instant::now();
+    held.unlock().await.unwrap();
+    waiting.await.unwrap().unwrap().unlock().await.unwrap();
+    assert!(within(released.elapsed(), lease / 6), "{:?}", released.elapsed());
+    let (entries, _) = load.end().await;
+    assert!(entries > 100, "{entries}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_master_is_followed_by_its_replica() {
+    let cluster = Cluster::start_with(3, 1, &[]);
+    let lease = ms(6_000);
+    let locks = cluster.builder(lease).connect().await.unwrap();
+    let (key, other) = (keys_of(&cluster, 0).next().unwrap(), keys_of(&cluster, 1).next().unwrap());
+    let (held, kept) = (locks.get(&key).lock().await.unwrap(), locks.get(&other).lock().await.unwrap());
+    let fence = held.fence();
+    // What is acknowledged by the replica cannot be lost with its master.
+    cluster.masters()[0].command::<()>(&["WAIT", "1", "5000"]);
+    let replica = cluster.replica_of(0);
+    eventually(ms(10_000), "replicated", || replica.command::<String>(&["INFO", "keyspace"]).contains("keys=")).await;
+    cluster.masters()[0].kill();
+    eventually(ms(60_000), "the replica takes over", || replica.is_master()).await;
+    sleep(lease * 3 / 2).await;
+    assert_eq!(kept.state(), HoldState::Safe);
+    if held.is_lost() {
+        // It was away for longer than two renewals. The next one has a higher fence all the same.
+        drop(held);
+    } else {
+        assert!(replica.exists(&key), "renewed by the new master");
+        held.unlock().await.unwrap();
+    }
+    let next = locks.get(&key).lock().await.unwrap();
+    assert!(next.fence() > fence);
+    next.unlock().await.unwrap();
+    kept.unlock().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_that_move_under_load_lose_no_lock_and_stop_no_locker() {
+    let cluster = Cluster::start(3);
+    let lease = ms(6_000);
+    let lockers = [cluster.builder(lease).connect().await.unwrap(), cluster.builder(lease).connect().await.unwrap()];
+    let held: Vec<_> = keys_of(&cluster, 0).take(8).collect();
+    let mut guards = Vec::new();
+    for key in &held {
+        guards.push(lockers[0].get(key).lock().await.unwrap());
+    }
+    // The load wants one of those slots too, by names that fall into them.
+    let contended: Vec<_> = held.iter().take(3).map(|key| format!("{{{key}}}:contended")).collect();
+    assert_eq!(slot(&contended[0]), slot(&held[0]));
+    let load = Load::start(&lockers, &contended);
+    let [from, to, _] = cluster.masters() else { panic!("three masters") };
+    tokio::task::block_in_place(|| {
+        for key in &held {
+            cluster.move_slot(slot(key), from, to, || std::thread::sleep(ms(300)));
+        }
+    });
+    sleep(lease).await;
+    for (guard, key) in guards.iter().zip(&held) {
+        assert_eq!(guard.state(), HoldState::Safe, "{key}");
+        assert!(to.exists(key), "{key}");
+    }
+    let (entries, longest) = load.end().await;
+    println!("{entries} entries, the longest wait was {longest:?}");
+    assert!(entries > 50 && within(longest, ms(5_000)), "{entries} entries, {longest:?}");
+    for guard in guards {
+        guard.unlock().await.unwrap();
+    }
+    eventually(ms(20_000), "nothing is left", || cluster.keys().is_empty()).await;
+}
+
+#[tokio::test]
+async fn several_locks_of_several_slots_are_taken_all_or_none() {
+    let cluster = Cluster::start(3);
+    let lease = ms(30_000);
+    let (one, two) = (cluster.builder(lease).connect().await.unwrap(), cluster.builder(lease).connect().await.unwrap());
+    let keys: Vec<_> = (0..3).map(|master| keys_of(&cluster, master).next().unwrap()).collect();
+    let all = one.all(&keys).lock().await.unwrap();
+    for key in &keys {
+        assert!(two.get(key).try_lock().await.unwrap().is_none());
+    }
+    all.unlock().await.unwrap();
+    for taken in &keys {
+        let other = two.get(taken).lock().await.unwrap();
+        assert!(one.all(&keys).try_lock().await.unwrap().is_none(), "one of them is held");
+        other.unlock().await.unwrap();
+        assert_eq!(cluster.keys(), Vec::<String>::new(), "the others have been given back");
+    }
+    // Contenders for the same ones in any order: each gets them in the end.
+    let mut orders = Vec::new();
+    for (locks, turn) in [(&one, 0), (&two, 1), (&one, 2), (&two, 0)] {
+        let mut keys = keys.clone();
+        keys.rotate_left(turn);
+        let lock = locks.all(&keys).owned_by(Owner::new());
+        orders.push(tokio::spawn(async move {
+            for _ in 0..10 {
+                lock.lock().await.unwrap().unlock().await.unwrap();
+            }
+        }));
+    }
+    for order in orders {
+        order.await.unwrap();
+    }
+    eventually(ms(10_000), "nothing is left", || cluster.keys().is_empty()).await;
+}
+
+#[tokio::test]
+async fn names_with_braces_are_locks_where_their_channel_is_in_their_slot() {
+    let cluster = Cluster::start(3);
+    for format in [Format::Redisson, Format::Plain] {
+        let locks = cluster.builder(ms(30_000)).format(format).connect().await.unwrap();
+        for name in ["{orders}:1", "a{b}c", "plain", "{{x}}", "ü"] {
+            locks.get(name).lock().await.unwrap().unlock().await.unwrap();
+        }
+        for name in ["a}b", "a{b", "{}x", "}{"] {
+            match locks.get(name).lock().await {
+                Err(error @ Error::Config { .. }) => assert!(error.to_string().contains("braces"), "{name}: {error}"),
+                other => panic!("{name}: {other:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_address_says_whether_it_is_a_cluster_s() {
+    let (cluster, alone) = (Cluster::start(3), Server::start());
+    let refusal = |url: String| async move { Locker::connect(url).await.unwrap_err().to_string() };
+    let message = refusal(cluster.servers[0].url()).await;
+    assert!(message.contains("redis-cluster://"), "{message}");
+    let message = refusal(format!("redis-cluster://127.0.0.1:{}", alone.port())).await;
+    assert!(message.contains("in no cluster"), "{message}");
+    let both = Locker::builder().node(cluster.url()).node(alone.url()).connect().await.unwrap_err().to_string();
+    assert!(both.contains("name the cluster alone"), "{both}");
+    // One of the seeds is enough.
+    let port = cluster.servers[0].port();
+    alone.kill();
+    let url = format!("redis-cluster://127.0.0.1:{}?node=127.0.0.1:{port}", alone.port());
+    Locker::connect(url).await.unwrap().get(key()).lock().await.unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_marks_of_a_cluster_are_one_for_each_slot_and_grow() {
+    let cluster = Cluster::start(3);
+    let locks = cluster.builder(ms(30_000)).connect().await.unwrap();
+    let name = key();
+    let mut last = None;
+    for _ in 0..5 {
+        let guard = locks.get(&name).lock().await.unwrap();
+        assert!(Some(guard.fence()) > last);
+        last = Some(guard.fence());
+        guard.unlock().await.unwrap();
+    }
+    for n in 0..20 {
+        locks.get(format!("{{{name}}}:{n}")).lock().await.unwrap().unlock().await.unwrap();
+    }
+    let marks: Vec<String> =
+        cluster.masters().iter().flat_map(|server| server.command::<Vec<String>>(&["KEYS", "*"])).collect();
+    assert_eq!(marks.len(), 1, "{marks:?}");
+    assert_eq!(slot(&marks[0]), slot(&name));
+}

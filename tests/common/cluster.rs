@@ -1,0 +1,178 @@
+//! A private cluster: masters and replicas on free ports.
+
+use std::time::{Duration, Instant};
+
+use lockhound::{Locker, LockerBuilder};
+
+use super::Server;
+
+/// How many slots every cluster has.
+pub const SLOTS: u16 = 16_384;
+
+/// Servers that form a cluster: the masters, and behind them a replica for each, if there are any.
+pub struct Cluster {
+    pub servers: Vec<Server>,
+    masters: usize,
+}
+
+impl Cluster {
+    /// Starts so many masters, which have about as many slots each.
+    pub fn start(masters: usize) -> Self {
+        Self::start_with(masters, 0, &[])
+    }
+
+    /// Starts them with so many replicas each, and further arguments of redis-server.
+    pub fn start_with(masters: usize, replicas: usize, args: &[&str]) -> Self {
+        // A server that is away for a second is taken for dead by the others.
+        let mode =
+            ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-replica-validity-factor", "0"];
+        let args = [&mode, args].concat();
+        let servers: Vec<_> = (0..masters * (1 + replicas)).map(|_| Server::start_with(&args)).collect();
+        let first = &servers[0];
+        for (at, server) in servers.iter().enumerate() {
+            server.command::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]);
+            if at < masters {
+                let from = |at: usize| usize::from(SLOTS) * at / masters;
+                let (from, to) = (from(at).to_string(), (from(at + 1) - 1).to_string());
+                server.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", &from, &to]);
+            }
+            if at > 0 {
+                server.command::<()>(&["CLUSTER", "MEET", "127.0.0.1", &first.port().to_string()]);
+            }
+        }
+        let cluster = Self { servers, masters };
+        let all = cluster.servers.len();
+        cluster.wait_for("all know each other", |server| {
+            let nodes: String = server.command(&["CLUSTER", "NODES"]);
+            nodes.lines().count() == all && !nodes.contains("handshake")
+        });
+        for (at, server) in cluster.servers.iter().enumerate().skip(masters) {
+            let master = cluster.servers[at % masters].id();
+            server.command::<()>(&["CLUSTER", "REPLICATE", &master]);
+        }
+        cluster.wait_for("the cluster is whole", |server| {
+            let info: String = server.command(&["CLUSTER", "INFO"]);
+            let link: String = server.command(&["INFO", "replication"]);
+            info.contains("cluster_state:ok") && !link.contains("master_link_status:down")
+        });
+        // A master that has just learnt of its replicas says so in its next heartbeat.
+        cluster.wait_for("everybody knows the replicas", |server| {
+            let nodes: String = server.command(&["CLUSTER", "NODES"]);
+            nodes.lines().filter(|line| line.contains("slave")).count() == masters * replicas
+        });
+        cluster
+    }
+
+    pub fn masters(&self) -> &[Server] {
+        &self.servers[..self.masters]
+    }
+
+    /// The replica that a master has been started with.
+    pub fn replica_of(&self, master: usize) -> &Server {
+        &self.servers[self.masters + master]
+    }
+
+    /// An address of it, by which all others are found.
+    pub fn url(&self) -> String {
+        format!("redis-cluster://127.0.0.1:{}?node=127.0.0.1:{}", self.servers[0].port(), self.servers[1].port())
+    }
+
+    pub fn builder(&self, lease: Duration) -> LockerBuilder {
+        Locker::builder().node(self.url()).lease(lease).command_timeout((lease / 4).min(Duration::from_secs(3)))
+    }
+
+    /// The master that was started with the slot of this key.
+    pub fn first_master_of(&self, key: &str) -> usize {
+        (0..self.masters)
+            .find(|&at| slot(key) < u16::try_from(usize::from(SLOTS) * (at + 1) / self.masters).unwrap())
+            .unwrap()
+    }
+
+    /// The server that has a key now, as this one says.
+    fn owner_of(&self, key: &str, asked: &Server) -> &Server {
+        let slots: Vec<(u16, u16, (String, u16))> = ranges(&asked.command(&["CLUSTER", "SLOTS"]));
+        let (_, _, (_, port)) =
+            slots.iter().find(|(from, to, _)| (*from..=*to).contains(&slot(key))).expect("somebody");
+        self.servers.iter().find(|server| server.port() == *port).expect("one of ours")
+    }
+
+    pub fn exists(&self, key: &str) -> bool {
+        self.owner_of(key, &self.servers[0]).exists(key)
+    }
+
+    pub fn delete(&self, key: &str) {
+        self.owner_of(key, &self.servers[0]).command(&["DEL", key])
+    }
+
+    /// All keys of locks, and of whatever else is not a mark.
+    pub fn keys(&self) -> Vec<String> {
+        let all = self.masters().iter().flat_map(|server| server.command::<Vec<String>>(&["KEYS", "*"]));
+        all.filter(|key| !key.starts_with("lockhound_fence:")).collect()
+    }
+
+    /// Moves a slot from one master to another, as `redis-cli --cluster reshard` does, so that it is on its way for a while.
+    pub fn move_slot(&self, slot: u16, from: &Server, to: &Server, on_its_way: impl FnOnce()) {
+        let slot = &*slot.to_string();
+        to.command::<()>(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &from.id()]);
+        from.command::<()>(&["CLUSTER", "SETSLOT", slot, "MIGRATING", &to.id()]);
+        on_its_way();
+        loop {
+            let keys: Vec<String> = from.command(&["CLUSTER", "GETKEYSINSLOT", slot, "10"]);
+            if keys.is_empty() {
+                break;
+            }
+            let port = to.port().to_string();
+            let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+            migrate.extend(keys.iter().map(String::as_str));
+            from.command::<()>(&migrate);
+        }
+        for server in [to, from] {
+            server.command::<()>(&["CLUSTER", "SETSLOT", slot, "NODE", &to.id()]);
+        }
+    }
+
+    fn wait_for(&self, what: &str, so: impl Fn(&Server) -> bool) {
+        let start = Instant::now();
+        while !self.servers.iter().all(&so) {
+            assert!(start.elapsed() < Duration::from_secs(60), "{what}: not within a minute");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Server {
+    /// Its name in its cluster.
+    pub fn id(&self) -> String {
+        self.command(&["CLUSTER", "MYID"])
+    }
+
+    pub fn is_master(&self) -> bool {
+        self.command::<String>(&["INFO", "replication"]).contains("role:master")
+    }
+}
+
+/// The slot of a key, by the specification of Redis clusters: CRC-16 (XModem) of what stands in its first braces.
+pub fn slot(key: &str) -> u16 {
+    let braced = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    let hashed = braced.filter(|tag| !tag.is_empty()).unwrap_or(key);
+    let crc = hashed.bytes().fold(0_u16, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 })
+    });
+    crc % SLOTS
+}
+
+/// From the answer to CLUSTER SLOTS: first and last slot, and the master.
+fn ranges(answer: &redis::Value) -> Vec<(u16, u16, (String, u16))> {
+    let items = |value: &redis::Value| match value {
+        redis::Value::Array(items) => items.clone(),
+        other => panic!("{other:?}"),
+    };
+    let read = |entry: &redis::Value| {
+        let entry = items(entry);
+        let master = items(&entry[2]);
+        let number = |value: &redis::Value| redis::from_redis_value_ref::<u16>(value).unwrap();
+        let host = redis::from_redis_value_ref(&master[0]).unwrap();
+        (number(&entry[0]), number(&entry[1]), (host, number(&master[1])))
+    };
+    items(answer).iter().map(read).collect()
+}
