@@ -208,7 +208,7 @@ impl fmt::Display for Price {
         let cell = |s: &Spread| format!("{:.2} ({:.2}..{:.2})", s.median, s.min, s.max);
         writeln!(
             f,
-            "fence: acquire.lua {} times in a stream, {ROUNDS} rounds; us that the server counts for one (95 % interval)",
+            "fence: acquire.lua {} times in a row, {ROUNDS} rounds; us that the server counts for one (95 % interval)",
             self.calls_a_slot
         )?;
         writeln!(f, "  {:<24} {:>18} {:>20} {:>18}", "", "the script", "its fence", "least above least")?;

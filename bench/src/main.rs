@@ -42,7 +42,7 @@ usage: ./dev bench [NAME] [--json]
   replicas what an acknowledgement costs: replicas(1) against none, on a server with one replica
   waiters  1,000 and 80,000 callers in one line whose time ends together, beside a lock with a short lease
 
-Without a NAME it measures all of them, which takes about nine minutes.";
+Without a NAME it measures all of them, which takes about eleven minutes.";
 
 fn main() -> ExitCode {
     let request = match Request::parse(std::env::args().skip(1)) {

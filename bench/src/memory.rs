@@ -1,5 +1,6 @@
 //! What the servers' memory costs a lock: less than the machine changes by from one slot of the other scenarios to the
-//! next. So three lockers take short turns, one with a memory and two without.
+//! next. So three lockers take short turns, one with a memory and two without. Some lockers are faster than others for
+//! as long as they live, by where their threads and sockets came to be: each cycle has new ones.
 
 use std::fmt;
 use std::time::Duration;
@@ -47,15 +48,14 @@ pub(crate) struct Memory {
 impl Memory {
     /// One task, by the p50 of its locks, and 64, by their pairs a second.
     pub(crate) fn measure(servers: &[Server], runtime: &Runtime) -> Result<Vec<Self>, Failure> {
-        let lockers = runtime.block_on(connect(servers))?;
         let mut all = Vec::new();
         for (tasks, turn, count) in PLANS {
             let time = (turn * CYCLE.len() as u32).as_secs_f64() * count as f64;
             eprintln!("measuring memory of {} servers, {tasks} tasks: {time:.0} s", servers.len());
             let mut cycles = Vec::with_capacity(count);
-            // The first one warms up.
+            // The first one warms up, and waits until servers that have begun vote.
             for at in 0..=count {
-                let figures = cycle(&lockers, tasks, turn, runtime)?;
+                let figures = cycle(servers, at, tasks, turn, runtime)?;
                 if at > 0 {
                     cycles.push(figures);
                 }
@@ -63,9 +63,6 @@ impl Memory {
             all.push(Self::of(servers.len(), tasks, turn, cycles));
         }
         stuck::over();
-        for locker in lockers {
-            runtime.block_on(locker.close());
-        }
         Ok(all)
     }
 
@@ -84,30 +81,38 @@ impl Memory {
     }
 }
 
-/// The figure of each, the mean of both turns.
-fn cycle(lockers: &[Locker; 3], tasks: usize, turn: Duration, runtime: &Runtime) -> Result<[f64; 3], Failure> {
+/// The figure of each, the mean of both turns. Another one is the first in each cycle.
+fn cycle(servers: &[Server], at: usize, tasks: usize, turn: Duration, runtime: &Runtime) -> Result<[f64; 3], Failure> {
+    let order: [usize; 3] = std::array::from_fn(|place| (at + place) % LOCKERS.len());
+    let mut lockers = Vec::with_capacity(order.len());
+    for who in order {
+        stuck::at("memory", LOCKERS[who]);
+        lockers.push(runtime.block_on(connect(servers, LOCKERS[who]))?);
+    }
     let mut figures = [0.0; 3];
-    for at in CYCLE {
-        stuck::at("memory", LOCKERS[at]);
-        let locks = (0..tasks).map(|n| lockers[at].get(format!("{}{n}", prefix(LOCKERS[at]))));
+    for place in CYCLE {
+        let who = order[place];
+        stuck::at("memory", LOCKERS[who]);
+        let locks = (0..tasks).map(|n| lockers[place].get(format!("{}{n}", prefix(LOCKERS[who]))));
         let pairs = locks.map(|lock| lockhound_pairs(lock, turn));
         let laps = runtime.block_on(Callers::Tasks(tasks).run(pairs))?;
         let figure = if tasks == 1 { laps.lock(0.5) } else { laps.pairs() as f64 / laps.elapsed().as_secs_f64() };
-        figures[at] += figure / 2.0;
+        figures[who] += figure / 2.0;
+    }
+    for locker in lockers {
+        runtime.block_on(locker.close());
     }
     Ok(figures)
 }
 
-/// Votes of all of them count.
-async fn connect(servers: &[Server]) -> Result<[Locker; 3], Failure> {
-    let options = || Locker::builder().lease(LEASE).command_timeout(COMMAND_TIMEOUT);
-    let nodes = || servers.iter().fold(options(), |builder, server| builder.node(server.url()));
-    let without = || nodes().restart_quarantine(Duration::ZERO).connect();
-    let lockers = [without().await?, nodes().connect().await?, without().await?];
-    for locker in &lockers {
-        locker.get("bench:memory").lock().await?.unlock().await?;
-    }
-    Ok(lockers)
+/// Votes of all servers count by then.
+async fn connect(servers: &[Server], who: &str) -> Result<Locker, Failure> {
+    let options = Locker::builder().lease(LEASE).command_timeout(COMMAND_TIMEOUT);
+    let nodes = servers.iter().fold(options, |builder, server| builder.node(server.url()));
+    let nodes = if who == LOCKERS[1] { nodes } else { nodes.restart_quarantine(Duration::ZERO) };
+    let locker = nodes.connect().await?;
+    locker.get(prefix(who)).lock().await?.unlock().await?;
+    Ok(locker)
 }
 
 impl fmt::Display for Memory {
