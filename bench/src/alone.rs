@@ -71,8 +71,8 @@ impl Alone {
             let (acquire, release, clock) = (self.acquire.clone(), self.release.clone(), clock(1).into());
             let words = vec![acquire, 2.into(), key.clone(), mark, lease_ms.clone(), field.clone(), clock];
             let granted = self.evalsha(words).await?;
-            if !matches!(&granted, Resp3Frame::Array { data, .. } if matches!(data[0], Resp3Frame::Number { data: 1, .. }))
-            {
+            let yes = |data: &[Resp3Frame]| matches!(data[0], Resp3Frame::Number { data: 1, .. });
+            if !matches!(&granted, Resp3Frame::Array { data, .. } if yes(data)) {
                 return Err(format!("the server answered {granted:?}").into());
             }
             let locked = Instant::now();

@@ -2,17 +2,19 @@
 
 use serde::Serialize;
 
-use crate::report::Outcome;
+use crate::far::Far;
+use crate::fence::Price;
+use crate::memory::Memory;
+use crate::report::{Outcome, Report};
 use crate::scenario::{LOCKHOUND, RSLOCK, SOCKET};
 use crate::spread::Spread;
 
-/// A bound on a ratio of lockhound's to another contender.
+/// A bound on a figure.
 #[derive(Debug, Serialize)]
 pub(crate) struct Bar {
     pub(crate) what: String,
-    pub(crate) ratio: Spread,
+    pub(crate) figure: Spread,
     pub(crate) bound: f64,
-    /// By the median.
     pub(crate) met: bool,
 }
 
@@ -40,16 +42,36 @@ enum Bound {
 
 impl Bar {
     /// Those that what was measured can tell about.
-    pub(crate) fn all(scenarios: &[Outcome]) -> Vec<Self> {
-        let bar = |(name, figure, rival, bound): (&str, &str, &str, Bound)| {
-            let scenario = scenarios.iter().find(|scenario| scenario.name == name)?;
-            let ratio = scenario.ratio(LOCKHOUND, rival, figure)?;
-            let (side, bound, met) = match bound {
-                Bound::AtMost(bound) => ("at most", bound, ratio.median <= bound),
-                Bound::AtLeast(bound) => ("at least", bound, ratio.median >= bound),
-            };
-            Some(Self { what: format!("{name}: {figure} / {rival} {side} {bound}"), ratio, bound, met })
-        };
-        BARS.into_iter().filter_map(bar).collect()
+    pub(crate) fn all(report: &Report) -> Vec<Self> {
+        let mut bars: Vec<Self> = BARS.into_iter().filter_map(|bar| Self::on_ratio(&report.scenarios, bar)).collect();
+        bars.extend(report.memory.iter().filter_map(Memory::bar));
+        bars.extend(report.fence.iter().flat_map(Price::bars));
+        bars.extend(report.far.iter().flat_map(Far::bars));
+        bars
+    }
+
+    fn on_ratio(scenarios: &[Outcome], (name, figure, rival, bound): (&str, &str, &str, Bound)) -> Option<Self> {
+        let scenario = scenarios.iter().find(|scenario| scenario.name == name)?;
+        let ratio = scenario.ratio(LOCKHOUND, rival, figure)?;
+        let what = format!("{name}: {figure} / {rival}");
+        Some(match bound {
+            Bound::AtMost(bound) => Self::at_most(&what, ratio, bound),
+            Bound::AtLeast(bound) => Self::at_least(&what, ratio, bound),
+        })
+    }
+
+    /// By the median.
+    pub(crate) fn at_most(what: &str, figure: Spread, bound: f64) -> Self {
+        Self { what: format!("{what} at most {bound}"), figure, bound, met: figure.median <= bound }
+    }
+
+    /// By the median.
+    pub(crate) fn at_least(what: &str, figure: Spread, bound: f64) -> Self {
+        Self { what: format!("{what} at least {bound}"), figure, bound, met: figure.median >= bound }
+    }
+
+    /// By the worst.
+    pub(crate) fn never_above(what: &str, figure: Spread, bound: f64) -> Self {
+        Self { what: format!("{what} never above {bound}"), figure, bound, met: figure.max <= bound }
     }
 }

@@ -8,8 +8,19 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
+    /// What is queued.
     request: Vec<u8>,
-    reply: Vec<u8>,
+    /// What has come. It begins with the reply that was returned last.
+    replies: Vec<u8>,
+    returned: usize,
+}
+
+/// What a server has counted of one command since its statistics were reset.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Calls {
+    pub(crate) count: f64,
+    /// What they took, all together.
+    pub(crate) us: f64,
 }
 
 impl Connection {
@@ -18,7 +29,7 @@ impl Connection {
         stream.set_nodelay(true)?;
         // Far above any answer of a server that lives; a bench does not hang on one that does not.
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        Ok(Self { stream, request: Vec::new(), reply: Vec::new() })
+        Ok(Self { stream, request: Vec::new(), replies: Vec::new(), returned: 0 })
     }
 
     /// Sends one command and returns its reply as it came: one write, and as a rule one read.
@@ -32,34 +43,63 @@ impl Connection {
 
     /// Sends one command; [`receive`](Self::receive) returns its reply.
     pub(crate) fn send(&mut self, words: &[&[u8]]) -> io::Result<()> {
-        self.request.clear();
+        self.queue(words)?;
+        self.flush()
+    }
+
+    /// Keeps one command back until the next [`flush`](Self::flush).
+    pub(crate) fn queue(&mut self, words: &[&[u8]]) -> io::Result<()> {
         write!(self.request, "*{}\r\n", words.len())?;
         for word in words {
             write!(self.request, "${}\r\n", word.len())?;
             self.request.extend_from_slice(word);
             self.request.extend_from_slice(b"\r\n");
         }
-        self.stream.write_all(&self.request)
+        Ok(())
     }
 
-    /// The reply to the command that was sent.
+    /// Sends what is queued, in one write. Each command has a reply, in their order.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        let sent = self.stream.write_all(&self.request);
+        self.request.clear();
+        sent
+    }
+
+    /// The next reply.
     ///
     /// # Errors
     /// Those of the socket, and an error reply.
     pub(crate) fn receive(&mut self) -> io::Result<&[u8]> {
-        self.reply.clear();
-        while reply_len(&self.reply).is_none() {
+        self.replies.drain(..std::mem::take(&mut self.returned));
+        let len = loop {
+            if let Some(len) = reply_len(&self.replies) {
+                break len;
+            }
             let mut bytes = [0; 4096];
             let n = self.stream.read(&mut bytes)?;
             if n == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
-            self.reply.extend_from_slice(&bytes[..n]);
+            self.replies.extend_from_slice(&bytes[..n]);
+        };
+        self.returned = len;
+        let reply = &self.replies[..len];
+        if reply.starts_with(b"-") {
+            return Err(io::Error::other(String::from_utf8_lossy(reply).trim().to_owned()));
         }
-        if self.reply.starts_with(b"-") {
-            return Err(io::Error::other(String::from_utf8_lossy(&self.reply).trim().to_owned()));
+        Ok(reply)
+    }
+
+    /// The next reply, which begins as this.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive), and any other reply: what did not lock would be fast.
+    pub(crate) fn expect(&mut self, beginning: &[u8]) -> io::Result<()> {
+        let reply = self.receive()?;
+        if reply.starts_with(beginning) {
+            return Ok(());
         }
-        Ok(&self.reply)
+        Err(io::Error::other(format!("the server answered {:?}", String::from_utf8_lossy(reply))))
     }
 
     /// Makes a script known to the server and returns its digest.
@@ -74,6 +114,19 @@ impl Connection {
         let reply = String::from_utf8_lossy(self.call(&[b"INFO", section.as_bytes()])?);
         let value = reply.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         value.map(str::to_owned).ok_or_else(|| io::Error::other(format!("INFO {section} does not tell {name}")))
+    }
+
+    /// Sets back to zero what [`calls`](Self::calls) tells.
+    pub(crate) fn reset_calls(&mut self) -> io::Result<()> {
+        self.call(&[b"CONFIG", b"RESETSTAT"]).map(drop)
+    }
+
+    /// What the server has counted of a command.
+    pub(crate) fn calls(&mut self, command: &str) -> io::Result<Calls> {
+        let line = self.info("commandstats", &format!("cmdstat_{command}"))?;
+        let value = |name: &str| line.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok());
+        let calls = value("calls=").zip(value("usec=")).map(|(count, us)| Calls { count, us });
+        calls.ok_or_else(|| io::Error::other(format!("INFO commandstats has changed its form: {line}")))
     }
 
     /// The seconds of CPU time that the server has used so far.

@@ -1,4 +1,5 @@
-//! Those that are measured: the bare socket, fred alone, lockhound and rslock, each with a loop of pairs that does the same.
+//! Those that are measured: the bare socket, fred alone, lockhound and rslock, each with a loop of pairs that does the
+//! same.
 
 use std::io;
 use std::sync::{Barrier, LazyLock};
@@ -37,8 +38,6 @@ pub(crate) enum Contender {
     Lockhound(Locker),
     /// lockhound, for which a replica acknowledges.
     Replicated(Locker),
-    /// lockhound, whose servers have a memory.
-    Remembering(Locker),
     Rslock(LockManager),
 }
 
@@ -47,15 +46,6 @@ impl Contender {
     pub(crate) async fn lockhound(servers: &[Server]) -> Result<Self, Failure> {
         let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
         Ok(Self::Lockhound(nodes.restart_quarantine(Duration::ZERO).connect().await?))
-    }
-
-    /// Over servers that keep a memory, and vote by now.
-    pub(crate) async fn remembering(servers: &[Server]) -> Result<Self, Failure> {
-        let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
-        // Short, since servers that begin wait for so long.
-        let locks = nodes.lease(Duration::from_secs(1)).connect().await?;
-        locks.get("bench:memory").lock().await?.unlock().await?;
-        Ok(Self::Remembering(locks))
     }
 
     pub(crate) async fn replicated(server: &Server) -> Result<Self, Failure> {
@@ -69,11 +59,10 @@ impl Contender {
 
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Self::Socket(floor) => floor.name,
+            Self::Socket(_) => "socket",
             Self::Fred(_) => "fred",
             Self::Lockhound(_) => "lockhound",
             Self::Replicated(_) => "replicas(1)",
-            Self::Remembering(_) => "with memory",
             Self::Rslock(_) => "rslock",
         }
     }
@@ -88,7 +77,7 @@ impl Contender {
                 let pairs = |key| alone.clone().pairs(key, slot);
                 runtime.block_on(callers.run(keys.into_iter().map(pairs)))
             }
-            Self::Lockhound(locker) | Self::Replicated(locker) | Self::Remembering(locker) => {
+            Self::Lockhound(locker) | Self::Replicated(locker) => {
                 let pairs = |key: String| lockhound_pairs(locker.get(key), slot);
                 runtime.block_on(callers.run(keys.into_iter().map(pairs)))
             }
@@ -101,7 +90,7 @@ impl Contender {
 
     /// Takes leave of the server.
     pub(crate) async fn close(self) {
-        if let Self::Lockhound(locker) | Self::Replicated(locker) | Self::Remembering(locker) = self {
+        if let Self::Lockhound(locker) | Self::Replicated(locker) = self {
             locker.close().await;
         }
     }
@@ -129,7 +118,7 @@ impl Callers {
         }
     }
 
-    async fn run(
+    pub(crate) async fn run(
         self,
         futures: impl Iterator<Item = impl Future<Output = Result<Laps, Failure>> + Send + 'static>,
     ) -> Result<Laps, Failure> {
@@ -151,7 +140,7 @@ impl Callers {
     }
 }
 
-async fn lockhound_pairs(lock: Lock, slot: Duration) -> Result<Laps, Failure> {
+pub(crate) async fn lockhound_pairs(lock: Lock, slot: Duration) -> Result<Laps, Failure> {
     let mut laps = Laps::start();
     while let Some(asked) = laps.next(slot) {
         let guard = lock.lock().await?;
@@ -175,50 +164,28 @@ async fn rslock_pairs(manager: LockManager, key: String, slot: Duration) -> Resu
 
 /// The scripts on blocking sockets: what a pair costs before there is any library.
 pub(crate) struct Floor {
-    name: &'static str,
     scripts: Scripts,
     /// For each thread a socket to each server.
     threads: Vec<Vec<Connection>>,
 }
 
-/// Digests of the two scripts, and for how many servers the first one makes a fence, if it makes one.
+/// Digests of the two scripts.
 #[derive(Debug, Clone)]
 struct Scripts {
     acquire: Vec<u8>,
     release: Vec<u8>,
-    fenced: Option<usize>,
 }
 
 impl Floor {
     /// The library's scripts, on all of these servers at once, by so many threads.
-    pub(crate) fn new(name: &'static str, servers: &[Server], threads: usize) -> io::Result<Self> {
-        Self::with_acquire(name, servers, threads, &ACQUIRE, Some(servers.len()))
-    }
-
-    /// As one of several servers is asked.
-    pub(crate) fn one_of_several(name: &'static str, servers: &[Server]) -> io::Result<Self> {
-        Self::with_acquire(name, servers, 1, &ACQUIRE, Some(servers.len() + 1))
-    }
-
-    /// Another script in the place of `acquire.lua`, which takes no fence key and no clock.
-    pub(crate) fn without_fence(name: &'static str, servers: &[Server], acquire: &str) -> io::Result<Self> {
-        Self::with_acquire(name, servers, 1, acquire, None)
-    }
-
-    fn with_acquire(
-        name: &'static str,
-        servers: &[Server],
-        threads: usize,
-        acquire: &str,
-        fenced: Option<usize>,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(servers: &[Server], threads: usize) -> io::Result<Self> {
         let sockets = || servers.iter().map(Server::connect).collect::<io::Result<Vec<_>>>();
         let mut threads = (0..threads).map(|_| sockets()).collect::<io::Result<Vec<_>>>()?;
-        let mut scripts = Scripts { acquire: Vec::new(), release: Vec::new(), fenced };
+        let mut scripts = Scripts { acquire: Vec::new(), release: Vec::new() };
         for socket in &mut threads[0] {
-            (scripts.acquire, scripts.release) = (socket.load(acquire)?, socket.load(RELEASE)?);
+            (scripts.acquire, scripts.release) = (socket.load(&ACQUIRE)?, socket.load(RELEASE)?);
         }
-        Ok(Self { name, scripts, threads })
+        Ok(Self { scripts, threads })
     }
 
     /// Where there are more keys than threads, each thread goes round its share of them.
@@ -254,35 +221,24 @@ impl Scripts {
         while let Some(asked) = laps.next(slot) {
             let [key, mark, channel] = &names[laps.pairs() % names.len()];
             let field = format!("{OWNER}:{}", laps.pairs());
-            let (key, field, lease_ms) = (key.as_bytes(), field.as_bytes(), lease_ms.as_bytes());
-            let clock_us = self.fenced.map(clock);
-            let words: &[&[u8]] = match &clock_us {
-                Some(clock_us) => {
-                    &[b"EVALSHA", &self.acquire, b"2", key, mark.as_bytes(), lease_ms, field, clock_us.as_bytes()]
-                }
-                None => &[b"EVALSHA", &self.acquire, b"1", key, lease_ms, field],
-            };
-            on_all(sockets, words, &[b"*2\r\n:1\r\n", b"*1\r\n:1\r\n"])?;
+            let (key, mark, field, lease_ms) = (key.as_bytes(), mark.as_bytes(), field.as_bytes(), lease_ms.as_bytes());
+            let clock_us = clock(sockets.len());
+            let words: &[&[u8]] = &[b"EVALSHA", &self.acquire, b"2", key, mark, lease_ms, field, clock_us.as_bytes()];
+            on_all(sockets, words, b"*2\r\n:1\r\n")?;
             let locked = Instant::now();
-            on_all(sockets, &[b"EVALSHA", &self.release, b"2", key, channel.as_bytes(), field], &[b":0\r\n"])?;
+            on_all(sockets, &[b"EVALSHA", &self.release, b"2", key, channel.as_bytes(), field], b":0\r\n")?;
             laps.note(asked, locked);
         }
         Ok(laps)
     }
 }
 
-/// Sends a command to all servers and waits for all of them. A pair that did not lock would be a fast one.
-fn on_all(sockets: &mut [Connection], words: &[&[u8]], beginnings: &[&[u8]]) -> io::Result<()> {
+/// Sends a command to all servers and waits for all of them, whose replies begin as this.
+fn on_all(sockets: &mut [Connection], words: &[&[u8]], beginning: &[u8]) -> io::Result<()> {
     for socket in &mut *sockets {
         socket.send(words)?;
     }
-    for socket in sockets {
-        let reply = socket.receive()?;
-        if !beginnings.iter().any(|beginning| reply.starts_with(beginning)) {
-            return Err(io::Error::other(format!("the server answered {:?}", String::from_utf8_lossy(reply))));
-        }
-    }
-    Ok(())
+    sockets.iter_mut().try_for_each(|socket| socket.expect(beginning))
 }
 
 /// The key of a lock's mark, as the library has it.

@@ -1,4 +1,7 @@
 //! What a fence costs: `acquire.lua` as it is, and the same script without the lines that make the fence.
+//!
+//! The difference is a microsecond, which no clock of a client sees above a round trip. So the scripts come in one
+//! stream, and the server tells what it has counted for them.
 
 use std::fmt;
 use std::io;
@@ -6,17 +9,29 @@ use std::io;
 use serde::Serialize;
 
 use crate::Failure;
+use crate::bar::Bar;
 use crate::connection::Connection;
-use crate::contender::{mark, prefix};
-use crate::report::Outcome;
+use crate::contender::{ACQUIRE, ACQUIRE_BODY, LEASE, OWNER, clock, mark, prefix};
 use crate::spread::Spread;
+use crate::stuck;
 
-/// The script as it is.
-pub(crate) const WITH: &str = "with a fence";
-/// The script as it is, asked as one of several servers is.
-pub(crate) const SEVERAL: &str = "of several";
+/// Many and short ones: what else runs disturbs some of them, and not most.
+const ROUNDS: usize = 200;
+/// Of one slot.
+const CALLS: usize = 2_000;
+/// So many are on their way at once, each for another lock.
+const BATCH: usize = 200;
+
 /// The script without the lines of the fence.
-pub(crate) const WITHOUT: &str = "without";
+const WITHOUT: &str = "without";
+/// One `INCR` in their place: no fence can cost less.
+const INCR: &str = "a bare INCR";
+/// The script as it is, asked as a server alone is.
+const ONE: &str = "one server";
+/// The same, where no other lock of the mark was acquired within 0.1 s: then the mark is set to the server's clock.
+const RESTED: &str = "one server, mark at rest";
+/// The script as it is, asked as each of several servers is.
+const SEVERAL: &str = "each of several";
 
 /// What has to change for the fence to be gone: each of these stands once in `acquire.lua`, or the bench says that it
 /// has to be brought up to date.
@@ -28,7 +43,7 @@ const EDITS: [(&str, &str); 3] = [
 
 /// The given `acquire.lua` without its fence, which `fence.lua` makes in the place of a comment: neither its key nor
 /// the clock of the client is sent.
-pub(crate) fn removed_from(acquire: &str) -> Result<String, Failure> {
+fn removed_from(acquire: &str) -> Result<String, Failure> {
     let code: Vec<&str> = acquire.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
     let mut script = code.join("\n");
     for (with, without) in EDITS {
@@ -43,36 +58,142 @@ pub(crate) fn removed_from(acquire: &str) -> Result<String, Failure> {
     Ok(script)
 }
 
-/// The price of a fence, each round's difference.
-#[derive(Debug, Clone, Serialize)]
+/// The same with an `INCR` of the mark.
+fn counting(without: &str) -> Result<String, Failure> {
+    let (granted, counted) = ("return {1}", "return {1, redis.call('INCR', KEYS[2])}");
+    if without.matches(granted).count() != 1 {
+        return Err(format!("acquire.lua has changed: bench/src/fence.rs looks for {granted:?} once").into());
+    }
+    Ok(without.replace(granted, counted))
+}
+
+/// One way to ask for a lock.
+#[derive(Debug)]
+struct Variant {
+    name: &'static str,
+    digest: Vec<u8>,
+    /// What is told of the clock, if the script has a mark.
+    clock: Option<fn() -> String>,
+    /// The locks and their marks.
+    keys: Vec<(String, String)>,
+}
+
+impl Variant {
+    fn load(
+        name: &'static str,
+        script: &str,
+        clock: Option<fn() -> String>,
+        control: &mut Connection,
+    ) -> Result<Self, Failure> {
+        let key = |n| format!("{}{n}", prefix(name));
+        let keys = (0..BATCH).map(|n| (key(n), mark(&key(n)))).collect();
+        Ok(Self { name, digest: control.load(script)?, clock, keys })
+    }
+
+    /// What the server counts for one acquire, in microseconds.
+    fn slot(&self, control: &mut Connection) -> io::Result<f64> {
+        control.reset_calls()?;
+        for _ in 0..CALLS / BATCH {
+            for (key, mark) in &self.keys {
+                self.queue(control, key, mark)?;
+            }
+            control.flush()?;
+            for _ in &self.keys {
+                control.expect(if self.clock.is_some() { b"*2\r\n:1\r\n" } else { b"*1\r\n:1\r\n" })?;
+                control.expect(b":1\r\n")?;
+            }
+        }
+        let calls = control.calls("evalsha")?;
+        if calls.count != CALLS as f64 {
+            return Err(io::Error::other(format!("the server has counted {} scripts of {CALLS}", calls.count)));
+        }
+        Ok(calls.us / calls.count)
+    }
+
+    /// An acquire, and what makes the lock free again and is no script.
+    fn queue(&self, control: &mut Connection, key: &str, mark: &str) -> io::Result<()> {
+        let (lease_ms, field) = (LEASE.as_millis().to_string(), format!("{OWNER}:1"));
+        let (lease_ms, field, clock_us) = (lease_ms.as_bytes(), field.as_bytes(), self.clock.map(|clock| clock()));
+        let (key, mark) = (key.as_bytes(), mark.as_bytes());
+        match &clock_us {
+            Some(clock_us) => {
+                control.queue(&[b"EVALSHA", &self.digest, b"2", key, mark, lease_ms, field, clock_us.as_bytes()])?;
+            }
+            None => control.queue(&[b"EVALSHA", &self.digest, b"1", key, lease_ms, field])?,
+        }
+        control.queue(&[b"DEL", key])
+    }
+}
+
+/// The price of a fence.
+#[derive(Debug, Serialize)]
 pub(crate) struct Price {
-    /// On one server alone.
-    pub(crate) one: Cost,
-    /// On each of several servers.
-    pub(crate) several: Cost,
+    pub(crate) calls_a_slot: usize,
+    pub(crate) variants: Vec<Cost>,
     /// What MEMORY USAGE says about a mark, of which a server has 1,024 at the most.
     pub(crate) bytes: u64,
 }
 
-#[derive(Debug, Clone, Serialize)]
+/// What the server counts for one acquire, in microseconds: medians, and the intervals that they lie in.
+#[derive(Debug, Serialize)]
 pub(crate) struct Cost {
-    pub(crate) pair_p50_us: Spread,
-    pub(crate) server_us: Spread,
+    pub(crate) name: &'static str,
+    pub(crate) us: Spread,
+    /// Above the script without a fence, in the same round.
+    pub(crate) fence_us: Spread,
+    /// The least of all rounds above the least of those without a fence: what disturbs the machine makes rounds longer,
+    /// and none shorter.
+    pub(crate) least_us: f64,
+    pub(crate) rounds: Vec<f64>,
 }
 
 impl Price {
-    /// From the scenario that measured all three, whose locks have left their marks on the server.
-    pub(crate) fn of(outcome: &Outcome, control: &mut Connection) -> Result<Self, Failure> {
-        let rounds = |name| outcome.entry(name).map(|entry| entry.rounds.as_slice()).unwrap_or_default();
-        let cost = |name| {
-            let both = || rounds(name).iter().zip(rounds(WITHOUT));
-            Cost {
-                pair_p50_us: Spread::of(both().map(|(with, without)| with.pair_p50_us - without.pair_p50_us)),
-                server_us: Spread::of(both().map(|(with, without)| with.server_us - without.server_us)),
+    pub(crate) fn measure(control: &mut Connection) -> Result<Self, Failure> {
+        eprintln!("measuring fence: 10 s");
+        let without = removed_from(ACQUIRE_BODY)?;
+        let counting = counting(&without)?;
+        // Not cut to 0.1 s, it is ahead of every mark.
+        let rested = || format!("-{}", clock(2));
+        let variants = [
+            Variant::load(WITHOUT, &without, None, control)?,
+            Variant::load(INCR, &counting, Some(|| clock(1)), control)?,
+            Variant::load(ONE, &ACQUIRE, Some(|| clock(1)), control)?,
+            Variant::load(RESTED, &ACQUIRE, Some(rested), control)?,
+            Variant::load(SEVERAL, &ACQUIRE, Some(|| clock(2)), control)?,
+        ];
+        let mut rounds = variants.each_ref().map(|_| Vec::with_capacity(ROUNDS));
+        for round in 0..=ROUNDS {
+            for (variant, rounds) in variants.iter().zip(&mut rounds) {
+                stuck::at("fence", variant.name);
+                let us = variant.slot(control)?;
+                // The first one warms up.
+                if round > 0 {
+                    rounds.push(us);
+                }
             }
+        }
+        stuck::over();
+        let bytes = memory(control, &mark(&format!("{}0", prefix(ONE))))?;
+        let base = rounds[0].clone();
+        let variants = variants.iter().zip(rounds).map(|(variant, rounds)| Cost::of(variant.name, rounds, &base));
+        Ok(Self { calls_a_slot: CALLS, variants: variants.collect(), bytes })
+    }
+
+    pub(crate) fn bars(&self) -> Vec<Bar> {
+        let bar = |(name, bound): (&str, f64)| {
+            let cost = self.variants.iter().find(|cost| cost.name == name)?;
+            Some(Bar::at_most(&format!("fence: server us of a fence on {name}"), cost.fence_us, bound))
         };
-        let key = mark(&format!("{}0", prefix(WITH)));
-        Ok(Self { one: cost(WITH), several: cost(SEVERAL), bytes: memory(control, &key)? })
+        [(ONE, 1.0), (SEVERAL, 2.0)].into_iter().filter_map(bar).collect()
+    }
+}
+
+impl Cost {
+    fn of(name: &'static str, rounds: Vec<f64>, without: &[f64]) -> Self {
+        let least = |rounds: &[f64]| rounds.iter().copied().fold(f64::INFINITY, f64::min);
+        let us = Spread::of_median(rounds.iter().copied());
+        let fence_us = Spread::of_median(rounds.iter().zip(without).map(|(us, base)| us - base));
+        Self { name, us, fence_us, least_us: least(&rounds) - least(without), rounds }
     }
 }
 
@@ -84,28 +205,35 @@ fn memory(control: &mut Connection, key: &str) -> io::Result<u64> {
 
 impl fmt::Display for Price {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (on, Cost { pair_p50_us: pair, server_us: server }) in
-            [("one server", &self.one), ("each of several servers", &self.several)]
-        {
-            writeln!(
-                f,
-                "on {on} a fence costs {:.1} us of a pair's p50 ({:.1}..{:.1}), {:.1} us of the server's CPU ({:.1}..{:.1})",
-                pair.median, pair.min, pair.max, server.median, server.min, server.max
-            )?;
+        let cell = |s: &Spread| format!("{:.2} ({:.2}..{:.2})", s.median, s.min, s.max);
+        writeln!(
+            f,
+            "fence: acquire.lua {} times in a row, {ROUNDS} rounds; us that the server counts for one (95 % interval)",
+            self.calls_a_slot
+        )?;
+        writeln!(f, "  {:<24} {:>18} {:>20} {:>18}", "", "the script", "its fence", "least above least")?;
+        for cost in &self.variants {
+            write!(f, "  {:<24} {:>18}", cost.name, cell(&cost.us))?;
+            if cost.name == WITHOUT {
+                writeln!(f)?;
+            } else {
+                writeln!(f, " {:>20} {:>18.2}", cell(&cost.fence_us), cost.least_us)?;
+            }
         }
-        writeln!(f, "and {} bytes of its memory for each of at most 1,024 marks", self.bytes)
+        writeln!(f, "  and {} bytes of its memory for each of at most 1,024 marks", self.bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::contender::ACQUIRE_BODY;
 
     #[test]
     fn the_list_fits_the_script() {
         let script = removed_from(ACQUIRE_BODY).expect("up to date");
         assert!(script.contains("HSETNX") && script.contains("PTTL"), "{script}");
+        assert!(counting(&script).is_ok_and(|script| script.contains("INCR")), "{script}");
+        assert!(counting("").is_err());
         assert!(
             removed_from(&ACQUIRE_BODY.replace("{1, fence}", "{fence}"))
                 .is_err_and(|e| e.to_string().contains("{1, fence}"))

@@ -4,8 +4,14 @@ mod alone;
 mod bar;
 mod connection;
 mod contender;
+// As the tests have them: what is far apart there is so here.
+#[path = "../../tests/common/distance.rs"]
+#[allow(unreachable_pub, reason = "of the tests, whose helpers are public")]
+mod distance;
+mod far;
 mod fence;
 mod laps;
+mod memory;
 mod renewal;
 mod report;
 mod scenario;
@@ -29,13 +35,14 @@ usage: ./dev bench [NAME] [--json]
 
   pair     uncontended lock and unlock: p50 and p99
   tasks    1, 64 and 1024 tasks, a key each
-  fence    what a fence costs: acquire.lua against the same script without it
+  fence    what a fence costs the server: acquire.lua against the same script without it
   renewal  1,000 to 100,000 locks kept alive: the watchdog beside rlock and distkit, a task and a script a lock
-  quorum   1, 3 and 5 independent servers: 1 task, and 64 with a key each
+  quorum   1, 3 and 5 independent servers: 1 task, and 64 with a key each; and what their memory costs
+  far      2, 10 and 20 contenders for one lock of three servers that are 2, 9 and 16 ms away, for each in another order
   replicas what an acknowledgement costs: replicas(1) against none, on a server with one replica
   waiters  1,000 and 80,000 callers in one line whose time ends together, beside a lock with a short lease
 
-Without a NAME it measures all of them, which takes about nine minutes.";
+Without a NAME it measures all of them, which takes about eleven minutes.";
 
 fn main() -> ExitCode {
     let request = match Request::parse(std::env::args().skip(1)) {
@@ -93,6 +100,7 @@ impl Request {
                 "tasks" => request.names.push(Name::Tasks),
                 "fence" => request.names.push(Name::Fence),
                 "renewal" => request.names.push(Name::Renewal),
+                "far" => request.names.push(Name::Far),
                 "quorum" => request.names.push(Name::Quorum),
                 "replicas" => request.names.push(Name::Replicas),
                 "waiters" => request.names.push(Name::Waiters),

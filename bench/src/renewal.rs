@@ -131,20 +131,14 @@ pub(crate) fn measure(server: &Server, control: &mut Connection, runtime: &Runti
 fn slot(control: &mut Connection, idle: f64, size: Size) -> Result<[f64; 3], Failure> {
     // What the acquires left behind is cleared away, and every lock has been renewed once.
     std::thread::sleep(size.third() + size.third() / 2);
-    control.call(&[b"CONFIG", b"RESETSTAT"])?;
+    control.reset_calls()?;
     let time = size.third() * size.renewals;
     let (server, client) = (control.cpu()?, client_cpu());
     std::thread::sleep(time);
     let (client, server) = (client_cpu() - client, control.cpu()? - server - idle * time.as_secs_f64());
     // Every renewal is one PEXPIRE, whatever script calls it.
-    let (renewals, commands) = (calls(control, "pexpire")?, calls(control, "evalsha")?);
+    let (renewals, commands) = (control.calls("pexpire")?.count, control.calls("evalsha")?.count);
     Ok([server * 1e6 / renewals, client * 1e6 / renewals, commands / renewals])
-}
-
-fn calls(control: &mut Connection, command: &str) -> Result<f64, Failure> {
-    let value = control.info("commandstats", &format!("cmdstat_{command}"))?;
-    let calls = value.strip_prefix("calls=").and_then(|rest| rest.split(',').next()?.parse().ok());
-    Ok(calls.ok_or("INFO commandstats has changed its form")?)
 }
 
 impl Cost {

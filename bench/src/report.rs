@@ -8,8 +8,10 @@ use serde::Serialize;
 
 use crate::bar::Bar;
 use crate::connection::Connection;
+use crate::far::Far;
 use crate::fence::Price;
 use crate::laps::Laps;
+use crate::memory::Memory;
 use crate::renewal::Renewals;
 use crate::spread::Spread;
 use crate::waiters::Lines;
@@ -27,12 +29,24 @@ pub(crate) struct Report {
     pub(crate) renewal: Vec<Renewals>,
     /// Likewise.
     pub(crate) waiters: Vec<Lines>,
+    /// Likewise, with `quorum`.
+    pub(crate) memory: Vec<Memory>,
+    pub(crate) far: Option<Far>,
     pub(crate) bars: Vec<Bar>,
 }
 
 impl Report {
     pub(crate) fn new(setting: Setting) -> Self {
-        Self { setting, scenarios: Vec::new(), fence: None, renewal: Vec::new(), waiters: Vec::new(), bars: Vec::new() }
+        Self {
+            setting,
+            scenarios: Vec::new(),
+            fence: None,
+            renewal: Vec::new(),
+            waiters: Vec::new(),
+            memory: Vec::new(),
+            far: None,
+            bars: Vec::new(),
+        }
     }
 }
 

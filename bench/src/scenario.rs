@@ -10,7 +10,9 @@ use crate::alone::Alone;
 use crate::bar::Bar;
 use crate::connection::Connection;
 use crate::contender::{Callers, Contender, Floor, MOST_SOCKETS};
-use crate::fence::{self, Price};
+use crate::far::Far;
+use crate::fence::Price;
+use crate::memory::Memory;
 use crate::renewal;
 use crate::report::{Outcome, Report, Sample, Setting};
 use crate::server::Server;
@@ -39,13 +41,14 @@ pub(crate) enum Name {
     Fence,
     Renewal,
     Quorum,
+    Far,
     Replicas,
     Waiters,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Pair, Self::Tasks, Self::Fence, Self::Renewal, Self::Quorum, Self::Replicas, Self::Waiters];
+    pub(crate) const ALL: [Self; 8] =
+        [Self::Pair, Self::Tasks, Self::Fence, Self::Renewal, Self::Quorum, Self::Far, Self::Replicas, Self::Waiters];
 }
 
 /// How many servers, and the names of what is measured on them: one task, and many.
@@ -76,14 +79,7 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
         }
     }
     if names.contains(&Name::Fence) {
-        let script = fence::removed_from(crate::contender::ACQUIRE_BODY)?;
-        let with = Floor::new(fence::WITH, &bench.servers, 1)?;
-        let several = Floor::one_of_several(fence::SEVERAL, &bench.servers)?;
-        let without = Floor::without_fence(fence::WITHOUT, &bench.servers, &script)?;
-        let mut contenders = [Contender::Socket(with), Contender::Socket(several), Contender::Socket(without)];
-        let outcome = bench.rounds("fence", "one bare socket", Callers::Main, &[fence::WITHOUT], &mut contenders)?;
-        report.fence = Some(Price::of(&outcome, &mut bench.controls[0])?);
-        report.scenarios.push(outcome);
+        report.fence = Some(Price::measure(&mut bench.controls[0])?);
     }
     if names.contains(&Name::Renewal) {
         report.renewal = renewal::measure(&bench.servers[0], &mut bench.controls[0], &bench.runtime)?;
@@ -94,36 +90,39 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
     drop(bench);
     if names.contains(&Name::Quorum) {
         for (servers, one, many) in QUORUMS {
-            report.scenarios.extend(quorum(servers, one, many)?);
+            quorum(&mut report, servers, one, many)?;
         }
+    }
+    if names.contains(&Name::Far) {
+        report.far = Some(Far::measure()?);
     }
     if names.contains(&Name::Replicas) {
         report.scenarios.push(replicas()?);
     }
-    report.bars = Bar::all(&report.scenarios);
+    report.bars = Bar::all(&report);
     Ok(report)
 }
 
 /// Measures locks over so many servers.
-fn quorum(servers: usize, one: &'static str, many: &'static str) -> Result<[Outcome; 2], Failure> {
+fn quorum(report: &mut Report, servers: usize, one: &'static str, many: &'static str) -> Result<(), Failure> {
     let mut bench = Bench::over(servers)?;
-    let mut contenders = vec![
-        Contender::Socket(Floor::new(SOCKET, &bench.servers, MOST_SOCKETS)?),
+    let mut contenders = [
+        Contender::Socket(Floor::new(&bench.servers, MOST_SOCKETS)?),
         bench.runtime.block_on(Contender::lockhound(&bench.servers))?,
         Contender::rslock(&bench.servers),
     ];
-    if servers > 1 {
-        contenders.push(bench.runtime.block_on(Contender::remembering(&bench.servers))?);
-    }
     let title = |callers: &str| format!("{servers} independent servers; {callers}");
-    let rivals = [SOCKET, RSLOCK, LOCKHOUND];
-    let alone = bench.rounds(one, &title("1 spawned task"), Callers::Tasks(1), &rivals, &mut contenders)?;
+    let rivals = [SOCKET, RSLOCK];
+    report.scenarios.push(bench.rounds(one, &title("1 spawned task"), Callers::Tasks(1), &rivals, &mut contenders)?);
     let together = title("64 tasks, a key each; a thread each with a socket to each server");
-    let together = bench.rounds(many, &together, Callers::Tasks(64), &rivals, &mut contenders)?;
+    report.scenarios.push(bench.rounds(many, &together, Callers::Tasks(64), &rivals, &mut contenders)?);
     for contender in contenders {
         bench.runtime.block_on(contender.close());
     }
-    Ok([alone, together])
+    if servers > 1 {
+        report.memory.extend(Memory::measure(&bench.servers, &bench.runtime)?);
+    }
+    Ok(())
 }
 
 /// On servers of its own: a replica is fed with whatever is written to its master.
@@ -165,7 +164,7 @@ impl Bench {
 
     fn peers(&self) -> Result<Vec<Contender>, Failure> {
         Ok(vec![
-            Contender::Socket(Floor::new(SOCKET, &self.servers, MOST_SOCKETS)?),
+            Contender::Socket(Floor::new(&self.servers, MOST_SOCKETS)?),
             Contender::Fred(self.runtime.block_on(Alone::connect(&self.servers[0]))?),
             self.runtime.block_on(Contender::lockhound(&self.servers))?,
             Contender::rslock(&self.servers),

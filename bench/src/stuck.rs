@@ -28,7 +28,10 @@ pub(crate) fn watch() {
             if let Some((since, who)) = now
                 && since.elapsed() > PATIENCE
             {
-                eprintln!("bench: stuck for {:.0?}: {who}; please report it with the output of `gdb -p`", since.elapsed());
+                eprintln!(
+                    "bench: stuck for {:.0?}: {who}; please report it with the output of `gdb -p`",
+                    since.elapsed()
+                );
                 std::process::abort();
             }
         }

@@ -16,6 +16,8 @@ pub(crate) fn text(report: &Report) -> String {
     blocks.extend(report.fence.as_ref().map(ToString::to_string));
     blocks.extend(report.renewal.iter().map(ToString::to_string));
     blocks.extend(report.waiters.iter().map(ToString::to_string));
+    blocks.extend(report.memory.iter().map(ToString::to_string));
+    blocks.extend(report.far.as_ref().map(ToString::to_string));
     if !report.bars.is_empty() {
         blocks.push(bars(&report.bars));
     }
@@ -25,7 +27,8 @@ pub(crate) fn text(report: &Report) -> String {
 fn header(setting: &Setting) -> String {
     let crates: Vec<String> = setting.crates.iter().map(|(name, version)| format!("{name} {version}")).collect();
     format!(
-        "{} CPUs ({}), {} on the same machine\n{}\n{} rounds, {:.1} s a slot: the median of the rounds (their range)\n",
+        "{} CPUs ({}), {} on the same machine\n{}\n\
+         Where nothing else is said: {} rounds, {:.1} s a slot; the median of the rounds (their range)\n",
         setting.cpus,
         setting.system,
         setting.server,
@@ -68,9 +71,9 @@ fn number(value: f64) -> String {
 fn bars(bars: &[Bar]) -> String {
     let rows: Vec<Vec<String>> = bars
         .iter()
-        .map(|bar| vec![bar.what.clone(), cell(Some(&bar.ratio)), if bar.met { "met" } else { "missed" }.to_owned()])
+        .map(|bar| vec![bar.what.clone(), cell(Some(&bar.figure)), if bar.met { "met" } else { "missed" }.to_owned()])
         .collect();
-    format!("The bars, by the median:\n{}", aligned(&rows))
+    format!("The bars, by the median; \"never\" by the worst:\n{}", aligned(&rows))
 }
 
 /// The first column to the left, the others to the right.
