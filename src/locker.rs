@@ -202,6 +202,10 @@ impl LockerBuilder {
     /// to answer; it stands alone. Names of its locks have no braces, or one pair with something inside: another's channel
     /// would be in another slot, and [`Error::Config`] says so when it is locked.
     ///
+    /// `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]` is the master that these
+    /// Sentinels name, asked at each connect; `sentinelUsername` and `sentinelPassword` are for the Sentinels themselves. With
+    /// `rediss-` in the place of `redis-`, connections of both are encrypted.
+    ///
     /// Called again, it adds further servers, which have to be independent masters: a lock is then held while more than
     /// half of them say so (Redlock), and nothing is lost while fewer than half are away. Three or five are usual; an even
     /// count bears no more failures than the odd one below it, and is warned about. Each has to be reached by every
@@ -487,6 +491,11 @@ impl LockerBuilder {
             let problem =
                 "a cluster is one place for a lock, which other servers cannot vote with: name the cluster alone";
             return Err(Error::config("node", problem));
+        }
+        if targets.iter().any(Target::is_cluster) && !settings.restart_quarantine.is_zero() {
+            let problem = "a cluster keeps no memory of its restarts, and no quarantine: leave it out, or name independent \
+                           servers";
+            return Err(Error::config("restart_quarantine", problem));
         }
         match targets.len() {
             0 => return Err(Error::config("node", "no server is given; name one with .node(\"redis://host:6379\")")),

@@ -251,6 +251,66 @@ async fn slots_that_move_under_load_lose_no_lock_and_stop_no_locker() {
     eventually(ms(20_000), "nothing is left", || cluster.keys().is_empty()).await;
 }
 
+/// A server ends the subscriptions of a slot that leaves it, and says so in a way that the client library passes over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_moves_away_and_back_still_wakes_its_waiters() {
+    let cluster = Cluster::start(3);
+    // Without a message they look at a sixth of it, ten seconds.
+    let lease = ms(60_000);
+    let (one, two) = (cluster.builder(lease).connect().await.unwrap(), cluster.builder(lease).connect().await.unwrap());
+    let key = keys_of(&cluster, 0).next().unwrap();
+    let guard = one.get(&key).lock().await.unwrap();
+    let lock = two.get(&key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    let [there, elsewhere, _] = cluster.masters() else { panic!("three masters") };
+    let listens = |server: &Server| server.command::<(String, u64)>(&["PUBSUB", "SHARDNUMSUB", &channel]).1 == 1;
+    eventually(ms(10_000), "it listens", || listens(there)).await;
+    tokio::task::block_in_place(|| {
+        cluster.move_slot(slot(&key), there, elsewhere, || {});
+        cluster.move_slot(slot(&key), elsewhere, there, || {});
+    });
+    // The map is asked for every five seconds where nothing is in doubt.
+    eventually(ms(20_000), "it listens again", || listens(there)).await;
+    let released = Instant::now();
+    guard.unlock().await.unwrap();
+    waiting.await.unwrap().unwrap().unlock().await.unwrap();
+    assert!(within(released.elapsed(), ms(2_000)), "{:?}", released.elapsed());
+}
+
+/// As Redis does it by default: one master without a replica is gone, and all others refuse everything.
+#[tokio::test]
+async fn a_cluster_that_is_down_is_asked_now_and_then_and_its_holds_are_renewed_when_it_is_back() {
+    let cluster = Cluster::start(3);
+    let lease = ms(20_000);
+    let locks = cluster.builder(lease).connect().await.unwrap();
+    let held = locks.get(keys_of(&cluster, 1).next().unwrap()).lock().await.unwrap();
+    let received = || -> u64 {
+        let info: String = cluster.masters()[1].command(&["INFO", "stats"]);
+        let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:")).unwrap();
+        line.parse().unwrap()
+    };
+    cluster.masters()[0].kill();
+    let info = |server: &Server| server.command::<String>(&["CLUSTER", "INFO"]);
+    eventually(ms(30_000), "it is down", || info(&cluster.masters()[1]).contains("cluster_state:fail")).await;
+    let before = received();
+    let begun = Instant::now();
+    let other = keys_of(&cluster, 1).next().unwrap();
+    assert!(matches!(locks.get(&other).try_lock_for(ms(4_000)).await, Err(Error::Unavailable { .. }) | Ok(None)));
+    // Each of two connections is given up by the client library when it hears of it, once in two thirds of a second; this
+    // test has one of its own for each look.
+    let made = received() - before;
+    let most = 10 + 2 * u64::try_from(begun.elapsed().as_millis() / 600).unwrap();
+    assert!(made <= most, "{made} connections, {most} at the most");
+    cluster.masters()[0].restart();
+    eventually(ms(30_000), "it is up", || info(&cluster.masters()[1]).contains("cluster_state:ok")).await;
+    let guard = locks.get(&other).lock().await.unwrap();
+    guard.unlock().await.unwrap();
+    eventually(ms(15_000), "renewed", || held.remaining() > lease * 2 / 3).await;
+    assert_eq!(held.state(), HoldState::Safe);
+    held.unlock().await.unwrap();
+}
+
 #[tokio::test]
 async fn several_locks_of_several_slots_are_taken_all_or_none() {
     let cluster = Cluster::start(3);
@@ -313,6 +373,9 @@ async fn an_address_says_whether_it_is_a_cluster_s() {
     assert!(message.contains("in no cluster"), "{message}");
     let both = Locker::builder().node(cluster.url()).node(alone.url()).connect().await.unwrap_err().to_string();
     assert!(both.contains("name the cluster alone"), "{both}");
+    let remembered =
+        cluster.builder(ms(30_000)).restart_quarantine(ms(30_000)).connect().await.unwrap_err().to_string();
+    assert!(remembered.contains("restart_quarantine"), "{remembered}");
     // One of the seeds is enough.
     let port = cluster.servers[0].port();
     alone.kill();

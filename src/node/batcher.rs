@@ -25,6 +25,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use super::replica_acks::ReplicaAck;
 use super::reply::{self, Outcome, Reply};
@@ -48,7 +49,7 @@ const ENOUGH: usize = 16;
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// So many scripts are under way at most: what is in flight when a server falls silent has to be undone. A server that
-/// is 100 ms away is sent 40,000 steps a second all the same.
+/// is 100 ms away is sent 40,000 steps a second all the same; a master of a cluster 640, where each has a slot of its own.
 const MOST_FLIGHTS: usize = 64;
 
 /// What a script is to do, as a rule for one lock.
@@ -143,14 +144,21 @@ pub(super) struct Batcher {
     runner: Arc<ScriptRunner>,
     waiting: Mutex<VecDeque<Entry>>,
     news: Notify,
+    ended: CancellationToken,
 }
 
 impl Batcher {
     pub(super) fn new(runner: Arc<ScriptRunner>) -> Arc<Self> {
-        let batcher = Arc::new(Self { runner, waiting: Mutex::default(), news: Notify::new() });
+        let batcher =
+            Arc::new(Self { runner, waiting: Mutex::default(), news: Notify::new(), ended: CancellationToken::new() });
         let emptied = Arc::clone(&batcher);
         tokio::spawn(foreign::restarted(async move |_| empty(&emptied).await));
         batcher
+    }
+
+    /// Ends its task. Nothing is to be sent any more.
+    pub(super) fn end(&self) {
+        self.ended.cancel();
     }
 
     pub(super) fn runner(&self) -> &Arc<ScriptRunner> {
@@ -312,7 +320,7 @@ fn refuses_the_company(outcome: &Outcome<Reply>) -> bool {
 }
 
 /// Sends what is put in. Started with the batcher, and begun again after a panic, by which what was under way is
-/// unknown; ends with the engine; nobody awaits it.
+/// unknown; ends with the engine, or with [`Batcher::end`]; nobody awaits it.
 async fn empty(batcher: &Batcher) {
     // What was put in before a panic rings no more.
     batcher.news.notify_one();
@@ -326,6 +334,7 @@ async fn empty(batcher: &Batcher) {
         tokio::select! {
             biased;
             Some(landed) = flights.next() => batcher.land(landed, &mut again, flights.is_empty()),
+            () = batcher.ended.cancelled() => return,
             () = batcher.news.notified() => {}
             () = &mut patience, if collecting => over = true,
         }

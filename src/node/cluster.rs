@@ -34,6 +34,9 @@ use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::foreign::contained;
 
+/// How long whoever begins to listen waits for a master that does not answer.
+const SUBSCRIBING: Duration = Duration::from_millis(200);
+
 /// A cluster and the connections to its masters.
 pub(crate) struct Cluster(Arc<Masters>);
 
@@ -100,11 +103,6 @@ impl Cluster {
         (Self(Masters::new(seeds, wiring, heard)), Events { subscriber, grants })
     }
 
-    /// The master that has this key, by its number; zero: none is known.
-    pub(super) fn master_of(&self, key: &str) -> u64 {
-        self.0.state().master(slot_of(key)).map_or(0, |master| master.number)
-    }
-
     /// How long a command waits for its connection.
     pub(super) fn patience(&self) -> Duration {
         self.0.settings.command_timeout / 2
@@ -124,32 +122,38 @@ impl Cluster {
         let until = Instant::now() + self.patience();
         let mut moved = false;
         loop {
-            let answer = match self.master(slot, until).await {
-                Ok(master) => master.redis.call(lane, call.in_slot(slot)).await,
+            if let Some(failure) = self.0.is_down() {
+                return (Outcome::NotExecuted(failure), ReplicaAck::moot());
+            }
+            let (told_by, answer) = match self.master(slot, until).await {
+                Ok(master) => (master.place.clone(), master.redis.call(lane, call.in_slot(slot)).await),
                 Err(failure) => return (Outcome::NotExecuted(failure), ReplicaAck::moot()),
             };
             let (outcome, ack) = match redirection(&answer.0) {
                 None => answer,
                 Some(Redirection::Moved(to)) => {
-                    self.follow(slot, &to, until).await;
+                    self.follow(slot, &to, &told_by, until).await;
                     answer
                 }
                 // Nobody could tell what its replicas have of it: it is waited for until the slot has moved.
-                Some(Redirection::Ask(to)) if self.0.settings.replicas.is_none() => match self.at(&to) {
+                Some(Redirection::Ask(to)) if self.0.settings.replicas.is_none() => match self.at(&to, &told_by) {
                     Some(master) => (master.redis.call_asking(&call).await, ReplicaAck::moot()),
                     None => answer,
                 },
                 Some(Redirection::Ask(_) | Redirection::Again) => answer,
             };
             let moves = redirection(&outcome);
-            if matches!(outcome, Outcome::NotExecuted(_) | Outcome::Unknown(_)) {
+            if let Outcome::NotExecuted(failure) | Outcome::Unknown(failure) = &outcome {
                 self.0.doubt();
+                if reply::code(&failure.reason) == "CLUSTERDOWN" {
+                    self.0.went_down(failure);
+                }
             }
             if moves.is_none() || Instant::now() + PAUSE >= until {
                 return (outcome, ack);
             }
             // The first word of another master is followed at once. Two that name each other are not asked without a pause.
-            if !(matches!(moves, Some(Redirection::Moved(_))) && !std::mem::replace(&mut moved, true)) {
+            if !matches!(moves, Some(Redirection::Moved(_))) || std::mem::replace(&mut moved, true) {
                 sleep(PAUSE).await;
             }
         }
@@ -174,18 +178,19 @@ impl Cluster {
     }
 
     /// The master at this place, as another one names it.
-    fn at(&self, place: &str) -> Option<Arc<Master>> {
-        let told_by = self.0.seeds.addresses[0].place()?;
-        self.0.state().masters.get(&Place::parse(place, &told_by)?).map(Arc::clone)
+    fn at(&self, place: &str, told_by: &Place) -> Option<Arc<Master>> {
+        self.0.state().masters.get(&Place::parse(place, told_by)?).map(Arc::clone)
     }
 
     /// Another master has this slot, as one that had it says. One that is not known yet is asked for, until then.
-    async fn follow(&self, slot: Slot, to: &str, until: Instant) {
+    async fn follow(&self, slot: Slot, to: &str, told_by: &Place, until: Instant) {
         let mut refreshed = self.0.refreshed.subscribe();
-        if let Some(master) = self.at(to) {
+        if let Some(master) = self.at(to, told_by) {
             let mut state = self.0.state();
-            state.map = state.map.moved(slot, &master.place);
-            state.listen();
+            if state.map.master(slot) != Some(&master.place) {
+                state.map = state.map.moved(slot, &master.place);
+                state.listen(false);
+            }
             return;
         }
         self.0.doubt();
@@ -211,7 +216,7 @@ impl Cluster {
             }
         }
         // A message is a hint: whoever has not got its channel yet is told to look when it has.
-        let _: Result<_, _> = timeout(self.0.settings.command_timeout, Ear::all_have(told)).await;
+        Ear::all_have(told, SUBSCRIBING.min(self.0.settings.command_timeout)).await;
         Outcome::Done(())
     }
 

@@ -277,7 +277,7 @@ impl Link {
     /// What fred made of a subscription.
     fn sorted(&self, answer: Result<(), fred::error::Error>) -> Outcome<()> {
         let Err(error) = answer else { return Outcome::Done(()) };
-        if matches!(reply::code(error.details()), "MOVED" | "CLUSTERDOWN" | "NOPERM") {
+        if !matches!(error.kind(), ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled) {
             return reply::sort_error(&self.address.name, error.details());
         }
         Outcome::Unknown(NodeFailure { node: Arc::clone(&self.address.name), reason: reply::words(&error, None) })

@@ -233,14 +233,9 @@ impl Node {
         }
     }
 
-    /// Which master of a cluster has this key, as far as is known, by a number; `None` of a server that is in none.
-    pub(crate) fn master_of(&self, key: &str) -> Option<u64> {
-        match &self.server {
-            Server::Cluster(cluster) => Some(cluster.master_of(key)),
-            Server::Redis(_) => None,
-            #[cfg(feature = "testing")]
-            Server::Memory(_) => None,
-        }
+    /// Whether it is a cluster, of which each slot answers for itself.
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(self.server, Server::Cluster(_))
     }
 
     /// How long a command waits for its connection.

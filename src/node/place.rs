@@ -20,7 +20,7 @@ impl Place {
     pub(super) fn host(host: &[u8], told_by: &Self) -> Option<Arc<str>> {
         match host {
             b"" | b"?" => Some(Arc::clone(&told_by.host)),
-            host => Some(std::str::from_utf8(host).ok()?.into()),
+            host => Some(std::str::from_utf8(host).ok()?.trim_start_matches('[').trim_end_matches(']').into()),
         }
     }
 }
@@ -35,6 +35,7 @@ mod tests {
         let parse = |text| Place::parse(text, &told_by).map(|place| (place.host.to_string(), place.port));
         assert_eq!(parse("10.0.0.1:6379"), Some(("10.0.0.1".to_owned(), 6_379)));
         assert_eq!(parse("::1:6379"), Some(("::1".to_owned(), 6_379)));
+        assert_eq!(parse("[::1]:6379"), parse("::1:6379"));
         assert_eq!(parse(":6379"), Some(("h".to_owned(), 6_379)), "it does not know its own name");
         assert_eq!((parse("6379"), parse("h:x")), (None, None));
     }

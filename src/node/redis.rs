@@ -149,7 +149,7 @@ impl Redis {
 
     /// A server with these connections.
     fn new(address: &Arc<Address>, wiring: &Wiring<'_>, links: Links) -> Self {
-        let switches = Switches::listen(address, wiring, links.all().map(Arc::clone).collect());
+        let switches = Switches::listen(address, wiring, &links.all().map(Arc::clone).collect::<Vec<_>>());
         Self { lanes: Lanes::new(&links, wiring.settings.replicas), links, switches }
     }
 
@@ -231,19 +231,25 @@ impl Redis {
     /// As [`resubscribe`](Self::resubscribe), for channels whose messages come from this server alone.
     pub(super) async fn resubscribe_sharded(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
         let link = &self.links.subscriber;
-        // One by one: fred takes the answer to the second of several for that to the next command.
+        // One by one: fred takes the answer to the second of several for that to the next command. One that is refused keeps no
+        // other from being subscribed.
+        let mut refusal = None;
         for channel in remove {
-            if let refused @ (Outcome::NotExecuted(_) | Outcome::Unknown(_)) = link.unsubscribe_sharded(channel).await {
-                return refused;
+            if let failed @ (Outcome::NotExecuted(_) | Outcome::Unknown(_)) = link.unsubscribe_sharded(channel).await {
+                return failed;
             }
         }
         for channel in add {
             match link.subscribe_sharded(channel).await {
                 Outcome::Done(()) => {}
-                refused => return refused,
+                Outcome::Refused(error) => refusal = Some(error),
+                failed => return failed,
             }
         }
-        link.barrier().await
+        match link.barrier().await {
+            Outcome::Done(()) => refusal.map_or(Outcome::Done(()), Outcome::Refused),
+            failed => failed,
+        }
     }
 
     /// Gives the subscriber's connection up, because its replies are out of step.
@@ -255,6 +261,12 @@ impl Redis {
     pub(super) async fn quit(&self) {
         self.switches.quit();
         join_all(self.links.all().map(|link| link.quit())).await;
+    }
+
+    /// Ends all connections, and the tasks that send over them: the locker goes on without this server.
+    pub(super) async fn retire(&self) {
+        self.quit().await;
+        [&self.lanes.commands, &self.lanes.grants, &self.lanes.renewals].into_iter().for_each(|lane| lane.end());
     }
 }
 

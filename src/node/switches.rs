@@ -27,7 +27,7 @@ pub(super) struct Switches {
 impl Switches {
     /// Begins to listen to the Sentinels that this address names, if it does: what is connected to another server than
     /// to the master that they name is connected anew.
-    pub(super) fn listen(address: &Arc<Address>, wiring: &Wiring<'_>, links: Vec<Arc<Link>>) -> Self {
+    pub(super) fn listen(address: &Arc<Address>, wiring: &Wiring<'_>, links: &[Arc<Link>]) -> Self {
         let Some((service, sentinels)) = address.sentinels() else { return Self { sentinels: Vec::new() } };
         let service: Arc<str> = service.into();
         let listen = |sentinel: Address| {
@@ -35,7 +35,7 @@ impl Switches {
             let link = Link::await_server(Arc::new(sentinel), Role::Subscriber, &wiring.locker, wiring.settings, told);
             // It runs no script.
             link.set_fitness(Fitness::Fit);
-            let watch = Watch { sentinel: Arc::clone(&link), service: Arc::clone(&service), links: links.clone() };
+            let watch = Watch { sentinel: Arc::clone(&link), service: Arc::clone(&service), links: links.to_vec() };
             let mut events = events;
             tokio::spawn(foreign::restarted(async move |_| watch.keep(&mut events).await));
             link

@@ -1,5 +1,6 @@
 //! Batches of renewals on their way to a node: many keys a script, several in flight, none waiting for another.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::command::{Claim, Renew};
 use crate::foreign::contained;
 use crate::hold::Hold;
 use crate::lease::NodeIndex;
-use crate::node::Outcome;
+use crate::node::{Outcome, slot_of};
 use crate::quorum::Quorum;
 use crate::stats::Counters;
 use crate::tasks;
@@ -65,20 +66,17 @@ impl Sender {
         }
     }
 
-    /// What of a batch goes to which master of a cluster: none waits for another's answer.
+    /// What of a batch is in which slot of a cluster: none waits for another's answer. Of a server that is in none, all of it.
     fn parts(&self, node: NodeIndex, batch: &Batch) -> Vec<Batch> {
         let node = &self.quorum.nodes()[node];
-        let mut parts: Vec<(Option<u64>, Vec<Arc<Hold>>)> = Vec::new();
-        for hold in batch.iter() {
-            let master = node.master_of(hold.claim.key.as_str());
-            match parts.iter_mut().find(|(of, _)| *of == master) {
-                Some((_, part)) => part.push(Arc::clone(hold)),
-                // As a rule it is all of it.
-                None if master.is_none() => return vec![Arc::clone(batch)],
-                None => parts.push((master, vec![Arc::clone(hold)])),
-            }
+        if !node.is_cluster() {
+            return vec![Arc::clone(batch)];
         }
-        parts.into_iter().map(|(_, part)| part.into()).collect()
+        let mut parts: HashMap<_, Vec<Arc<Hold>>> = HashMap::new();
+        for hold in batch.iter() {
+            parts.entry(slot_of(hold.claim.key.as_str())).or_default().push(Arc::clone(hold));
+        }
+        parts.into_values().map(Into::into).collect()
     }
 
     fn spawn(self: &Arc<Self>, node: NodeIndex, batch: Batch, sent: Instant, until: Instant) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::{Notify, watch};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::super::link::LinkEvent;
 use super::super::redis::Redis;
@@ -51,10 +51,21 @@ struct Wishes {
     wanted: HashSet<String>,
     /// Those that may differ from what is subscribed.
     changes: HashSet<String>,
+    /// Those whose slot is another master's by now: that one has ended their subscriptions itself.
+    gone: HashSet<String>,
     /// How many wishes there were.
     count: u64,
-    /// Whether the master did not do what it was asked for the last time, or may have lost what it had.
-    is_behind: bool,
+    /// The master did not do what it was asked for in time, or may have lost what it had: once all wishes until this one
+    /// have come true, everybody is told to look.
+    behind: Option<u64>,
+    /// Nobody knows what is still subscribed.
+    anew: bool,
+}
+
+impl Wishes {
+    fn fall_behind(&mut self) {
+        self.behind = Some(self.count);
+    }
 }
 
 impl Ear {
@@ -70,34 +81,48 @@ impl Ear {
         } else {
             wishes.wanted.remove(&name);
         }
+        wishes.gone.remove(&name);
         wishes.changes.insert(name);
         wishes.count += 1;
         self.changed.notify_one();
         wishes.count
     }
 
-    /// Has these channels subscribed and no others. Where some are new, messages may have been missed.
-    pub(super) fn want_all(&self, wanted: HashSet<String>) {
+    /// The map of slots has changed: has these channels subscribed and no others. Where some are new, messages may have been
+    /// missed. `anew`: slots may have been elsewhere meanwhile, so that nothing is subscribed any more.
+    pub(super) fn want_all(&self, wanted: HashSet<String>, anew: bool) {
         let mut wishes = self.wishes();
-        if wishes.wanted == wanted {
+        if wishes.wanted == wanted && (wanted.is_empty() || !anew) {
             return;
         }
-        let changes: Vec<_> = wishes.wanted.symmetric_difference(&wanted).cloned().collect();
-        wishes.is_behind |= !wanted.is_subset(&wishes.wanted);
-        wishes.changes.extend(changes);
-        wishes.wanted = wanted;
+        let gone: Vec<_> = wishes.wanted.difference(&wanted).cloned().collect();
+        let new: Vec<_> = wanted.difference(&wishes.wanted).cloned().collect();
         wishes.count += 1;
+        wishes.anew |= anew;
+        if anew || !new.is_empty() {
+            wishes.fall_behind();
+        }
+        wishes.gone.retain(|name| !wanted.contains(name));
+        wishes.gone.extend(gone.iter().cloned());
+        wishes.changes.extend(gone.into_iter().chain(new));
+        wishes.wanted = wanted;
         self.changed.notify_one();
     }
 
-    /// Waits until all of these masters have what was wished for, except for those that are behind.
-    pub(super) async fn all_have(told: Vec<(Arc<Self>, u64)>) {
-        join_all(told.into_iter().map(|(ear, wish)| async move {
+    /// Waits for so long at the most until all of these masters have what was wished for, except for those that are behind.
+    /// Those that have not by then are behind.
+    pub(super) async fn all_have(told: Vec<(Arc<Self>, u64)>, patience: Duration) {
+        let all = join_all(told.iter().map(|(ear, wish)| async move {
             let mut reached = ear.reached.subscribe();
             // It ends with its sender, which this has.
-            let _: Result<_, _> = reached.wait_for(|reached| *reached >= wish || ear.wishes().is_behind).await;
-        }))
-        .await;
+            let _: Result<_, _> = reached.wait_for(|reached| reached >= wish || ear.wishes().behind.is_some()).await;
+        }));
+        let _: Result<_, _> = timeout(patience, all).await;
+        for (ear, wish) in &told {
+            if *ear.reached.borrow() < *wish {
+                ear.wishes().fall_behind();
+            }
+        }
     }
 
     /// Starts what sees to it that the master has what is wanted.
@@ -122,9 +147,14 @@ impl Ear {
     }
 
     /// What is to be subscribed and what not any more, and the number of the last wish in it.
-    fn changes(&self, has: &HashSet<String>) -> (Vec<String>, Vec<String>, u64) {
+    fn changes(&self, has: &mut HashSet<String>) -> (Vec<String>, Vec<String>, u64) {
         let mut wishes = self.wishes();
-        let Wishes { wanted, changes, count, .. } = &mut *wishes;
+        let Wishes { wanted, changes, gone, anew, count, .. } = &mut *wishes;
+        if std::mem::take(anew) {
+            has.clear();
+            changes.extend(wanted.iter().cloned());
+        }
+        gone.drain().for_each(|name| _ = has.remove(&name));
         let changes = changes.drain().filter(|name| wanted.contains(name) != has.contains(name));
         let (add, remove) = changes.partition(|name| wanted.contains(name));
         (add, remove, *count)
@@ -147,7 +177,7 @@ impl Listening {
     /// Ends when the connection is quit; nobody awaits it.
     async fn keep(&mut self, events: &mut UnboundedReceiver<LinkEvent>, doubt: &(dyn Fn() + Send + Sync)) {
         loop {
-            let (add, remove, wish) = self.ear.changes(&self.has);
+            let (add, remove, wish) = self.ear.changes(&mut self.has);
             if add.is_empty() && remove.is_empty() {
                 self.caught_up(wish);
                 tokio::select! {
@@ -168,6 +198,7 @@ impl Listening {
                 Some(Outcome::Done(())) => {
                     self.has.extend(add);
                     remove.iter().for_each(|name| _ = self.has.remove(name));
+                    self.caught_up(wish);
                 }
                 Some(Outcome::Refused(error)) => {
                     if !std::mem::replace(&mut self.deaf, true) {
@@ -175,13 +206,25 @@ impl Listening {
                             || tracing::warn!(%error, "unlock messages cannot be received: waiters look every sixth of a lease"),
                         );
                     }
+                    // Those that were not refused are subscribed.
                     self.has.extend(add);
+                    remove.iter().for_each(|name| _ = self.has.remove(name));
+                    self.caught_up(wish);
                 }
-                Some(Outcome::Unknown(_) | Outcome::NotExecuted(_)) => {
+                Some(Outcome::NotExecuted(_)) => {
+                    doubt();
+                    self.again(add.into_iter().chain(remove));
+                    if !self.pause(events).await {
+                        return;
+                    }
+                }
+                Some(Outcome::Unknown(_)) => {
                     doubt();
                     self.redis.reset_subscriber().await;
                     self.forget();
-                    sleep(RETRY).await;
+                    if !self.pause(events).await {
+                        return;
+                    }
                 }
             }
         }
@@ -212,9 +255,25 @@ impl Listening {
         }
     }
 
+    /// Hears on for a while before the master is asked again. False once nothing can be heard any more.
+    async fn pause(&mut self, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
+        let pause = sleep(RETRY);
+        tokio::pin!(pause);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut pause => return !events.is_closed(),
+                event = events.recv() => match event {
+                    Some(event) => _ = self.hear(event),
+                    None => return false,
+                },
+            }
+        }
+    }
+
     /// Everything that was wished for until then has come true.
     fn caught_up(&self, wish: u64) {
-        let was_behind = std::mem::take(&mut self.ear.wishes().is_behind);
+        let was_behind = self.ear.wishes().behind.take_if(|behind| *behind <= wish).is_some();
         if was_behind {
             self.tell(LinkEvent::Lagged);
         }
@@ -233,16 +292,21 @@ impl Listening {
         false
     }
 
-    /// Nothing is subscribed, and nobody knows what was missed.
-    fn forget(&mut self) {
-        self.has.clear();
+    /// These have to be asked for again.
+    fn again(&self, names: impl Iterator<Item = String>) {
         let mut wishes = self.ear.wishes();
-        let Wishes { wanted, changes, is_behind, .. } = &mut *wishes;
-        changes.extend(wanted.iter().cloned());
-        *is_behind = true;
+        wishes.changes.extend(names);
+        wishes.fall_behind();
         drop(wishes);
         // Nobody is to wait for it.
         self.ear.reached.send_modify(|_| {});
+    }
+
+    /// Nothing is subscribed, and nobody knows what was missed.
+    fn forget(&mut self) {
+        self.has.clear();
+        let wanted: Vec<_> = self.ear.wishes().wanted.iter().cloned().collect();
+        self.again(wanted.into_iter());
     }
 
     fn tell(&self, event: LinkEvent) {

@@ -26,11 +26,15 @@ use super::seeds::Seeds;
 use super::slots::SlotMap;
 use super::told::{Told, ask, ask_seeds};
 use crate::clock::Instant;
+use crate::error::NodeFailure;
 use crate::foreign::{self, contained};
 use crate::options::Settings;
 
 /// How often the map is asked for where nothing is in doubt.
 const REFRESH: Duration = Duration::from_secs(5);
+
+/// .. and at the latest, while something stays in doubt.
+const LONGEST_PAUSE: Duration = Duration::from_millis(300);
 
 /// For how long a map with a lower epoch is not believed. After that the cluster has been made anew.
 const OUTDATED: Duration = Duration::from_secs(60);
@@ -64,8 +68,10 @@ pub(super) struct State {
     /// Since when nobody tells a map of that epoch.
     outdated: Option<Instant>,
     pub(super) masters: HashMap<Place, Arc<Master>>,
-    /// How many there ever were.
-    count: u64,
+    /// Since when the map has not named these.
+    absent: HashMap<Place, Instant>,
+    /// Until when nothing is sent, since the cluster is down, and what it said.
+    down: Option<(Instant, NodeFailure)>,
     /// The channels that are listened to.
     pub(super) wanted: HashSet<String>,
     pub(super) subscribing: Subscribing,
@@ -74,8 +80,6 @@ pub(super) struct State {
 /// One of the masters.
 pub(super) struct Master {
     pub(super) place: Place,
-    /// From one on, in the order in which they came.
-    pub(super) number: u64,
     pub(super) redis: Arc<Redis>,
     pub(super) ear: Arc<Ear>,
 }
@@ -84,11 +88,9 @@ impl State {
     pub(super) fn master(&self, slot: Slot) -> Option<&Arc<Master>> {
         self.masters.get(self.map.master(slot)?)
     }
-}
 
-impl State {
-    /// Tells each master what is to be listened to there.
-    pub(super) fn listen(&self) {
+    /// Tells each master what is to be listened to there. `anew`: as [`Ear::want_all`].
+    pub(super) fn listen(&self, anew: bool) {
         let mut wanted: HashMap<&Place, HashSet<String>> = HashMap::new();
         for name in &self.wanted {
             if let Some(master) = self.master(slot_of(name)) {
@@ -96,8 +98,24 @@ impl State {
             }
         }
         for master in self.masters.values() {
-            master.ear.want_all(wanted.remove(&master.place).unwrap_or_default());
+            master.ear.want_all(wanted.remove(&master.place).unwrap_or_default(), anew);
         }
+    }
+
+    /// Takes those out that the map has not named for a while: the servers' maps differ for a moment after each change.
+    fn take_absent(&mut self, now: Instant) -> Vec<Arc<Master>> {
+        let named = self.map.masters();
+        self.absent.retain(|place, _| named.binary_search(place).is_err());
+        let absent: Vec<_> = self.masters.keys().filter(|place| named.binary_search(place).is_err()).cloned().collect();
+        let mut over = Vec::new();
+        for place in absent {
+            let since = *self.absent.entry(place.clone()).or_insert(now);
+            if now.since(since) >= 2 * REFRESH {
+                self.absent.remove(&place);
+                over.extend(self.masters.remove(&place));
+            }
+        }
+        over
     }
 }
 
@@ -144,10 +162,8 @@ impl Masters {
         let doubted = Arc::clone(self);
         let doubt = move || doubted.doubt();
         ear.begin(Arc::clone(&redis), subscribing, events.subscriber, self.heard.clone(), doubt);
-        let mut state = self.state();
-        state.count += 1;
-        let master = Arc::new(Master { place: place.clone(), number: state.count, redis, ear });
-        state.masters.insert(place, master);
+        let master = Arc::new(Master { place: place.clone(), redis, ear });
+        self.state().masters.insert(place, master);
     }
 
     /// Takes a map over, unless it is older than the one that is there.
@@ -168,14 +184,27 @@ impl Masters {
         }
         let gone: Vec<_> = {
             let mut state = self.state();
-            (state.map, state.epoch) = (told.map, told.epoch);
-            let masters = state.map.masters();
-            let gone = state.masters.extract_if(|place, _| masters.binary_search(place).is_err());
-            let gone = gone.map(|(_, master)| master).collect();
-            state.listen();
-            gone
+            // Slots may have been elsewhere in between.
+            let anew = told.epoch > state.epoch;
+            (state.map, state.epoch, state.outdated) = (told.map, told.epoch, None);
+            state.listen(anew);
+            state.take_absent(Instant::now())
         };
         gone.into_iter().for_each(|master| self.retire(master));
+    }
+
+    /// The cluster has said that it is down. The client gives the connection up for that, so that it is not asked again at
+    /// once.
+    pub(super) fn went_down(&self, failure: &NodeFailure) {
+        let pause = (self.settings.lease / 30).clamp(Duration::from_millis(50), Duration::from_secs(1));
+        self.state().down = Some((Instant::now() + pause, failure.clone()));
+    }
+
+    /// Why nothing is sent, if the cluster is down.
+    pub(super) fn is_down(&self) -> Option<NodeFailure> {
+        let mut state = self.state();
+        state.down.take_if(|(until, _)| *until <= Instant::now());
+        state.down.as_ref().map(|(_, failure)| failure.clone())
     }
 
     /// Ends the connections to a server that is no master any more, once what it was sent may have been answered.
@@ -184,15 +213,16 @@ impl Masters {
         let pause = self.settings.command_timeout;
         tokio::spawn(async move {
             sleep(pause).await;
-            master.redis.quit().await;
+            master.redis.retire().await;
         });
     }
 
     /// Asks all masters for the map, or the seeds where none answers.
     async fn refresh(self: &Arc<Self>) {
         let masters: Vec<_> = self.state().masters.values().map(Arc::clone).collect();
-        let mut asking: FuturesUnordered<_> =
-            masters.iter().map(|master| ask(master.redis.commands(), &master.place)).collect();
+        // Each to its end, as a task of the engine: fred takes a command out of its queue only then.
+        let ask = |master: Arc<Master>| tokio::spawn(async move { ask(master.redis.commands(), &master.place).await });
+        let mut asking: FuturesUnordered<_> = masters.into_iter().map(ask).collect();
         let mut best: Option<Told> = None;
         let mut patience = None;
         loop {
@@ -202,7 +232,8 @@ impl Masters {
                 Some(until) => timeout(Instant::now().until(until), asking.next()).await.unwrap_or(None),
             };
             let Some(told) = told else { break };
-            if let Some(told) = told {
+            // Where it panicked it tells nothing either.
+            if let Ok(Some(told)) = told {
                 patience.get_or_insert_with(|| Instant::now() + PAUSE);
                 best = Some(match best.take() {
                     Some(best) if best.epoch >= told.epoch => best,
@@ -217,7 +248,7 @@ impl Masters {
                     best = Some(told);
                 }
                 Err(error) => {
-                    contained(|| tracing::debug!(cluster = %self.seeds.name, %error, "no server tells the slots"))
+                    contained(|| tracing::debug!(cluster = %self.seeds.name, %error, "no server tells the slots"));
                 }
             }
         }
@@ -230,18 +261,22 @@ impl Masters {
 
 /// Keeps the map of slots. Begun again after a panic; ends with [`Cluster::quit`]; nobody awaits it.
 async fn keep(masters: &Arc<Masters>) {
+    let mut pause = PAUSE;
     loop {
         tokio::select! {
             biased;
             () = masters.stopped.cancelled() => return,
             () = masters.in_doubt.notified() => {}
-            () = sleep(REFRESH) => {}
+            () = sleep(REFRESH) => pause = PAUSE,
         }
+        let before = masters.state().map.clone();
         tokio::select! {
             biased;
             () = masters.stopped.cancelled() => return,
             () = masters.refresh() => {}
         }
-        sleep(PAUSE).await;
+        // Where nothing comes of it, it is asked for less and less.
+        pause = if masters.state().map == before { (pause * 2).min(LONGEST_PAUSE) } else { PAUSE };
+        sleep(pause).await;
     }
 }

@@ -31,15 +31,19 @@ pub(super) struct Told {
 /// [`Error::Unavailable`] where none answers, [`Error::Server`] where one refuses us, [`Error::Config`] for one in no cluster.
 pub(super) async fn ask_seeds(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> Result<(Told, Subscribing), Error> {
     let mut asking: FuturesUnordered<_> = seeds.addresses.iter().map(|address| ask_seed(address, wiring)).collect();
-    let mut failures = Vec::new();
+    let (mut failures, mut refusal) = (Vec::new(), None);
     while let Some(told) = asking.next().await {
         match told {
             Ok(told) => return Ok(told),
             Err(Error::Unavailable { nodes, .. }) => failures.extend(nodes),
-            Err(refused) => return Err(refused),
+            Err(refused) => refusal = Some(refused),
         }
     }
-    Err(Error::Unavailable { servers: seeds.addresses.len(), nodes: failures, waited: Duration::ZERO })
+    Err(refusal.unwrap_or(Error::Unavailable {
+        servers: seeds.addresses.len(),
+        nodes: failures,
+        waited: Duration::ZERO,
+    }))
 }
 
 async fn ask_seed(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Told, Subscribing), Error> {
@@ -66,7 +70,7 @@ impl Drop for Passing {
     }
 }
 
-/// Asks a server for the map of slots. `None`: it does not tell, or is cut off from the others.
+/// Asks a server for the map of slots. `None`: it does not tell.
 pub(super) async fn ask(link: &Arc<Link>, place: &Place) -> Option<Told> {
     let info = link.call_in_step("CLUSTER", vec!["INFO".into()]).await;
     let slots = link.call_in_step("CLUSTER", vec!["SLOTS".into()]).await;
