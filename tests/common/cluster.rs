@@ -101,7 +101,7 @@ impl Cluster {
     }
 
     pub fn delete(&self, key: &str) {
-        self.owner_of(key, &self.servers[0]).command(&["DEL", key])
+        self.owner_of(key, &self.servers[0]).command::<()>(&["DEL", key]);
     }
 
     /// All keys of locks, and of whatever else is not a mark.
