@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use common::children::{self, scratch, spawn_child};
 use common::jvm::{Asked, Client, Jvm, Mode, RLock};
 use common::machine::within;
+use common::proxy::{Mode as Fault, Proxy};
 use common::record::{Record, visits};
 use common::several::{over, servers, settled};
 use common::{Server, builder, eventually, key, locker_with, ms, say, soon};
@@ -251,6 +252,29 @@ async fn force_unlock_frees_the_other_sides_lock_wakes_waiters_and_is_told_as_do
     assert!(waiter.is_held().await, "a late unlock hurts nobody");
     waiter.unlock().await.unwrap();
     assert!(!redisson.lock(&ours).force_unlock().await && !operator.get(&ours).force_unlock().await.unwrap());
+}
+
+/// What Redisson leaves behind, and this crate undoes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_redisson_took_by_an_acquire_whose_answer_is_lost_is_nobodys_for_a_lease() {
+    let Some(jvm) = Jvm::shared() else { return };
+    // Longer than the three seconds for which it waits for an answer.
+    let (server, key, lease) = (Server::start(), key(), SHORT * 3);
+    let (proxy, locks) = (Proxy::start(server.port()), locker_with(&server, lease).await);
+    let redisson = jvm.connect(Mode::Single, &[proxy.url()], lease).await;
+    let (holder, other) = (redisson.lock(&key), redisson.lock(&common::key()));
+    // The scripts are there, and the connection.
+    other.lock().await;
+    proxy.set(Fault::SwallowReplyTo(key.clone().into_bytes()));
+    let told = holder.done("lock").await.expect_err("no answer");
+    let asked = Instant::now();
+    assert!(told.contains("RedisResponseTimeoutException"), "{told}");
+    let (fields, left) = (server.fields(&key), server.pttl(&key));
+    assert!(fields.len() == 1 && fields[0].0.starts_with(&redisson.id), "its caller was told that he has nothing");
+    assert!(locks.get(&key).try_lock().await.unwrap().is_none());
+    let (at, guard) = waiting(locks.get(&key)).await.unwrap();
+    assert_taken_over(asked, left, lease, at);
+    guard.unlock().await.unwrap();
 }
 
 // ---- Many processes ----
