@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use common::children::{self, scratch, spawn_child};
 use common::jvm::{Asked, Client, Jvm, Mode, RLock};
 use common::machine::within;
+use common::proxy::{Mode as Fault, Proxy};
 use common::record::{Record, visits};
 use common::several::{over, servers, settled};
-use common::{Server, builder, eventually, key, locker_with, ms, say, soon};
+use common::{Server, builder, eventually, key, ms, say, soon};
 use futures_util::future::join_all;
 use lockhound::{Error, Fencing, Format, Guard, HoldState, Lock, Locker, Loss, Owner};
 use tokio::task::JoinHandle;
@@ -43,11 +44,17 @@ fn child_process() {
     }
 }
 
+/// A locker with this lease that gives an answer as long as it can: JVMs take every core now and then.
+async fn patient(server: &Server, lease: Duration) -> Locker {
+    let command_timeout = (lease * 3 / 10).min(ms(3_000));
+    builder(&server.url(), lease).command_timeout(command_timeout).connect().await.unwrap()
+}
+
 /// A server, a locker and a client of the shared JVM, all with this lease.
 async fn beside(lease: Duration) -> Option<(Server, Locker, Client<'static>)> {
     let jvm = Jvm::shared()?;
     let server = Server::start();
-    let (locks, redisson) = (locker_with(&server, lease).await, jvm.client(&server, lease).await);
+    let (locks, redisson) = (patient(&server, lease).await, jvm.client(&server, lease).await);
     Some((server, locks, redisson))
 }
 
@@ -166,7 +173,7 @@ fn assert_taken_over(asked: Instant, left: i64, lease: Duration, entered: Instan
 async fn the_lock_of_a_killed_jvm_is_ours_when_its_lease_is_over_and_not_before() {
     let Some(jvm) = Jvm::start() else { return };
     let (server, key) = (Server::start(), key());
-    let locks = locker_with(&server, SHORT).await;
+    let locks = patient(&server, SHORT).await;
     let redisson = jvm.client(&server, SHORT).await;
     redisson.lock(&key).lock().await;
     let waiter = waits(&server, || waiting(locks.get(&key))).await;
@@ -229,7 +236,7 @@ async fn force_unlock_frees_the_other_sides_lock_wakes_waiters_and_is_told_as_do
     let holder = redisson.lock(&theirs);
     holder.lock().await;
     let waiter = waits(&server, || waiting(locks.get(&theirs))).await;
-    let operator = locker_with(&server, SHORT).await;
+    let operator = patient(&server, SHORT).await;
     assert!(operator.get(&theirs).force_unlock().await.unwrap());
     let (_, guard) = tokio::time::timeout(WOKEN, waiter).await.expect("woken").unwrap();
     assert!(!holder.is_held().await);
@@ -251,6 +258,29 @@ async fn force_unlock_frees_the_other_sides_lock_wakes_waiters_and_is_told_as_do
     assert!(waiter.is_held().await, "a late unlock hurts nobody");
     waiter.unlock().await.unwrap();
     assert!(!redisson.lock(&ours).force_unlock().await && !operator.get(&ours).force_unlock().await.unwrap());
+}
+
+/// What Redisson leaves behind, and this crate undoes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_redisson_took_by_an_acquire_whose_answer_is_lost_is_nobodys_for_a_lease() {
+    let Some(jvm) = Jvm::shared() else { return };
+    // Longer than the three seconds for which it waits for an answer.
+    let (server, key, lease) = (Server::start(), key(), SHORT * 3);
+    let (proxy, locks) = (Proxy::start(server.port()), patient(&server, lease).await);
+    let redisson = jvm.connect(Mode::Single, &[proxy.url()], lease).await;
+    let (holder, other) = (redisson.lock(&key), redisson.lock(&common::key()));
+    // The scripts are there, and the connection.
+    other.lock().await;
+    proxy.set(Fault::SwallowReplyTo(key.clone().into_bytes()));
+    let told = holder.done("lock").await.expect_err("no answer");
+    let asked = Instant::now();
+    assert!(told.contains("RedisResponseTimeoutException"), "{told}");
+    let (fields, left) = (server.fields(&key), server.pttl(&key));
+    assert!(fields.len() == 1 && fields[0].0.starts_with(&redisson.id), "its caller was told that he has nothing");
+    assert!(locks.get(&key).try_lock().await.unwrap().is_none());
+    let (at, guard) = waiting(locks.get(&key)).await.unwrap();
+    assert_taken_over(asked, left, lease, at);
+    guard.unlock().await.unwrap();
 }
 
 // ---- Many processes ----
@@ -330,7 +360,7 @@ async fn four_jvms_and_four_processes_of_ours_are_inside_one_after_the_other() {
         jvms.push(jvm);
     }
     let (server, key, record, counter) = (Server::start(), key(), common::key(), common::key());
-    let locks = locker_with(&server, LONG).await;
+    let locks = patient(&server, LONG).await;
     let gate = locks.get(&key).lock().await.unwrap();
     let mut ours: Vec<_> = (0..4).map(|_| Visitor::spawn(&server, &[&key, &record, &counter])).collect();
     let clients = join_all(jvms.iter().map(|jvm| jvm.client(&server, Duration::from_secs(30)))).await;
