@@ -12,6 +12,19 @@ use self::reading::{idle, read};
 use self::words::Words;
 use crate::command::{Acquire, Answer, Command, Raise, Renew, Told};
 use crate::node::{Lane, Node, Outcome, Redis, ReplicaAck, Server, Step};
+use crate::preflight::{Questions, ServerReport};
+
+/// The script that tries commands without writing.
+const PROBE: &str = concat!("#!lua flags=no-writes\n", include_str!("../lua/probe.lua"));
+
+/// Asks a node what it keeps of a lock.
+pub(crate) async fn preflight(node: &Node, asked: &Questions) -> ServerReport {
+    match node.server() {
+        Server::Redis(redis) => redis.preflight(PROBE, asked).await,
+        #[cfg(feature = "testing")]
+        Server::Memory(memory) => memory.preflight().await,
+    }
+}
 
 /// Has a node carry a command out, once, and reads the answer to it.
 pub(crate) async fn ask<T>(

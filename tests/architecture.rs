@@ -38,8 +38,21 @@ const LAYERS: [Layer; 6] = [
     Layer {
         name: "pure",
         modules: &[
-            "command", "lease", "random", "clock", "owner", "key", "fence", "options", "holder", "stats", "error",
-            "shown", "foreign", "tasks",
+            "preflight",
+            "command",
+            "lease",
+            "random",
+            "clock",
+            "owner",
+            "key",
+            "fence",
+            "options",
+            "holder",
+            "stats",
+            "error",
+            "shown",
+            "foreign",
+            "tasks",
         ],
         libraries: &[
             "uuid",

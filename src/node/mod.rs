@@ -13,6 +13,7 @@ mod link;
 mod memory;
 mod number;
 mod packed;
+mod preflight;
 mod redis;
 mod replica_acks;
 mod reply;

@@ -12,9 +12,10 @@ use super::link::Link;
 use super::replica_acks::{ReplicaAck, ReplicaAcks};
 use super::reply::{self, Outcome, Reply};
 use super::script_runner::{Lua, ScriptRunner};
-use super::{Events, Lane, Wiring, check};
+use super::{Events, Lane, Wiring, check, preflight};
 use crate::error::{Error, NodeFailure};
 use crate::options::Replicas;
+use crate::preflight::{Questions, ServerReport};
 
 /// One server and the connections to it.
 pub(crate) struct Redis {
@@ -177,6 +178,11 @@ impl Redis {
             return unknown(e);
         }
         self.links.subscriber.barrier().await
+    }
+
+    /// Asks the server what it keeps of a lock, on a connection of its own. The script tries commands without writing.
+    pub(crate) async fn preflight(&self, probe: &str, asked: &Questions) -> ServerReport {
+        preflight::preflight(&self.links.commands, probe, asked).await
     }
 
     /// Gives the subscriber's connection up, because its replies are out of step.
