@@ -1,7 +1,7 @@
 //! What servers keep of a lock: `cargo run --example preflight -- redis://host [redis://host ..] [NAME ..]`
 //!
-//! Prints the report, of locks with these names, and ends with 0 if locks are taken, exclude each other and are not evicted:
-//! for a pipeline that deploys. Without an address it asks REDIS_URL, or redis://127.0.0.1:6379.
+//! Prints the report, of locks with these names, and ends with 0 if locks are taken, exclude each other and are not
+//! evicted: for a pipeline that deploys. Without an address it asks REDIS_URL, or redis://127.0.0.1:6379.
 
 use std::process::ExitCode;
 

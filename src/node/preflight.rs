@@ -1,8 +1,8 @@
 //! What a server keeps of a lock, asked on a connection of its own, and without writing anything.
 //!
 //! # Invariants
-//! - Nothing that is sent writes, whatever the user may do: scripts that try commands may not write, and the rest of what is
-//!   sent reads. Even if a command came twice, or late, nothing would be written.
+//! - Nothing that is sent writes, whatever the user may do: scripts that try commands may not write, and the rest of
+//!   what is sent reads. Even if a command came twice, or late, nothing would be written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,8 @@ use crate::shown::cut;
 pub(super) const TRIPS: usize = 50;
 pub(super) const TRIPS_TIME: Duration = Duration::from_secs(1);
 
-/// Asks the server that this connection leads to. Connecting may take `connect_timeout`, and so may the answers: what is not
-/// answered by then is unknown.
+/// Asks the server that this connection leads to. Connecting may take `connect_timeout`, and so may the answers: what
+/// is not answered by then is unknown.
 pub(super) async fn preflight(beside: &Link, probe: &str, asked: &Questions) -> ServerReport {
     let node = || Arc::clone(beside.server());
     let bound = beside.settings().connect_timeout;
@@ -246,8 +246,8 @@ fn called_permission(error: Reply) -> Tried {
     }
 }
 
-/// Subscribes to the channels of these, and unsubscribes. A refusal comes as the answer to a PING behind it, whose own then
-/// comes to the next one.
+/// Subscribes to the channels of these, and unsubscribes. A refusal comes as the answer to a PING behind it, whose own
+/// then comes to the next one.
 async fn subscribe(link: &Link, probes: impl Iterator<Item = &Probe>) -> Vec<Tried> {
     let mut tried = Vec::new();
     let mut slipped = 0;

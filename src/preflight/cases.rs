@@ -6,8 +6,8 @@ use super::found::by_reason;
 use super::{Finding, Forgets, Mode, Promise, Reason, Role, ServerReport};
 use crate::options::{Replicas, Settings};
 
-/// How far the clock of this machine may be behind a server's. A restart takes longer than this and the tenth of a second
-/// to which clients cut their clocks.
+/// How far the clock of this machine may be behind a server's. A restart takes longer than this and the tenth of a
+/// second to which clients cut their clocks.
 const BEHIND_US: i64 = 100_000;
 
 /// What keeps one server from a promise.
@@ -248,8 +248,8 @@ impl Wanted<'_> {
             }
             Some(_) => {
                 let tenth = self.settings.lease / 10;
-                let problem = "its replicas acknowledge, but their clocks are not known, nor whether they remember after a restart \
-                     of their own";
+                let problem = "its replicas acknowledge, but their clocks are not known, nor whether they \
+                               remember after a restart of their own";
                 let remedy = format!("`redis-cli -h REPLICA TIME` within {tenth:.1?} of its own; or {several}");
                 case.doubts(at, problem, remedy);
             }
@@ -292,8 +292,8 @@ impl Wanted<'_> {
                 let (least, most) = clock.ahead();
                 let apart = Duration::from_micros(most.max(0).unsigned_abs());
                 let problem = format!(
-                    "its clock is up to {apart:.1?} ahead of this machine's: for so long after it came back with older data \
-                     fences may repeat"
+                    "its clock is up to {apart:.1?} ahead of this machine's: for so long after it came back with older \
+                     data fences may repeat"
                 );
                 if least > BEHIND_US {
                     case.breaks(at, problem, "set the clocks (NTP)");

@@ -269,8 +269,8 @@ pub struct Persistence {
 }
 
 impl Persistence {
-    /// What a server that crashes and is started again has forgotten, where it is started with the settings that it has now:
-    /// those that were changed meanwhile need a `CONFIG REWRITE`.
+    /// What a server that crashes and is started again has forgotten, where it is started with the settings that it has
+    /// now: those that were changed meanwhile need a `CONFIG REWRITE`.
     pub fn forgets(&self) -> Finding<Forgets> {
         if !self.append_only {
             let never = self.save.known().is_some_and(String::is_empty);
@@ -297,8 +297,8 @@ pub enum Forgets {
     Nothing,
     /// What it did in the last second or two: `appendfsync everysec`.
     LastSeconds,
-    /// What the operating system had not written to the disk, where the machine crashes: `appendfsync no`, or a rewrite under
-    /// `no-appendfsync-on-rewrite yes`.
+    /// What the operating system had not written to the disk, where the machine crashes: `appendfsync no`, or a rewrite
+    /// under `no-appendfsync-on-rewrite yes`.
     Unwritten,
     /// What it did since its last snapshot, if there is one.
     SinceSnapshot,
@@ -364,8 +364,8 @@ pub struct Rights {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissingRight {
-    /// The rule of an ACL that gives it: `+pexpire`, `~orders:42`, `&redisson_lock__channel:{orders:42}`. Of names a pattern
-    /// that has them does as well.
+    /// The rule of an ACL that gives it: `+pexpire`, `~orders:42`, `&redisson_lock__channel:{orders:42}`. Of names a
+    /// pattern that has them does as well.
     pub rule: String,
     /// What it is needed for; empty: nothing but comfort.
     pub needed_for: Vec<Promise>,

@@ -186,7 +186,7 @@ mod tests {
 
     const INFO: &str = "# Server\r\nredis_version:7.0.15\r\n# Memory\r\nused_memory:2048\r\nmaxmemory:4096\r\n\
                         maxmemory_policy:allkeys-lru\r\n# Persistence\r\nloading:0\r\nrdb_last_bgsave_status:ok\r\n\
-                        aof_enabled:1\r\naof_last_write_status:ok\r\n# Replication\r\nrole:master\r\nconnected_slaves:2\r\n\
+                        aof_enabled:1\r\naof_last_write_status:ok\r\n# Replication\r\nrole:master\r\n\
                         slave0:ip=10.0.0.7,port=6379,state=online,offset=90,lag=1\r\n\
                         slave1:ip=10.0.0.8,port=6380,state=wait_bgsave,offset=0,lag=0\r\nmaster_repl_offset:100\r\n";
 

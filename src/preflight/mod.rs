@@ -1,8 +1,8 @@
-//! What servers keep of a lock: the report of [`Locker::preflight`](crate::Locker::preflight), for operators and for the
-//! pipelines that deploy.
+//! What servers keep of a lock: the report of [`Locker::preflight`](crate::Locker::preflight), for operators and for
+//! the pipelines that deploy.
 //!
-//! A [`Preflight`] has a [`ServerReport`] for each server and a [`Verdict`] for each [`Promise`]. It prints as a list of at
-//! most 100 columns.
+//! A [`Preflight`] has a [`ServerReport`] for each server and a [`Verdict`] for each [`Promise`]. It prints as a list
+//! of at most 100 columns.
 
 mod cases;
 mod found;
@@ -27,25 +27,25 @@ use crate::options::Settings;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Promise {
-    /// Locks are taken, renewed and released: a majority of the servers is there, votes, and lets this user do all of that.
-    /// What only INFO and CONFIG GET tell, as a full memory, counts where the user may ask them.
+    /// Locks are taken, renewed and released: a majority of the servers is there, votes, and lets this user do all of
+    /// that. What only INFO and CONFIG GET tell, as a full memory, counts where the user may ask them.
     Locking,
-    /// Locking goes on while a minority of the servers is away, and no server is away already. It does not arise with one
-    /// server.
+    /// Locking goes on while a minority of the servers is away, and no server is away already. It does not arise with
+    /// one server.
     FaultTolerance,
-    /// There is one holder of a lock at a time, as long as the servers run and evict nothing. What else is not covered stands
-    /// at [`restart_quarantine`](crate::LockerBuilder::restart_quarantine).
+    /// There is one holder of a lock at a time, as long as the servers run and evict nothing. What else is not covered
+    /// stands at [`restart_quarantine`](crate::LockerBuilder::restart_quarantine).
     Exclusion,
-    /// There is one holder at a time also after a server crashed and was started again, with the settings that it has now and
-    /// with its disk.
+    /// There is one holder at a time also after a server crashed and was started again, with the settings that it has
+    /// now and with its disk.
     Restart,
-    /// There is one holder at a time also after a replica was promoted in the place of its master. It does not arise where
-    /// there are no replicas.
+    /// There is one holder at a time also after a replica was promoted in the place of its master. It does not arise
+    /// where there are no replicas.
     Failover,
     /// No server deletes locks to make room.
     Eviction,
-    /// Waiters are woken by messages. It does not arise in [`Format::Plain`](crate::Format::Plain), where holders of other
-    /// languages send none.
+    /// Waiters are woken by messages. It does not arise in [`Format::Plain`](crate::Format::Plain), where holders of
+    /// other languages send none.
     Wakeups,
     /// Fences grow, also after a server forgot them.
     Fences,
@@ -117,8 +117,8 @@ pub struct Verdict {
     pub promise: Promise,
     /// Whether it is kept.
     pub answer: Answer,
-    /// Why it is not kept, or not known to be. With [`Answer::Yes`] these are what a majority of the servers makes up for,
-    /// or what the promise depends on.
+    /// Why it is not kept, or not known to be. With [`Answer::Yes`] these are what a majority of the servers makes up
+    /// for, or what the promise depends on.
     pub reasons: Vec<Reason>,
 }
 
@@ -143,8 +143,8 @@ pub struct Reason {
 
 /// What the servers of a locker keep of its locks: the report of [`Locker::preflight`](crate::Locker::preflight).
 ///
-/// It is about the moment at which it was made. A server may be configured otherwise, lose its replicas or restart at any
-/// time after that.
+/// It is about the moment at which it was made. A server may be configured otherwise, lose its replicas or restart at
+/// any time after that.
 ///
 /// # Examples
 /// A pipeline ends with the exit code 1 unless the promises that it wants are kept:
@@ -181,8 +181,8 @@ impl Preflight {
 
     /// Whether every promise is kept or does not arise. One of which nothing is known is not kept.
     ///
-    /// A single server with Redis' default configuration is not: it forgets locks when it crashes. Who can live with that asks
-    /// for the promises that matter, one by one: [`keeps`](Self::keeps).
+    /// A single server with Redis' default configuration is not: it forgets locks when it crashes. Who can live with
+    /// that asks for the promises that matter, one by one: [`keeps`](Self::keeps).
     pub fn is_ok(&self) -> bool {
         self.problems().next().is_none()
     }

@@ -1,5 +1,5 @@
-//! What the user of a server has to be allowed: each command that a locker sends or has a script call, with each kind of key
-//! and channel. SECURITY.md has the same list, which is tested.
+//! What the user of a server has to be allowed: each command that a locker sends or has a script call, with each kind
+//! of key and channel. SECURITY.md has the same list, which is tested.
 
 use super::{MissingRight, Promise, Rights, UnknownRight};
 use crate::command::MEMORY;
@@ -376,7 +376,8 @@ mod tests {
             ),
             (
                 "ERR The user executing the script can't run this command or subcommand",
-                "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments",
+                "ERR The user executing the script can't access at least one of the keys mentioned in the command \
+                 arguments",
             ),
             (
                 "ERR The user executing the script can't run this command or subcommand",
