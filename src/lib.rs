@@ -24,6 +24,7 @@ mod node;
 mod notify;
 mod options;
 mod owner;
+pub mod preflight;
 mod quorum;
 mod random;
 mod script;

@@ -17,6 +17,7 @@ use crate::multi::MultiLock;
 use crate::node::Tls;
 use crate::node::{Access, Provider, Target};
 use crate::options::{Fencing, Format, Options, Reentry, Replicas, Settings};
+use crate::preflight::Preflight;
 use crate::session::Alive;
 use crate::stats::Stats;
 #[cfg(feature = "testing")]
@@ -143,6 +144,84 @@ impl Locker {
     /// forked process.
     pub fn stats(&self) -> Stats {
         self.alive.session().stats()
+    }
+
+    /// Asks the servers what they keep of a lock, and returns a report with a verdict for each promise: whether locks survive
+    /// a restart, a failover and a full memory, whether waiters are woken by messages, whether fences grow, and which rights
+    /// are missing. It is for operators, and for pipelines that deploy; see [`preflight`](crate::preflight).
+    ///
+    /// The user of a server may have rights on some names only, as `~app:*`. [`preflight_of`](Self::preflight_of) is told the
+    /// name of a lock, and finds out whether the user has them; this one makes a name up, and if the user has no rights on it,
+    /// nothing is known of the others.
+    ///
+    /// It takes no lock and writes no key. On each server it opens a connection of its own, `lockhound:preflight:<uuid>`, asks
+    /// `HELLO`, `INFO`, `CONFIG GET` and `TIME`, and whether the user has the rights that it needs: by `ACL DRYRUN`, or, where
+    /// the user may not ask that, by trying. It tries commands that read; what writes is called by a script that may not
+    /// write, and which is refused for one reason or the other. The server keeps the text of that script, as of any, and a refusal
+    /// in its `ACL LOG`; and this subscribes for a moment to the channel of the name. Servers before version 7 have
+    /// no such scripts: there the rights that scripts need are unknown, unless the user may ask `ACL DRYRUN`.
+    ///
+    /// Connecting may take [`connect_timeout`](LockerBuilder::connect_timeout), and the answers as long again: what is not
+    /// answered by then is unknown, and so is what the user may not ask. A server that is not reached is a line of the report
+    /// and no error.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Forked`], or [`Error::WatchdogPanicked`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops no more than the report: the servers are asked to the end, and nothing is left on them.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// let report = locks.preflight().await?;
+    /// println!("{report}");
+    /// for verdict in report.problems() {
+    ///     eprintln!("{}: {}", verdict.promise, verdict.answer);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn preflight(&self) -> Result<Preflight, Error> {
+        self.alive.session().preflight(Vec::new()).await
+    }
+
+    /// [`preflight`](Self::preflight), of locks with these names: one for each pattern of names that the user has rights on.
+    ///
+    /// # Errors
+    /// As [`preflight`](Self::preflight); [`Error::Config`] for an empty name.
+    ///
+    /// # Cancel safety
+    /// As [`preflight`](Self::preflight).
+    pub async fn preflight_of<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Preflight, Error> {
+        let keys = keys.into_iter().map(Into::into).collect();
+        self.alive.session().preflight(keys).await
+    }
+
+    /// [`preflight`](Self::preflight) for threads without async code.
+    ///
+    /// # Errors
+    /// As [`preflight`](Self::preflight); [`Error::Config`] over servers in memory, where the locker lives in its caller's
+    /// runtime.
+    ///
+    /// # Panics
+    /// In async code, which it would block.
+    pub fn blocking_preflight(&self) -> Result<Preflight, Error> {
+        let session = self.alive.session();
+        session.block_on(session.preflight(Vec::new()))
+    }
+
+    /// [`preflight_of`](Self::preflight_of) for threads without async code.
+    ///
+    /// # Errors
+    /// As [`blocking_preflight`](Self::blocking_preflight); [`Error::Config`] for an empty name.
+    ///
+    /// # Panics
+    /// In async code, which it would block.
+    pub fn blocking_preflight_of<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Preflight, Error> {
+        let keys = keys.into_iter().map(Into::into).collect();
+        let session = self.alive.session();
+        session.block_on(session.preflight(keys))
     }
 
     /// Closes the locker, of which there may be clones, for all of them.

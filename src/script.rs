@@ -8,11 +8,29 @@ mod texts;
 mod words;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use self::reading::{idle, read};
 use self::words::{Topology, Words};
 use crate::command::{Acquire, Answer, Command, Raise, Renew, Told};
 use crate::node::{Call, Lane, Node, Outcome, ReplicaAck, Reply, Server, Step};
+use crate::preflight::{Questions, ServerReport};
+
+/// The script that tries commands without writing.
+const PROBE: &str = concat!("#!lua flags=no-writes\n", include_str!("../lua/probe.lua"));
+
+/// What is said of a cluster. Whoever asks for it is refused before.
+const CLUSTER: &str = "is a cluster, whose masters are not looked over yet";
+
+/// Asks a node what it keeps of a lock.
+pub(crate) async fn preflight(node: &Node, asked: &Questions) -> ServerReport {
+    match node.server() {
+        Server::Redis(redis) => redis.preflight(PROBE, asked).await,
+        Server::Cluster(_) => ServerReport::not_reached(Arc::clone(node.name()), CLUSTER.to_owned()),
+        #[cfg(feature = "testing")]
+        Server::Memory(memory) => memory.preflight().await,
+    }
+}
 
 /// Has a node carry a command out, once, and reads the answer to it.
 pub(crate) async fn ask<T>(

@@ -38,6 +38,7 @@ const LAYERS: [Layer; 6] = [
     Layer {
         name: "pure",
         modules: &[
+            "preflight",
             "command",
             "lease",
             "random",

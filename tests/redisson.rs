@@ -695,7 +695,7 @@ async fn a_lock_without_a_lease_is_looked_at_by_us_and_waited_for_by_redisson_un
     there.unlock().await.unwrap();
 }
 
-// ---- The page, and the cluster to come ----
+// ---- The page, and a cluster ----
 
 /// The programs of docs/redisson.md are files that are compiled, and they do what the page says.
 #[tokio::test(flavor = "multi_thread")]
@@ -736,9 +736,9 @@ async fn the_programs_of_the_page_share_a_lock() {
     assert_eq!(all, (1..=10).collect::<Vec<_>>(), "each number once");
 }
 
-/// A cluster of one server, which lockers refuse today: what these tests will need when they do not.
+/// Both tell and are told by sharded messages: without one a waiter would sleep for as long as the lease lasts.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_in_cluster_mode_locks_and_is_woken_by_a_sharded_message() {
+async fn in_a_cluster_either_side_keeps_the_other_out_and_wakes_it_by_a_sharded_message() {
     let Some(jvm) = Jvm::shared() else { return };
     let server = Server::start_with(&["--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"]);
     server.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
@@ -754,6 +754,22 @@ async fn a_client_in_cluster_mode_locks_and_is_woken_by_a_sharded_message() {
     let channel = format!("redisson_lock__channel:{{{key}}}");
     assert_eq!(server.command::<(String, u64)>(&["PUBSUB", "SHARDNUMSUB", &channel]).1, 1);
     holder.unlock().await.unwrap();
+    entered(asked, WOKEN).await;
+    let url = format!("redis-cluster://127.0.0.1:{}", server.port());
+    let locks = Locker::builder().node(url).lease(LONG).connect().await.unwrap();
+    assert!(locks.get(&key).try_lock().await.unwrap().is_none(), "the JVM holds it");
+    let lock = locks.get(&key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    eventually(ms(20_000), "it listens", || {
+        server.command::<(String, u64)>(&["PUBSUB", "SHARDNUMSUB", &channel]).1 == 2
+    })
+    .await;
+    let released = Instant::now();
+    waiter.unlock().await.unwrap();
+    let guard = waiting.await.unwrap().unwrap();
+    assert!(within(released.elapsed(), WOKEN), "{:?}", released.elapsed());
+    let asked = waits(&server, || waiter.ask("lock", "")).await;
+    guard.unlock().await.unwrap();
     entered(asked, WOKEN).await;
     waiter.unlock().await.unwrap();
 }

@@ -47,15 +47,16 @@ async fn a_killed_master_is_followed_and_what_it_had_not_replicated_is_told() {
     let (kept, lost) = (key(), key());
     let held = locks.get(&kept).lock().await.unwrap();
     eventually(ms(10_000), "replicated", || group.replica.exists(&kept)).await;
-    // From here on the replica hears nothing of it, nor that it hears nothing.
+    // From here on the replica hears nothing of it, and cannot ask again.
     group.replica.stop();
+    group.master.command::<()>(&["CLIENT", "KILL", "TYPE", "replica"]);
     let unreplicated = locks.get(&lost).lock().await.unwrap();
     let fence = unreplicated.fence();
     group.master.kill();
     group.replica.go_on();
     failed_over(&group).await;
     let failed_over = Instant::now();
-    unreplicated.lost().cancelled().await;
+    common::soon(lease, unreplicated.lost().cancelled()).await.expect("told");
     assert_eq!(unreplicated.loss(), Some(Loss::NotOwner));
     assert!(within(failed_over.elapsed(), lease / 3 + ms(2_000)), "{:?}", failed_over.elapsed());
     assert_eq!(held.state(), HoldState::Safe);

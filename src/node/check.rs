@@ -11,6 +11,7 @@ use super::reply::{self, Outcome, Reply};
 use super::scheme::Mode;
 use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
 use crate::foreign::contained;
+use crate::preflight::{Hello, OLDEST, evicts, field as info_field, parse_version};
 use crate::shown::{Shown, cut};
 
 /// How long after an answer that does not help a server is asked again what it is.
@@ -102,12 +103,13 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32
         |version: &str| Obstacle::Unfit(format!("is a server of version {version}; lockhound needs 6.2 or newer"));
     match link.call("HELLO", Vec::new()).await {
         Outcome::Done(reply) => {
-            if let Some(complaint) = link.mode().complaint(field(&reply, "mode").as_deref()) {
+            let Hello { mode, version, .. } = hello(&reply);
+            if let Some(complaint) = link.mode().complaint(mode.as_deref()) {
                 return Err(Obstacle::Unfit(complaint.to_owned()));
             }
-            let version = field(&reply, "version").unwrap_or_default();
+            let version = version.unwrap_or_default();
             match parse_version(&version) {
-                Some(found) if found < (6, 2) => Err(too_old(&version)),
+                Some(found) if found < OLDEST => Err(too_old(&version)),
                 Some(found) => Ok(Some(found)),
                 None => {
                     contained(|| {
@@ -139,13 +141,11 @@ pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
         return;
     };
     let info = String::from_utf8_lossy(&info);
-    if let Some(policy) = info.lines().find_map(|line| line.strip_prefix("maxmemory_policy:"))
-        && policy.trim() != "noeviction"
-    {
+    if let Some(policy) = info_field(&info, "maxmemory_policy").filter(|policy| evicts(policy)) {
         contained(|| {
             tracing::warn!(
                 %node,
-                policy = cut(policy.trim().as_bytes()),
+                policy = cut(policy.as_bytes()),
                 "this server may delete locks when its memory is full, and two may then hold one lock: set \
                  `maxmemory-policy noeviction`"
             );
@@ -187,8 +187,14 @@ pub(super) async fn get_to_know(link: &Arc<Link>) {
     }
 }
 
+/// What HELLO answers.
+pub(super) fn hello(reply: &Reply) -> Hello {
+    let [server, version, mode, role] = ["server", "version", "mode", "role"].map(|name| value(reply, name));
+    Hello { server, version, mode, role }
+}
+
 /// The value behind a name in a flat list of names and values.
-fn field(reply: &Reply, name: &str) -> Option<String> {
+pub(super) fn value(reply: &Reply, name: &str) -> Option<String> {
     let Reply::Array(items) = reply else { return None };
     let at = items.iter().position(|item| matches!(item, Reply::Bytes(bytes) if **bytes == *name.as_bytes()))?;
     match items.get(at + 1)? {
@@ -197,28 +203,15 @@ fn field(reply: &Reply, name: &str) -> Option<String> {
     }
 }
 
-fn parse_version(version: &str) -> Option<(u32, u32)> {
-    let mut parts = version.split('.');
-    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_compared_as_numbers() {
-        assert!(parse_version("6.0.16") < Some((6, 2)));
-        assert!(parse_version("7.0.15") > Some((6, 2)));
-        assert!(parse_version("10.0.0") > Some((6, 2)));
-        assert_eq!(parse_version("unstable"), None);
-    }
-
-    #[test]
     fn a_name_is_found_in_a_flat_list() {
         let bytes = |s: &str| Reply::Bytes(s.to_owned().into());
         let hello = Reply::Array(vec![bytes("server"), bytes("redis"), bytes("version"), bytes("7.0.15")]);
-        assert_eq!(field(&hello, "version").as_deref(), Some("7.0.15"));
-        assert_eq!(field(&hello, "7.0.15"), None);
+        assert_eq!(value(&hello, "version").as_deref(), Some("7.0.15"));
+        assert_eq!(value(&hello, "7.0.15"), None);
     }
 }

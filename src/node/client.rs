@@ -22,6 +22,8 @@ pub(super) enum Role {
     Renewals,
     /// What replicas have to acknowledge, other than renewals.
     Acknowledged,
+    /// For a while: what a server is asked about itself.
+    Preflight,
 }
 
 impl Role {
@@ -31,6 +33,7 @@ impl Role {
             Self::Subscriber => "subscriber",
             Self::Renewals => "renewals",
             Self::Acknowledged => "acknowledged",
+            Self::Preflight => "preflight",
         }
     }
 }
@@ -41,7 +44,8 @@ pub(super) fn build(address: &Address, role: Role, settings: &Settings, fail_fas
     config.fail_fast = fail_fast;
     // In RESP2 a subscribed connection answers PING in another form and refuses everything else. The other connections
     // speak RESP2, so that a server that is too old for us can say so.
-    config.version = if role == Role::Subscriber { RespVersion::RESP3 } else { RespVersion::RESP2 };
+    let subscribes = matches!(role, Role::Subscriber | Role::Preflight);
+    config.version = if subscribes { RespVersion::RESP3 } else { RespVersion::RESP2 };
     Client::new(config, Some(performance(role, settings)), Some(connection(settings)), Some(policy(settings)))
 }
 
@@ -57,7 +61,9 @@ fn policy(settings: &Settings) -> ReconnectPolicy {
 /// How long a reply may take. What is behind a WAIT comes when that is over, heartbeats too.
 pub(super) fn reply_timeout(role: Role, settings: &Settings) -> Duration {
     let blocked = match role {
-        Role::Renewals | Role::Acknowledged => settings.replicas.map_or(Duration::ZERO, |replicas| replicas.timeout),
+        Role::Renewals | Role::Acknowledged | Role::Preflight => {
+            settings.replicas.map_or(Duration::ZERO, |replicas| replicas.timeout)
+        }
         Role::Commands | Role::Subscriber => Duration::ZERO,
     };
     settings.command_timeout + blocked
@@ -115,9 +121,13 @@ mod tests {
     fn what_may_be_behind_a_wait_has_its_time_besides() {
         let replicas = Replicas { count: 1, timeout: Duration::from_secs(1) };
         let settings = Options { replicas, ..Options::default() }.validate(1).expect("valid");
-        for (role, seconds) in
-            [(Role::Commands, 3), (Role::Subscriber, 3), (Role::Renewals, 4), (Role::Acknowledged, 4)]
-        {
+        for (role, seconds) in [
+            (Role::Commands, 3),
+            (Role::Subscriber, 3),
+            (Role::Preflight, 4),
+            (Role::Renewals, 4),
+            (Role::Acknowledged, 4),
+        ] {
             assert_eq!(reply_timeout(role, &settings), Duration::from_secs(seconds), "{role:?}");
         }
     }

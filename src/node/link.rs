@@ -79,6 +79,18 @@ impl Link {
         settings: &Settings,
         events: UnboundedSender<LinkEvent>,
     ) -> Result<Arc<Self>, fred::error::Error> {
+        let link = Self::connect_once(address, role, locker, settings).await?;
+        link.look_after(events);
+        Ok(link)
+    }
+
+    /// Connects. Nobody sees to the connection, which ends with [`Link::quit`] or when it is dropped.
+    async fn connect_once(
+        address: Arc<Address>,
+        role: Role,
+        locker: &str,
+        settings: &Settings,
+    ) -> Result<Arc<Self>, fred::error::Error> {
         let client = build(&address, role, settings, true);
         let task = client.connect();
         // From here on the link ends what was begun, if this is dropped or fails.
@@ -86,8 +98,13 @@ impl Link {
         client.wait_for_connect().await?;
         link.set_fitness(Fitness::Fit);
         link.introduce().await;
-        link.look_after(events);
         Ok(link)
+    }
+
+    /// Another connection to the same server, as [`Link::connect_once`].
+    pub(super) async fn another(&self, role: Role) -> Result<Arc<Self>, fred::error::Error> {
+        let locker = self.client_name.rsplit(':').next().unwrap_or_default();
+        Self::connect_once(Arc::clone(&self.address), role, locker, &self.settings).await
     }
 
     /// Goes on connecting in the background to a server that is away; otherwise as [`Link::connect`]. No script is sent before
@@ -149,6 +166,10 @@ impl Link {
     /// The server's address, its password as `***`.
     pub(super) fn server(&self) -> &Arc<str> {
         &self.address.name
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// What kind of server is expected.

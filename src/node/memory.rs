@@ -10,10 +10,13 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use self::wire::{Misplaced, Wire};
+use super::preflight::{TRIPS, TRIPS_TIME};
 use super::reply::{self, Outcome};
 use super::{Events, Wiring};
+use crate::clock::{Instant, wall_micros};
 use crate::command::{Answer, Command};
 use crate::error::{Error, NodeFailure};
+use crate::preflight::ServerReport;
 use crate::tasks;
 use crate::testing::{Failure, Reply, Request, Server};
 
@@ -96,6 +99,25 @@ impl Memory {
             Ok(_) => Outcome::Done(()),
             Err(failure) => Outcome::Unknown(failure),
         }
+    }
+
+    /// What there is to be known of a server in memory.
+    pub(crate) async fn preflight(&self) -> ServerReport {
+        let until = Instant::now() + TRIPS_TIME;
+        let mut trips = Vec::new();
+        while trips.len() < TRIPS && (trips.is_empty() || Instant::now() < until) {
+            let (sent, here) = (Instant::now(), wall_micros());
+            if let Err(failure) = self.ask(Request::Ping).await {
+                return ServerReport::not_reached(Arc::clone(self.server.name()), failure.reason);
+            }
+            let took = Instant::now().since(sent);
+            // As if it had been read in the middle of the way there and back.
+            let half = u64::try_from(took.as_micros() / 2).unwrap_or(u64::MAX);
+            trips.push((took, here, here.saturating_add(half).saturating_add_signed(self.server.clock_offset_us())));
+        }
+        let mut report = ServerReport::of_memory(Arc::clone(self.server.name()));
+        report.learn_trips(&trips);
+        report
     }
 
     pub(super) fn quit(&self) {

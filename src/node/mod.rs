@@ -18,6 +18,7 @@ mod memory;
 mod number;
 mod packed;
 mod place;
+mod preflight;
 mod redis;
 mod replica_acks;
 mod reply;

@@ -17,10 +17,11 @@ use super::replica_acks::{ReplicaAck, ReplicaAcks};
 use super::reply::{self, Outcome, Reply};
 use super::script_runner::{By, ScriptRunner};
 use super::switches::Switches;
-use super::{Events, Lane, Wiring};
+use super::{Events, Lane, Wiring, preflight};
 use crate::error::{Error, NodeFailure};
 use crate::foreign;
 use crate::options::Replicas;
+use crate::preflight::{Questions, ServerReport};
 
 /// The shortest pause before a server is connected to again that could not be.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
@@ -250,6 +251,11 @@ impl Redis {
             Outcome::Done(()) => refusal.map_or(Outcome::Done(()), Outcome::Refused),
             failed => failed,
         }
+    }
+
+    /// Asks the server what it keeps of a lock, on a connection of its own. The script tries commands without writing.
+    pub(crate) async fn preflight(&self, probe: &str, asked: &Questions) -> ServerReport {
+        preflight::preflight(&self.links.commands, probe, asked).await
     }
 
     /// Gives the subscriber's connection up, because its replies are out of step.

@@ -12,6 +12,7 @@ mod inspect;
 mod members;
 mod outcome;
 mod place;
+mod preflight;
 mod undoing;
 mod vetting;
 mod voter;

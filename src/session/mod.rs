@@ -21,6 +21,7 @@ mod losses;
 mod multi;
 mod outage;
 mod pending;
+mod preflight;
 mod reentries;
 mod release;
 mod run;

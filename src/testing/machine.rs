@@ -163,6 +163,10 @@ impl Machine {
         self.state().clock_offset_us = micros;
     }
 
+    pub(super) fn clock_offset_us(&self) -> i64 {
+        self.state().clock_offset_us
+    }
+
     pub(super) fn connect(&self, number: u64, ear: Ear) {
         self.state().ears.insert(number, ear);
     }

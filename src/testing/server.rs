@@ -210,6 +210,10 @@ impl Server {
         self.route.machine().set_clock_offset(millis.saturating_mul(1_000));
     }
 
+    pub(crate) fn clock_offset_us(&self) -> i64 {
+        self.route.machine().clock_offset_us()
+    }
+
     /// Returns the same server, reached over a network of its own. What is done to that network is done to the lockers
     /// that connect by what this returns, and to no others; clones share it.
     ///

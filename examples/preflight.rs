@@ -1,0 +1,38 @@
+//! What servers keep of a lock: `cargo run --example preflight -- redis://host [redis://host ..] [NAME ..]`
+//!
+//! Prints the report, of locks with these names, and ends with 0 if locks are taken, exclude each other and are not
+//! evicted: for a pipeline that deploys. Without an address it asks REDIS_URL, or redis://127.0.0.1:6379.
+
+use std::process::ExitCode;
+
+use lockhound::preflight::{Preflight, Promise};
+use lockhound::{Error, Locker};
+
+/// What this pipeline wants. A single server seldom keeps locks over a restart, and not everybody needs that.
+const WANTED: [Promise; 3] = [Promise::Locking, Promise::Exclusion, Promise::Eviction];
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match report().await {
+        Ok(report) => {
+            println!("{report}");
+            let kept = WANTED.iter().all(|promise| report.keeps(*promise));
+            if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Err(error) => {
+            eprintln!("preflight: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn report() -> Result<Preflight, Error> {
+    let (mut urls, names): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|word| word.contains("://"));
+    if urls.is_empty() {
+        urls.push(std::env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".into()));
+    }
+    let locks = urls.iter().fold(Locker::builder(), |builder, url| builder.node(url)).connect().await?;
+    let report = locks.preflight_of(names).await;
+    locks.close().await;
+    report
+}

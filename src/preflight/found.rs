@@ -1,0 +1,462 @@
+//! What is found out about one server.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Promise;
+use crate::stats::Distribution;
+
+/// Something that a server was asked: its answer, or why there is none.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Finding<T> {
+    /// What the server says.
+    Known(T),
+    /// The server's user may not ask. With this rule of an ACL it may: `+info`.
+    Forbidden(&'static str),
+    /// Why there is no answer that can be used.
+    Unknown(String),
+}
+
+impl<T> Finding<T> {
+    /// Returns the answer, if there is one.
+    pub const fn known(&self) -> Option<&T> {
+        match self {
+            Self::Known(answer) => Some(answer),
+            Self::Forbidden(_) | Self::Unknown(_) => None,
+        }
+    }
+
+    pub(super) fn unasked() -> Self {
+        Self::Unknown("the server had no time to answer".to_owned())
+    }
+
+    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Finding<U> {
+        self.and_then(|answer| Some(change(answer)))
+    }
+
+    /// What is read out of the answer.
+    pub(crate) fn and_then<U>(self, read: impl FnOnce(T) -> Option<U>) -> Finding<U> {
+        match self {
+            Self::Known(answer) => read(answer)
+                .map_or_else(|| Finding::Unknown("the server's answer does not have it".to_owned()), Finding::Known),
+            Self::Forbidden(rule) => Finding::Forbidden(rule),
+            Self::Unknown(reason) => Finding::Unknown(reason),
+        }
+    }
+
+    /// This, or where it is not known the other.
+    pub(super) fn or(self, other: Self) -> Self {
+        if self.known().is_none() && other.known().is_some() { other } else { self }
+    }
+}
+
+/// What is known of one server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServerReport {
+    /// The address, its password as `***`.
+    pub node: Arc<str>,
+    /// Why the server could not be asked at all. Then nothing else is known of it.
+    pub failure: Option<String>,
+    /// Why its vote does not count at the moment, where votes are looked at: with several servers.
+    pub abstains: Option<String>,
+    /// Why it refuses writes at the moment, as far as INFO tells: it loads its data, or cannot write to its disk.
+    pub refuses_writes: Option<String>,
+    /// What it is: HELLO and INFO.
+    pub version: Finding<Version>,
+    /// Master or replica: HELLO and INFO.
+    pub role: Finding<Role>,
+    /// Alone or in a cluster: HELLO, CLUSTER INFO.
+    pub mode: Finding<Mode>,
+    /// What it does when its memory is full: INFO or CONFIG GET.
+    pub eviction: Finding<Eviction>,
+    /// What it writes to its disk: INFO and CONFIG GET.
+    pub persistence: Finding<Persistence>,
+    /// Its replicas: INFO.
+    pub replicas: Finding<Vec<Replica>>,
+    /// How many replicas acknowledge, where [`replicas`](crate::LockerBuilder::replicas) is set: WAIT.
+    pub acknowledging: Finding<u64>,
+    /// With fewer replicas in step it refuses writes: CONFIG GET.
+    pub min_replicas_to_write: Finding<u64>,
+    /// How far its clock is from this machine's: TIME.
+    pub clock: Finding<Clock>,
+    /// How long it takes to answer, of at most 50 round trips one after the other.
+    pub round_trip: Finding<Distribution>,
+    /// What its user may not do.
+    pub rights: Rights,
+}
+
+impl ServerReport {
+    /// A server that has not been asked anything.
+    pub(crate) fn unasked(node: Arc<str>) -> Self {
+        Self {
+            node,
+            failure: None,
+            abstains: None,
+            refuses_writes: None,
+            version: Finding::unasked(),
+            role: Finding::unasked(),
+            mode: Finding::unasked(),
+            eviction: Finding::unasked(),
+            persistence: Finding::unasked(),
+            replicas: Finding::unasked(),
+            acknowledging: Finding::Unknown("no replicas are asked for".to_owned()),
+            min_replicas_to_write: Finding::unasked(),
+            clock: Finding::unasked(),
+            round_trip: Finding::unasked(),
+            rights: Rights::default(),
+        }
+    }
+
+    /// A server that is not reached, and why.
+    pub(crate) fn not_reached(node: Arc<str>, why: String) -> Self {
+        Self { failure: Some(why), ..Self::unasked(node) }
+    }
+
+    /// A server in memory: it has no users, no disk, no replicas and all the memory that it wants.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn of_memory(node: Arc<str>) -> Self {
+        let none = || Finding::Known(String::new());
+        let persistence = Persistence {
+            append_only: false,
+            fsync: Finding::Known("no".to_owned()),
+            no_fsync_on_rewrite: Finding::Known(false),
+            save: none(),
+        };
+        let eviction = Eviction { policy: "noeviction".to_owned(), limit: 0, used: None };
+        Self {
+            version: Finding::Known(Version { server: "memory".to_owned(), number: String::new() }),
+            role: Finding::Known(Role::Master),
+            mode: Finding::Known(Mode::Standalone),
+            eviction: Finding::Known(eviction),
+            persistence: Finding::Known(persistence),
+            replicas: Finding::Known(Vec::new()),
+            min_replicas_to_write: Finding::Known(0),
+            ..Self::unasked(node)
+        }
+    }
+
+    /// What these round trips show, each with how long it took and what the clock showed here before and there then, in
+    /// microseconds: the quickest tells the clock best.
+    pub(crate) fn learn_trips(&mut self, trips: &[(Duration, u64, u64)]) {
+        let mut times: Vec<Duration> = trips.iter().map(|(took, ..)| *took).collect();
+        times.sort_unstable();
+        let (Some(&max), Some((took, here, there))) = (times.last(), trips.iter().min_by_key(|(took, ..)| *took))
+        else {
+            return;
+        };
+        let at = |percent: usize| times[(times.len() * percent).div_ceil(100).max(1) - 1];
+        let count = u64::try_from(times.len()).unwrap_or(u64::MAX);
+        self.round_trip = Finding::Known(Distribution { count, p50: at(50), p99: at(99), max });
+        let uncertainty = *took / 2;
+        let middle = i128::from(*here) + i128::try_from(uncertainty.as_micros()).unwrap_or(i128::MAX);
+        let offset_us = i64::try_from(i128::from(*there) - middle).unwrap_or(i64::MAX);
+        self.clock = Finding::Known(Clock { offset_us, uncertainty });
+    }
+
+    /// How many replicas are in step, as far as that is known.
+    pub(super) fn online(&self) -> Option<u64> {
+        let replicas = self.replicas.known()?;
+        u64::try_from(replicas.iter().filter(|replica| replica.is_online).count()).ok()
+    }
+}
+
+/// The oldest version that this crate works with.
+pub(crate) const OLDEST: (u32, u32) = (6, 2);
+
+/// The first two numbers of a version.
+pub(crate) fn parse_version(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// What a server is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Version {
+    /// Its name in small letters: `redis`, `valkey`; `memory` for one of `testing`.
+    pub server: String,
+    /// Its own version, and not the one of Redis that it is compatible with; empty for a server in memory.
+    pub number: String,
+}
+
+impl Version {
+    pub(super) fn is_too_old(&self) -> bool {
+        parse_version(&self.number).is_some_and(|version| version < OLDEST)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match &*self.server {
+            "redis" => "Redis",
+            "valkey" => "Valkey",
+            "memory" => "a server in memory",
+            name => name,
+        };
+        let gap = if self.number.is_empty() { "" } else { " " };
+        write!(f, "{name}{gap}{}", self.number)
+    }
+}
+
+/// Whether a server takes writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Role {
+    /// It does.
+    Master,
+    /// It has the data of a master, at this address if it tells.
+    Replica(Option<String>),
+    /// What it calls itself.
+    Other(String),
+}
+
+/// How a server shares its keys with others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// It has all of them.
+    Standalone,
+    /// It has some of them. The state is what CLUSTER INFO says: `ok`, or `fail`.
+    Cluster(Finding<String>),
+    /// What it calls that, as a Sentinel does.
+    Other(String),
+}
+
+/// What a server does when its memory is full.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Eviction {
+    /// `maxmemory-policy`.
+    pub policy: String,
+    /// `maxmemory`, in bytes; 0: without a limit.
+    pub limit: u64,
+    /// How much it uses, in bytes, if it tells.
+    pub used: Option<u64>,
+}
+
+impl Eviction {
+    /// Whether it may delete locks then.
+    pub fn evicts(&self) -> bool {
+        evicts(&self.policy)
+    }
+
+    /// Whether it refuses whatever takes memory (`OOM`).
+    pub(super) fn is_full(&self) -> bool {
+        !self.evicts() && self.limit > 0 && self.used.is_some_and(|used| used >= self.limit)
+    }
+}
+
+/// Whether a server with this `maxmemory-policy` may delete locks.
+pub(crate) fn evicts(policy: &str) -> bool {
+    policy != "noeviction"
+}
+
+/// What a server writes to its disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Persistence {
+    /// `appendonly`.
+    pub append_only: bool,
+    /// `appendfsync`: `always`, `everysec` or `no`.
+    pub fsync: Finding<String>,
+    /// `no-appendfsync-on-rewrite`: whether `appendfsync` is suspended while the server rewrites its file.
+    pub no_fsync_on_rewrite: Finding<bool>,
+    /// `save`: when it takes snapshots; empty: never.
+    pub save: Finding<String>,
+}
+
+impl Persistence {
+    /// What a server that crashes and is started again has forgotten, where it is started with the settings that it has
+    /// now: those that were changed meanwhile need a `CONFIG REWRITE`.
+    pub fn forgets(&self) -> Finding<Forgets> {
+        if !self.append_only {
+            let never = self.save.known().is_some_and(String::is_empty);
+            return Finding::Known(if never { Forgets::Everything } else { Forgets::SinceSnapshot });
+        }
+        match (self.fsync.clone(), &self.no_fsync_on_rewrite) {
+            (Finding::Known(fsync), suspended) => match (&*fsync, suspended) {
+                ("always", Finding::Known(false)) => Finding::Known(Forgets::Nothing),
+                ("always", Finding::Known(true)) => Finding::Known(Forgets::Unwritten),
+                ("always", unknown) => unknown.clone().map(|_| Forgets::Nothing),
+                ("everysec", _) => Finding::Known(Forgets::LastSeconds),
+                _ => Finding::Known(Forgets::Unwritten),
+            },
+            (unknown, _) => unknown.map(|_| Forgets::Nothing),
+        }
+    }
+}
+
+/// What a server that crashes and is started again has forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Forgets {
+    /// Nothing that it has answered, as far as its disk tells the truth.
+    Nothing,
+    /// What it did in the last second or two: `appendfsync everysec`.
+    LastSeconds,
+    /// What the operating system had not written to the disk, where the machine crashes: `appendfsync no`, or a rewrite
+    /// under `no-appendfsync-on-rewrite yes`.
+    Unwritten,
+    /// What it did since its last snapshot, if there is one.
+    SinceSnapshot,
+    /// Everything.
+    Everything,
+}
+
+impl fmt::Display for Forgets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nothing => "nothing",
+            Self::LastSeconds => "the last second or two",
+            Self::Unwritten => "what the system had not written to the disk",
+            Self::SinceSnapshot => "whatever was written since its last snapshot",
+            Self::Everything => "everything",
+        })
+    }
+}
+
+/// A replica, as its master sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Replica {
+    /// Its address, as the master knows it.
+    pub address: String,
+    /// Whether it has the master's data and follows it.
+    pub is_online: bool,
+    /// How long ago it acknowledged last, in whole seconds.
+    pub lag: Duration,
+    /// How much it has not acknowledged, in bytes.
+    pub behind: u64,
+}
+
+/// How far a server's clock is from this machine's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Clock {
+    /// How much more it shows, in microseconds: negative where it is behind.
+    pub offset_us: i64,
+    /// By how much that may be wrong, either way: half of a round trip.
+    pub uncertainty: Duration,
+}
+
+impl Clock {
+    /// By how much it is ahead, at the least and at the most, in microseconds.
+    pub(super) fn ahead(&self) -> (i64, i64) {
+        let uncertainty = i64::try_from(self.uncertainty.as_micros()).unwrap_or(i64::MAX);
+        (self.offset_us.saturating_sub(uncertainty), self.offset_us.saturating_add(uncertainty))
+    }
+}
+
+/// What the user of a server may not do of what this locker does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rights {
+    /// What it may not do.
+    pub missing: Vec<MissingRight>,
+    /// What could not be found out.
+    pub unknown: Vec<UnknownRight>,
+}
+
+/// A right that is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MissingRight {
+    /// The rule of an ACL that gives it: `+pexpire`, `~orders:42`, `&redisson_lock__channel:{orders:42}`. Of names a
+    /// pattern that has them does as well.
+    pub rule: String,
+    /// What it is needed for; empty: nothing but comfort.
+    pub needed_for: Vec<Promise>,
+}
+
+/// A right that a server's user may have or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UnknownRight {
+    /// The rule of an ACL that gives it.
+    pub rule: String,
+    /// What it is needed for; empty: nothing but comfort.
+    pub needed_for: Vec<Promise>,
+    /// Why nobody knows.
+    pub reason: String,
+}
+
+/// These rights, those of one reason together: the reason, and their rules.
+pub(super) fn by_reason<'a>(rights: &[&'a UnknownRight]) -> Vec<(&'a str, String)> {
+    let mut reasons: Vec<&str> = Vec::new();
+    rights.iter().for_each(|right| {
+        if !reasons.contains(&&*right.reason) {
+            reasons.push(&right.reason);
+        }
+    });
+    let rules = |reason: &str| {
+        let rights = rights.iter().filter(|right| right.reason == reason);
+        rights.map(|right| &*right.rule).collect::<Vec<_>>().join(" ")
+    };
+    reasons.into_iter().map(|reason| (reason, rules(reason))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        assert!(parse_version("6.0.16") < Some(OLDEST));
+        assert!(parse_version("7.0.15") > Some(OLDEST));
+        assert!(parse_version("10.0.0") > Some(OLDEST));
+        assert_eq!(parse_version("unstable"), None);
+    }
+
+    #[test]
+    fn the_quickest_round_trip_tells_the_clock_and_the_middle_of_it_counts() {
+        let mut report = ServerReport::unasked("redis://h".into());
+        let us = Duration::from_micros;
+        report.learn_trips(&[(us(900), 1_000, 90_000), (us(100), 5_000, 3_050), (us(200), 9_000, 9_900)]);
+        assert_eq!(report.clock, Finding::Known(Clock { offset_us: -2_000, uncertainty: us(50) }));
+        let times = report.round_trip.known().expect("three of them");
+        assert_eq!((times.count, times.p50, times.p99, times.max), (3, us(200), us(900), us(900)));
+        let mut report = ServerReport::unasked("redis://h".into());
+        report.learn_trips(&[]);
+        assert_eq!(report.clock.known(), None);
+        let hundred: Vec<_> = (1..=100).map(|n| (us(n), 0, 0)).collect();
+        report.learn_trips(&hundred);
+        let times = report.round_trip.known().expect("a hundred");
+        assert_eq!((times.p50, times.p99, times.max), (us(50), us(99), us(100)));
+    }
+
+    #[test]
+    fn what_a_crash_forgets_follows_from_what_is_on_the_disk() {
+        let known = |value: &str| Finding::Known(value.to_owned());
+        let forgets = |append_only, fsync: &str, suspended, save: &str| {
+            let no_fsync_on_rewrite = Finding::Known(suspended);
+            Persistence { append_only, fsync: known(fsync), no_fsync_on_rewrite, save: known(save) }.forgets()
+        };
+        for (persistence, forgotten) in [
+            (forgets(true, "always", false, ""), Forgets::Nothing),
+            (forgets(true, "always", true, ""), Forgets::Unwritten),
+            (forgets(true, "everysec", false, "60 1"), Forgets::LastSeconds),
+            (forgets(true, "no", false, "60 1"), Forgets::Unwritten),
+            (forgets(false, "always", false, "60 1"), Forgets::SinceSnapshot),
+            (forgets(false, "always", false, ""), Forgets::Everything),
+        ] {
+            assert_eq!(persistence, Finding::Known(forgotten));
+        }
+        let forbidden = || Finding::Forbidden("+config|get");
+        let unknown = |append_only| {
+            let no_fsync_on_rewrite = Finding::Forbidden("+config|get");
+            Persistence { append_only, fsync: forbidden(), no_fsync_on_rewrite, save: forbidden() }.forgets()
+        };
+        assert_eq!(unknown(true), Finding::Forbidden("+config|get"));
+        assert_eq!(unknown(false), Finding::Known(Forgets::SinceSnapshot), "at the best");
+        let always = Persistence {
+            append_only: true,
+            fsync: known("always"),
+            no_fsync_on_rewrite: Finding::Unknown("odd".to_owned()),
+            save: forbidden(),
+        };
+        assert_eq!(always.forgets(), Finding::Unknown("odd".to_owned()));
+    }
+}

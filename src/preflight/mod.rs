@@ -1,0 +1,204 @@
+//! What servers keep of a lock: the report of [`Locker::preflight`](crate::Locker::preflight), for operators and for
+//! the pipelines that deploy.
+//!
+//! A [`Preflight`] has a [`ServerReport`] for each server and a [`Verdict`] for each [`Promise`]. It prints as a list
+//! of at most 100 columns.
+
+mod cases;
+mod found;
+mod info;
+mod rights;
+mod table;
+mod verdicts;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use self::found::{
+    Clock, Eviction, Finding, Forgets, MissingRight, Mode, Persistence, Replica, Rights, Role, ServerReport,
+    UnknownRight, Version,
+};
+pub(crate) use self::found::{OLDEST, evicts, parse_version};
+pub(crate) use self::info::{Hello, Told, field};
+pub(crate) use self::rights::{Probe, Questions, Tried, Way};
+use crate::options::Settings;
+
+/// What is asked of servers: see [`Preflight`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Promise {
+    /// Locks are taken, renewed and released: a majority of the servers is there, votes, and lets this user do all of
+    /// that. What only INFO and CONFIG GET tell, as a full memory, counts where the user may ask them.
+    Locking,
+    /// Locking goes on while a minority of the servers is away, and no server is away already. It does not arise with
+    /// one server.
+    FaultTolerance,
+    /// There is one holder of a lock at a time, as long as the servers run and evict nothing. What else is not covered
+    /// stands at [`restart_quarantine`](crate::LockerBuilder::restart_quarantine).
+    Exclusion,
+    /// There is one holder at a time also after a server crashed and was started again, with the settings that it has
+    /// now and with its disk.
+    Restart,
+    /// There is one holder at a time also after a replica was promoted in the place of its master. It does not arise
+    /// where there are no replicas.
+    Failover,
+    /// No server deletes locks to make room.
+    Eviction,
+    /// Waiters are woken by messages. It does not arise in [`Format::Plain`](crate::Format::Plain), where holders of
+    /// other languages send none.
+    Wakeups,
+    /// Fences grow, also after a server forgot them.
+    Fences,
+    /// [`Lock::holder`](crate::Lock::holder), [`Lock::is_locked`](crate::Lock::is_locked) and
+    /// [`Lock::force_unlock`](crate::Lock::force_unlock) work.
+    Inspection,
+}
+
+impl Promise {
+    const ALL: [Self; 9] = [
+        Self::Locking,
+        Self::FaultTolerance,
+        Self::Exclusion,
+        Self::Restart,
+        Self::Failover,
+        Self::Eviction,
+        Self::Wakeups,
+        Self::Fences,
+        Self::Inspection,
+    ];
+}
+
+impl fmt::Display for Promise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Locking => "locks are taken, renewed and released",
+            Self::FaultTolerance => "locking goes on while a minority of the servers is away",
+            Self::Exclusion => "one holder at a time while the servers run",
+            Self::Restart => "one holder at a time after a server crashed and was started again",
+            Self::Failover => "one holder at a time after a replica was promoted",
+            Self::Eviction => "no lock is evicted",
+            Self::Wakeups => "waiters are woken by messages",
+            Self::Fences => "fences grow, also after a server forgot them",
+            Self::Inspection => "holder(), is_locked() and force_unlock() work",
+        })
+    }
+}
+
+/// Whether a promise is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Answer {
+    /// It is kept.
+    Yes,
+    /// It is not kept.
+    No,
+    /// It may be kept: something that matters to it could not be found out.
+    Unknown,
+    /// The question does not arise with these servers and options.
+    Moot,
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Yes => "yes",
+            Self::No => "NO",
+            Self::Unknown => "unknown",
+            Self::Moot => "-",
+        })
+    }
+}
+
+/// Whether the servers keep a promise, and why they do not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Verdict {
+    /// What is promised.
+    pub promise: Promise,
+    /// Whether it is kept.
+    pub answer: Answer,
+    /// Why it is not kept, or not known to be. With [`Answer::Yes`] these are what a majority of the servers makes up
+    /// for, or what the promise depends on.
+    pub reasons: Vec<Reason>,
+}
+
+impl Verdict {
+    /// Whether the promise is kept, or does not arise.
+    pub const fn is_kept(&self) -> bool {
+        matches!(self.answer, Answer::Yes | Answer::Moot)
+    }
+}
+
+/// Why a promise is not kept, or not known to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reason {
+    /// The address of the server that it is about, its password as `***`; `None`: it is about all of them.
+    pub node: Option<Arc<str>>,
+    /// What is so.
+    pub problem: String,
+    /// What to change, if that can be said.
+    pub remedy: Option<String>,
+}
+
+/// What the servers of a locker keep of its locks: the report of [`Locker::preflight`](crate::Locker::preflight).
+///
+/// It is about the moment at which it was made. A server may be configured otherwise, lose its replicas or restart at
+/// any time after that.
+///
+/// # Examples
+/// A pipeline ends with the exit code 1 unless the promises that it wants are kept:
+/// ```no_run
+/// use std::process::ExitCode;
+///
+/// use lockhound::{Error, Locker, preflight::Promise};
+///
+/// #[tokio::main]
+/// async fn main() -> Result<ExitCode, Error> {
+///     let locks = Locker::connect("redis://127.0.0.1:6379").await?;
+///     let report = locks.preflight_of(["orders:42"]).await?;
+///     println!("{report}");
+///     locks.close().await;
+///     let wanted = [Promise::Locking, Promise::Exclusion, Promise::Eviction];
+///     let kept = wanted.iter().all(|promise| report.keeps(*promise));
+///     Ok(if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+/// }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Preflight {
+    /// The servers, in the order in which the locker names them.
+    pub servers: Vec<ServerReport>,
+    /// A verdict for each promise, in the order of [`Promise`].
+    pub verdicts: Vec<Verdict>,
+}
+
+impl Preflight {
+    pub(crate) fn new(settings: &Settings, servers: Vec<ServerReport>) -> Self {
+        let verdicts = verdicts::verdicts(settings, &servers);
+        Self { servers, verdicts }
+    }
+
+    /// Whether every promise is kept or does not arise. One of which nothing is known is not kept.
+    ///
+    /// A single server with Redis' default configuration is not: it forgets locks when it crashes. Who can live with
+    /// that asks for the promises that matter, one by one: [`keeps`](Self::keeps).
+    pub fn is_ok(&self) -> bool {
+        self.problems().next().is_none()
+    }
+
+    /// Whether this promise is kept or does not arise.
+    pub fn keeps(&self, promise: Promise) -> bool {
+        self.verdicts.iter().any(|verdict| verdict.promise == promise && verdict.is_kept())
+    }
+
+    /// The verdict on this promise.
+    pub fn verdict(&self, promise: Promise) -> Option<&Verdict> {
+        self.verdicts.iter().find(|verdict| verdict.promise == promise)
+    }
+
+    /// The verdicts on promises that are not kept, or not known to be.
+    pub fn problems(&self) -> impl Iterator<Item = &Verdict> {
+        self.verdicts.iter().filter(|verdict| !verdict.is_kept())
+    }
+}

@@ -1,0 +1,431 @@
+//! What the user of a server has to be allowed: each command that a locker sends or has a script call, with each kind
+//! of key and channel. SECURITY.md has the same list, which is tested.
+
+use super::{MissingRight, Promise, Rights, UnknownRight};
+use crate::command::MEMORY;
+use crate::key::Key;
+use crate::options::{Format, Replicas, Settings};
+use crate::random;
+
+/// How a server is asked whether a command is permitted, unless it tells by itself (ACL DRYRUN).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The command is sent as it stands: it writes nothing.
+    Directly,
+    /// A script calls it that may not write: what is not permitted is refused before what writes.
+    InScript,
+    /// It is sent, and its refusal comes as the answer to another command.
+    Subscribing,
+}
+
+/// A command whose right is looked at, with a key or channel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Probe {
+    pub(crate) name: &'static str,
+    pub(crate) args: Vec<String>,
+    pub(crate) way: Way,
+    /// The rule for the command.
+    rule: &'static str,
+    /// The rule for its key or channel. `None`: it has none, or a made-up name, whose refusal tells nothing.
+    names: Option<String>,
+    needed_for: &'static [Promise],
+}
+
+/// What became of a probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Tried {
+    Permitted,
+    /// In the server's words.
+    Refused(String),
+    /// Why nobody knows.
+    Unknown(String),
+}
+
+/// What a server is asked.
+#[derive(Debug, Clone)]
+pub(crate) struct Questions {
+    pub(crate) probes: Vec<Probe>,
+    /// How many have to acknowledge, and within what time.
+    pub(crate) replicas: Option<Replicas>,
+}
+
+/// What stands for the names of locks, and of their messages, where none is given.
+const NAMES: &str = "~NAMES-OF-LOCKS";
+const MESSAGES: &str = "&MESSAGES-OF-LOCKS";
+
+const LOCKING: &[Promise] = &[Promise::Locking];
+const LOCKS: &[Promise] = &[Promise::Locking, Promise::Inspection];
+const WAKEUPS: &[Promise] = &[Promise::Wakeups];
+const INSPECTION: &[Promise] = &[Promise::Inspection];
+
+impl Questions {
+    /// What this many servers of a locker are asked with these settings. Without names of locks one is made up.
+    pub(crate) fn new(settings: &Settings, servers: usize, names: &[Key]) -> Self {
+        let mut asked = Asked { settings, servers, probes: Vec::new() };
+        asked.connections();
+        asked.marks();
+        if names.is_empty() {
+            asked.lock(&format!("lockhound:preflight:{}", random::uuid()).into(), false);
+        }
+        names.iter().for_each(|name| asked.lock(name, true));
+        asked.memory();
+        Self { probes: asked.probes, replicas: settings.replicas }
+    }
+
+    /// What is known of a server that has not answered.
+    pub(crate) fn not_answered(&self) -> Rights {
+        self.rights(&vec![Tried::Unknown("the server had no time to answer".to_owned()); self.probes.len()])
+    }
+
+    /// What the server's answers show.
+    pub(crate) fn rights(&self, tried: &[Tried]) -> Rights {
+        let mut rights = Rights::default();
+        for (probe, tried) in self.probes.iter().zip(tried) {
+            let is_command = |text: &str| text.contains("run the '") || text.contains("run this command");
+            match (tried, &probe.names) {
+                (Tried::Permitted, _) => {}
+                (Tried::Refused(text), _) if is_command(text) => {
+                    miss(&mut rights.missing, probe.rule, probe.needed_for);
+                }
+                (Tried::Refused(_), Some(names)) => miss(&mut rights.missing, names, probe.needed_for),
+                (Tried::Refused(_), None) => {
+                    let reason = "it has rights on some names only: give the name of a lock, preflight_of([\"NAME\"])";
+                    let names = if probe.needed_for == WAKEUPS { MESSAGES } else { NAMES };
+                    wonder(&mut rights.unknown, names, probe.needed_for, reason);
+                }
+                (Tried::Unknown(reason), _) => wonder(&mut rights.unknown, probe.rule, probe.needed_for, reason),
+            }
+        }
+        // What is missing for one name is not unknown for another.
+        rights.unknown.retain(|right| rights.missing.iter().all(|missing| missing.rule != right.rule));
+        rights
+    }
+}
+
+/// Adds a right that is missing, once for all that it is needed for.
+fn miss(missing: &mut Vec<MissingRight>, rule: &str, needed_for: &[Promise]) {
+    match missing.iter_mut().find(|right| right.rule == rule) {
+        Some(right) => add(&mut right.needed_for, needed_for),
+        None => missing.push(MissingRight { rule: rule.to_owned(), needed_for: needed_for.to_vec() }),
+    }
+}
+
+fn wonder(unknown: &mut Vec<UnknownRight>, rule: &str, needed_for: &[Promise], reason: &str) {
+    match unknown.iter_mut().find(|right| right.rule == rule) {
+        Some(right) => add(&mut right.needed_for, needed_for),
+        None => {
+            let (rule, needed_for, reason) = (rule.to_owned(), needed_for.to_vec(), reason.to_owned());
+            unknown.push(UnknownRight { rule, needed_for, reason });
+        }
+    }
+}
+
+fn add(promises: &mut Vec<Promise>, more: &[Promise]) {
+    promises.extend(more);
+    promises.sort_unstable();
+    promises.dedup();
+}
+
+/// The probes, as they are collected.
+struct Asked<'a> {
+    settings: &'a Settings,
+    servers: usize,
+    probes: Vec<Probe>,
+}
+
+impl Asked<'_> {
+    fn is_plain(&self) -> bool {
+        self.settings.format == Format::Plain
+    }
+
+    fn remembers(&self) -> bool {
+        !self.settings.restart_quarantine.is_zero()
+    }
+
+    fn add(
+        &mut self,
+        needed_for: &'static [Promise],
+        way: Way,
+        rule: &'static str,
+        names: Option<&str>,
+        words: &[&str],
+        name: &'static str,
+    ) {
+        let args = words.iter().map(|&word| word.to_owned()).collect();
+        let names = names.map(str::to_owned);
+        self.probes.push(Probe { name, args, way, rule, names, needed_for });
+    }
+
+    /// A command without a key.
+    fn bare(&mut self, needed_for: &'static [Promise], rule: &'static str, name: &'static str, words: &[&str]) {
+        self.add(needed_for, Way::Directly, rule, None, words, name);
+    }
+
+    /// That scripts may be given this key.
+    fn key(&mut self, needed_for: &'static [Promise], key: &str, names: Option<&str>) {
+        self.add(needed_for, Way::Directly, "+evalsha", names, &[NO_SCRIPT, "1", key], "EVALSHA");
+    }
+
+    /// What a script calls with this key or channel.
+    fn called(&mut self, needed_for: &'static [Promise], names: Option<&str>, words: &[&str], (rule, name): Command) {
+        self.add(needed_for, Way::InScript, rule, names, words, name);
+    }
+
+    /// What connections send by themselves.
+    fn connections(&mut self) {
+        self.bare(LOCKING, "+hello", "HELLO", &[]);
+        self.bare(WAKEUPS, "+ping", "PING", &[]);
+        self.bare(LOCKS, "+eval", "EVAL", &["return 1", "0"]);
+        self.bare(&[], "+client|setname", "CLIENT", &["SETNAME", "lockhound:preflight"]);
+        self.bare(&[], "+client|id", "CLIENT", &["ID"]);
+        if self.settings.replicas.is_some() {
+            self.bare(LOCKING, "+wait", "WAIT", &["0", "1"]);
+        }
+        let needed_for = match self.servers {
+            _ if self.remembers() => LOCKING,
+            1 => &[],
+            _ => &[Promise::Exclusion],
+        };
+        self.bare(needed_for, "+info", "INFO", &["server"]);
+    }
+
+    fn marks(&mut self) {
+        let (mark, names) = (Key::from("preflight").mark(), Some("~lockhound_fence:*"));
+        self.key(LOCKING, &mark, names);
+        self.called(LOCKING, names, &[&mark], INCR);
+        self.called(LOCKING, names, &[&mark, "0"], SET);
+        self.called(LOCKING, None, &[], TIME);
+        if self.servers > 1 {
+            self.called(LOCKING, names, &[&mark, "0", "GET"], SET);
+            self.called(LOCKING, names, &[&mark], GET);
+        }
+        if self.remembers() {
+            self.called(LOCKING, names, &[&mark], MGET);
+        }
+    }
+
+    /// A lock, its channel and its messages. A name that is made up is not known to be one that the user may use.
+    fn lock(&mut self, key: &Key, is_known: bool) {
+        let (lock, channel) = (key.as_str(), key.channel());
+        let rule = |sign: char, name: &str| is_known.then(|| format!("{sign}{}", pattern(name)));
+        let (lock_rule, channel_rule, message_rule) = (rule('~', lock), rule('~', &channel), rule('&', &channel));
+        let (lock_rule, message_rule) = (lock_rule.as_deref(), message_rule.as_deref());
+        self.key(LOCKS, lock, lock_rule);
+        self.key(LOCKS, &channel, channel_rule.as_deref());
+        self.called(LOCKS, lock_rule, &[lock], DEL);
+        self.called(LOCKS, lock_rule, &[lock], PTTL);
+        self.called(LOCKING, lock_rule, &[lock, "1"], PEXPIRE);
+        self.called(LOCKING, lock_rule, &[lock, "0", "PX", "1"], SET);
+        self.called(INSPECTION, lock_rule, &[lock], TYPE);
+        if self.is_plain() {
+            self.called(LOCKS, lock_rule, &[lock], GET);
+        } else {
+            self.called(INSPECTION, lock_rule, &[lock], GET);
+            self.called(INSPECTION, lock_rule, &[lock], HGETALL);
+            self.called(LOCKING, lock_rule, &[lock, "f"], HEXISTS);
+            self.called(LOCKING, lock_rule, &[lock, "f", "1"], HSET);
+            self.called(LOCKING, lock_rule, &[lock, "f", "1"], HSETNX);
+            if self.servers > 1 {
+                self.called(&[Promise::FaultTolerance], lock_rule, &[lock], EXISTS);
+            }
+        }
+        self.called(WAKEUPS, message_rule, &[&channel, "0"], PUBLISH);
+        for (rule, name) in [("+subscribe", "SUBSCRIBE"), ("+unsubscribe", "UNSUBSCRIBE")] {
+            self.add(WAKEUPS, Way::Subscribing, rule, message_rule, &[&channel], name);
+        }
+    }
+
+    fn memory(&mut self) {
+        if !self.remembers() {
+            return;
+        }
+        let names = Some("~lockhound_memory");
+        self.key(LOCKING, MEMORY, names);
+        self.called(LOCKING, names, &[MEMORY, "vote"], HGET);
+        self.called(LOCKING, names, &[MEMORY, "vote"], HMGET);
+        self.called(LOCKING, names, &[MEMORY, "vote", ""], HSET);
+    }
+}
+
+/// The digest of no script.
+const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
+
+/// A command that scripts call: its rule, and its name.
+type Command = (&'static str, &'static str);
+
+const DEL: Command = ("+del", "DEL");
+const EXISTS: Command = ("+exists", "EXISTS");
+const GET: Command = ("+get", "GET");
+const HEXISTS: Command = ("+hexists", "HEXISTS");
+const HGET: Command = ("+hget", "HGET");
+const HGETALL: Command = ("+hgetall", "HGETALL");
+const HMGET: Command = ("+hmget", "HMGET");
+const HSET: Command = ("+hset", "HSET");
+const HSETNX: Command = ("+hsetnx", "HSETNX");
+const INCR: Command = ("+incr", "INCR");
+const MGET: Command = ("+mget", "MGET");
+const PEXPIRE: Command = ("+pexpire", "PEXPIRE");
+const PTTL: Command = ("+pttl", "PTTL");
+const PUBLISH: Command = ("+publish", "PUBLISH");
+const SET: Command = ("+set", "SET");
+const TIME: Command = ("+time", "TIME");
+const TYPE: Command = ("+type", "TYPE");
+
+/// The pattern that has this name and no other.
+fn pattern(name: &str) -> String {
+    let mut pattern = String::with_capacity(name.len());
+    for c in name.chars() {
+        if "*?[]\\".contains(c) {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::options::Options;
+
+    fn settings(servers: usize, change: impl FnOnce(&mut Options)) -> Settings {
+        let mut options = Options::default();
+        change(&mut options);
+        options.validate(servers).expect("valid")
+    }
+
+    fn questions(servers: usize, change: impl FnOnce(&mut Options)) -> Questions {
+        Questions::new(&settings(servers, change), servers, &["app:42".into()])
+    }
+
+    /// What is needed, and what is not but asked for.
+    fn rules(asked: &Questions, is_needed: bool) -> BTreeSet<String> {
+        let probes = asked.probes.iter().filter(|probe| probe.needed_for.is_empty() != is_needed);
+        probes.flat_map(|probe| probe.names.iter().cloned().chain([probe.rule.to_owned()])).collect()
+    }
+
+    /// The rules of the nth ACL SETUSER in SECURITY.md, its comments left out, for the name `app:42`.
+    fn documented(nth: usize) -> BTreeSet<String> {
+        let text = include_str!("../../SECURITY.md");
+        let block = text.split("```").filter(|block| block.contains("ACL SETUSER app")).nth(nth).expect("a block");
+        let lines = block.lines().map(|line| line.split('#').next().unwrap_or_default());
+        let words: Vec<String> =
+            lines.flat_map(str::split_whitespace).map(|word| word.trim_matches('\'').to_owned()).collect();
+        let words = words.into_iter().filter(|word| word.starts_with(['+', '~', '&']));
+        words.map(|word| word.replace("{app:*", "{app:42}").replace("~app:*", "~app:42")).collect()
+    }
+
+    #[test]
+    fn what_is_asked_for_is_what_is_documented() {
+        assert_eq!(rules(&questions(1, |_| {}), true), documented(0));
+        let optional = ["+info", "+client|setname", "+client|id"].map(str::to_owned);
+        assert_eq!(rules(&questions(1, |_| {}), false), BTreeSet::from(optional.clone()));
+        let mut left_out = documented(2);
+        assert!(left_out.remove("+select"), "a connection to a database has it already");
+        assert_eq!(left_out, BTreeSet::from(optional));
+        let both: BTreeSet<String> = documented(0).union(&documented(1)).cloned().collect();
+        assert_eq!(rules(&questions(3, |_| {}), true), both);
+    }
+
+    #[test]
+    fn options_ask_for_rights_and_spare_some() {
+        let replicas = Replicas { count: 1, timeout: Duration::from_millis(100) };
+        assert!(rules(&questions(1, |o| o.replicas = replicas), true).contains("+wait"));
+        let at_once = questions(3, |o| o.restart_quarantine = Some(Duration::ZERO));
+        let needed = rules(&at_once, true);
+        assert!(needed.contains("+exists") && needed.contains("+info"), "{needed:?}");
+        assert!(!needed.contains("~lockhound_memory") && !needed.contains("+hmget"), "{needed:?}");
+        let plain = rules(&questions(1, |o| o.format = Format::Plain), true);
+        assert!(
+            !plain.iter().any(|rule| rule.starts_with("+h") && rule != "+hello") && plain.contains("+get"),
+            "{plain:?}"
+        );
+    }
+
+    /// What is found where the server says this of every command and name that is refused.
+    fn found(refused: &[&str], command: &str, name: &str) -> Vec<String> {
+        let asked = questions(1, |_| {});
+        let tried = |probe: &Probe| match &probe.names {
+            _ if refused.contains(&probe.rule) => Tried::Refused(command.to_owned()),
+            Some(names) if refused.contains(&&**names) => Tried::Refused(name.to_owned()),
+            _ => Tried::Permitted,
+        };
+        let rights = asked.rights(&asked.probes.iter().map(tried).collect::<Vec<_>>());
+        assert_eq!(rights.unknown, []);
+        rights.missing.into_iter().map(|right| right.rule).collect()
+    }
+
+    #[test]
+    fn refusals_of_every_kind_of_server_name_the_rule() {
+        for (command, name) in [
+            (
+                "NOPERM this user has no permissions to run the 'del' command",
+                "NOPERM this user has no permissions to access one of the keys used as arguments",
+            ),
+            (
+                "NOPERM this user has no permissions to run the 'del' command or its subcommand",
+                "NOPERM this user has no permissions to access one of the channels used as arguments",
+            ),
+            ("NOPERM User app has no permissions to run the 'del' command", "NOPERM No permissions to access a key"),
+            (
+                "This user has no permissions to run the 'del' command",
+                "This user has no permissions to access the 'x' key",
+            ),
+            (
+                "ERR The user executing the script can't run this command or subcommand",
+                "ERR The user executing the script can't access at least one of the keys mentioned in the command \
+                 arguments",
+            ),
+            (
+                "ERR The user executing the script can't run this command or subcommand",
+                "ERR The user executing the script can't publish to the channel mentioned in the command",
+            ),
+            (
+                "NOPERM ACL failure in script: User app has no permissions to run the 'del' command",
+                "NOPERM ACL failure in script: No permissions to access a channel",
+            ),
+        ] {
+            assert_eq!(found(&["+del"], command, name), ["+del"]);
+            assert_eq!(found(&["~app:42"], command, name), ["~app:42"]);
+            assert_eq!(found(&["+del", "~app:42"], command, name), ["~app:42", "+del"]);
+        }
+    }
+
+    #[test]
+    fn a_name_that_is_made_up_tells_nothing_of_others() {
+        let asked = Questions::new(&settings(3, |_| {}), 3, &[]);
+        let name = "NOPERM this user has no permissions to access one of the keys used as arguments";
+        let tried = |probe: &Probe| match &probe.names {
+            None if probe.args.iter().any(|arg| arg.contains("preflight:")) => Tried::Refused(name.to_owned()),
+            _ => Tried::Permitted,
+        };
+        let rights = asked.rights(&asked.probes.iter().map(tried).collect::<Vec<_>>());
+        assert_eq!(rights.missing, []);
+        let [names, messages] = &rights.unknown[..] else { panic!("{rights:?}") };
+        assert_eq!(
+            (names.rule.as_str(), &names.needed_for),
+            (NAMES, &vec![Promise::Locking, Promise::FaultTolerance, Promise::Inspection])
+        );
+        assert_eq!((messages.rule.as_str(), &messages.needed_for), (MESSAGES, &vec![Promise::Wakeups]));
+        assert!(names.reason.contains("preflight_of"), "{names:?}");
+    }
+
+    #[test]
+    fn what_has_no_answer_is_unknown_and_needed_for_all_that_needs_it() {
+        let asked = questions(3, |_| {});
+        let rights = asked.not_answered();
+        assert_eq!(rights.missing, []);
+        let of = |rule: &str| &rights.unknown.iter().find(|right| right.rule == rule).expect(rule).needed_for[..];
+        assert_eq!(of("+get"), [Promise::Locking, Promise::Inspection]);
+        assert_eq!((of("+exists"), of("+publish")), (&[Promise::FaultTolerance][..], &[Promise::Wakeups][..]));
+    }
+
+    #[test]
+    fn the_pattern_of_a_name_has_no_other() {
+        assert_eq!(pattern("orders:{42}"), "orders:{42}");
+        assert_eq!(pattern("a*b?[c]\\"), "a\\*b\\?\\[c\\]\\\\");
+    }
+}

@@ -1,0 +1,524 @@
+//! From what was found out to a verdict for each promise. Pure.
+
+use super::cases::{Case, Wanted};
+use super::{Answer, Promise, Reason, ServerReport, Verdict};
+use crate::lease::majority;
+use crate::options::{Format, Settings};
+
+/// From here on a server does not believe in the fence of another one.
+const UNBELIEVABLE_US: i64 = 30 * 24 * 3600 * 1_000_000;
+
+pub(super) fn verdicts(settings: &Settings, servers: &[ServerReport]) -> Vec<Verdict> {
+    let judge = Judge { wanted: Wanted { settings, servers: servers.len() }, servers };
+    let verdict = |promise| {
+        let (answer, reasons) = judge.judge(promise);
+        Verdict { promise, answer, reasons }
+    };
+    Promise::ALL.map(verdict).to_vec()
+}
+
+type Judged = (Answer, Vec<Reason>);
+
+struct Judge<'a> {
+    wanted: Wanted<'a>,
+    servers: &'a [ServerReport],
+}
+
+impl Judge<'_> {
+    fn judge(&self, promise: Promise) -> Judged {
+        match promise {
+            Promise::Locking => self.locking(),
+            Promise::FaultTolerance => self.fault_tolerance(),
+            Promise::Exclusion => self.exclusion(),
+            Promise::Restart => self.restart(),
+            Promise::Failover => self.failover(),
+            Promise::Eviction => self.every(|at| self.wanted.eviction_of(at)),
+            Promise::Wakeups => self.wakeups(),
+            Promise::Fences => self.fences(),
+            Promise::Inspection => self.most(|at| self.wanted.rights_of(at, Promise::Inspection)),
+        }
+    }
+
+    /// What each server has to keep.
+    fn every(&self, case: impl Fn(&ServerReport) -> Case) -> Judged {
+        let (mut broken, mut doubts) = (Vec::new(), Vec::new());
+        for case in self.servers.iter().map(case) {
+            broken.extend(case.broken);
+            doubts.extend(case.doubts);
+        }
+        let answer = match (broken.is_empty(), doubts.is_empty()) {
+            (false, _) => Answer::No,
+            (true, false) => Answer::Unknown,
+            (true, true) => Answer::Yes,
+        };
+        broken.append(&mut doubts);
+        (answer, broken)
+    }
+
+    /// What a majority of the servers has to keep.
+    fn most(&self, case: impl Fn(&ServerReport) -> Case) -> Judged {
+        let cases: Vec<Case> = self.servers.iter().map(case).collect();
+        let majority = majority(self.servers.len());
+        let answer = if cases.iter().filter(|case| case.is_sound()).count() >= majority {
+            Answer::Yes
+        } else if cases.iter().filter(|case| case.broken.is_empty()).count() >= majority {
+            Answer::Unknown
+        } else {
+            Answer::No
+        };
+        let (broken, doubts): (Vec<_>, Vec<_>) = cases.into_iter().map(|case| (case.broken, case.doubts)).unzip();
+        (answer, broken.into_iter().chain(doubts).flatten().collect())
+    }
+
+    fn locking(&self) -> Judged {
+        match self.most(|at| self.wanted.locking_of(at)) {
+            // What the others lack is told where it matters.
+            (Answer::Yes, _) => (Answer::Yes, Vec::new()),
+            judged => judged,
+        }
+    }
+
+    fn fault_tolerance(&self) -> Judged {
+        let servers = self.servers.len();
+        if self.wanted.is_alone() {
+            return (Answer::Moot, Vec::new());
+        }
+        let mut judged = self.every(|at| {
+            let mut case = self.wanted.locking_of(at);
+            let rights = self.wanted.rights_of(at, Promise::FaultTolerance);
+            case.broken.extend(rights.broken);
+            case.doubts.extend(rights.doubts);
+            case
+        });
+        if majority(servers) == servers {
+            let problem = format!("{servers} servers bear no failure: all of them have to answer");
+            judged.0 = Answer::No;
+            judged.1.push(of_all(problem, "name three servers, or one"));
+        }
+        judged
+    }
+
+    fn exclusion(&self) -> Judged {
+        let mut judged = self.most(|at| {
+            let mut case = self.wanted.identity_of(at);
+            // Who is no master grants nothing, and so nothing twice.
+            case.doubts.append(&mut case.broken);
+            case
+        });
+        if judged.0 == Answer::Yes {
+            judged.1.clear();
+        }
+        // Two addresses of one server are one vote, if that can be noticed.
+        let (answer, doubts) = self.every(|at| match at.failure {
+            Some(_) => Case::default(),
+            None => self.wanted.rights_of(at, Promise::Exclusion),
+        });
+        if answer != Answer::Yes && judged.0 == Answer::Yes {
+            judged.0 = Answer::Unknown;
+        }
+        judged.1.extend(doubts);
+        judged
+    }
+
+    fn restart(&self) -> Judged {
+        if self.wanted.abstains() && !self.wanted.is_alone() {
+            return (Answer::Yes, Vec::new());
+        }
+        self.every(|at| self.wanted.memory_of(at))
+    }
+
+    fn failover(&self) -> Judged {
+        if self.wanted.abstains() && !self.wanted.is_alone() {
+            return (Answer::Yes, Vec::new());
+        }
+        let none = |at: &ServerReport| at.replicas.known().is_some_and(Vec::is_empty);
+        if self.servers.iter().all(none) {
+            return (Answer::Moot, Vec::new());
+        }
+        self.every(|at| self.wanted.promotion_of(at))
+    }
+
+    fn wakeups(&self) -> Judged {
+        if self.wanted.settings.format == Format::Plain {
+            let remark = "Format::Plain: programs of this crate tell of releases; waiters poll for those of others";
+            return (Answer::Moot, vec![Reason { node: None, problem: remark.to_owned(), remedy: None }]);
+        }
+        self.most(|at| self.wanted.rights_of(at, Promise::Wakeups))
+    }
+
+    fn fences(&self) -> Judged {
+        if self.wanted.is_alone() {
+            return self.every(|at| self.wanted.fences_of(at));
+        }
+        let mut judged =
+            if self.wanted.abstains() { (Answer::Yes, Vec::new()) } else { self.every(|at| self.wanted.memory_of(at)) };
+        let ahead = || self.servers.iter().filter_map(|at| at.clock.known()).map(super::Clock::ahead);
+        let (least, most) = (ahead().map(|(least, _)| least).max(), ahead().map(|(_, most)| most).min());
+        if let (Some(highest), Some(lowest)) = (least, most)
+            && highest.saturating_sub(lowest) > UNBELIEVABLE_US
+        {
+            judged.0 = Answer::No;
+            let problem = "their clocks are more than 30 days apart: no fence of the one is believed by the other";
+            judged.1.push(of_all(problem.to_owned(), "set the servers' clocks (NTP)"));
+        }
+        judged
+    }
+}
+
+fn of_all(problem: String, remedy: &str) -> Reason {
+    Reason { node: None, problem, remedy: Some(remedy.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::options::{Options, Replicas};
+    use crate::preflight::{
+        Clock, Eviction, Finding, MissingRight, Mode, Persistence, Replica, Role, UnknownRight, Version,
+    };
+    use crate::stats::Distribution;
+
+    /// A server that keeps everything: a master that forgets nothing, without replicas.
+    fn sound(node: &str) -> ServerReport {
+        let known = |value: &str| Finding::Known(value.to_owned());
+        let persistence = Persistence {
+            append_only: true,
+            fsync: known("always"),
+            no_fsync_on_rewrite: Finding::Known(false),
+            save: known(""),
+        };
+        let version = Version { server: "redis".to_owned(), number: "7.0.15".to_owned() };
+        let ms = Duration::from_millis(1);
+        ServerReport {
+            version: Finding::Known(version),
+            persistence: Finding::Known(persistence),
+            clock: Finding::Known(Clock { offset_us: 0, uncertainty: ms }),
+            round_trip: Finding::Known(Distribution { count: 50, p50: ms, p99: ms, max: ms }),
+            ..ServerReport::of_memory(node.into())
+        }
+    }
+
+    fn servers(count: usize) -> Vec<ServerReport> {
+        (0..count).map(|n| sound(&format!("redis://h{n}"))).collect()
+    }
+
+    fn settings(servers: usize, change: impl FnOnce(&mut Options)) -> Settings {
+        let mut options = Options::default();
+        change(&mut options);
+        options.validate(servers).expect("valid")
+    }
+
+    /// The verdict, and all that it says.
+    #[track_caller]
+    fn verdict(options: impl FnOnce(&mut Options), servers: &[ServerReport], promise: Promise) -> (Answer, String) {
+        let settings = settings(servers.len(), options);
+        let verdicts = verdicts(&settings, servers);
+        let verdict = verdicts.into_iter().find(|verdict| verdict.promise == promise).expect("a verdict");
+        let says = |reason: &Reason| {
+            let Reason { node, problem, remedy } = reason;
+            format!("{}: {problem} => {}", node.as_deref().unwrap_or("all"), remedy.as_deref().unwrap_or("-"))
+        };
+        (verdict.answer, verdict.reasons.iter().map(says).collect::<Vec<_>>().join("\n"))
+    }
+
+    /// One server, changed, and what is said of it.
+    #[track_caller]
+    fn of_one(promise: Promise, change: impl FnOnce(&mut ServerReport)) -> (Answer, String) {
+        let mut servers = servers(1);
+        change(&mut servers[0]);
+        verdict(|_| {}, &servers, promise)
+    }
+
+    fn default_options(_: &mut Options) {}
+
+    fn without_quarantine(options: &mut Options) {
+        options.restart_quarantine = Some(Duration::ZERO);
+    }
+
+    #[track_caller]
+    fn assert_says((answer, text): (Answer, String), expected: Answer, words: &[&str]) {
+        assert_eq!(answer, expected, "{text}");
+        for word in words {
+            assert!(text.contains(word), "{word:?} is not in: {text}");
+        }
+    }
+
+    fn forgetful(server: &mut ServerReport) {
+        if let Finding::Known(persistence) = &mut server.persistence {
+            persistence.append_only = false;
+        }
+    }
+
+    fn away(server: &mut ServerReport) {
+        *server = ServerReport::not_reached(server.node.clone(), "connection refused".to_owned());
+    }
+
+    fn replica(is_online: bool) -> Replica {
+        Replica { address: "10.0.0.7:6379".to_owned(), is_online, lag: Duration::ZERO, behind: 0 }
+    }
+
+    #[test]
+    fn sound_servers_keep_every_promise() {
+        for count in [1, 3, 5] {
+            let settings = settings(count, |_| {});
+            for verdict in verdicts(&settings, &servers(count)) {
+                assert!(verdict.is_kept() && verdict.reasons.is_empty(), "{count}: {verdict:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn locking_needs_a_master_of_its_own_that_is_there_and_young_enough() {
+        let of = |change: fn(&mut ServerReport)| of_one(Promise::Locking, change);
+        assert_says(of(away), Answer::No, &["connection refused", "correct its address"]);
+        let old = |server: &mut ServerReport| {
+            server.version = Finding::Known(Version { server: "redis".to_owned(), number: "6.0.16".to_owned() });
+        };
+        assert_says(of(old), Answer::No, &["is Redis 6.0.16", "6.2"]);
+        let replica = |server: &mut ServerReport| server.role = Finding::Known(Role::Replica(Some("h2:1".to_owned())));
+        assert_says(of(replica), Answer::No, &["a replica of h2:1", "name its master"]);
+        let other = |server: &mut ServerReport| server.role = Finding::Known(Role::Other("active-replica".to_owned()));
+        assert_says(of(other), Answer::No, &["active-replica"]);
+        assert_says(of(|server| server.role = Finding::Forbidden("+info")), Answer::Unknown, &["+info"]);
+        let cluster =
+            |server: &mut ServerReport| server.mode = Finding::Known(Mode::Cluster(Finding::Known("fail".to_owned())));
+        assert_says(of(cluster), Answer::No, &["state: fail", "cluster-enabled no"]);
+        let unknown = |server: &mut ServerReport| server.mode = Finding::Unknown("odd".to_owned());
+        assert_says(of(unknown), Answer::Unknown, &["in a cluster", "odd"]);
+        let sentinel = |server: &mut ServerReport| server.mode = Finding::Known(Mode::Other("sentinel".to_owned()));
+        assert_says(of(sentinel), Answer::No, &["sentinel"]);
+        assert_says(of(|server| server.abstains = Some("abstains for 3 s".to_owned())), Answer::No, &["for 3 s"]);
+        assert_says(of(|server| server.refuses_writes = Some("it is loading".to_owned())), Answer::No, &["loading"]);
+    }
+
+    #[test]
+    fn locking_needs_answers_in_time() {
+        let second = Duration::from_secs(1);
+        let trips = |p99| Finding::Known(Distribution { count: 50, p50: second, p99, max: p99 });
+        let of = |trips: Finding<Distribution>| of_one(Promise::Locking, |server| server.round_trip = trips);
+        assert_says(of(trips(second * 3 / 2)), Answer::Yes, &[]);
+        assert_says(of(trips(second * 2)), Answer::No, &["takes 2.0s", "command_timeout = 3s"]);
+        assert_says(of(Finding::Unknown("timed out".to_owned())), Answer::Unknown, &["how quickly", "timed out"]);
+    }
+
+    #[test]
+    fn locking_needs_the_replicas_that_are_wanted() {
+        let wanted = |options: &mut Options| {
+            options.replicas = Replicas { count: 2, timeout: Duration::from_millis(100) };
+        };
+        let of = |acknowledging| {
+            let mut servers = servers(1);
+            servers[0].acknowledging = acknowledging;
+            verdict(wanted, &servers, Promise::Locking)
+        };
+        assert_says(of(Finding::Known(2)), Answer::Yes, &[]);
+        assert_says(of(Finding::Known(1)), Answer::No, &["1 of 2 replicas acknowledge within 100ms", "`replicas`"]);
+        assert_says(of(Finding::Forbidden("+wait")), Answer::Unknown, &["+wait"]);
+        let with_least = |online| {
+            of_one(Promise::Locking, |server| {
+                server.replicas = Finding::Known(vec![replica(online)]);
+                server.min_replicas_to_write = Finding::Known(1);
+            })
+        };
+        assert_says(with_least(true), Answer::Yes, &[]);
+        assert_says(with_least(false), Answer::No, &["0 of 1 replica it waits for", "min-replicas-to-write"]);
+        let forbidden = |server: &mut ServerReport| server.min_replicas_to_write = Finding::Forbidden("+config|get");
+        assert_says(of_one(Promise::Locking, forbidden), Answer::Unknown, &["how many replicas", "+config|get"]);
+        let without_info = of_one(Promise::Locking, |server| {
+            forbidden(server);
+            server.replicas = Finding::Forbidden("+info");
+        });
+        assert_says(without_info, Answer::Yes, &[]);
+    }
+
+    #[test]
+    fn rights_break_the_promise_that_they_are_needed_for() {
+        for promise in [Promise::Locking, Promise::Wakeups, Promise::Inspection] {
+            let missing = |needed_for| MissingRight { rule: "+x".to_owned(), needed_for };
+            let with = |needed_for| of_one(promise, |server| server.rights.missing.push(missing(needed_for)));
+            let all = vec![Promise::Locking, Promise::Wakeups, Promise::Inspection];
+            assert_says(with(all), Answer::No, &["does not permit", "give its user +x"]);
+            assert_says(with(vec![Promise::Exclusion]), Answer::Yes, &[]);
+            let unknown =
+                UnknownRight { rule: "+x".to_owned(), needed_for: vec![promise], reason: "silent".to_owned() };
+            let doubted = of_one(promise, |server| server.rights.unknown.push(unknown));
+            assert_says(doubted, Answer::Unknown, &["+x is not known: silent"]);
+        }
+    }
+
+    #[test]
+    fn a_majority_is_enough_for_locking_and_a_server_that_is_away_is_told() {
+        let mut three = servers(3);
+        away(&mut three[1]);
+        assert_says(verdict(default_options, &three, Promise::Locking), Answer::Yes, &[""]);
+        let tolerance = verdict(default_options, &three, Promise::FaultTolerance);
+        assert_says(tolerance, Answer::No, &["redis://h1: connection refused"]);
+        assert_says(verdict(default_options, &three, Promise::Exclusion), Answer::Yes, &[]);
+        let wakeups = verdict(default_options, &three, Promise::Wakeups);
+        assert_says(wakeups, Answer::Yes, &["redis://h1: was not asked"]);
+        away(&mut three[0]);
+        assert_says(verdict(default_options, &three, Promise::Locking), Answer::No, &["redis://h0", "redis://h1"]);
+        assert_says(verdict(default_options, &three, Promise::Exclusion), Answer::Unknown, &["redis://h0"]);
+    }
+
+    #[test]
+    fn fault_tolerance_does_not_arise_with_one_server_and_two_have_none() {
+        assert_says(verdict(default_options, &servers(1), Promise::FaultTolerance), Answer::Moot, &[]);
+        let two = verdict(default_options, &servers(2), Promise::FaultTolerance);
+        assert_says(two, Answer::No, &["2 servers bear no failure", "three"]);
+        let mut three = servers(3);
+        let missing = MissingRight { rule: "+exists".to_owned(), needed_for: vec![Promise::FaultTolerance] };
+        three[2].rights.missing.push(missing);
+        let tolerance = verdict(default_options, &three, Promise::FaultTolerance);
+        assert_says(tolerance, Answer::No, &["redis://h2", "+exists"]);
+    }
+
+    #[test]
+    fn exclusion_is_not_known_where_two_addresses_of_one_server_go_unnoticed() {
+        let mut three = servers(3);
+        let missing = MissingRight { rule: "+info".to_owned(), needed_for: vec![Promise::Exclusion] };
+        three[0].rights.missing.push(missing);
+        let exclusion = verdict(without_quarantine, &three, Promise::Exclusion);
+        assert_says(exclusion, Answer::Unknown, &["redis://h0", "+info"]);
+        assert_says(of_one(Promise::Exclusion, away), Answer::Unknown, &["connection refused"]);
+    }
+
+    #[test]
+    fn a_restart_keeps_what_is_synchronized_always() {
+        let of = |change: fn(&mut Persistence)| {
+            of_one(Promise::Restart, |server| {
+                if let Finding::Known(persistence) = &mut server.persistence {
+                    change(persistence);
+                }
+            })
+        };
+        assert_says(of(|_| {}), Answer::Yes, &[]);
+        let everysec = |p: &mut Persistence| p.fsync = Finding::Known("everysec".to_owned());
+        assert_says(of(everysec), Answer::No, &["the last second or two", "`appendfsync always`, or several servers"]);
+        let suspended = |p: &mut Persistence| p.no_fsync_on_rewrite = Finding::Known(true);
+        assert_says(of(suspended), Answer::No, &["`no-appendfsync-on-rewrite no`"]);
+        assert_says(of(|p| p.append_only = false), Answer::No, &["forgets everything"]);
+        let forbidden = |p: &mut Persistence| p.fsync = Finding::Forbidden("+config|get");
+        assert_says(of(forbidden), Answer::Unknown, &["+config|get"]);
+        let unknown = of_one(Promise::Restart, |server| server.persistence = Finding::Forbidden("+info"));
+        assert_says(unknown, Answer::Unknown, &["+info"]);
+        assert_says(of_one(Promise::Restart, away), Answer::Unknown, &["connection refused"]);
+    }
+
+    #[test]
+    fn a_quarantine_makes_up_for_servers_that_forget_and_for_a_single_one_perhaps() {
+        let mut three = servers(3);
+        three.iter_mut().for_each(forgetful);
+        assert_says(verdict(default_options, &three, Promise::Restart), Answer::Yes, &[]);
+        let without = verdict(without_quarantine, &three, Promise::Restart);
+        assert_says(without, Answer::No, &["redis://h2", "or a `restart_quarantine`"]);
+        let alone = |options: &mut Options| options.restart_quarantine = Some(Duration::from_secs(30));
+        let alone = verdict(alone, &three[..1], Promise::Restart);
+        assert_says(alone, Answer::Unknown, &["abstains for 30s", "longer lease"]);
+    }
+
+    #[test]
+    fn a_failover_keeps_locks_only_with_a_quorum_or_perhaps_with_acknowledgements() {
+        let replicas = |count: u32| {
+            move |options: &mut Options| options.replicas = Replicas { count, timeout: Duration::from_millis(100) }
+        };
+        let mut one = servers(1);
+        assert_says(verdict(default_options, &one, Promise::Failover), Answer::Moot, &[]);
+        one[0].replicas = Finding::Known(vec![replica(true), replica(false)]);
+        let none = verdict(default_options, &one, Promise::Failover);
+        assert_says(none, Answer::No, &["2 replicas", "`replicas(2, ..)`", "several servers"]);
+        assert_says(verdict(replicas(1), &one, Promise::Failover), Answer::No, &["of which 1 acknowledge"]);
+        assert_says(verdict(replicas(2), &one, Promise::Failover), Answer::Unknown, &["clocks", "TIME` within 3.0s"]);
+        one[0].replicas = Finding::Forbidden("+info");
+        assert_says(verdict(default_options, &one, Promise::Failover), Answer::Unknown, &["+info"]);
+        let mut three = servers(3);
+        three[1].replicas = Finding::Known(vec![replica(true)]);
+        assert_says(verdict(default_options, &three, Promise::Failover), Answer::Yes, &[]);
+        let without = verdict(without_quarantine, &three, Promise::Failover);
+        assert_says(without, Answer::No, &["redis://h1", "a `restart_quarantine`"]);
+        away(&mut three[1]);
+        assert_says(verdict(without_quarantine, &three, Promise::Failover), Answer::Unknown, &["connection refused"]);
+    }
+
+    #[test]
+    fn a_server_without_memory_locks_nothing_unless_it_evicts() {
+        let with = |policy: &str, used| {
+            let eviction = Eviction { policy: policy.to_owned(), limit: 1_000, used };
+            of_one(Promise::Locking, |server| server.eviction = Finding::Known(eviction))
+        };
+        assert_says(with("noeviction", Some(1_000)), Answer::No, &["no memory left (maxmemory 1000, noeviction)"]);
+        for (policy, used) in [("noeviction", Some(999)), ("noeviction", None), ("allkeys-lru", Some(1_000))] {
+            assert_says(with(policy, used), Answer::Yes, &[]);
+        }
+        let unlimited = Eviction { policy: "noeviction".to_owned(), limit: 0, used: Some(1) };
+        let locking = of_one(Promise::Locking, |server| server.eviction = Finding::Known(unlimited));
+        assert_says(locking, Answer::Yes, &[]);
+    }
+
+    #[test]
+    fn one_server_that_evicts_is_one_too_many() {
+        let evicts = |limit| {
+            let eviction = Eviction { policy: "volatile-ttl".to_owned(), limit, used: None };
+            move |server: &mut ServerReport| server.eviction = Finding::Known(eviction)
+        };
+        let full = of_one(Promise::Eviction, evicts(1_000));
+        assert_says(full, Answer::No, &["when its memory is full (maxmemory-policy volatile-ttl)", "noeviction"]);
+        assert_says(of_one(Promise::Eviction, evicts(0)), Answer::No, &["once it has a `maxmemory`"]);
+        let unknown = of_one(Promise::Eviction, |server| server.eviction = Finding::Forbidden("+info"));
+        assert_says(unknown, Answer::Unknown, &["eviction policy", "+info"]);
+        assert_says(of_one(Promise::Eviction, away), Answer::Unknown, &["connection refused"]);
+        let mut three = servers(3);
+        evicts(1)(&mut three[2]);
+        assert_says(verdict(default_options, &three, Promise::Eviction), Answer::No, &["redis://h2"]);
+    }
+
+    #[test]
+    fn waiters_of_the_plain_format_poll() {
+        let plain = |options: &mut Options| options.format = Format::Plain;
+        assert_says(verdict(plain, &servers(1), Promise::Wakeups), Answer::Moot, &["poll"]);
+    }
+
+    #[test]
+    fn fences_of_a_single_server_hang_on_the_clocks_where_it_comes_back_with_older_ones() {
+        let second = 1_000_000;
+        let of = |offset_us, uncertainty, older: fn(&mut ServerReport)| {
+            of_one(Promise::Fences, |server| {
+                older(server);
+                server.clock = Finding::Known(Clock { offset_us, uncertainty: Duration::from_micros(uncertainty) });
+            })
+        };
+        let snapshots = |server: &mut ServerReport| {
+            forgetful(server);
+            if let Finding::Known(persistence) = &mut server.persistence {
+                persistence.save = Finding::Known("60 1".to_owned());
+            }
+        };
+        let replicated = |server: &mut ServerReport| server.replicas = Finding::Known(vec![replica(true)]);
+        for older in [snapshots, replicated] {
+            assert_says(of(-60 * second, 10, older), Answer::Yes, &[]);
+            assert_says(of(100_000 - 10, 10, older), Answer::Yes, &[]);
+            assert_says(of(100_000, 10, older), Answer::Unknown, &["NTP"]);
+            assert_says(of(5 * second, 10, older), Answer::No, &["up to 5.0s ahead", "NTP"]);
+        }
+        assert_says(of(60 * second, 10, |_| {}), Answer::Yes, &[]);
+        assert_says(of(60 * second, 10, forgetful), Answer::Yes, &[]);
+        let unknown = of_one(Promise::Fences, |server| {
+            snapshots(server);
+            server.clock = Finding::Forbidden("+time");
+        });
+        assert_says(unknown, Answer::Unknown, &["its clock", "+time"]);
+    }
+
+    #[test]
+    fn fences_of_several_servers_need_a_memory_and_clocks_of_one_month() {
+        let mut three = servers(3);
+        three.iter_mut().for_each(forgetful);
+        assert_says(verdict(default_options, &three, Promise::Fences), Answer::Yes, &[]);
+        assert_says(verdict(without_quarantine, &three, Promise::Fences), Answer::No, &["restart_quarantine"]);
+        three[1].clock =
+            Finding::Known(Clock { offset_us: 2 * UNBELIEVABLE_US, uncertainty: Duration::from_millis(1) });
+        assert_says(verdict(default_options, &three, Promise::Fences), Answer::No, &["30 days apart"]);
+    }
+}

@@ -1,0 +1,437 @@
+//! What servers keep of a lock, asked before anything depends on it.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use common::proxy::{Mode, Proxy};
+use common::several::{over, servers, settled};
+use common::{Server, builder, eventually, key, locker, machine, ms, soon};
+use lockhound::preflight::{Answer, Finding, Forgets, Preflight, Promise, Role, ServerReport};
+use lockhound::{Error, Locker};
+
+/// The only server's part of a report.
+fn only(report: &Preflight) -> &ServerReport {
+    let [server] = &report.servers[..] else { panic!("one server: {report}") };
+    server
+}
+
+#[track_caller]
+fn assert_answers<const N: usize>(report: &Preflight, expected: [(Promise, Answer); N]) {
+    for (promise, answer) in expected {
+        assert_eq!(report.verdict(promise).unwrap().answer, answer, "{promise}\n{report}");
+    }
+}
+
+/// What is said of a promise, problems and remedies.
+fn said(report: &Preflight, promise: Promise) -> String {
+    let reasons = &report.verdict(promise).unwrap().reasons;
+    reasons.iter().map(|reason| format!("{} => {:?}\n", reason.problem, reason.remedy)).collect()
+}
+
+fn missing(server: &ServerReport) -> Vec<&str> {
+    server.rights.missing.iter().map(|right| right.rule.as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_nothing_on_its_disk_keeps_all_promises_but_one() {
+    let server = Server::start();
+    let locks = locker(&server).await;
+    let report = locks.preflight().await.unwrap();
+    assert_answers(
+        &report,
+        [
+            (Promise::Locking, Answer::Yes),
+            (Promise::FaultTolerance, Answer::Moot),
+            (Promise::Exclusion, Answer::Yes),
+            (Promise::Restart, Answer::No),
+            (Promise::Failover, Answer::Moot),
+            (Promise::Eviction, Answer::Yes),
+            (Promise::Wakeups, Answer::Yes),
+            (Promise::Fences, Answer::Yes),
+            (Promise::Inspection, Answer::Yes),
+        ],
+    );
+    assert!(!report.is_ok() && report.keeps(Promise::Locking) && !report.keeps(Promise::Restart));
+    assert_eq!(report.problems().map(|verdict| verdict.promise).collect::<Vec<_>>(), [Promise::Restart]);
+    assert!(said(&report, Promise::Restart).contains("appendfsync always"));
+    let found = only(&report);
+    let told: String = server.command(&["INFO", "server"]);
+    let version = found.version.known().unwrap();
+    assert!(told.contains(&format!("_version:{}\r\n", version.number)), "{version:?}");
+    assert_eq!((found.role.known(), found.failure.as_deref()), (Some(&Role::Master), None));
+    assert_eq!((missing(found), found.rights.unknown.len()), (vec![], 0));
+    let clock = found.clock.known().unwrap();
+    let uncertainty = i64::try_from(clock.uncertainty.as_micros()).unwrap();
+    assert!(clock.offset_us.abs() <= uncertainty + 1_000, "it is this machine's clock: {clock:?}");
+    let times = found.round_trip.known().unwrap();
+    assert!((1..=50).contains(&times.count) && times.p50 <= times.p99 && times.p99 <= times.max, "{times:?}");
+    let text = report.to_string();
+    assert!(text.contains(&server.url()) && text.lines().all(|line| line.chars().count() <= 100), "{text}");
+}
+
+#[tokio::test]
+async fn what_a_crash_forgets_is_told_for_each_way_to_write_to_the_disk() {
+    let server = Server::start();
+    let locks = locker(&server).await;
+    let set = |setting: &str, value: &str| server.command::<()>(&["CONFIG", "SET", setting, value]);
+    for (settings, forgets, answer) in [
+        (&[("save", "3600 1")][..], Forgets::SinceSnapshot, Answer::No),
+        (&[("appendonly", "yes"), ("appendfsync", "no")], Forgets::Unwritten, Answer::No),
+        (&[("appendfsync", "everysec")], Forgets::LastSeconds, Answer::No),
+        (&[("appendfsync", "always")], Forgets::Nothing, Answer::Yes),
+        (&[("no-appendfsync-on-rewrite", "yes")], Forgets::Unwritten, Answer::No),
+    ] {
+        settings.iter().for_each(|(setting, value)| set(setting, value));
+        let report = locks.preflight().await.unwrap();
+        let found = only(&report).persistence.known().unwrap().forgets();
+        assert_eq!(found, Finding::Known(forgets), "{settings:?}");
+        assert_answers(&report, [(Promise::Restart, answer)]);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_may_evict_locks_is_told_with_its_policy() {
+    let server = Server::start();
+    let locks = locker(&server).await;
+    for (policy, limit) in [("allkeys-lru", "0"), ("volatile-ttl", "100mb")] {
+        server.command::<()>(&["CONFIG", "SET", "maxmemory-policy", policy]);
+        server.command::<()>(&["CONFIG", "SET", "maxmemory", limit]);
+        let report = locks.preflight().await.unwrap();
+        assert_answers(&report, [(Promise::Eviction, Answer::No), (Promise::Locking, Answer::Yes)]);
+        let said = said(&report, Promise::Eviction);
+        assert!(said.contains(policy) && said.contains("maxmemory-policy noeviction"), "{said}");
+        let eviction = only(&report).eviction.known().unwrap();
+        assert_eq!(eviction.limit, if limit == "0" { 0 } else { 100 << 20 });
+        assert!(eviction.used.is_some_and(|used| used > 0));
+    }
+}
+
+#[tokio::test]
+async fn replicas_are_counted_and_held_against_those_that_are_wanted() {
+    let server = Server::start();
+    let replica = server.replica();
+    eventually(ms(20_000), "the replica is in step", || server.has_replicas(1)).await;
+    let wanting = async |count| builder(&server.url(), ms(30_000)).replicas(count, ms(2_000)).connect().await.unwrap();
+    let without = locker(&server).await.preflight().await.unwrap();
+    assert_answers(&without, [(Promise::Failover, Answer::No), (Promise::Locking, Answer::Yes)]);
+    let found = only(&without).replicas.known().unwrap();
+    assert!(found.len() == 1 && found[0].is_online, "{found:?}");
+    assert!(found[0].address.ends_with(&format!(":{}", replica.port())), "{found:?}");
+    let with_one = wanting(1).await.preflight().await.unwrap();
+    assert_answers(&with_one, [(Promise::Failover, Answer::Unknown), (Promise::Locking, Answer::Yes)]);
+    assert_eq!(only(&with_one).acknowledging, Finding::Known(1));
+    let with_two = wanting(2).await.preflight().await.unwrap();
+    assert_answers(&with_two, [(Promise::Locking, Answer::No)]);
+    assert!(said(&with_two, Promise::Locking).contains("1 of 2 replicas acknowledge"), "{with_two}");
+    server.command::<()>(&["CONFIG", "SET", "min-replicas-to-write", "2"]);
+    let refused = locker(&server).await.preflight().await.unwrap();
+    assert_answers(&refused, [(Promise::Locking, Answer::No)]);
+    assert!(said(&refused, Promise::Locking).contains("min-replicas-to-write"), "{refused}");
+    let on_replica = locker(&replica).await.preflight().await.unwrap();
+    assert_answers(&on_replica, [(Promise::Locking, Answer::No), (Promise::Exclusion, Answer::Unknown)]);
+    let master = format!("127.0.0.1:{}", server.port());
+    assert_eq!(only(&on_replica).role, Finding::Known(Role::Replica(Some(master))));
+}
+
+/// The rules of an ACL in SECURITY.md, one of its lists after the other, and what is theirs for the lock `app:42`.
+fn documented() -> Vec<(&'static str, String)> {
+    let text = include_str!("../SECURITY.md");
+    let blocks = text.split("```").filter(|block| block.contains("ACL SETUSER app"));
+    let lines = blocks.flat_map(str::lines).map(|line| line.split('#').next().unwrap());
+    let words = lines.flat_map(str::split_whitespace).map(|word| word.trim_matches('\''));
+    let mut rules: Vec<&str> = words.filter(|word| word.starts_with(['+', '~', '&'])).collect();
+    rules.sort_unstable();
+    rules.dedup();
+    // The connection to a database has it already.
+    rules.retain(|rule| *rule != "+select");
+    let of_lock = |rule: &str| rule.replace("{app:*", "{app:42}").replace("~app:*", "~app:42");
+    rules.into_iter().map(|rule| (rule, of_lock(rule))).collect()
+}
+
+/// Gives the user `app` these rights and no others.
+fn permit<'a>(server: &Server, rules: impl IntoIterator<Item = &'a str>) {
+    let words: Vec<&str> = ["ACL", "SETUSER", "app", "reset", "on", ">t0p-secret"].into_iter().chain(rules).collect();
+    server.command::<()>(&words);
+}
+
+fn as_app(server: &Server) -> String {
+    server.url().replace("redis://", "redis://app:t0p-secret@")
+}
+
+/// Two ways to find it out: the server says so, or it is tried.
+#[tokio::test]
+async fn a_right_that_is_missing_is_named_and_no_other() {
+    let (servers, rules) = (servers(3), documented());
+    assert!(rules.len() > 30, "{rules:?}");
+    let all = || rules.iter().map(|(rule, _)| *rule);
+    servers.iter().for_each(|server| permit(server, all()));
+    let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(as_app(server)));
+    let locks = nodes.lease(ms(1_000)).command_timeout(ms(300)).connect().await.unwrap();
+    for told in [&["+acl|whoami", "+acl|dryrun"][..], &[]] {
+        for (removed, of_lock) in &rules {
+            permit(&servers[1], all().filter(|rule| rule != removed).chain(told.iter().copied()));
+            let report = locks.preflight_of(["app:42"]).await.unwrap();
+            // From Redis 7 on HELLO is everybody's, whatever its user may do.
+            let expected = if *removed == "+hello" { vec![] } else { vec![of_lock.as_str()] };
+            assert_eq!(missing(&report.servers[1]), expected, "{removed}, {told:?}\n{report}");
+            let unknown = report.servers[1].rights.unknown.len();
+            // Without EVAL it cannot be tried what scripts may call.
+            assert_eq!(unknown > 0, *removed == "+eval" && told.is_empty(), "{removed}\n{report}");
+            for other in [&report.servers[0], &report.servers[2]] {
+                assert_eq!((missing(other), other.rights.unknown.len()), (vec![], 0), "{removed}\n{report}");
+            }
+            for promise in report.servers[1].rights.missing.iter().flat_map(|right| &right.needed_for) {
+                // One of three servers: a majority makes up for it, and it is told where that matters.
+                let told = if *promise == Promise::Locking { Promise::FaultTolerance } else { *promise };
+                let said = said(&report, told);
+                assert!(said.contains(&format!("give its user {of_lock}")), "{removed}: {said}");
+            }
+            permit(&servers[1], all());
+        }
+    }
+    let text = format!("{:?}", locks.preflight().await);
+    assert!(!text.contains("t0p-secret") && text.contains("app:***@"), "{text}");
+}
+
+#[tokio::test]
+async fn wait_is_needed_where_replicas_are_asked() {
+    let (server, rules) = (Server::start(), documented());
+    let all = || rules.iter().map(|(rule, _)| *rule);
+    permit(&server, all().chain(["+wait"]));
+    let locks = Locker::builder().node(as_app(&server)).replicas(1, ms(20)).connect().await.unwrap();
+    assert_eq!(missing(only(&locks.preflight_of(["app:42"]).await.unwrap())), Vec::<&str>::new());
+    permit(&server, all());
+    let report = locks.preflight_of(["app:42"]).await.unwrap();
+    assert_eq!(missing(only(&report)), ["+wait"]);
+    assert_eq!(only(&report).acknowledging, Finding::Forbidden("+wait"));
+}
+
+/// The first list of SECURITY.md, and nothing else.
+#[tokio::test]
+async fn what_a_restricted_user_may_not_ask_is_unknown_with_the_right_that_is_missing() {
+    let server = Server::start();
+    let text = include_str!("../SECURITY.md");
+    let list = text.split("ACL SETUSER app reset on '>PASSWORD'").nth(1).unwrap().split("```").next().unwrap();
+    permit(&server, list.split_whitespace().filter(|word| *word != "\\").map(|word| word.trim_matches('\'')));
+    let locks = Locker::connect(as_app(&server)).await.unwrap();
+    let of_lock = locks.preflight_of(["app:42"]).await.unwrap();
+    let found = only(&of_lock);
+    assert_eq!(missing(found), ["+client|setname", "+client|id", "+info"]);
+    assert!(found.rights.missing.iter().all(|right| right.needed_for.is_empty()) && found.rights.unknown.is_empty());
+    assert_eq!((&found.eviction, &found.persistence), (&Finding::Forbidden("+info"), &Finding::Forbidden("+info")));
+    assert_answers(
+        &of_lock,
+        [
+            (Promise::Locking, Answer::Yes),
+            (Promise::Exclusion, Answer::Yes),
+            (Promise::Wakeups, Answer::Yes),
+            (Promise::Inspection, Answer::Yes),
+            (Promise::Restart, Answer::Unknown),
+            (Promise::Failover, Answer::Unknown),
+            (Promise::Eviction, Answer::Unknown),
+        ],
+    );
+    assert!(said(&of_lock, Promise::Eviction).contains("+info"), "{of_lock}");
+    server.command::<()>(&["ACL", "SETUSER", "app", "+info"]);
+    server.command::<()>(&["CONFIG", "SET", "appendonly", "yes"]);
+    let with_info = locks.preflight_of(["app:42"]).await.unwrap();
+    assert_answers(&with_info, [(Promise::Eviction, Answer::Yes), (Promise::Restart, Answer::Unknown)]);
+    assert!(said(&with_info, Promise::Restart).contains("+config|get"), "{with_info}");
+    // A name that is made up is none of those that the user may use.
+    let of_none = locks.preflight().await.unwrap();
+    assert_eq!(missing(only(&of_none)), ["+client|setname", "+client|id"]);
+    assert_answers(&of_none, [(Promise::Locking, Answer::Unknown), (Promise::Wakeups, Answer::Unknown)]);
+    assert!(said(&of_none, Promise::Locking).contains("preflight_of"), "{of_none}");
+}
+
+#[tokio::test]
+async fn servers_that_are_away_or_stand_still_are_lines_of_the_report() {
+    let servers = servers(3);
+    let timeout = ms(1_000);
+    let locks = over(&servers, ms(10_000)).connect_timeout(timeout).connect().await.unwrap();
+    settled(&locks).await;
+    servers[1].kill();
+    let report = locks.preflight().await.unwrap();
+    assert!(report.servers[1].failure.as_ref().is_some_and(|why| why.contains("refused")), "{report}");
+    assert_answers(&report, [(Promise::Locking, Answer::Yes), (Promise::FaultTolerance, Answer::No)]);
+    servers[2].stop();
+    let started = Instant::now();
+    let report = locks.preflight().await.unwrap();
+    let took = started.elapsed();
+    servers[2].go_on();
+    assert!(machine::within(took, timeout * 2), "{took:?}");
+    assert!(report.servers[2].failure.as_ref().is_some_and(|why| why.contains("timed out")), "{report}");
+    assert!(report.servers[0].failure.is_none(), "{report}");
+    assert_answers(&report, [(Promise::Locking, Answer::No), (Promise::Exclusion, Answer::Unknown)]);
+    assert!(report.to_string().contains("not reached"), "{report}");
+}
+
+#[tokio::test]
+async fn a_server_that_stops_answering_on_the_way_is_told_as_far_as_it_was_known() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(10_000)).connect_timeout(ms(1_000)).connect().await.unwrap();
+    // The times are asked for after what the server says of itself, and before rights.
+    proxy.set(Mode::Hold(b"TIME".to_vec()));
+    let report = soon(ms(2_500), locks.preflight()).await.expect("bounded").unwrap();
+    proxy.set(Mode::Pass);
+    let found = only(&report);
+    assert!(found.failure.is_none() || found.version.known().is_none(), "{report}");
+    assert!(
+        !found.rights.unknown.is_empty() || found.failure.is_some(),
+        "what was not asked is not permitted: {report}"
+    );
+    assert!(!report.keeps(Promise::Locking), "{report}");
+}
+
+#[tokio::test]
+async fn round_trips_are_measured_and_bounded() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(30_000)).connect().await.unwrap();
+    proxy.set(Mode::Delay(ms(60)));
+    let report = locks.preflight().await.unwrap();
+    proxy.set(Mode::Pass);
+    let times = only(&report).round_trip.known().unwrap_or_else(|| panic!("{report}"));
+    assert!(times.p50 >= ms(60) && times.count <= 17, "{times:?}");
+    let clock = only(&report).clock.known().unwrap();
+    assert!(
+        clock.uncertainty >= ms(30)
+            && clock.offset_us.unsigned_abs() <= 1_000 + u64::try_from(clock.uncertainty.as_micros()).unwrap()
+    );
+}
+
+#[tokio::test]
+async fn a_clock_that_is_wrong_is_told_and_held_against_the_fences() {
+    let Some(server) = Server::start_with_clock(5_000, &["--save", "3600 1"]) else { return };
+    let locks = locker(&server).await;
+    for (offset_ms, answer) in [(5_000, Answer::No), (-5_000, Answer::Yes), (0, Answer::Yes)] {
+        server.set_clock(offset_ms);
+        let report = locks.preflight().await.unwrap();
+        let clock = only(&report).clock.known().unwrap();
+        let uncertainty = i64::try_from(clock.uncertainty.as_micros()).unwrap();
+        assert!((clock.offset_us - offset_ms * 1_000).abs() <= uncertainty + 1_000, "{offset_ms}: {clock:?}");
+        // The machine may be so busy that a round trip takes seconds.
+        if uncertainty < 50_000 {
+            assert_answers(&report, [(Promise::Fences, answer)]);
+        }
+    }
+}
+
+/// How often each command that writes was called, by clients and scripts, and what the server counts of changes.
+fn writes(server: &Server) -> BTreeMap<String, u64> {
+    let commands: Vec<String> = server.command(&["COMMAND", "LIST", "FILTERBY", "ACLCAT", "write"]);
+    assert!(commands.len() > 50, "{commands:?}");
+    let mut writes: BTreeMap<String, u64> =
+        commands.into_iter().map(|command| (command.clone(), server.calls(&command))).collect();
+    let info: String = server.command(&["INFO", "everything"]);
+    for name in ["rdb_changes_since_last_save", "master_repl_offset"] {
+        let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap();
+        writes.insert(name.to_owned(), value.parse().unwrap());
+    }
+    writes.insert("DBSIZE".to_owned(), server.command(&["DBSIZE"]));
+    writes
+}
+
+#[tokio::test]
+async fn nothing_is_written_and_nothing_is_left() {
+    let server = Server::start();
+    let rules = documented();
+    permit(&server, rules.iter().map(|(rule, _)| *rule));
+    let guard = locker(&server).await.get("app:42").lock().await.unwrap();
+    for url in [server.url(), as_app(&server)] {
+        let locks = Locker::connect(&url).await.unwrap();
+        let before = writes(&server);
+        locks.preflight_of(["app:42"]).await.unwrap();
+        locks.preflight().await.unwrap();
+        assert_eq!(writes(&server), before, "{url}");
+        let connections = || server.command::<String>(&["CLIENT", "LIST"]);
+        eventually(ms(5_000), "its connections end", || !connections().contains("lockhound:preflight")).await;
+        assert_eq!(server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]), Vec::<String>::new());
+        assert_eq!(locks.stats().misplaced_answers, 0);
+        locks.close().await;
+    }
+    assert!(guard.check().is_ok());
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_preflight_that_is_dropped_leaves_nothing() {
+    let server = Server::start();
+    let locks = locker(&server).await;
+    let before = writes(&server);
+    for wait in [0, 1, 3, 10, 30] {
+        drop(tokio::time::timeout(ms(wait), locks.preflight()).await);
+    }
+    settled(&locks).await;
+    let connections = || server.command::<String>(&["CLIENT", "LIST"]);
+    eventually(ms(5_000), "its connections end", || !connections().contains("lockhound:preflight")).await;
+    assert_eq!(writes(&server), before);
+    fn is_send<T: Send>(_: &T) {}
+    is_send(&locks.preflight_of([key()]));
+}
+
+#[tokio::test]
+async fn names_that_no_lock_has_and_lockers_that_are_closed_are_refused() {
+    let server = Server::start();
+    let locks = locker(&server).await;
+    assert!(matches!(locks.preflight_of(["a", ""]).await, Err(Error::Config(_))));
+    locks.close().await;
+    assert!(matches!(locks.preflight().await, Err(Error::Closed)));
+}
+
+#[test]
+fn threads_without_async_code_ask_too() {
+    let server = Server::start();
+    let locks = Locker::blocking_connect(server.url()).unwrap();
+    assert!(locks.blocking_preflight().unwrap().keeps(Promise::Locking));
+    assert!(locks.blocking_preflight_of(["app:42"]).unwrap().keeps(Promise::Locking));
+    locks.blocking_close();
+}
+
+#[cfg(feature = "testing")]
+mod in_memory {
+    use lockhound::testing;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_in_memory_is_what_it_is() {
+        let server = testing::Server::new();
+        let locks = Locker::builder().memory(&server).connect().await.unwrap();
+        let report = locks.preflight().await.unwrap();
+        let problems: Vec<_> = report.problems().map(|verdict| verdict.promise).collect();
+        assert_eq!(problems, [Promise::Restart], "{report}");
+        assert_eq!(only(&report).clock.known().unwrap().offset_us, 0);
+        server.set_clock_offset(-5_000);
+        server.delay(ms(20)..=ms(40));
+        let report = locks.preflight_of(["app:42"]).await.unwrap();
+        let (clock, times) = (only(&report).clock.known().unwrap(), only(&report).round_trip.known().unwrap());
+        assert_eq!(clock.offset_us, -5_000_000);
+        assert!(times.p50 >= ms(20) && times.max <= ms(41) && times.count > 20, "{times:?}");
+        assert!(locks.blocking_preflight().is_err(), "it lives in this runtime");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn servers_in_memory_that_stand_still_are_not_reached() {
+        let servers: Vec<_> = (0..3).map(|_| testing::Server::new()).collect();
+        let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.memory(server));
+        let locks = nodes.connect().await.unwrap();
+        // Servers that begin anew abstain for a lease.
+        let report = locks.preflight().await.unwrap();
+        assert_answers(&report, [(Promise::Locking, Answer::No), (Promise::Restart, Answer::Yes)]);
+        assert!(
+            report.servers.iter().all(|server| server.abstains.as_ref().is_some_and(|why| why.contains("abstains")))
+        );
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        let report = locks.preflight().await.unwrap();
+        assert!(report.is_ok(), "{report}");
+        servers[1].stop();
+        let report = locks.preflight().await.unwrap();
+        assert!(report.servers[1].failure.as_ref().is_some_and(|why| why.contains("timed out after 3s")), "{report}");
+        assert_answers(&report, [(Promise::Locking, Answer::Yes), (Promise::FaultTolerance, Answer::No)]);
+    }
+}
