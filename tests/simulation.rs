@@ -31,7 +31,9 @@ use common::ms;
 use faults::Net;
 use lockhound::{Locker, LockerBuilder, Owner};
 use plan::Plan;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
+use tracing_subscriber::filter::LevelFilter;
 use worker::{Name, Worker};
 use world::World;
 
@@ -54,7 +56,8 @@ impl Program {
         let net = Net::new(&plan);
         let mut lockers = Vec::new();
         for routes in &net.routes {
-            let builder = routes.iter().fold(Locker::builder(), LockerBuilder::memory).lease(plan.lease);
+            let builder = routes.iter().fold(Locker::builder(), LockerBuilder::memory);
+            let builder = builder.lease(plan.lease).command_timeout(plan.command_timeout);
             let quarantine = if plan.remember { plan.lease } else { Duration::ZERO };
             lockers.push(builder.restart_quarantine(quarantine).connect().await.unwrap());
         }
@@ -68,6 +71,7 @@ impl Program {
         if plan.skew {
             net.set_clocks(world);
         }
+        (0..plan.servers).for_each(|at| net.calm(at));
         let mut tasks = Vec::new();
         for (at, locks) in self.lockers.iter().enumerate() {
             for task in 0..plan.tasks {
@@ -96,6 +100,20 @@ impl Program {
         }
     }
 
+    /// Some come and go again at once: what is granted to whoever is gone is given back.
+    async fn hurry(&self) {
+        let Self { world, plan, net, keys, .. } = self;
+        let (most, mut tasks) = (plan.command_timeout.mul_f64(0.9), JoinSet::new());
+        world.note(format_args!("answers take up to {most:?}, and nobody waits for them"));
+        net.servers.iter().for_each(|server| server.delay(Duration::ZERO..=most));
+        for (locks, key) in self.lockers.iter().flat_map(|locks| keys.iter().map(move |key| (locks, key))) {
+            let lock = locks.get(key.as_str()).owned_by(Owner::new());
+            let patience = plan::up_to(most);
+            tasks.spawn(async move { timeout(patience, lock.lock()).await.is_ok() });
+        }
+        tasks.join_all().await;
+    }
+
     /// Nothing is left, once there are no faults any more.
     async fn rest(&self) {
         let Self { world, plan, net, keys, .. } = self;
@@ -110,7 +128,9 @@ impl Program {
             assert!(since.elapsed() < LONG, "something is never over: {:?}", locks.stats());
             sleep(ms(5)).await;
         }
-        world.note("nothing is under way");
+        world.note("nobody waits or holds");
+        // An acquire that nobody waits for any more may be, and then its undo.
+        sleep(plan.command_timeout * 2).await;
         // What was sent to another server in its place is left to run out.
         if plan.mislead {
             sleep(plan.lease * 2).await;
@@ -128,16 +148,18 @@ impl Program {
 
 /// Runs the program of a seed; what happened, and for how long in virtual time.
 fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
+    let _logs = aloud.then(|| tracing::subscriber::set_default(log()));
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let (plan, start) = (Plan::of_seed(), Instant::now());
         // A tick of renewal, and another one where the first is in vain.
-        let world = World::new(aloud, (plan.troubles == 0).then_some(plan.lease * 3 / 4));
+        let world = World::new(aloud, (plan.troubles == 0).then_some(plan.lease * 3 / 4 + plan.usual * 2));
         world.note(format_args!("seed {seed}: {plan:?}"));
         let program = Program::begin(Arc::clone(&world), plan).await;
         for _ in 0..plan.acts {
             program.act().await;
+            program.hurry().await;
             program.rest().await;
         }
         for locks in &program.lockers {
@@ -146,6 +168,11 @@ fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
         world.note("the end");
         (world.trace(), start.elapsed())
     })
+}
+
+/// What the lockers log goes between what happens.
+fn log() -> impl tracing::Subscriber + Send + Sync {
+    tracing_subscriber::fmt().with_max_level(LevelFilter::DEBUG).without_time().with_ansi(false).finish()
 }
 
 /// Runs a seed, and says which it was where it fails.

@@ -237,11 +237,21 @@ impl Planner<'_> {
         };
         if voters.len() >= self.majority() {
             self.join(&voters, &mut plan, fresh);
-        } else if voters.len() + unseen < self.majority() && self.seats() - unseen >= self.majority() {
+        } else if voters.len() + unseen + self.hidden() < self.majority() && self.seats() - unseen >= self.majority() {
             plan.founding = true;
             self.found(&keepers, &mut plan, fresh);
         }
         plan
+    }
+
+    /// How many servers may be elsewhere, and remember, while another one is seen under their address: where that one has
+    /// forgotten, nobody can tell. If there are more than may be gone at a time, all of them have forgotten: else nobody
+    /// would ever begin.
+    fn hidden(&self) -> usize {
+        let is_listed = |id| self.sights().any(|(_, other)| other.memory.id != id && other.memory.lists(id));
+        let strange = |sight: &Sight| sight.is(Phase::Begun) && !is_listed(sight.memory.id);
+        let strangers = self.sights().filter(|(_, sight)| strange(sight)).count();
+        if strangers > self.seats() - self.majority() { 0 } else { strangers }
     }
 
     /// The most servers of these phases that list each other.
@@ -473,6 +483,18 @@ mod tests {
                 && !founds(&["a begun a", "b begun b", "", ""])
         );
         assert!(!founds(&["a votes abc", "b votes abc", "c begun c"]));
+    }
+
+    /// They wait for their first vote. Under a wrong address one is not seen, and those that are not seen go on with it.
+    #[test]
+    fn servers_do_not_begin_together_where_those_behind_a_wrong_address_could_make_a_majority() {
+        let founds = |servers: &[&str]| planned(servers, None).founding;
+        assert!(!founds(&["a listed abc", "d begun d", ""]));
+        assert!(!founds(&["a listed abcde", "b listed abcde", "f begun f", "", ""]));
+        assert!(founds(&["a listed abc", "b listed abc", "d begun d"]), "the third alone is none");
+        assert!(founds(&["a listed abc", "b listed abc", ""]));
+        assert!(founds(&["a votes abcde", "b votes abcde", "f begun f", "7 begun 7", "8 begun 8"]), "most forgot");
+        assert!(!founds(&["a listed abcde", "b listed abcde", "f begun f", "7 begun 7", ""]), "two may be elsewhere");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockhound::testing::Server;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::plan::{Plan, one_in, up_to};
 use crate::world::World;
@@ -15,13 +15,15 @@ pub struct Net {
     pub servers: Vec<Server>,
     /// By locker and server.
     pub routes: Vec<Vec<Server>>,
+    /// How long answers take at most while nothing is wrong.
+    usual: Duration,
 }
 
 impl Net {
     pub fn new(plan: &Plan) -> Arc<Self> {
         let servers: Vec<Server> = (0..plan.servers).map(|_| Server::new()).collect();
         let routes = (0..plan.lockers).map(|_| servers.iter().map(Server::route).collect()).collect();
-        Arc::new(Self { servers, routes })
+        Arc::new(Self { servers, routes, usual: plan.usual })
     }
 
     /// The clocks of servers are wrong, each by something else, for an act: none jumps while locks stand.
@@ -30,6 +32,19 @@ impl Net {
             let offset = if fastrand::bool() { fastrand::i64(-600_000..600_000) } else { 0 };
             world.note(format_args!("the clock of server {at} is {offset} ms ahead"));
             server.set_clock_offset(offset);
+        }
+    }
+
+    /// A server's answers take as long as they usually do.
+    pub fn calm(&self, at: usize) {
+        self.servers[at].delay(Duration::ZERO..=self.usual);
+    }
+
+    /// A locker is cut off from some of the servers, or comes to them again.
+    fn set_cut(&self, locker: usize, servers: &[usize], is_cut: bool) {
+        for &at in servers {
+            let route = &self.routes[locker][at];
+            if is_cut { route.cut() } else { route.mend() }
         }
     }
 
@@ -60,6 +75,7 @@ pub async fn trouble(world: Arc<World>, net: Arc<Net>, plan: Plan, victims: Arc<
         sleep(up_to(plan.lease * if one_in(3) { 3 } else { 1 })).await;
         match fastrand::choice(&*victims) {
             Some(&victim) if plan.mislead && one_in(2) => mislead(&world, &net, &plan, victim).await,
+            _ if one_in(4) => part(&world, &net, &plan).await,
             _ => one_trouble(&world, &net, &plan).await,
         }
     }
@@ -69,7 +85,7 @@ async fn one_trouble(world: &World, net: &Net, plan: &Plan) {
     let (at, locker) = (fastrand::usize(..plan.servers), fastrand::usize(..plan.lockers));
     let (server, route) = (&net.servers[at], &net.routes[locker][at]);
     // Often just long enough for a server to be found silent.
-    let lasts = if one_in(2) { plan.command_timeout().mul_f64(1.0 + fastrand::f64()) } else { up_to(plan.lease * 3) };
+    let lasts = if one_in(2) { plan.command_timeout.mul_f64(1.0 + fastrand::f64()) } else { up_to(plan.lease * 3) };
     match fastrand::u8(0..8) {
         0 => {
             world.note(format_args!("server {at} stops"));
@@ -90,12 +106,12 @@ async fn one_trouble(world: &World, net: &Net, plan: &Plan) {
         }
         3 | 4 => {
             // Some come too late.
-            let most = up_to(plan.command_timeout().mul_f64(1.2));
+            let most = up_to(plan.command_timeout.mul_f64(1.2));
             world.note(format_args!("server {at} answers within {most:?}"));
             server.delay(Duration::ZERO..=most);
             sleep(lasts * 2).await;
-            world.note(format_args!("server {at} answers at once"));
-            server.delay(Duration::ZERO..=Duration::ZERO);
+            world.note(format_args!("server {at} answers as usual"));
+            net.calm(at);
         }
         _ => {
             world.note(format_args!("locker {locker} is cut off from server {at}"));
@@ -115,7 +131,29 @@ async fn mislead(world: &World, net: &Net, plan: &Plan, at: usize) {
     lead_to(world, net, plan, (locker, at), (&net.servers[there], Some(there))).await;
 }
 
-/// An address leads elsewhere, and from others the locker may be cut off meanwhile: what is left is one server, twice.
+/// Some servers, fewer than half, answer almost too late. When somebody has come in, its locker is cut off from them, and
+/// from as many others as make a majority with them: what it was told last was true for longer than it is.
+async fn part(world: &World, net: &Net, plan: &Plan) {
+    let locker = fastrand::usize(..plan.lockers);
+    let mut far: Vec<usize> = (0..plan.servers).collect();
+    fastrand::shuffle(&mut far);
+    far.truncate(plan.servers / 2 + 1);
+    let late = plan.command_timeout.mul_f64(0.6 + 0.35 * fastrand::f64());
+    let slow = far[..plan.servers.div_ceil(2).saturating_sub(1).max(1)].to_vec();
+    world.note(format_args!("servers {slow:?} answer after {late:?}"));
+    slow.iter().for_each(|&at| net.servers[at].delay(late..=late));
+    let _: Result<_, _> = timeout(plan.lease * 2, world.next_entry(locker)).await;
+    sleep(late + up_to(if fastrand::bool() { plan.lease / 4 } else { plan.lease * 2 })).await;
+    world.note(format_args!("locker {locker} is cut off from {far:?}"));
+    net.set_cut(locker, &far, true);
+    slow.iter().for_each(|&at| net.calm(at));
+    sleep(plan.lease + up_to(plan.lease)).await;
+    world.note(format_args!("locker {locker} comes to {far:?} again"));
+    net.set_cut(locker, &far, false);
+}
+
+/// An address leads elsewhere. Meanwhile its locker may be cut off from fewer than half, so that what is left is one server,
+/// twice; and others from those that it reaches, so that nobody sees all that there is.
 async fn lead_to(
     world: &World,
     net: &Net,
@@ -125,15 +163,28 @@ async fn lead_to(
 ) {
     let mut others: Vec<usize> = (0..plan.servers).filter(|&other| other != at && Some(other) != place).collect();
     fastrand::shuffle(&mut others);
-    others.truncate(if fastrand::bool() { (plan.servers - 1) / 2 } else { 0 });
+    let (far, near) = others.split_at(((plan.servers - 1) / 2).min(others.len()));
+    let far = if fastrand::bool() { far } else { &[] };
+    let (apart, strangers) = (fastrand::bool(), (0..plan.lockers).filter(|&other| other != locker));
     net.routes[locker][at].lead_to(there);
-    sleep(up_to(plan.lease / 2)).await;
-    world.note(format_args!("locker {locker} is cut off from {others:?}"));
-    others.iter().for_each(|&other| net.routes[locker][other].cut());
-    sleep(plan.lease + up_to(plan.lease * 2)).await;
-    world.note(format_args!("locker {locker} comes to all servers again"));
+    if fastrand::bool() {
+        sleep(up_to(plan.lease / 2)).await;
+    }
+    world.note(format_args!("locker {locker} is cut off from {far:?}"));
+    net.set_cut(locker, far, true);
+    if apart {
+        world.note(format_args!("the other lockers are cut off from {near:?}"));
+        strangers.clone().for_each(|other| net.set_cut(other, near, true));
+    }
+    sleep(plan.lease / 2 + up_to(plan.lease * 2)).await;
+    world.note(format_args!("locker {locker} comes to {far:?} again"));
+    net.set_cut(locker, far, false);
+    sleep(up_to(plan.lease)).await;
+    world.note("all lockers come to all servers again");
     net.routes[locker][at].lead_to(&net.servers[at]);
-    others.iter().for_each(|&other| net.routes[locker][other].mend());
+    if apart {
+        strangers.for_each(|other| net.set_cut(other, near, false));
+    }
 }
 
 /// Makes servers forget something: what the others remember has to do.

@@ -20,6 +20,9 @@ pub struct Plan {
     pub troubles: usize,
     pub faults: usize,
     pub lease: Duration,
+    pub command_timeout: Duration,
+    /// How long answers take at most while nothing is wrong.
+    pub usual: Duration,
     /// Whether servers have memories, so that one may forget.
     pub remember: bool,
     /// Whether somebody releases what others hold.
@@ -37,6 +40,9 @@ impl Plan {
         let servers = [1, 3, 3, 5][fastrand::usize(..4)];
         let remember = fastrand::bool();
         let lease = if one_in(5) { ms(fastrand::u64(10_000..=60_000)) } else { ms(fastrand::u64(500..=10_000)) };
+        // The default; or anything that leaves ticks of renewal apart.
+        let command_timeout =
+            if one_in(3) { lease.mul_f64(0.04 + fastrand::f64() * 0.28) } else { (lease / 10).min(ms(3_000)) };
         Self {
             servers,
             lockers: fastrand::usize(1..=3),
@@ -47,6 +53,9 @@ impl Plan {
             troubles: fastrand::usize(0..=2),
             faults: fastrand::usize(1..=8),
             lease,
+            command_timeout,
+            // Much is under way at a time where answers take long.
+            usual: if one_in(3) { up_to(command_timeout.mul_f64(0.9)) } else { Duration::ZERO },
             remember,
             force: one_in(3),
             delete: one_in(4),
@@ -54,11 +63,6 @@ impl Plan {
             // One server that forgets goes by its clock.
             skew: (servers > 1 || !remember) && fastrand::bool(),
         }
-    }
-
-    /// What a locker sets by itself.
-    pub fn command_timeout(&self) -> Duration {
-        (self.lease / 10).min(ms(3_000))
     }
 }
 

@@ -60,16 +60,17 @@ impl Worker {
     fn act(&self) -> Boxed<'_> {
         Box::pin(async move {
             match fastrand::u8(0..12) {
-                0..6 => self.take_one().await,
+                0..6 => self.take_one(self.any_key()).await,
                 6..8 => self.take_several().await,
                 8..11 => self.run_one().await,
                 _ if self.plan.force && self.depth == 0 => {
-                    // A grant may be on its way meanwhile.
+                    // A grant or a renewal may be on its way meanwhile.
+                    let key = self.any_key();
                     let force = async {
-                        sleep(up_to(self.plan.command_timeout())).await;
-                        self.force().await;
+                        sleep(up_to(self.plan.command_timeout)).await;
+                        self.force(key).await;
                     };
-                    tokio::join!(self.take_one(), force);
+                    tokio::join!(self.take_one(key), force);
                 }
                 _ => self.run_several().await,
             }
@@ -120,8 +121,8 @@ impl Worker {
 
     // ---- By guards ----
 
-    async fn take_one(&self) {
-        let (mut lock, mut is_renewed) = (self.lock(self.any_key()), true);
+    async fn take_one(&self, key: &str) {
+        let (mut lock, mut is_renewed) = (self.lock(key), true);
         match fastrand::u8(0..8) {
             0 | 1 => (lock, is_renewed) = (lock.fixed_lease(self.plan.lease), false),
             2 => lock = lock.max_hold(ms(100) + up_to(self.plan.lease * 2)),
@@ -142,6 +143,7 @@ impl Worker {
             sleep(self.stay()).await;
             let now = self.world.now();
             if guard.check().is_err() {
+                self.look_again_at_what_is_lost(&guard).await;
                 self.try_again_what_is_lost(&lock).await;
                 break;
             }
@@ -163,6 +165,13 @@ impl Worker {
     /// For how long it stays before it looks.
     fn stay(&self) -> Duration {
         if one_in(60) { up_to(self.plan.lease * 20) } else { up_to(self.plan.lease) }
+    }
+
+    /// Nothing that was under way brings back what is lost.
+    async fn look_again_at_what_is_lost(&self, guard: &Guard) {
+        sleep(up_to(self.plan.command_timeout)).await;
+        let is_lost = guard.check().is_err() && guard.lost().is_cancelled();
+        assert!(is_lost, "{} has {} again, which it had lost", self.who, guard.key());
     }
 
     /// Whoever still has a guard of what is lost does not come in again.
@@ -344,8 +353,7 @@ impl Worker {
 
     // ---- Of others ----
 
-    async fn force(&self) {
-        let key = self.any_key();
+    async fn force(&self, key: &str) {
         let force = self.world.force(key, self.at);
         let answer = self.locks.get(key).force_unlock().await;
         self.world.forced(force, matches!(answer, Ok(true)));

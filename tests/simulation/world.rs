@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use lockhound::CancellationToken;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::common::history::{Call, History, Model, Op};
@@ -23,6 +24,8 @@ pub struct World {
     /// In nanoseconds: by then the holder of what was forced is told, where nothing keeps it from renewing.
     told_after: Option<u64>,
     state: Mutex<State>,
+    /// Somebody has come in.
+    entered: Notify,
 }
 
 #[derive(Default)]
@@ -35,6 +38,8 @@ struct State {
     /// By lock: the highest fence.
     fences: BTreeMap<String, u64>,
     forces: Vec<Force>,
+    /// Whose locker came in last.
+    last: Option<usize>,
     history: History,
     trace: Vec<String>,
 }
@@ -108,7 +113,7 @@ impl World {
     /// Whoever is forced by another locker is told after this time.
     pub fn new(aloud: bool, told_after: Option<Duration>) -> Arc<Self> {
         let told_after = told_after.map(|after| u64::try_from(after.as_nanos()).unwrap());
-        Arc::new(Self { start: Instant::now(), aloud, told_after, state: Mutex::default() })
+        Arc::new(Self { start: Instant::now(), aloud, told_after, state: Mutex::default(), entered: Notify::new() })
     }
 
     /// In nanoseconds.
@@ -177,9 +182,20 @@ impl World {
             state.call(hold, Op::Lock { fence }, called, Some(now));
         }
         let grown = fence.wrapping_sub(highest.unwrap_or(fence));
+        (state.last, _) = (Some(locker), self.entered.notify_waiters());
         let guard = state.guards;
         self.note_in(state, format_args!("{who} {how} {key}: in{}, fence +{grown}", if again { " again" } else { "" }));
         Inside { world: Arc::clone(self), hold, guard, left: false }
+    }
+
+    /// Waits until somebody comes in by this locker.
+    pub async fn next_entry(&self, locker: usize) {
+        loop {
+            self.entered.notified().await;
+            if self.state().last == Some(locker) {
+                return;
+            }
+        }
     }
 
     /// Whether somebody has a guard.
