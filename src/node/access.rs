@@ -40,8 +40,8 @@ impl Access {
     /// Makes sure that what is given is of use, now that all addresses have been given it.
     ///
     /// # Errors
-    /// [`Error::Config`] if there are options for encrypted connections and no connection is encrypted: whoever gives them
-    /// wants them to be.
+    /// [`Error::Config`] if there are options for encrypted connections and no connection is encrypted: whoever gives
+    /// them wants them to be.
     pub(crate) fn check_use(&self) -> Result<(), Error> {
         #[cfg(feature = "tls")]
         if self.tls.is_some() && self.connector.get().is_none() {
