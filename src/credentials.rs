@@ -39,12 +39,12 @@ impl fmt::Debug for Credentials {
 /// [`LockerBuilder::credentials`](crate::LockerBuilder::credentials) takes one.
 ///
 /// It is asked at each connect and reconnect of each connection, of which there are three for a server, and at no other
-/// time: a password that was replaced hurts no connection that stands, and the next one is made with the new password. It
-/// may give the old password while a server knows both, and has to give the new one as soon as a server no longer
+/// time: a password that was replaced hurts no connection that stands, and the next one is made with the new password.
+/// It may give the old password while a server knows both, and has to give the new one as soon as a server no longer
 /// takes the old one.
 ///
-/// It runs on a thread of its own, "lockhound-creds", with a tokio runtime: it may use timers and sockets of tokio, it may
-/// block, and neither delays a renewal of a lock.
+/// It runs on a thread of its own, "lockhound-creds", with a tokio runtime: it may use timers and sockets of tokio. It
+/// may block, which holds up other connects that ask it meanwhile, and no renewal on a connection that stands.
 ///
 /// # Examples
 /// ```no_run

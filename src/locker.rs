@@ -272,10 +272,11 @@ pub struct LockerBuilder {
 }
 
 impl LockerBuilder {
-    /// The address of a server: `redis://[user:password@]host[:port][/db]`; with the feature `tls` the same with `rediss://`,
-    /// whose connections are encrypted; with the feature `unix` `redis+unix://[user:password@host]/path[?db=n]`. Special
-    /// characters in the credentials are percent-encoded. An IPv6 address stands in brackets. `valkey://` is another word for
-    /// `redis://`, `valkeys://` and `redis+tls://` are others for `rediss://`.
+    /// The address of a server: `redis://[user:password@]host[:port][/db]`; with the feature `tls` the same with
+    /// `rediss://`, whose connections are encrypted; with the feature `unix`
+    /// `redis+unix://[user:password@host]/path[?db=n]`. Special characters in the credentials are percent-encoded. An
+    /// IPv6 address stands in brackets. `valkey://` is another word for `redis://`, `valkeys://` and `redis+tls://` are
+    /// others for `rediss://`.
     ///
     /// `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster, of which one server that is named has
     /// to answer; it stands alone. Names of its locks have no braces, or one pair with something inside: another's channel
@@ -314,12 +315,12 @@ impl LockerBuilder {
         self
     }
 
-    /// Where the credentials come from, at each connect and reconnect, in the place of those in addresses: for passwords that
-    /// change while the program runs. Refused beside an address with a password.
+    /// Where the credentials come from, at each connect and reconnect, in the place of those in addresses: for
+    /// passwords that change while the program runs. Refused beside an address with a password.
     ///
-    /// A lock is held while connections are made anew with a new password, like in any other short outage. If the provider
-    /// gives a password that a server no longer takes, a WARN tells so, and so does [`Error::Unavailable`] after
-    /// [`outage_tolerance`](Self::outage_tolerance).
+    /// A lock is held while connections are made anew with a new password, like in any other short outage. If the
+    /// provider gives a password that a server no longer takes, a WARN tells so, and so does [`Error::Unavailable`]
+    /// after [`outage_tolerance`](Self::outage_tolerance).
     ///
     /// Defaults to the credentials in the addresses.
     pub fn credentials(mut self, provider: impl CredentialProvider) -> Self {
@@ -338,8 +339,9 @@ impl LockerBuilder {
         self
     }
 
-    /// How long [`connect`](Self::connect) may take. It tries again for as long, so that it waits for servers that start a
-    /// moment later, but not where a server says no: to the credentials, say, or with a certificate that is not trusted.
+    /// How long [`connect`](Self::connect) may take. It tries again for as long, so that it waits for servers that
+    /// start a moment later, but not where a server says no: to the credentials, say, or with a certificate that is not
+    /// trusted.
     ///
     /// A short one reports a dead server sooner; a long one bears a slow network, and servers that are slow to start.
     ///
@@ -535,14 +537,15 @@ impl LockerBuilder {
         Ok(Locker { alive: Arc::new(Alive::blocking_connect(settings, targets)?) })
     }
 
-    /// Validates the options, and connects in the background: no server has to be there yet, and none is waited for. The
-    /// first [`Lock::lock`] then waits as in any other outage, for [`outage_tolerance`](Self::outage_tolerance) at the most,
-    /// and [`Lock::try_lock`] for half a [`command_timeout`](Self::command_timeout). Callable from async code and outside
-    /// of it.
+    /// Validates the options, and connects in the background: no server has to be there yet, and none is waited for.
+    /// The first [`Lock::lock`] then waits as in any other outage, for [`outage_tolerance`](Self::outage_tolerance) at
+    /// the most, and [`Lock::try_lock`] for half a [`command_timeout`](Self::command_timeout). Callable from async code
+    /// and outside of it.
     ///
     /// For programs that have to start before their servers do. What [`connect`](Self::connect) would refuse, as wrong
-    /// credentials, a certificate that is not trusted or a server that is too old, is only in the [`Error::Unavailable`] of
-    /// those calls, and, but for certificates, in a WARN; that too few replicas are there is not told at all.
+    /// credentials, a certificate that is not trusted or a server that is too old, is only in the
+    /// [`Error::Unavailable`] of those calls, and, but for certificates, in a WARN; that too few replicas are there is
+    /// not told at all.
     ///
     /// # Errors
     /// [`Error::Config`] for an option or an address that cannot be used, and for a server in memory;

@@ -136,7 +136,8 @@ async fn a_server_that_wants_a_client_certificate_is_shown_one() {
         let args = ["--tls-auth-clients", "yes", "--tls-protocols", protocols];
         let server = ca.server_with(&ca.issue(&HOSTS), &args);
         let url = server.tls_url("localhost");
-        // In TLS 1.3 a client sends its first command before it hears that it is refused, and may hear of the end first.
+        // In TLS 1.3 a client sends its first command before it hears that it is refused, and may hear of the end
+        // first.
         let missing = attempt(&url, ca.trusted(), ms(1_000)).await;
         assert_says(&missing, &["client certificate", "Tls::client_files"]);
         let stranger = other.issue(&["me"]);

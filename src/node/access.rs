@@ -27,21 +27,23 @@ pub(crate) struct Access {
 
 impl Access {
     /// Has a provider asked for the credentials.
-    pub(crate) fn with_provider(self, provider: Option<Provider>) -> Self {
-        Self { provider: provider.map(Arc::new), ..self }
+    pub(crate) fn with_provider(mut self, provider: Option<Provider>) -> Self {
+        self.provider = provider.map(Arc::new);
+        self
     }
 
     /// Has servers at encrypted addresses recognised by this.
     #[cfg(feature = "tls")]
-    pub(crate) fn with_tls(self, tls: Option<Tls>) -> Self {
-        Self { tls, ..self }
+    pub(crate) fn with_tls(mut self, tls: Option<Tls>) -> Self {
+        self.tls = tls;
+        self
     }
 
     /// Makes sure that what is given is of use, now that all addresses have been given it.
     ///
     /// # Errors
-    /// [`Error::Config`] if there are options for encrypted connections and no connection is encrypted: whoever gives them
-    /// wants them to be.
+    /// [`Error::Config`] if there are options for encrypted connections and no connection is encrypted: whoever gives
+    /// them wants them to be.
     pub(crate) fn check_use(&self) -> Result<(), Error> {
         #[cfg(feature = "tls")]
         if self.tls.is_some() && self.connector.get().is_none() {

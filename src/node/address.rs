@@ -152,8 +152,8 @@ impl Address {
         })
     }
 
-    /// What happened in the place of a first answer, with what may help. A server that was connected to in the wrong way has
-    /// no other way to say so; one that is about to start does the same.
+    /// What happened in the place of a first answer, with what may help. A server that was connected to in the wrong
+    /// way has no other way to say so; one that is about to start does the same.
     pub(super) fn with_remedy(&self, reason: String) -> String {
         let remedy = match (self.way, reply::is_hang_up(&reason)) {
             (Way::Plain, true) => "if it wants encrypted connections, write rediss://",

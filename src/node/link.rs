@@ -70,8 +70,8 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Connects, and sees to the connection until [`Link::quit`]. Started by the node, which makes sure that the server is one
-    /// for this crate before it sends a script; ended by its quit.
+    /// Connects, and sees to the connection until [`Link::quit`]. Started by the node, which makes sure that the server
+    /// is one for this crate before it sends a script; ended by its quit.
     pub(super) async fn connect(
         address: Arc<Address>,
         role: Role,
@@ -107,8 +107,8 @@ impl Link {
         Self::connect_once(Arc::clone(&self.address), role, locker, &self.settings).await
     }
 
-    /// Goes on connecting in the background to a server that is away; otherwise as [`Link::connect`]. No script is sent before
-    /// it is [known](Fitness) what server it is.
+    /// Goes on connecting in the background to a server that is away; otherwise as [`Link::connect`]. No script is sent
+    /// before it is [known](Fitness) what server it is.
     pub(super) fn await_server(
         address: Arc<Address>,
         role: Role,

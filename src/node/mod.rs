@@ -165,13 +165,13 @@ pub(crate) struct Events {
 
 impl Node {
     /// Connects, and makes sure that the server is one that this crate can work with. Returns what the subscriber's
-    /// connection tells by itself; what that of the renewals tells goes to `reconnected`. Waits for a server that does not
-    /// answer: its [`Target::last_failure`] tells why.
+    /// connection tells by itself; what that of the renewals tells goes to `reconnected`. Waits for a server that does
+    /// not answer: its [`Target::last_failure`] tells why.
     ///
     /// # Errors
     /// [`Error::Unavailable`] where the server cannot be trusted or understood, [`Error::Server`] where the credentials are
-    /// refused, [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is already there under
-    /// another address.
+    /// refused, [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is already there
+    /// under another address.
     pub(crate) async fn connect(target: &Target, wiring: Wiring<'_>) -> Result<(Arc<Self>, Events), Error> {
         let (server, events) = match target {
             Target::Redis(address) => {

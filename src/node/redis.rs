@@ -85,8 +85,8 @@ impl Lanes {
 
 impl Redis {
     /// Connects, and makes sure that the server is one that this crate can work with. Returns what the subscriber's
-    /// connection tells by itself; what that of the renewals tells goes to `reconnected`. Tries again for as long as it is
-    /// waited for, where the server may be about to start; the address notes the last failure.
+    /// connection tells by itself; what that of the renewals tells goes to `reconnected`. Tries again for as long as it
+    /// is waited for, where the server may be about to start; the address notes the last failure.
     ///
     /// # Errors
     /// [`Error::Unavailable`] where it cannot be trusted that the server is the one at this address, [`Error::Server`] where
@@ -110,7 +110,6 @@ impl Redis {
         let commands = connect(Role::Commands, events.clone()).await.map_err(refused).map_err(first)?;
         let mut begun = Begun(vec![Arc::clone(&commands)]);
         check::greeting(&address.name, &commands).await.map_err(first)?;
-        check::eviction(&address.name, &commands).await;
         let (heard, subscriber_events) = unbounded_channel();
         let subscriber = connect(Role::Subscriber, heard).await.map_err(refused)?;
         begun.0.push(Arc::clone(&subscriber));
@@ -125,6 +124,7 @@ impl Redis {
         if let Some(acks) = redis.lanes.grants.runner().acks() {
             acks.check().await.map_err(Obstacle::Lasting)?;
         }
+        check::eviction(&address.name, &redis.links.commands).await;
         begun.0.clear();
         Ok((redis, Events { subscriber: subscriber_events, grants: ups }))
     }

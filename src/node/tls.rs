@@ -24,8 +24,8 @@ use crate::error::Error;
 /// `SSL_CERT_DIR` names. A server is always recognised by its certificate, which has to be for the host of the address;
 /// there is no option to leave that out.
 ///
-/// The files are read once, by [`connect`](crate::LockerBuilder::connect). Where they are replaced while the program runs, a
-/// [`rustls::ClientConfig`] whose resolver reads them again does that.
+/// The files are read once, by [`connect`](crate::LockerBuilder::connect). Where they are replaced while the program
+/// runs, a [`rustls::ClientConfig`] whose resolver reads them again does that.
 ///
 /// TLS 1.2 and 1.3 are spoken, by rustls with the cryptography of ring. A `ClientConfig` may bring another one.
 ///
@@ -55,8 +55,8 @@ impl Tls {
         Self::default()
     }
 
-    /// Trusts the CAs whose certificates are in this PEM file, and no longer those of the system. Called again, it adds the
-    /// CAs of a further file.
+    /// Trusts the CAs whose certificates are in this PEM file, and no longer those of the system. Called again, it adds
+    /// the CAs of a further file.
     ///
     /// Defaults to the CAs of the system.
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
@@ -64,8 +64,9 @@ impl Tls {
         self
     }
 
-    /// Shows the certificate in the first PEM file, with the CAs between it and the one that the server trusts behind it, to
-    /// servers that ask for one (`tls-auth-clients`). The second PEM file has its private key, which is not encrypted.
+    /// Shows the certificate in the first PEM file, with the CAs between it and the one that the server trusts behind
+    /// it, to servers that ask for one (`tls-auth-clients`). The second PEM file has its private key, which is not
+    /// encrypted.
     ///
     /// Defaults to none.
     pub fn client_files(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
@@ -79,7 +80,7 @@ impl Tls {
         if let Some(ready) = &self.ready {
             if !self.ca_files.is_empty() || self.client_files.is_some() {
                 return Err(refuse(
-                    "files are given beside a ClientConfig, which has all that they would say: leave one of the two out",
+                    "files are given beside a ClientConfig, which says all that they would: leave one of the two out",
                 ));
             }
             return Ok(TlsConnector::from(ClientConfig::clone(ready)).into());
@@ -155,9 +156,7 @@ pub(super) fn check_host(name: &str, host: &str) -> Result<(), Error> {
         Ok(_) => Ok(()),
         Err(_) => Err(Error::config(
             "node",
-            format!(
-                "the address {name} cannot be used: no certificate can be for its host; write a DNS name or an IP address"
-            ),
+            format!("the address {name} cannot be used: no certificate is for such a host; write a DNS name or an IP"),
         )),
     }
 }
@@ -178,7 +177,7 @@ fn path_of(path: &Path) -> Result<&Path, Error> {
     let text = path.to_string_lossy();
     if text.contains("-----BEGIN") || text.contains('\n') {
         return Err(refuse(
-            "the path of a PEM file is wanted, and its text was given: write it to a file that only this program may read",
+            "the path of a PEM file is wanted, and its text was given: write that to a file, and name the file",
         ));
     }
     Ok(path)

@@ -61,7 +61,10 @@ pub(crate) async fn connect(
             Err(_) => failures.push(targets[place].away(bound)),
         }
         if patience.is_none() && slots.iter().flatten().count() >= majority(targets.len()) {
-            patience = Some(Instant::now() + STRAGGLERS);
+            // Of a server that refused once it is known that it is away.
+            let is_heard = |(target, slot): (&Target, &Option<_>)| slot.is_some() || target.last_failure().is_some();
+            let is_over = targets.iter().zip(&slots).all(is_heard);
+            patience = Some(Instant::now() + if is_over { Duration::ZERO } else { STRAGGLERS });
         }
     }
     drop(connecting);

@@ -79,8 +79,8 @@ impl Authority {
         self.server_with(&self.issue(&HOSTS), &[])
     }
 
-    /// A server that shows this certificate, with further arguments. It asks for no client certificate unless these say so,
-    /// and trusts this CA.
+    /// A server that shows this certificate, with further arguments. It asks for no client certificate unless these say
+    /// so, and trusts this CA.
     pub fn server_with(&self, files: &Files, args: &[&str]) -> Server {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
         let (certificate, key, ca) = (text(&files.certificate), text(&files.key), text(&self.file()));

@@ -39,8 +39,8 @@ fn certificate(error: &str) -> String {
                 .to_owned()
         }
         "NotValidForName" | "NotValidForNameContext" => format!(
-            "its certificate is not for the host of this address{}: write the address with a name that the certificate has, or have \
-             one made for this host",
+            "its certificate is not for the host of this address{}: write the address with a name that the certificate \
+             has, or have one made for this host",
             presented(about)
         ),
         "Expired" | "ExpiredContext" => {
@@ -84,13 +84,13 @@ fn alert(name: &str) -> String {
         | "AccessDenied"
         | "DecryptError" => {
             format!(
-                "it refuses the client certificate ({name}): have one made that is valid and signed by a CA that the server trusts"
+                "it refuses the client certificate ({name}): have one made that a CA has signed which the server trusts"
             )
         }
         // Up to TLS 1.2 a client certificate that is missing is told like this, too.
         "HandshakeFailure" => format!(
-            "it ends the handshake ({name}): it wants a client certificate (Tls::client_files), or has no cipher in common with this \
-             program"
+            "it ends the handshake ({name}): it wants a client certificate (Tls::client_files), or has no cipher in \
+             common with this program"
         ),
         "ProtocolVersion" | "InsufficientSecurity" => {
             format!("it has no version or cipher of TLS in common with this program ({name})")
