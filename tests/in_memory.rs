@@ -2,6 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "in_memory/endings.rs"]
+mod endings;
+#[path = "in_memory/majorities.rs"]
+mod majorities;
 
 use std::time::{Duration, Instant};
 
