@@ -6,6 +6,10 @@ mod common;
 mod endings;
 #[path = "in_memory/majorities.rs"]
 mod majorities;
+#[path = "in_memory/memories.rs"]
+mod memories;
+#[path = "in_memory/sections.rs"]
+mod sections;
 
 use std::time::{Duration, Instant};
 

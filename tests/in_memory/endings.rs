@@ -177,8 +177,31 @@ async fn a_caller_that_is_gone_when_its_grant_comes_has_it_given_back() {
     assert!(futures_util::poll!(&mut call).is_pending());
     sleep(ms(15_000)).await;
     assert_eq!((server.holder(&name), locks.stats().holds), (None, 0), "taken back");
+    assert_eq!(locks.stats().undone, 0, "both were released");
     drop(call);
     lock.lock().await.unwrap().unlock().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_is_gone_takes_no_guard_of_another_along() {
+    let ((server, locks), name) = (one().await, key());
+    let other = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    let (held, lock) = (other.get(&name).lock().await.unwrap(), locks.get(&name).owned_by(Owner::new()));
+    let (mut stays, mut goes) = (Box::pin(lock.lock()), Box::pin(lock.lock()));
+    assert!(futures_util::poll!(&mut stays).is_pending());
+    assert!(futures_util::poll!(&mut goes).is_pending());
+    sleep(ms(10)).await;
+    held.unlock().await.unwrap();
+    sleep(ms(100)).await;
+    drop(goes);
+    let guard = stays.await.unwrap();
+    for _ in 0..6 {
+        sleep(ms(5_000)).await;
+        guard.check().unwrap();
+        assert_eq!((guard.hold_count(), server.holder(&name).is_some()), (1, true));
+    }
+    guard.unlock().await.unwrap();
+    assert_eq!(server.holder(&name), None);
 }
 
 #[tokio::test(start_paused = true)]
