@@ -6,6 +6,7 @@ use std::time::Duration;
 use lockhound::{Error, HoldState, Locker, Loss, Owner};
 use tokio::time::{Instant, sleep};
 
+use super::common::log::Log;
 use super::common::{key, ms};
 use super::{Server, over, servers};
 
@@ -40,6 +41,25 @@ async fn an_attempt_waits_for_the_second_of_three_and_for_no_other() {
         guard.unwrap().expect("free").unlock().await.unwrap();
         sleep(ms(200)).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn connect_waits_for_the_second_of_three_however_far_and_for_no_other_for_long() {
+    let (servers, (log, _logging)) = (servers(3), Log::of_thread());
+    let connect = || over(&servers, ms(10_000)).command_timeout(ms(1_000)).connect();
+    far(&servers, [5, 300, 300]);
+    let (locks, took) = took(connect()).await;
+    assert!(locks.is_ok() && took >= ms(300), "{took:?}");
+    far(&servers, [0, 0, 0]);
+    servers[2].stop();
+    let began = Instant::now();
+    let locks = connect().await;
+    let took = began.elapsed();
+    assert!(locks.is_ok() && took < ms(300), "{took:?}");
+    assert_eq!(log.text().matches("a server is away").count(), 1);
+    servers[1].stop();
+    let refused = connect().await;
+    assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
 }
 
 /// The first says no, and the second yes: the third has as long again as they took, twice, and 20 ms.

@@ -3,6 +3,7 @@
 use lockhound::{Error, Locker, Loss};
 use tokio::time::{Instant, sleep};
 
+use super::common::log::Log;
 use super::common::{key, ms};
 use super::{Server, over, servers};
 
@@ -142,4 +143,21 @@ async fn what_a_server_granted_whose_address_leads_elsewhere_is_no_vote() {
     assert!(servers.iter().all(|server| server.holder(&name).is_some()));
     let answer = attempt.await.unwrap();
     assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vote_that_counts_no_more_is_told_once() {
+    let (servers, (log, _logging)) = (servers(3), Log::of_thread());
+    let told = |what| log.text().matches(what).count();
+    let _locks = remembered(&servers, 2_000).await;
+    let before = told("this server has no vote for a while");
+    servers[2].restart();
+    sleep(ms(20_000)).await;
+    assert_eq!(told("this server has no vote for a while"), before + 1);
+    let addresses: Vec<Server> = servers.iter().map(Server::route).collect();
+    let _others = over(&addresses, ms(10_000)).connect().await.unwrap();
+    assert_eq!(told("the vote of this server does not count"), 0);
+    addresses[1].lead_to(&servers[0]);
+    sleep(ms(5_000)).await;
+    assert_eq!(told("the vote of this server does not count"), 1);
 }
