@@ -2,6 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
+#[path = "in_memory/endings.rs"]
+mod endings;
+#[path = "in_memory/majorities.rs"]
+mod majorities;
+#[path = "in_memory/memories.rs"]
+mod memories;
+#[path = "in_memory/sections.rs"]
+mod sections;
 
 use std::time::{Duration, Instant};
 

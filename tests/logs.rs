@@ -222,6 +222,20 @@ async fn a_right_that_is_missing_is_told_once_a_connection() {
     assert_eq!(told.len(), 1, "{told:?}");
 }
 
+#[tokio::test]
+async fn too_few_replicas_are_told_by_connect_and_enough_are_not() {
+    log();
+    let server = Server::start();
+    let _replica = server.replica();
+    eventually(ms(5_000), "the replica is in step", || server.has_replicas(1)).await;
+    let connect = async |count, timeout| builder(&server.url(), ms(10_000)).replicas(count, timeout).connect().await;
+    let told = || lines(&[&server.url(), "WARN", "too few replicas"]).len();
+    connect(1, ms(900)).await.unwrap();
+    assert_eq!(told(), 0);
+    connect(2, ms(50)).await.unwrap();
+    assert_eq!(told(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn reasons_are_words_and_no_debug_output() {
     log();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::proxy::{Mode, Proxy};
 use common::{Server, builder, eventually, key, ms};
-use lockhound::{Error, HoldState, Owner, ServerErrorKind};
+use lockhound::{Error, HoldState, Loss, Owner, ServerErrorKind};
 
 /// What a state does to the operations.
 struct Expected {
@@ -242,4 +242,25 @@ async fn what_is_given_back_while_writes_are_refused_is_gone_soon_after() {
     unlocking.await.unwrap().unwrap();
     eventually(ms(4_000), "given back", || kept.iter().all(|lock| !server.exists(lock.key().as_str()))).await;
     eventually(ms(4_000), "nothing is under way", || locks.stats().pending == 0).await;
+}
+
+/// One script renews all of them, and the server refuses it as a whole for the sake of one key.
+#[tokio::test]
+async fn a_key_that_is_refused_costs_the_others_no_renewal() {
+    let server = Server::start_with(&["--user", "weak", "on", ">pw", "~*", "&*", "+@all"]);
+    let lease = ms(3_000);
+    let locks = builder(&format!("redis://weak:pw@127.0.0.1:{}", server.port()), lease).connect().await.unwrap();
+    let names = std::iter::once(format!("refused:{}", key())).chain((0..10).map(|_| key()));
+    let taking = names.map(|name| locks.get(name).owned_by(Owner::new()));
+    let taken = futures_util::future::try_join_all(taking.map(|lock| async move { lock.lock().await }));
+    let mut kept = taken.await.unwrap();
+    let refused = kept.remove(0);
+    server.command::<()>(&["ACL", "SETUSER", "weak", "resetkeys", "~test:*", "~lockhound*", "~redisson*"]);
+    refused.lost().cancelled().await;
+    assert_eq!(refused.loss(), Some(Loss::RenewalFailed));
+    tokio::time::sleep(lease).await;
+    kept.iter().for_each(|guard| guard.check().unwrap());
+    // Again after 20 ms each, and no sooner.
+    let sent = locks.stats().renewal_batches.count;
+    assert!(sent < 1_000, "{sent} renewals in two leases");
 }

@@ -280,6 +280,7 @@ async fn ask_highest(node: &Node, vote: Option<Remembered>) -> Outcome<Option<St
 mod tests {
     use std::pin::pin;
 
+    use super::super::voter::Company;
     use super::*;
     use crate::command::{Identity, Remembrance};
     use crate::options::Options;
@@ -317,6 +318,23 @@ mod tests {
         for place in 0..3 {
             assert!(futures_util::poll!(pin!(eligibility.doubted(place))).is_ready(), "{place}");
         }
+    }
+
+    #[tokio::test]
+    async fn at_different_times_only_servers_that_list_each_other_are_a_company() {
+        let (nodes, eligibility) = seen(IN_STEP);
+        let ticket = async |place: NodeIndex| {
+            eligibility.ticket(place, &nodes[place], Lane::Grants, Ask::Keep).await.expect("it was seen")
+        };
+        let (first, same_time) = (ticket(0).await, ticket(1).await);
+        shows(&eligibility, 1, "000000000000000b 3 votes 000000000000000b,000000000000000c ");
+        let (changed, mutual) = (ticket(1).await, ticket(2).await);
+        let company = Company::default();
+        assert!(company.admits(&first) && company.admits(&mutual));
+        assert!(!company.admits(&changed), "the first does not list it");
+        assert!(!company.admits(&same_time), "nor does the other");
+        let company = Company::default();
+        assert!(company.admits(&first) && company.admits(&same_time), "at one time the plan says whose votes count");
     }
 
     #[tokio::test]

@@ -152,7 +152,7 @@ pub(super) struct Company(Mutex<Vec<Ticket>>);
 
 impl Company {
     /// One more, if it and all others list each other.
-    fn admits(&self, ticket: &Ticket) -> bool {
+    pub(super) fn admits(&self, ticket: &Ticket) -> bool {
         let mut others = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let admitted = others.iter().all(|other| ticket.is_of(other));
         if admitted {

@@ -337,7 +337,8 @@ mod tests {
     #[tokio::test]
     async fn a_release_whose_task_ends_before_its_time_leaves_nobody_waiting() {
         let session = Session::over_nobody();
-        assert!(matches!(left(&session).await, Ok(Err(Error::Unavailable { .. }))));
+        let Ok(Err(Error::Unavailable { nodes, .. })) = left(&session).await else { panic!("told so") };
+        assert!(nodes[0].reason().contains("panicked: the panic hook was told why"), "{nodes:?}");
         assert_eq!(session.stats().pending_undos, 1, "the key is released all the same");
         session.closed.store(true, std::sync::atomic::Ordering::Release);
         assert!(left(&session).await.is_err(), "with the engine nobody answers any more");
@@ -358,6 +359,29 @@ mod tests {
             poll_sickly(releasing.as_mut());
             assert_eq!(session.stats().pending_undos, undos);
         }
+        session.engine.stop();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_double_up_to_half_a_command_timeout() {
+        let (session, mut pause) = (Session::over_nobody(), AGAIN);
+        for lasts in [20, 40, 50, 50] {
+            let began = tokio::time::Instant::now();
+            back_off(&session, &mut pause).await;
+            assert_eq!(began.elapsed(), Duration::from_millis(lasts));
+        }
+        session.engine.stop();
+    }
+
+    #[tokio::test]
+    async fn a_server_that_never_had_a_lock_is_asked_to_release_it_once() {
+        let session = Session::over_nobody();
+        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[], 1));
+        let silences = Arc::<Silences>::default();
+        let answer = release_on(Arc::clone(&session), hold, 0, Arc::clone(&silences));
+        let answer = tokio::time::timeout(Duration::from_secs(10), answer).await.expect("not for a lease");
+        assert!(matches!(answer, Outcome::NotExecuted(_) | Outcome::Unknown(_)), "{answer:?}");
         session.engine.stop();
     }
 }

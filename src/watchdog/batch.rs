@@ -141,3 +141,41 @@ fn failed(batch: &Batch, said: &[Renew]) -> Option<(Batch, String)> {
 fn equal_chunks(orders: &[Due]) -> impl Iterator<Item = &[Due]> {
     orders.chunks(orders.len().div_ceil(orders.len().div_ceil(BATCH).max(1)).max(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hold::Terms;
+    use crate::node::Node;
+    use crate::options::Options;
+    use crate::owner::Owner;
+
+    fn hold(task: u64) -> Arc<Hold> {
+        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        Arc::new(Hold::for_test(Owner::task(task), terms, &[0], 1))
+    }
+
+    #[test]
+    fn what_failed_is_tried_again_and_nothing_else() {
+        let batch: Batch = (1..=3).map(hold).collect();
+        assert!(failed(&batch, &[Renew::Renewed, Renew::Gone, Renew::Renewed]).is_none());
+        let said = [Renew::Renewed, Renew::Failed("sick".to_owned()), Renew::Gone];
+        let (again, reason) = failed(&batch, &said).expect("one");
+        assert!(again.len() == 1 && Arc::ptr_eq(&again[0], &batch[1]));
+        assert_eq!(reason, "sick");
+    }
+
+    #[tokio::test]
+    async fn what_has_no_answer_is_tried_again_until_the_tick_is_over() {
+        let command_timeout = Some(Duration::from_millis(50));
+        let settings = Options { command_timeout, ..Options::default() }.validate(1).expect("valid");
+        let quorum = Arc::new(Quorum::new(vec![Node::of_nobody(&settings)], Duration::ZERO));
+        let (counters, (answers, _answered)) =
+            (Arc::new(Counters::of_nodes(&["n".into()])), tokio::sync::mpsc::unbounded_channel());
+        let (sender, now) = (Sender::new(quorum, Arc::clone(&counters), answers), Instant::now());
+        let until = now + Duration::from_millis(300);
+        renew(sender, 0, Arc::new([hold(1)]), now, until).await;
+        assert!(Instant::now() >= until);
+        assert!(counters.stats(0, 0, 0, 0).renewal_batches.count > 1);
+    }
+}

@@ -361,6 +361,46 @@ mod tests {
         }
     }
 
+    /// Watches a hold for so long, whose renewal is far, with these clocks; whether a suspend is told. Nothing else happens.
+    async fn tells_of_a_suspend(lease: Duration, clocks: Clocks, lasts: Duration) -> bool {
+        let (watchdog, settings) = (watchdog(), Options::default().validate(1).expect("valid"));
+        let (quorum, counters) = (Arc::new(Quorum::new(Vec::new(), Duration::ZERO)), Arc::new(Counters::new()));
+        let (mut wheel, hold) = (Wheel::new(&settings, Arc::clone(&counters)), hold());
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let ((answers, answered), (_reconnected, reconnects)) = (unbounded_channel(), unbounded_channel());
+        let (sender, sources) = (Sender::new(quorum, counters, answers), Sources { answered, reconnects });
+        let (judge, (subscriber, told)): (Judge, _) = (Box::new(|_| {}), foreign::SickOfEvents::new());
+        let _subscribed = tracing::subscriber::set_default(subscriber);
+        let watching = keep_watch(&watchdog, &mut wheel, &sender, lease, sources, &judge, clocks);
+        assert!(tokio::time::timeout(lasts, watching).await.is_err(), "it does not end");
+        told.of("the machine was suspended")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_suspend_is_noticed_within_a_tenth_of_the_lease() {
+        let (lease, mut clocks) = (Duration::from_secs(1), Clocks::read());
+        clocks.boot = clocks.boot.before(Duration::from_secs(3_600));
+        assert!(tells_of_a_suspend(lease, clocks, lease / 5).await);
+    }
+
+    #[tokio::test]
+    async fn a_machine_that_was_awake_is_not_said_to_have_been_suspended() {
+        let tick = Duration::from_millis(10);
+        assert!(!tells_of_a_suspend(tick * 10, Clocks::read(), tick * 10).await);
+    }
+
+    #[test]
+    fn what_would_stay_for_long_is_forgotten_when_it_is_released() {
+        let (watchdog, minute) = (watchdog(), Duration::from_secs(60));
+        let more = minute + Duration::from_millis(1);
+        for (lease, renewed, forgotten) in [(minute, true, false), (more, true, true), (minute, false, true)] {
+            let hold = Hold::for_test(Owner::task(1), Terms { lease, renewed, max_hold: None }, &[0], 1);
+            watchdog.forget(&hold, Instant::now());
+            let orders = watchdog.take_orders();
+            assert_eq!(matches!(orders[..], [Order::Forget(_)]), forgotten, "{lease:?} {renewed} {orders:?}");
+        }
+    }
+
     #[test]
     fn a_clock_that_jumps_is_noticed() {
         let mut clocks = Clocks::read();

@@ -1,0 +1,163 @@
+//! Servers that forget, and addresses that lead elsewhere: whose votes count. Time is paused.
+
+use lockhound::{Error, Locker, Loss};
+use tokio::time::{Instant, sleep};
+
+use super::common::log::Log;
+use super::common::{key, ms};
+use super::{Server, over, servers};
+
+/// A locker over servers that abstain for as long as this after they have forgotten, once all of them vote.
+async fn remembered(servers: &[Server], quarantine: u64) -> Locker {
+    let locks = over(servers, ms(quarantine)).restart_quarantine(ms(quarantine)).connect().await.unwrap();
+    sleep(ms(quarantine * 10)).await;
+    locks
+}
+
+/// Whether these servers, and no others, are enough for a lock.
+async fn suffice(all: &[Server], up: &[usize], locks: &Locker) -> bool {
+    let down: Vec<&Server> = all.iter().enumerate().filter(|(at, _)| !up.contains(at)).map(|(_, down)| down).collect();
+    down.iter().for_each(|server| server.stop());
+    let answer = locks.get(key()).try_lock().await;
+    down.iter().for_each(|server| server.go_on());
+    match answer {
+        Ok(guard) => {
+            guard.expect("free").unlock().await.unwrap();
+            true
+        }
+        Err(Error::Unavailable { .. }) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn fences_grow_over_a_rolling_restart() {
+    let servers = servers(3);
+    let locks = remembered(&servers, 1_000).await;
+    let (name, first) = (key(), over(&servers[..1], ms(1_000)).connect().await.unwrap());
+    servers[0].set_clock_offset(19_000);
+    first.get(&name).lock().await.unwrap().unlock().await.unwrap();
+    let guard = locks.get(&name).lock().await.unwrap();
+    let highest = guard.fence();
+    guard.unlock().await.unwrap();
+    servers[0].set_clock_offset(0);
+    for server in &servers {
+        server.restart();
+        sleep(ms(4_000)).await;
+    }
+    // Sooner than any clock comes there.
+    let guard = locks.get(&name).try_lock().await.unwrap().expect("all vote");
+    assert!(guard.fence() > highest, "{} > {highest}", guard.fence());
+    guard.unlock().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_forgot_votes_once_all_but_a_minority_have_told_it_their_highest_fence() {
+    let servers = servers(5);
+    let locks = remembered(&servers, 1_000).await;
+    assert!(suffice(&servers, &[0, 1, 4], &locks).await);
+    servers[3].stop();
+    servers[4].restart();
+    sleep(ms(10_000)).await;
+    assert!(suffice(&servers, &[0, 1, 4], &locks).await, "three of the other four are enough");
+    sleep(ms(10_000)).await;
+    servers[4].restart();
+    sleep(ms(10)).await;
+    servers[2].stop();
+    servers[3].stop();
+    sleep(ms(20_000)).await;
+    assert!(!suffice(&servers, &[0, 1, 4], &locks).await, "two are not");
+    servers[2].go_on();
+    sleep(ms(20_000)).await;
+    assert!(suffice(&servers, &[0, 1, 4], &locks).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_forgot_votes_once_both_others_have_told_it_their_highest_fence() {
+    let servers = servers(3);
+    let locks = remembered(&servers, 1_000).await;
+    servers[2].restart();
+    // Both have listed it.
+    sleep(ms(600)).await;
+    servers[1].stop();
+    sleep(ms(20_000)).await;
+    assert!(!suffice(&servers, &[0, 2], &locks).await);
+    servers[1].go_on();
+    sleep(ms(20_000)).await;
+    assert!(suffice(&servers, &[0, 2], &locks).await);
+}
+
+/// Between the first two renewals, which come every 3.3 s, the second server falls silent, and the third one loses the lock.
+async fn lose_two(servers: &[Server], name: &str, forget: impl AsyncFn(&Server), locks: &Locker) -> Option<Loss> {
+    let (guard, began) = (locks.get(name).lock().await.unwrap(), Instant::now());
+    sleep(ms(5_500)).await;
+    guard.check().unwrap();
+    servers[1].stop();
+    forget(&servers[2]).await;
+    while !guard.is_lost() {
+        let valid_for = began.elapsed() + guard.remaining();
+        assert!(valid_for < ms(13_400), "only the first renewal had two votes: {valid_for:?}");
+        sleep(ms(50)).await;
+    }
+    guard.loss()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_where_another_has_the_lock_by_now_is_no_vote() {
+    let (servers, name) = (servers(3), key());
+    let locks = over(&servers, ms(10_000)).connect().await.unwrap();
+    let last = over(&servers[2..], ms(10_000)).connect().await.unwrap();
+    let taken = async |server: &Server| {
+        server.delete(&name);
+        std::mem::forget(last.get(&name).lock().await.unwrap());
+    };
+    assert!(lose_two(&servers, &name, taken, &locks).await.is_some());
+}
+
+/// When it is asked for the lock again, while it is found out what it remembers, is left to chance.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_forgot_keeps_others_out_and_is_no_vote() {
+    for _ in 0..20 {
+        let (servers, name) = (servers(3), key());
+        let locks = remembered(&servers, 10_000).await;
+        let loss = lose_two(&servers, &name, async |server| server.restart(), &locks).await;
+        assert_eq!(loss, Some(Loss::RenewalFailed));
+        assert!(servers[2].holder(&name).is_some_and(|holder| holder.contains(&locks.id().to_string())));
+    }
+}
+
+/// Its answers come, and then it is reached no more.
+#[tokio::test(start_paused = true)]
+async fn what_a_server_granted_whose_address_leads_elsewhere_is_no_vote() {
+    let ([servers, others], name) = ([servers(3), servers(3)], key());
+    let addresses: Vec<Server> = servers.iter().map(Server::route).collect();
+    let locks = over(&addresses, ms(10_000)).connect().await.unwrap();
+    addresses.iter().for_each(Server::stop);
+    let lock = locks.get(&name);
+    let attempt = tokio::spawn(async move { lock.try_lock().await });
+    sleep(ms(10)).await;
+    for (at, address) in addresses.iter().enumerate() {
+        servers[at].go_on();
+        address.lead_to(&others[at]);
+    }
+    assert!(servers.iter().all(|server| server.holder(&name).is_some()));
+    let answer = attempt.await.unwrap();
+    assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vote_that_counts_no_more_is_told_once() {
+    let (servers, (log, _logging)) = (servers(3), Log::of_thread());
+    let told = |what| log.text().matches(what).count();
+    let _locks = remembered(&servers, 2_000).await;
+    let before = told("this server has no vote for a while");
+    servers[2].restart();
+    sleep(ms(20_000)).await;
+    assert_eq!(told("this server has no vote for a while"), before + 1);
+    let addresses: Vec<Server> = servers.iter().map(Server::route).collect();
+    let _others = over(&addresses, ms(10_000)).connect().await.unwrap();
+    assert_eq!(told("the vote of this server does not count"), 0);
+    addresses[1].lead_to(&servers[0]);
+    sleep(ms(5_000)).await;
+    assert_eq!(told("the vote of this server does not count"), 1);
+}
