@@ -217,6 +217,15 @@ impl Eligibility {
         }
     }
 
+    /// By place: whose votes count beside each other now, for what stands already. `None` where everybody's do.
+    pub(super) fn beside(&self) -> Option<Box<[bool]>> {
+        if !self.remembers() {
+            return None;
+        }
+        let keeps = &self.found().plan.keeps;
+        keeps.contains(&false).then(|| keeps.as_slice().into())
+    }
+
     /// Whether an answer came on the connection that the ticket is for.
     pub(super) fn holds(&self, ticket: &Ticket, node: &Node) -> bool {
         ticket.epoch.is_none_or(|epoch| epoch == node.epoch(ticket.lane))

@@ -340,6 +340,11 @@ impl Quorum {
         self.voter(node).renew(claims, lease).await
     }
 
+    /// By node: whose votes count beside each other now, for what stands already. `None` where everybody's do.
+    pub(crate) fn beside(&self) -> Option<Box<[bool]>> {
+        self.eligibility.beside()
+    }
+
     /// The answers of a majority, and of more until they are certain or a while has passed.
     async fn hear<T: Send + 'static>(
         &self,

@@ -51,7 +51,7 @@ impl Voter {
             Outcome::Done(None) => Outcome::NotExecuted(self.forgot()),
             Outcome::Done(_) if !self.eligibility.holds(&ticket, &self.node) => self.connected_anew(),
             Outcome::Done(Some(Acquire::Granted(_))) if !company.admits(&ticket) => {
-                Outcome::Unknown(self.failure("the servers changed whom they list while they were asked"))
+                Outcome::Unknown(self.failure(PARTED))
             }
             Outcome::Done(Some(answer)) => Outcome::Done(answer),
             Outcome::NotExecuted(failure) => Outcome::NotExecuted(failure),
@@ -128,6 +128,10 @@ impl Voter {
         if !self.eligibility.holds(ticket, &self.node) {
             return Err(self.failure(CONNECTED_ANEW));
         }
+        // Others may have shown meanwhile that they do not list it any more: their next votes do not count beside it.
+        if self.eligibility.beside().is_some_and(|beside| !beside[self.place]) {
+            return Err(self.failure(PARTED));
+        }
         if ask == Ask::Vote { ticket.votes.clone() } else { ticket.keeps.clone() }
     }
 
@@ -162,4 +166,5 @@ impl Company {
     }
 }
 
+const PARTED: &str = "the servers changed whom they list while it was asked";
 const CONNECTED_ANEW: &str = "it was connected anew, and may have restarted, while it was asked";

@@ -103,7 +103,16 @@ impl Session {
     /// A node answered to what may have made it vote for this hold: yes or no, or nobody knows.
     fn settle_vote(self: &Arc<Self>, hold: &Arc<Hold>, node: NodeIndex, sent: Instant, answer: &Outcome<bool>) {
         let settled = match answer {
-            Outcome::Done(true) => hold.vote(node, sent, Instant::now()),
+            Outcome::Done(true) => {
+                let beside = self.quorum.beside();
+                if beside.as_ref().is_some_and(|beside| !beside[node]) {
+                    // It stands there, and is no vote any more.
+                    hold.make_uncertain(node)
+                } else {
+                    beside.iter().for_each(|beside| hold.part(beside));
+                    hold.vote(node, sent, Instant::now())
+                }
+            }
             // It may be there, or come to be there: while the hold is held that does no harm.
             Outcome::Unknown(_) => hold.make_uncertain(node),
             Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => true,

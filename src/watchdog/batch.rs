@@ -32,6 +32,8 @@ pub(super) struct Answers {
     pub(super) sent: Instant,
     pub(super) holds: Batch,
     pub(super) said: Vec<Renew>,
+    /// Whose votes this one counts beside: see [`Hold::part`].
+    pub(super) beside: Option<Box<[bool]>>,
 }
 
 /// Holds that travel together, to every node: they have one lease, and are of one kind.
@@ -96,8 +98,9 @@ async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, mut sent:
             Outcome::Done(said) => {
                 sender.counters.batch_answered(node, Instant::now().since(sent));
                 let failed = failed(&batch, &said);
+                let beside = sender.quorum.beside();
                 // The wheel is gone when the engine ends, and then nobody wants to know.
-                let _: Result<_, _> = sender.answers.send(Answers { node, sent, holds: batch, said });
+                let _: Result<_, _> = sender.answers.send(Answers { node, sent, holds: batch, said, beside });
                 let Some((holds, reason)) = failed else { return };
                 batch = holds;
                 reason

@@ -174,7 +174,10 @@ impl Wheel {
         let mut renewed = 0;
         for (hold, said) in batch.holds.iter().zip(&batch.said) {
             match said {
-                Renew::Renewed => renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now)),
+                Renew::Renewed => {
+                    batch.beside.iter().for_each(|beside| hold.part(beside));
+                    renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now));
+                }
                 // For a hold that is not held any more, gone means nothing: it was released while this was under way.
                 Renew::Gone if !self.entries.contains_key(&hold.generation) => {}
                 Renew::Gone if hold.gone(batch.node) => _ = self.entries.remove(&hold.generation),
@@ -451,7 +454,7 @@ mod tests {
         assert_eq!(renewals.len(), 1, "a tick renews once");
         let holds: Arc<[Arc<Hold>]> = Arc::new([Arc::clone(&hold)]);
         let stale = Place { generation: 1, placing: entry(&wheel).placing };
-        wheel.answered(&Answers { node: 0, sent: begin, holds, said: vec![Renew::Renewed] }, &judge);
+        wheel.answered(&Answers { node: 0, sent: begin, holds, said: vec![Renew::Renewed], beside: None }, &judge);
         wheel.due(stale, end, &mut renewals, &judge);
         assert_eq!(hold.at(end), HoldState::Safe, "the end of a tick that succeeded is none");
         let next = places(&mut wheel);
@@ -467,11 +470,11 @@ mod tests {
         let begin = hold.since + LEASE / 3;
         look(&mut wheel, begin, &mut Vec::new(), &judge);
         let (holds, said) = (Arc::new([Arc::clone(&hold)]), vec![Renew::Failed("OOM".to_owned())]);
-        wheel.answered(&Answers { node: 0, sent: begin, holds, said }, &judge);
+        wheel.answered(&Answers { node: 0, sent: begin, holds, said, beside: None }, &judge);
         assert!(entry(&wheel).tick_until.is_some(), "it is being tried again");
         wheel.entries.remove(&1);
         let (holds, said) = (Arc::new([Arc::clone(&stranger)]), vec![Renew::Gone]);
-        wheel.answered(&Answers { node: 0, sent: begin, holds, said }, &judge);
+        wheel.answered(&Answers { node: 0, sent: begin, holds, said, beside: None }, &judge);
         assert!(stranger.is_held(), "what has left the wheel was released: gone means nothing");
     }
 
@@ -483,7 +486,7 @@ mod tests {
         look(&mut wheel, begin, &mut Vec::new(), &judge);
         let answer = |node| {
             let holds: Arc<[Arc<Hold>]> = Arc::new([Arc::clone(&hold)]);
-            Answers { node, sent: begin, holds, said: vec![Renew::Renewed] }
+            Answers { node, sent: begin, holds, said: vec![Renew::Renewed], beside: None }
         };
         wheel.answered(&answer(2), &judge);
         assert!(entry(&wheel).tick_until.is_some(), "one of three");
@@ -534,7 +537,8 @@ mod tests {
     }
 
     fn answer(wheel: &mut Wheel, hold: &Arc<Hold>, node: usize, said: Renew, judge: &Judge) {
-        let answers = Answers { node, sent: hold.since, holds: Arc::new([Arc::clone(hold)]), said: vec![said] };
+        let answers =
+            Answers { node, sent: hold.since, holds: Arc::new([Arc::clone(hold)]), said: vec![said], beside: None };
         wheel.answered(&answers, judge);
     }
 
@@ -550,7 +554,7 @@ mod tests {
         hold.tick_failed();
         assert_eq!(notes(Duration::from_millis(2)), [false, true]);
         let (holds, sent) = (Arc::new([Arc::clone(&hold)]), hold.since + Duration::from_millis(3));
-        wheel.answered(&Answers { node: 0, sent, holds, said: vec![Renew::Renewed] }, &no_verdict());
+        wheel.answered(&Answers { node: 0, sent, holds, said: vec![Renew::Renewed], beside: None }, &no_verdict());
         assert_eq!((wheel.counters.stats(0, 0, 0, 0).renewals, wheel.notes.len()), (1, 0));
     }
 
@@ -634,7 +638,7 @@ mod tests {
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
         for n in 1..2_000 {
             let (holds, sent) = (Arc::new([Arc::clone(&hold)]), hold.since + Duration::from_micros(n));
-            wheel.answered(&Answers { node: 0, sent, holds, said: vec![Renew::Renewed] }, &judge);
+            wheel.answered(&Answers { node: 0, sent, holds, said: vec![Renew::Renewed], beside: None }, &judge);
         }
         assert!(wheel.schedule.len() <= 1_003, "{}", wheel.schedule.len());
         assert_eq!(places(&mut wheel).len(), 1);

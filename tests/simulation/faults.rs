@@ -100,9 +100,16 @@ async fn one_trouble(world: &World, net: &Net, plan: &Plan) {
             server.lose_replies(lost);
         }
         2 => {
-            let twice = fastrand::u8(1..4);
-            world.note(format_args!("server {at} gives {twice} answers twice"));
-            (0..twice).for_each(|_| server.duplicate_reply());
+            // Where answers take long, the copy comes in the place of one that says something else.
+            let (twice, most) = (fastrand::u8(1..9), up_to(plan.command_timeout.mul_f64(0.5)));
+            world.note(format_args!("server {at} answers within {most:?}, and gives {twice} answers twice"));
+            server.delay(most / 2..=most);
+            for _ in 0..twice {
+                server.duplicate_reply();
+                sleep(up_to(plan.lease / 4)).await;
+            }
+            world.note(format_args!("server {at} answers as usual"));
+            net.calm(at);
         }
         3 | 4 => {
             // Some come too late.

@@ -6,16 +6,12 @@
 
 use std::path::Path;
 
-/// Those that about a thousand seeds have not found: the programs here do not come to it often enough, or at all. They
-/// are hunted by name alone.
-const NOT_FOUND: [&str; 7] = [
-    "force_deposes_no_grant_under_way",
-    "late_vote_from_the_answer",
-    "lost_revives",
-    "renewed_from_the_answer",
-    "unwanted_is_kept",
+/// Those that about a thousand seeds have not found: the programs here do not come to it often enough. They are hunted by
+/// name alone.
+const NOT_FOUND: [&str; 1] = [
+    // Several questions of one kind have to be under way on one connection while an answer is repeated, and each of them
+    // is a lock's: `misplaced` finds it on real servers, and the unit tests of `node/memory`.
     "c1_answers_have_no_number",
-    "one_witness",
 ];
 
 /// How a file is changed, in one place.

@@ -1,5 +1,5 @@
 //! Every interleaving, within bounds, of what happens to three servers and a stranger: the real [`plan`] decides for two
-//! lockers, whose beliefs never overlap; and mistakes by each of which they come to.
+//! lockers, whose beliefs never overlap, and whose fences grow; and mistakes by each of which they do not.
 //!
 //! A step is one script on one server, a look at the clock, a fault of a server or of an address. What a locker knows is as
 //! old as it may be: nobody has to look again. A script that is late is one that was sent on such old knowledge. Time goes
@@ -17,14 +17,14 @@ use self::steps::Step;
 use self::world::{BOUNDS, Bounds, SEATS, STRANGER, World};
 use super::Phase;
 
-/// All worlds within these bounds; or the steps to the first in which both believe.
+/// All worlds within these bounds; or the steps to the first in which both believe, or a fence is not higher than one before.
 fn explore(bounds: &Bounds) -> Result<usize, Vec<Step>> {
     let first = World::new(bounds);
     let mut known = HashSet::from([hash(&first)]);
     let mut paths: Vec<(usize, Step)> = vec![(0, Step::Tick)];
     let mut queue = VecDeque::from([(first, 0)]);
     while let Some((world, path)) = queue.pop_front() {
-        if world.believes(0) && world.believes(1) {
+        if world.believes(0) && world.believes(1) || world.stale_fence {
             return Err(steps_to(&paths, path));
         }
         for step in world.steps(bounds) {
@@ -66,6 +66,12 @@ const MOVING: Bounds = Bounds { moves: 1, cut: Some(2), ..BOUNDS };
 /// The holder's lease is longer than those that the other knows of.
 const LEASES: Bounds = Bounds { leases: [3, 1], ..FORGETTING };
 
+/// What was forgotten has fences too.
+const MARKED: Bounds = Bounds { fences: true, ..FORGETTING };
+/// The same, while the first lock is being taken: a server that granted it, with the highest fence, does not know of it
+/// any more when that is written to the others.
+const MEANWHILE: Bounds = Bounds { fences: true, halfway: true, ..FLUSHED };
+
 fn of(stale: usize, bounds: &Bounds) -> Bounds {
     Bounds { stale, ..bounds.clone() }
 }
@@ -91,6 +97,27 @@ fn each_mistake_lets_two_believe() {
         (Mistake::OneWitness, FORGETTING),
         (Mistake::AcquireBlind, FLUSHED),
     ];
+    for (mistake, bounds) in mistakes {
+        let found = [0, 1].map(|stale| explore(&Bounds { mistake: Some(mistake), ..of(stale, &bounds) }));
+        assert!(found.iter().any(Result::is_err), "{mistake:?} is not found: {found:?}");
+    }
+}
+
+#[test]
+fn fences_grow_though_servers_forget_and_come_back() {
+    let failing_over = Bounds { fences: true, ..FAILING_OVER };
+    for (bounds, name) in [(MARKED, "forgetting"), (MEANWHILE, "meanwhile"), (failing_over, "failing over")] {
+        for stale in [0, 1] {
+            let known = explore(&of(stale, &bounds)).unwrap_or_else(|steps| panic!("{name}: {steps:?}"));
+            assert!(known > 500, "{name}: {known} worlds");
+        }
+    }
+}
+
+#[test]
+fn each_mistake_about_marks_makes_a_fence_that_is_not_higher() {
+    let mistakes =
+        [(Mistake::MarksForgotten, MARKED), (Mistake::MarksToldAtOnce, MEANWHILE), (Mistake::MarksOfOne, MARKED)];
     for (mistake, bounds) in mistakes {
         let found = [0, 1].map(|stale| explore(&Bounds { mistake: Some(mistake), ..of(stale, &bounds) }));
         assert!(found.iter().any(Result::is_err), "{mistake:?} is not found: {found:?}");

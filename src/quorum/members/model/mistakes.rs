@@ -30,6 +30,12 @@ pub(super) enum Mistake {
     RetakeBlind,
     /// A change is written whatever the server remembers by then.
     ChangeBlind,
+    /// A server votes without knowing the marks of the others.
+    MarksForgotten,
+    /// It is told them while it waits, and not when that is over.
+    MarksToldAtOnce,
+    /// The marks of one other are enough.
+    MarksOfOne,
 }
 
 pub(super) fn distort(mistake: Option<Mistake>, plan: &mut Plan, seen: &[Option<Sight>]) {

@@ -1,8 +1,8 @@
 //! Each step that servers and lockers can take.
 
-use super::super::{Change, Memory, Phase};
+use super::super::{Change, Memory, Phase, Plan};
 use super::mistakes::Mistake;
-use super::world::{Bounds, SEATS, STRANGER, Server, TICK, World};
+use super::world::{Bounds, SEATS, STRANGER, Server, TICK, WITNESSES, World};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
@@ -11,6 +11,10 @@ pub(super) enum Step {
     Ask(usize, usize),
     Renew(usize, usize),
     Retake(usize, usize),
+    /// Who asks for the marks of the others, for which place; and whose it is content with, by a mistake.
+    Hear(usize, usize, Option<usize>),
+    /// The highest fence is written where another was given.
+    Raise(usize, usize),
     Change(usize, usize),
     Forget(usize),
     /// Its connections stay.
@@ -43,7 +47,7 @@ impl World {
                     continue;
                 }
                 let asking = locker.began.is_none_or(|ago| ago < bounds.leases[who]) && !self.believes(who);
-                let asking = asking && (who == 1 || !bounds.founded);
+                let asking = asking && (who == 1 || !bounds.founded || bounds.halfway);
                 if plan.votes[place] && asking && !locker.asked[place] {
                     steps.push(Step::Ask(who, place));
                 }
@@ -56,6 +60,9 @@ impl World {
                 }
             }
             steps.extend((0..plan.changes.len()).map(|change| Step::Change(who, change)));
+            if bounds.fences {
+                self.steps_of_fences(bounds, who, &plan, &mut steps);
+            }
         }
         for at in 0..SEATS {
             // Fewer than half at a time: the others vote, and list each other.
@@ -86,6 +93,30 @@ impl World {
         steps
     }
 
+    fn steps_of_fences(&self, bounds: &Bounds, who: usize, plan: &Plan, steps: &mut Vec<Step>) {
+        let locker = &self.lockers[who];
+        for place in (0..SEATS).filter(|&place| !self.is_cut(bounds, who, place)) {
+            let is_lower = locker.highest().is_some_and(|highest| locker.fences[place] < highest);
+            if locker.votes[place] > 0 && is_lower && locker.guard.is_none() && self.believes(who) {
+                steps.push(Step::Raise(who, place));
+            }
+            let waits = locker.seen[place].as_ref().is_some_and(|(sight, _)| sight.memory.phase == Phase::Listed);
+            let is_over = plan.changes.iter().any(|change| change.place == place && change.to.phase == Phase::Votes);
+            if !(if bounds.mistake == Some(Mistake::MarksToldAtOnce) { waits } else { waits && is_over }) {
+                continue;
+            }
+            let tells = |&other: &usize| {
+                other != place && plan.votes[other] && self.remembers(who, other) && !self.is_cut(bounds, who, other)
+            };
+            let others: Vec<usize> = (0..SEATS).filter(tells).collect();
+            if bounds.mistake == Some(Mistake::MarksOfOne) {
+                steps.extend(others.into_iter().map(|other| Step::Hear(who, place, Some(other))));
+            } else if others.len() >= WITNESSES {
+                steps.push(Step::Hear(who, place, None));
+            }
+        }
+    }
+
     pub(super) fn take(&mut self, bounds: &Bounds, step: &Step) {
         self.carry_out(bounds, step);
         let who = 1 - bounds.stale;
@@ -113,6 +144,26 @@ impl World {
                 if remembers && server.lock.is_none_or(|(holder, _)| holder == who) {
                     server.lock = Some((who, lease));
                     locker.votes[place] = lease.saturating_sub(began);
+                    if bounds.fences {
+                        server.mark += 1;
+                        locker.fences[place] = server.mark;
+                        self.agree(who);
+                    }
+                }
+            }
+            Step::Hear(who, place, only) => {
+                let others = (0..SEATS).filter(|&other| other != place && only.is_none_or(|only| only == other));
+                let marks = others.map(|other| self.servers[self.lockers[who].leads_to[other]].mark);
+                let highest = marks.max();
+                self.lockers[who].heard[place] = highest;
+            }
+            Step::Raise(who, place) => {
+                let locker = &mut self.lockers[who];
+                let server = &mut self.servers[locker.leads_to[place]];
+                if let (Some(fence), Some(_)) = (locker.highest(), server.lock.filter(|(holder, _)| *holder == who)) {
+                    server.mark = server.mark.max(fence);
+                    locker.fences[place] = fence;
+                    self.agree(who);
                 }
             }
             Step::Renew(who, place) => {
@@ -127,19 +178,19 @@ impl World {
             Step::Forget(at) => {
                 self.forgets += 1;
                 let run = self.servers[at].run + 1;
-                self.servers[at] = Server { run, memory: None, lease: 0, age: 0, lock: None };
+                self.servers[at] = Server { run, memory: None, lease: 0, age: 0, lock: None, mark: 0 };
                 self.disconnect(at);
             }
             Step::Flush(at) => {
                 self.flushes += 1;
                 let run = self.servers[at].run;
-                self.servers[at] = Server { run, memory: None, lease: 0, age: 0, lock: None };
+                self.servers[at] = Server { run, memory: None, lease: 0, age: 0, lock: None, mark: 0 };
             }
             Step::Failover(at, with_lock) => {
                 self.failovers += 1;
                 self.servers[at].run += 1;
                 if !with_lock {
-                    self.servers[at].lock = None;
+                    (self.servers[at].lock, self.servers[at].mark) = (None, 0);
                 }
                 self.disconnect(at);
             }
@@ -166,6 +217,11 @@ impl World {
 
     /// A locker writes a change.
     pub(super) fn write(&mut self, bounds: &Bounds, who: usize, change: Change) {
+        let begins_to_vote = change.to.phase == Phase::Votes && change.from.phase != Phase::Votes;
+        let heard = self.lockers[who].heard[change.place].take().filter(|_| begins_to_vote);
+        if bounds.fences && begins_to_vote && heard.is_none() && bounds.mistake != Some(Mistake::MarksForgotten) {
+            return;
+        }
         let server = &mut self.servers[self.lockers[who].leads_to[change.place]];
         let Some((_, memory)) = &mut server.memory else {
             self.lockers[who].seen[change.place] = None;
@@ -192,6 +248,7 @@ impl World {
                 server.age = 0;
             }
             *memory = change.to;
+            server.mark = server.mark.max(heard.unwrap_or(0));
         }
         self.look(who, change.place);
     }

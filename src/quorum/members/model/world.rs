@@ -11,6 +11,8 @@ use crate::clock::Instant;
 pub(super) const SEATS: usize = 3;
 pub(super) const STRANGER: usize = 3;
 const MAJORITY: usize = 2;
+/// How many others have to tell their marks.
+pub(super) const WITNESSES: usize = SEATS - MAJORITY + 1;
 /// How often a locker has who is at one place listed, by each of the others.
 const MOST_LISTINGS: u8 = 4;
 pub(super) const TICK: Duration = Duration::from_secs(1);
@@ -30,6 +32,10 @@ pub(super) struct Bounds {
     pub(super) founded: bool,
     /// The first locker does not reach this place.
     pub(super) cut: Option<usize>,
+    /// Whether fences are counted.
+    pub(super) fences: bool,
+    /// Whether only one server has granted the first lock yet.
+    pub(super) halfway: bool,
     /// Whose knowledge may be old. The other one looks at everything at once.
     pub(super) stale: usize,
     pub(super) mistake: Option<Mistake>,
@@ -44,6 +50,8 @@ pub(super) const BOUNDS: Bounds = Bounds {
     moves: 0,
     founded: true,
     cut: None,
+    fences: false,
+    halfway: false,
     stale: 0,
     mistake: None,
 };
@@ -58,6 +66,8 @@ pub(super) struct Server {
     pub(super) age: u32,
     /// Whose lock stands there, and for how long yet.
     pub(super) lock: Option<(usize, u32)>,
+    /// The last fence that it knows of.
+    pub(super) mark: u8,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -73,6 +83,12 @@ pub(super) struct Locker {
     pub(super) began: Option<u32>,
     /// How often it had another listed who is there.
     pub(super) listings: [u8; SEATS],
+    /// The fence that each vote came with, or was raised to.
+    pub(super) fences: [u8; SEATS],
+    /// The fence of its guard, once there is one.
+    pub(super) guard: Option<u8>,
+    /// The highest mark of the others, for each server that is to vote.
+    pub(super) heard: [Option<u8>; SEATS],
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -87,12 +103,22 @@ pub(super) struct World {
     pub(super) flushes: u8,
     pub(super) failovers: u8,
     pub(super) moves: u8,
+    /// The highest fence that a guard was made with, and whether a later one was not higher.
+    pub(super) highest: u8,
+    pub(super) stale_fence: bool,
 }
 
 fn origin() -> Instant {
     // Any one will do, as long as all are the same.
     static ORIGIN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
     *ORIGIN
+}
+
+impl Locker {
+    /// The highest fence that a server gave which votes for it.
+    pub(super) fn highest(&self) -> Option<u8> {
+        (0..SEATS).filter(|&place| self.votes[place] > 0).map(|place| self.fences[place]).max()
+    }
 }
 
 impl World {
@@ -104,7 +130,7 @@ impl World {
         let server = |at: usize| {
             let known = bounds.founded && at < SEATS;
             let memory = known.then(|| (0, memory(Id(at as u64))));
-            Server { run: 0, memory, lease: if known { longest } else { 0 }, age: 0, lock: None }
+            Server { run: 0, memory, lease: if known { longest } else { 0 }, age: 0, lock: None, mark: 0 }
         };
         let locker = |_| Locker {
             leads_to: [0, 1, 2],
@@ -114,6 +140,9 @@ impl World {
             asked: [false; SEATS],
             began: None,
             listings: [0; SEATS],
+            fences: [0; SEATS],
+            guard: None,
+            heard: [None; SEATS],
         };
         let mut world = Self {
             servers: (0..=STRANGER).map(server).collect(),
@@ -125,13 +154,18 @@ impl World {
             flushes: 0,
             failovers: 0,
             moves: 0,
+            highest: 0,
+            stale_fence: false,
         };
         if bounds.founded {
             for (who, place) in [0, 1].into_iter().flat_map(|who| (0..SEATS).map(move |place| (who, place))) {
                 world.vet(bounds, who, place);
             }
-            // The first one has just taken it where it could.
-            for place in (0..SEATS).filter(|&place| bounds.cut != Some(place)) {
+            // Another lock of its mark has raised that on one server.
+            world.servers[0].mark = u8::from(bounds.halfway);
+            // The first one has just taken it where it could, or is about to.
+            let most = if bounds.halfway { 1 } else { SEATS };
+            for place in (0..SEATS).filter(|&place| bounds.cut != Some(place)).take(most) {
                 world.carry_out(bounds, &Step::Ask(0, place));
             }
             if let Some(place) = bounds.cut {
@@ -175,6 +209,18 @@ impl World {
     /// Whether a locker believes that it holds the lock.
     pub(super) fn believes(&self, who: usize) -> bool {
         self.lockers[who].votes.iter().filter(|&&valid| valid > 0).count() >= MAJORITY
+    }
+
+    /// Whether its votes make a majority that is of one mind about the fence: then there is a guard.
+    pub(super) fn agree(&mut self, who: usize) {
+        let locker = &mut self.lockers[who];
+        let Some(fence) = locker.highest() else { return };
+        let agreed = (0..SEATS).filter(|&place| locker.votes[place] > 0 && locker.fences[place] == fence).count();
+        if locker.guard.is_none() && agreed >= MAJORITY {
+            locker.guard = Some(fence);
+            self.stale_fence |= fence <= self.highest;
+            self.highest = self.highest.max(fence);
+        }
     }
 
     pub(super) fn vet(&mut self, bounds: &Bounds, who: usize, place: usize) {
