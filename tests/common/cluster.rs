@@ -33,8 +33,9 @@ impl Cluster {
             server.command::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]);
             if at < masters {
                 let from = |at: usize| usize::from(SLOTS) * at / masters;
-                let (from, to) = (from(at).to_string(), (from(at + 1) - 1).to_string());
-                server.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", &from, &to]);
+                let slots: Vec<_> = (from(at)..from(at + 1)).map(|slot| slot.to_string()).collect();
+                let words = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
+                server.command::<()>(&words.collect::<Vec<_>>());
             }
             if at > 0 {
                 server.command::<()>(&["CLUSTER", "MEET", "127.0.0.1", &first.port().to_string()]);

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -220,7 +220,10 @@ fn spawn(port: u16, args: &[String], clock: Option<&Clock>) -> Child {
     // A file of settings, and what makes it a Sentinel, stand before all else.
     server.args(settings).args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
     if settings.is_empty() {
-        server.args(["--save", "", "--appendonly", "no", "--enable-debug-command", "yes"]);
+        server.args(["--save", "", "--appendonly", "no"]);
+        if version() >= (7, 0) {
+            server.args(["--enable-debug-command", "yes"]);
+        }
         server.args(["--repl-diskless-sync", "no", "--hz", "100"]);
     }
     server
@@ -229,6 +232,18 @@ fn spawn(port: u16, args: &[String], clock: Option<&Clock>) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .expect("redis-server is needed: ./dev test installs it, or `apt-get install redis-server`")
+}
+
+/// Of the servers that are started here.
+pub fn version() -> (u32, u32) {
+    static VERSION: LazyLock<(u32, u32)> = LazyLock::new(|| {
+        let said = Command::new("redis-server").arg("--version").output().expect("redis-server is needed").stdout;
+        let said = String::from_utf8(said).unwrap();
+        let (_, version) = said.split_once(" v=").unwrap_or_else(|| panic!("{said}"));
+        let mut numbers = version.split('.').map(|number| number.parse().unwrap());
+        (numbers.next().unwrap(), numbers.next().unwrap())
+    });
+    *VERSION
 }
 
 /// Below the ports that systems give to outgoing connections, which could take it while the server is restarted.
