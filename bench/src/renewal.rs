@@ -35,6 +35,8 @@ const TAKERS: usize = 64;
 
 const RLOCK: &str = "rlock";
 const DISTKIT: &str = "distkit";
+/// lockhound on a cluster of one server, whose slots have a script each.
+const IN_SLOTS: &str = "in slots";
 
 /// So many holds, all of which their crate renews at a third of the lease.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +54,7 @@ const SIZES: [Size; 3] = [
         holds: 10_000,
         lease: Duration::from_secs(3),
         renewals: 5,
-        contenders: &[SOCKET, LOCKHOUND, RLOCK, DISTKIT],
+        contenders: &[SOCKET, LOCKHOUND, IN_SLOTS, RLOCK, DISTKIT],
     },
     // With a task each this machine has no time left to renew them.
     Size { holds: 100_000, lease: Duration::from_secs(30), renewals: 1, contenders: &[SOCKET, LOCKHOUND] },
@@ -103,15 +105,18 @@ pub(crate) fn measure(server: &Server, control: &mut Connection, runtime: &Runti
     let time: Duration =
         SIZES.iter().map(|size| size.time() * u32::try_from(ROUNDS * size.contenders.len()).unwrap_or(u32::MAX)).sum();
     eprintln!("measuring renewal: {:.0} s", time.as_secs_f64());
-    let before = control.cpu()?;
-    let pause = Duration::from_secs(3);
-    std::thread::sleep(pause);
-    let idle = (control.cpu()? - before) / pause.as_secs_f64();
+    let cluster = Server::cluster()?;
+    let mut in_cluster = cluster.connect()?;
+    let (idle, idle_in_cluster) = (idle(control)?, idle(&mut in_cluster)?);
     let mut all = Vec::new();
     for size in SIZES {
         let mut rounds = vec![Vec::new(); size.contenders.len()];
         for _ in 0..ROUNDS {
             for (name, samples) in size.contenders.iter().zip(&mut rounds) {
+                let (server, control, idle) = match *name {
+                    IN_SLOTS => (&cluster, &mut in_cluster, idle_in_cluster),
+                    _ => (server, &mut *control, idle),
+                };
                 let held = runtime.block_on(Held::take(name, server, size))?;
                 samples.push(slot(control, idle, size)?);
                 runtime.block_on(held.release())?;
@@ -125,6 +130,13 @@ pub(crate) fn measure(server: &Server, control: &mut Connection, runtime: &Runti
         all.push(Renewals { holds: size.holds, lease_seconds: size.lease.as_secs_f64(), contenders });
     }
     Ok(all)
+}
+
+/// What a server takes idle, of each second.
+fn idle(control: &mut Connection) -> Result<f64, Failure> {
+    let (before, pause) = (control.cpu()?, Duration::from_secs(3));
+    std::thread::sleep(pause);
+    Ok((control.cpu()? - before) / pause.as_secs_f64())
 }
 
 /// Server CPU, client CPU and commands, a renewal.
@@ -162,8 +174,9 @@ impl Held {
                 let renewing = std::thread::spawn(move || renew_bare(&mut socket, &keys, size, &told));
                 Ok(Self::Socket(stop, renewing))
             }
-            LOCKHOUND => {
-                let locker = Locker::builder().node(server.url()).lease(size.lease).connect().await?;
+            LOCKHOUND | IN_SLOTS => {
+                let url = if name == IN_SLOTS { server.cluster_url() } else { server.url() };
+                let locker = Locker::builder().node(url).lease(size.lease).connect().await?;
                 let lock = |key: String| {
                     let lock = locker.get(key);
                     async move { Ok(lock.lock().await?) }

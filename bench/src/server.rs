@@ -44,6 +44,25 @@ impl Server {
         Err(format!("the replica acknowledges nothing within {PATIENCE:?}").into())
     }
 
+    /// Starts a cluster of one server, which has all slots.
+    pub(crate) fn cluster() -> Result<Self, Failure> {
+        let bus = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port().to_string();
+        let server = Self::start_with(&["--cluster-enabled", "yes", "--cluster-port", &bus])?;
+        let (mut connection, start) = (server.connect()?, Instant::now());
+        connection.call(&[b"CLUSTER", b"ADDSLOTSRANGE", b"0", b"16383"])?;
+        while start.elapsed() < PATIENCE {
+            let info = connection.call(&[b"CLUSTER", b"INFO"])?;
+            if String::from_utf8_lossy(info).contains("cluster_state:ok") {
+                return Ok(server);
+            }
+        }
+        Err(format!("the cluster is not whole within {PATIENCE:?}").into())
+    }
+
+    pub(crate) fn cluster_url(&self) -> String {
+        format!("redis-cluster://127.0.0.1:{}", self.port)
+    }
+
     fn start_with(args: &[&str]) -> Result<Self, Failure> {
         // Somebody else may take the port between the look and the start; a server whose port is taken ends at once.
         for _ in 0..10 {

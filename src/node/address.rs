@@ -96,15 +96,11 @@ impl Address {
 
     /// Another server, which is connected to as this one is.
     pub(super) fn at(&self, place: &Place) -> Self {
-        let Place { host, port } = place;
-        // An IPv6 address stands in brackets in a URL and without them for the resolver.
-        let literal = host.trim_start_matches('[').trim_end_matches(']');
         let mut config = self.config();
-        config.server = ServerConfig::new_centralized(literal, *port);
+        config.server = ServerConfig::new_centralized(&*place.host, place.port);
         let (scheme, rest) = self.name.split_once("://").unwrap_or_default();
         let credentials = rest.split_once('@').map(|(credentials, _)| format!("{credentials}@")).unwrap_or_default();
-        let shown = if literal.contains(':') { format!("[{literal}]") } else { literal.to_owned() };
-        let name = format!("{scheme}://{credentials}{shown}:{port}").into();
+        let name = format!("{scheme}://{credentials}{place}").into();
         let (admission, misplaced, last_failure) = (self.admission.anew(), Misplaced::default(), Mutex::default());
         Self { name, admission, misplaced, last_failure, way: self.way, mode: self.mode, config }
     }

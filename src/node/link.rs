@@ -12,6 +12,8 @@
 //! - The client is replaced only by [`tend`]; [`LinkEvent::Up`] comes after that as after each reconnect.
 //! - Nothing here is awaited while the mutex of the client is held.
 
+mod beside;
+mod channels;
 mod fitness;
 mod in_step;
 
@@ -21,7 +23,7 @@ use std::time::Duration;
 
 use fred::clients::Client;
 use fred::error::ErrorKind;
-use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
+use fred::interfaces::{ClientLike, EventInterface};
 use fred::types::{ClusterHash, ConnectHandle, CustomCommand, Value};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::UnboundedSender;
@@ -101,12 +103,6 @@ impl Link {
         Ok(link)
     }
 
-    /// Another connection to the same server, as [`Link::connect_once`].
-    pub(super) async fn another(&self, role: Role) -> Result<Arc<Self>, fred::error::Error> {
-        let locker = self.client_name.rsplit(':').next().unwrap_or_default();
-        Self::connect_once(Arc::clone(&self.address), role, locker, &self.settings).await
-    }
-
     /// Goes on connecting in the background to a server that is away; otherwise as [`Link::connect`]. No script is sent
     /// before it is [known](Fitness) what server it is.
     pub(super) fn await_server(
@@ -166,10 +162,6 @@ impl Link {
     /// The server's address, its password as `***`.
     pub(super) fn server(&self) -> &Arc<str> {
         &self.address.name
-    }
-
-    pub(super) fn settings(&self) -> &Settings {
-        &self.settings
     }
 
     /// What kind of server is expected.
@@ -273,35 +265,6 @@ impl Link {
                 reason: format!("the client panicked while it sent this: {said}"),
             }),
         }
-    }
-
-    /// Sends SUBSCRIBE. It returns before the server has processed it: a [`Link::barrier`] tells.
-    pub(super) async fn subscribe(&self, channels: Vec<String>) -> Result<(), fred::error::Error> {
-        self.client().subscribe(channels).await
-    }
-
-    /// Sends UNSUBSCRIBE; as [`Link::subscribe`].
-    pub(super) async fn unsubscribe(&self, channels: Vec<String>) -> Result<(), fred::error::Error> {
-        self.client().unsubscribe(channels).await
-    }
-
-    /// Subscribes to a channel whose messages come from this server alone, and waits until the server has done so.
-    pub(super) async fn subscribe_sharded(&self, channel: String) -> Outcome<()> {
-        self.sorted(self.client().ssubscribe(channel).await)
-    }
-
-    /// Sends SUNSUBSCRIBE; as [`Link::subscribe`].
-    pub(super) async fn unsubscribe_sharded(&self, channel: String) -> Outcome<()> {
-        self.sorted(self.client().sunsubscribe(channel).await)
-    }
-
-    /// What fred made of a subscription.
-    fn sorted(&self, answer: Result<(), fred::error::Error>) -> Outcome<()> {
-        let Err(error) = answer else { return Outcome::Done(()) };
-        if !matches!(error.kind(), ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled) {
-            return reply::sort_error(&self.address.name, error.details());
-        }
-        Outcome::Unknown(NodeFailure { node: Arc::clone(&self.address.name), reason: reply::words(&error, None) })
     }
 
     /// Gives the connection up, so that its replies are in step again, or a demoted server's successor is found.

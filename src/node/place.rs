@@ -1,5 +1,6 @@
 //! Where a server is: its host and port.
 
+use std::fmt;
 use std::sync::Arc;
 
 /// Where a server is.
@@ -25,6 +26,17 @@ impl Place {
     }
 }
 
+impl fmt::Display for Place {
+    /// As in an address: an IPv6 address in brackets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -38,5 +50,7 @@ mod tests {
         assert_eq!(parse("[::1]:6379"), parse("::1:6379"));
         assert_eq!(parse(":6379"), Some(("h".to_owned(), 6_379)), "it does not know its own name");
         assert_eq!((parse("6379"), parse("h:x")), (None, None));
+        let shown = |text| Place::parse(text, &told_by).map(|place| place.to_string());
+        assert_eq!([shown("[::1]:1"), shown("h:1")], [Some("[::1]:1".to_owned()), Some("h:1".to_owned())]);
     }
 }

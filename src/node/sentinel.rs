@@ -79,9 +79,8 @@ impl Named {
         for host in hosts.iter_mut().filter(|_| !has_port) {
             host.port = PORT;
         }
-        let literal = |host: &str| host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        hosts.extend(others.iter().map(|place| Server::new(literal(&place.host), place.port)));
-        let nodes: String = others.iter().map(|Place { host, port }| format!("&node={host}:{port}")).collect();
+        hosts.extend(others.iter().map(|place| Server::new(&*place.host, place.port)));
+        let nodes: String = others.iter().map(|place| format!("&node={place}")).collect();
         let rest = shown.split_once("://").map_or("", |(_, rest)| rest);
         let name = format!("{scheme}://{rest}?sentinelServiceName={service}{nodes}");
         config.server = ServerConfig::Sentinel { hosts, service_name: service, username: user, password };

@@ -78,7 +78,7 @@ impl Watch {
                 if link.connected_to().is_some_and(|place| place != master) {
                     contained(|| {
                         tracing::info!(
-                            node = %link.server(), master = %format_args!("{}:{}", master.host, master.port),
+                            node = %link.server(), %master,
                             "the Sentinels name another master: connecting to it"
                         );
                     });

@@ -284,7 +284,7 @@ mod tests {
         assert_says(of(|server| server.role = Finding::Forbidden("+info")), Answer::Unknown, &["+info"]);
         let cluster =
             |server: &mut ServerReport| server.mode = Finding::Known(Mode::Cluster(Finding::Known("fail".to_owned())));
-        assert_says(of(cluster), Answer::No, &["state: fail", "cluster-enabled no"]);
+        assert_says(of(cluster), Answer::No, &["state: fail", "redis-cluster://"]);
         let unknown = |server: &mut ServerReport| server.mode = Finding::Unknown("odd".to_owned());
         assert_says(of(unknown), Answer::Unknown, &["in a cluster", "odd"]);
         let sentinel = |server: &mut ServerReport| server.mode = Finding::Known(Mode::Other("sentinel".to_owned()));

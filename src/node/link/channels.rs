@@ -1,0 +1,41 @@
+//! What a connection listens to.
+
+use std::sync::Arc;
+
+use fred::error::ErrorKind;
+use fred::interfaces::PubsubInterface;
+
+use super::Link;
+use crate::error::NodeFailure;
+use crate::node::reply::{self, Outcome};
+
+impl Link {
+    /// Sends SUBSCRIBE. It returns before the server has processed it: a [`Link::barrier`] tells.
+    pub(in crate::node) async fn subscribe(&self, channels: Vec<String>) -> Result<(), fred::error::Error> {
+        self.client().subscribe(channels).await
+    }
+
+    /// Sends UNSUBSCRIBE; as [`Link::subscribe`].
+    pub(in crate::node) async fn unsubscribe(&self, channels: Vec<String>) -> Result<(), fred::error::Error> {
+        self.client().unsubscribe(channels).await
+    }
+
+    /// Subscribes to a channel whose messages come from this server alone, and waits until the server has done so.
+    pub(in crate::node) async fn subscribe_sharded(&self, channel: String) -> Outcome<()> {
+        self.sorted(self.client().ssubscribe(channel).await)
+    }
+
+    /// Sends SUNSUBSCRIBE; as [`Link::subscribe`].
+    pub(in crate::node) async fn unsubscribe_sharded(&self, channel: String) -> Outcome<()> {
+        self.sorted(self.client().sunsubscribe(channel).await)
+    }
+
+    /// What fred made of a subscription.
+    fn sorted(&self, answer: Result<(), fred::error::Error>) -> Outcome<()> {
+        let Err(error) = answer else { return Outcome::Done(()) };
+        if !matches!(error.kind(), ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled) {
+            return reply::sort_error(&self.address.name, error.details());
+        }
+        Outcome::Unknown(NodeFailure { node: Arc::clone(&self.address.name), reason: reply::words(&error, None) })
+    }
+}
