@@ -37,7 +37,6 @@ use super::address::Address;
 use super::client::{Role, build, reply_timeout};
 use super::place::Place;
 use super::reply::{self, Outcome, Reply};
-use super::scheme::Mode;
 use crate::error::NodeFailure;
 use crate::foreign::{self, contained};
 use crate::options::Settings;
@@ -162,11 +161,6 @@ impl Link {
     /// The server's address, its password as `***`.
     pub(super) fn server(&self) -> &Arc<str> {
         &self.address.name
-    }
-
-    /// What kind of server is expected.
-    pub(super) fn mode(&self) -> Mode {
-        self.address.mode()
     }
 
     /// Where the server is that it is connected to.

@@ -246,7 +246,8 @@ impl Planner<'_> {
 
     /// How many servers may be elsewhere, and remember, while another one is seen under their address: where that one has
     /// forgotten, nobody can tell. If there are more than may be gone at a time, all of them have forgotten: else nobody
-    /// would ever begin.
+    /// would ever begin. They are not counted together with those that vote, which begin with the others: two of three that
+    /// forget one after the other would never be waited for again.
     fn hidden(&self) -> usize {
         let is_listed = |id| self.sights().any(|(_, other)| other.memory.id != id && other.memory.lists(id));
         let strange = |sight: &Sight| sight.is(Phase::Begun) && !is_listed(sight.memory.id);
@@ -492,6 +493,7 @@ mod tests {
         assert!(!founds(&["a listed abc", "d begun d", ""]));
         assert!(!founds(&["a listed abcde", "b listed abcde", "f begun f", "", ""]));
         assert!(founds(&["a listed abc", "b listed abc", "d begun d"]), "the third alone is none");
+        assert!(founds(&["a votes abc", "b begun b", "d begun d"]), "two have forgotten, one after the other");
         assert!(founds(&["a listed abc", "b listed abc", ""]));
         assert!(founds(&["a votes abcde", "b votes abcde", "f begun f", "7 begun 7", "8 begun 8"]), "most forgot");
         assert!(!founds(&["a listed abcde", "b listed abcde", "f begun f", "7 begun 7", ""]), "two may be elsewhere");

@@ -7,6 +7,7 @@ use tokio::time::timeout;
 
 use super::Link;
 use crate::error::NodeFailure;
+use crate::node::scheme::Mode;
 
 /// What a server was found to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,11 @@ pub(in crate::node) enum Fitness {
 const NOT_KNOWN: &str = "it has not said yet what server it is";
 
 impl Link {
+    /// What kind of server is expected.
+    pub(in crate::node) fn mode(&self) -> Mode {
+        self.address.mode()
+    }
+
     pub(in crate::node) fn set_fitness(&self, fitness: Fitness) {
         self.fitness.send_replace(fitness);
     }
