@@ -103,16 +103,7 @@ impl Session {
     /// A node answered to what may have made it vote for this hold: yes or no, or nobody knows.
     fn settle_vote(self: &Arc<Self>, hold: &Arc<Hold>, node: NodeIndex, sent: Instant, answer: &Outcome<bool>) {
         let settled = match answer {
-            Outcome::Done(true) => {
-                let beside = self.quorum.beside();
-                if beside.as_ref().is_some_and(|beside| !beside[node]) {
-                    // It stands there, and is no vote any more.
-                    hold.make_uncertain(node)
-                } else {
-                    beside.iter().for_each(|beside| hold.part(beside));
-                    hold.vote(node, sent, Instant::now())
-                }
-            }
+            Outcome::Done(true) => self.count_vote(hold, node, sent),
             // It may be there, or come to be there: while the hold is held that does no harm.
             Outcome::Unknown(_) => hold.make_uncertain(node),
             Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => true,
@@ -120,6 +111,16 @@ impl Session {
         if !settled {
             self.undo_vote(&hold.claim, hold.terms.lease * 2, node, answer);
         }
+    }
+
+    /// A node says yes. Where it does not vote beside the others any more, the lock stands there all the same.
+    fn count_vote(&self, hold: &Arc<Hold>, node: NodeIndex, sent: Instant) -> bool {
+        match self.quorum.beside() {
+            Some(beside) if !beside[node] => return hold.make_uncertain(node),
+            Some(beside) => hold.part(&beside),
+            None => {}
+        }
+        hold.vote(node, sent, Instant::now())
     }
 
     /// A node answered to what nobody wants any more.
