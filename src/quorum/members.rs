@@ -237,7 +237,8 @@ impl Planner<'_> {
         };
         if voters.len() >= self.majority() {
             self.join(&voters, &mut plan, fresh);
-        } else if voters.len().max(self.hidden()) + unseen < self.majority() && self.seats() - unseen >= self.majority() {
+        } else if voters.len().max(self.hidden()) + unseen < self.majority() && self.seats() - unseen >= self.majority()
+        {
             plan.founding = true;
             self.found(&keepers, &mut plan, fresh);
         }
