@@ -185,6 +185,17 @@ mod tests {
         session.engine.stop();
     }
 
+    /// The others may have dropped the server since it was asked.
+    #[tokio::test]
+    async fn a_late_vote_of_a_server_that_counts_beside_no_other_is_none() {
+        let session = Session::over_strangers();
+        let hold = hold();
+        session.settle_vote(&hold, 2, Instant::now(), &Outcome::Done(true));
+        assert!(hold.is_held() && hold.is_uncertain(2), "it stands there");
+        assert!(hold.gone(1), "the first alone is no majority");
+        session.engine.stop();
+    }
+
     /// Of three, the second answers late, and the third never does. An undo waits for the third too.
     #[tokio::test]
     async fn closing_waits_for_late_answers_but_for_those_of_a_minority() {
