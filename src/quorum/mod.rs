@@ -13,7 +13,8 @@ mod members;
 mod outcome;
 mod place;
 mod preflight;
-#[cfg(all(test, feature = "testing"))]
+#[cfg(test)]
+#[cfg(feature = "testing")]
 mod staged;
 mod undoing;
 mod vetting;
@@ -399,7 +400,8 @@ fn was_there(key: &Key, release: Release) -> bool {
     }
 }
 
-#[cfg(all(test, feature = "testing"))]
+#[cfg(test)]
+#[cfg(feature = "testing")]
 mod tests {
     use super::staged::{Staged, claim};
     use super::*;

@@ -169,7 +169,8 @@ impl Company {
 const PARTED: &str = "the servers changed whom they list while it was asked";
 const CONNECTED_ANEW: &str = "it was connected anew, and may have restarted, while it was asked";
 
-#[cfg(all(test, feature = "testing"))]
+#[cfg(test)]
+#[cfg(feature = "testing")]
 mod tests {
     use std::pin::pin;
 
