@@ -36,7 +36,7 @@ impl Debts {
         Self::of(std::process::id())
     }
 
-    fn of(pid: u32) -> Arc<Self> {
+    pub(super) fn of(pid: u32) -> Arc<Self> {
         Arc::new(Self {
             pid,
             open: AtomicUsize::new(0),

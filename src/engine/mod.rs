@@ -171,6 +171,14 @@ impl Engine {
 }
 
 #[cfg(test)]
+impl Engine {
+    /// The same engine, as a copy of its process sees it.
+    pub(crate) fn forked(self) -> Self {
+        Self { debts: Debts::of(0), ..self }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use std::sync::mpsc::{Receiver, channel};
 

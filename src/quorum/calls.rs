@@ -93,3 +93,25 @@ impl<T: Send + 'static> std::fmt::Debug for Calls<T> {
         f.debug_list().entries(self.missing()).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_call_that_nobody_waits_for_any_more_is_carried_to_its_end() {
+        let ((answer, answered), (ended, end)) = (oneshot::channel::<()>(), oneshot::channel());
+        let call = async {
+            answered.await.expect("it is answered");
+            ended.send(()).expect("the test waits for it");
+            Outcome::Done(())
+        };
+        let mut calls = Calls::new([(0, call)].into_iter());
+        assert!(calls.next_by(Some(Instant::now())).await.is_none(), "it has begun");
+        drop(calls);
+        answer.send(()).expect("it is still under way");
+        end.await.expect("it has gone on");
+    }
+}

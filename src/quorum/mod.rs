@@ -13,6 +13,9 @@ mod members;
 mod outcome;
 mod place;
 mod preflight;
+#[cfg(test)]
+#[cfg(feature = "testing")]
+mod staged;
 mod undoing;
 mod vetting;
 mod voter;
@@ -394,5 +397,26 @@ fn was_there(key: &Key, release: Release) -> bool {
             true
         }
         Release::Gone => false,
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "testing")]
+mod tests {
+    use super::staged::{Staged, claim};
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_whose_connections_were_ended_answers_nothing_more() {
+        let staged = Staged::new();
+        let quorum = Quorum::new(staged.nodes.clone(), Duration::ZERO);
+        let inspect = async || {
+            let inspect = Command::Inspect(claim("k").key);
+            script::ask(&staged.nodes[2], Lane::Commands, inspect, Answer::inspect).await
+        };
+        assert!(matches!(inspect().await, Outcome::Done(None)));
+        quorum.quit().await;
+        let answer = inspect().await;
+        assert!(matches!(answer, Outcome::Unknown(_)), "{answer:?}");
     }
 }

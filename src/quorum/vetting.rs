@@ -355,4 +355,98 @@ mod tests {
         }
         assert_eq!(lists(eligibility.plan()), 0, "it rests");
     }
+
+    #[tokio::test]
+    async fn servers_that_may_not_be_asked_who_they_are_vote_where_none_has_a_memory() {
+        let (nodes, remembering) = seen(IN_STEP);
+        let trusting = Eligibility::new(&nodes, Duration::ZERO);
+        for lane in [Lane::Grants, Lane::Renewals] {
+            unreadable(&trusting, 0, &nodes[0], lane, 0, "NOPERM");
+            let ticket = trusting.ticket(0, &nodes[0], lane, Ask::Vote).await;
+            assert!(ticket.is_ok_and(|ticket| ticket.votes.is_ok()), "{lane:?}");
+        }
+        assert_eq!(trusting.status(0), Status::Votes);
+        unreadable(&remembering, 0, &nodes[0], Lane::Grants, 0, "NOPERM");
+        let status = remembering.status(0);
+        assert!(matches!(&status, Status::Unfit(reason) if reason.contains("NOPERM")), "{status:?}");
+    }
+
+    #[cfg(feature = "testing")]
+    mod over_servers {
+        use super::super::super::staged::Staged;
+        use super::*;
+
+        const BEGUN: [&str; 3] = [
+            "000000000000000a 3 begun 000000000000000a ",
+            "000000000000000b 3 begun 000000000000000b ",
+            "000000000000000c 3 begun 000000000000000c ",
+        ];
+
+        #[tokio::test(start_paused = true)]
+        async fn the_wait_of_servers_that_begin_together_has_begun_once_they_are_listed() {
+            let Staged { nodes, eligibility, .. } = &Staged::of(BEGUN).await;
+            assert_eq!(eligibility.plan().wait, None);
+            list(eligibility, nodes).await;
+            let plan = eligibility.plan();
+            assert!(plan.changes.is_empty() && plan.wait.is_some(), "{plan:?}");
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn a_server_begins_anew_that_is_as_much_out_of_step_when_all_are_asked_again() {
+            let Staged { nodes, eligibility, .. } = &Staged::of(IN_STEP).await;
+            let plan = plan(eligibility, nodes).await;
+            assert!(matches!(&plan.changes[..], [change] if change.throws_out() && change.place == 1), "{plan:?}");
+        }
+
+        /// It was the second that was out of step, and is the first by now: of that one only this look tells.
+        #[tokio::test(start_paused = true)]
+        async fn nobody_begins_anew_by_the_look_that_was_taken_to_be_sure() {
+            let staged = Staged::of(IN_STEP).await;
+            for (place, memory) in [
+                (0, "000000000000000a 3 votes 000000000000000a "),
+                (1, "000000000000000b 3 votes 000000000000000b,000000000000000c "),
+                (2, "000000000000000c 3 votes 000000000000000b,000000000000000c "),
+            ] {
+                staged.remembers(place, memory).await;
+            }
+            let planned = plan(&staged.eligibility, &staged.nodes).await;
+            assert_eq!(planned.changes, [], "by what was seen only now");
+            let planned = plan(&staged.eligibility, &staged.nodes).await;
+            assert!(
+                matches!(&planned.changes[..], [change] if change.throws_out() && change.place == 0),
+                "{planned:?}"
+            );
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn a_change_that_was_written_is_known_at_once_and_counts_as_a_listing() {
+            let [first, second, third] = [
+                "000000000000000a 3 votes 000000000000000a,000000000000000c ",
+                "000000000000000b 3 begun 000000000000000b ",
+                "000000000000000c 3 votes 000000000000000a,000000000000000c ",
+            ];
+            let staged = Staged::of([first, second, third]).await;
+            let Staged { nodes, eligibility, .. } = &staged;
+            let lists = |plan: &Plan| plan.changes.iter().find(|change| change.place == 0).cloned();
+            // Three times for each of the servers.
+            for _ in 0..9 {
+                let plan = eligibility.plan();
+                let change = lists(&plan).expect("it does not rest yet");
+                assert!(carry_out(eligibility, nodes, &change, &plan).await, "it is news");
+                assert_eq!(lists(&eligibility.plan()), None);
+                staged.remembers(0, first).await;
+                vet(eligibility, 0, &nodes[0]).await;
+            }
+            assert_eq!(lists(&eligibility.plan()), None, "it rests");
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn a_change_that_is_not_answered_is_no_news() {
+            let staged = Staged::of(BEGUN).await;
+            let plan = staged.eligibility.plan();
+            staged.servers[0].stop();
+            let change = plan.changes.iter().find(|change| change.place == 0).expect("it is to be listed");
+            assert!(!carry_out(&staged.eligibility, &staged.nodes, change, &plan).await);
+        }
+    }
 }

@@ -168,3 +168,99 @@ impl Company {
 
 const PARTED: &str = "the servers changed whom they list while it was asked";
 const CONNECTED_ANEW: &str = "it was connected anew, and may have restarted, while it was asked";
+
+#[cfg(test)]
+#[cfg(feature = "testing")]
+mod tests {
+    use std::pin::pin;
+
+    use super::super::staged::{Staged, claim};
+    use super::super::vetting::vet;
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    const ALL: [&str; 3] = [
+        "000000000000000a 3 votes 000000000000000a,000000000000000b,000000000000000c ",
+        "000000000000000b 3 votes 000000000000000a,000000000000000b,000000000000000c ",
+        "000000000000000c 3 votes 000000000000000a,000000000000000b,000000000000000c ",
+    ];
+
+    /// The server at this place is asked for a lock.
+    async fn acquire(staged: &Staged, place: NodeIndex, key: &str, company: &Company) -> Outcome<Acquire> {
+        staged.voter(place).acquire(&[claim(key)].into(), LEASE, Source::Tokens, company).await
+    }
+
+    /// The two others do not list the first any more, and the locker sees that.
+    async fn drop_the_first(staged: &Staged) {
+        for (place, id) in [(1, "b"), (2, "c")] {
+            let memory = format!("000000000000000{id} 3 votes 000000000000000b,000000000000000c 000000000000000a");
+            staged.remembers(place, &memory).await;
+            vet(&staged.eligibility, place, &staged.nodes[place]).await;
+        }
+    }
+
+    /// The others drop the first once it has voted: with one of them it would be a majority beside the two.
+    #[tokio::test(start_paused = true)]
+    async fn servers_that_do_not_list_each_other_any_more_grant_no_lock_together() {
+        let staged = Staged::of(ALL).await;
+        let company = Company::default();
+        assert!(matches!(acquire(&staged, 0, "k", &company).await, Outcome::Done(Acquire::Granted(_))));
+        drop_the_first(&staged).await;
+        for place in [1, 2] {
+            let answer = acquire(&staged, place, "k", &company).await;
+            assert!(matches!(&answer, Outcome::Unknown(failure) if failure.reason == PARTED), "{place}: {answer:?}");
+            assert!(staged.servers[place].holder("k").is_some(), "it stands there, and is to be undone");
+        }
+        let company = Company::default();
+        for place in [1, 2] {
+            let answer = acquire(&staged, place, "next", &company).await;
+            assert!(matches!(answer, Outcome::Done(Acquire::Granted(_))), "{place} in the next round: {answer:?}");
+        }
+    }
+
+    /// The first is asked, and dropped by the others before it answers.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_server_renews_that_the_others_have_dropped_meanwhile_is_no_vote() {
+        let staged = Staged::of(ALL).await;
+        for place in 0..3 {
+            let answer = acquire(&staged, place, "k", &Company::default()).await;
+            assert!(matches!(answer, Outcome::Done(Acquire::Granted(_))), "{place}: {answer:?}");
+        }
+        let [first, second] = [0, 1].map(|place| staged.voter(place));
+        let renew = async |voter: &Voter| voter.renew([claim("k")].into(), LEASE).await;
+        let vote = Vote { claim: claim("k"), lease: LEASE, count: 1, fence: Fence::new(7) };
+        let (mut renewing, mut retaking) = (pin!(renew(&first)), pin!(first.retake(&vote)));
+        staged.servers[0].stop();
+        assert!(futures_util::poll!(renewing.as_mut()).is_pending(), "it was sent");
+        assert!(futures_util::poll!(retaking.as_mut()).is_pending(), "it was sent");
+        drop_the_first(&staged).await;
+        staged.servers[0].go_on();
+        let answer = renewing.await;
+        assert!(
+            matches!(&answer, Outcome::Done(said) if *said == [Renew::Failed(PARTED.to_owned())]),
+            "the lock stands there, and is no vote: {answer:?}"
+        );
+        let answer = retaking.await;
+        assert!(matches!(&answer, Outcome::Unknown(failure) if failure.reason == PARTED), "{answer:?}");
+        let answer = renew(&second).await;
+        assert!(matches!(&answer, Outcome::Done(said) if *said == [Renew::Renewed]), "{answer:?}");
+    }
+
+    /// The answer comes, and then the server is reached no more: it does not vote here with its mark.
+    #[tokio::test(start_paused = true)]
+    async fn a_fence_that_was_raised_where_the_address_leads_no_more_is_not_agreed_upon() {
+        let staged = Staged::new();
+        staged.look().await;
+        assert!(matches!(acquire(&staged, 0, "k", &Company::default()).await, Outcome::Done(Acquire::Granted(_))));
+        let voter = staged.voter(0);
+        assert!(matches!(voter.raise(claim("k"), Fence::new(7)).await, Outcome::Done(Raise::Raised)));
+        let mut raising = pin!(voter.raise(claim("k"), Fence::new(8)));
+        staged.servers[0].stop();
+        assert!(futures_util::poll!(raising.as_mut()).is_pending(), "it was sent");
+        staged.servers[0].go_on();
+        staged.servers[0].lead_to(&crate::testing::Server::new());
+        let answer = raising.await;
+        assert!(matches!(&answer, Outcome::Unknown(failure) if failure.reason == CONNECTED_ANEW), "{answer:?}");
+    }
+}

@@ -100,3 +100,26 @@ impl Session {
         Ok(grip)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Reentry;
+    use crate::owner::Owner;
+
+    /// What keeps a line is a mutex, which another thread may have held when the process was copied.
+    #[tokio::test]
+    async fn whoever_gives_up_leaves_the_line_but_not_in_a_forked_process() {
+        for (session, stays) in [(Session::over_nobody(), false), (Session::forked(), true)] {
+            let (key, id, now) = (Key::from("k"), session.gate.next_id(), Instant::now());
+            let Caller { owner, origin, .. } = Caller::blocking(Some(&Owner::task(1)), Reentry::Task);
+            let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+            let (reply, _answer) = foreign::channel();
+            let waiter = Waiter { id, owner, origin, terms, since: now, reply };
+            assert!(matches!(session.gate.arrive(&key, waiter, now), Arrival::Queued(Some(_))));
+            drop(Place { session: &session, key: &key, id, deadline: None, answered: false });
+            assert_eq!(session.gate.leave(&key, id).is_some(), stays);
+            session.engine.stop();
+        }
+    }
+}

@@ -185,4 +185,33 @@ mod tests {
         assert_eq!(hold.valid_until(), lease::valid_until(sent, LEASE));
         session.engine.stop();
     }
+
+    /// The others may have dropped the server since it was asked.
+    #[tokio::test]
+    async fn a_late_vote_of_a_server_that_counts_beside_no_other_is_none() {
+        let session = Session::over_strangers();
+        let hold = hold();
+        session.settle_vote(&hold, 2, Instant::now(), &Outcome::Done(true));
+        assert!(hold.is_held() && hold.is_uncertain(2), "it stands there");
+        assert!(hold.gone(1), "the first alone is no majority");
+        session.engine.stop();
+    }
+
+    /// Of three, the second answers late, and the third never does. An undo waits for the third too.
+    #[tokio::test]
+    async fn closing_waits_for_late_answers_but_for_those_of_a_minority() {
+        let session = Session::over_nobodies(3);
+        let answers = |node| async move {
+            if node == 2 {
+                std::future::pending::<()>().await;
+            }
+            Outcome::Done(Acquire::Held(None))
+        };
+        session
+            .follow(Calls::new([1, 2].map(|node| (node, answers(node))).into_iter()), |_, node, _| assert_eq!(node, 1));
+        let _undo = Pending::undo(&session, 2);
+        let closed = tokio::time::timeout(Duration::from_secs(10), session.pendings.end(1, || true)).await;
+        assert!(closed.is_ok(), "only the third is waited for, and for a moment");
+        session.engine.stop();
+    }
 }

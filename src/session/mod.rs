@@ -413,13 +413,31 @@ impl std::fmt::Debug for Session {
 impl Session {
     /// A session over one server that is never there.
     fn over_nobody() -> Arc<Self> {
+        Self::over_nobodies(1)
+    }
+
+    /// A session over this many servers that are never there.
+    fn over_nobodies(servers: usize) -> Arc<Self> {
+        Self::on(Engine::start(Duration::ZERO).expect("a thread"), servers, Duration::ZERO)
+    }
+
+    /// A session over three servers that have memories, of which nobody has seen anything yet.
+    fn over_strangers() -> Arc<Self> {
+        Self::on(Engine::start(Duration::ZERO).expect("a thread"), 3, Duration::from_secs(30))
+    }
+
+    /// A session over nobody, as a copy of its process sees it.
+    fn forked() -> Arc<Self> {
+        Self::on(Engine::start(Duration::ZERO).expect("a thread").forked(), 1, Duration::ZERO)
+    }
+
+    fn on(engine: Engine, servers: usize, quarantine: Duration) -> Arc<Self> {
         let command_timeout = Some(Duration::from_millis(100));
         let options = crate::options::Options { command_timeout, ..crate::options::Options::default() };
-        let settings = options.validate(1).expect("valid");
-        let node = crate::node::Node::of_nobody(&settings);
-        let engine = Engine::start(Duration::ZERO).expect("a thread");
+        let settings = options.validate(servers).expect("valid");
+        let nodes = (0..servers).map(|_| crate::node::Node::of_nobody(&settings)).collect();
         let alarm = Alarm::of_process().expect("a thread");
-        let quorum = Quorum::new(vec![node], Duration::ZERO);
+        let quorum = Quorum::new(nodes, quarantine);
         Self::over(engine, alarm, Uuid::new_v4(), settings, quorum).0
     }
 }

@@ -495,6 +495,26 @@ mod tests {
         assert_eq!(hold.valid_until(), lease::valid_until(begin, LEASE));
     }
 
+    /// The first and the last do not list each other any more when the first one answers.
+    #[test]
+    fn a_tick_does_not_succeed_with_servers_that_do_not_list_each_other() {
+        let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0, 1, 2], 3), no_verdict());
+        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
+        let (begin, end) = (hold.since + LEASE / 3, hold.valid_until());
+        look(&mut wheel, begin, &mut Vec::new(), &judge);
+        let answer = |node, beside: Option<[bool; 3]>| {
+            let (holds, beside): (Arc<[_]>, _) = (Arc::new([Arc::clone(&hold)]), beside.map(|beside| beside.into()));
+            Answers { node, sent: begin, holds, said: vec![Renew::Renewed], beside }
+        };
+        wheel.answered(&answer(2, None), &judge);
+        wheel.answered(&answer(0, Some([true, true, false])), &judge);
+        assert!(entry(&wheel).tick_until.is_some());
+        assert_eq!(hold.valid_until(), end, "two renewed it, and are no majority together");
+        wheel.answered(&answer(1, Some([true, true, false])), &judge);
+        assert!(entry(&wheel).tick_until.is_none());
+        assert_eq!(hold.valid_until(), lease::valid_until(begin, LEASE));
+    }
+
     #[test]
     fn ticks_without_an_answer_end_in_a_loss() {
         let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0], 1), no_verdict());

@@ -87,6 +87,18 @@ async fn a_server_that_forgot_votes_once_both_others_have_told_it_their_highest_
     assert!(suffice(&servers, &[0, 2], &locks).await);
 }
 
+/// Its connections stay as they are: only its answers tell.
+#[tokio::test(start_paused = true)]
+async fn a_server_whose_data_was_deleted_is_vetted_again_and_votes_after_its_quarantine() {
+    let servers = servers(3);
+    let locks = remembered(&servers, 1_000).await;
+    assert!(suffice(&servers, &[0, 2], &locks).await);
+    servers[2].delete("lockhound_memory");
+    assert!(!suffice(&servers, &[0, 2], &locks).await, "it may have forgotten locks");
+    sleep(ms(20_000)).await;
+    assert!(suffice(&servers, &[0, 2], &locks).await);
+}
+
 /// Between the first two renewals, which come every 3.3 s, the second server falls silent, and the third one loses the lock.
 async fn lose_two(servers: &[Server], name: &str, forget: impl AsyncFn(&Server), locks: &Locker) -> Option<Loss> {
     let (guard, began) = (locks.get(name).lock().await.unwrap(), Instant::now());
