@@ -23,8 +23,11 @@ use std::time::{Duration, Instant};
 
 use self::events::Place;
 
+/// Each scenario runs dozens of times, and a cluster, or Sentinels, take seconds to come about.
+const SLOW: &str = "it takes a cluster or Sentinels: that it is contained is held by tests/architecture.rs";
+
 /// Events that no scenario provokes, by their messages, and why.
-const UNPROVOKED: [(&str, &str); 2] = [
+const UNPROVOKED: [(&str, &str); 6] = [
     (
         "the machine was suspended: every lock is looked at",
         "nothing but a suspend moves the two clocks apart: a unit test in src/watchdog has a subscriber panic at it",
@@ -33,6 +36,10 @@ const UNPROVOKED: [(&str, &str); 2] = [
         "the watchdog ended by a panic: every lock is lost, and none is granted any more",
         "what panics has to be the watchdog's own code: a unit test in src/session has a subscriber panic at it",
     ),
+    ("a master of the cluster is away: it is connected once it is back", SLOW),
+    ("a master sends no unlock messages: waiters look every sixth of a lease", SLOW),
+    ("no server tells the slots", SLOW),
+    ("the Sentinels name another master: connecting to it", SLOW),
 ];
 
 /// What a subscriber is called for besides events. The first two hide all events: a scenario must not wait for one.

@@ -237,12 +237,25 @@ impl Planner<'_> {
         };
         if voters.len() >= self.majority() {
             self.join(&voters, &mut plan, fresh);
-        } else if voters.len().max(self.hidden()) + unseen < self.majority() && self.seats() - unseen >= self.majority()
-        {
+        } else if self.may_begin_together(&voters, &keepers, unseen) {
             plan.founding = true;
             self.found(&keepers, &mut plan, fresh);
         }
         plan
+    }
+
+    /// Whether those that are there may make a majority anew: those that are not have none without them.
+    fn may_begin_together(&self, voters: &[usize], keepers: &[usize], unseen: usize) -> bool {
+        let (least, hidden) = (self.majority(), self.hidden());
+        // They have begun together, and one of them has got its vote before the others. Whoever votes with it is in sight.
+        let have_begun = keepers.len() >= least && hidden + unseen < least && self.list_nobody_unseen(voters);
+        let none_elsewhere = voters.len().max(hidden) + unseen < least;
+        (have_begun || none_elsewhere) && self.seats() - unseen >= least
+    }
+
+    fn list_nobody_unseen(&self, places: &[usize]) -> bool {
+        let is_seen = |id: &Id| self.sights().any(|(_, sight)| sight.memory.id == *id);
+        places.iter().filter_map(|&place| self.at(place)).all(|sight| sight.memory.members.iter().all(is_seen))
     }
 
     /// How many servers may be elsewhere, and remember, while another one is seen under their address: where that one has
@@ -495,6 +508,8 @@ mod tests {
         assert!(!founds(&["a listed abcde", "b listed abcde", "f begun f", "", ""]));
         assert!(founds(&["a listed abc", "b listed abc", "d begun d"]), "the third alone is none");
         assert!(founds(&["a votes abc", "b begun b", "d begun d"]), "two have forgotten, one after the other");
+        assert!(founds(&["a votes ab", "b listed ab", ""]), "the first of two that begin together has its vote");
+        assert!(!founds(&["a votes abc", "b listed abc", ""]), "the third may vote with the first");
         assert!(founds(&["a listed abc", "b listed abc", ""]));
         assert!(founds(&["a votes abcde", "b votes abcde", "f begun f", "7 begun 7", "8 begun 8"]), "most forgot");
         assert!(!founds(&["a listed abcde", "b listed abcde", "f begun f", "7 begun 7", ""]), "two may be elsewhere");

@@ -203,7 +203,7 @@ impl Listening {
                 Some(Outcome::Refused(error)) => {
                     if !std::mem::replace(&mut self.deaf, true) {
                         contained(
-                            || tracing::warn!(%error, "unlock messages cannot be received: waiters look every sixth of a lease"),
+                            || tracing::warn!(%error, "a master sends no unlock messages: waiters look every sixth of a lease"),
                         );
                     }
                     // Those that were not refused are subscribed.
