@@ -308,9 +308,9 @@ impl Eligibility {
     }
 
     /// A change was written, or came to nothing: what the server remembers now. Whether that is something else than
-    /// before.
+    /// before: it is not where the connection has yet to be vetted, so that nobody writes the same again at once.
     pub(super) fn amended(&self, place: NodeIndex, epoch: u64, told: &Remembrance, now: Instant) -> bool {
-        let mut is_new = true;
+        let mut is_new = false;
         self.change(place, |at| {
             if at.grants == Some(epoch) {
                 is_new = at.memory.as_deref() != Some(&told.memory);
@@ -577,7 +577,7 @@ mod tests {
         let (nodes, eligibility) = with("begun");
         let lists = || eligibility.look(0, &nodes[0], Lane::Grants, Ask::Vote).ok().expect("it votes").lists;
         let (before, listed) = (lists(), memory("b", "listed", ALL));
-        assert!(eligibility.amended(1, 1, &told(&listed), now()), "of another connection: nobody knows");
+        assert!(!eligibility.amended(1, 1, &told(&listed), now()), "of a connection that is yet to be vetted");
         assert_eq!((lists(), eligibility.last(1, now())), (before, None));
         assert!(eligibility.amended(1, 0, &told(&listed), now()));
         let after = lists();
