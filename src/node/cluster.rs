@@ -222,15 +222,13 @@ impl Cluster {
 
     /// Gives the connections that messages come on up.
     pub(super) async fn reset_subscriber(&self) {
-        let masters: Vec<_> = self.0.state().masters.values().map(|master| Arc::clone(&master.redis)).collect();
-        join_all(masters.iter().map(|redis| redis.reset_subscriber())).await;
+        join_all(self.0.all().iter().map(|redis| redis.reset_subscriber())).await;
     }
 
     /// Ends all connections.
     pub(super) async fn quit(&self) {
         self.0.stopped.cancel();
-        let masters: Vec<_> = self.0.state().masters.values().map(|master| Arc::clone(&master.redis)).collect();
-        join_all(masters.iter().map(|redis| redis.quit())).await;
+        join_all(self.0.all().iter().map(|redis| redis.quit())).await;
     }
 }
 

@@ -17,6 +17,12 @@ impl Place {
         Some(Self { host: Self::host(host.as_bytes(), told_by)?, port: port.parse().ok()? })
     }
 
+    /// Reads `host:port` out of the parameter of an address. `None` where it may hold what is not to be shown.
+    pub(super) fn given(text: &str) -> Option<Self> {
+        let nobody = Self { host: "".into(), port: 0 };
+        Self::parse(text, &nobody).filter(|place| is_ordinary(text) && !place.host.is_empty())
+    }
+
     /// Reads a host. A server that does not know its own name is the one that tells.
     pub(super) fn host(host: &[u8], told_by: &Self) -> Option<Arc<str>> {
         match host {
@@ -24,6 +30,11 @@ impl Place {
             host => Some(std::str::from_utf8(host).ok()?.trim_start_matches('[').trim_end_matches(']').into()),
         }
     }
+}
+
+/// Whether a text may be shown: it has no sign that credentials have.
+pub(super) fn is_ordinary(text: &str) -> bool {
+    text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b))
 }
 
 impl fmt::Display for Place {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use fred::types::config::{Config, Server, ServerConfig};
 use url::Url;
 
-use super::place::Place;
+use super::place::{Place, is_ordinary};
 use crate::error::Error;
 
 const PORT: u16 = 26_379;
@@ -48,9 +48,9 @@ impl Named {
             match &*key {
                 "sentinelServiceName" if is_ordinary(&value) => service = Some(value.into_owned()),
                 "sentinelServiceName" => return refuse("a master's name has letters, digits and the signs - . _"),
-                "node" => match Place::parse(&value, &Place { host: "".into(), port: 0 }) {
-                    Some(place) if !place.host.is_empty() && is_ordinary(&value) => others.push(place),
-                    _ => return refuse("a parameter \"node\" is not host:port"),
+                "node" => match Place::given(&value) {
+                    Some(place) => others.push(place),
+                    None => return refuse("a parameter \"node\" is not host:port"),
                 },
                 "sentinelUsername" => user = Some(value.into_owned()),
                 "sentinelPassword" => password = Some(value.into_owned()),
@@ -86,11 +86,6 @@ impl Named {
         config.server = ServerConfig::Sentinel { hosts, service_name: service, username: user, password };
         Ok(name.into())
     }
-}
-
-/// Whether a text may be shown: it has no sign that credentials have.
-fn is_ordinary(text: &str) -> bool {
-    text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b))
 }
 
 #[cfg(test)]

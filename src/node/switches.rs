@@ -31,12 +31,11 @@ impl Switches {
         let Some((service, sentinels)) = address.sentinels() else { return Self { sentinels: Vec::new() } };
         let service: Arc<str> = service.into();
         let listen = |sentinel: Address| {
-            let (told, events) = unbounded_channel();
+            let (told, mut events) = unbounded_channel();
             let link = Link::await_server(Arc::new(sentinel), Role::Subscriber, &wiring.locker, wiring.settings, told);
             // It runs no script.
             link.set_fitness(Fitness::Fit);
             let watch = Watch { sentinel: Arc::clone(&link), service: Arc::clone(&service), links: links.to_vec() };
-            let mut events = events;
             tokio::spawn(foreign::restarted(async move |_| watch.keep(&mut events).await));
             link
         };

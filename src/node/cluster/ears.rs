@@ -195,33 +195,27 @@ impl Listening {
             match outcome {
                 // What was subscribed on a connection that is gone is not on the new one.
                 None => {}
-                Some(Outcome::Done(())) => {
-                    self.has.extend(add);
-                    remove.iter().for_each(|name| _ = self.has.remove(name));
-                    self.caught_up(wish);
-                }
-                Some(Outcome::Refused(error)) => {
-                    if !std::mem::replace(&mut self.deaf, true) {
+                // Those that were not refused are subscribed.
+                Some(outcome @ (Outcome::Done(()) | Outcome::Refused(_))) => {
+                    if let Outcome::Refused(error) = outcome
+                        && !std::mem::replace(&mut self.deaf, true)
+                    {
                         contained(
                             || tracing::warn!(%error, "a master sends no unlock messages: waiters look every sixth of a lease"),
                         );
                     }
-                    // Those that were not refused are subscribed.
                     self.has.extend(add);
                     remove.iter().for_each(|name| _ = self.has.remove(name));
                     self.caught_up(wish);
                 }
-                Some(Outcome::NotExecuted(_)) => {
+                Some(outcome @ (Outcome::NotExecuted(_) | Outcome::Unknown(_))) => {
                     doubt();
-                    self.again(add.into_iter().chain(remove));
-                    if !self.pause(events).await {
-                        return;
+                    if let Outcome::NotExecuted(_) = outcome {
+                        self.again(add.into_iter().chain(remove));
+                    } else {
+                        self.redis.reset_subscriber().await;
+                        self.forget();
                     }
-                }
-                Some(Outcome::Unknown(_)) => {
-                    doubt();
-                    self.redis.reset_subscriber().await;
-                    self.forget();
                     if !self.pause(events).await {
                         return;
                     }

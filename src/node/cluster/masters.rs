@@ -33,14 +33,14 @@ use crate::options::Settings;
 /// How often the map is asked for where nothing is in doubt.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// .. and at the latest, while something stays in doubt.
-const LONGEST_PAUSE: Duration = Duration::from_millis(300);
-
 /// For how long a map with a lower epoch is not believed. After that the cluster has been made anew.
 const OUTDATED: Duration = Duration::from_secs(60);
 
 /// How long after one answer it is asked for again at the earliest, and how long a slot that is moving is waited for.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
+
+/// .. and at the latest, while something stays in doubt.
+const LONGEST_PAUSE: Duration = Duration::from_millis(300);
 
 /// The masters, as this locker knows them.
 pub(super) struct Masters {
@@ -51,7 +51,7 @@ pub(super) struct Masters {
     reconnected: UnboundedSender<LinkEvent>,
     /// Where messages go to.
     heard: UnboundedSender<LinkEvent>,
-    pub(super) state: Mutex<State>,
+    state: Mutex<State>,
     in_doubt: Notify,
     /// How often the map has been asked for.
     pub(super) refreshed: watch::Sender<u64>,
@@ -140,9 +140,14 @@ impl Masters {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn wiring(&self) -> Wiring<'_> {
+    fn wiring(&self) -> Wiring<'_> {
         let (locker, reconnected) = (self.locker.clone(), self.reconnected.clone());
         Wiring { locker, settings: &self.settings, reconnected }
+    }
+
+    /// The connections to all of them.
+    pub(super) fn all(&self) -> Vec<Arc<Redis>> {
+        self.state().masters.values().map(|master| Arc::clone(&master.redis)).collect()
     }
 
     pub(super) fn doubt(&self) {

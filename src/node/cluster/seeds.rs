@@ -81,11 +81,9 @@ impl Parts {
             if key != "node" {
                 return Err(refuse("it has a parameter that is not known; write ?node=host:port for further servers"));
             }
-            let ordinary = value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b));
-            let place = Place::parse(&value, &Place { host: "".into(), port: 0 });
-            let place = place.filter(|place| ordinary && !place.host.is_empty());
+            let place = Place::given(&value).ok_or_else(|| refuse("a parameter \"node\" is not host:port"))?;
             name += &format!("{}node={value}", if others.is_empty() { '?' } else { '&' });
-            others.push(place.ok_or_else(|| refuse("a parameter \"node\" is not host:port"))?);
+            others.push(place);
         }
         Ok(Self { first, others, name: name.into() })
     }

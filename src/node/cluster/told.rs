@@ -18,6 +18,7 @@ use super::ears::Subscribing;
 use super::seeds::Seeds;
 use super::slots::SlotMap;
 use crate::error::{Error, NodeFailure};
+use crate::preflight::field;
 
 /// A map of slots, and when it was made, in the cluster's own count.
 pub(super) struct Told {
@@ -78,7 +79,6 @@ pub(super) async fn ask(link: &Arc<Link>, place: &Place) -> Option<Told> {
     let map = SlotMap::read(&slots, place)?;
     let Outcome::Done(Reply::Bytes(info)) = info else { return Some(Told { epoch: 0, map }) };
     let info = String::from_utf8_lossy(&info);
-    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
-    let epoch = field("cluster_current_epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+    let epoch = field(&info, "cluster_current_epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
     Some(Told { epoch, map })
 }
