@@ -117,9 +117,9 @@ impl Locker {
     /// The locks of these names as one: all of them are taken, or none. Asks no server; an empty list, an empty name and
     /// one that is given twice are reported by [`MultiLock::lock`].
     ///
-    /// In a cluster those of one slot are taken in one step, and those of several slots one slot after the other, for a moment:
-    /// where one of them is not to be had, those before it are given back at once. Names with the same text in braces, such
-    /// as `{order:7}:stock` and `{order:7}:payment`, are in one slot.
+    /// In a cluster those of one slot are taken in one step, and those of several slots one slot after the other, for a
+    /// moment: where one of them is not to be had, those before it are given back at once. Names with the same text in
+    /// braces, such as `{order:7}:stock` and `{order:7}:payment`, are in one slot.
     ///
     /// # Examples
     /// ```no_run
@@ -146,30 +146,33 @@ impl Locker {
         self.alive.session().stats()
     }
 
-    /// Asks the servers what they keep of a lock, and returns a report with a verdict for each promise: whether locks survive
-    /// a restart, a failover and a full memory, whether waiters are woken by messages, whether fences grow, and which rights
-    /// are missing. It is for operators, and for pipelines that deploy; see [`preflight`](crate::preflight).
+    /// Asks the servers what they keep of a lock, and returns a report with a verdict for each promise: whether locks
+    /// survive a restart, a failover and a full memory, whether waiters are woken by messages, whether fences grow, and
+    /// which rights are missing. It is for operators, and for pipelines that deploy; see
+    /// [`preflight`](crate::preflight).
     ///
-    /// The user of a server may have rights on some names only, as `~app:*`. [`preflight_of`](Self::preflight_of) is told the
-    /// name of a lock, and finds out whether the user has them; this one makes a name up, and if the user has no rights on it,
-    /// nothing is known of the others.
+    /// The user of a server may have rights on some names only, as `~app:*`. [`preflight_of`](Self::preflight_of) is
+    /// told the name of a lock, and finds out whether the user has them; this one makes a name up, and if the user has
+    /// no rights on it, nothing is known of the others.
     ///
-    /// It takes no lock and writes no key. On each server it opens a connection of its own, `lockhound:preflight:<uuid>`, asks
-    /// `HELLO`, `INFO`, `CONFIG GET` and `TIME`, and whether the user has the rights that it needs: by `ACL DRYRUN`, or, where
-    /// the user may not ask that, by trying. It tries commands that read; what writes is called by a script that may not
-    /// write, and which is refused for one reason or the other. The server keeps the text of that script, as of any, and a refusal
-    /// in its `ACL LOG`; and this subscribes for a moment to the channel of the name. Servers before version 7 have
-    /// no such scripts: there the rights that scripts need are unknown, unless the user may ask `ACL DRYRUN`.
+    /// It takes no lock and writes no key. On each server it opens a connection of its own,
+    /// `lockhound:preflight:<uuid>`, asks `HELLO`, `INFO`, `CONFIG GET` and `TIME`, and whether the user has the rights
+    /// that it needs: by `ACL DRYRUN`, or, where the user may not ask that, by trying. It tries commands that read;
+    /// what writes is called by a script that may not write, and which is refused for one reason or the other. The
+    /// server keeps the text of that script, as of any, and a refusal in its `ACL LOG`; and this subscribes for a
+    /// moment to the channel of the name. Servers before version 7 have no such scripts: there the rights that scripts
+    /// need are unknown, unless the user may ask `ACL DRYRUN`.
     ///
-    /// Connecting may take [`connect_timeout`](LockerBuilder::connect_timeout), and the answers as long again: what is not
-    /// answered by then is unknown, and so is what the user may not ask. A server that is not reached is a line of the report
-    /// and no error.
+    /// Connecting may take [`connect_timeout`](LockerBuilder::connect_timeout), and the answers as long again: what is
+    /// not answered by then is unknown, and so is what the user may not ask. A server that is not reached is a line of
+    /// the report and no error.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Forked`], or [`Error::WatchdogPanicked`].
     ///
     /// # Cancel safety
-    /// Dropping the future drops no more than the report: the servers are asked to the end, and nothing is left on them.
+    /// Dropping the future drops no more than the report: the servers are asked to the end, and nothing is left on
+    /// them.
     ///
     /// # Examples
     /// ```no_run
@@ -186,7 +189,8 @@ impl Locker {
         self.alive.session().preflight(Vec::new()).await
     }
 
-    /// [`preflight`](Self::preflight), of locks with these names: one for each pattern of names that the user has rights on.
+    /// [`preflight`](Self::preflight), of locks with these names: one for each pattern of names that the user has
+    /// rights on.
     ///
     /// # Errors
     /// As [`preflight`](Self::preflight); [`Error::Config`] for an empty name.
@@ -201,8 +205,8 @@ impl Locker {
     /// [`preflight`](Self::preflight) for threads without async code.
     ///
     /// # Errors
-    /// As [`preflight`](Self::preflight); [`Error::Config`] over servers in memory, where the locker lives in its caller's
-    /// runtime.
+    /// As [`preflight`](Self::preflight); [`Error::Config`] over servers in memory, where the locker lives in its
+    /// caller's runtime.
     ///
     /// # Panics
     /// In async code, which it would block.
@@ -278,13 +282,13 @@ impl LockerBuilder {
     /// IPv6 address stands in brackets. `valkey://` is another word for `redis://`, `valkeys://` and `redis+tls://` are
     /// others for `rediss://`.
     ///
-    /// `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster, of which one server that is named has
-    /// to answer; it stands alone. Names of its locks have no braces, or one pair with something inside: another's channel
-    /// would be in another slot, and [`Error::Config`] says so when it is locked.
+    /// `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster, of which one server that is
+    /// named has to answer; it stands alone. Names of its locks have no braces, or one pair with something inside:
+    /// another's channel would be in another slot, and [`Error::Config`] says so when it is locked.
     ///
-    /// `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]` is the master that these
-    /// Sentinels name, asked at each connect; `sentinelUsername` and `sentinelPassword` are for the Sentinels themselves. With
-    /// `rediss-` in the place of `redis-`, connections of both are encrypted.
+    /// `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]` is the master
+    /// that these Sentinels name, asked at each connect; `sentinelUsername` and `sentinelPassword` are for the
+    /// Sentinels themselves. With `rediss-` in the place of `redis-`, connections of both are encrypted.
     ///
     /// Called again, it adds further servers, which have to be independent masters: a lock is then held while more than
     /// half of them say so (Redlock), and nothing is lost while fewer than half are away. Three or five are usual; an even

@@ -297,8 +297,8 @@ async fn a_cluster_that_is_down_is_asked_now_and_then_and_its_holds_are_renewed_
     let begun = Instant::now();
     let other = keys_of(&cluster, 1).next().unwrap();
     assert!(matches!(locks.get(&other).try_lock_for(ms(4_000)).await, Err(Error::Unavailable { .. }) | Ok(None)));
-    // Each of two connections is given up by the client library when it hears of it, once in two thirds of a second; this
-    // test has one of its own for each look.
+    // Each of two connections is given up by the client library when it hears of it, once in two thirds of a second;
+    // this test has one of its own for each look.
     let made = received() - before;
     let most = 10 + 2 * u64::try_from(begun.elapsed().as_millis() / 600).unwrap();
     assert!(made <= most, "{made} connections, {most} at the most");

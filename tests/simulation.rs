@@ -153,8 +153,8 @@ fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let (plan, start) = (Plan::of_seed(), Instant::now());
-        // A tick of renewal, and another one where the first is in vain. Where addresses lead elsewhere, who forces a lock may
-        // release a minority.
+        // A tick of renewal, and another one where the first is in vain. Where addresses lead elsewhere, who forces a
+        // lock may release a minority.
         let is_told = plan.troubles == 0 && !plan.mislead;
         let world = World::new(aloud, is_told.then_some(plan.lease * 3 / 4 + plan.usual * 2));
         world.note(format_args!("seed {seed}: {plan:?}"));

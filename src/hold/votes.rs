@@ -36,9 +36,9 @@ impl Votes {
         *vote = (*vote).max(Some(until));
     }
 
-    /// What a node says next counts beside the votes of these nodes only. The votes of the others may be later than those
-    /// of the majority that there is: with the next one they must not make another, since those servers do not list each
-    /// other. So they end with the majority.
+    /// What a node says next counts beside the votes of these nodes only. The votes of the others may be later than
+    /// those of the majority that there is: with the next one they must not make another, since those servers do not
+    /// list each other. So they end with the majority.
     pub(super) fn part(&mut self, beside: &[bool]) {
         let Some(end) = self.majority_until() else { return };
         for (vote, _) in self.until.iter_mut().zip(beside).filter(|(_, is_beside)| !**is_beside) {

@@ -64,8 +64,8 @@ pub(crate) struct Address {
 
 impl Address {
     /// # Errors
-    /// [`Error::Config`] that says what is wrong with the address, and shows nothing of it that may be a password, or what
-    /// is wrong with what is given besides addresses.
+    /// [`Error::Config`] that says what is wrong with the address, and shows nothing of it that may be a password, or
+    /// what is wrong with what is given besides addresses.
     pub(super) fn parse(text: &str, access: &Access) -> Result<Self, Error> {
         let Parts { name, way, mut config } = Parts::parse(text)?;
         access.give(&name, way, &mut config)?;

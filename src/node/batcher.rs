@@ -49,7 +49,8 @@ const ENOUGH: usize = 16;
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// So many scripts are under way at most: what is in flight when a server falls silent has to be undone. A server that
-/// is 100 ms away is sent 40,000 steps a second all the same; a master of a cluster 640, where each has a slot of its own.
+/// is 100 ms away is sent 40,000 steps a second all the same; a master of a cluster 640, where each has a slot of its
+/// own.
 const MOST_FLIGHTS: usize = 64;
 
 /// What a script is to do, as a rule for one lock.

@@ -1,8 +1,8 @@
 //! A Redis cluster: its masters, each with connections of its own, and which of them has which slot.
 //!
 //! # Invariants
-//! - A script is sent to one server at a time, and to another only when the one before has said that it has not executed
-//!   it (`MOVED`, `ASK`).
+//! - A script is sent to one server at a time, and to another only when the one before has said that it has not
+//!   executed it (`MOVED`, `ASK`).
 //! - What one server does not answer holds up nothing that goes to another.
 
 mod ears;
@@ -41,11 +41,12 @@ const SUBSCRIBING: Duration = Duration::from_millis(200);
 pub(crate) struct Cluster(Arc<Masters>);
 
 impl Cluster {
-    /// Connects to the masters of a cluster that one of these servers belongs to. Those that do not answer are connected
-    /// in the background.
+    /// Connects to the masters of a cluster that one of these servers belongs to. Those that do not answer are
+    /// connected in the background.
     ///
     /// # Errors
-    /// As [`Redis::connect`], where no master answers, or one refuses us; [`Error::Config`] for a server that is in no cluster.
+    /// As [`Redis::connect`], where no master answers, or one refuses us; [`Error::Config`] for a server that is in no
+    /// cluster.
     pub(super) async fn connect(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
         let (told, subscribing) = ask_seeds(seeds, wiring).await?;
         let (cluster, events) = Self::new(seeds, wiring);
@@ -113,7 +114,8 @@ impl Cluster {
         self.0.misplaced.load(Ordering::Relaxed) + now
     }
 
-    /// Has the master that has these keys run a script once; as [`Redis::call`]. Where their slot is moving, waits a while.
+    /// Has the master that has these keys run a script once; as [`Redis::call`]. Where their slot is moving, waits a
+    /// while.
     pub(crate) async fn call(&self, lane: Lane, call: Call<'_>) -> (Outcome<Reply>, ReplicaAck) {
         let slot = match one_slot(&call) {
             Ok(slot) => slot,
@@ -152,7 +154,8 @@ impl Cluster {
             if moves.is_none() || Instant::now() + PAUSE >= until {
                 return (outcome, ack);
             }
-            // The first word of another master is followed at once. Two that name each other are not asked without a pause.
+            // The first word of another master is followed at once. Two that name each other are not asked without a
+            // pause.
             if !matches!(moves, Some(Redirection::Moved(_))) || std::mem::replace(&mut moved, true) {
                 sleep(PAUSE).await;
             }

@@ -169,9 +169,9 @@ impl Node {
     /// not answer: its [`Target::last_failure`] tells why.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where the server cannot be trusted or understood, [`Error::Server`] where the credentials are
-    /// refused, [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is already there
-    /// under another address.
+    /// [`Error::Unavailable`] where the server cannot be trusted or understood, [`Error::Server`] where the credentials
+    /// are refused, [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is already
+    /// there under another address.
     pub(crate) async fn connect(target: &Target, wiring: Wiring<'_>) -> Result<(Arc<Self>, Events), Error> {
         let (server, events) = match target {
             Target::Redis(address) => {

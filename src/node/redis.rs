@@ -89,8 +89,8 @@ impl Redis {
     /// is waited for, where the server may be about to start; the address notes the last failure.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where it cannot be trusted that the server is the one at this address, [`Error::Server`] where
-    /// the credentials are refused, [`Error::Config`] for a server that is too old, or in another mode.
+    /// [`Error::Unavailable`] where it cannot be trusted that the server is the one at this address, [`Error::Server`]
+    /// where the credentials are refused, [`Error::Config`] for a server that is too old, or in another mode.
     pub(super) async fn connect(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
         loop {
             match Self::connect_once(address, wiring).await {
@@ -166,11 +166,12 @@ impl Redis {
         self.links.commands.misplaced_answers()
     }
 
-    /// Runs a script once. The `ReplicaAck` tells when enough replicas have what it wrote, if it is one that has to be acknowledged.
+    /// Runs a script once. The `ReplicaAck` tells when enough replicas have what it wrote, if it is one that has to be
+    /// acknowledged.
     ///
     /// A step travels together with what is asked for in the same moment. It is behind the steps, and the scripts, that
-    /// were polled before it. While the connection is silent nothing is sent that may take something: it would have to be
-    /// undone for as long as the server is stopped.
+    /// were polled before it. While the connection is silent nothing is sent that may take something: it would have to
+    /// be undone for as long as the server is stopped.
     pub(crate) async fn call(&self, lane: Lane, call: Call<'_>) -> (Outcome<Reply>, ReplicaAck) {
         let batcher = self.lanes.get(lane);
         match call {
@@ -232,8 +233,8 @@ impl Redis {
     /// As [`resubscribe`](Self::resubscribe), for channels whose messages come from this server alone.
     pub(super) async fn resubscribe_sharded(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
         let link = &self.links.subscriber;
-        // One by one: fred takes the answer to the second of several for that to the next command. One that is refused keeps no
-        // other from being subscribed.
+        // One by one: fred takes the answer to the second of several for that to the next command. One that is refused
+        // keeps no other from being subscribed.
         let mut refusal = None;
         for channel in remove {
             if let failed @ (Outcome::NotExecuted(_) | Outcome::Unknown(_)) = link.unsubscribe_sharded(channel).await {

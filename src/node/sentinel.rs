@@ -1,6 +1,6 @@
 //! The address of a master that Sentinels name:
-//! `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port..]`, as fred writes it. Host and
-//! port are a Sentinel's, user and password those of the master.
+//! `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port..]`, as fred writes it.
+//! Host and port are a Sentinel's, user and password those of the master.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ pub(super) struct Named {
     password: Option<String>,
 }
 
-/// Takes the address apart: what stands before the parameters as the address of one server, and the parameters. `None` for any
-/// other address.
+/// Takes the address apart: what stands before the parameters as the address of one server, and the parameters. `None`
+/// for any other address.
 ///
 /// # Errors
 /// [`Error::Config`] for a parameter that cannot be used.
@@ -68,7 +68,8 @@ impl Named {
         Ok(Self { scheme, service, others, user, password })
     }
 
-    /// Completes what the client is set to, where the first Sentinel is taken for the server; the address as it is shown.
+    /// Completes what the client is set to, where the first Sentinel is taken for the server; the address as it is
+    /// shown.
     ///
     /// # Errors
     /// [`Error::Config`] if the address before the parameters is none.

@@ -18,8 +18,8 @@ pub(crate) fn slot_of(key: &str) -> Slot {
     redis_keyslot(key.as_bytes())
 }
 
-/// The key of the mark of all locks in a slot: the lowest number in braces that falls into it. It never changes, since it is
-/// on the servers.
+/// The key of the mark of all locks in a slot: the lowest number in braces that falls into it. It never changes, since
+/// it is on the servers.
 pub(crate) fn mark_of(slot: Slot) -> String {
     static NUMBERS: LazyLock<HashMap<Slot, u32>> = LazyLock::new(|| {
         let mut numbers = HashMap::with_capacity(SLOTS.into());

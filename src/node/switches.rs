@@ -1,8 +1,9 @@
 //! What Sentinels tell of their own accord: that a master has a successor.
 //!
-//! A master that stood still while a Sentinel put its replica in its place does not know that yet. When it goes on, it grants
-//! and renews locks until the Sentinels turn it into a replica, which takes them up to ten seconds, while others lock on its
-//! successor. So its connections are given up as soon as any Sentinel tells of the change, be they silent or not.
+//! A master that stood still while a Sentinel put its replica in its place does not know that yet. When it goes on, it
+//! grants and renews locks until the Sentinels turn it into a replica, which takes them up to ten seconds, while others
+//! lock on its successor. So its connections are given up as soon as any Sentinel tells of the change, be they silent
+//! or not.
 
 use std::sync::Arc;
 

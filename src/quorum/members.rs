@@ -247,7 +247,8 @@ impl Planner<'_> {
     /// Whether those that are there may make a majority anew: those that are not have none without them.
     fn may_begin_together(&self, voters: &[usize], keepers: &[usize], unseen: usize) -> bool {
         let (least, hidden) = (self.majority(), self.hidden());
-        // They have begun together, and one of them has got its vote before the others. Whoever votes with it is in sight.
+        // They have begun together, and one of them has got its vote before the others. Whoever votes with it is in
+        // sight.
         let have_begun = keepers.len() >= least && hidden + unseen < least && self.list_nobody_unseen(voters);
         let none_elsewhere = voters.len().max(hidden) + unseen < least;
         (have_begun || none_elsewhere) && self.seats() - unseen >= least
@@ -258,10 +259,10 @@ impl Planner<'_> {
         places.iter().filter_map(|&place| self.at(place)).all(|sight| sight.memory.members.iter().all(is_seen))
     }
 
-    /// How many servers may be elsewhere, and remember, while another one is seen under their address: where that one has
-    /// forgotten, nobody can tell. If there are more than may be gone at a time, all of them have forgotten: else nobody
-    /// would ever begin. They are not counted together with those that vote, which begin with the others: two of three that
-    /// forget one after the other would never be waited for again.
+    /// How many servers may be elsewhere, and remember, while another one is seen under their address: where that one
+    /// has forgotten, nobody can tell. If there are more than may be gone at a time, all of them have forgotten: else
+    /// nobody would ever begin. They are not counted together with those that vote, which begin with the others: two of
+    /// three that forget one after the other would never be waited for again.
     fn hidden(&self) -> usize {
         let is_listed = |id| self.sights().any(|(_, other)| other.memory.id != id && other.memory.lists(id));
         let strange = |sight: &Sight| sight.is(Phase::Begun) && !is_listed(sight.memory.id);
@@ -500,7 +501,8 @@ mod tests {
         assert!(!founds(&["a votes abc", "b votes abc", "c begun c"]));
     }
 
-    /// They wait for their first vote. Under a wrong address one is not seen, and those that are not seen go on with it.
+    /// They wait for their first vote. Under a wrong address one is not seen, and those that are not seen go on with
+    /// it.
     #[test]
     fn servers_do_not_begin_together_where_those_behind_a_wrong_address_could_make_a_majority() {
         let founds = |servers: &[&str]| planned(servers, None).founding;

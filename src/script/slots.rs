@@ -61,7 +61,8 @@ async fn run_one(cluster: &Cluster, node: &Node, lane: Lane, command: &Command) 
     run_words(node, command, words, async |call| cluster.call(lane, call).await).await
 }
 
-/// Which of these claims are in one slot, by the slots: whoever wants the same ones goes through them in the same order.
+/// Which of these claims are in one slot, by the slots: whoever wants the same ones goes through them in the same
+/// order.
 fn by_slot(claims: &[Claim]) -> Vec<Vec<usize>> {
     let mut slots: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (at, claim) in claims.iter().enumerate() {
@@ -74,8 +75,8 @@ fn chosen(claims: &[Claim], members: &[usize]) -> Arc<[Claim]> {
     members.iter().map(|&at| claims[at].clone()).collect()
 }
 
-/// Renews all at once, each slot by itself: what one does not answer holds up no other. While a slot is moving, a script
-/// with several of its keys is refused: each of them is renewed alone then.
+/// Renews all at once, each slot by itself: what one does not answer holds up no other. While a slot is moving, a
+/// script with several of its keys is refused: each of them is renewed alone then.
 async fn renew_all(
     cluster: &Cluster,
     node: &Node,

@@ -71,7 +71,8 @@ fn with_fence(acquire: &str) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Topology {
     OneServer,
-    /// Messages come from the master of their slot alone, or by way of every server: whoever waits listens to one of these.
+    /// Messages come from the master of their slot alone, or by way of every server: whoever waits listens to one of
+    /// these.
     Cluster,
 }
 

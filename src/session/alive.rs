@@ -59,8 +59,8 @@ impl Alive {
     /// Starts an engine, which connects to the servers in the background. Waits until it runs, and for no server.
     ///
     /// # Errors
-    /// [`Error::Config`] for a server in memory, which lives where nobody may block; [`Error::Unavailable`] where there can
-    /// be no thread.
+    /// [`Error::Config`] for a server in memory, which lives where nobody may block; [`Error::Unavailable`] where there
+    /// can be no thread.
     pub(crate) fn connect_lazily(settings: Settings, targets: Vec<Target>) -> Result<Self, Error> {
         #[cfg(feature = "testing")]
         if targets.iter().any(Target::is_in_memory) {

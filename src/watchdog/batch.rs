@@ -68,7 +68,8 @@ impl Sender {
         }
     }
 
-    /// What of a batch is in which slot of a cluster: none waits for another's answer. Of a server that is in none, all of it.
+    /// What of a batch is in which slot of a cluster: none waits for another's answer. Of a server that is in none, all
+    /// of it.
     fn parts(&self, node: NodeIndex, batch: &Batch) -> Vec<Batch> {
         let node = &self.quorum.nodes()[node];
         if !node.is_cluster() {

@@ -361,7 +361,8 @@ mod tests {
         }
     }
 
-    /// Watches a hold for so long, whose renewal is far, with these clocks; whether a suspend is told. Nothing else happens.
+    /// Watches a hold for so long, whose renewal is far, with these clocks; whether a suspend is told. Nothing else
+    /// happens.
     async fn tells_of_a_suspend(lease: Duration, clocks: Clocks, lasts: Duration) -> bool {
         let (watchdog, settings) = (watchdog(), Options::default().validate(1).expect("valid"));
         let (quorum, counters) = (Arc::new(Quorum::new(Vec::new(), Duration::ZERO)), Arc::new(Counters::new()));

@@ -111,7 +111,8 @@ impl Cluster {
         all.filter(|key| !key.starts_with("lockhound_fence:")).collect()
     }
 
-    /// Moves a slot from one master to another, as `redis-cli --cluster reshard` does, so that it is on its way for a while.
+    /// Moves a slot from one master to another, as `redis-cli --cluster reshard` does, so that it is on its way for a
+    /// while.
     pub fn move_slot(&self, slot: u16, from: &Server, to: &Server, on_its_way: impl FnOnce()) {
         let slot = &*slot.to_string();
         to.command::<()>(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &from.id()]);

@@ -34,8 +34,8 @@ pub fn now() -> u64 {
     u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
 }
 
-/// Who was inside from which place to which of a list to which everybody adds "enter NAME" and "leave NAME", so that the
-/// server gives the order.
+/// Who was inside from which place to which of a list to which everybody adds "enter NAME" and "leave NAME", so that
+/// the server gives the order.
 pub fn visits(notes: &[String]) -> Vec<Visit> {
     let mut inside = HashMap::new();
     let mut visits = Vec::new();

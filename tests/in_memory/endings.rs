@@ -60,8 +60,8 @@ async fn a_grant_proves_that_the_one_before_it_is_gone() {
     second.check().unwrap();
 }
 
-/// The servers say yes to the first attempt, and to the second one when the first one's lock was deleted. The last answer
-/// to the first comes last.
+/// The servers say yes to the first attempt, and to the second one when the first one's lock was deleted. The last
+/// answer to the first comes last.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_was_overtaken_by_a_later_one_counts_for_nothing() {
     let ((servers, locks), name) = (three().await, key());

@@ -1,5 +1,5 @@
-//! What a majority of servers decides, when it does, and what becomes of the others. Time is paused: what is measured is
-//! how often, and for whom, somebody waits.
+//! What a majority of servers decides, when it does, and what becomes of the others. Time is paused: what is measured
+//! is how often, and for whom, somebody waits.
 
 use std::time::Duration;
 

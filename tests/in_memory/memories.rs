@@ -99,7 +99,8 @@ async fn a_server_whose_data_was_deleted_is_vetted_again_and_votes_after_its_qua
     assert!(suffice(&servers, &[0, 2], &locks).await);
 }
 
-/// Between the first two renewals, which come every 3.3 s, the second server falls silent, and the third one loses the lock.
+/// Between the first two renewals, which come every 3.3 s, the second server falls silent, and the third one loses the
+/// lock.
 async fn lose_two(servers: &[Server], name: &str, forget: impl AsyncFn(&Server), locks: &Locker) -> Option<Loss> {
     let (guard, began) = (locks.get(name).lock().await.unwrap(), Instant::now());
     sleep(ms(5_500)).await;

@@ -138,8 +138,8 @@ async fn mislead(world: &World, net: &Net, plan: &Plan, at: usize) {
     lead_to(world, net, plan, (locker, at), (&net.servers[there], Some(there))).await;
 }
 
-/// Some servers, fewer than half, answer almost too late. When somebody has come in, its locker is cut off from them, and
-/// from as many others as make a majority with them: what it was told last was true for longer than it is.
+/// Some servers, fewer than half, answer almost too late. When somebody has come in, its locker is cut off from them,
+/// and from as many others as make a majority with them: what it was told last was true for longer than it is.
 async fn part(world: &World, net: &Net, plan: &Plan) {
     let locker = fastrand::usize(..plan.lockers);
     let mut far: Vec<usize> = (0..plan.servers).collect();
@@ -159,8 +159,8 @@ async fn part(world: &World, net: &Net, plan: &Plan) {
     net.set_cut(locker, &far, false);
 }
 
-/// An address leads elsewhere. Meanwhile its locker may be cut off from fewer than half, so that what is left is one server,
-/// twice; and others from those that it reaches, so that nobody sees all that there is.
+/// An address leads elsewhere. Meanwhile its locker may be cut off from fewer than half, so that what is left is one
+/// server, twice; and others from those that it reaches, so that nobody sees all that there is.
 async fn lead_to(
     world: &World,
     net: &Net,

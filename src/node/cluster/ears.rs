@@ -55,8 +55,8 @@ struct Wishes {
     gone: HashSet<String>,
     /// How many wishes there were.
     count: u64,
-    /// The master did not do what it was asked for in time, or may have lost what it had: once all wishes until this one
-    /// have come true, everybody is told to look.
+    /// The master did not do what it was asked for in time, or may have lost what it had: once all wishes until this
+    /// one have come true, everybody is told to look.
     behind: Option<u64>,
     /// Nobody knows what is still subscribed.
     anew: bool,
@@ -88,8 +88,8 @@ impl Ear {
         wishes.count
     }
 
-    /// The map of slots has changed: has these channels subscribed and no others. Where some are new, messages may have been
-    /// missed. `anew`: slots may have been elsewhere meanwhile, so that nothing is subscribed any more.
+    /// The map of slots has changed: has these channels subscribed and no others. Where some are new, messages may have
+    /// been missed. `anew`: slots may have been elsewhere meanwhile, so that nothing is subscribed any more.
     pub(super) fn want_all(&self, wanted: HashSet<String>, anew: bool) {
         let mut wishes = self.wishes();
         if wishes.wanted == wanted && (wanted.is_empty() || !anew) {
@@ -109,8 +109,8 @@ impl Ear {
         self.changed.notify_one();
     }
 
-    /// Waits for so long at the most until all of these masters have what was wished for, except for those that are behind.
-    /// Those that have not by then are behind.
+    /// Waits for so long at the most until all of these masters have what was wished for, except for those that are
+    /// behind. Those that have not by then are behind.
     pub(super) async fn all_have(told: Vec<(Arc<Self>, u64)>, patience: Duration) {
         let all = join_all(told.iter().map(|(ear, wish)| async move {
             let mut reached = ear.reached.subscribe();
@@ -182,7 +182,8 @@ impl Listening {
                 self.caught_up(wish);
                 tokio::select! {
                     biased;
-                    // No wake-up is lost: this task is the only one that waits, and a change meanwhile leaves its permit.
+                    // No wake-up is lost: this task is the only one that waits, and a change meanwhile leaves its
+                    // permit.
                     () = self.ear.changed.notified() => {}
                     event = events.recv() => match event {
                         Some(event) => _ = self.hear(event),
@@ -224,7 +225,8 @@ impl Listening {
         }
     }
 
-    /// Asks for a change, and hears on meanwhile. `Some(None)`: it was connected anew. `None`: nothing can be heard any more.
+    /// Asks for a change, and hears on meanwhile. `Some(None)`: it was connected anew. `None`: nothing can be heard any
+    /// more.
     async fn send(
         &mut self,
         add: Vec<String>,

@@ -198,8 +198,8 @@ impl Masters {
         gone.into_iter().for_each(|master| self.retire(master));
     }
 
-    /// The cluster has said that it is down. The client gives the connection up for that, so that it is not asked again at
-    /// once.
+    /// The cluster has said that it is down. The client gives the connection up for that, so that it is not asked again
+    /// at once.
     pub(super) fn went_down(&self, failure: &NodeFailure) {
         let pause = (self.settings.lease / 30).clamp(Duration::from_millis(50), Duration::from_secs(1));
         self.state().down = Some((Instant::now() + pause, failure.clone()));

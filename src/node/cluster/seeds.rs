@@ -1,4 +1,5 @@
-//! The address of a cluster: `redis-cluster://host:port?node=host:port`, one or several of its servers, which tell the others.
+//! The address of a cluster: `redis-cluster://host:port?node=host:port`, one or several of its servers, which tell the
+//! others.
 
 use std::fmt;
 use std::sync::Arc;

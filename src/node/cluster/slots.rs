@@ -18,8 +18,8 @@ struct Range {
 }
 
 impl SlotMap {
-    /// Reads the answer to CLUSTER SLOTS: of each range the first slot, the last one, its master, and the replicas of that.
-    /// `None`: it is no such answer, or names no server at all.
+    /// Reads the answer to CLUSTER SLOTS: of each range the first slot, the last one, its master, and the replicas of
+    /// that. `None`: it is no such answer, or names no server at all.
     pub(super) fn read(reply: &Reply, told_by: &Place) -> Option<Self> {
         let Reply::Array(entries) = reply else { return None };
         let mut ranges = entries.iter().map(|entry| range(entry, told_by)).collect::<Option<Vec<_>>>()?;

@@ -29,7 +29,8 @@ pub(super) struct Told {
 /// Asks one of the seeds for the map of slots, the first one that answers.
 ///
 /// # Errors
-/// [`Error::Unavailable`] where none answers, [`Error::Server`] where one refuses us, [`Error::Config`] for one in no cluster.
+/// [`Error::Unavailable`] where none answers, [`Error::Server`] where one refuses us, [`Error::Config`] for one in no
+/// cluster.
 pub(super) async fn ask_seeds(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> Result<(Told, Subscribing), Error> {
     let mut asking: FuturesUnordered<_> = seeds.addresses.iter().map(|address| ask_seed(address, wiring)).collect();
     let (mut failures, mut refusal) = (Vec::new(), None);

@@ -17,7 +17,8 @@ use self::steps::Step;
 use self::world::{BOUNDS, Bounds, SEATS, STRANGER, World};
 use super::Phase;
 
-/// All worlds within these bounds; or the steps to the first in which both believe, or a fence is not higher than one before.
+/// All worlds within these bounds; or the steps to the first in which both believe, or a fence is not higher than one
+/// before.
 fn explore(bounds: &Bounds) -> Result<usize, Vec<Step>> {
     let first = World::new(bounds);
     let mut known = HashSet::from([hash(&first)]);
