@@ -6,12 +6,16 @@ local function acquire(KEYS, ARGV)
 -- acquire.lua
 end
 
+local function enlist(KEYS, ARGV)
+-- enlist.lua
+end
+
 local function release(KEYS, ARGV)
 -- release.lua
 end
 
-local steps = {acquire = acquire, release = release}
-local words = {acquire = 3, release = 1}
+local steps = {acquire = acquire, enlist = enlist, release = release}
+local words = {acquire = 3, enlist = 6, release = 3}
 
 local keys, args, answers, at = {}, {}, {}, 1
 for i = 1, #KEYS / 2 do

@@ -2,8 +2,13 @@
 -- KEYS[1]  the lock
 -- KEYS[2]  the channel of its unlock messages
 -- ARGV[1]  field: uuid:task-id:generation
--- Returns n   released, and n clients were told
---         -1  gone: the lock is not held under this field
+-- ARGV[2]  the list of the lockers that wait; empty: all that listen are told
+-- ARGV[3]  the locker that releases, 1 if it goes into the list, 1 if it listens to the channel and is not in the list,
+--          1 if others may have a turn, and for how long the list is kept, in milliseconds. Or empty
+-- Returns n              released, and n clients were told
+--         {place, turn}  released, and the next of the list was woken, or (1) others were; how many are before the locker
+--         {told, error}  released, and the list cannot be used
+--         -1             gone: the lock is not held under this field
 local lock, channel = KEYS[1], KEYS[2]
 local field = ARGV[1]
 
@@ -18,6 +23,8 @@ if held ~= 1 then
   return -1
 end
 redis.call('DEL', lock)
+-- wake.lua
 -- The message is a hint; a user that may not publish has released all the same.
 local told = redis.pcall('PUBLISH', channel, '0')
-return type(told) == 'number' and told or 0
+told = type(told) == 'number' and told or 0
+return unlisted and {told, unlisted} or told

@@ -14,6 +14,9 @@ use crate::options::Format;
 /// The key of a server's memory.
 pub(crate) const MEMORY: &str = "lockhound_memory";
 
+/// What the channels begin with on which a locker is woken, each by its id.
+pub(crate) const WAKE: &str = "lockhound_wake:";
+
 /// What a lock is on a server. Each kind excludes every other, and itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -57,6 +60,37 @@ impl Claim {
     }
 }
 
+/// A locker that goes into the list of those that wait for a lock, if it is not granted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Listing {
+    pub(crate) locker: Arc<str>,
+    /// Whoever is first in the list was told to come, and did not.
+    pub(crate) looked: bool,
+}
+
+/// Whom a release tells of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Wakes {
+    /// All that listen.
+    All,
+    /// The next of the list, if there is one; else all that listen. With what is known of the locker that releases.
+    Next(Option<Releaser>),
+}
+
+/// The locker that releases a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Releaser {
+    pub(crate) locker: Arc<str>,
+    /// Others wait here: it goes into the list, behind all who are there. A list with nobody else is none.
+    pub(crate) enlists: bool,
+    /// It listens to the channel, and is not in the list.
+    pub(crate) listens: bool,
+    /// Others that listen, and are in no list, may be told instead.
+    pub(crate) offers: bool,
+    /// For how long the list is kept, at the least a half.
+    pub(crate) lifetime: Duration,
+}
+
 /// What a server has to remember of itself for its answer to be a vote: what it remembered when it was vetted.
 pub(crate) type Remembered = Arc<str>;
 
@@ -69,13 +103,23 @@ pub(crate) enum Command {
         lease: Duration,
         fences: Source,
         vote: Option<Remembered>,
+        /// Of one lock, and where there is no vote.
+        listing: Option<Listing>,
     },
     /// Writes the hold count.
     Count {
         claim: Claim,
         count: u32,
     },
-    Release(Claim),
+    Release {
+        claim: Claim,
+        wakes: Wakes,
+    },
+    /// Takes a locker off the list of a lock, and wakes the next one if the lock is free.
+    Pass {
+        key: Key,
+        locker: Arc<str>,
+    },
     /// Takes a server's vote for a held lock back. It does its work whatever it remembers.
     Retake {
         claim: Claim,
@@ -167,6 +211,17 @@ pub(crate) enum Acquire {
     Granted(Vec<Fence>),
     /// One is held by another, for at most this long if its lease is not renewed; `None`: it has no lease.
     Held(Option<Duration>),
+    /// The same, to a locker that goes into the list.
+    Listed(Option<Duration>, Place),
+}
+
+/// A locker's place in the list of those that wait for a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// So many are before it.
+    Behind(u64),
+    /// The server refused to put it there, in these words.
+    Refused(String),
 }
 
 /// What a server answered to a write of the hold count.
@@ -177,10 +232,18 @@ pub(crate) enum Count {
 }
 
 /// What a server answered to a release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Release {
     /// Released, and this many clients were told.
     Released(u64),
+    /// Released, and another locker was woken; or others than the lockers of the list were, whose turn it is. So many are
+    /// in the list before the locker that released, if it is there.
+    PassedOn {
+        place: Option<u64>,
+        turn: bool,
+    },
+    /// Released, and all were told: the list cannot be used, in the server's words.
+    Unlisted(String),
     Gone,
 }
 

@@ -12,6 +12,9 @@ const CHANNEL: &str = "redisson_lock__channel";
 /// What Redisson's counters of fencing tokens begin with.
 const TOKEN: &str = "redisson_lock_token";
 
+/// What the lists of lockers that wait begin with.
+const WAITING: &str = "lockhound_waiting:";
+
 /// How many marks there are, for locks without number.
 const MARKS: u64 = 1_024;
 
@@ -74,6 +77,13 @@ impl Key {
 
     fn nth_mark(n: u64) -> String {
         format!("lockhound_fence:{{{n}}}")
+    }
+
+    /// The key of the list of lockers that wait for it. Unlike the channel, which `x` and `{x}` have in common, each lock has a
+    /// list of its own. In the lock's slot.
+    pub(crate) fn waiting(&self) -> String {
+        let name = &self.0;
+        if name.contains('{') { format!("{WAITING}={name}") } else { format!("{WAITING}{{{name}}}") }
     }
 
     /// Redisson's `prefixName`: braces are added unless the name has an opening one anywhere, so that in a cluster
@@ -142,6 +152,15 @@ mod tests {
         assert_eq!(Key::from("a{b").channel(), "redisson_lock__channel:a{b");
         assert_eq!(Key::from("orders:42").token(), "redisson_lock_token:{orders:42}");
         assert_eq!(Key::from("a{b}c").token(), "redisson_lock_token:a{b}c");
+    }
+
+    #[test]
+    fn every_lock_has_a_list_of_its_own() {
+        let names =
+            ["x", "{x}", "={x}", "a{b}c", "a}b", "{a}b}", "lockhound_waiting:{x}", "lockhound_waiting:={x}", "=x"];
+        let lists: std::collections::HashSet<_> = names.map(|name| Key::from(name).waiting()).into();
+        assert_eq!(lists.len(), names.len(), "{lists:?}");
+        assert_eq!(Key::from("orders:42").waiting(), "lockhound_waiting:{orders:42}");
     }
 
     /// Another version that chose otherwise would begin other sequences.

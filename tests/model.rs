@@ -20,7 +20,7 @@
 //! - When a renewal is due and how many may fail: any may be sent, and a holder may give up at any time.
 //! - Outcomes that are certain (*not executed*, *refused*), fences, the bound on pending undos, and that a release is
 //!   given up after a lease.
-//! - More nodes than one: `model/quorum` has them. Hand-over, which is not there yet.
+//! - More nodes than one: `model/quorum` has them. Who is woken when: `model/across` has that.
 //!
 //! # Why the bounds suffice
 //! - Every promise is about two at most: a holder and who comes between. A third client is there to find nothing.
@@ -33,6 +33,8 @@
 //! `cargo test --test model -- --nocapture` prints the counts of states, and short ways in which the mutants fail. The
 //! feature `soak` adds a test with wider bounds: `cargo test --release --features soak --test model -- --nocapture`.
 
+#[path = "model/across/mod.rs"]
+mod across;
 #[path = "model/client.rs"]
 mod client;
 #[path = "model/promises.rs"]

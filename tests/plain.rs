@@ -209,7 +209,8 @@ async fn waiters_are_woken_at_once_by_releases_of_this_crate() {
     let lock = waiter.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });
     eventually(ms(2_000), "the waiter listens", || {
-        server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).len() == 1 && waiter.stats().waiters == 1
+        server.command::<Vec<String>>(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]).len() == 1
+            && waiter.stats().waiters == 1
     })
     .await;
     // Behind its barrier it looks once more, and waits.

@@ -153,6 +153,18 @@ fn documented() -> Vec<(&'static str, String)> {
     rules.into_iter().map(|rule| (rule, of_lock(rule))).collect()
 }
 
+/// Those for the lists of waiting lockers, which one server alone has.
+const OF_LISTS: [&str; 8] = [
+    "&lockhound_wake:*",
+    "+pubsub|numsub",
+    "+zadd",
+    "+zcard",
+    "+zrange",
+    "+zrank",
+    "+zrem",
+    "~lockhound_waiting:{app:*",
+];
+
 /// Gives the user `app` these rights and no others.
 fn permit<'a>(server: &Server, rules: impl IntoIterator<Item = &'a str>) {
     let words: Vec<&str> = ["ACL", "SETUSER", "app", "reset", "on", ">t0p-secret"].into_iter().chain(rules).collect();
@@ -166,7 +178,8 @@ fn as_app(server: &Server) -> String {
 /// Two ways to find it out: the server says so, or it is tried.
 #[tokio::test]
 async fn a_right_that_is_missing_is_named_and_no_other() {
-    let (servers, rules) = (servers(3), documented());
+    let (servers, mut rules) = (servers(3), documented());
+    rules.retain(|(rule, _)| !OF_LISTS.contains(rule));
     assert!(rules.len() > 30, "{rules:?}");
     let all = || rules.iter().map(|(rule, _)| *rule);
     servers.iter().for_each(|server| permit(server, all()));
@@ -198,6 +211,22 @@ async fn a_right_that_is_missing_is_named_and_no_other() {
     assert!(!text.contains("t0p-secret") && text.contains("app:***@"), "{text}");
 }
 
+/// What is missing for a list breaks no promise: all are told instead.
+#[tokio::test]
+async fn a_right_that_lists_need_is_named_where_there_are_lists() {
+    let (server, rules) = (Server::start(), documented());
+    let all = || rules.iter().map(|(rule, _)| *rule);
+    permit(&server, all());
+    let locks = Locker::builder().node(as_app(&server)).connect().await.unwrap();
+    assert_eq!(missing(only(&locks.preflight_of(["app:42"]).await.unwrap())), Vec::<&str>::new());
+    for removed in OF_LISTS {
+        permit(&server, all().filter(|rule| *rule != removed));
+        let report = locks.preflight_of(["app:42"]).await.unwrap();
+        assert_eq!(missing(only(&report)), [removed.replace("{app:*", "{app:42}")], "{report}");
+        assert_answers(&report, [(Promise::Locking, Answer::Yes), (Promise::Wakeups, Answer::Yes)]);
+    }
+}
+
 #[tokio::test]
 async fn wait_is_needed_where_replicas_are_asked() {
     let (server, rules) = (Server::start(), documented());
@@ -221,7 +250,8 @@ async fn what_a_restricted_user_may_not_ask_is_unknown_with_the_right_that_is_mi
     let locks = Locker::connect(as_app(&server)).await.unwrap();
     let of_lock = locks.preflight_of(["app:42"]).await.unwrap();
     let found = only(&of_lock);
-    assert_eq!(missing(found), ["+client|setname", "+client|id", "+info"]);
+    let of_lists = ["+zadd", "+zcard", "+zrange", "+zrank", "+zrem", "+pubsub|numsub", "&lockhound_wake:*"];
+    assert_eq!(missing(found), [&["+client|setname", "+client|id", "+info"][..], &of_lists].concat());
     assert!(found.rights.missing.iter().all(|right| right.needed_for.is_empty()) && found.rights.unknown.is_empty());
     assert_eq!((&found.eviction, &found.persistence), (&Finding::Forbidden("+info"), &Finding::Forbidden("+info")));
     assert_answers(
@@ -244,7 +274,7 @@ async fn what_a_restricted_user_may_not_ask_is_unknown_with_the_right_that_is_mi
     assert!(said(&with_info, Promise::Restart).contains("+config|get"), "{with_info}");
     // A name that is made up is none of those that the user may use.
     let of_none = locks.preflight().await.unwrap();
-    assert_eq!(missing(only(&of_none)), ["+client|setname", "+client|id"]);
+    assert_eq!(missing(only(&of_none)), [&["+client|setname", "+client|id"][..], &of_lists].concat());
     assert_answers(&of_none, [(Promise::Locking, Answer::Unknown), (Promise::Wakeups, Answer::Unknown)]);
     assert!(said(&of_none, Promise::Locking).contains("preflight_of"), "{of_none}");
 }

@@ -45,7 +45,7 @@ use crate::options::Settings;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkEvent {
     /// A message came on this channel.
-    Message(String),
+    Message { channel: String, text: String },
     /// Messages were dropped, of whatever channel.
     Lagged,
     /// It is connected anew: whatever was in flight is unknown, and no channel is subscribed.
@@ -375,7 +375,10 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
                 Err(RecvError::Closed) => return,
             },
             message = messages.recv() => match message {
-                Ok(message) => LinkEvent::Message(message.channel.to_string()),
+                Ok(message) => LinkEvent::Message {
+                    channel: message.channel.to_string(),
+                    text: message.value.into_string().unwrap_or_default(),
+                },
                 Err(RecvError::Lagged(_)) => LinkEvent::Lagged,
                 Err(RecvError::Closed) => return,
             },

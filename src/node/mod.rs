@@ -51,7 +51,7 @@ use self::memory::Memory;
 pub(crate) use self::number::returned;
 pub(crate) use self::redis::Redis;
 pub(crate) use self::replica_acks::ReplicaAck;
-pub(crate) use self::reply::{Outcome, Reply};
+pub(crate) use self::reply::{Outcome, Reply, is_forbidden};
 pub(crate) use self::script_runner::Lua;
 pub(crate) use self::slot::{mark_of, slot_of};
 #[cfg(feature = "tls")]

@@ -250,6 +250,11 @@ pub(super) fn code(message: &str) -> &str {
     inner.split_whitespace().next().unwrap_or_default()
 }
 
+/// Whether an error says that the user may not do that.
+pub(crate) fn is_forbidden(message: &str) -> bool {
+    code(message) == "NOPERM"
+}
+
 /// How Redis begins its refusal of a command in a script: 6 and 7, and newer ones with Valkey.
 const FORBIDDEN_TO_SCRIPTS: [&str; 2] = ["ERR The user executing the script can't", "ERR ACL failure in script"];
 

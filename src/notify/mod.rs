@@ -4,44 +4,62 @@
 //! can be dropped: so a subscription is ready only behind a barrier, everybody is woken after a reconnect or a lag
 //! (behind the barrier too), and a waiter looks for itself in any case after a while.
 //!
+//! On a server that stands alone a locker has a channel of its own beside those of its locks: in the list of those that wait
+//! for a lock it is woken on it, by name. What a driver makes of what it hears: `news.rs`.
+//!
 //! # Invariants
 //! - One task a node sends all changes, one batch at a time, so that replies cannot be taken for each other's.
 //! - What is subscribed on a node is in use, or was within [`LINGER`](table::LINGER), a [`SWEEP`] and the time of two
 //!   batches, however much else is to be changed.
 //! - The table's mutex is never held across an await, nor while a waiter is woken.
 
+mod ear;
+mod news;
+mod others;
 mod table;
+mod wake;
 
-use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::sync::Notify;
-use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::sleep;
 
+pub(crate) use self::ear::listen;
+pub(crate) use self::news::Begun;
+use self::news::WakeUp;
+use self::others::Ended;
 use self::table::{Batch, Listener, Name, Table};
+use self::wake::WakeChannel;
 use crate::clock::Instant;
-use crate::foreign::{self, contained};
+use crate::command::{Listing, Releaser};
 use crate::key::Key;
-use crate::node::{LinkEvent, Node, Outcome};
 
-/// The pause before a batch is tried again that the connection did not take.
-const RETRY: Duration = Duration::from_millis(100);
+/// For how many leases a list is kept at the most after somebody was put in.
+const LISTED: u32 = 3;
 
 /// How long channels that have lingered wait for others to be unsubscribed with, where nothing else is to be changed.
 const SWEEP: Duration = Duration::from_millis(100);
 
-/// Called for every message with the keys of the locks that it may be about.
-type Hook = Box<dyn Fn(&Key) + Send + Sync>;
+/// Called with the key of a lock.
+pub(crate) type Hook = Box<dyn Fn(&Key) + Send + Sync>;
+
+/// What the session is told.
+pub(crate) struct Hooks {
+    /// For every message, with each lock that it may be about.
+    pub(crate) message: Hook,
+    /// The locker is in the list of this lock, or was until just now, and nobody waits for it here.
+    pub(crate) idle: Hook,
+}
 
 /// The channels that this locker listens to.
 pub(crate) struct Channels {
     table: Mutex<Table>,
     /// One a node: woken when there is something new in the table.
     changed: Vec<Notify>,
-    hook: Hook,
+    /// Where the locker may be in lists.
+    wake: Option<WakeChannel>,
+    hooks: Hooks,
 }
 
 /// A share in a channel's subscription. Dropping it gives the share back.
@@ -52,19 +70,61 @@ pub(crate) struct Subscription {
 }
 
 impl Channels {
-    pub(crate) fn new(nodes: usize, hook: Hook) -> Arc<Self> {
+    /// Of a locker that may be in lists under this name.
+    pub(crate) fn new(nodes: usize, locker: Option<&Arc<str>>, hooks: Hooks) -> Arc<Self> {
         let changed = (0..nodes).map(|_| Notify::new()).collect();
-        Arc::new(Self { table: Mutex::new(Table::new(nodes)), changed, hook })
+        let wake = locker.map(WakeChannel::of);
+        Arc::new(Self { table: Mutex::new(Table::new(nodes)), changed, wake, hooks })
     }
 
     /// Listens to the unlock messages of a lock.
     pub(crate) fn subscribe(self: &Arc<Self>, key: &Key) -> Subscription {
         let name = Name::from(key.channel());
-        let (listener, asks) = self.table().subscribe(&name);
-        if asks {
+        let (listener, asks) = self.table().subscribe(&name, key);
+        if self.wake.as_ref().is_some_and(WakeChannel::want) || asks {
             self.tell();
         }
         Subscription { channels: Arc::clone(self), name, listener }
+    }
+
+    /// Whether a lock's channel is subscribed, for somebody or from before.
+    pub(crate) fn is_confirmed(&self, key: &Key) -> bool {
+        self.table().is_confirmed(&key.channel())
+    }
+
+    /// A locker with this name in the list is about to release a lock: what is to be told of it. Others `wait` here, or do not.
+    pub(crate) fn release(&self, locker: &Arc<str>, key: &Key, waits: bool, lease: Duration) -> Option<Releaser> {
+        let (name, now) = (key.channel(), Instant::now());
+        let mut table = self.table();
+        let offers = table.others(&name)?.may_have_a_turn(now);
+        let listens = table.is_confirmed(&name);
+        let drivers = table.listeners_of(&name, key);
+        drop(table);
+        drivers.iter().for_each(|listener| listener.news().release());
+        let enlists = waits && listens && !drivers.is_empty() && self.is_woken();
+        let (locker, lifetime) = (Arc::clone(locker), lease * LISTED);
+        Some(Releaser { locker, enlists, listens: listens && !enlists, offers, lifetime })
+    }
+
+    /// A release of this locker woke another one, or others have a turn.
+    pub(crate) fn passed_on(&self, key: &Key, place: Option<u64>, turn: bool) {
+        let (name, now) = (key.channel(), Instant::now());
+        let mut table = self.table();
+        if turn && let Some(others) = table.others(&name) {
+            others.begin_turn(now, place.map_or(1, |place| place + 1));
+        }
+        let drivers = table.listeners_of(&name, key);
+        drop(table);
+        let Some(place) = place else { return };
+        drivers.iter().for_each(|listener| listener.news().pass_on(place, turn, now));
+        if drivers.is_empty() {
+            (self.hooks.idle)(key);
+        }
+    }
+
+    /// Whether the locker can be woken by its name.
+    fn is_woken(&self) -> bool {
+        self.wake.as_ref().is_some_and(WakeChannel::is_confirmed)
     }
 
     /// Tells every node's task that there is something new in the table.
@@ -72,15 +132,39 @@ impl Channels {
         self.changed.iter().for_each(Notify::notify_one);
     }
 
-    fn message(&self, node: usize, name: &str) {
+    fn message(&self, node: usize, name: &str, text: &str) {
+        if self.wake.as_ref().is_some_and(|wake| *wake.name == *name) {
+            return self.wake_up(text);
+        }
         let Some(woken) = self.table().message(node, name) else { return };
-        woken.iter().for_each(|listener| listener.message.notify_one());
-        Key::of_channel(name).for_each(|key| (self.hook)(&key));
+        let now = Instant::now();
+        for listener in woken {
+            listener.news().message(now);
+            listener.message.notify_one();
+        }
+        Key::of_channel(name).for_each(|key| (self.hooks.message)(&key));
+    }
+
+    /// A message of the locker's own channel. Anybody may send one, and it is a hint.
+    fn wake_up(&self, text: &str) {
+        let Some((wake_up, key)) = WakeUp::parse(text) else { return };
+        let (key, now) = (Key::from(key), Instant::now());
+        let drivers = self.table().listeners_of(&key.channel(), &key);
+        for listener in &drivers {
+            listener.news().wake_up(wake_up, now);
+            listener.message.notify_one();
+        }
+        if drivers.is_empty() {
+            (self.hooks.idle)(&key);
+        }
     }
 
     fn wake_all(&self) {
         let listeners = self.table().listeners();
-        listeners.iter().for_each(|listener| listener.message.notify_one());
+        for listener in listeners {
+            listener.news().missed();
+            listener.message.notify_one();
+        }
     }
 
     fn confirm(&self, node: usize, batch: &Batch) {
@@ -116,12 +200,57 @@ impl Subscription {
     }
 
     /// A round begins: what was heard before says nothing about what it finds, and wakes nobody after it.
-    pub(crate) fn begin(&self) {
+    pub(crate) fn begin(&self) -> Begun {
         self.channels.table().begin(&self.name, &self.listener);
         let _heard: Option<()> = self.listener.message.notified().now_or_never();
+        let begun = self.listener.news().begin(Instant::now());
+        if begun.taken {
+            self.turn_ended(Some(Ended::Taken));
+        }
+        begun
     }
 
-    /// Waits for messages of a majority, or for a reason to look.
+    /// What the round is to say of its locker, to be put into the list; `None` while it could not be woken there.
+    pub(crate) fn listing(&self, locker: &Arc<str>, begun: Begun) -> Option<Listing> {
+        let is_woken = self.channels.is_woken() && self.channels.table().is_confirmed(&self.name);
+        is_woken.then(|| Listing { locker: Arc::clone(locker), looked: begun.looked })
+    }
+
+    /// The lock is granted; the locker is not in the list any more.
+    pub(crate) fn granted(&self) {
+        let ended = self.listener.news().granted();
+        self.turn_ended(ended);
+    }
+
+    /// Another holds it, and this is the locker's place in the list, if it is there.
+    pub(crate) fn held(&self, place: Option<u64>) {
+        let ended = self.listener.news().held(place);
+        self.turn_ended(ended);
+    }
+
+    fn turn_ended(&self, ended: Option<Ended>) {
+        let mut table = self.channels.table();
+        if let (Some(ended), Some(others)) = (ended, table.others(&self.name)) {
+            others.end_turn(Instant::now(), ended);
+        }
+    }
+
+    /// Whether there is nothing to be asked for: a release of this locker has woken another one just now.
+    pub(crate) fn take_passed_on(&self) -> bool {
+        self.listener.news().take_passed_on()
+    }
+
+    /// When there is a reason to look, if there is one.
+    pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
+        self.listener.news().due(now)
+    }
+
+    /// How much later this locker looks than the first in the list, where nobody is told.
+    pub(crate) fn delay(&self) -> Duration {
+        self.listener.news().delay()
+    }
+
+    /// Waits for messages of a majority, a wake-up, or a reason to look: [`due`](Self::due) tells when that is.
     pub(crate) async fn notified(&self) {
         // No wake-up is lost: nobody else waits for this listener, and a message while nobody waits leaves its permit.
         self.listener.message.notified().await;
@@ -135,151 +264,10 @@ impl Drop for Subscription {
             // The tasks wait for longer, where nothing was to be removed.
             self.channels.tell();
         }
-    }
-}
-
-/// Keeps one node's subscriptions as the table has them. Started with the locker; ends when the node's connection is
-/// quit, or with the engine.
-pub(crate) async fn listen(
-    channels: Arc<Channels>,
-    index: usize,
-    node: Arc<Node>,
-    mut events: UnboundedReceiver<LinkEvent>,
-) {
-    let mut ear = Ear { channels, index, node, wake: false, deaf: false };
-    foreign::restarted(async move |again| {
-        if again {
-            // A batch may be half sent, and its replies would be taken for those of the next.
-            ear.node.reset_subscriber().await;
-            ear.forget();
+        // The list still has its locker.
+        if self.listener.news().is_listed() {
+            (self.channels.hooks.idle)(&self.listener.key);
         }
-        keep_listening(&mut ear, &mut events).await;
-    })
-    .await;
-}
-
-async fn keep_listening(ear: &mut Ear, events: &mut UnboundedReceiver<LinkEvent>) {
-    loop {
-        let (batch, next) = ear.channels.batch(ear.index, Instant::now());
-        if !batch.is_empty() || ear.wake {
-            if !ear.send(batch, events).await {
-                return;
-            }
-            continue;
-        }
-        let swept = async {
-            match next {
-                Some(next) => sleep(next).await,
-                None => pending().await,
-            }
-        };
-        tokio::select! {
-            // Events come without an end where many locks are contended: they come last.
-            biased;
-            // No wake-up is lost: this task is the only one that waits, and a change meanwhile leaves its permit.
-            () = ear.channels.changed[ear.index].notified() => {}
-            () = swept => {}
-            event = events.recv() => match event {
-                Some(event) => _ = ear.hear(event),
-                None => return,
-            },
-        }
-    }
-}
-
-/// One node's subscriptions, as its task sees to them.
-struct Ear {
-    channels: Arc<Channels>,
-    index: usize,
-    node: Arc<Node>,
-    /// A reason to wake everybody, once a barrier has been passed after it.
-    wake: bool,
-    /// Whether a subscription was refused, which is said once.
-    deaf: bool,
-}
-
-impl Ear {
-    /// Sends a batch and hears on meanwhile. False once nothing can be heard any more.
-    async fn send(&mut self, batch: Batch, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
-        let woken = std::mem::take(&mut self.wake);
-        let node = Arc::clone(&self.node);
-        let names = |names: &[Name]| names.iter().map(ToString::to_string).collect();
-        let sending = node.resubscribe(names(&batch.add), names(&batch.remove));
-        tokio::pin!(sending);
-        let mut reconnected = false;
-        let outcome = loop {
-            tokio::select! {
-                biased;
-                outcome = &mut sending => break outcome,
-                event = events.recv() => match event {
-                    Some(event) => reconnected |= self.hear(event),
-                    None => return false,
-                },
-            }
-        };
-        match outcome {
-            // What was confirmed on a connection that is gone is not subscribed on the new one.
-            _ if reconnected => return true,
-            Outcome::Done(()) => {}
-            Outcome::Refused(error) => {
-                if !std::mem::replace(&mut self.deaf, true) {
-                    contained(
-                        || tracing::warn!(%error, "unlock messages cannot be received: waiters look every sixth of a lease"),
-                    );
-                }
-            }
-            Outcome::NotExecuted(_) => {
-                // The connection may be the same as before, and have what it had.
-                self.channels.table().doubt(self.index, batch);
-                self.wake = true;
-                return self.pause(events).await;
-            }
-            Outcome::Unknown(_) => {
-                self.node.reset_subscriber().await;
-                self.forget();
-                return self.pause(events).await;
-            }
-        }
-        self.channels.confirm(self.index, &batch);
-        if woken {
-            self.channels.wake_all();
-        }
-        true
-    }
-
-    /// Hears on for a while before the next batch. False once nothing can be heard any more.
-    async fn pause(&mut self, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
-        let pause = sleep(RETRY);
-        tokio::pin!(pause);
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut pause => return true,
-                event = events.recv() => match event {
-                    Some(event) => _ = self.hear(event),
-                    None => return false,
-                },
-            }
-        }
-    }
-
-    /// Takes in what the connection tells. True if it is a new connection.
-    fn hear(&mut self, event: LinkEvent) -> bool {
-        match event {
-            LinkEvent::Message(name) => self.channels.message(self.index, &name),
-            LinkEvent::Lagged => self.wake = true,
-            LinkEvent::Up => {
-                self.forget();
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Nothing is subscribed, and nobody knows what was missed.
-    fn forget(&mut self) {
-        self.channels.table().forget(self.index);
-        self.wake = true;
     }
 }
 

@@ -7,12 +7,15 @@
 //!   does not grow while a node is away.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::news::News;
+use super::others::Others;
 use crate::clock::Instant;
+use crate::key::Key;
 use crate::lease::majority;
 
 /// How long a channel stays subscribed without listeners: the next waiter is often there at once.
@@ -31,6 +34,7 @@ pub(super) struct Table {
 #[derive(Debug, Default)]
 struct Channel {
     ears: Vec<Ear>,
+    others: Others,
     idle_since: Option<Instant>,
 }
 
@@ -42,10 +46,23 @@ struct Ear {
 }
 
 /// The one waiter of a lock's line. Two locks may have one channel, and then each has a listener of its own.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Listener {
+    pub(super) key: Key,
     pub(super) message: Notify,
     pub(super) confirmed: Notify,
+    news: Mutex<News>,
+}
+
+impl Listener {
+    fn of(key: &Key) -> Arc<Self> {
+        let (message, confirmed, news) = (Notify::new(), Notify::new(), Mutex::default());
+        Arc::new(Self { key: key.clone(), message, confirmed, news })
+    }
+
+    pub(super) fn news(&self) -> MutexGuard<'_, News> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// One node's subscriptions.
@@ -82,8 +99,8 @@ impl Table {
     }
 
     /// Adds a listener. Returns whether a node has to be asked for the channel.
-    pub(super) fn subscribe(&mut self, name: &Name) -> (Arc<Listener>, bool) {
-        let listener = Arc::<Listener>::default();
+    pub(super) fn subscribe(&mut self, name: &Name, key: &Key) -> (Arc<Listener>, bool) {
+        let listener = Listener::of(key);
         let channel = self.channels.entry(Arc::clone(name)).or_default();
         channel.ears.push(Ear { listener: Arc::clone(&listener), heard: HashSet::new() });
         if let Some(since) = channel.idle_since.take() {
@@ -128,6 +145,17 @@ impl Table {
             }
         }
         Some(woken)
+    }
+
+    /// The drivers of a lock.
+    pub(super) fn listeners_of(&self, name: &str, key: &Key) -> Vec<Arc<Listener>> {
+        let listeners = self.channels.get(name).into_iter().flat_map(Channel::listeners);
+        listeners.filter(|listener| listener.key == *key).collect()
+    }
+
+    /// What is known of others at a channel; `None` where it is not in the table.
+    pub(super) fn others(&mut self, name: &str) -> Option<&mut Others> {
+        self.channels.get_mut(name).map(|channel| &mut channel.others)
     }
 
     /// Whether a majority of the nodes has confirmed a channel.
@@ -252,7 +280,7 @@ mod tests {
     fn a_channel_lingers_for_a_second_after_its_last_use_and_not_after_an_earlier_one() {
         let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
         for use_at in [0, 400, 800] {
-            let (listener, asks) = table.subscribe(&x);
+            let (listener, asks) = table.subscribe(&x, &"k".into());
             assert_eq!(asks, use_at == 0, "it is there already");
             settle(&mut table, 0);
             table.leave(&x, &listener, start + ms(use_at + 16));
@@ -270,15 +298,15 @@ mod tests {
     #[test]
     fn a_channel_in_use_is_never_removed() {
         let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
-        let (first, _) = table.subscribe(&x);
-        let (second, asks) = table.subscribe(&x);
+        let (first, _) = table.subscribe(&x, &"k".into());
+        let (second, asks) = table.subscribe(&x, &"k".into());
         assert!(!asks, "one subscription for both");
         table.leave(&x, &first, start);
         assert!(!table.sweep(start + ms(60_000)) && table.len() == 1);
         table.leave(&x, &second, start + ms(60_000));
         // Its listener goes once.
         table.leave(&x, &second, start + ms(60_500));
-        let (third, _) = table.subscribe(&x);
+        let (third, _) = table.subscribe(&x, &"k".into());
         assert!(!table.sweep(start + ms(120_000)) && table.len() == 1);
         table.leave(&x, &third, start + ms(120_000));
         table.sweep(start + ms(121_000));
@@ -288,11 +316,11 @@ mod tests {
     #[test]
     fn what_is_wanted_again_before_it_is_unsubscribed_stays() {
         let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
-        let (listener, _) = table.subscribe(&x);
+        let (listener, _) = table.subscribe(&x, &"k".into());
         settle(&mut table, 0);
         table.leave(&x, &listener, start);
         assert!(table.sweep(start + LINGER));
-        table.subscribe(&x);
+        table.subscribe(&x, &"k".into());
         assert!(table.is_confirmed("x"));
         assert!(table.batch(0).is_empty());
         assert!(table.is_confirmed("x"));
@@ -301,13 +329,13 @@ mod tests {
     #[test]
     fn what_is_wanted_again_while_it_is_unsubscribed_is_subscribed_behind_that() {
         let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
-        let (listener, _) = table.subscribe(&x);
+        let (listener, _) = table.subscribe(&x, &"k".into());
         settle(&mut table, 0);
         table.leave(&x, &listener, start);
         table.sweep(start + LINGER);
         let under_way = table.batch(0);
         assert_eq!(under_way, batch(&[], &["x"]));
-        assert!(table.subscribe(&x).1);
+        assert!(table.subscribe(&x, &"k".into()).1);
         assert!(!table.is_confirmed("x"));
         table.confirm(0, &under_way);
         assert!(!table.is_confirmed("x"));
@@ -320,7 +348,7 @@ mod tests {
         let (mut table, mut now) = (Table::new(3), Instant::now());
         for n in 0..10_000 {
             let x = name(&n.to_string());
-            let (listener, _) = table.subscribe(&x);
+            let (listener, _) = table.subscribe(&x, &"k".into());
             settle(&mut table, 0);
             settle(&mut table, 1);
             table.leave(&x, &listener, now);
@@ -339,7 +367,7 @@ mod tests {
     fn after_a_reconnect_all_that_is_wanted_is_subscribed_and_nothing_else() {
         let (mut table, start) = (Table::new(1), Instant::now());
         for text in ["a", "b", "c"] {
-            let (listener, _) = table.subscribe(&name(text));
+            let (listener, _) = table.subscribe(&name(text), &"k".into());
             if text == "b" {
                 table.leave(&name(text), &listener, start);
             }
@@ -355,11 +383,11 @@ mod tests {
     #[test]
     fn what_a_node_may_have_done_is_asked_for_once_more() {
         let (mut table, start) = (Table::new(1), Instant::now());
-        let (old, _) = table.subscribe(&name("old"));
+        let (old, _) = table.subscribe(&name("old"), &"k".into());
         settle(&mut table, 0);
         table.leave(&name("old"), &old, start);
         table.sweep(start + LINGER);
-        table.subscribe(&name("new"));
+        table.subscribe(&name("new"), &"k".into());
         let uncertain = table.batch(0);
         assert_eq!(uncertain, batch(&["new"], &["old"]));
         table.doubt(0, uncertain.clone());
@@ -372,7 +400,7 @@ mod tests {
     #[test]
     fn a_message_is_heard_by_every_listener_of_its_channel() {
         let (mut table, x) = (Table::new(1), name("x"));
-        let listeners = [table.subscribe(&x).0, table.subscribe(&x).0];
+        let listeners = [table.subscribe(&x, &"k".into()).0, table.subscribe(&x, &"k".into()).0];
         let woken = table.message(0, "x").expect("known");
         assert!(woken.iter().zip(&listeners).all(|(woken, listener)| Arc::ptr_eq(woken, listener)));
         assert_eq!(woken.len(), 2);
@@ -386,7 +414,7 @@ mod tests {
     #[test]
     fn messages_of_a_majority_wake_and_the_round_of_another_listener_forgets_none() {
         let (mut table, x) = (Table::new(3), name("x"));
-        let (one, other) = (table.subscribe(&x).0, table.subscribe(&x).0);
+        let (one, other) = (table.subscribe(&x, &"k".into()).0, table.subscribe(&x, &"k".into()).0);
         let woken_by = |table: &mut Table, node| table.message(node, "x").expect("known").len();
         assert_eq!(woken_by(&mut table, 0), 0);
         assert_eq!(woken_by(&mut table, 0), 0, "the same node again");
@@ -399,7 +427,7 @@ mod tests {
     #[test]
     fn a_channel_is_confirmed_by_a_majority() {
         let (mut table, x) = (Table::new(3), name("x"));
-        let (listener, _) = table.subscribe(&x);
+        let (listener, _) = table.subscribe(&x, &"k".into());
         let first = table.batch(0);
         assert!(Arc::ptr_eq(&table.confirm(0, &first)[0], &listener));
         assert!(!table.is_confirmed("x"));

@@ -2,7 +2,7 @@
 //! of key and channel. SECURITY.md has the same list, which is tested.
 
 use super::{MissingRight, Promise, Rights, UnknownRight};
-use crate::command::MEMORY;
+use crate::command::{MEMORY, WAKE};
 use crate::key::Key;
 use crate::options::{Format, Replicas, Settings};
 use crate::random;
@@ -68,6 +68,7 @@ impl Questions {
             asked.lock(&format!("lockhound:preflight:{}", random::uuid()).into(), false);
         }
         names.iter().for_each(|name| asked.lock(name, true));
+        asked.wake_ups();
         asked.memory();
         Self { probes: asked.probes, replicas: settings.replicas }
     }
@@ -136,6 +137,11 @@ struct Asked<'a> {
 impl Asked<'_> {
     fn is_plain(&self) -> bool {
         self.settings.format == Format::Plain
+    }
+
+    /// Whether lockers that wait stand in a list.
+    fn has_lists(&self) -> bool {
+        self.servers == 1 && !self.remembers()
     }
 
     fn remembers(&self) -> bool {
@@ -229,9 +235,32 @@ impl Asked<'_> {
                 self.called(&[Promise::FaultTolerance], lock_rule, &[lock], EXISTS);
             }
         }
+        if self.has_lists() {
+            let list = key.waiting();
+            let list_rule = rule('~', &list);
+            let list_rule = list_rule.as_deref();
+            self.called(&[], list_rule, &[&list, "1", "m"], ZADD);
+            self.called(&[], list_rule, &[&list], ZCARD);
+            self.called(&[], list_rule, &[&list, "0", "1"], ZRANGE);
+            self.called(&[], list_rule, &[&list, "m"], ZRANK);
+            self.called(&[], list_rule, &[&list, "m"], ZREM);
+            self.called(&[], None, &["NUMSUB", &channel], PUBSUB);
+        }
         self.called(WAKEUPS, message_rule, &[&channel, "0"], PUBLISH);
         for (rule, name) in [("+subscribe", "SUBSCRIBE"), ("+unsubscribe", "UNSUBSCRIBE")] {
             self.add(WAKEUPS, Way::Subscribing, rule, message_rule, &[&channel], name);
+        }
+    }
+
+    /// Wake-ups of this locker by its name.
+    fn wake_ups(&mut self) {
+        if !self.has_lists() {
+            return;
+        }
+        let (channel, names) = (format!("{WAKE}preflight"), Some("&lockhound_wake:*"));
+        self.called(&[], names, &[&channel, ""], PUBLISH);
+        for (rule, name) in [("+subscribe", "SUBSCRIBE"), ("+unsubscribe", "UNSUBSCRIBE")] {
+            self.add(&[], Way::Subscribing, rule, names, &[&channel], name);
         }
     }
 
@@ -270,6 +299,12 @@ const PUBLISH: Command = ("+publish", "PUBLISH");
 const SET: Command = ("+set", "SET");
 const TIME: Command = ("+time", "TIME");
 const TYPE: Command = ("+type", "TYPE");
+const PUBSUB: Command = ("+pubsub|numsub", "PUBSUB");
+const ZADD: Command = ("+zadd", "ZADD");
+const ZCARD: Command = ("+zcard", "ZCARD");
+const ZRANGE: Command = ("+zrange", "ZRANGE");
+const ZRANK: Command = ("+zrank", "ZRANK");
+const ZREM: Command = ("+zrem", "ZREM");
 
 /// The pattern that has this name and no other.
 fn pattern(name: &str) -> String {
@@ -322,12 +357,16 @@ mod tests {
     fn what_is_asked_for_is_what_is_documented() {
         assert_eq!(rules(&questions(1, |_| {}), true), documented(0));
         let optional = ["+info", "+client|setname", "+client|id"].map(str::to_owned);
-        assert_eq!(rules(&questions(1, |_| {}), false), BTreeSet::from(optional.clone()));
-        // The third is for clusters.
-        let mut left_out = documented(3);
+        // The lists of waiting lockers: a publish to any channel is among the first.
+        let lists: BTreeSet<String> = documented(1);
+        let shared = ["+subscribe", "+unsubscribe", "+publish"].map(str::to_owned);
+        let all: BTreeSet<String> = lists.iter().cloned().chain(optional.clone()).chain(shared).collect();
+        assert_eq!(rules(&questions(1, |_| {}), false), all);
+        // The fourth is for clusters.
+        let mut left_out = documented(4);
         assert!(left_out.remove("+select"), "a connection to a database has it already");
         assert_eq!(left_out, BTreeSet::from(optional));
-        let both: BTreeSet<String> = documented(0).union(&documented(1)).cloned().collect();
+        let both: BTreeSet<String> = documented(0).union(&documented(2)).cloned().collect();
         assert_eq!(rules(&questions(3, |_| {}), true), both);
     }
 

@@ -81,7 +81,8 @@ pub(crate) async fn connect(
     }
     let present: Vec<bool> = slots.iter().map(Option::is_some).collect();
     let awaited = |(target, slot): (&Target, Option<_>)| slot.unwrap_or_else(|| Node::await_server(target, &wiring()));
-    let (quorum, subscribers, ups) = over(targets.iter().zip(slots).map(awaited).collect(), settings);
+    let nodes = targets.iter().zip(slots).map(awaited).collect();
+    let (quorum, subscribers, ups) = over(nodes, settings, locker);
     quorum.begin(&present, ups).await?;
     Ok((quorum, subscribers))
 }
@@ -95,14 +96,14 @@ pub(crate) fn connect_lazily(
 ) -> Connected {
     let wiring = Wiring { locker: locker.to_owned(), settings, reconnected: reconnected.clone() };
     let nodes = targets.iter().map(|target| Node::await_server(target, &wiring)).collect();
-    let (quorum, subscribers, ups) = over(nodes, settings);
+    let (quorum, subscribers, ups) = over(nodes, settings, locker);
     quorum.begin_without_servers(ups);
     (quorum, subscribers)
 }
 
 /// The quorum of these nodes, what their subscribers' connections tell, and what those of their grants do.
-fn over(nodes: Vec<(Arc<Node>, Events)>, settings: &Settings) -> (Quorum, Ears, Ears) {
+fn over(nodes: Vec<(Arc<Node>, Events)>, settings: &Settings, locker: &str) -> (Quorum, Ears, Ears) {
     let (nodes, events): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
     let (subscribers, ups) = events.into_iter().map(|events| (events.subscriber, events.grants)).unzip();
-    (Quorum::new(nodes, settings.restart_quarantine), subscribers, ups)
+    (Quorum::new(nodes, settings.restart_quarantine).with_lists(locker), subscribers, ups)
 }

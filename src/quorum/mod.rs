@@ -20,6 +20,7 @@ mod undoing;
 mod vetting;
 mod voter;
 mod votes;
+mod waiting;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -40,8 +41,9 @@ pub(crate) use self::undoing::Undoing;
 use self::voter::{Company, Voter};
 pub(crate) use self::votes::Confirmations;
 use self::votes::RoundVotes;
+use self::waiting::Lists;
 use crate::clock::Instant;
-use crate::command::{self, Acquire, Answer, Claim, Command, Raise, Release, Renew};
+use crate::command::{self, Acquire, Answer, Claim, Command, Listing, Raise, Release, Renew, Wakes};
 use crate::error::{Error, NodeFailure};
 use crate::fence::{Fence, Source};
 use crate::foreign::contained;
@@ -68,6 +70,15 @@ pub(crate) enum Order {
     /// do so at once, one gets past the first node, however far each of them is from which node. It decides nothing: a lock
     /// is held by a majority as ever.
     FirstAlone,
+}
+
+/// What a lock is asked for with.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) lease: Duration,
+    pub(crate) fences: Source,
+    /// Where the locker waits for the lock: its place in the list.
+    pub(crate) listing: Option<Listing>,
 }
 
 /// What a node is asked for again that has lost it.
@@ -105,6 +116,7 @@ enum Disagreement {
 pub(crate) struct Quorum {
     nodes: Vec<Arc<Node>>,
     eligibility: Arc<Eligibility>,
+    lists: Option<Lists>,
     /// How long a majority took to answer the last time that all were asked at once, in microseconds.
     round_trip_us: AtomicU64,
 }
@@ -113,7 +125,13 @@ impl Quorum {
     /// Servers that abstain for so long, at the least, after they have lost their memory; zero: they have none.
     pub(crate) fn new(nodes: Vec<Arc<Node>>, quarantine: Duration) -> Self {
         let eligibility = Eligibility::new(&nodes, quarantine);
-        Self { nodes, eligibility, round_trip_us: AtomicU64::new(0) }
+        Self { nodes, eligibility, lists: None, round_trip_us: AtomicU64::new(0) }
+    }
+
+    /// The same, for a locker of this name, which may stand in lists.
+    fn with_lists(self, locker: &str) -> Self {
+        let lists = Lists::new(&self.nodes, locker, self.eligibility.remembers());
+        Self { lists, ..self }
     }
 
     /// Finds out who those servers are that are present, and goes on to see to it that their votes count.
@@ -197,11 +215,12 @@ impl Quorum {
     /// before this returns. A later majority shares a node with that one, and was granted it after us: so it is given a
     /// higher fence. Of a node that has not granted us the lock that is not so: it may have granted it to the next one before
     /// the fence came. A yes with a fence that another node does not believe in does not count.
-    pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, lease: Duration, fences: Source, order: Order) -> Round {
+    pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, asked: Asked, order: Order) -> Round {
         let company = Arc::<Company>::default();
         let ask = |at: NodeIndex| {
             let (voter, claims, company) = (self.voter(at), Arc::clone(claims), Arc::clone(&company));
-            (at, async move { voter.acquire(&claims, lease, fences, &company).await })
+            let asked = asked.clone();
+            (at, async move { voter.acquire(&claims, &asked, &company).await })
         };
         let (mut nodes, mut round) = (self.everywhere(), RoundVotes::new(self.nodes.len()));
         let mut late = Calls::new(std::iter::empty::<(NodeIndex, std::future::Pending<_>)>());
@@ -326,16 +345,15 @@ impl Quorum {
         Settled::Unanswered(Vec::new())
     }
 
-    /// Releases a lock on one node; whether it was there.
-    pub(crate) async fn release(&self, node: NodeIndex, claim: &Claim) -> Outcome<bool> {
-        let release = Command::Release(claim.clone());
-        let answer = script::ask(&self.nodes[node], Lane::Commands, release, Answer::release).await;
-        answer.map(|release| was_there(&claim.key, release))
+    /// Releases a lock on one node.
+    pub(crate) async fn release(&self, node: NodeIndex, claim: &Claim, wakes: Wakes) -> Outcome<Release> {
+        let release = Command::Release { claim: claim.clone(), wakes };
+        script::ask(&self.nodes[node], Lane::Commands, release, Answer::release).await
     }
 
     /// The undos of one node.
     pub(crate) fn undoing(&self, node: NodeIndex) -> Undoing {
-        Undoing::new(Arc::clone(&self.nodes[node]))
+        Undoing::new(Arc::clone(&self.nodes[node]), self.wakes(None))
     }
 
     /// Renews locks on one node.
@@ -390,14 +408,13 @@ fn patience_of(started: Instant) -> Instant {
     now + now.since(started) * 2 + PATIENCE
 }
 
-fn was_there(key: &Key, release: Release) -> bool {
-    match release {
-        Release::Released(told) => {
-            contained(|| tracing::trace!(key = %key.shown(), told, "released"));
-            true
-        }
-        Release::Gone => false,
+/// Whether a lock was there when it was released.
+pub(crate) fn was_there(key: &Key, release: &Release) -> bool {
+    let was_there = *release != Release::Gone;
+    if was_there {
+        contained(|| tracing::trace!(key = %key.shown(), ?release, "released"));
     }
+    was_there
 }
 
 #[cfg(test)]

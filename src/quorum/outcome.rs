@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::command::Place;
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::lease::NodeIndex;
@@ -16,6 +17,8 @@ pub(crate) enum Acquired<G = Majority> {
         ttl: Option<Duration>,
         /// Whether some nodes said yes all the same: several want it at once.
         contested: bool,
+        /// Of a locker that waits, where there is a list.
+        place: Option<Place>,
     },
     /// A majority answered, and nobody has one: several want it at once.
     Split,
@@ -32,7 +35,7 @@ impl<G> Acquired<G> {
     pub(crate) fn and_then<H>(self, make: impl FnOnce(G) -> Acquired<H>) -> Acquired<H> {
         match self {
             Self::Granted(granted) => make(granted),
-            Self::Held { ttl, contested } => Acquired::Held { ttl, contested },
+            Self::Held { ttl, contested, place } => Acquired::Held { ttl, contested, place },
             Self::Split => Acquired::Split,
             Self::Outrun => Acquired::Outrun,
             Self::Refused(error) => Acquired::Refused(error),

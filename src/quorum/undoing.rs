@@ -8,7 +8,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 
 use super::was_there;
-use crate::command::{Answer, Claim, Command};
+use crate::command::{Answer, Claim, Command, Wakes};
 use crate::node::{Lane, Node, Outcome};
 use crate::script;
 
@@ -17,21 +17,23 @@ type Call = Pin<Box<dyn Future<Output = (u64, Outcome<bool>)> + Send>>;
 /// Undos that are under way on one node. What is left when this is dropped may be executed, and nobody hears of it.
 pub(crate) struct Undoing {
     node: Arc<Node>,
+    wakes: Wakes,
     calls: FuturesUnordered<Call>,
 }
 
 impl Undoing {
-    pub(super) fn new(node: Arc<Node>) -> Self {
-        Self { node, calls: FuturesUnordered::new() }
+    pub(super) fn new(node: Arc<Node>, wakes: Wakes) -> Self {
+        Self { node, wakes, calls: FuturesUnordered::new() }
     }
 
     /// Releases a lock, behind whatever was sent to take it. It is sent when the next answer is asked for.
     pub(crate) fn send(&self, number: u64, claim: Claim) {
-        let node = Arc::clone(&self.node);
+        let (node, wakes) = (Arc::clone(&self.node), self.wakes.clone());
         self.calls.push(Box::pin(async move {
             let key = claim.key.clone();
-            let answer = script::ask(&node, Lane::Grants, Command::Release(claim), Answer::release).await;
-            (number, answer.map(|release| was_there(&key, release)))
+            let release = Command::Release { claim, wakes };
+            let answer = script::ask(&node, Lane::Grants, release, Answer::release).await;
+            (number, answer.map(|release| was_there(&key, &release)))
         }));
     }
 

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::Vote;
 use super::eligibility::{Ask, Eligibility, FORGOT, Ticket};
+use super::{Asked, Vote};
 use crate::command::{Acquire, Answer, Claim, Command, Raise, Renew};
 use crate::error::NodeFailure;
-use crate::fence::{Fence, Source};
+use crate::fence::Fence;
 use crate::lease::NodeIndex;
 use crate::node::{Lane, Node, Outcome};
 use crate::script;
@@ -22,20 +22,16 @@ pub(super) struct Voter {
 impl Voter {
     /// Takes these locks, or none. Where the server remembers something else by now, it has done nothing, and is asked once
     /// more when that is known.
-    pub(super) async fn acquire(
-        &self,
-        claims: &Arc<[Claim]>,
-        lease: Duration,
-        fences: Source,
-        company: &Company,
-    ) -> Outcome<Acquire> {
+    pub(super) async fn acquire(&self, claims: &Arc<[Claim]>, asked: &Asked, company: &Company) -> Outcome<Acquire> {
         let mut ticket = match self.ticket(Lane::Grants, Ask::Vote).await {
             Ok(ticket) => ticket,
             Err(failure) => return Outcome::NotExecuted(failure),
         };
         let acquire = async |ticket: &Ticket| {
+            let Asked { lease, fences, listing } = asked.clone();
             let (claims, vote) = (Arc::clone(claims), ticket.vote.clone());
-            let acquire = Command::Acquire { claims, lease, fences, vote };
+            let listing = listing.filter(|_| vote.is_none());
+            let acquire = Command::Acquire { claims, lease, fences, vote, listing };
             script::ask(&self.node, Lane::Grants, acquire, Answer::acquire).await
         };
         let mut answer = acquire(&ticket).await;
@@ -177,6 +173,7 @@ mod tests {
     use super::super::staged::{Staged, claim};
     use super::super::vetting::vet;
     use super::*;
+    use crate::fence::Source;
 
     const LEASE: Duration = Duration::from_secs(30);
 
@@ -188,7 +185,8 @@ mod tests {
 
     /// The server at this place is asked for a lock.
     async fn acquire(staged: &Staged, place: NodeIndex, key: &str, company: &Company) -> Outcome<Acquire> {
-        staged.voter(place).acquire(&[claim(key)].into(), LEASE, Source::Tokens, company).await
+        let asked = Asked { lease: LEASE, fences: Source::Tokens, listing: None };
+        staged.voter(place).acquire(&[claim(key)].into(), &asked, company).await
     }
 
     /// The two others do not list the first any more, and the locker sees that.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::outcome::{Acquired, Majority, Settled};
-use crate::command::Acquire;
+use crate::command::{Acquire, Place};
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::lease::{NodeIndex, majority};
@@ -17,6 +17,8 @@ pub(super) struct RoundVotes {
     pub(super) granted: Vec<(NodeIndex, Vec<Fence>)>,
     /// When those that said no may be free; `None`: not before they are released.
     held: Vec<Option<Duration>>,
+    /// Of a locker that waits, where the server has a list.
+    place: Option<Place>,
     /// Nodes that may have granted, or may yet.
     pub(super) uncertain: Vec<NodeIndex>,
     /// Nodes that granted it, and gave a fence that no other node believes in.
@@ -29,7 +31,8 @@ pub(super) struct RoundVotes {
 impl RoundVotes {
     pub(super) fn new(nodes: usize) -> Self {
         let (granted, held, uncertain, disregarded) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { nodes, granted, held, uncertain, disregarded, refusal: None, failures: Vec::new(), answers: 0 }
+        let (place, refusal, failures) = (None, None, Vec::new());
+        Self { nodes, granted, held, place, uncertain, disregarded, refusal, failures, answers: 0 }
     }
 
     pub(super) fn add(&mut self, node: NodeIndex, answer: Outcome<Acquire>) {
@@ -37,6 +40,10 @@ impl RoundVotes {
         match answer {
             Outcome::Done(Acquire::Granted(fences)) => self.granted.push((node, fences)),
             Outcome::Done(Acquire::Held(ttl)) => self.held.push(ttl),
+            Outcome::Done(Acquire::Listed(ttl, place)) => {
+                self.held.push(ttl);
+                self.place = Some(place);
+            }
             Outcome::Refused(error) => self.refusal = Some(error),
             Outcome::NotExecuted(failure) => self.failures.push(failure),
             Outcome::Unknown(failure) => {
@@ -109,7 +116,7 @@ impl RoundVotes {
         free.extend(std::iter::repeat_n(Duration::ZERO, self.granted.len() + self.nodes - self.answers));
         free.sort_unstable();
         let contested = self.granted.len() + self.disregarded.len() > 0;
-        Acquired::Held { ttl: free.get(majority - 1).copied(), contested }
+        Acquired::Held { ttl: free.get(majority - 1).copied(), contested, place: self.place.clone() }
     }
 }
 

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::command::{
-    Acquire, Answer, Command, Count, Identity, Raise, Release, Remembrance, Renew, Standing, Told, no_lock, remaining,
+    Acquire, Answer, Command, Count, Identity, Place, Raise, Release, Remembrance, Renew, Standing, Told, no_lock,
+    remaining,
 };
 use crate::error::{Error, ServerError, ServerErrorKind};
 use crate::fence::Fence;
 use crate::key::Key;
-use crate::node::{Outcome, Reply};
+use crate::node::{Outcome, Reply, is_forbidden};
 use crate::shown::cut;
 
 /// Whether this reply says that there was nothing to do for a step.
@@ -30,7 +31,7 @@ pub(super) fn read(node: &Arc<str>, command: &Command, reply: Outcome<Reply>) ->
     reply.and_then(node, |reply| match command {
         Command::Acquire { claims, .. } => acquired(reply, claims.len()).map(Answer::Acquire),
         Command::Count { .. } => counted(reply).map(Answer::Count),
-        Command::Release(_) => released(reply).map(Answer::Release),
+        Command::Release { .. } | Command::Pass { .. } => released(reply).map(Answer::Release),
         Command::Retake { .. } => yes_or_no(reply).map(|answer| Answer::Retake(Told { answer, remembers })),
         Command::Raise { .. } => raised(reply).map(Answer::Raise),
         Command::Renew { claims, .. } => {
@@ -54,8 +55,22 @@ fn acquired(reply: &Reply, locks: usize) -> Option<Option<Acquire>> {
         [Reply::Int(1), given @ ..] if given.len() == locks => {
             given.iter().map(fence).collect::<Option<_>>().map(|fences| Some(Acquire::Granted(fences)))
         }
+        [Reply::Int(0), Reply::Int(ttl), Reply::Int(place)] => {
+            u64::try_from(*place).ok().map(|place| Some(Acquire::Listed(remaining(*ttl), Place::Behind(place))))
+        }
+        [Reply::Int(0), Reply::Int(ttl), Reply::Bytes(error)] => Some(Some(match forbidden(error) {
+            Some(error) => Acquire::Listed(remaining(*ttl), Place::Refused(error)),
+            None => Acquire::Held(remaining(*ttl)),
+        })),
         _ => taken_by_another(reply).map(|ttl| Some(Acquire::Held(remaining(ttl)))),
     }
+}
+
+/// Why a list could not be used, if that lasts: the user may not. Without memory, or where something else stands in its place,
+/// all were told this time.
+fn forbidden(error: &[u8]) -> Option<String> {
+    let error = cut(error);
+    is_forbidden(&error).then_some(error)
 }
 
 fn is_forgotten(reply: &Reply) -> bool {
@@ -65,7 +80,7 @@ fn is_forgotten(reply: &Reply) -> bool {
 /// The TTL of what another holds.
 fn taken_by_another(reply: &Reply) -> Option<i64> {
     match array(reply)? {
-        [Reply::Int(0), Reply::Int(ttl)] => Some(*ttl),
+        [Reply::Int(0), Reply::Int(ttl)] | [Reply::Int(0), Reply::Int(ttl), _] => Some(*ttl),
         _ => None,
     }
 }
@@ -79,9 +94,19 @@ fn counted(reply: &Reply) -> Option<Count> {
 }
 
 fn released(reply: &Reply) -> Option<Release> {
-    match int(reply)? {
-        -1 => Some(Release::Gone),
-        told => u64::try_from(told).ok().map(Release::Released),
+    match reply {
+        Reply::Int(-1) => Some(Release::Gone),
+        Reply::Int(told) => u64::try_from(*told).ok().map(Release::Released),
+        _ => match array(reply)? {
+            [Reply::Int(place), Reply::Int(turn @ (0 | 1))] => {
+                Some(Release::PassedOn { place: u64::try_from(*place).ok(), turn: *turn == 1 })
+            }
+            [Reply::Int(told), Reply::Bytes(error)] => match forbidden(error) {
+                Some(error) => Some(Release::Unlisted(error)),
+                None => u64::try_from(*told).ok().map(Release::Released),
+            },
+            _ => None,
+        },
     }
 }
 

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 
 use super::run_words;
 use super::words::{Topology, Words};
-use crate::command::{Acquire, Answer, Claim, Command, Renew, Told};
+use crate::command::{Acquire, Answer, Claim, Command, Renew, Told, Wakes};
 use crate::error::{Error, NodeFailure};
 use crate::key::Key;
 use crate::node::{Cluster, Lane, Node, Outcome, slot_of};
@@ -35,7 +35,7 @@ pub(super) async fn run(cluster: &Cluster, node: &Node, lane: Lane, command: Com
             renew_all(cluster, node, lane, &claims, renew).await
         }
         Command::Acquire { claims, lease, fences, .. } if by_slot(&claims).len() > 1 => {
-            let acquire = |claims| Command::Acquire { claims, lease, fences, vote: None };
+            let acquire = |claims| Command::Acquire { claims, lease, fences, vote: None, listing: None };
             acquire_all(cluster, node, lane, &claims, acquire).await
         }
         command => run_one(cluster, node, lane, &command).await,
@@ -151,7 +151,7 @@ async fn acquire_all(
             unknown @ Outcome::Unknown(_) => return unknown,
             refused => {
                 let given_back = join_all(taken.iter().map(|&at| {
-                    let command = Command::Release(claims[at].clone());
+                    let command = Command::Release { claim: claims[at].clone(), wakes: Wakes::All };
                     async move { run_one(cluster, node, lane, &command).await }
                 }));
                 for outcome in given_back.await {

@@ -9,6 +9,8 @@ use crate::node::{Batched, Lua};
 pub(super) struct Scripts {
     pub(super) acquire: Voting,
     pub(super) acquire_all: Voting,
+    /// An acquire whose locker goes into the list.
+    pub(super) enlist: Lua,
     pub(super) count: Lua,
     pub(super) release: Lua,
     /// Acquires and releases, many at once.
@@ -31,6 +33,11 @@ const REMEMBERS: &str = include_str!("../../lua/remembers.lua");
 /// The lines of an acquire that make a fence.
 const FENCE: &str = include_str!("../../lua/fence.lua");
 
+/// The lines of whatever frees a lock that wake the next of the list.
+const WAKE: &str = include_str!("../../lua/wake.lua");
+
+const ENLIST: &str = include_str!("../../lua/enlist.lua");
+
 /// The end of a script, or a step, whose server has forgotten that.
 const OR_NOTHING: &str = "if not remembers then\n  return {-1}\nend\n";
 
@@ -52,7 +59,8 @@ impl Voting {
 
     /// The two scripts as steps of a third.
     fn batched(acquire: &str, release: &str) -> Self {
-        let frame = include_str!("../../lua/batch.lua").replace("-- release.lua", release);
+        let frame =
+            include_str!("../../lua/batch.lua").replace("-- release.lua", release).replace("-- enlist.lua", ENLIST);
         let acquire = &*with_fence(acquire);
         let voting = [REMEMBERS, &frame.replace("-- acquire.lua", &[OR_NOTHING, acquire].concat())];
         Self { plain: Lua::new(&frame.replace("-- acquire.lua", acquire)), voting: Lua::new(&voting.concat()) }
@@ -66,6 +74,17 @@ impl Voting {
 fn with_fence(acquire: &str) -> String {
     acquire.replace("-- fence.lua\n", FENCE)
 }
+
+fn with_wake(script: &str) -> String {
+    script.replace("-- wake.lua\n", WAKE)
+}
+
+fn enlist(acquire: &str) -> Lua {
+    Lua::new(&["local function acquire(KEYS, ARGV)\n", &with_fence(acquire), "end\n", ENLIST].concat())
+}
+
+/// Takes a locker off the list.
+pub(super) static PASS: LazyLock<Lua> = LazyLock::new(|| Lua::new(&with_wake(include_str!("../../lua/pass.lua"))));
 
 /// What scripts run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,10 +126,11 @@ pub(super) static REDISSON: LazyLock<OfTopology<Scripts>> = LazyLock::new(|| OfT
 pub(super) static PLAIN: LazyLock<OfTopology<Scripts>> = LazyLock::new(|| OfTopology::new(plain));
 
 fn redisson(told: fn(&str) -> String) -> Scripts {
-    let release = &*told(include_str!("../../lua/release.lua"));
+    let release = &*with_wake(&told(include_str!("../../lua/release.lua")));
     Scripts {
         acquire: Voting::acquire(include_str!("../../lua/acquire.lua")),
         acquire_all: Voting::acquire(include_str!("../../lua/acquire_all.lua")),
+        enlist: enlist(include_str!("../../lua/acquire.lua")),
         count: Lua::new(include_str!("../../lua/count.lua")),
         release: Lua::new(release),
         batched: Voting::batched(include_str!("../../lua/acquire.lua"), release),
@@ -121,10 +141,11 @@ fn redisson(told: fn(&str) -> String) -> Scripts {
 }
 
 fn plain(told: fn(&str) -> String) -> Scripts {
-    let release = &*told(include_str!("../../lua/plain_release.lua"));
+    let release = &*with_wake(&told(include_str!("../../lua/plain_release.lua")));
     Scripts {
         acquire: Voting::acquire(include_str!("../../lua/plain_acquire.lua")),
         acquire_all: Voting::acquire(include_str!("../../lua/plain_acquire_all.lua")),
+        enlist: enlist(include_str!("../../lua/plain_acquire.lua")),
         count: Lua::new(include_str!("../../lua/plain_count.lua")),
         release: Lua::new(release),
         batched: Voting::batched(include_str!("../../lua/plain_acquire.lua"), release),
@@ -149,6 +170,8 @@ mod tests {
             ("acquire", include_str!("../../lua/acquire.lua")),
             ("acquire_all", include_str!("../../lua/acquire_all.lua")),
             ("count", include_str!("../../lua/count.lua")),
+            ("enlist", include_str!("../../lua/enlist.lua")),
+            ("pass", include_str!("../../lua/pass.lua")),
             ("release", include_str!("../../lua/release.lua")),
             ("renew", include_str!("../../lua/renew.lua")),
             ("retake", include_str!("../../lua/retake.lua")),
@@ -168,6 +191,7 @@ mod tests {
         ];
         for (name, text) in scripts {
             let header: String = text.lines().take_while(|l| l.starts_with("--")).collect();
+            let text = super::with_wake(text);
             let body: String = text.lines().skip_while(|l| l.starts_with("--")).collect();
             assert!(header.contains("Returns"), "{name}: the header does not say what it returns");
             for list in ["KEYS", "ARGV"] {

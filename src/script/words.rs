@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 pub(super) use super::texts::Topology;
-use super::texts::{OfTopology, PLAIN, REDISSON, Scripts, Voting};
-use crate::command::{Amendment, Announced, Claim, Command, Kind, MEMORY, Remembered};
+use super::texts::{OfTopology, PASS, PLAIN, REDISSON, Scripts, Voting};
+use crate::command::{Amendment, Announced, Claim, Command, Kind, Listing, MEMORY, Releaser, Remembered, Wakes};
 use crate::fence::Source;
 use crate::key::Key;
 use crate::node::{Batched, Lua, mark_of, slot_of};
@@ -39,21 +39,35 @@ impl<'a> Words<'a> {
         let scripts = |claim| scripts(claim, topology);
         let mark = |key| mark(key, topology);
         match command {
-            Command::Acquire { claims, lease, fences, vote } => {
+            Command::Acquire { claims, lease, fences, vote, listing } => {
                 let keys = claims.iter().flat_map(|claim| [name(&claim.key), counter(claim, *fences, topology)]);
                 let args = once(millis(*lease)).chain(fields(claims)).chain(once(text(fences.clock())));
                 let scripts = scripts_of(claims, topology);
-                match **claims {
-                    [_] => Self::voting(&scripts.acquire, vote, keys, args).shared(scripts.shared("acquire")),
+                match (&**claims, listing) {
+                    ([claim], Some(Listing { locker, looked })) => {
+                        let looked = if *looked { "1" } else { "" };
+                        let args = args.chain([claim.key.waiting().into(), Word::from(&**locker), looked.into()]);
+                        Self::new(&scripts.enlist, keys, args).shared(scripts.shared("enlist"))
+                    }
+                    ([_], None) => Self::voting(&scripts.acquire, vote, keys, args).shared(scripts.shared("acquire")),
                     _ => Self::voting(&scripts.acquire_all, vote, keys, args),
                 }
             }
             Command::Count { claim, count } => {
                 Self::new(&scripts(claim).count, [name(&claim.key)], [field(claim), text(count)])
             }
-            Command::Release(claim) => {
+            Command::Release { claim, wakes } => {
                 let keys = [name(&claim.key), claim.key.channel().into()];
-                Self::new(&scripts(claim).release, keys, [field(claim)]).shared(scripts(claim).shared("release"))
+                let (list, releaser) = match wakes {
+                    Wakes::All => (String::new(), &None),
+                    Wakes::Next(releaser) => (claim.key.waiting(), releaser),
+                };
+                let args = [field(claim), list.into(), releaser.as_ref().map_or_else(Word::default, told)];
+                Self::new(&scripts(claim).release, keys, args).shared(scripts(claim).shared("release"))
+            }
+            Command::Pass { key, locker } => {
+                let args = [Word::from(&**locker), key.waiting().into(), Word::default()];
+                Self::new(&PASS, [name(key), key.channel().into()], args)
             }
             Command::Retake { claim, lease, count, vote } => {
                 let args = [millis(*lease), field(claim), text(count)];
@@ -154,6 +168,13 @@ fn mark(key: &Key, topology: Topology) -> Word<'_> {
 fn scripts_of(claims: &[Claim], topology: Topology) -> &'static Scripts {
     debug_assert!(claims.windows(2).all(|pair| pair[0].kind == pair[1].kind), "locks of several kinds");
     claims.first().map_or(REDISSON.get(topology), |claim| scripts(claim, topology))
+}
+
+/// What a release tells of its locker.
+fn told(releaser: &Releaser) -> Word<'_> {
+    let Releaser { locker, enlists, listens, offers, lifetime } = releaser;
+    let [enlists, listens, offers] = [enlists, listens, offers].map(|flag| u8::from(*flag));
+    format!("{locker} {enlists} {listens} {offers} {}", lifetime.as_millis()).into()
 }
 
 fn name(key: &Key) -> Word<'_> {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use super::forces::Moment;
 use super::{Grip, Session};
 use crate::clock::{self, Instant};
-use crate::command::Claim;
+use crate::command::{Claim, Listing};
 use crate::engine::Debt;
 use crate::error::Loss;
 use crate::fence::{Fence, Source};
@@ -17,7 +17,7 @@ use crate::identity::Origin;
 use crate::key::Key;
 use crate::lease;
 use crate::owner::Owner;
-use crate::quorum::{Acquired, Majority, Order};
+use crate::quorum::{self, Acquired, Majority, Order};
 
 /// What became of one acquire, with a grant for each lock. What it may have left behind is being undone, unless it is
 /// granted.
@@ -95,6 +95,7 @@ impl Session {
         origin: Origin,
         terms: Terms,
         order: Order,
+        listing: Option<Listing>,
     ) -> Attempt {
         // What begins before the session is closed is waited for by it: what is sent is sent before the connections
         // quit.
@@ -114,7 +115,8 @@ impl Session {
         let sent = Instant::now();
         let fences = Source::new(self.settings.fencing, clock::wall_micros(), self.quorum.nodes().len());
         let mut asked = Asked { session: self, owner, origin, terms, claims, first, sent, settled: false };
-        let round = self.quorum.acquire(&asked.claims, terms.lease, fences, order).await;
+        let with = quorum::Asked { lease: terms.lease, fences, listing };
+        let round = self.quorum.acquire(&asked.claims, with, order).await;
         let acquired = round.acquired.and_then(|majority| asked.holds(&majority));
         match &acquired {
             Acquired::Granted(holds) => self.keep_late(holds, sent, round.late, &round.uncertain),

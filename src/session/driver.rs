@@ -1,6 +1,5 @@
 //! The driver of a key's line: the one waiter of this locker on the wire.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use super::attempt::Attempt;
 use super::outage::Verdict;
 use super::{Grip, Session};
 use crate::clock::Instant;
-use crate::command::Kind;
+use crate::command::{Kind, Place};
 use crate::error::Error;
 use crate::foreign::{self, contained};
 use crate::gate::{Head, LastRound, Next, Waiter};
@@ -84,12 +83,15 @@ impl Drop for Driving<'_> {
 impl Driving<'_> {
     async fn try_for(&mut self, head: Head, wake: &Notify, subscription: &mut Option<Subscription>) {
         let (session, key) = (self.session, self.key);
-        let sent = Instant::now();
-        if let Some(listening) = subscription {
-            listening.begin();
+        // Where it waited a moment ago, it is put into the list at once.
+        if subscription.is_none() && session.quorum.lister().is_some() && session.channels.is_confirmed(key) {
+            *subscription = Some(session.channels.subscribe(key));
         }
-        let order = self.order(sent);
-        let attempt = session.attempt(std::slice::from_ref(key), &head.owner, head.origin, head.terms, order).await;
+        if let Some(listening) = subscription.as_ref().filter(|listening| listening.take_passed_on()) {
+            return self.park(wake, Some(listening), lease::recheck_interval(session.settings.lease)).await;
+        }
+        let sent = Instant::now();
+        let attempt = self.ask(&head, subscription.as_ref(), sent).await;
         match attempt {
             Attempt::Unavailable(_) => session.gate.note_round(key, LastRound::Failed),
             // One node is no majority.
@@ -126,8 +128,8 @@ impl Driving<'_> {
                     } else {
                         recheck.min(session.settings.retry_pause(fastrand::f64()))
                     };
-                    // The lease has run out once its last millisecond is over.
-                    let ttl = ttl.map_or(look, |ttl| ttl + Duration::from_millis(1));
+                    // The lease has run out once its last millisecond is over. Nobody is told then.
+                    let ttl = ttl.map_or(look, |ttl| ttl + Duration::from_millis(1) + listening.delay());
                     contained(|| tracing::debug!(key = %key.shown(), owner = %head.owner, ?ttl, "waiting"));
                     self.park(wake, Some(listening), ttl.min(look)).await;
                     self.make_way().await;
@@ -157,6 +159,36 @@ impl Driving<'_> {
                     self.park(wake, None, pause.min(next)).await;
                 }
             }
+        }
+    }
+
+    async fn ask(&self, head: &Head, subscription: Option<&Subscription>, now: Instant) -> Attempt {
+        let session = self.session;
+        let begun = subscription.map(Subscription::begin);
+        let listing = match (subscription, session.quorum.lister(), begun) {
+            (Some(listening), Some(locker), Some(begun)) => listening.listing(locker, begun),
+            _ => None,
+        };
+        let (keys, order) = (std::slice::from_ref(self.key), self.order(now));
+        let attempt = session.attempt(keys, &head.owner, head.origin, head.terms, order, listing).await;
+        if let Some(listening) = subscription {
+            self.learn(listening, &attempt);
+        }
+        attempt
+    }
+
+    /// What an attempt tells of the locker's place in the list.
+    fn learn(&self, listening: &Subscription, attempt: &Attempt) {
+        match attempt {
+            Attempt::Granted(_) => listening.granted(),
+            Attempt::Held { place: Some(Place::Behind(place)), .. } => listening.held(Some(*place)),
+            Attempt::Held { place, .. } => {
+                listening.held(None);
+                if let Some(Place::Refused(error)) = place {
+                    self.session.quorum.unlist(error);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -195,21 +227,27 @@ impl Driving<'_> {
 
     /// Waits for a message, a local event, or this time. If meanwhile an outage has lasted too long for all, the line ends.
     async fn park(&self, wake: &Notify, listening: Option<&Subscription>, time: Duration) {
-        let message = async {
-            match listening {
-                Some(subscription) => subscription.notified().await,
-                None => std::future::pending().await,
-            }
-        };
-        let (mut message, mut over) = (pin!(message), pin!(sleep(time)));
+        let end = Instant::now() + time;
         loop {
+            let now = Instant::now();
+            let due = listening.and_then(|listening| listening.due(now));
+            if due.is_some_and(|due| due <= now) {
+                return;
+            }
+            let message = async {
+                match listening {
+                    Some(subscription) => subscription.notified().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
-                () = &mut message => return,
+                // It may be a reason to look later.
+                () = message => {}
                 // No wake-up is lost: this driver is the only one that waits, and a wake-up meanwhile leaves its
                 // permit. A line that ends leaves one too.
                 () = wake.notified() => return,
-                () = &mut over => return,
+                () = sleep(now.until(due.map_or(end, |due| due.min(end)))) => return,
                 // Whoever is left has time of its own: to try again at once would be one round for each announcement.
                 () = self.session.outage.announced() => {
                     let now = Instant::now();

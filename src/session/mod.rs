@@ -20,6 +20,7 @@ mod late_votes;
 mod losses;
 mod multi;
 mod outage;
+mod passing;
 mod pending;
 mod preflight;
 mod reentries;
@@ -58,7 +59,7 @@ use crate::holder::Holder;
 use crate::identity::Turns;
 use crate::key::Key;
 use crate::node::{LinkEvent, Target};
-use crate::notify::{self, Channels};
+use crate::notify::{self, Channels, Hook, Hooks};
 use crate::options::Settings;
 use crate::quorum::{self, Quorum};
 use crate::random;
@@ -150,16 +151,19 @@ impl Session {
         let (ledger, losses) = Ledger::new(Arc::clone(&counters), engine.clock().clone());
         let (undos, inboxes) = Undos::new(names.len());
         let session = Arc::new_cyclic(|weak: &Weak<Self>| {
-            let hook = weak.clone();
-            let told = move |key: &Key| {
-                if let Some(session) = hook.upgrade() {
-                    session.message(key);
-                }
+            let hook = |told: fn(&Arc<Self>, &Key)| -> Hook {
+                let session = weak.clone();
+                Box::new(move |key| {
+                    if let Some(session) = session.upgrade() {
+                        told(&session, key);
+                    }
+                })
             };
+            let hooks = Hooks { message: hook(|session, key| session.message(key)), idle: hook(Self::pass) };
             Self {
                 id,
                 engine,
-                channels: Channels::new(names.len(), Box::new(told)),
+                channels: Channels::new(names.len(), quorum.lister(), hooks),
                 pendings: Pendings::new(names.len()),
                 undos,
                 watchdog: Watchdog::new(&settings),

@@ -232,8 +232,12 @@ async fn release_on(session: Arc<Session>, hold: Arc<Hold>, node: NodeIndex, sil
     let mut pause = AGAIN;
     // Whether a release may have been executed before: then "gone" is what is expected.
     let mut executed = false;
+    let mut wakes = session.wakes(&hold);
     loop {
-        let failure = match session.quorum.release(node, &hold.claim).await {
+        // One that is sent again may be late: this locker may wait for the lock by then.
+        let wakes = std::mem::replace(&mut wakes, session.quorum.wakes(None));
+        let answer = session.quorum.release(node, &hold.claim, wakes).await;
+        let failure = match answer.map(|release| session.released(&hold.claim, &release)) {
             Outcome::Done(false) if executed && Instant::now() < hold.valid_until() => return Outcome::Done(true),
             Outcome::NotExecuted(failure) => failure,
             Outcome::Unknown(failure) => {

@@ -84,7 +84,7 @@ impl Session {
         let (session, keys, owner, origin) = (Arc::clone(self), keys.to_vec(), caller.owner.clone(), caller.origin);
         self.on_engine(async move {
             let sent = Instant::now();
-            match session.attempt(&keys, &owner, origin, terms, Order::AllAtOnce).await {
+            match session.attempt(&keys, &owner, origin, terms, Order::AllAtOnce, None).await {
                 Attempt::Granted(granted) => Ok(Some(granted.iter().map(|grant| session.register(grant)).collect())),
                 Attempt::Held { .. } | Attempt::Split | Attempt::Outrun => Ok(None),
                 Attempt::Refused(error) => Err(error),

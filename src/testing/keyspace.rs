@@ -12,6 +12,8 @@ use std::collections::BTreeMap;
 pub(crate) enum Value {
     Text(Vec<u8>),
     Hash(Vec<Field>),
+    /// A sorted set: its members, in the order of their scores.
+    Sorted(Vec<String>),
     /// What no script of this crate writes, by the name of its type.
     #[cfg_attr(not(test), expect(dead_code, reason = "nothing else writes to a server in memory yet"))]
     Other(&'static str),
@@ -55,6 +57,7 @@ impl Keyspace {
             None => "none",
             Some(Entry { value: Value::Text(_), .. }) => "string",
             Some(Entry { value: Value::Hash(_), .. }) => "hash",
+            Some(Entry { value: Value::Sorted(_), .. }) => "zset",
             Some(Entry { value: Value::Other(kind), .. }) => kind,
         }
     }
@@ -106,6 +109,43 @@ impl Keyspace {
         match fields.iter_mut().find(|(name, _)| name == field.as_bytes()) {
             Some((_, found)) => *found = value.into(),
             None => fields.push((field.into(), value.into())),
+        }
+        Ok(())
+    }
+
+    /// ZRANGE.
+    pub(crate) fn members(&mut self, key: &str) -> Result<&[String], WrongType> {
+        match self.find(key) {
+            None => Ok(&[]),
+            Some(Entry { value: Value::Sorted(members), .. }) => Ok(members),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    /// ZADD, with a score behind all others.
+    pub(crate) fn add_last(&mut self, key: &str, member: &str) -> Result<(), WrongType> {
+        self.find(key);
+        let new = || Entry { value: Value::Sorted(Vec::new()), expires: None };
+        let Value::Sorted(members) = &mut self.entries.entry(key.to_owned()).or_insert_with(new).value else {
+            return Err(WrongType);
+        };
+        members.retain(|other| other != member);
+        members.push(member.to_owned());
+        Ok(())
+    }
+
+    /// ZREM.
+    pub(crate) fn remove_member(&mut self, key: &str, member: &str) -> Result<(), WrongType> {
+        self.members(key)?;
+        let is_empty = match self.find(key).map(|entry| &mut entry.value) {
+            Some(Value::Sorted(members)) => {
+                members.retain(|other| other != member);
+                members.is_empty()
+            }
+            _ => false,
+        };
+        if is_empty {
+            self.delete(key);
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::store::{Failure, Store};
+use super::store::{Ears, Failure, Store};
 use crate::clock::wall_micros;
 use crate::command::{Answer, Command};
 use crate::key::Key;
@@ -72,8 +72,8 @@ pub(crate) type Reply = Result<Option<Answer>, Failure>;
 pub(crate) enum News {
     /// An answer, which takes so long to come. `None`: it is lost on its way.
     Answer { number: Number, reply: Option<Reply>, after: Duration },
-    /// A message on this channel.
-    Message(String),
+    /// A message on a channel.
+    Message { channel: String, text: String },
     /// It is connected anew: no channel is subscribed, and what was under way is not answered.
     Anew,
 }
@@ -243,11 +243,27 @@ impl State {
 
     fn run(&mut self, command: &Command) -> Result<Answer, Failure> {
         let now_us = wall_micros().saturating_add_signed(self.clock_offset_us);
-        let (store, ears) = (&mut self.store, &self.ears);
-        store.run(now_us, command, &mut |channel| {
-            let told = ears.values().filter(|ear| ear.channels.contains(channel));
-            told.map(|ear| (ear.tell)(News::Message(channel.to_owned()))).count() as u64
-        })
+        self.store.run(now_us, command, &mut Listeners(&self.ears))
+    }
+}
+
+/// The connections that listen.
+struct Listeners<'a>(&'a BTreeMap<u64, Ear>);
+
+impl Listeners<'_> {
+    fn to(&self, channel: &str) -> impl Iterator<Item = &Ear> {
+        self.0.values().filter(move |ear| ear.channels.contains(channel))
+    }
+}
+
+impl Ears for Listeners<'_> {
+    fn publish(&mut self, channel: &str, text: &str) -> u64 {
+        let message = || News::Message { channel: channel.to_owned(), text: text.to_owned() };
+        self.to(channel).map(|ear| (ear.tell)(message())).count() as u64
+    }
+
+    fn listening(&self, channel: &str) -> u64 {
+        self.to(channel).count() as u64
     }
 }
 

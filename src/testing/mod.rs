@@ -9,6 +9,7 @@ mod route;
 #[cfg(feature = "testing")]
 mod server;
 mod store;
+mod waiting;
 
 #[cfg(test)]
 pub(crate) use self::keyspace::Value;
@@ -18,4 +19,4 @@ pub(crate) use self::machine::{News, Number, Reply, Request};
 pub use self::server::Server;
 pub(crate) use self::store::Failure;
 #[cfg(test)]
-pub(crate) use self::store::{Store, sha1};
+pub(crate) use self::store::{Ears, Store, sha1};

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::keyspace::{Field, Keyspace, Value, WrongType};
 use crate::command::{
-    Acquire, Answer, Claim, Command, Count, Kind, MEMORY, Raise, Release, Remembered, Renew, Standing, Told, no_lock,
-    remaining,
+    Acquire, Answer, Claim, Command, Count, Kind, MEMORY, Raise, Release, Remembered, Renew, Standing, Told, Wakes,
+    no_lock, remaining,
 };
 use crate::fence::{Fence, Source};
 use crate::key::Key;
@@ -27,6 +27,14 @@ impl From<WrongType> for Failure {
     fn from(_: WrongType) -> Self {
         refused("WRONGTYPE Operation against a key holding the wrong kind of value")
     }
+}
+
+/// Those who are told something by a server.
+pub(crate) trait Ears {
+    /// Tells those who listen to a channel; how many they are.
+    fn publish(&mut self, channel: &str, text: &str) -> u64;
+    /// How many listen to a channel.
+    fn listening(&self, channel: &str) -> u64;
 }
 
 /// How a lock stands, for whoever asks for it.
@@ -59,21 +67,22 @@ impl Store {
     }
 
     /// Carries a command out. The server's wall clock shows so many microseconds.
-    /// `publish` is given the channels on which a message goes out, and returns how many clients it reached.
-    pub(crate) fn run(
-        &mut self,
-        now_us: u64,
-        command: &Command,
-        publish: &mut dyn FnMut(&str) -> u64,
-    ) -> Result<Answer, Failure> {
+    pub(crate) fn run(&mut self, now_us: u64, command: &Command, ears: &mut dyn Ears) -> Result<Answer, Failure> {
         self.keys.set_clock(now_us / 1_000);
-        let mut run = Run { keys: &mut self.keys, now_us, publish };
+        let mut run = Run { keys: &mut self.keys, now_us, ears };
         match command {
-            Command::Acquire { claims, lease, fences, vote } => {
-                run.if_it_remembers(vote, |run| run.acquire(claims, *lease, *fences)).map(Answer::Acquire)
-            }
+            Command::Acquire { claims, lease, fences, vote, listing } => run
+                .if_it_remembers(vote, |run| {
+                    let answer = run.acquire(claims, *lease, *fences)?;
+                    Ok(match (&**claims, listing) {
+                        ([claim], Some(listing)) => run.enlist(&claim.key, *lease, listing, answer),
+                        _ => answer,
+                    })
+                })
+                .map(Answer::Acquire),
             Command::Count { claim, count } => run.count(claim, *count).map(Answer::Count),
-            Command::Release(claim) => Ok(Answer::Release(run.release(claim))),
+            Command::Release { claim, wakes } => Ok(Answer::Release(run.release(claim, wakes))),
+            Command::Pass { key, locker } => Ok(Answer::Release(run.pass(key, locker))),
             Command::Retake { claim, lease, count, vote } => {
                 run.and_tell(vote, |run| run.retake(claim, *lease, *count)).map(Answer::Retake)
             }
@@ -95,7 +104,7 @@ impl Store {
 pub(super) struct Run<'a> {
     pub(super) keys: &'a mut Keyspace,
     now_us: u64,
-    publish: &'a mut dyn FnMut(&str) -> u64,
+    pub(super) ears: &'a mut dyn Ears,
 }
 
 /// Whether a server remembers.
@@ -207,14 +216,23 @@ impl Run<'_> {
         Ok(Count::Written)
     }
 
-    fn release(&mut self, claim: &Claim) -> Release {
-        if self.is_held(claim) { Release::Released(self.free(&claim.key)) } else { Release::Gone }
+    fn release(&mut self, claim: &Claim, wakes: &Wakes) -> Release {
+        if !self.is_held(claim) {
+            return Release::Gone;
+        }
+        self.keys.delete(claim.key.as_str());
+        self.wake(&claim.key, wakes)
     }
 
     /// Deletes a lock, and tells the waiters; how many clients were told.
     fn free(&mut self, key: &Key) -> u64 {
         self.keys.delete(key.as_str());
-        (self.publish)(&key.channel())
+        self.tell_all(key)
+    }
+
+    /// Tells all that listen; how many they are.
+    pub(super) fn tell_all(&mut self, key: &Key) -> u64 {
+        self.ears.publish(&key.channel(), "0")
     }
 
     fn retake(&mut self, claim: &Claim, lease: Duration, count: u32) -> Result<bool, Failure> {

@@ -283,7 +283,7 @@ impl Listening {
                 self.forget();
                 return true;
             }
-            event @ (LinkEvent::Message(_) | LinkEvent::Lagged) => self.tell(event),
+            event @ (LinkEvent::Message { .. } | LinkEvent::Lagged) => self.tell(event),
         }
         false
     }

@@ -97,7 +97,7 @@ impl Wire {
     /// The server tells something.
     pub(super) fn hear(&self, news: News) {
         match news {
-            News::Message(channel) => send(&self.subscriber, LinkEvent::Message(channel)),
+            News::Message { channel, text } => send(&self.subscriber, LinkEvent::Message { channel, text }),
             News::Anew => {
                 self.renew(&mut self.state());
                 send(&self.subscriber, LinkEvent::Up);

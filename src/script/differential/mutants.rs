@@ -1,8 +1,10 @@
 //! Mistakes that a memory server could have, by each of which it does something else than the scripts.
 
-use crate::command::{Acquire, Amendment, Answer, Claim, Command, Count, Identity, Kind, MEMORY, Raise, Release};
+use crate::command::{
+    Acquire, Amendment, Answer, Claim, Command, Count, Identity, Kind, MEMORY, Place, Raise, Release, Releaser, Wakes,
+};
 use crate::fence::{Fence, Source};
-use crate::testing::{Failure, Store, Value, sha1};
+use crate::testing::{Ears, Failure, Store, Value, sha1};
 
 /// A mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,10 +43,22 @@ pub(super) enum Mutant {
     ForcesBystanders,
     /// A server that begins anew forgets the longest lease.
     ForgetsTheLongestLease,
+    /// A locker that comes again to the list loses its place.
+    ComesLast,
+    /// One that releases is not put behind the others.
+    DropsWhoReleases,
+    /// A grant leaves its locker in the list.
+    StaysListed,
+    /// Whoever did not come stays the first of the list.
+    WaitsForTheFirst,
+    /// Others have no turn.
+    GivesNoTurns,
+    /// A list is kept for ever.
+    KeepsLists,
 }
 
 impl Mutant {
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 23] = [
         Self::EndsEarly,
         Self::KeepsTheFirstLease,
         Self::CountsCopies,
@@ -62,6 +76,12 @@ impl Mutant {
         Self::VotesEarly,
         Self::ForcesBystanders,
         Self::ForgetsTheLongestLease,
+        Self::ComesLast,
+        Self::DropsWhoReleases,
+        Self::StaysListed,
+        Self::WaitsForTheFirst,
+        Self::GivesNoTurns,
+        Self::KeepsLists,
     ];
 
     /// What a store with this mistake does.
@@ -70,20 +90,20 @@ impl Mutant {
         store: &mut Store,
         now_us: u64,
         command: &Command,
-        publish: &mut dyn FnMut(&str) -> u64,
+        ears: &mut dyn Ears,
     ) -> Result<Answer, Failure> {
         store.keys.set_clock(now_us / 1_000);
         let (mut before, mut command) = (store.clone(), command.clone());
         self.change(store, now_us, &mut command);
-        let publish = if self == Self::IsMute { &mut |_: &str| 0 } else { publish };
-        let mut answer = store.run(now_us, &command, publish);
+        let ears = if self == Self::IsMute { &mut Nobody } else { ears };
+        let mut answer = store.run(now_us, &command, ears);
         if let Ok(answer) = &mut answer {
             self.spoil(store, &mut before, &command, answer);
         }
         if let (Self::RenewalTakes, Command::Renew { claims, lease, .. }) = (self, command) {
             for claim in claims.iter().filter(|claim| before.keys.kind(claim.key.as_str()) == "none") {
                 let take = Command::Retake { claim: claim.clone(), lease, count: 1, vote: None };
-                store.run(now_us, &take, publish)?;
+                store.run(now_us, &take, ears)?;
             }
         }
         answer
@@ -115,6 +135,16 @@ impl Mutant {
                         store.keys.delete(claim.key.as_str());
                     }
                 }
+            }
+            (Self::ComesLast, Command::Acquire { claims, listing: Some(listing), .. }) => {
+                let _: Result<_, _> = store.keys.remove_member(&claims[0].key.waiting(), &listing.locker);
+            }
+            (Self::DropsWhoReleases, Command::Release { wakes: Wakes::Next(Some(Releaser { enlists, .. })), .. }) => {
+                *enlists = false
+            }
+            (Self::WaitsForTheFirst, Command::Acquire { listing: Some(listing), .. }) => listing.looked = false,
+            (Self::GivesNoTurns, Command::Release { wakes: Wakes::Next(Some(Releaser { offers, .. })), .. }) => {
+                *offers = false;
             }
             (Self::VotesWithoutMemory, Command::Acquire { vote, .. }) => *vote = None,
             (Self::VotesEarly, Command::Amend(Amendment { waited, .. })) => *waited = None,
@@ -151,7 +181,7 @@ impl Mutant {
             }
             (
                 Self::LeavesTheRest,
-                Command::Release(Claim { key, field, .. }),
+                Command::Release { claim: Claim { key, field, .. }, .. },
                 Answer::Release(Release::Released(_)),
             ) => {
                 let rest = before.keys.fields(key.as_str()).unwrap_or_default().to_vec();
@@ -159,6 +189,27 @@ impl Mutant {
                 if !rest.is_empty() {
                     store.keys.set(key.as_str(), Value::Hash(rest), None);
                 }
+            }
+            (
+                Self::StaysListed,
+                Command::Acquire { claims, listing: Some(listing), .. },
+                Answer::Acquire(Some(Acquire::Granted(_))),
+            ) => {
+                let list = claims[0].key.waiting();
+                let was_there =
+                    before.keys.members(&list).is_ok_and(|all| all.iter().any(|one| **one == *listing.locker));
+                if was_there {
+                    store.keys.add_last(&list, &listing.locker).expect("a list");
+                }
+            }
+            (
+                Self::KeepsLists,
+                Command::Acquire { claims, .. },
+                Answer::Acquire(Some(Acquire::Listed(_, Place::Behind(_)))),
+            ) => {
+                let list = claims[0].key.waiting();
+                let members = store.keys.members(&list).unwrap_or_default().to_vec();
+                store.keys.set(&list, Value::Sorted(members), None);
             }
             (Self::BelievesEveryFence, Command::Raise { claim, fence }, answer @ Answer::Raise(Raise::TooHigh)) => {
                 set_mark(store, claim, *fence);
@@ -180,6 +231,19 @@ impl Mutant {
             }
             _ => {}
         }
+    }
+}
+
+/// Nobody is told anything.
+struct Nobody;
+
+impl Ears for Nobody {
+    fn publish(&mut self, _: &str, _: &str) -> u64 {
+        0
+    }
+
+    fn listening(&self, _: &str) -> u64 {
+        0
     }
 }
 

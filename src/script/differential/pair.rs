@@ -7,13 +7,13 @@ use redis::{Connection, Pipeline, PushInfo, Value as Raw};
 
 use self::server::Server;
 use super::mutants::Mutant;
-use super::sequences::{BEGINNING, Foreign, KEYS, Step};
+use super::sequences::{BEGINNING, Foreign, KEYS, Step, heard};
 use crate::command::{Answer, Command, MEMORY};
 use crate::error::{Error, ServerErrorKind};
 use crate::node::{Lua, Outcome, Reply, returned};
 use crate::script::reading::read;
 use crate::script::words::{Topology, Words};
-use crate::testing::{Failure, Store, Value};
+use crate::testing::{Ears, Failure, Store, Value};
 
 #[path = "../../../tests/common/clock.rs"]
 #[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "it is for all tests")]
@@ -30,10 +30,14 @@ for _, key in ipairs(redis.call('KEYS', '*')) do
   local texts = {}
   if kind == 'string' then texts = {redis.call('GET', key)} end
   if kind == 'hash' then texts = redis.call('HGETALL', key) end
+  if kind == 'zset' then texts = redis.call('ZRANGE', key, 0, -1) end
   state[#state + 1] = {key, kind, redis.call('PTTL', key), texts}
 end
 redis.call('FLUSHALL')
 return state";
+
+/// How many listen to the channel of the first lock.
+const LISTENING: u64 = 3;
 
 /// What a send is known by, and the server.
 const NUMBER: &str = "1";
@@ -55,15 +59,18 @@ type State = BTreeMap<String, (String, i64, Vec<Vec<u8>>)>;
 #[derive(Debug, PartialEq)]
 struct Seen {
     came: Vec<Came>,
-    channels: Vec<String>,
+    /// Each with its channel.
+    messages: Vec<(String, String)>,
     state: State,
 }
 
 pub(super) struct Pair {
     server: Server,
-    /// It is subscribed to the channel of the first lock, too, whose messages are told in their places.
+    /// It is subscribed, too, and the messages are told in their places.
     connection: Connection,
     messages: Receiver<PushInfo>,
+    /// Others that listen to the channel of the first lock.
+    _others: Vec<Connection>,
     /// The digests of the scripts that the server has.
     known: HashSet<String>,
     run_id: String,
@@ -89,10 +96,19 @@ impl Pair {
         let mut connection = client.get_connection().expect("a connection");
         let (sender, messages) = channel();
         connection.set_push_sender(sender);
-        connection.subscribe_resp3(KEYS[0].channel()).expect("subscribed");
-        redis::cmd("PING").exec(&mut connection).expect("an answer, and before it the confirmation");
-        messages.recv().expect("the confirmation");
-        Some(Self { server, connection, messages, known: HashSet::new(), run_id, second_id, mutant })
+        for channel in heard() {
+            connection.subscribe_resp3(channel).expect("subscribed");
+            redis::cmd("PING").exec(&mut connection).expect("an answer, and before it the confirmation");
+            messages.recv().expect("the confirmation");
+        }
+        let _others = (1..LISTENING).map(|_| {
+            let mut other = client.get_connection().expect("a connection");
+            other.subscribe_resp3(KEYS[0].channel()).expect("subscribed");
+            redis::cmd("PING").exec(&mut other).expect("an answer, and before it the confirmation");
+            other
+        });
+        let _others = _others.collect();
+        Some(Self { server, connection, messages, _others, known: HashSet::new(), run_id, second_id, mutant })
     }
 
     /// Gives both the same.
@@ -131,11 +147,7 @@ impl Pair {
         let (last, state) = self.flush(&mut pipe, &mut sent);
         came.extend(last);
         let messages: Vec<PushInfo> = self.messages.try_iter().collect();
-        Seen {
-            came,
-            channels: messages.iter().map(channel_of).collect(),
-            state: state.map(read_state).unwrap_or_default(),
-        }
+        Seen { came, messages: messages.iter().map(told).collect(), state: state.map(read_state).unwrap_or_default() }
     }
 
     fn set_clock(&self, now: u64) {
@@ -208,12 +220,12 @@ impl Pair {
 
     fn in_store(&self, steps: &[Step]) -> Seen {
         let (mut store, mut now) = (Store::new(&self.run_id, &self.second_id), BEGINNING);
-        let (mut came, mut channels) = (Vec::new(), Vec::new());
+        let (mut came, mut told) = (Vec::new(), Told(Vec::new()));
         for step in steps {
             store.keys.set_clock(now / 1_000);
             match step {
                 Step::Run(command) => {
-                    came.push(self.came_of_stored(&mut store, now, command, &mut channels));
+                    came.push(self.came_of_stored(&mut store, now, command, &mut told));
                 }
                 // The server's memory is read once for all.
                 Step::Batched(commands) if asks(commands) && store.keys.field(MEMORY, "vote").is_err() => {
@@ -221,7 +233,7 @@ impl Pair {
                 }
                 Step::Batched(commands) => {
                     for command in commands {
-                        came.push(self.came_of_stored(&mut store, now, command, &mut channels));
+                        came.push(self.came_of_stored(&mut store, now, command, &mut told));
                     }
                 }
                 Step::Put { key, value, lifetime_ms } => self.put_stored(&mut store, key, value, *lifetime_ms),
@@ -230,18 +242,13 @@ impl Pair {
             }
         }
         store.keys.set_clock(now / 1_000);
-        Seen { came, channels, state: store.keys.all().map(stored_state).collect() }
+        Seen { came, messages: told.0, state: store.keys.all().map(stored_state).collect() }
     }
 
-    fn came_of_stored(&self, store: &mut Store, now: u64, command: &Command, channels: &mut Vec<String>) -> Came {
-        let heard = KEYS[0].channel();
-        let mut publish = |channel: &str| {
-            channels.extend((channel == heard).then(|| channel.to_owned()));
-            u64::from(channel == heard)
-        };
+    fn came_of_stored(&self, store: &mut Store, now: u64, command: &Command, told: &mut Told) -> Came {
         let answer = match self.mutant {
-            Some(mutant) => mutant.run(store, now, command, &mut publish),
-            None => store.run(now, command, &mut publish),
+            Some(mutant) => mutant.run(store, now, command, told),
+            None => store.run(now, command, told),
         };
         match answer {
             Ok(answer) => Came::Answer(answer),
@@ -296,12 +303,28 @@ fn refused(message: String) -> Came {
     Came::Refused(kind, if is_of_a_lock { message } else { String::new() })
 }
 
-fn channel_of(message: &PushInfo) -> String {
+fn told(message: &PushInfo) -> (String, String) {
+    let text = |raw: &[u8]| String::from_utf8_lossy(raw).into_owned();
     match message.data.as_slice() {
-        [Raw::BulkString(channel), Raw::BulkString(text)] if text == b"0" => {
-            String::from_utf8_lossy(channel).into_owned()
-        }
+        [Raw::BulkString(channel), Raw::BulkString(told)] => (text(channel), text(told)),
         other => panic!("{other:?}"),
+    }
+}
+
+/// What is told on the channels that are listened to.
+struct Told(Vec<(String, String)>);
+
+impl Ears for Told {
+    fn publish(&mut self, channel: &str, text: &str) -> u64 {
+        if self.listening(channel) > 0 {
+            self.0.push((channel.to_owned(), text.to_owned()));
+        }
+        self.listening(channel)
+    }
+
+    fn listening(&self, channel: &str) -> u64 {
+        let heard = heard().iter().position(|heard| heard == channel);
+        heard.map_or(0, |at| if at == 0 { LISTENING } else { 1 })
     }
 }
 
@@ -321,6 +344,7 @@ fn stored_state((key, value, ttl): (&str, &Value, Option<u64>)) -> (String, (Str
         Value::Hash(fields) => {
             ("hash", fields.iter().flat_map(|(field, value)| [field.clone(), value.clone()]).collect())
         }
+        Value::Sorted(members) => ("zset", members.iter().map(|member| member.clone().into_bytes()).collect()),
         Value::Other(kind) => (*kind, Vec::new()),
     };
     let ttl = ttl.map_or(-1, |ttl| i64::try_from(ttl).expect("a time"));

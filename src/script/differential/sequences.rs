@@ -9,7 +9,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::command::{Amendment, Announced, Claim, Command, Kind, MEMORY, Remembered};
+use crate::command::{Amendment, Announced, Claim, Command, Kind, Listing, MEMORY, Releaser, Remembered, WAKE, Wakes};
 use crate::fence::{Fence, Source};
 use crate::key::Key;
 use crate::options::Fencing;
@@ -63,6 +63,14 @@ const FIELDS: [&str; 3] = [
     "6ed2a1c6-0000-4000-8000-000000000000:h3:1",
 ];
 
+/// Lockers that wait. The first two are there, and the others are not any more.
+pub(super) const LOCKERS: [&str; 4] = ["l1", "l2", "l3", "l4"];
+
+/// The channels that are listened to: of the first lock, which two have in common, and of the lockers that are there.
+pub(super) fn heard() -> [String; 3] {
+    [KEYS[0].channel(), format!("{WAKE}{}", LOCKERS[0]), format!("{WAKE}{}", LOCKERS[1])]
+}
+
 /// Those of others: of Redisson, of a client of the plain format, and what is nobody's.
 const FOREIGN: [&str; 5] =
     ["5cb1f0b5-0000-4000-8000-000000000000:1", "mode", "somebody", "", "5cb1f0b5+0000-4000-8000-000000000000:1"];
@@ -91,8 +99,10 @@ fn command() -> impl Strategy<Value = Command> {
     let claims = || vec(claim(), 1..4).prop_map(Arc::<[Claim]>::from);
     prop_oneof![
         60 => shareable(),
-        20 => (claims(), lease(), fences(), vote())
-            .prop_map(|(claims, lease, fences, vote)| Command::Acquire { claims, lease, fences, vote }),
+        20 => (claims(), lease(), fences(), vote()).prop_map(|(claims, lease, fences, vote)| {
+            Command::Acquire { claims, lease, fences, vote, listing: None }
+        }),
+        20 => (key(), locker()).prop_map(|(key, locker)| Command::Pass { key, locker }),
         30 => (claim(), 1..4_u32).prop_map(|(claim, count)| Command::Count { claim, count }),
         30 => (claim(), lease(), 1..4_u32, vote())
             .prop_map(|(claim, lease, count, vote)| Command::Retake { claim, lease, count, vote }),
@@ -115,16 +125,33 @@ fn command() -> impl Strategy<Value = Command> {
 fn shareable() -> impl Strategy<Value = Command> {
     prop_oneof![
         2 => (claim(), lease(), fences(), vote()).prop_map(|(claim, lease, fences, vote)| {
-            Command::Acquire { claims: Arc::new([claim]), lease, fences, vote }
+            Command::Acquire { claims: Arc::new([claim]), lease, fences, vote, listing: None }
         }),
-        1 => claim().prop_map(Command::Release),
+        2 => (claim(), lease(), fences(), locker(), any::<bool>()).prop_map(|(claim, lease, fences, locker, looked)| {
+            let listing = Some(Listing { locker, looked });
+            Command::Acquire { claims: Arc::new([claim]), lease, fences, vote: None, listing }
+        }),
+        2 => (claim(), wakes()).prop_map(|(claim, wakes)| Command::Release { claim, wakes }),
     ]
+}
+
+fn locker() -> impl Strategy<Value = Arc<str>> {
+    prop_oneof![3 => select(&LOCKERS[..2]), 1 => select(&LOCKERS[2..])].prop_map(Arc::from)
+}
+
+fn wakes() -> impl Strategy<Value = Wakes> {
+    let lifetime = select(vec![1_000, 90_000]).prop_map(Duration::from_millis);
+    let releaser = (locker(), any::<bool>(), any::<bool>(), any::<bool>(), lifetime).prop_map(
+        |(locker, enlists, listens, offers, lifetime)| Releaser { locker, enlists, listens, offers, lifetime },
+    );
+    prop_oneof![1 => Just(Wakes::All), 5 => option::weighted(0.8, releaser).prop_map(Wakes::Next)]
 }
 
 fn with_vote(command: Command, vote: &Option<Remembered>) -> Command {
     match command {
-        Command::Acquire { claims, lease, fences, .. } => {
-            Command::Acquire { claims, lease, fences, vote: vote.clone() }
+        Command::Acquire { claims, lease, fences, listing, .. } => {
+            let listing = listing.filter(|_| vote.is_none());
+            Command::Acquire { claims, lease, fences, vote: vote.clone(), listing }
         }
         command => command,
     }
@@ -137,7 +164,7 @@ fn of_kind(mut command: Command, kind: Kind) -> Command {
             *claims = claims.iter().map(|claim| Claim { kind, ..claim.clone() }).collect();
         }
         Command::Count { claim, .. }
-        | Command::Release(claim)
+        | Command::Release { claim, .. }
         | Command::Retake { claim, .. }
         | Command::Raise { claim, .. } => claim.kind = kind,
         _ => {}
@@ -230,7 +257,7 @@ fn holder() -> impl Strategy<Value = String> {
 /// A lock, or a counter of its fences.
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![4 => key().prop_map(|key| key.to_string()), 1 => key().prop_map(|key| key.mark()),
-        1 => key().prop_map(|key| key.token())]
+        1 => key().prop_map(|key| key.token()), 1 => key().prop_map(|key| key.waiting())]
 }
 
 fn any_name() -> impl Strategy<Value = String> {

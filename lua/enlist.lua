@@ -1,0 +1,40 @@
+-- Takes a lock if it is free, as `acquire` does, and else puts the locker that asks into the list of those that are woken.
+-- KEYS[1]  the lock, and behind it what else `acquire` is given
+-- ARGV[1]  lease, in milliseconds, and behind it what else `acquire` is given
+-- ARGV[4]  the list
+-- ARGV[5]  the locker
+-- ARGV[6]  1: whoever is first in the list was told to come, and did not
+-- Returns {1, fence}       granted
+--         {0, ttl, place}  held by another: milliseconds until its lease runs out, -1 if it has none; how many are before it
+--         {0, ttl, error}  it cannot be put into the list
+local lock = KEYS[1]
+local lease_ms, list, locker, looked = ARGV[1], ARGV[4], ARGV[5], ARGV[6]
+
+local answer = acquire(KEYS, ARGV)
+if answer[1] == 1 then
+  pcall(function()
+    redis.call('ZREM', list, locker)
+    local first = looked == '1' and redis.call('ZRANGE', list, 0, 0)[1]
+    if first then
+      -- If it comes after all, it looks, and is put in again.
+      redis.call('ZREM', list, first)
+      redis.call('PUBLISH', 'lockhound_wake:' .. first, 'go ' .. lock)
+    end
+  end)
+elseif answer[1] == 0 then
+  local ok, place = pcall(function()
+    if not redis.call('ZRANK', list, locker) then
+      redis.call('ZADD', list, (redis.call('ZRANGE', list, -1, -1, 'WITHSCORES')[2] or 0) + 1, locker)
+    end
+    if redis.call('PTTL', list) < 3 * lease_ms then
+      redis.call('PEXPIRE', list, 3 * lease_ms)
+    end
+    return redis.call('ZRANK', list, locker)
+  end)
+  if not ok then
+    redis.pcall('ZREM', list, locker)
+    place = type(place) == 'table' and place['err'] or tostring(place)
+  end
+  answer[3] = place
+end
+return answer

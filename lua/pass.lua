@@ -1,0 +1,19 @@
+-- Takes a locker off the list of those that wait for a lock: nobody waits there any more. If the lock is free, wakes the next.
+-- KEYS[1]  the lock
+-- KEYS[2]  the channel of its unlock messages
+-- ARGV[1]  the locker
+-- ARGV[2]  the list
+-- ARGV[3]  empty
+-- Returns n              n clients were told, by the message that all hear
+--         {-1, 0}        the next of the list was woken
+--         {told, error}  the list cannot be used
+local lock, channel = KEYS[1], KEYS[2]
+
+redis.pcall('ZREM', ARGV[2], ARGV[1])
+if redis.call('PTTL', lock) ~= -2 then
+  return 0
+end
+-- wake.lua
+local told = redis.pcall('PUBLISH', channel, '0')
+told = type(told) == 'number' and told or 0
+return unlisted and {told, unlisted} or told

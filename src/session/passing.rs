@@ -1,0 +1,52 @@
+//! Waking the next locker that waits for a lock, where lockers stand in lists.
+
+use std::sync::Arc;
+
+use super::Session;
+use super::pending::Pending;
+use crate::command::{Claim, Release, Wakes};
+use crate::foreign::contained;
+use crate::hold::Hold;
+use crate::key::Key;
+use crate::node::Outcome;
+use crate::quorum::was_there;
+
+impl Session {
+    /// Whom the release of this hold wakes, which is sent now.
+    pub(super) fn wakes(&self, hold: &Hold) -> Wakes {
+        let Some(locker) = self.quorum.lister() else { return Wakes::All };
+        let key = &hold.claim.key;
+        let lease = hold.terms.lease;
+        Wakes::Next(self.channels.release(locker, key, self.gate.is_awaited(key), lease))
+    }
+
+    /// Takes in what a release says. Whether the lock was there.
+    pub(super) fn released(&self, Claim { key, .. }: &Claim, release: &Release) -> bool {
+        match release {
+            Release::PassedOn { place, turn } => self.channels.passed_on(key, *place, *turn),
+            Release::Unlisted(error) => self.quorum.unlist(error),
+            Release::Released(_) | Release::Gone => {}
+        }
+        was_there(key, release)
+    }
+
+    /// This locker is in the list of a lock, and nobody waits for it here: takes it off. If that comes to nothing, the next
+    /// one in the list looks after a moment.
+    pub(super) fn pass(self: &Arc<Self>, key: &Key) {
+        if self.is_closed() || self.quorum.lister().is_none() {
+            return;
+        }
+        let (session, key) = (Arc::clone(self), key.clone());
+        let pending = Pending::new(self);
+        self.engine.spawn(async move {
+            match session.quorum.pass(key.clone()).await {
+                Outcome::Done(Release::Unlisted(error)) => session.quorum.unlist(&error),
+                Outcome::Done(_) => {}
+                failed => contained(|| {
+                    tracing::debug!(key = %key.shown(), ?failed, "the locker could not be taken off the list");
+                }),
+            }
+            drop(pending);
+        });
+    }
+}

@@ -1,0 +1,133 @@
+//! The lists of lockers that wait for a lock, as the scripts keep them.
+
+use std::time::Duration;
+
+use super::keyspace::WrongType;
+use super::store::{Run, millis};
+use crate::command::{Acquire, Listing, Place, Release, Releaser, WAKE, Wakes};
+use crate::key::Key;
+
+/// So many lockers that are not there any more are taken off a list at once.
+const MOST: usize = 100;
+
+/// Who was woken in a list, and the place of the locker that released.
+type Woken = Option<(Option<u64>, bool)>;
+
+impl Run<'_> {
+    /// What an acquire is answered whose locker goes into the list.
+    pub(super) fn enlist(&mut self, key: &Key, lease: Duration, listing: &Listing, answer: Acquire) -> Acquire {
+        let list = key.waiting();
+        match answer {
+            Acquire::Granted(fences) => {
+                let _: Result<_, _> = self.strike_out(key, &list, listing);
+                Acquire::Granted(fences)
+            }
+            // Without a place all tell it.
+            Acquire::Held(ttl) | Acquire::Listed(ttl, _) => match self.put_in(&list, lease, &listing.locker) {
+                Ok(place) => Acquire::Listed(ttl, Place::Behind(place)),
+                Err(WrongType) => Acquire::Held(ttl),
+            },
+        }
+    }
+
+    fn strike_out(&mut self, key: &Key, list: &str, listing: &Listing) -> Result<(), WrongType> {
+        self.keys.remove_member(list, &listing.locker)?;
+        let first = self.keys.members(list)?.first().cloned();
+        if let Some(first) = first.filter(|_| listing.looked) {
+            self.keys.remove_member(list, &first)?;
+            self.wake_up(&first, "go", key);
+        }
+        Ok(())
+    }
+
+    fn put_in(&mut self, list: &str, lease: Duration, locker: &str) -> Result<u64, WrongType> {
+        if !self.keys.members(list)?.iter().any(|other| other == locker) {
+            self.keys.add_last(list, locker)?;
+        }
+        let lifetime = millis(lease) * 3;
+        if u64::try_from(self.keys.ttl(list)).map_or(true, |left| left < lifetime) {
+            self.keys.expire(list, lifetime);
+        }
+        self.place_in(list, locker).ok_or(WrongType)
+    }
+
+    pub(super) fn pass(&mut self, key: &Key, locker: &str) -> Release {
+        let _: Result<_, _> = self.keys.remove_member(&key.waiting(), locker);
+        if self.keys.kind(key.as_str()) != "none" {
+            return Release::Released(0);
+        }
+        self.wake(key, &Wakes::Next(None))
+    }
+
+    /// A lock is free: wakes the next of its list, or tells all.
+    pub(super) fn wake(&mut self, key: &Key, wakes: &Wakes) -> Release {
+        let woken = match wakes {
+            Wakes::All => None,
+            Wakes::Next(releaser) => self.wake_next(key, releaser.as_ref()).unwrap_or_default(),
+        };
+        match woken {
+            Some((place, turn)) => Release::PassedOn { place, turn },
+            None => Release::Released(self.tell_all(key)),
+        }
+    }
+
+    fn wake_next(&mut self, key: &Key, releaser: Option<&Releaser>) -> Result<Woken, WrongType> {
+        let list = &*key.waiting();
+        if self.keys.members(list)?.is_empty() {
+            return Ok(None);
+        }
+        let me = releaser.map(|releaser| &*releaser.locker);
+        match releaser {
+            Some(Releaser { enlists: true, locker, lifetime, .. }) => {
+                self.keys.add_last(list, locker)?;
+                let left = u64::try_from(self.keys.ttl(list)).unwrap_or_default();
+                if left * 2 < millis(*lifetime) {
+                    self.keys.expire(list, millis(*lifetime));
+                }
+            }
+            Some(Releaser { locker, .. }) => self.keys.remove_member(list, locker)?,
+            None => {}
+        }
+        for tries in 0..MOST {
+            let Some(first) = self.keys.members(list)?.first().cloned() else { return Ok(None) };
+            if Some(&*first) == me {
+                self.keys.remove_member(list, &first)?;
+                return Ok(None);
+            }
+            let listed = self.keys.members(list)?.len() as u64;
+            let listens = releaser.is_some_and(|releaser| releaser.listens);
+            let others = self.ears.listening(&key.channel()) > listed + u64::from(listens);
+            let turn = others && releaser.is_some_and(|releaser| releaser.offers);
+            if self.wake_up(&first, if turn { "turn" } else { "go" }, key) > 0 {
+                let is_watched = !turn && self.have_watched(list, me, key, MOST - tries)?;
+                if others && !is_watched {
+                    self.tell_all(key);
+                }
+                return Ok(Some((me.and_then(|me| self.place_in(list, me)), turn)));
+            }
+            self.keys.remove_member(list, &first)?;
+        }
+        Ok(None)
+    }
+
+    /// Has the second of a list watch the first. Whether there is one, or so many were not there that nobody looks any further.
+    fn have_watched(&mut self, list: &str, me: Option<&str>, key: &Key, most: usize) -> Result<bool, WrongType> {
+        for _ in 0..most {
+            let Some(next) = self.keys.members(list)?.get(1).cloned() else { return Ok(false) };
+            if Some(&*next) == me || self.wake_up(&next, "watch", key) > 0 {
+                return Ok(true);
+            }
+            self.keys.remove_member(list, &next)?;
+        }
+        Ok(self.keys.members(list)?.len() > 1)
+    }
+
+    fn place_in(&mut self, list: &str, locker: &str) -> Option<u64> {
+        let place = self.keys.members(list).ok()?.iter().position(|other| other == locker);
+        place.map(|place| place as u64)
+    }
+
+    fn wake_up(&mut self, locker: &str, word: &str, key: &Key) -> u64 {
+        self.ears.publish(&format!("{WAKE}{locker}"), &format!("{word} {key}"))
+    }
+}

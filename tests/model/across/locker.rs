@@ -1,0 +1,262 @@
+//! A locker of the model: the driver of one key, and what it has heard.
+
+use super::Mutant;
+use super::Scheme;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Phase {
+    /// Nobody here waits, holds or releases.
+    Idle,
+    /// The driver is about to ask.
+    Ready,
+    Asking,
+    Parked,
+    Holding,
+    Releasing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Health {
+    Fine,
+    Suspended,
+    Dead,
+}
+
+/// The connection that messages come on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Ears {
+    Confirmed,
+    /// It is gone, and neither side knows.
+    Deaf,
+    /// It is connected anew, and not subscribed yet.
+    Joining,
+}
+
+/// A script on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Script {
+    Acquire { enlists: bool, looked: bool },
+    Release { enlists: bool },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Answer {
+    Granted,
+    /// With the place in the list.
+    Held(Option<u8>),
+    /// It is free, and nobody was woken in the list.
+    Released,
+    /// Another was woken, and this locker has a place in the list.
+    HandedOn(u8),
+    /// The same, and others have a turn.
+    HandedOver(u8),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Message {
+    Go,
+    Watch,
+    /// Others have a turn, and the message behind this one is theirs.
+    Turn,
+    /// That of the channel, which all hear.
+    Zero,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Locker {
+    pub(super) waiting: u8,
+    pub(super) phase: Phase,
+    pub(super) health: Health,
+    pub(super) ears: Ears,
+    pub(super) sent: Option<Script>,
+    pub(super) answer: Option<Answer>,
+    /// A `pass` is on its way.
+    pub(super) passes: bool,
+    pub(super) inbox: Vec<Message>,
+    pub(super) go: bool,
+    /// A timer runs, at the end of which it looks.
+    pub(super) looks: bool,
+    /// .. and has ended.
+    pub(super) looked: bool,
+    pub(super) first: bool,
+    pub(super) listed: bool,
+    /// The next message of the channel is the one by which a turn began.
+    pub(super) skips: bool,
+    /// While it releases, a message of the channel has come: its own, or another's.
+    pub(super) heard: bool,
+    /// The lease of whoever holds it now.
+    pub(super) knows_lease: bool,
+}
+
+impl Locker {
+    pub(super) fn new(waiting: u8) -> Self {
+        Self {
+            waiting,
+            phase: if waiting > 0 { Phase::Ready } else { Phase::Idle },
+            health: Health::Fine,
+            ears: Ears::Confirmed,
+            sent: None,
+            answer: None,
+            passes: false,
+            inbox: Vec::new(),
+            go: false,
+            looks: false,
+            looked: false,
+            first: false,
+            listed: false,
+            skips: false,
+            heard: false,
+            knows_lease: false,
+        }
+    }
+
+    /// Whether PUBLISH counts it.
+    pub(super) fn counts(&self) -> bool {
+        self.health != Health::Dead && self.ears != Ears::Joining
+    }
+
+    pub(super) fn is_fine(&self) -> bool {
+        self.health == Health::Fine
+    }
+
+    /// The server sends it a message.
+    pub(super) fn tell(&mut self, message: Message) {
+        // The second of two that are alike tells nothing more.
+        if self.ears == Ears::Confirmed && self.health != Health::Dead && self.inbox.last() != Some(&message) {
+            self.inbox.push(message);
+        }
+    }
+
+    /// What was heard before an acquire says nothing about what it finds.
+    fn forget(&mut self) {
+        (self.go, self.looks, self.looked, self.first) = (false, false, false, false);
+        (self.skips, self.heard) = (false, false);
+    }
+
+    pub(super) fn ask(&mut self) {
+        let enlists = self.ears == Ears::Confirmed;
+        self.sent = Some(Script::Acquire { enlists, looked: self.looked });
+        self.phase = Phase::Asking;
+        self.forget();
+        self.listed = false;
+    }
+
+    pub(super) fn unlock(&mut self) {
+        let enlists = self.waiting > 0 && self.ears == Ears::Confirmed;
+        self.release(enlists);
+    }
+
+    fn release(&mut self, enlists: bool) {
+        self.sent = Some(Script::Release { enlists });
+        self.phase = Phase::Releasing;
+        self.forget();
+    }
+
+    pub(super) fn hear(&mut self, scheme: &Scheme) {
+        let message = self.inbox.remove(0);
+        let keeps = match self.phase {
+            Phase::Asking => !scheme.is(Mutant::ForgetsWhileAsking),
+            Phase::Releasing => !scheme.is(Mutant::ForgetsWhileReleasing),
+            _ => true,
+        };
+        // While it holds the lock, or releases it, nobody of this locker is in the list but by that release.
+        if self.waiting == 0 {
+            self.passes |= message != Message::Zero && !scheme.is(Mutant::SleepsOn);
+            return;
+        }
+        // Where it asks, or releases, next, it forgets what it has heard.
+        if !keeps || matches!(self.phase, Phase::Ready | Phase::Holding) {
+            return;
+        }
+        match message {
+            Message::Go if scheme.is(Mutant::GoIsAGrant) && self.phase == Phase::Parked => {
+                self.phase = Phase::Holding;
+                self.waiting -= 1;
+            }
+            Message::Go => self.go = true,
+            Message::Watch => (self.first, self.looks) = (true, true),
+            Message::Turn => {
+                (self.first, self.skips) = (true, true);
+                self.looks |= !scheme.is(Mutant::EndlessTurns);
+            }
+            Message::Zero if self.skips => self.skips = false,
+            Message::Zero if self.phase == Phase::Releasing => self.heard = true,
+            Message::Zero if !self.listed || self.first => self.go = true,
+            Message::Zero => self.looks |= !scheme.is(Mutant::OnlyTheFirstHears),
+        }
+        self.look();
+    }
+
+    /// Goes on where there is a reason.
+    fn look(&mut self) {
+        if self.phase == Phase::Parked && self.go {
+            self.phase = Phase::Ready;
+            self.forget();
+        }
+    }
+
+    /// The timer ends.
+    pub(super) fn time_is_over(&mut self) {
+        self.forget();
+        (self.phase, self.looked) = (Phase::Ready, true);
+    }
+
+    /// It is connected anew, and subscribed. What was missed nobody knows.
+    pub(super) fn join(&mut self, scheme: &Scheme) {
+        self.ears = Ears::Confirmed;
+        self.go |= matches!(self.phase, Phase::Parked | Phase::Asking | Phase::Releasing)
+            && !scheme.is(Mutant::TrustsReconnects);
+        self.look();
+    }
+
+    /// A waiter goes.
+    pub(super) fn leave(&mut self, scheme: &Scheme) {
+        self.waiting -= 1;
+        if self.waiting == 0 && matches!(self.phase, Phase::Parked | Phase::Ready) {
+            self.end(scheme);
+        }
+    }
+
+    /// The driver ends.
+    fn end(&mut self, scheme: &Scheme) {
+        self.phase = Phase::Idle;
+        self.passes |= self.listed && !scheme.is(Mutant::SleepsOn);
+        self.listed = false;
+        self.forget();
+    }
+
+    pub(super) fn hear_answer(&mut self, scheme: &Scheme, holds: bool) {
+        let Some(answer) = self.answer.take() else { return };
+        match answer {
+            // Its caller is gone, or the lease was over before the answer came.
+            Answer::Granted if self.waiting == 0 || !holds => self.release(false),
+            Answer::Granted => {
+                self.waiting -= 1;
+                self.phase = Phase::Holding;
+                self.forget();
+            }
+            Answer::Held(place) => {
+                (self.phase, self.listed) = (Phase::Parked, place.is_some());
+                self.first |= place == Some(0);
+            }
+            Answer::Released => {
+                self.phase = Phase::Ready;
+                self.forget();
+            }
+            Answer::HandedOn(place) | Answer::HandedOver(place) => {
+                (self.phase, self.listed) = (Phase::Parked, true);
+                self.looks |= place == 1 && !scheme.is(Mutant::SecondSleeps);
+                let turn = matches!(answer, Answer::HandedOver(_));
+                self.skips |= turn && !self.heard;
+                self.looks |= self.heard && !turn;
+                self.heard = false;
+            }
+        }
+        if matches!(self.phase, Phase::Parked | Phase::Ready) {
+            if self.waiting == 0 {
+                return self.end(scheme);
+            }
+            self.look();
+        }
+    }
+}
