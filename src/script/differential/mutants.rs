@@ -140,7 +140,7 @@ impl Mutant {
                 let _: Result<_, _> = store.keys.remove_member(&claims[0].key.waiting(), &listing.locker);
             }
             (Self::DropsWhoReleases, Command::Release { wakes: Wakes::Next(Some(Releaser { enlists, .. })), .. }) => {
-                *enlists = false
+                *enlists = false;
             }
             (Self::WaitsForTheFirst, Command::Acquire { listing: Some(listing), .. }) => listing.looked = false,
             (Self::GivesNoTurns, Command::Release { wakes: Wakes::Next(Some(Releaser { offers, .. })), .. }) => {
