@@ -14,7 +14,7 @@ local steps = {acquire = acquire, release = release}
 local words = {acquire = 3, release = 1}
 
 local keys, args, answers, at = {}, {}, {}, 1
-for i = 1, #KEYS / 2 do
+for i = 1, math.floor(#KEYS / 2) do
   local name = ARGV[at]
   keys[1], keys[2] = KEYS[2 * i - 1], KEYS[2 * i]
   for n = 1, words[name] do

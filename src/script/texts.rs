@@ -31,6 +31,10 @@ const REMEMBERS: &str = include_str!("../../lua/remembers.lua");
 /// The lines of an acquire that make a fence.
 const FENCE: &str = include_str!("../../lua/fence.lua");
 
+/// Leaves a script that goes through all of its keys those that are its own. The others find theirs by their place, since
+/// this costs each of them a third of a microsecond.
+const ITS_OWN: &str = "table.remove(KEYS)\n";
+
 /// The end of a script, or a step, whose server has forgotten that.
 const OR_NOTHING: &str = "if not remembers then\n  return {-1}\nend\n";
 
@@ -46,7 +50,8 @@ impl Voting {
 
     /// Does its work, and tells whether the server remembers.
     pub(super) fn telling(body: &str) -> Self {
-        let told = [REMEMBERS, "local function work()\n", body, "end\nreturn {remembers and 1 or 0, work()}\n"];
+        let told =
+            [REMEMBERS, ITS_OWN, "local function work()\n", body, "end\nreturn {remembers and 1 or 0, work()}\n"];
         Self { plain: Lua::new(body), voting: Lua::new(&told.concat()) }
     }
 
