@@ -139,8 +139,8 @@ impl Settings {
         Err(Error::config(
             option,
             format!(
-                "{lease:?} is longer than restart_quarantine = {quarantine:?}: a server that restarted could vote again \
-                 while a lock that it has forgotten is still held; lengthen the quarantine, or shorten this"
+                "{lease:?} is longer than restart_quarantine = {quarantine:?}: a server that restarted could vote \
+                 again while a lock that it has forgotten is still held; lengthen the quarantine, or shorten this"
             ),
         ))
     }
