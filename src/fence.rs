@@ -1,4 +1,7 @@
 //! Fencing tokens: numbers by which a resource tells a late writer from the current holder.
+//!
+//! They are counted in 1,024 marks without a lifetime, and not in a key for each lock: such keys have to expire some day,
+//! and a hold that outlasts them would leave the next fence to the clocks. INCR also costs a fraction of SET, GET and PX.
 
 use std::fmt;
 
@@ -75,7 +78,8 @@ impl From<Fence> for u64 {
 const EARLIEST: u64 = 1_735_689_600_000_000;
 
 /// For how long a single server only counts a mark up before it looks at its clock again. A failover takes longer, and
-/// a server that gives 50,000 fences a second looks at its clock for a fifth of them at most.
+/// a server that gives 50,000 fences a second looks at its clock for a fifth of them at most. A minute would cost as
+/// little and repeat fences for a minute after a failover; looking each time would cost as much as all the rest.
 const COUNTED: i64 = 100_000;
 
 /// From here on a number is not exact in Lua, and is no fence.
@@ -111,6 +115,9 @@ impl Source {
 /// Returns what the client's wall clock contributes, as the scripts want it. Several servers have to give the same
 /// number: they write the client's clock, within bounds of their own. A single server writes its own clock when the
 /// client's, cut, says that it is time to: its fences are never ahead of its clock, so it may forget them.
+///
+/// Each of several servers holds the client's clock against its own where a mark enters another 20 s, and lets them differ
+/// by 20 s. A bad clock carries marks ahead by 40 s at most, and what was forgotten costs a minute.
 fn clock(wall_micros: u64, servers: usize) -> i64 {
     let micros = i64::try_from(wall_micros.clamp(EARLIEST, MOST)).unwrap_or(i64::MAX);
     if servers > 1 { micros } else { micros % COUNTED - micros }

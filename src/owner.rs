@@ -102,8 +102,9 @@ impl Owner {
         matches!(self.0, Identity::Run(_))
     }
 
-    /// Notes that a lock was taken as this owner, if a run created it. `held` tells whether a name that was noted
-    /// before is still worth keeping.
+    /// Notes that a lock was taken as this owner, if a run created it, so that a guard which outlives the section can
+    /// go to the run's caller. (An owner that became another one as a whole would let what the section left behind
+    /// enter what its caller takes later.) `held` tells whether a name that was noted before is still worth keeping.
     pub(crate) fn note(&self, key: &Key, held: impl Fn(&Key) -> bool) {
         let Identity::Run(run) = &self.0 else { return };
         let mut noted = run.keys.lock().unwrap_or_else(PoisonError::into_inner);

@@ -89,7 +89,8 @@ impl Session {
         }
     }
 
-    /// Warns if a caller that begins to wait may wait for itself, after a while. Dropping what is returned calls that off.
+    /// Warns, after a while, if a caller that begins to wait may wait for itself. Not at once: branches that name
+    /// owners wait for each other for a moment, and properly. Dropping what is returned calls that off.
     pub(super) fn warn_of_itself(self: &Arc<Self>, key: &Key, caller: &Caller) -> Option<Stop> {
         let place = caller.origin.place;
         // Sections of runs know what they are in; of other holds, and of what outlived its section, only the task is known.
