@@ -1,7 +1,8 @@
 //! Fencing tokens: numbers by which a resource tells a late writer from the current holder.
 //!
-//! They are counted in 1,024 marks without a lifetime, and not in a key for each lock: such keys have to expire some day,
-//! and a hold that outlasts them would leave the next fence to the clocks. INCR also costs a fraction of SET, GET and PX.
+//! They are counted in 1,024 marks without a lifetime, and not in a key for each lock: such keys have to expire some
+//! day, and a hold that outlasts them would leave the next fence to the clocks. INCR also costs a fraction of SET, GET
+//! and PX.
 
 use std::fmt;
 
@@ -116,8 +117,8 @@ impl Source {
 /// number: they write the client's clock, within bounds of their own. A single server writes its own clock when the
 /// client's, cut, says that it is time to: its fences are never ahead of its clock, so it may forget them.
 ///
-/// Each of several servers holds the client's clock against its own where a mark enters another 20 s, and lets them differ
-/// by 20 s. A bad clock carries marks ahead by 40 s at most, and what was forgotten costs a minute.
+/// Each of several servers holds the client's clock against its own where a mark enters another 20 s, and lets them
+/// differ by 20 s. A bad clock carries marks ahead by 40 s at most, and what was forgotten costs a minute.
 fn clock(wall_micros: u64, servers: usize) -> i64 {
     let micros = i64::try_from(wall_micros.clamp(EARLIEST, MOST)).unwrap_or(i64::MAX);
     if servers > 1 { micros } else { micros % COUNTED - micros }

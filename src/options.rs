@@ -199,8 +199,7 @@ impl Options {
             return Err(Error::config(
                 "retry_delay",
                 format!(
-                    "{:?} would make waiters of Format::Plain, which poll with it, a busy loop; end it after \
-                     {SHORTEST_POLL:?}",
+                    "{:?} makes a busy loop of the waiters of Format::Plain; end it after {SHORTEST_POLL:?}",
                     self.retry_delay
                 ),
             ));
@@ -209,8 +208,7 @@ impl Options {
             return Err(Error::config(
                 "busy_poll",
                 format!(
-                    "{:?} would keep a CPU busy for longer than waking a thread takes; give {LONGEST_BUSY_POLL:?} or \
-                     less, or zero to turn it off",
+                    "{:?} keeps a CPU busy for too long; give {LONGEST_BUSY_POLL:?} or less, or zero to turn it off",
                     self.busy_poll
                 ),
             ));

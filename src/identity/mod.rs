@@ -141,8 +141,8 @@ impl Caller {
         let (owner, known) = found.ok_or_else(|| {
             Error::config(
                 "owner",
-                "this future is polled outside of a tokio task, with a waker that does not tell callers apart; name the \
-                 owner with lock.owned_by(Owner::new())",
+                "this future is polled outside of a tokio task, with a waker that does not tell callers apart; name \
+                 the owner with lock.owned_by(Owner::new())",
             )
         })?;
         let place = task().map_or_else(|| Place::Polled(thread()), Place::Task);

@@ -224,9 +224,12 @@ impl Ear {
             Outcome::Done(()) => {}
             Outcome::Refused(error) => {
                 if !std::mem::replace(&mut self.deaf, true) {
-                    contained(
-                        || tracing::warn!(%error, "unlock messages cannot be received: waiters look every sixth of a lease"),
-                    );
+                    contained(|| {
+                        tracing::warn!(
+                            %error,
+                            "unlock messages cannot be received: waiters look every sixth of a lease"
+                        );
+                    });
                 }
             }
             Outcome::NotExecuted(_) => {
