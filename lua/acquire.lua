@@ -1,4 +1,4 @@
--- Takes a lock if it is free. Sent at most once per generation; a copy that comes late or twice changes nothing but the lease.
+-- Takes a lock if it is free. Sent at most once per generation; a late or second copy changes only the lease.
 -- KEYS[1]  the lock
 -- KEYS[2]  its mark: the last fence of all locks that share it, without a lifetime. Or Redisson's count of tokens
 -- ARGV[1]  lease, in milliseconds

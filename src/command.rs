@@ -15,6 +15,9 @@ use crate::options::Format;
 pub(crate) const MEMORY: &str = "lockhound_memory";
 
 /// What a lock is on a server. Each kind excludes every other, and itself.
+///
+/// Where a kind comes that does not, three places have to ask: `Slot::next` in the gate (who blocks the line), and
+/// `admit` and `settle` in `session/attempt.rs` (what a grant proves of the holds before it).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A hash, with the field of its holder.

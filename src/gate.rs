@@ -1,14 +1,18 @@
 //! Who holds and who waits, a key at a time: the registry of holds and the local line, in one table.
 //!
+//! One table for both makes "this owner holds it, else it stands in line" one step under one shard's lock, and likewise
+//! "the lock is granted, and waiters of the same owner enter with it". Two tables would leave a race between them.
+//!
 //! A waiter is data, not a future: the engine acquires for the head of each line and puts the grant into its slot, so
 //! that progress never depends on whether the caller polls.
 //!
 //! # Invariants
 //! - A slot exists while its key has a hold, a waiter or a driver; memory does not grow with the keys ever used.
-//! - While a line has waiters it has exactly one driver: whoever puts the first waiter into a line without one starts it,
-//!   and the driver leaves only under the shard's lock, when the line is empty.
+//! - While a line has waiters it has exactly one driver: whoever puts the first waiter into a line without one starts
+//!   it, and the driver leaves only under the shard's lock, when the line is empty.
 //! - At most one hold of an owner is in a slot; at most one hold of a slot is neither lost nor being released.
-//! - What is taken out of a slot is dropped and woken after the shard's lock is released; a hold's own mutex comes after it.
+//! - What is taken out of a slot is dropped and woken after the shard's lock is released; a hold's own mutex comes
+//!   after it.
 
 mod queue;
 

@@ -15,14 +15,14 @@ const TOKEN: &str = "redisson_lock_token";
 /// How many marks there are, for locks without number.
 const MARKS: u64 = 1_024;
 
-/// The name of a lock: the key under which it stands on the server, as given. UTF-8 and not empty.
+/// The name of a lock, and the key under which the lock is on the server. UTF-8 and not empty.
 ///
-/// Programs that give the same name to the same server share the lock; nothing is put before it.
+/// Programs that give the same name to the same server share the lock; nothing is prepended.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -60,7 +60,8 @@ impl Key {
     }
 
     /// The key of its mark: the last fence of all locks that share it. Which one it is never changes, since it is on
-    /// the servers: the lowest ten bits of the name's 64-bit FNV-1a. In braces, so that in a cluster a slot can be chosen.
+    /// the servers: the lowest ten bits of the name's 64-bit FNV-1a. In braces, so that in a cluster a slot can be
+    /// chosen.
     pub(crate) fn mark(&self) -> String {
         let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         let hash = self.0.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv);

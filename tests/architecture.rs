@@ -1,4 +1,4 @@
-//! Holds the layers and the manners of src/: who may use whom, and what is not done there.
+//! Holds the layers and the manners of src/: who may use whom, and what is not done there; and the width of all lines.
 //!
 //! The checks are functions over text, and each is tried on small made-up sources that break its rule. They see words,
 //! not types. That is enough, since whatever a module uses it names in a `use` or a path; a lexer keeps what stands in
@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// One row of the table. A module may use those to its right in its own layer, and all of the layers below.
 struct Layer {
@@ -77,6 +77,12 @@ const LONGEST_FILE: usize = 330;
 /// Lines from `fn` to its closing brace.
 const LONGEST_FUNCTION: usize = 80;
 
+/// Characters in a line of code or prose.
+const WIDEST_LINE: usize = 120;
+
+/// What people read and write here. What else there is was made by tools: lock files, pictures, patches.
+const WRITTEN: [&str; 9] = ["rs", "md", "lua", "toml", "yaml", "java", "go", "py", "c"];
+
 /// Macros of unfinished work, and of output that the program did not ask its library for.
 const BANNED_MACROS: [&str; 7] = ["todo", "unimplemented", "dbg", "println", "print", "eprintln", "eprint"];
 
@@ -94,6 +100,48 @@ fn the_source_keeps_its_architecture() {
     let mut complaints: Vec<String> = sources.iter().flat_map(|source| check(source, &libraries)).collect();
     complaints.extend(circles(&sources));
     assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+#[test]
+fn no_line_is_wider_than_120_columns() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(root).expect("a directory").map(|entry| entry.expect("it").path()).collect();
+    files.retain(|path| path.is_file());
+    // A package has not all of them.
+    for directory in ["src", "tests", "lua", "examples", "docs", "bench", "recipes", ".cargo"] {
+        files_below(&root.join(directory), &mut files);
+    }
+    let is_written = |path: &PathBuf| match path.extension() {
+        Some(extension) => WRITTEN.iter().any(|written| extension == *written),
+        None => path.ends_with("dev"),
+    };
+    files.retain(is_written);
+    assert!(files.len() > 100, "{files:?}");
+    let wide = |path: &PathBuf| {
+        let text = fs::read_to_string(path).expect("UTF-8");
+        wide_lines(&text).map(|line| format!("{}:{line}", path.display())).collect::<Vec<_>>()
+    };
+    let complaints: Vec<String> = files.iter().flat_map(wide).collect();
+    assert!(complaints.is_empty(), "{} lines are too wide:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+/// All files below a directory, but those that were built there or fetched; none if there is no such directory.
+fn files_below(directory: &Path, files: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for path in entries.map(|entry| entry.expect("an entry").path()) {
+        if path.is_file() {
+            files.push(path);
+        } else if !path.ends_with("target") && !path.ends_with("node_modules") {
+            files_below(&path, files);
+        }
+    }
+}
+
+/// The numbers of the lines that are too wide.
+fn wide_lines(text: &str) -> impl Iterator<Item = usize> {
+    let lines = text.lines().enumerate();
+    lines.filter(|(_, line)| line.chars().count() > WIDEST_LINE).map(|(at, _)| at + 1)
 }
 
 /// All Rust files below a directory.
@@ -913,6 +961,12 @@ fn files_and_functions_stay_short() {
 }
 
 #[test]
+fn width_is_counted_in_characters() {
+    let lines = format!("{}\n{}\n{}\n", "ä".repeat(120), "a".repeat(121), "a".repeat(120));
+    assert_eq!(wide_lines(&lines).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
 fn nothing_is_left_unfinished() {
     assert_fine("gate.rs", "fn f() { x.unwrap_or(1); x.expect(\"why\"); writeln!(f, \"x\"); assert!(x); }");
     for banned in ["x.unwrap()", "x.map(Option::unwrap)", "todo!()", "unimplemented!()", "println!(\"x\")", "dbg!(x)"] {
@@ -926,7 +980,7 @@ fn nothing_is_left_unfinished() {
 fn a_subscriber_that_panics_is_contained() {
     assert_fine(
         "gate.rs",
-        "use tracing::Span; fn f() { contained(|| tracing::warn!(x, \"y\")); foreign::span(|| tracing::debug_span!(x)); }",
+        "use tracing::Span; fn f() { contained(|| tracing::warn!(x)); foreign::span(|| tracing::debug_span!(x)); }",
     );
     assert_complaint("gate.rs", "fn f() { tracing::warn!(x); }", "has to stand in `contained(|| ..)`");
     assert_complaint("gate.rs", "fn f() { contained(|| tracing::info_span!(x)); }", "has to stand in `span(|| ..)`");

@@ -1,5 +1,5 @@
-//! Every public future is polled n times and dropped, for every n until it completes: nothing is left on the server, and
-//! the locker goes on working.
+//! Every public future is polled n times and dropped, for every n until it completes: nothing is left on the server,
+//! and the locker goes on working.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,5 @@
-//! What servers remember of themselves: whoever forgot who holds what has no vote until that is over, and no address leads
-//! to a second majority.
+//! What servers remember of themselves: whoever forgot who holds what has no vote until that is over, and no address
+//! leads to a second majority.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
 
@@ -273,8 +273,8 @@ async fn a_program_that_comes_after_a_rolling_restart_lets_nobody_in_beside_a_ho
     .await;
 }
 
-/// For four leases the second program tries to get in while the first holds the lock, renewed, with an address that leads
-/// elsewhere and a server out of reach.
+/// For four leases the second program tries to get in while the first holds the lock, renewed, with an address that
+/// leads elsewhere and a server out of reach.
 async fn an_address_leads_to(d: &Deployment, other: &Server) {
     let key = key();
     let guard = d.lockers[0].get(&key).lock().await.unwrap();

@@ -4,12 +4,12 @@
 //! # What is modelled
 //! - The server: one key with the field of its holder, the hold count and the lease, and what `acquire`, `count`,
 //!   `release` and `renew` do to them. A release and a cancel are one script, as in `lua/`.
-//! - The wire: what was sent is executed at any time, in any order, or never, which is what a loss is. Everything but an
-//!   acquire may be executed any number of times, which is what a repetition is, and a copy that comes late.
-//! - The clients, of one owner each, as `hold.rs`, `session/` and `watchdog/` have it: the phases of a hold, a generation
-//!   per attempt, validity that counts from before the send, re-entry that counts before it sends, renewals that are tried
-//!   again, releases and undos that are sent until they are answered, the second cancel of an unknown acquire, callers
-//!   that are gone when their grant comes. A timeout may come at any time after the send.
+//! - The wire: what was sent is executed at any time, in any order, or never, which is what a loss is. Everything but
+//!   an acquire may be executed any number of times, which is what a repetition is, and a copy that comes late.
+//! - The clients, of one owner each, as `hold.rs`, `session/` and `watchdog/` have it: the phases of a hold, a
+//!   generation per attempt, validity that counts from before the send, re-entry that counts before it sends, renewals
+//!   that are tried again, releases and undos that are sent until they are answered, the second cancel of an unknown
+//!   acquire, callers that are gone when their grant comes. A timeout may come at any time after the send.
 //! - Answers: that of a grant or a renewal is on its way for any time, or lost. The others arrive at once or never: to
 //!   hear later that a lock is another's, is gone or was released is to have been told by a later copy.
 //! - Time: ticks of the server and of the clients. A client's clock may be slow by one tick, which is the drift.
@@ -26,8 +26,8 @@
 //! - Every promise is about two at most: a holder and who comes between. A third client is there to find nothing.
 //! - A late command is of an earlier generation than the hold that it meets; two attempts of an owner make such a pair.
 //! - Two guards are a nested hold; a third would ask for one more count of the same kind.
-//! - With three ticks of lease and two of validity, a command can cross a tick and be in time, or cross two and be late.
-//!   Ticks have no end, and neither have delays, renewals and copies: no run is cut off at a depth.
+//! - With three ticks of lease and two of validity, a command can cross a tick and be in time, or cross two and be
+//!   late. Ticks have no end, and neither have delays, renewals and copies: no run is cut off at a depth.
 //! - One deletion is enough to fool a holder, and one slow tick is all the drift that a lease allows for.
 //!
 //! `cargo test --test model -- --nocapture` prints the counts of states, and short ways in which the mutants fail. The

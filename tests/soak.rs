@@ -1,4 +1,5 @@
-//! What takes minutes: long bad days, many losses; `holds.rs` has many holds. `./dev soak` runs it, one test after the other.
+//! What takes minutes: long bad days, many losses; `holds.rs` has many holds. `./dev soak` runs it, one test after the
+//! other.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]

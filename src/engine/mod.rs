@@ -1,7 +1,7 @@
 //! The engine: one thread with a runtime of its own, which drives everything that talks to a server.
 //!
-//! Because of it a dropped future drops no command half-way, a guard can be dropped where there is no runtime, a blocked
-//! user runtime loses no lock, and any executor will do. It is never joined: whoever ends it may be async code.
+//! Because of it a dropped future drops no command half-way, a guard can be dropped where there is no runtime, a
+//! blocked user runtime loses no lock, and any executor will do. It is never joined: whoever ends it may be async code.
 //!
 //! With the feature `testing` an engine may be a *guest* instead: tasks in a runtime of the program's, whose time,
 //! perhaps paused, is all the time that it knows. None of the above is true of it: it is for lockers over servers in

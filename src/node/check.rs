@@ -77,8 +77,8 @@ pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Durati
 }
 
 /// What is wrong with a server in cluster mode that is named by itself: it has some of the keys only.
-pub(crate) const IN_CLUSTER_MODE: &str = "is a server in cluster mode: name the cluster, redis-cluster://host:port, and \
-                                          no other server beside it";
+pub(crate) const IN_CLUSTER_MODE: &str = "is a server in cluster mode: name the cluster, redis-cluster://host:port, \
+                                          and no other server beside it";
 
 impl Mode {
     /// What is wrong with a server that says of itself that it is in this mode.

@@ -1,11 +1,11 @@
 //! One connection to a server: a fred client made safe.
 //!
-//! fred 10.1 is fast and pipelines well, but it trusts connections that are silent, and stops where its router task does.
-//! What is done about that, each line a fault that was reproduced without it (`client.rs` has what is set):
+//! fred 10.1 is fast and pipelines well, but it trusts connections that are silent, and stops where its router task
+//! does. What is done about that, each line a fault that was reproduced without it (`client.rs` has what is set):
 //! - A command runs to its end in a task of the engine under fred's own timeout, which alone takes it out of the queue.
 //! - A PING of our own with a token finds silent connections, and replies that have slipped by one.
-//! - fred counts replies: one that is lost, or that it cannot read, gives all later ones to the wrong commands. A script
-//!   returns a number (`number.rs`). What has none counts once the echo of a PING behind it is in step.
+//! - fred counts replies: one that is lost, or that it cannot read, gives all later ones to the wrong commands. A
+//!   script returns a number (`number.rs`). What has none counts once the echo of a PING behind it is in step.
 //! - Dropping a client leaks its connection: [`Link::quit`].
 //!
 //! # Invariants
@@ -229,8 +229,8 @@ impl Link {
         }
     }
 
-    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. What it answers may be
-    /// the answer to another command.
+    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. What it answers
+    /// may be the answer to another command.
     async fn send(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
         let outcome = self.hand_over(command, args).await;
         self.address.admission.heard(self.role as u8, &self.address.name, false, &outcome);
@@ -385,8 +385,8 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
     }
 }
 
-/// Sends PINGs, and a script at once to a connection that falls silent: one is under way then until it is heard again. Two
-/// silent ones force a reconnect; ends when that hangs, or when the client's task has ended.
+/// Sends PINGs, and a script at once to a connection that falls silent: one is under way then until it is heard again.
+/// Two silent ones force a reconnect; ends when that hangs, or when the client's task has ended.
 async fn heartbeat(link: &Arc<Link>) {
     let mut silent = 0;
     let mut suspected = link.silent.subscribe();
@@ -416,9 +416,8 @@ async fn heartbeat(link: &Arc<Link>) {
         };
         if silent == 2 {
             silent = 0;
-            contained(
-                || tracing::debug!(node = %link.address.name, role = link.role.name(), "two silent heartbeats: reconnecting"),
-            );
+            let (node, role) = (&link.address.name, link.role.name());
+            contained(|| tracing::debug!(%node, role, "two silent heartbeats: reconnecting"));
             let client = link.client();
             let forced = timeout(link.settings.command_timeout, client.force_reconnection()).await;
             // During an outage it goes on reconnecting, and is not connected. A router that is stuck still says so.

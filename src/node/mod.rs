@@ -65,8 +65,8 @@ use crate::testing;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
     Commands,
-    /// For what puts a lock there, and for what has to come behind that. Where replicas have to acknowledge, it may be held
-    /// up by the WAIT that is under way, and is a connection of its own; else it is that of the commands.
+    /// For what puts a lock there, and for what has to come behind that. Where replicas have to acknowledge, it may be
+    /// held up by the WAIT that is under way, and is a connection of its own; else it is that of the commands.
     Grants,
     Renewals,
 }

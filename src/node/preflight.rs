@@ -1,5 +1,9 @@
 //! What a server keeps of a lock, asked on a connection of its own, and without writing anything.
 //!
+//! The connection is its own because a refused SUBSCRIBE leaves the replies behind it out of step. Rights are tried by
+//! a script that may not write (`#!lua flags=no-writes`), since a server looks at rights before it refuses a write:
+//! HSETNX and INCR have no form that writes nothing, and the user of an application may seldom ask `ACL DRYRUN`.
+//!
 //! # Invariants
 //! - Nothing that is sent writes, whatever the user may do: scripts that try commands may not write, and the rest of
 //!   what is sent reads. Even if a command came twice, or late, nothing would be written.

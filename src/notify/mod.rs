@@ -121,7 +121,8 @@ impl Subscription {
         let _heard: Option<()> = self.listener.message.notified().now_or_never();
     }
 
-    /// Waits for messages of a majority, or for a reason to look.
+    /// Waits for messages of a majority, or for a reason to look. A lock that one of several servers has released is
+    /// not free; timers bound the wait for the others.
     pub(crate) async fn notified(&self) {
         // No wake-up is lost: nobody else waits for this listener, and a message while nobody waits leaves its permit.
         self.listener.message.notified().await;
@@ -223,9 +224,12 @@ impl Ear {
             Outcome::Done(()) => {}
             Outcome::Refused(error) => {
                 if !std::mem::replace(&mut self.deaf, true) {
-                    contained(
-                        || tracing::warn!(%error, "unlock messages cannot be received: waiters look every sixth of a lease"),
-                    );
+                    contained(|| {
+                        tracing::warn!(
+                            %error,
+                            "unlock messages cannot be received: waiters look every sixth of a lease"
+                        );
+                    });
                 }
             }
             Outcome::NotExecuted(_) => {

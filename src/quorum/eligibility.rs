@@ -1,8 +1,8 @@
 //! Whose vote counts: what each server has shown on each connection, and what follows from all of it.
 //!
 //! # Invariants
-//! - A vote counts if the connection on which it came has been vetted, before it was sent, and is still the same; and where
-//!   servers have memories, if the server had the one then that it was vetted for.
+//! - A vote counts if the connection on which it came has been vetted, before it was sent, and is still the same; and
+//!   where servers have memories, if the server had the one then that it was vetted for.
 //! - All connections of a node show the same server; two nodes of a locker never do.
 //! - Servers whose votes count list each other: see [`super::members`].
 
@@ -211,8 +211,8 @@ impl Eligibility {
                 )
             }
             _ => format!(
-                "abstains: it has begun anew, {over} (restart_quarantine = {quarantine:?}), which begins when enough of the \
-                 others list it"
+                "abstains: it has begun anew, {over} (restart_quarantine = {quarantine:?}), which begins when enough \
+                 of the others list it"
             ),
         }
     }

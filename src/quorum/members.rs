@@ -1,19 +1,20 @@
 //! Which servers make a majority: what each of them remembers of itself, and whom it lists.
 //!
-//! A server that lost its data has forgotten who holds what, and an address may lead to a server that never knew: a vote of
-//! either could make a second majority. So each server keeps a *memory*, which is gone with its data, and votes make a
-//! majority only where the servers list each other. A server without a memory begins anew: it abstains until enough others
-//! list it, and then for as long as the longest lease. (The *delayed restarts* of the Redis documentation's page on
-//! distributed locks, which do not ask for how long a process has run.)
+//! A server that lost its data has forgotten who holds what, and an address may lead to a server that never knew: a
+//! vote of either could make a second majority. So each server keeps a *memory*, which is gone with its data, and votes
+//! make a majority only where the servers list each other. A server without a memory begins anew: it abstains until
+//! enough others list it, and then for as long as the longest lease. (The *delayed restarts* of the Redis
+//! documentation's page on distributed locks, which do not ask for how long a process has run.)
 //!
-//! [`plan`] looks at all servers at once and says whose votes count and what is to be written where. Every locker does that
-//! for itself: each change names the memory that it was decided on, and comes to nothing where the server has another one.
+//! [`plan`] looks at all servers at once and says whose votes count and what is to be written where. Every locker does
+//! that for itself: each change names the memory that it was decided on, and comes to nothing where the server has
+//! another one.
 //!
 //! # Invariants
-//! - An id is listed again by nobody who has dropped it. So who lists a server that votes has listed it since before it began
-//!   to wait, or has joined in later.
-//! - The wait of a server begins when `seats - majority + 1` others that vote list it: any majority without it shares one of
-//!   those, and none of those votes together with the one whose seat it took.
+//! - An id is listed again by nobody who has dropped it. So who lists a server that votes has listed it since before it
+//!   began to wait, or has joined in later.
+//! - The wait of a server begins when `seats - majority + 1` others that vote list it: any majority without it shares
+//!   one of those, and none of those votes together with the one whose seat it took.
 
 use std::fmt;
 use std::time::Duration;
@@ -142,8 +143,8 @@ pub(crate) struct Change {
     pub(crate) place: usize,
     pub(crate) from: Memory,
     pub(crate) to: Memory,
-    /// The longest lease that its vote has waited for, where it is to vote: if it has been told of a longer one meanwhile,
-    /// it waits on.
+    /// The longest lease that its vote has waited for, where it is to vote: if it has been told of a longer one
+    /// meanwhile, it waits on.
     pub(crate) waited: Option<Duration>,
 }
 
@@ -176,8 +177,8 @@ pub(crate) struct Known<'a> {
     pub(crate) former: &'a [Option<Id>],
     /// No lease of this locker is longer.
     pub(crate) lease: Duration,
-    /// By place: whether who is there is not to be listed for now. Where lockers know different servers under an address, each
-    /// would drop the other's again and again.
+    /// By place: whether who is there is not to be listed for now. Where lockers know different servers under an
+    /// address, each would drop the other's again and again.
     pub(crate) rests: &'a [bool],
 }
 

@@ -81,8 +81,8 @@ pub(super) fn start(eligibility: &Arc<Eligibility>, nodes: &[Arc<Node>], ups: Ve
     }
 }
 
-/// Finds out anew who a server is after each reconnect, and when there is a doubt, before its vote counts again. Ends when
-/// its connection is quit, or with the engine; nobody awaits it.
+/// Finds out anew who a server is after each reconnect, and when there is a doubt, before its vote counts again. Ends
+/// when its connection is quit, or with the engine; nobody awaits it.
 async fn look_after(eligibility: &Eligibility, place: NodeIndex, node: &Node, ups: &mut UnboundedReceiver<LinkEvent>) {
     let mut before = Status::Votes;
     loop {
@@ -251,7 +251,8 @@ async fn highest(
     }
 }
 
-/// The highest mark of a server, if it is the one that votes there: an address may lead elsewhere since that was found out.
+/// The highest mark of a server, if it is the one that votes there: an address may lead elsewhere since that was found
+/// out.
 async fn highest_of(eligibility: &Eligibility, place: NodeIndex, node: &Node, founding: bool) -> Outcome<String> {
     if founding {
         return ask_highest(node, None).await.map(Option::unwrap_or_default);

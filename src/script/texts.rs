@@ -7,6 +7,7 @@ use crate::node::{Batched, Lua};
 
 /// The scripts that differ from format to format.
 pub(super) struct Scripts {
+    /// Of one lock: the loops of `acquire_all` would cost it, and a step of the batcher has two keys.
     pub(super) acquire: Voting,
     pub(super) acquire_all: Voting,
     pub(super) count: Lua,

@@ -160,9 +160,9 @@ impl Driving<'_> {
         }
     }
 
-    /// In which order the nodes are asked. Several that are woken by one message and ask all at once get some nodes each,
-    /// where the nearest node of one is not that of the other, and then nobody has it: whoever has met others asks the
-    /// first node alone.
+    /// In which order the nodes are asked. Several that are woken by one message and ask all at once get some nodes
+    /// each, where the nearest node of one is not that of the other, and then nobody has it: whoever has met others
+    /// asks the first node alone.
     fn order(&self, now: Instant) -> Order {
         let outrun = self.outrun.is_some_and(|since| now.since(since) >= OUTRUN);
         if self.collisions == 0 || outrun { Order::AllAtOnce } else { Order::FirstAlone }
@@ -184,8 +184,8 @@ impl Driving<'_> {
         };
     }
 
-    /// Everybody is woken at once. Those who got in each other's way the last time come one after the other, as far apart
-    /// as the nodes are.
+    /// Everybody is woken at once. Those who got in each other's way the last time come one after the other, as far
+    /// apart as the nodes are.
     async fn make_way(&self) {
         if self.collisions > 0 {
             let most = (self.session.quorum.round_trip() * self.collisions).min(OUTRUN);
@@ -193,7 +193,8 @@ impl Driving<'_> {
         }
     }
 
-    /// Waits for a message, a local event, or this time. If meanwhile an outage has lasted too long for all, the line ends.
+    /// Waits for a message, a local event, or this time. If meanwhile an outage has lasted too long for all, the line
+    /// ends.
     async fn park(&self, wake: &Notify, listening: Option<&Subscription>, time: Duration) {
         let message = async {
             match listening {

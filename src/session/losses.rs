@@ -1,4 +1,5 @@
-//! What follows the loss of a hold, whoever found it: its line goes on, what nobody took is taken back, operators are told.
+//! What follows the loss of a hold, whoever found it: its line goes on, what nobody took is taken back, operators are
+//! told.
 
 use std::sync::Weak;
 

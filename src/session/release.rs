@@ -91,15 +91,16 @@ impl Session {
         self.watchdog.forget(hold, self.now());
     }
 
-    /// Undoes what stands under the field of a hold that nobody holds any more, wherever it may. A node that has not said
-    /// yes has nothing: what is on its way there is seen to by its answer.
+    /// Undoes what stands under the field of a hold that nobody holds any more, wherever it may. A node that has not
+    /// said yes has nothing: what is on its way there is seen to by its answer.
     pub(super) fn undo_hold(self: &Arc<Self>, hold: &Hold) {
         let somewhere = self.quorum.everywhere().filter(|&node| hold.is_uncertain(node) || hold.has_vote(node));
         let (uncertain, taken) = somewhere.partition(|&node| hold.is_uncertain(node));
         self.undo_on(hold, taken, uncertain);
     }
 
-    /// Undoes what stands there under the field of a hold. A renewal that is under way may still start its lease anew, once.
+    /// Undoes what stands there under the field of a hold. A renewal that is under way may still start its lease anew,
+    /// once.
     pub(super) fn undo_on(self: &Arc<Self>, hold: &Hold, taken: Vec<NodeIndex>, uncertain: Vec<NodeIndex>) {
         self.undo(&hold.claim, hold.terms.lease * 2, taken, uncertain);
     }
@@ -164,8 +165,9 @@ impl Drop for Unconfirmed {
     }
 }
 
-/// Releases a hold on every node, again and again until each has answered, or the lease is over in any case. The caller is
-/// told as soon as a majority makes it certain, and after a command timeout at the latest; the key's line goes on then too.
+/// Releases a hold on every node, again and again until each has answered, or the lease is over in any case. The caller
+/// is told as soon as a majority makes it certain, and after a command timeout at the latest; the key's line goes on
+/// then too.
 async fn release(mut unconfirmed: Unconfirmed) {
     let (session, hold) = (Arc::clone(&unconfirmed.session), Arc::clone(&unconfirmed.hold));
     // The program's end, and closing, leave a moment to the slower servers too.

@@ -1,15 +1,16 @@
 //! The undos of each server: what it may have granted and nobody wants is released there.
 //!
 //! # Invariants
-//! - An undo is sent as soon as it is known, to a silent server too: it is then behind its acquire on the connection that
-//!   there is, and whoever executes the one executes the other.
+//! - An undo is sent as soon as it is known, to a silent server too: it is then behind its acquire on the connection
+//!   that there is, and whoever executes the one executes the other.
 //! - It is sent again until it is answered. An undo of what the server has granted ends with the lease, too.
 //! - An undo of what the server may have granted, or may yet, ends with no lease: an acquire in the socket of a stopped
 //!   server is executed when that goes on. It stays until it is answered, and is then sent once more, a command timeout
 //!   later: the acquire may have been on a connection that was given up, and the undo overtook it on another. What is
 //!   sent while a connection is known to be silent takes nothing ([`Redis::step`](crate::node::Redis::step)), so that
 //!   at most what was in flight when a server fell silent waits for it.
-//! - While a server is silent, one undo at a time asks whether it is back. The servers have nothing to do with each other.
+//! - While a server is silent, one undo at a time asks whether it is back. The servers have nothing to do with each
+//!   other.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -67,8 +68,8 @@ impl Undo {
 }
 
 impl Session {
-    /// Undoes an acquire on the nodes that granted it, and on those that may have or may yet. Once nobody writes the key any
-    /// more, it stands for so long at most.
+    /// Undoes an acquire on the nodes that granted it, and on those that may have or may yet. Once nobody writes the
+    /// key any more, it stands for so long at most.
     pub(super) fn undo(
         self: &Arc<Self>,
         claim: &Claim,
@@ -86,8 +87,8 @@ impl Session {
     }
 }
 
-/// Works off the undos of one server. Started with the session, and begun again after a panic, by which what was under way
-/// is sent again; ends with the engine; nobody awaits it.
+/// Works off the undos of one server. Started with the session, and begun again after a panic, by which what was under
+/// way is sent again; ends with the engine; nobody awaits it.
 pub(super) async fn work_off(session: Arc<Session>, node: NodeIndex, mut inbox: Inbox) {
     let mut list = List::new(session.settings.command_timeout);
     foreign::restarted(async move |_| {
@@ -151,7 +152,8 @@ struct List {
     later: VecDeque<(Instant, u64)>,
     /// How many are under way.
     flying: usize,
-    /// While the last outcome was none: the pause before the next undo asks whether the server is back, and when that is.
+    /// While the last outcome was none: the pause before the next undo asks whether the server is back, and when that
+    /// is.
     silent: Option<(Duration, Instant)>,
 }
 

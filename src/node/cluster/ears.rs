@@ -201,9 +201,12 @@ impl Listening {
                     if let Outcome::Refused(error) = outcome
                         && !std::mem::replace(&mut self.deaf, true)
                     {
-                        contained(
-                            || tracing::warn!(%error, "a master sends no unlock messages: waiters look every sixth of a lease"),
-                        );
+                        contained(|| {
+                            tracing::warn!(
+                                %error,
+                                "a master sends no unlock messages: waiters look every sixth of a lease"
+                            );
+                        });
                     }
                     self.has.extend(add);
                     remove.iter().for_each(|name| _ = self.has.remove(name));

@@ -80,7 +80,8 @@ fn step(mostly: Kind) -> impl Strategy<Value = Step> {
             let vote = if votes { &vote } else { &None };
             Step::Batched(commands.into_iter().map(|one| with_vote(of_kind(one, mostly), vote)).collect())
         }),
-        5 => (name(), foreign(), lifetime()).prop_map(|(key, value, lifetime_ms)| Step::Put { key, value, lifetime_ms }),
+        5 => (name(), foreign(), lifetime())
+            .prop_map(|(key, value, lifetime_ms)| Step::Put { key, value, lifetime_ms }),
         1 => memory().prop_map(|value| Step::Put { key: MEMORY.to_owned(), value, lifetime_ms: None }),
         1 => any_name().prop_map(Step::Delete),
         7 => wait().prop_map(Step::Wait),
