@@ -8,7 +8,6 @@ mod texts;
 mod words;
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use self::reading::{idle, read};
 use self::words::{Topology, Words};
@@ -19,16 +18,13 @@ use crate::preflight::{Questions, ServerReport};
 /// The script that tries commands without writing.
 const PROBE: &str = concat!("#!lua flags=no-writes\n", include_str!("../lua/probe.lua"));
 
-/// What is said of a cluster. Whoever asks for it is refused before.
-const CLUSTER: &str = "is a cluster, whose masters are not looked over yet";
-
-/// Asks a node what it keeps of a lock.
-pub(crate) async fn preflight(node: &Node, asked: &Questions) -> ServerReport {
+/// Asks a node what it keeps of a lock: of a cluster each master.
+pub(crate) async fn preflight(node: &Node, asked: &Questions) -> Vec<ServerReport> {
     match node.server() {
-        Server::Redis(redis) => redis.preflight(PROBE, asked).await,
-        Server::Cluster(_) => ServerReport::not_reached(Arc::clone(node.name()), CLUSTER.to_owned()),
+        Server::Redis(redis) => vec![redis.preflight(PROBE, asked).await],
+        Server::Cluster(cluster) => cluster.preflight(PROBE, asked).await,
         #[cfg(feature = "testing")]
-        Server::Memory(memory) => memory.preflight().await,
+        Server::Memory(memory) => vec![memory.preflight().await],
     }
 }
 

@@ -6,8 +6,11 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::chaos::{Chaos, survive};
 use common::children;
+use common::failovers::{self, Failover};
 use common::losses::{self, Kind};
 
 /// The body of a child process. Run as a test by itself it proves that nobody asked for anything else.
@@ -36,4 +39,21 @@ async fn losses_of_every_kind() {
     }
     println!("{}", losses::table(&all));
     std::fs::write("target/losses.svg", losses::picture(&all)).unwrap();
+}
+
+/// Twenty failovers of each kind that Sentinels make, and five with replicas that have to acknowledge.
+#[tokio::test(flavor = "multi_thread")]
+async fn failovers_by_sentinels() {
+    for failover in [Failover::Ordered, Failover::Killed, Failover::Stopped] {
+        let mut seen = Vec::new();
+        for _ in 0..20 {
+            seen.push(failovers::under_load(failover, Duration::from_secs(12)).await);
+            println!("{}", seen[seen.len() - 1]);
+        }
+        println!("{}", failovers::table(&seen));
+        for _ in 0..5 {
+            failovers::under_load_with_acknowledgements(failover).await;
+        }
+        println!("{failover:?} with replicas(1), 5 failovers: no overlap");
+    }
 }

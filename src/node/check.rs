@@ -38,6 +38,14 @@ impl Obstacle {
         }
     }
 
+    /// The same, of this server: one that is unfit is named.
+    pub(super) fn about(self, node: &Arc<str>) -> Self {
+        match self {
+            Self::Unfit(_) => Self::Lasting(self.into_error(node)),
+            other => other,
+        }
+    }
+
     /// The same, of the first connection: the server may want to be connected to in another way.
     pub(super) fn at_first(self, address: &Address) -> Self {
         match self {

@@ -14,6 +14,7 @@
 
 mod beside;
 mod channels;
+mod deposed;
 mod fitness;
 mod in_step;
 
@@ -368,6 +369,7 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
                 Ok(_) | Err(RecvError::Lagged(_)) => {
                     link.renewed();
                     link.address.admission.connected(link.role as u8);
+                    tokio::spawn(Arc::clone(link).leave_deposed_master());
                     let link = Arc::clone(link);
                     tokio::spawn(async move { link.introduce().await });
                     LinkEvent::Up

@@ -26,6 +26,7 @@ mod scheme;
 mod script_runner;
 mod sentinel;
 mod slot;
+mod succession;
 mod switches;
 #[cfg(feature = "tls")]
 mod tls;

@@ -70,6 +70,8 @@ pub struct ServerReport {
     pub role: Finding<Role>,
     /// Whether it is alone or in a cluster, from `HELLO` and `CLUSTER INFO`.
     pub mode: Finding<Mode>,
+    /// Its cluster, if it is in one.
+    pub cluster: Option<ClusterView>,
     /// What it does when its memory is full, from `INFO` or `CONFIG GET`.
     pub eviction: Finding<Eviction>,
     /// What it writes to its disk, from `INFO` and `CONFIG GET`.
@@ -99,6 +101,7 @@ impl ServerReport {
             version: Finding::unasked(),
             role: Finding::unasked(),
             mode: Finding::unasked(),
+            cluster: None,
             eviction: Finding::unasked(),
             persistence: Finding::unasked(),
             replicas: Finding::unasked(),
@@ -223,6 +226,30 @@ pub enum Mode {
     Cluster(Finding<String>),
     /// Another mode, by the name that the server gives it, such as `sentinel`.
     Other(String),
+}
+
+/// A cluster, as one of its masters sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClusterView {
+    /// How many of the 16,384 slots have a master, and how many masters have slots: CLUSTER INFO.
+    pub slots: Finding<Slots>,
+    /// For how long a server has to be silent until the others replace it: `cluster-node-timeout`, CONFIG GET.
+    pub node_timeout: Finding<Duration>,
+    /// Whether all masters refuse everything while one slot has none: `cluster-require-full-coverage`, CONFIG GET.
+    pub requires_full_coverage: Finding<bool>,
+}
+
+/// The slots of a cluster, and who has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Slots {
+    /// How many have a master.
+    pub assigned: u64,
+    /// Those of them whose master does not answer the one that was asked.
+    pub failing: u64,
+    /// How many masters have slots.
+    pub masters: u64,
 }
 
 /// What a server does when its memory is full.

@@ -5,6 +5,7 @@
 //! of at most 100 columns.
 
 mod cases;
+mod cluster;
 mod found;
 mod info;
 mod rights;
@@ -15,11 +16,11 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use self::found::{
-    Clock, Eviction, Finding, Forgets, MissingRight, Mode, Persistence, Replica, Rights, Role, ServerReport,
-    UnknownRight, Version,
+    Clock, ClusterView, Eviction, Finding, Forgets, MissingRight, Mode, Persistence, Replica, Rights, Role,
+    ServerReport, Slots, UnknownRight, Version,
 };
 pub(crate) use self::found::{OLDEST, evicts, parse_version};
-pub(crate) use self::info::{Hello, Told, field};
+pub(crate) use self::info::{Hello, Told, ToldOfCluster, field};
 pub(crate) use self::rights::{Probe, Questions, Tried, Way};
 use crate::options::Settings;
 
@@ -28,10 +29,12 @@ use crate::options::Settings;
 #[non_exhaustive]
 pub enum Promise {
     /// Locks are taken, renewed and released: a majority of the servers is there, votes, and lets this user do all of
-    /// that. What only `INFO` and `CONFIG GET` tell, such as a full memory, counts if the user may send them.
+    /// that. In a cluster all masters are there, and every slot has one. What only `INFO` and `CONFIG GET` tell, such as a
+    /// full memory, counts if the user may send them.
     Locking,
     /// Locking goes on while a minority of the servers is away, and no server is away already. It does not apply to one
-    /// server.
+    /// server. In a cluster, each master has a replica in step that takes its place within a third of a lease, so that
+    /// its locks are renewed in time.
     FaultTolerance,
     /// A lock has one holder at a time, as long as the servers run and evict nothing.
     /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine) lists what else is not covered.
@@ -167,15 +170,15 @@ pub struct Reason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Preflight {
-    /// The servers, in the order in which the locker names them.
+    /// The servers, in the order in which the locker names them; of a cluster its masters.
     pub servers: Vec<ServerReport>,
     /// A verdict for each promise, in the order of [`Promise`].
     pub verdicts: Vec<Verdict>,
 }
 
 impl Preflight {
-    pub(crate) fn new(settings: &Settings, servers: Vec<ServerReport>) -> Self {
-        let verdicts = verdicts::verdicts(settings, &servers);
+    pub(crate) fn new(settings: &Settings, deployment: Deployment, servers: Vec<ServerReport>) -> Self {
+        let verdicts = verdicts::verdicts(settings, deployment, &servers);
         Self { servers, verdicts }
     }
 
@@ -200,5 +203,21 @@ impl Preflight {
     /// Returns the verdicts on promises that are not kept, or not known to be.
     pub fn problems(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts.iter().filter(|verdict| !verdict.is_kept())
+    }
+}
+
+/// What the servers of a locker are to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deployment {
+    /// So many, none of which knows the others.
+    Independent(usize),
+    /// The masters of a cluster, each of which has some of the locks.
+    Cluster,
+}
+
+impl Deployment {
+    /// Whether each lock is on one server alone.
+    pub(crate) fn is_alone(self) -> bool {
+        matches!(self, Self::Independent(1) | Self::Cluster)
     }
 }
