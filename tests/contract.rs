@@ -140,6 +140,10 @@ impl Deployment {
     }
 }
 
+/// A lease that is waited for. From renewal to renewal it is a third of it, and no stall of a busy machine is as long as the
+/// rest.
+const SHORT: Duration = Duration::from_secs(2);
+
 /// A lease that nobody waits for.
 const LONG: Duration = Duration::from_secs(30);
 
@@ -222,24 +226,28 @@ async fn fences_grow(on: Deployment) {
 }
 
 async fn the_watchdog_renews_beyond_the_lease(on: Deployment) {
-    let ([one, two], key) = (on.lockers(ms(600)).await, key());
+    let ([one, two], key) = (on.lockers(SHORT).await, key());
     let guard = one.get(&key).lock().await.unwrap();
-    sleep(ms(900)).await;
+    sleep(SHORT * 3 / 2).await;
     guard.check().unwrap();
-    assert!(guard.remaining() > ms(200), "{:?}", guard.remaining());
     assert!(two.get(&key).try_lock().await.unwrap().is_none());
-    assert_eq!(guard.state(), HoldState::Safe);
+    eventually(SHORT, "the last renewal succeeded", || guard.state() == HoldState::Safe).await;
     guard.unlock().await.unwrap();
 }
 
 async fn a_deletion_is_told_at_the_next_renewal(on: Deployment) {
-    let (locks, key) = (on.locker(ms(600)).await, key());
+    let (locks, key) = (on.locker(SHORT).await, key());
     let guard = locks.get(&key).lock().await.unwrap();
-    // A late vote would otherwise come after the deletion.
-    sleep(ms(30)).await;
-    on.up().for_each(|server| server.delete(&key));
-    common::soon(ms(400), guard.lost().cancelled()).await.expect("told");
-    assert_eq!(guard.loss(), Some(Loss::NotOwner));
+    let lost = guard.lost();
+    // A late vote, or a renewal that comes between the deletions on several servers, puts it there again.
+    let deleting = async {
+        while !lost.is_cancelled() {
+            on.up().for_each(|server| server.delete(&key));
+            sleep(ms(50)).await;
+        }
+    };
+    common::soon(SHORT, deleting).await.expect("told");
+    assert_eq!(guard.loss(), Some(Loss::NotOwner), "by a renewal, and not by the end of the lease");
     assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
 }

@@ -17,7 +17,7 @@ use super::admission::Admission;
 use super::place::Place;
 use super::reply;
 use super::scheme::{self, FORMS, Mode, Way};
-use super::sentinel;
+use super::sentinel::Named;
 use super::succession::Succession;
 use crate::error::{Error, NodeFailure};
 use crate::stats::Misplaced;
@@ -180,10 +180,10 @@ struct Parts {
 
 impl Parts {
     fn parse(text: &str) -> Result<Self, Error> {
-        if let Some(taken) = sentinel::take_apart(text) {
-            let (first, named) = taken?;
-            let Self { way, mut config, name } = Self::parse(&first)?;
-            let name = named.complete(&first, &name, &mut config)?;
+        if let Some(named) = Named::parse(text) {
+            let named = named?;
+            let Self { way, mut config, name } = Self::parse(named.first())?;
+            let name = named.complete(&name, &mut config);
             return Ok(Self { name, way, config });
         }
         let Some((before, _)) = text.split_once("://") else {

@@ -15,6 +15,7 @@
 mod beside;
 mod channels;
 mod deposed;
+mod events;
 mod fitness;
 mod in_step;
 
@@ -32,6 +33,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::events::{LinkEvent, hear_during};
 pub(super) use self::fitness::Fitness;
 use self::in_step::Slips;
 use super::address::Address;
@@ -41,17 +43,6 @@ use super::reply::{self, Outcome, Reply};
 use crate::error::NodeFailure;
 use crate::foreign::{self, contained};
 use crate::options::Settings;
-
-/// What a connection tells by itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum LinkEvent {
-    /// A message came on this channel.
-    Message(String),
-    /// Messages were dropped, of whatever channel.
-    Lagged,
-    /// It is connected anew: whatever was in flight is unknown, and no channel is subscribed.
-    Up,
-}
 
 /// A connection that is re-established for ever.
 pub(super) struct Link {

@@ -44,7 +44,7 @@ pub(crate) use self::call::Call;
 pub(crate) use self::check::IN_CLUSTER_MODE;
 pub(crate) use self::cluster::Cluster;
 use self::cluster::Seeds;
-pub(crate) use self::link::LinkEvent;
+pub(crate) use self::link::{LinkEvent, hear_during};
 pub(crate) use self::login::Provider;
 #[cfg(feature = "testing")]
 use self::memory::Memory;

@@ -25,7 +25,7 @@ use self::table::{Batch, Listener, Name, Table};
 use crate::clock::Instant;
 use crate::foreign::{self, contained};
 use crate::key::Key;
-use crate::node::{LinkEvent, Node, Outcome};
+use crate::node::{LinkEvent, Node, Outcome, hear_during};
 
 /// The pause before a batch is tried again that the connection did not take.
 const RETRY: Duration = Duration::from_millis(100);
@@ -206,17 +206,9 @@ impl Ear {
         let node = Arc::clone(&self.node);
         let names = |names: &[Name]| names.iter().map(ToString::to_string).collect();
         let sending = node.resubscribe(names(&batch.add), names(&batch.remove));
-        tokio::pin!(sending);
         let mut reconnected = false;
-        let outcome = loop {
-            tokio::select! {
-                biased;
-                outcome = &mut sending => break outcome,
-                event = events.recv() => match event {
-                    Some(event) => reconnected |= self.hear(event),
-                    None => return false,
-                },
-            }
+        let Some(outcome) = hear_during(sending, events, |event| reconnected |= self.hear(event)).await else {
+            return false;
         };
         match outcome {
             // What was confirmed on a connection that is gone is not subscribed on the new one.
@@ -253,18 +245,7 @@ impl Ear {
 
     /// Hears on for a while before the next batch. False once nothing can be heard any more.
     async fn pause(&mut self, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
-        let pause = sleep(RETRY);
-        tokio::pin!(pause);
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut pause => return true,
-                event = events.recv() => match event {
-                    Some(event) => _ = self.hear(event),
-                    None => return false,
-                },
-            }
-        }
+        hear_during(sleep(RETRY), events, |event| _ = self.hear(event)).await.is_some()
     }
 
     /// Takes in what the connection tells. True if it is a new connection.

@@ -374,6 +374,17 @@ impl Eligibility {
     }
 }
 
+#[cfg(test)]
+impl Eligibility {
+    /// The server at this place shows what it remembers. A connection that was never there is in its first epoch, 0.
+    pub(super) fn shows(&self, place: NodeIndex, memory: &str) {
+        let told = Remembrance { memory: memory.into(), lease: Duration::ZERO, age: Duration::ZERO };
+        let (run_id, role, master) = (place.to_string(), "master".into(), String::new());
+        let identity = Identity { run_id, role, master, memory: Some(told) };
+        self.saw(place, Lane::Grants, 0, &identity, Instant::now());
+    }
+}
+
 /// Why there is no ticket.
 enum Missing {
     /// There will be none soon.
@@ -413,7 +424,7 @@ mod tests {
     fn seen(memories: [&str; 3]) -> (Vec<Arc<Node>>, Arc<Eligibility>) {
         let nodes = nodes(3);
         let eligibility = Eligibility::new(&nodes, QUARANTINE);
-        (0..3).for_each(|place| eligibility.saw(place, Lane::Grants, 0, &identity(place, memories[place]), now()));
+        (0..3).for_each(|place| eligibility.shows(place, memories[place]));
         (nodes, eligibility)
     }
 

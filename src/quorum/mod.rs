@@ -401,6 +401,14 @@ fn was_there(key: &Key, release: Release) -> bool {
 }
 
 #[cfg(test)]
+impl Quorum {
+    /// The server at this place shows what it remembers, on a connection that was never there.
+    pub(crate) fn shows(&self, place: NodeIndex, memory: &str) {
+        self.eligibility.shows(place, memory);
+    }
+}
+
+#[cfg(test)]
 #[cfg(feature = "testing")]
 mod tests {
     use super::staged::{Staged, claim};

@@ -197,6 +197,25 @@ mod tests {
         session.engine.stop();
     }
 
+    /// The first and the third list each other, and not the second, whose vote is the latest of the three.
+    #[tokio::test]
+    async fn a_late_vote_makes_no_majority_with_a_server_that_it_does_not_count_beside() {
+        let session = Session::over_strangers();
+        let members = "000000000000000a,000000000000000c";
+        session.quorum.shows(0, &format!("000000000000000a 3 votes {members} "));
+        session.quorum.shows(1, "000000000000000b 3 begun 000000000000000b ");
+        session.quorum.shows(2, &format!("000000000000000c 3 votes {members} "));
+        assert_eq!(session.quorum.beside().as_deref(), Some(&[true, false, true][..]));
+        let hold = hold();
+        let (end, later) = (hold.valid_until(), hold.since + LEASE / 2);
+        assert!(!hold.renewed(1, later, later), "one of three is no majority");
+        session.settle_vote(&hold, 2, later, &Outcome::Done(true));
+        assert_eq!(hold.valid_until(), end, "as long as the majority that granted it, and no longer");
+        assert!(hold.renewed(0, later, later), "those two list each other");
+        assert_eq!(hold.valid_until(), lease::valid_until(later, LEASE));
+        session.engine.stop();
+    }
+
     /// Of three, the second answers late, and the third never does. An undo waits for the third too.
     #[tokio::test]
     async fn closing_waits_for_late_answers_but_for_those_of_a_minority() {
