@@ -79,6 +79,11 @@ pub(crate) enum Command {
         count: u32,
     },
     Release(Claim),
+    /// Releases it too, but leaves the lock standing for that long, under a field that no command names.
+    Keep {
+        claim: Claim,
+        rest: Duration,
+    },
     /// Takes a server's vote for a held lock back. It does its work whatever it remembers.
     Retake {
         claim: Claim,
@@ -145,6 +150,7 @@ pub(crate) enum Answer {
     /// `None`: the server does not remember what it was vetted for, and has done nothing.
     Acquire(Option<Acquire>),
     Count(Count),
+    /// Of a lock that is kept, too: then nobody is told.
     Release(Release),
     /// True if it holds again, false if another holds it there.
     Retake(Told<bool>),
@@ -252,6 +258,16 @@ pub(crate) fn no_lock(key: &Key, kind: &str) -> String {
 /// PTTL says -1 for a key without a lease, and 0 for one that has less than a millisecond left.
 pub(crate) fn remaining(ttl: i64) -> Option<Duration> {
     u64::try_from(ttl).ok().map(Duration::from_millis)
+}
+
+impl Command {
+    /// The release of a lock that is to stand for a rest of time, if there is one.
+    pub(crate) fn release(claim: Claim, rest: Option<Duration>) -> Self {
+        match rest {
+            Some(rest) => Self::Keep { claim, rest },
+            None => Self::Release(claim),
+        }
+    }
 }
 
 impl Answer {

@@ -94,6 +94,10 @@ impl<W: Wanted> Handle<W> {
         let span = span(wait.operation(), self.wanted.keys(), &caller.owner);
         let taking = self.wanted.take(self.session(), &caller, self.terms()?, wait);
         let grip = foreign::in_span(span, taking).await?;
+        // Nothing is awaited from here on: what no caller gets is given back, and not kept.
+        if let (Some(grip), Some(min_hold)) = (&grip, self.manner.min_hold) {
+            grip.keep_for(min_hold);
+        }
         Ok(grip.map(|grip| Taken { grip, alive: Arc::clone(&self.alive), runs: caller.runs }))
     }
 
@@ -153,6 +157,7 @@ pub(crate) struct Manner {
     pub(crate) owner: Option<Owner>,
     pub(crate) fixed_lease: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
     pub(crate) reentry: Option<Reentry>,
 }
 
@@ -164,6 +169,10 @@ impl Manner {
         }
         if let Some(max_hold) = self.max_hold {
             validate_duration("max_hold", max_hold)?;
+        }
+        if let Some(min_hold) = self.min_hold {
+            validate_duration("min_hold", min_hold)?;
+            settings.check_quarantine("min_hold", min_hold)?;
         }
         Ok(Terms {
             lease: self.fixed_lease.unwrap_or(settings.lease),

@@ -13,6 +13,7 @@
 mod entries;
 mod found;
 mod joint;
+mod keeping;
 mod ledger;
 mod listeners;
 mod tokens;
@@ -24,6 +25,7 @@ pub(crate) use self::entries::Entrance;
 use self::entries::Entries;
 pub(crate) use self::found::{Claims, Grant, Leave, Shut, Survey, Terms};
 pub(crate) use self::joint::Joint;
+pub(crate) use self::keeping::rest;
 pub(crate) use self::ledger::{Alarmed, Ledger, Lost};
 use self::listeners::Listeners;
 pub(crate) use self::tokens::fired;
@@ -115,6 +117,8 @@ struct State {
     listeners: Option<Box<Listeners>>,
     /// When the alarm looks at it next.
     alarm_at: Option<Instant>,
+    /// Until when the lock stays on the servers, whoever releases it.
+    kept_until: Option<Instant>,
 }
 
 impl Hold {
@@ -139,6 +143,7 @@ impl Hold {
             entries: None,
             listeners: None,
             alarm_at: None,
+            kept_until: None,
         };
         Self {
             claim: grant.claim,

@@ -59,7 +59,9 @@ async fn run_words(
     run: impl AsyncFnOnce(Call<'_>) -> (Outcome<Reply>, ReplicaAck),
 ) -> Outcome<Answer> {
     let (reply, ack) = match command {
-        Command::Acquire { .. } | Command::Release(_) => run(Call::Step(step(command, words))).await,
+        Command::Acquire { .. } | Command::Release(_) | Command::Keep { .. } => {
+            run(Call::Step(step(command, words))).await
+        }
         _ => {
             let acknowledged =
                 matches!(command, Command::Retake { .. } | Command::Raise { .. } | Command::Renew { .. });

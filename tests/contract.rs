@@ -297,6 +297,21 @@ async fn a_hold_ends_with_its_longest_time(on: Deployment) {
     on.is_free_everywhere(&key).await;
 }
 
+async fn a_lock_stays_for_its_shortest_time_and_then_a_waiter_has_it(on: Deployment) {
+    let ([one, two], key, start) = (on.lockers(LONG).await, key(), Instant::now());
+    let lock = one.get(&key).min_hold(ms(1_000));
+    lock.lock().await.unwrap().unlock().await.unwrap();
+    // The second look tells whether the time was over at the first.
+    let again = lock.try_lock().await.unwrap();
+    assert!(again.is_none() || start.elapsed() >= ms(1_000), "its owner is in after {:?}", start.elapsed());
+    drop(again);
+    let next = two.get(&key).lock().await.unwrap();
+    let waited = start.elapsed();
+    assert!(waited >= ms(1_000) && within(waited, ms(3_000)), "{waited:?}");
+    next.unlock().await.unwrap();
+    on.is_free_everywhere(&key).await;
+}
+
 async fn closing_ends_waiters_and_tells_holders(on: Deployment) {
     let ([one, two], key) = (on.lockers(LONG).await, key());
     let theirs = two.get(&key).lock().await.unwrap();
@@ -435,6 +450,7 @@ on_every_deployment! {
     everybody_sees_who_holds_it
     a_fixed_lease_runs_out
     a_hold_ends_with_its_longest_time
+    a_lock_stays_for_its_shortest_time_and_then_a_waiter_has_it
     closing_ends_waiters_and_tells_holders
     a_section_runs_with_the_lock_and_ends_with_its_loss
     a_detached_hold_is_no_longer_its_task_s

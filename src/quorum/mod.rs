@@ -326,9 +326,9 @@ impl Quorum {
         Settled::Unanswered(Vec::new())
     }
 
-    /// Releases a lock on one node; whether it was there.
-    pub(crate) async fn release(&self, node: NodeIndex, claim: &Claim) -> Outcome<bool> {
-        let release = Command::Release(claim.clone());
+    /// Releases a lock on one node; whether it was there. It stands for the rest of its time, if there is one.
+    pub(crate) async fn release(&self, node: NodeIndex, claim: &Claim, rest: Option<Duration>) -> Outcome<bool> {
+        let release = Command::release(claim.clone(), rest);
         let answer = script::ask(&self.nodes[node], Lane::Commands, release, Answer::release).await;
         answer.map(|release| was_there(&claim.key, release))
     }

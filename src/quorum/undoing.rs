@@ -3,6 +3,7 @@
 use std::future::{Future, pending};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -25,12 +26,13 @@ impl Undoing {
         Self { node, calls: FuturesUnordered::new() }
     }
 
-    /// Releases a lock, behind whatever was sent to take it. It is sent when the next answer is asked for.
-    pub(crate) fn send(&self, number: u64, claim: Claim) {
+    /// Releases a lock, behind whatever was sent to take it. It is sent when the next answer is asked for. The lock stands
+    /// for the rest of its time, if there is one.
+    pub(crate) fn send(&self, number: u64, claim: Claim, rest: Option<Duration>) {
         let node = Arc::clone(&self.node);
         self.calls.push(Box::pin(async move {
             let key = claim.key.clone();
-            let answer = script::ask(&node, Lane::Grants, Command::Release(claim), Answer::release).await;
+            let answer = script::ask(&node, Lane::Grants, Command::release(claim, rest), Answer::release).await;
             (number, answer.map(|release| was_there(&key, release)))
         }));
     }

@@ -30,7 +30,7 @@ pub(super) fn read(node: &Arc<str>, command: &Command, reply: Outcome<Reply>) ->
     reply.and_then(node, |reply| match command {
         Command::Acquire { claims, .. } => acquired(reply, claims.len()).map(Answer::Acquire),
         Command::Count { .. } => counted(reply).map(Answer::Count),
-        Command::Release(_) => released(reply).map(Answer::Release),
+        Command::Release(_) | Command::Keep { .. } => released(reply).map(Answer::Release),
         Command::Retake { .. } => yes_or_no(reply).map(|answer| Answer::Retake(Told { answer, remembers })),
         Command::Raise { .. } => raised(reply).map(Answer::Raise),
         Command::Renew { claims, .. } => {

@@ -55,6 +55,9 @@ impl<'a> Words<'a> {
                 let keys = [name(&claim.key), claim.key.channel().into()];
                 Self::new(&scripts(claim).release, keys, [field(claim)]).shared(scripts(claim).shared("release"))
             }
+            Command::Keep { claim, rest } => {
+                Self::new(&scripts(claim).keep, [name(&claim.key)], [millis(*rest), field(claim)])
+            }
             Command::Retake { claim, lease, count, vote } => {
                 let args = [millis(*lease), field(claim), text(count)];
                 Self::voting(&scripts(claim).retake, vote, [name(&claim.key)], args)

@@ -79,7 +79,7 @@ impl Drop for Asked<'_> {
     fn drop(&mut self) {
         if !self.settled && !self.session.is_closed() {
             let everywhere = || self.session.quorum.everywhere();
-            let undo = |claim: &Claim| self.session.undo(claim, self.terms.lease, None, everywhere());
+            let undo = |claim: &Claim| self.session.undo(claim, self.terms.lease, None, None, everywhere());
             contained(|| self.claims.iter().for_each(undo));
         }
     }

@@ -48,11 +48,11 @@ impl Session {
         uncertain: &[NodeIndex],
     ) {
         for claim in claims.iter() {
-            self.undo(claim, lease, taken.to_vec(), uncertain.to_vec());
+            self.undo(claim, lease, None, taken.to_vec(), uncertain.to_vec());
         }
         let claims = Arc::clone(claims);
         self.follow(late, move |session, node, answer| {
-            claims.iter().for_each(|claim| session.undo_vote(claim, lease, node, &answer));
+            claims.iter().for_each(|claim| session.undo_vote(claim, lease, None, node, &answer));
         });
     }
 
@@ -109,7 +109,7 @@ impl Session {
             Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => true,
         };
         if !settled {
-            self.undo_vote(&hold.claim, hold.terms.lease * 2, node, answer);
+            self.undo_vote(&hold.claim, hold.terms.lease * 2, hold.kept_until(), node, answer);
         }
     }
 
@@ -124,10 +124,17 @@ impl Session {
     }
 
     /// A node answered to what nobody wants any more.
-    fn undo_vote(self: &Arc<Self>, claim: &Claim, stands: Duration, node: NodeIndex, answer: &Outcome<bool>) {
+    fn undo_vote(
+        self: &Arc<Self>,
+        claim: &Claim,
+        stands: Duration,
+        kept_until: Option<Instant>,
+        node: NodeIndex,
+        answer: &Outcome<bool>,
+    ) {
         match answer {
-            Outcome::Done(true) => self.undo(claim, stands, Some(node), None),
-            Outcome::Unknown(_) => self.undo(claim, stands, None, Some(node)),
+            Outcome::Done(true) => self.undo(claim, stands, kept_until, Some(node), None),
+            Outcome::Unknown(_) => self.undo(claim, stands, kept_until, None, Some(node)),
             Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => {}
         }
     }

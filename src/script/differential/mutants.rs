@@ -21,6 +21,8 @@ pub(super) enum Mutant {
     LeavesTheRest,
     /// A release tells nobody.
     IsMute,
+    /// A lock that is kept stays under its field, where a renewal that comes late finds it.
+    KeepsTheField,
     /// A renewal takes a lock that is free.
     RenewalTakes,
     /// A client's clock is always cut to the server's, and not only where the mark enters another 20 s.
@@ -44,7 +46,7 @@ pub(super) enum Mutant {
 }
 
 impl Mutant {
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 18] = [
         Self::EndsEarly,
         Self::KeepsTheFirstLease,
         Self::CountsCopies,
@@ -52,6 +54,7 @@ impl Mutant {
         Self::CountRenews,
         Self::LeavesTheRest,
         Self::IsMute,
+        Self::KeepsTheField,
         Self::RenewalTakes,
         Self::CutsEveryClock,
         Self::TokensOfMarks,
@@ -78,7 +81,7 @@ impl Mutant {
         let publish = if self == Self::IsMute { &mut |_: &str| 0 } else { publish };
         let mut answer = store.run(now_us, &command, publish);
         if let Ok(answer) = &mut answer {
-            self.spoil(store, &mut before, &command, answer);
+            self.spoil(store, now_us, &mut before, &command, answer);
         }
         if let (Self::RenewalTakes, Command::Renew { claims, lease, .. }) = (self, command) {
             for claim in claims.iter().filter(|claim| before.keys.kind(claim.key.as_str()) == "none") {
@@ -130,7 +133,7 @@ impl Mutant {
     }
 
     /// What it has done, or says, is something else than it should have.
-    fn spoil(self, store: &mut Store, before: &mut Store, command: &Command, answer: &mut Answer) {
+    fn spoil(self, store: &mut Store, now_us: u64, before: &mut Store, command: &Command, answer: &mut Answer) {
         match (self, command, answer) {
             (Self::KeepsTheFirstLease, Command::Acquire { claims, .. }, Answer::Acquire(Some(Acquire::Granted(_)))) => {
                 for claim in claims.iter() {
@@ -159,6 +162,12 @@ impl Mutant {
                 if !rest.is_empty() {
                     store.keys.set(key.as_str(), Value::Hash(rest), None);
                 }
+            }
+            (Self::KeepsTheField, Command::Keep { claim, rest }, Answer::Release(Release::Released(_))) => {
+                store.keys.delete(claim.key.as_str());
+                let (claim, lease) = (claim.clone(), *rest);
+                let stays = Command::Retake { claim, lease, count: 1, vote: None };
+                store.run(now_us, &stays, &mut |_| 0).expect("it is free");
             }
             (Self::BelievesEveryFence, Command::Raise { claim, fence }, answer @ Answer::Raise(Raise::TooHigh)) => {
                 set_mark(store, claim, *fence);
