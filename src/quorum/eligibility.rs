@@ -201,18 +201,16 @@ impl Eligibility {
     /// Why a server that is known has no vote.
     fn abstention(&self, place: &Place, plan: &Plan) -> String {
         let quarantine = self.quarantine;
-        let over = "and whoever holds a lock that it has forgotten has to run out first";
+        let begun = "it has begun anew and may have forgotten locks";
         match place.sight.as_ref().map(|sight| sight.memory.phase) {
-            Some(Phase::Votes) => "does not vote: too few of the others list it, or are there".to_owned(),
+            Some(Phase::Votes) => "does not vote: too few of the others are there and list it".to_owned(),
             Some(Phase::Listed) if plan.wait.is_some() => {
                 let rest = plan.wait.unwrap_or_default();
-                format!(
-                    "abstains for another {rest:.1?}: it has begun anew, {over} (restart_quarantine = {quarantine:?})"
-                )
+                format!("abstains for another {rest:.1?}: {begun} (restart_quarantine = {quarantine:?})")
             }
             _ => format!(
-                "abstains: it has begun anew, {over} (restart_quarantine = {quarantine:?}), which begins when enough \
-                 of the others list it"
+                "abstains: {begun} (restart_quarantine = {quarantine:?}, which begins when enough of the others list \
+                 it)"
             ),
         }
     }
@@ -526,7 +524,7 @@ mod tests {
         assert!(matches!(look(&eligibility, Ask::Vote), Err(Missing::Unfit(_))));
         let kept = look(&eligibility, Ask::Keep).ok().expect("it is known");
         assert!(kept.votes.is_err() && kept.keeps.is_err());
-        assert!(abstains(&eligibility, 1).contains("which begins when enough of the others list it"));
+        assert!(abstains(&eligibility, 1).contains("which begins when enough of the others list it)"));
         let (_, eligibility) = with("listed");
         let kept = look(&eligibility, Ask::Keep).ok().expect("it is known");
         assert!(kept.votes.is_err() && kept.keeps.is_ok(), "what stands there stays");
