@@ -228,6 +228,7 @@ fn check(source: &Source, libraries: &[String]) -> Vec<String> {
     complaints.extend(containment(source));
     complaints.extend(names(source));
     complaints.extend(cancel_safety(source));
+    complaints.extend(third_person(source));
     if source.is_root() {
         complaints.extend(no_logic(source));
     } else {
@@ -445,12 +446,7 @@ fn names(source: &Source) -> Vec<String> {
 fn cancel_safety(source: &Source) -> Vec<String> {
     let tokens = &source.tokens;
     let mut complaints = Vec::new();
-    for (at, start) in tokens.iter().enumerate().filter(|(_, token)| token.is("pub")) {
-        let qualifiers = tokens[at + 1..].iter().take_while(|t| t.is("const") || t.is("async") || t.is("unsafe"));
-        let function = at + 1 + qualifiers.count();
-        if !tokens.get(function).is_some_and(|token| token.is("fn")) {
-            continue;
-        }
+    for (at, function) in public_functions(tokens) {
         let signature = tokens[function..item_end(tokens, function)].iter().take_while(|token| !token.is("{"));
         let signature: Vec<&str> = signature.map(|token| token.text.as_str()).collect();
         let is_async = tokens[at..function].iter().any(|token| token.is("async"));
@@ -460,10 +456,35 @@ fn cancel_safety(source: &Source) -> Vec<String> {
             is_async || signature[arrow..].iter().take_while(|word| **word != "<").any(|word| *word == "Future");
         if is_async && !docs_before(tokens, at).contains(&"# Cancel safety") {
             let what = format!("`{}` has no section `# Cancel safety`", signature[1]);
-            complaints.push(source.complaint(start.line, &what));
+            complaints.push(source.complaint(tokens[at].line, &what));
         }
     }
     complaints
+}
+
+/// The first word of a public function's documentation says what it does: `Returns ..`, `Takes ..`.
+fn third_person(source: &Source) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (at, function) in public_functions(&source.tokens) {
+        let docs = docs_before(&source.tokens, at);
+        let verb = docs.last().and_then(|line| line.split_whitespace().next());
+        if verb.is_some_and(|verb| !verb.trim_end_matches([',', '.']).ends_with('s')) {
+            let name = source.tokens.get(function + 1).map_or("", |token| &token.text);
+            let what = format!("the documentation of `{name}` has to begin with a verb in the third person");
+            complaints.push(source.complaint(source.tokens[at].line, &what));
+        }
+    }
+    complaints
+}
+
+/// Where the functions of the public API begin, and where the word `fn` of each is.
+fn public_functions(tokens: &[Token]) -> impl Iterator<Item = (usize, usize)> {
+    let starts = (0..tokens.len()).filter(|&at| tokens[at].is("pub"));
+    let functions = starts.map(|at| {
+        let qualifiers = tokens[at + 1..].iter().take_while(|t| t.is("const") || t.is("async") || t.is("unsafe"));
+        (at, at + 1 + qualifiers.count())
+    });
+    functions.filter(|(_, function)| tokens.get(*function).is_some_and(|token| token.is("fn")))
 }
 
 /// lib.rs holds no logic: attributes, `mod x;` and `use`, and nothing else.
@@ -1006,12 +1027,24 @@ fn what_can_be_awaited_says_what_dropping_does() {
     for text in [
         "pub async fn f() {}",
         "/// Does it.\npub async fn f<T: Into<u8>>(x: T) {}",
-        "/// About a # Cancel safety of others.\npub const unsafe async fn f() {}",
+        "/// Tells of a # Cancel safety of others.\npub const unsafe async fn f() {}",
         "/// # Cancel safety\npub struct X;\n/// Does it.\n#[inline]\npub async fn f() {}",
         "pub fn f() -> impl Future<Output = u8> { async { 1 } }",
         "pub fn f<'a>() -> impl std::future::Future<Output = u8> + use<'a> { async { 1 } }",
     ] {
         assert_complaint("gate.rs", text, "`f` has no section `# Cancel safety`");
+    }
+}
+
+#[test]
+fn documentation_of_functions_begins_with_what_they_do() {
+    assert_fine("gate.rs", "/// Returns the name.\n///\n/// Not empty.\n#[must_use]\npub const fn f() -> u8 { 1 }");
+    assert_fine(
+        "gate.rs",
+        "/// The name.\npub(crate) fn f() {}\n/// The name.\nfn g() {}\n/// The name.\npub struct X;",
+    );
+    for text in ["/// The name.\npub fn f() {}", "/// Whether it is held.\n#[inline]\npub const fn f() {}"] {
+        assert_complaint("gate.rs", text, "of `f` has to begin with a verb in the third person");
     }
 }
 
