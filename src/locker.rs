@@ -288,7 +288,8 @@ impl Locker {
 /// | `tls` (feature `tls`) | the CAs of the system | whom to trust, and which client certificate to show |
 /// | [`busy_poll`](Self::busy_poll) | 150 us | how long the locker's thread stays awake for a lone caller |
 ///
-/// Options of one lock: [`Lock::fixed_lease`], [`Lock::max_hold`], [`Lock::owned_by`], [`Lock::non_reentrant`].
+/// Options of one lock: [`Lock::fixed_lease`], [`Lock::max_hold`], [`Lock::min_hold`], [`Lock::owned_by`] and
+/// [`Lock::non_reentrant`].
 #[derive(Clone, Default)]
 #[must_use = "a builder does nothing until `connect` or `blocking_connect`"]
 pub struct LockerBuilder {
