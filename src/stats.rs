@@ -16,6 +16,8 @@ use crate::error::{Loss, NodeFailure};
 use crate::foreign::contained;
 
 /// What a [`Locker`](crate::Locker) has done and is doing. Counts grow from its connect on.
+///
+/// `cargo run --example stats` shows it as a live table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {

@@ -26,7 +26,8 @@ use crate::error::Error;
 /// [`connect`](crate::LockerBuilder::connect) reads the files once. If they are replaced while the program runs, use a
 /// [`rustls::ClientConfig`] whose resolver reads them again.
 ///
-/// The locker speaks TLS 1.2 and 1.3, by rustls with the cryptography of ring. A `ClientConfig` may bring another one.
+/// The locker speaks TLS 1.2 and 1.3, by rustls with the cryptography of ring, which needs a C compiler to build. A
+/// `ClientConfig` may bring another one.
 ///
 /// # Examples
 /// ```no_run
