@@ -52,8 +52,8 @@ async fn failovers_by_sentinels() {
         }
         println!("{}", failovers::table(&seen));
         for _ in 0..3 {
-            failovers::under_load_with_acknowledgements(failover).await;
+            let without = failovers::under_load_with_acknowledgements(failover).await;
+            println!("{failover:?} with replicas(1): no overlap; {without:.1?} without a replica");
         }
-        println!("{failover:?} with replicas(1), 3 failovers: no overlap");
     }
 }
