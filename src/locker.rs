@@ -158,11 +158,13 @@ impl Locker {
     /// user has no rights on it, the rights on the others are unknown. [`preflight_of`](Self::preflight_of) takes the
     /// names of locks.
     ///
+    /// Each master of a cluster is a line of the report, and each has to keep the promises: nobody else has its locks.
+    ///
     /// It takes no lock and writes no key. On each server it opens a connection of its own,
-    /// `lockhound:preflight:<uuid>`, and sends `HELLO`, `INFO`, `CONFIG GET` and `TIME`. It asks for the user's rights
-    /// with `ACL DRYRUN` or, if the user may not send that, tries the commands. Commands that read are sent; commands
-    /// that write are called by a script that may not write, which the server refuses for one reason or the other. It
-    /// subscribes for a moment to the channel of the name. What stays on the server is the text of that script, as of
+    /// `lockhound:preflight:<uuid>`, and sends `HELLO`, `INFO`, `CONFIG GET`, `TIME` and, in a cluster, `CLUSTER INFO`.
+    /// It asks for the user's rights with `ACL DRYRUN` or, if the user may not send that, tries the commands. Commands
+    /// that read are sent; commands that write are called by a script that may not write, which the server refuses for
+    /// one reason or the other. It subscribes for a moment to the channel of the name. What stays on the server is the text of that script, as of
     /// any script, and each refusal in its `ACL LOG`. Servers before version 7 have no such scripts: there the rights
     /// that scripts need are unknown, unless the user may send `ACL DRYRUN`.
     ///
@@ -312,7 +314,7 @@ impl LockerBuilder {
     ///   [`Error::Config`].
     /// - `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]` is the master
     ///   that these Sentinels name. They are asked at each connect. `sentinelUsername` and `sentinelPassword` are for
-    ///   the Sentinels themselves.
+    ///   the Sentinels themselves. What a failover loses stands at [`replicas`](Self::replicas).
     /// - `rediss-cluster://` and `rediss-sentinel://` encrypt all of these connections.
     ///
     /// Special characters in user and password are percent-encoded, and an IPv6 address stands in brackets.
@@ -505,6 +507,14 @@ impl LockerBuilder {
     /// enough replicas are on its side. Requiring all replicas that may be promoted is safe against the first, but then
     /// one replica that is away stops all locking. Releases are not waited for: a failover may bring a released lock
     /// back, for a lease at most.
+    ///
+    /// What a failover loses without it was measured with three Sentinels and a replica on the same machine, twelve
+    /// failovers of each kind (`./dev soak failovers`). `SENTINEL FAILOVER` lost the writes of the last 1.0 s (median;
+    /// 1.2 s at the most): the Sentinels promote the replica, and announce it a second later. A master that was killed
+    /// (`kill -9`) or stopped had lost none: what it had answered the machine had already passed on. A machine that
+    /// fails takes along what is still on its way. Each holder of a lost lock is told at its next renewal, and another
+    /// may be inside until then. With this option and one replica nothing of what was granted was lost. After a
+    /// failover nothing is granted until the new master has its replicas.
     ///
     /// Nor does `WAIT` look at clocks. From version 7 on a server sends its replicas the end of a lease as a time of
     /// day, and each replica counts it by its own clock. A replica whose clock is ahead by 4 s counts the last 4 s of

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::cluster::Cluster;
 use common::machine::within;
+use common::sentinel::Sentinels;
 use common::{Server, eventually, key, ms};
 #[cfg(feature = "testing")]
 use lockhound::testing;
@@ -20,6 +21,7 @@ enum Place {
     #[cfg(feature = "tls")]
     Encrypted(Server, Box<common::tls::Authority>),
     Cluster(Arc<Cluster>),
+    Named(Arc<Sentinels>),
     #[cfg(feature = "testing")]
     Memory(testing::Server),
 }
@@ -31,6 +33,7 @@ impl Place {
             #[cfg(feature = "tls")]
             Self::Encrypted(server, ca) => builder.node(server.tls_url("localhost")).tls(ca.trusted()),
             Self::Cluster(cluster) => builder.node(cluster.url()),
+            Self::Named(group) => builder.node(group.url()),
             #[cfg(feature = "testing")]
             Self::Memory(server) => builder.memory(server),
         }
@@ -42,6 +45,7 @@ impl Place {
             #[cfg(feature = "tls")]
             Self::Encrypted(server, _) => server.exists(key),
             Self::Cluster(cluster) => cluster.exists(key),
+            Self::Named(group) => group.master.exists(key),
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.holder(key).is_some(),
         }
@@ -53,6 +57,7 @@ impl Place {
             #[cfg(feature = "tls")]
             Self::Encrypted(server, _) => server.command::<()>(&["DEL", key]),
             Self::Cluster(cluster) => cluster.delete(key),
+            Self::Named(group) => group.master.command::<()>(&["DEL", key]),
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.delete(key),
         }
@@ -63,7 +68,7 @@ impl Place {
             Self::Redis(server) => server.kill(),
             #[cfg(feature = "tls")]
             Self::Encrypted(server, _) => server.kill(),
-            Self::Cluster(_) => panic!("it has no server of whose vote something depends"),
+            Self::Cluster(_) | Self::Named(_) => panic!("it has no server of whose vote something depends"),
             // There is nobody who could refuse a connection: it is stopped for good.
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.stop(),
@@ -75,7 +80,7 @@ impl Place {
             Self::Redis(server) => server.stop(),
             #[cfg(feature = "tls")]
             Self::Encrypted(server, _) => server.stop(),
-            Self::Cluster(_) => panic!("it has no server of whose vote something depends"),
+            Self::Cluster(_) | Self::Named(_) => panic!("it has no server of whose vote something depends"),
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.stop(),
         }
@@ -366,11 +371,11 @@ async fn a_dropped_guard_releases(on: Deployment) {
 
 /// A module of tests for each kind of deployment.
 macro_rules! on_every_deployment {
-    // A cluster takes seconds to come about: one for all.
-    (@together $($behaviour:ident)*) => {
+    // What takes seconds to come about: one for all.
+    (@together $kind:ident $start:expr; $($behaviour:ident)*) => {
         async fn every_behaviour(format: Format) {
-            let cluster = Arc::new(Cluster::start(3));
-            let on = || Deployment { servers: vec![Place::Cluster(Arc::clone(&cluster))], format, down: false };
+            let servers = Arc::new($start);
+            let on = || Deployment { servers: vec![Place::$kind(Arc::clone(&servers))], format, down: false };
             $(eprintln!(stringify!($behaviour));
             super::$behaviour(on()).await;)*
         }
@@ -409,7 +414,7 @@ macro_rules! on_every_deployment {
         }
         mod a_cluster {
             use super::{Arc, Cluster, Deployment, Format, Place};
-            on_every_deployment!(@together $($behaviours)*);
+            on_every_deployment!(@together Cluster Cluster::start(3); $($behaviours)*);
             #[tokio::test]
             async fn of_three_masters() {
                 every_behaviour(Format::Redisson).await;
@@ -417,6 +422,14 @@ macro_rules! on_every_deployment {
             #[tokio::test]
             async fn of_three_masters_in_the_plain_format() {
                 every_behaviour(Format::Plain).await;
+            }
+        }
+        mod a_master_that_sentinels_name {
+            use super::{Arc, Deployment, Format, Place, Sentinels};
+            on_every_deployment!(@together Named Sentinels::start(); $($behaviours)*);
+            #[tokio::test]
+            async fn with_a_replica() {
+                every_behaviour(Format::Redisson).await;
             }
         }
         #[cfg(feature = "testing")]

@@ -12,8 +12,8 @@ use common::sentinel::Sentinels;
 use common::{Server, eventually, key, ms};
 use lockhound::{Error, HoldState, Locker, Loss};
 
-/// The Sentinels promote the replica first and tell everybody about it after that: what the old master grants meanwhile is
-/// lost.
+/// The Sentinels promote the replica first and tell everybody about it after that: what the old master grants meanwhile
+/// is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ordered_failover_under_load_keeps_what_was_replicated_and_wakes_the_waiters() {
     println!("{}", under_load(Failover::Ordered, ms(2_000)).await);
@@ -136,6 +136,58 @@ async fn a_connection_to_a_master_that_was_deposed_meanwhile_is_sent_nothing() {
     }
     guard.unlock().await.unwrap();
     hasty.get(&key).lock().await.unwrap().unlock().await.unwrap();
+}
+
+/// The words of a list of rights in SECURITY.md, which begins so.
+fn documented(list: &str) -> Vec<&'static str> {
+    let text = include_str!("../SECURITY.md").split(list).nth(1).unwrap().split("```").next().unwrap();
+    text.split_whitespace().filter(|word| *word != "\\").map(|word| word.trim_matches('\'')).collect()
+}
+
+/// Gives a user these rights and no others.
+fn permit(server: &Server, user: &str, rules: &[&str]) {
+    server.command::<()>(&[&["ACL", "SETUSER", user, "reset", "on", ">pw"], rules].concat());
+}
+
+#[tokio::test]
+async fn users_of_the_sentinels_and_the_master_need_no_more_rights_than_are_documented() {
+    let group = Sentinels::start();
+    let of_lock = documented("ACL SETUSER app reset on '>PASSWORD'");
+    let watching = documented("ACL SETUSER watcher reset on '>PASSWORD'");
+    assert!(of_lock.len() > 20 && watching.len() == 7, "{of_lock:?} {watching:?}");
+    let url = group.url().replace("://", "://app:pw@") + "&sentinelUsername=watcher&sentinelPassword=pw";
+    let connect = || Locker::builder().node(&url).lease(ms(15_000)).connect_timeout(ms(3_000)).connect();
+    for server in [&group.master, &group.replica] {
+        permit(server, "app", &[&*of_lock, &["+role"]].concat());
+    }
+    group.sentinels.iter().for_each(|sentinel| permit(sentinel, "watcher", &watching));
+    let locks = connect().await.unwrap();
+    let told = |sentinel: &Server| {
+        let clients: String = sentinel.command(&["CLIENT", "LIST"]);
+        clients.lines().any(|line| line.contains("user=watcher") && line.contains(" sub=1 "))
+    };
+    eventually(ms(20_000), "it listens to the Sentinels", || group.sentinels.iter().all(told)).await;
+    let guard = locks.get("app:1").lock().await.unwrap();
+    eventually(ms(10_000), "replicated", || group.replica.exists("app:1")).await;
+    group.sentinels[0].command::<()>(&["SENTINEL", "FAILOVER", common::sentinel::NAME]);
+    group.failed_over().await;
+    guard.unlock().await.unwrap();
+    // It is told in this moment. The old master is one for ten more seconds.
+    let mut followed = false;
+    while !followed {
+        let guard = locks.get("app:2").lock().await.unwrap();
+        assert!(group.master.is_master(), "nobody told it");
+        followed = group.replica.exists("app:2");
+        guard.unlock().await.unwrap();
+    }
+    // What the client library asks besides: `client|id`, `client|setname`, `info`.
+    for sentinel in &group.sentinels {
+        assert!(sentinel.command::<Vec<redis::Value>>(&["ACL", "LOG"]).len() <= 3);
+    }
+
+    permit(&group.replica, "app", &of_lock);
+    let error = connect().await.unwrap_err().to_string();
+    assert!(error.contains("role"), "{error}");
 }
 
 #[tokio::test]

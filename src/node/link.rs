@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use fred::clients::Client;
 use fred::error::ErrorKind;
-use fred::interfaces::{ClientLike, EventInterface};
+use fred::interfaces::{ClientLike, EventInterface, ServerInterface};
 use fred::types::{ClusterHash, ConnectHandle, CustomCommand, Value};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::UnboundedSender;
@@ -155,9 +155,9 @@ impl Link {
         &self.address.name
     }
 
-    /// Where the server is that it is connected to.
+    /// Where the master is that it was connected to last, of those that Sentinels name.
     pub(super) fn connected_to(&self) -> Option<Place> {
-        let server = self.client().active_connections().into_iter().next()?;
+        let server = self.client().sentinel_primary()?;
         Some(Place { host: (&*server.host).into(), port: server.port })
     }
 

@@ -55,8 +55,8 @@ impl fmt::Display for Seen {
 pub const LEASE: Duration = Duration::from_secs(15);
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Three lockers hold eight locks, wait for four of them, and come and go on three more while the master is replaced. The
-/// load goes on for so long after that.
+/// Three lockers hold eight locks, wait for four of them, and come and go on three more while the master is replaced.
+/// The load goes on for so long after that.
 ///
 /// What has to be so: a lock that was replicated is renewed by its holder on the new master, and its waiters are woken
 /// there. Nobody is inside beside another, but for what asynchronous replication loses: at most one renewal longer than
@@ -117,7 +117,8 @@ fn begin(failover: Failover, group: &Sentinels) {
     }
 }
 
-/// Locks that are held all the time and have been replicated, with their fields, and those who wait for every other one.
+/// Locks that are held all the time and have been replicated, with their fields, and those who wait for every other
+/// one.
 struct Held {
     guards: Vec<(Guard, Vec<(String, u64)>)>,
     waiting: Vec<Option<JoinHandle<(Guard, Instant)>>>,
@@ -299,8 +300,9 @@ pub fn table(seen: &[Seen]) -> String {
     )
 }
 
-/// With one replica, which has to acknowledge: what was granted is known to the new master, whoever asks there.
-pub async fn under_load_with_acknowledgements(failover: Failover) {
+/// With one replica, which has to acknowledge: what was granted is known to the new master, whoever asks there. Returns
+/// for how long that has no replica, and grants nothing.
+pub async fn under_load_with_acknowledgements(failover: Failover) -> Duration {
     let group = Sentinels::start();
     let (over, names) = (Arc::new(AtomicBool::new(false)), [key(), key(), key()]);
     let mut lockers = Vec::new();
@@ -319,7 +321,7 @@ pub async fn under_load_with_acknowledgements(failover: Failover) {
         Failover::Stopped => group.master.go_on(),
     }
     // Until the old master is its replica the new one grants nothing.
-    eventually(ms(120_000), "it has a replica", || group.replica.has_replicas(1)).await;
+    let without = eventually(ms(120_000), "it has a replica", || group.replica.has_replicas(1)).await;
     tokio::time::sleep(LEASE).await;
     over.store(true, Ordering::Relaxed);
     let mut visits = Vec::new();
@@ -328,4 +330,5 @@ pub async fn under_load_with_acknowledgements(failover: Failover) {
     }
     assert!(visits.iter().any(|visit| visit.entered > until), "{failover:?}: nobody comes in after it");
     record::Record::of(visits).check().unwrap_or_else(|problem| panic!("{failover:?}: {problem}"));
+    without
 }
