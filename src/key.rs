@@ -1,7 +1,7 @@
 //! The name of a lock, and the names that Redisson derives from it.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use crate::error::Error;
 use crate::shown::Shown;
@@ -68,9 +68,10 @@ impl Key {
         Self::nth_mark(hash % MARKS)
     }
 
-    /// The keys of all marks.
-    pub(crate) fn marks() -> Vec<String> {
-        (0..MARKS).map(Self::nth_mark).collect()
+    /// The keys of all marks, which never change.
+    pub(crate) fn marks() -> &'static [String] {
+        static ALL: LazyLock<Vec<String>> = LazyLock::new(|| (0..MARKS).map(Key::nth_mark).collect());
+        &ALL
     }
 
     fn nth_mark(n: u64) -> String {

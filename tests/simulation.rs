@@ -27,7 +27,6 @@ mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::ms;
 use faults::Net;
 use lockhound::testing::Server;
 use lockhound::{Locker, LockerBuilder, Owner};
@@ -127,7 +126,7 @@ impl Program {
         };
         while let Some(locks) = self.lockers.iter().find(|locks| census(locks) != (0, 0, 0)) {
             assert!(since.elapsed() < LONG, "something is never over: {:?}", locks.stats());
-            sleep(ms(5)).await;
+            sleep(plan.lease / 16).await;
         }
         world.note("nobody waits or holds");
         // An acquire that nobody waits for any more may be, and then its undo.

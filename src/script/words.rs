@@ -87,13 +87,13 @@ impl<'a> Words<'a> {
                 Self::new(&VET, [MEMORY.into()], args)
             }
             Command::Amend(Amendment { from, to, listed, waited, marks }) => {
-                let raised = if marks.is_some() { Key::marks() } else { Vec::new() };
-                let keys = once(MEMORY.into()).chain(raised.into_iter().map(Word::from));
+                let raised = if marks.is_some() { Key::marks() } else { &[] };
+                let keys = once(MEMORY.into()).chain(raised.iter().map(Word::from));
                 let (listed, waited) = (if *listed { "1" } else { "0" }, waited.map_or("-1".into(), millis));
                 let told = marks.as_deref().unwrap_or("0");
                 Self::new(&AMEND, keys, [from.into(), to.into(), listed.into(), waited, told.into()])
             }
-            Command::Highest { vote } => Self::voting(&HIGHEST, vote, Key::marks().into_iter().map(Word::from), []),
+            Command::Highest { vote } => Self::voting(&HIGHEST, vote, Key::marks().iter().map(Word::from), []),
         }
     }
 
