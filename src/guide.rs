@@ -2,7 +2,7 @@
 //!
 //! | page | answers |
 //! |---|---|
-//! | [`critical_sections`] | How does a program take a lock, several at once, or one for a minimum time, and what does it do when it loses one? |
+//! | [`critical_sections`] | How does a program take one lock or several, and what does it do when it loses one? |
 //! | [`nesting_and_owners`] | Who enters again, who waits, and how is that changed? |
 //! | [`waiting`] | How long does a call wait, and what happens while the servers are away? |
 //! | [`fencing`] | How does a database, an object store or another service refuse a holder that is late? |
@@ -10,7 +10,7 @@
 //! | [`redisson`] | What do programs in Rust and on the JVM share? |
 //! | [`other_languages`] | What do programs in Go, JavaScript, Python and others share? |
 //! | [`testing`] | How is code tested that takes locks? |
-//! | [`operating`] | Which rights, alerts and settings belong to it, and what does each warning and each error mean? |
+//! | [`operating`] | Which rights, settings and alerts belong to it, and what does each warning and error mean? |
 //! | [`shutting_down`] | What happens to locks when a thread, `main` or a process ends? |
 //!
 //! Five programs in `recipes/` of the repository use what these pages describe: a web service, a leader election, a job

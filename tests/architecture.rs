@@ -103,7 +103,6 @@ fn the_source_keeps_its_architecture() {
 }
 
 #[test]
-<<<<<<< HEAD
 fn no_line_is_wider_than_120_columns() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files: Vec<PathBuf> =
@@ -143,7 +142,9 @@ fn files_below(directory: &Path, files: &mut Vec<PathBuf>) {
 fn wide_lines(text: &str) -> impl Iterator<Item = usize> {
     let lines = text.lines().enumerate();
     lines.filter(|(_, line)| line.chars().count() > WIDEST_LINE).map(|(at, _)| at + 1)
-=======
+}
+
+#[test]
 fn every_warning_and_every_error_has_an_entry_in_the_runbook() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/guide/operating.md")).expect("the page");
@@ -157,7 +158,6 @@ fn every_warning_and_every_error_has_an_entry_in_the_runbook() {
         missing.extend(named.filter(|variant| !page.contains(&format!("`{variant}`"))));
     }
     assert!(missing.is_empty(), "docs/guide/operating.md has no entry for\n{}", missing.join("\n"));
->>>>>>> c129005 (guide: a page for each question, and a runbook that a test holds to every warning and error)
 }
 
 /// All Rust files below a directory.

@@ -3,10 +3,10 @@
 //! Whoever holds the lock leads. The others wait for it, and one of them leads when the leader stops, dies or loses
 //! contact: a leader that is killed is followed after a lease, here ten seconds.
 //!
-//! A leader that loses contact is told before another one can lead, and stops. Two cannot be told in time: a leader that
-//! was *paused*, by a suspended machine or a slow disk, and one whose lock an operator deleted, who hears of it at the
-//! next renewal. The fence is for those: whoever carries out the leader's orders remembers the highest fence that it has
-//! seen, and refuses lower ones.
+//! A leader that loses contact is told before another one can lead, and stops. Two cannot be told in time: a leader
+//! that was *paused*, by a suspended machine or a slow disk, and one whose lock an operator deleted, who hears of it at
+//! the next renewal. The fence is for those: whoever carries out the leader's orders remembers the highest fence that
+//! it has seen, and refuses lower ones.
 
 use std::future::Future;
 use std::time::Duration;
