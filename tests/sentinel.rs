@@ -12,8 +12,8 @@ use common::sentinel::Sentinels;
 use common::{Server, eventually, key, ms};
 use lockhound::{Error, HoldState, Locker, Loss};
 
-/// The Sentinels promote the replica first and tell everybody about it after that: what the old master grants meanwhile is
-/// lost.
+/// The Sentinels promote the replica first and tell everybody about it after that: what the old master grants meanwhile
+/// is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ordered_failover_under_load_keeps_what_was_replicated_and_wakes_the_waiters() {
     println!("{}", under_load(Failover::Ordered, ms(2_000)).await);

@@ -44,7 +44,8 @@ pub(crate) struct Cluster(Arc<Masters>);
 
 impl Cluster {
     /// Connects to the masters of a cluster that one of these servers belongs to. Those that do not answer are
-    /// connected in the background. Tries again for as long as it is waited for, where none answers; the seeds note why.
+    /// connected in the background. Tries again for as long as it is waited for, where none answers; the seeds note
+    /// why.
     ///
     /// # Errors
     /// As [`Redis::connect`], where one refuses us; [`Error::Config`] for a server that is in no cluster.

@@ -95,8 +95,8 @@ impl Watch {
         }
     }
 
-    /// The master, as this Sentinel names it, and the number of the last failover that it knows of; 0 where its user may
-    /// not ask for that.
+    /// The master, as this Sentinel names it, and the number of the last failover that it knows of; 0 where its user
+    /// may not ask for that.
     async fn master(&self) -> Option<(Place, u64)> {
         let ask = |what: &'static str| {
             let words = vec![what.into(), (*self.service).to_owned().into()];

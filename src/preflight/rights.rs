@@ -191,8 +191,8 @@ impl Asked<'_> {
         self.bare(needed_for, "+info", "INFO", &["server"]);
     }
 
-    /// What is asked of a cluster: who has which slot, and since when. Without the second, a master that was deposed while
-    /// it stood still may be believed for longer.
+    /// What is asked of a cluster: who has which slot, and since when. Without the second, a master that was deposed
+    /// while it stood still may be believed for longer.
     fn slots(&mut self) {
         if self.deployment == Deployment::Cluster {
             self.bare(LOCKING, "+cluster|slots", "CLUSTER", &["SLOTS"]);

@@ -33,8 +33,8 @@ const REMEMBERS: &str = include_str!("../../lua/remembers.lua");
 /// The lines of an acquire that make a fence.
 const FENCE: &str = include_str!("../../lua/fence.lua");
 
-/// Leaves a script that goes through all of its keys those that are its own. The others find theirs by their place, since
-/// this costs each of them a third of a microsecond.
+/// Leaves a script that goes through all of its keys those that are its own. The others find theirs by their place,
+/// since this costs each of them a third of a microsecond.
 const ITS_OWN: &str = "table.remove(KEYS)\n";
 
 /// The end of a script, or a step, whose server has forgotten that.

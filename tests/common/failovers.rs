@@ -55,8 +55,8 @@ impl fmt::Display for Seen {
 pub const LEASE: Duration = Duration::from_secs(15);
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Three lockers hold eight locks, wait for four of them, and come and go on three more while the master is replaced. The
-/// load goes on for so long after that.
+/// Three lockers hold eight locks, wait for four of them, and come and go on three more while the master is replaced.
+/// The load goes on for so long after that.
 ///
 /// What has to be so: a lock that was replicated is renewed by its holder on the new master, and its waiters are woken
 /// there. Nobody is inside beside another, but for what asynchronous replication loses: at most one renewal longer than
@@ -117,7 +117,8 @@ fn begin(failover: Failover, group: &Sentinels) {
     }
 }
 
-/// Locks that are held all the time and have been replicated, with their fields, and those who wait for every other one.
+/// Locks that are held all the time and have been replicated, with their fields, and those who wait for every other
+/// one.
 struct Held {
     guards: Vec<(Guard, Vec<(String, u64)>)>,
     waiting: Vec<Option<JoinHandle<(Guard, Instant)>>>,
