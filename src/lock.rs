@@ -110,22 +110,23 @@ impl Lock {
     /// Keeps the lock from everybody for at least this long after it is taken, from 100 ms to 30 days, even if it is
     /// released sooner.
     ///
-    /// For work that is to be done once in a period, by whichever process comes first: a job that takes a second, started
-    /// by a timer on several machines whose clocks differ by two. A release that comes before the time is over does not
-    /// delete the key; the server keeps it for the rest of the time, as if somebody else held it, and nobody is told.
-    /// [`holder`](Self::holder) shows it as held, [`try_lock`](Self::try_lock) answers `None` to everybody, to the owner
-    /// that released it too, and whoever waits gets it when the time is over. [`force_unlock`](Self::force_unlock) frees
-    /// it. It makes no difference how the guard goes, whether by [`unlock`](Guard::unlock), by its drop or after a
-    /// loss, and [`max_hold`](Self::max_hold) may be shorter: then the work is limited, and the lock stays.
+    /// For work that is to be done once in a period, by whichever process comes first: a job that takes a second,
+    /// started by a timer on several machines whose clocks differ by two. A release that comes before the time is over
+    /// does not delete the key; the server keeps it for the rest of the time, as if somebody else held it, and nobody
+    /// is told. [`holder`](Self::holder) shows it as held, [`try_lock`](Self::try_lock) answers `None` to everybody, to
+    /// the owner that released it too, and whoever waits gets it when the time is over.
+    /// [`force_unlock`](Self::force_unlock) frees it. It makes no difference how the guard goes, whether by
+    /// [`unlock`](Guard::unlock), by its drop or after a loss, and [`max_hold`](Self::max_hold) may be shorter: then
+    /// the work is limited, and the lock stays.
     ///
     /// The time begins when the guard is handed out, and it goes by this machine's clock until the release, by the
     /// server's from then on. Where an owner enters again, each guard counts, and the latest end of all applies.
     ///
     /// **A crash does not keep it.** The time is known to this process until the release; before that the server knows
-    /// the lease, which the watchdog renews. If the process ends without a release, or if the servers do not get it, the
-    /// lock is free when its lease is over, and another process can do the work that was cut short. Where that must not
-    /// be either, add a [`fixed_lease`](Self::fixed_lease) that is not shorter. Nor does a lock outlast the data of its
-    /// server; with [`replicas`](crate::LockerBuilder::replicas), a release does not wait for them.
+    /// the lease, which the watchdog renews. If the process ends without a release, or if the servers do not get it,
+    /// the lock is free when its lease is over, and another process can do the work that was cut short. Where that must
+    /// not be either, add a [`fixed_lease`](Self::fixed_lease) that is not shorter. Nor does a lock outlast the data of
+    /// its server; with [`replicas`](crate::LockerBuilder::replicas), a release does not wait for them.
     ///
     /// Over several servers it may not be longer than
     /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine), as with leases.

@@ -100,8 +100,8 @@ impl MultiLock {
     }
 
     /// Keeps the locks from everybody for at least this long after all of them are taken, even if they are released
-    /// sooner; see [`Lock::min_hold`](crate::Lock::min_hold). Where not all of them can be had, those that were taken for
-    /// a moment are not kept.
+    /// sooner; see [`Lock::min_hold`](crate::Lock::min_hold). Where not all of them can be had, those that were taken
+    /// for a moment are not kept.
     #[must_use]
     pub const fn min_hold(mut self, min_hold: Duration) -> Self {
         self.0.manner.min_hold = Some(min_hold);

@@ -20,7 +20,7 @@ struct Layer {
 const LAYERS: [Layer; 6] = [
     Layer {
         name: "user",
-        modules: &["locker", "multi", "lock", "guard", "handle"],
+        modules: &["guide", "locker", "multi", "lock", "guard", "handle"],
         libraries: &["tokio", "tokio_util", "tracing", "uuid"],
     },
     Layer {
@@ -142,6 +142,22 @@ fn files_below(directory: &Path, files: &mut Vec<PathBuf>) {
 fn wide_lines(text: &str) -> impl Iterator<Item = usize> {
     let lines = text.lines().enumerate();
     lines.filter(|(_, line)| line.chars().count() > WIDEST_LINE).map(|(at, _)| at + 1)
+}
+
+#[test]
+fn every_warning_and_every_error_has_an_entry_in_the_runbook() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/guide/operating.md")).expect("the page");
+    let sources = read(&root.join("src"), "");
+    let mut missing: Vec<String> = sources.iter().flat_map(|source| unexplained(source, &page)).collect();
+    let errors = sources.iter().find(|source| source.path == "error.rs").expect("the errors");
+    for name in ["Error", "Loss", "ServerErrorKind"] {
+        let variants = variants(&errors.tokens, name);
+        assert!(variants.len() > 4, "{name}: {variants:?}");
+        let named = variants.iter().map(|variant| format!("{name}::{variant}"));
+        missing.extend(named.filter(|variant| !page.contains(&format!("`{variant}`"))));
+    }
+    assert!(missing.is_empty(), "docs/guide/operating.md has no entry for\n{}", missing.join("\n"));
 }
 
 /// All Rust files below a directory.
@@ -394,8 +410,12 @@ fn manners(source: &Source) -> Vec<String> {
             "unwrap() says nothing to whom it hits: handle it, or `expect` with the reason why it cannot be"
         } else if next.is("!") && BANNED_MACROS.contains(&token.text.as_str()) {
             "a library neither prints nor ships unfinished work"
-        } else if next.is("!") && token.is("include_str") && !source.is_root() && source.module() != Some("script") {
-            "only `script` includes files"
+        } else if next.is("!")
+            && token.is("include_str")
+            && !source.is_root()
+            && !matches!(source.module(), Some("script" | "guide"))
+        {
+            "only `script` and `guide` include files"
         } else {
             continue;
         };
@@ -421,6 +441,45 @@ fn containment(source: &Source) -> Vec<String> {
         }
     }
     complaints
+}
+
+/// The warnings and errors in the log that a page does not have word for word. Of a text with values in it the longest
+/// piece between two of them counts.
+fn unexplained(source: &Source, page: &str) -> Vec<String> {
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (page, tokens) = (words(page), &source.tokens);
+    let mut complaints = Vec::new();
+    for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.is("tracing")) {
+        let is = |offset: usize, text: &str| tokens.get(at + offset).is_some_and(|token| token.is(text));
+        if !(is(1, "::") && (is(2, "warn") || is(2, "error")) && is(3, "!")) {
+            continue;
+        }
+        let event = &tokens[at + 4..closing(tokens, at + 4)];
+        let mut texts = event.iter().filter(|token| token.kind == Kind::Literal && token.text.starts_with('"'));
+        let text = texts.next_back().map_or("", |token| token.text.trim_matches('"')).replace("\\\n", "");
+        let pieces = text.split('{').map(|piece| words(piece.split_once('}').map_or(piece, |(_, rest)| rest)));
+        let piece = pieces.max_by_key(String::len).unwrap_or_default();
+        if piece.is_empty() || !page.contains(&piece) {
+            complaints.push(source.complaint(token.line, &format!("`{piece}`")));
+        }
+    }
+    complaints
+}
+
+/// The names of an enum's variants.
+fn variants<'a>(tokens: &'a [Token], name: &str) -> Vec<&'a str> {
+    let at = tokens.windows(3).position(|words| words[0].is("enum") && words[1].is(name) && words[2].is("{"));
+    let at = at.expect("there is such an enum") + 2;
+    let (mut depth, mut names, mut before) = (0, Vec::new(), &tokens[at]);
+    for token in tokens[at..closing(tokens, at)].iter().filter(|token| !token.is_doc()) {
+        if depth == 1 && token.kind == Kind::Word && ["{", ",", "]"].iter().any(|sign| before.is(sign)) {
+            names.push(token.text.as_str());
+        }
+        depth += i32::from(["{", "(", "["].iter().any(|sign| token.is(sign)));
+        depth -= i32::from(["}", ")", "]"].iter().any(|sign| token.is(sign)));
+        before = token;
+    }
+    names
 }
 
 /// Whoever chooses the name of a lock must not write lines of the log: events and spans show it escaped.
@@ -993,8 +1052,29 @@ fn nothing_is_left_unfinished() {
     for banned in ["x.unwrap()", "x.map(Option::unwrap)", "todo!()", "unimplemented!()", "println!(\"x\")", "dbg!(x)"] {
         assert_complaint("gate.rs", &format!("fn f() {{\n    {banned};\n}}"), "src/gate.rs:3: `");
     }
-    assert_complaint("gate.rs", "const X: &str = include_str!(\"x\");", "only `script` includes files");
+    assert_complaint("gate.rs", "const X: &str = include_str!(\"x\");", "only `script` and `guide` include files");
     assert_fine("script.rs", "const X: &str = include_str!(\"x\");");
+}
+
+#[test]
+fn a_warning_without_an_entry_is_found() {
+    let page = "- **`a server is\n  away`**: bring it back. **`an odd number of servers: {}`**";
+    let found = |event: &str| unexplained(&Source::new("gate.rs", &format!("fn f() {{ {event} }}")), page).len();
+    for fine in [
+        "tracing::warn!(node = \"a name\", \"a server is away\");",
+        "tracing::warn!(\"a server \\\n    is away\");",
+        "tracing::error!(\"an odd number of servers: {}\", f(1));",
+        "tracing::debug!(\"nobody reads this\");",
+    ] {
+        assert_eq!(found(fine), 0, "{fine}");
+    }
+    for alarm in
+        ["tracing::warn!(\"a server is gone\");", "tracing::error!(%node, \"{n} replicas\");", "tracing::warn!(n);"]
+    {
+        assert_eq!(found(alarm), 1, "{alarm}");
+    }
+    let tokens = lex("enum E { /// A.\n #[error(\"x, y\")] A, B(Loss), #[non_exhaustive] C { d: u8, e: u8 } }");
+    assert_eq!(variants(&tokens, "E"), ["A", "B", "C"]);
 }
 
 #[test]

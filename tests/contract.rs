@@ -145,8 +145,8 @@ impl Deployment {
     }
 }
 
-/// A lease that is waited for. From renewal to renewal it is a third of it, and no stall of a busy machine is as long as the
-/// rest.
+/// A lease that is waited for. From renewal to renewal it is a third of it, and no stall of a busy machine is as long
+/// as the rest.
 const SHORT: Duration = Duration::from_secs(2);
 
 /// A lease that nobody waits for.

@@ -26,8 +26,8 @@ impl Undoing {
         Self { node, calls: FuturesUnordered::new() }
     }
 
-    /// Releases a lock, behind whatever was sent to take it. It is sent when the next answer is asked for. The lock stands
-    /// for the rest of its time, if there is one.
+    /// Releases a lock, behind whatever was sent to take it. It is sent when the next answer is asked for. The lock
+    /// stands for the rest of its time, if there is one.
     pub(crate) fn send(&self, number: u64, claim: Claim, rest: Option<Duration>) {
         let node = Arc::clone(&self.node);
         self.calls.push(Box::pin(async move {

@@ -76,7 +76,8 @@ pub(crate) trait Held {
     /// Gives it to another owner.
     fn give_to(&self, owner: Owner);
 
-    /// The lock stays on the servers for so long from now on, whoever releases it when. Of several times the latest counts.
+    /// The lock stays on the servers for so long from now on, whoever releases it when. Of several times the latest
+    /// counts.
     fn keep_for(&self, min_hold: Duration);
 
     /// Releases, and waits for the answer. Dropping this future from its first poll on drops no more than the wait.

@@ -219,7 +219,7 @@ fn conclude(session: &Arc<Session>, hold: &Arc<Hold>, settled: Settled, reply: o
         Ok(()) => match hold::rest(hold.kept_until(), session.now()) {
             None => contained(|| tracing::debug!(key = %key.shown(), field = &**field, "released")),
             Some(rest) => contained(|| {
-                tracing::debug!(key = %key.shown(), field = &**field, ?rest, "released, and kept until its min_hold is over");
+                tracing::debug!(key = %key.shown(), field = &**field, ?rest, "released, and kept for its min_hold");
             }),
         },
         Err(Error::Unavailable { .. }) => {}

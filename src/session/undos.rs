@@ -71,8 +71,8 @@ impl Undo {
 }
 
 impl Session {
-    /// Undoes an acquire on the nodes that granted it, and on those that may have or may yet. Once nobody writes the key
-    /// any more, it stands for so long at most. What was held is kept until then, where a time is given.
+    /// Undoes an acquire on the nodes that granted it, and on those that may have or may yet. Once nobody writes the
+    /// key any more, it stands for so long at most. What was held is kept until then, where a time is given.
     pub(super) fn undo(
         self: &Arc<Self>,
         claim: &Claim,

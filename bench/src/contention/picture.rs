@@ -54,7 +54,8 @@ fn group(body: &mut String, y: usize, title: &str, contest: &Contest, entries: &
         let _: Result<_, _> = writeln!(
             body,
             "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{name}</text>\n\
-             <rect x=\"{LEFT}\" y=\"{}\" width=\"{length:.1}\" height=\"14\" fill=\"{fill}\"/>\n<text x=\"{:.1}\" y=\"{}\" fill=\"#555\">{}</text>",
+             <rect x=\"{LEFT}\" y=\"{}\" width=\"{length:.1}\" height=\"14\" fill=\"{fill}\"/>\n\
+             <text x=\"{:.1}\" y=\"{}\" fill=\"#555\">{}</text>",
             LEFT - 8,
             y + 4,
             y - 7,
