@@ -45,7 +45,8 @@ impl Deployment {
         // Who begins together waits once.
         for locks in &deployment.lockers {
             eventually(ms(20_000), "all servers vote", || deployment.all_vote()).await;
-            locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+            // A busy machine may take longer than a command timeout to confirm a release.
+            drop(locks.get(key()).lock().await.unwrap());
         }
         deployment
     }
