@@ -28,9 +28,10 @@ struct State {
 }
 
 impl Succession {
-    /// A Sentinel names the master, and the number of the last failover that it knows of; 0 if it does not tell.
-    /// Whether that counts: it does not where another Sentinel knows of a later one.
-    pub(super) fn told(&self, master: &Place, failover: u64, now: Instant) -> bool {
+    /// A Sentinel names the master, and the number of the last failover that it knows of. Whether that counts: it does
+    /// not if another Sentinel knows of a later one. Without a number it counts, and deposes nobody.
+    pub(super) fn told(&self, master: &Place, failover: Option<u64>, now: Instant) -> bool {
+        let Some(failover) = failover else { return true };
         let mut state = self.state();
         let State { named, deposed } = &mut *state;
         if let Some((before, last, at)) = named {
@@ -69,32 +70,41 @@ mod tests {
     fn who_has_a_successor_is_deposed_until_it_is_named_again() {
         let (succession, now) = (Succession::default(), Instant::now());
         let deposed = || [1, 2].map(|port| succession.is_deposed(&place(port), now));
-        assert!(succession.told(&place(1), 7, now));
+        assert!(succession.told(&place(1), Some(7), now));
         assert_eq!(deposed(), [false, false]);
-        assert!(succession.told(&place(2), 8, now));
+        assert!(succession.told(&place(2), Some(8), now));
         assert_eq!(deposed(), [true, false]);
-        assert!(succession.told(&place(1), 9, now));
+        assert!(succession.told(&place(1), Some(9), now));
         assert_eq!(deposed(), [false, true]);
     }
 
     #[test]
     fn a_sentinel_that_lags_behind_deposes_nobody() {
         let (succession, now) = (Succession::default(), Instant::now());
-        assert!(succession.told(&place(2), 8, now));
-        assert!(!succession.told(&place(1), 7, now));
+        assert!(succession.told(&place(2), Some(8), now));
+        assert!(!succession.told(&place(1), Some(7), now));
         assert!(!succession.is_deposed(&place(2), now) && !succession.is_deposed(&place(1), now));
         // It may be the same server, under another name.
-        assert!(succession.told(&place(1), 8, now));
+        assert!(succession.told(&place(1), Some(8), now));
         assert!(!succession.is_deposed(&place(2), now));
+    }
+
+    #[test]
+    fn a_sentinel_that_tells_no_number_is_believed_and_deposes_nobody() {
+        let (succession, now) = (Succession::default(), Instant::now());
+        assert!(succession.told(&place(1), Some(7), now) && succession.told(&place(2), None, now));
+        assert!(!succession.is_deposed(&place(1), now));
+        assert!(succession.told(&place(2), Some(8), now) && succession.told(&place(1), None, now));
+        assert!(succession.is_deposed(&place(1), now));
     }
 
     #[test]
     fn sentinels_that_were_set_up_anew_are_believed_in_the_end() {
         let (succession, now) = (Succession::default(), Instant::now());
-        assert!(succession.told(&place(1), 8, now) && succession.told(&place(2), 9, now));
+        assert!(succession.told(&place(1), Some(8), now) && succession.told(&place(2), Some(9), now));
         let later = now + REMEMBERED;
         assert!(!succession.is_deposed(&place(1), later), "it is not remembered for ever");
-        assert!(succession.told(&place(1), 0, later));
+        assert!(succession.told(&place(1), Some(0), later));
         assert!(!succession.is_deposed(&place(2), later), "nobody knows which of them is newer");
     }
 }

@@ -95,9 +95,8 @@ impl Watch {
         }
     }
 
-    /// The master, as this Sentinel names it, and the number of the last failover that it knows of; 0 if its user may not
-    /// ask for that.
-    async fn master(&self) -> Option<(Place, u64)> {
+    /// The master, as this Sentinel names it, and the number of the last failover that it knows of, if it tells.
+    async fn master(&self) -> Option<(Place, Option<u64>)> {
         let ask = |what: &'static str| {
             let words = vec![what.into(), (*self.service).to_owned().into()];
             async move { self.sentinel.call_in_step("SENTINEL", words).await }
@@ -110,6 +109,6 @@ impl Watch {
         let Outcome::Done(Reply::Array(place)) = ask("GET-MASTER-ADDR-BY-NAME").await else { return None };
         let [Reply::Bytes(host), Reply::Bytes(port)] = &*place else { return None };
         let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
-        Some((Place { host: text(host)?.into(), port: text(port)?.parse().ok()? }, failover.unwrap_or(0)))
+        Some((Place { host: text(host)?.into(), port: text(port)?.parse().ok()? }, failover))
     }
 }
