@@ -1,4 +1,5 @@
--- Acquires, releases and hand-overs, many at once: each is a step, and what becomes of one does not matter to the others.
+-- Acquires, releases and hand-overs, many at once: each is a step, and what becomes of one does not matter to the
+-- others.
 -- KEYS  two a step: those of its own script
 -- ARGV  for each step its name, and behind it the ARGV of its own script
 -- Returns an array: what the script of each step returns, or the error by which it ended

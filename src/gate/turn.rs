@@ -1,8 +1,8 @@
 //! How often in a row a lock is handed over within one process, while others may wait for it.
 //!
-//! A lock that is handed over is never free: whoever waits in another process hears nothing of it, and whoever polls finds
-//! it held. So now and then it is released as if nobody waited here. That costs one script more than a hand-over does, and
-//! its message tells how many clients there are who want to know.
+//! A lock that is handed over is never free: whoever waits in another process hears nothing of it, and whoever polls
+//! finds it held. So now and then it is released as if nobody waited here. That costs one script more than a hand-over
+//! does, and its message tells how many clients there are who want to know.
 
 use std::time::Duration;
 

@@ -341,8 +341,8 @@ impl Quorum {
         self.eligibility.is_moot()
     }
 
-    /// Releases a lock, and takes it for the next one in the same step, where [`hands_over`](Self::hands_over) says that it
-    /// can be. An undo of the next one is behind it on its connection.
+    /// Releases a lock, and takes it for the next one in the same step, where [`hands_over`](Self::hands_over) says
+    /// that it can be. An undo of the next one is behind it on its connection.
     pub(crate) async fn hand_over(
         &self,
         from: &Claim,

@@ -188,7 +188,8 @@ impl Session {
         self.give(granted, admitted);
     }
 
-    /// Gives a grant that is registered to its callers. Whether a force_unlock that is under way has deposed it at once.
+    /// Gives a grant that is registered to its callers. Whether a force_unlock that is under way has deposed it at
+    /// once.
     fn give(self: &Arc<Self>, granted: &Granted, admitted: Admitted<Grip>) -> bool {
         let (hold, Admitted { waiter, same_owner }) = (&granted.hold, admitted);
         let grip = Grip::granted(Arc::clone(self), Arc::clone(hold), hold.origin);

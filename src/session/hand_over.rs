@@ -3,8 +3,8 @@
 //! # Invariants
 //! - It is sent once. It takes the lock only from the hold that it releases: once that is gone, a copy that comes late
 //!   takes nothing.
-//! - What it may have taken is undone behind the answer to the release of that hold, where nobody knows what became of it:
-//!   an undo that came before a late hand-over would leave the lock to nobody (`tests/model/hand_over.rs`).
+//! - What it may have taken is undone behind the answer to the release of that hold, where nobody knows what became of
+//!   it: an undo that came before a late hand-over would leave the lock to nobody (`tests/model/hand_over.rs`).
 //! - The driver sends it, and nothing else meanwhile.
 
 use std::pin::pin;
@@ -25,8 +25,8 @@ use crate::lease;
 use crate::node::Outcome;
 use crate::quorum::{Acquired, Majority, Settled};
 
-/// A release that takes its lock for the next one. If its task ends before its time both are undone, in the order in which
-/// they stand here.
+/// A release that takes its lock for the next one. If its task ends before its time both are undone, in the order in
+/// which they stand here.
 struct Handing<'a> {
     released: Unconfirmed,
     next: Asked<'a>,

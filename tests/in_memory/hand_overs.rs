@@ -1,5 +1,5 @@
-//! A lock that goes from its releaser to the next waiter of the same locker in one step: what that costs, and what is left
-//! of it whatever becomes of the releaser, the waiter, the answer and the server. Time is paused.
+//! A lock that goes from its releaser to the next waiter of the same locker in one step: what that costs, and what is
+//! left of it whatever becomes of the releaser, the waiter, the answer and the server. Time is paused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

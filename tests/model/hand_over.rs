@@ -3,17 +3,17 @@
 //!
 //! # What is modelled
 //! - The server: one key with the field of its holder, the lease, and the mark that fences come from.
-//! - The process: its line of waiters, the one hold that its slot has, and what it does with each answer to a hand-over:
-//!   granted in time, too late, to a waiter who is gone; gone; none. What a hand-over without an answer may have left is
-//!   undone in order: the releaser's field first, until that is answered, and only then the next one's.
-//! - Hand-overs and releases on the wire: executed at any time, in any order, several times, or never. Their answers are
-//!   lost, or come late.
+//! - The process: its line of waiters, the one hold that its slot has, and what it does with each answer to a
+//!   hand-over: granted in time, too late, to a waiter who is gone; gone; none. What a hand-over without an answer may
+//!   have left is undone in order: the releaser's field first, until that is answered, and only then the next one's.
+//! - Hand-overs and releases on the wire: executed at any time, in any order, several times, or never. Their answers
+//!   are lost, or come late.
 //! - Callers who give up while they wait, or do not take what they are granted; a loss, a deletion from outside, and
 //!   closing, at any time; ticks of the lease; another process, which comes whenever the key is free.
 //!
 //! # What is abstracted away
-//! - Acquires and their undos, renewals, re-entries and drift: the model beside this one has them. An acquire is executed
-//!   and answered at once here.
+//! - Acquires and their undos, renewals, re-entries and drift: the model beside this one has them. An acquire is
+//!   executed and answered at once here.
 //! - Who waits elsewhere, and when a process has handed over often enough: that decides who is next, and no promise
 //!   depends on it. A release may or may not be a hand-over here.
 
@@ -30,7 +30,8 @@ const CALLERS: usize = 3;
 const EXCLUSION: &str = "exclusion";
 /// Whoever is inside, with validity left, has the key, unless it was deleted from outside.
 const BELIEF: &str = "belief";
-/// When nobody wants, holds or undoes anything, no field of this process stands in the key, whatever may be in flight yet.
+/// When nobody wants, holds or undoes anything, no field of this process stands in the key, whatever may be in flight
+/// yet.
 const LEAK: &str = "leak";
 /// Whoever waits while the slot is free has a driver that looks.
 const FORGOTTEN: &str = "forgotten";
