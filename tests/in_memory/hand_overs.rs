@@ -282,3 +282,17 @@ async fn a_lock_that_is_held_again_is_handed_over_by_its_last_guard_alone() {
     next.await.unwrap().unlock().await.unwrap();
     nothing_is_left(&server, &locks, &name).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_kept_for_its_min_hold_is_not_handed_over() {
+    let ((server, locks, _), name) = (far().await, key());
+    let began = Instant::now();
+    let guard = locks.get(&name).owned_by(Owner::new()).min_hold(ms(500)).lock().await.unwrap();
+    let next = waits(&locks, &name);
+    sleep(ms(1)).await;
+    guard.unlock().await.unwrap();
+    let next = next.await.unwrap();
+    assert!(began.elapsed() >= ms(500), "{:?}", began.elapsed());
+    next.unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+}
