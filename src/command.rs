@@ -1,8 +1,9 @@
 //! What a server is asked for, and what it answers, as values: neither says which kind of server that is.
 //!
 //! A field is in a hash or it is not, counts are absolute, and nothing creates but an acquire, which is sent at most
-//! once per generation: a copy of any command that comes twice or late changes nothing that it should not. The plain
-//! format has the same commands with the same answers, the field as the value of a string: nobody above knows which.
+//! once per generation, and a hand-over, which finds its holder once: a copy of any command that comes twice or late
+//! changes nothing that it should not. The plain format has the same commands with the same answers, the field as the
+//! value of a string: nobody above knows which.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,6 +85,13 @@ pub(crate) enum Command {
         claim: Claim,
         rest: Duration,
     },
+    /// Releases a lock and takes it for the next one, if it is still held under the first claim. No vote.
+    HandOver {
+        from: Claim,
+        to: Claim,
+        lease: Duration,
+        fences: Source,
+    },
     /// Takes a server's vote for a held lock back. It does its work whatever it remembers.
     Retake {
         claim: Claim,
@@ -121,6 +129,13 @@ pub(crate) enum Command {
     },
 }
 
+impl Command {
+    /// Whether it may leave something there that has to be undone if its answer never comes.
+    pub(crate) fn takes(&self) -> bool {
+        matches!(self, Self::Acquire { .. } | Self::HandOver { .. })
+    }
+}
+
 /// What a server is told where it has a memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Announced {
@@ -152,6 +167,7 @@ pub(crate) enum Answer {
     Count(Count),
     /// Of a lock that is kept, too: then nobody is told.
     Release(Release),
+    HandOver(HandOver),
     /// True if it holds again, false if another holds it there.
     Retake(Told<bool>),
     Raise(Raise),
@@ -190,6 +206,15 @@ pub(crate) enum Count {
 pub(crate) enum Release {
     /// Released, and this many clients were told.
     Released(u64),
+    Gone,
+}
+
+/// What a server answered to a hand-over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HandOver {
+    /// The first does not hold it any more, and the next one does.
+    Granted(Fence),
+    /// The first did not hold it, and nothing was taken.
     Gone,
 }
 
@@ -281,6 +306,10 @@ impl Answer {
 
     pub(crate) fn release(self) -> Option<Release> {
         if let Self::Release(answer) = self { Some(answer) } else { None }
+    }
+
+    pub(crate) fn hand_over(self) -> Option<HandOver> {
+        if let Self::HandOver(answer) = self { Some(answer) } else { None }
     }
 
     pub(crate) fn retake(self) -> Option<Told<bool>> {

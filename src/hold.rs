@@ -126,7 +126,7 @@ impl Hold {
     pub(crate) fn new(grant: Grant<'_>, ledger: Arc<Ledger>) -> Self {
         let until = lease::valid_until(grant.since, grant.terms.lease);
         // An answer that came late leaves less time: half of it is for whoever is to take it, half for a renewal.
-        let patience = lease::recheck_interval(grant.terms.lease).min(grant.granted.until(until) / 2);
+        let patience = grant.patience.min(grant.granted.until(until) / 2);
         let votes = Votes::new(grant.nodes, grant.votes, until);
         let owner = grant.owner;
         let state = State {
@@ -177,7 +177,9 @@ impl Hold {
         let now = Instant::now();
         let (claim, fence) = (Claim { kind: Kind::Redisson, key: "k".into(), field: "f".into() }, Fence::new(1));
         let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
-        let grant = Grant { claim, owner, origin, generation: 1, fence, terms, since: now, granted: now, votes, nodes };
+        let patience = lease::recheck_interval(terms.lease);
+        let (since, granted) = (now, now);
+        let grant = Grant { claim, owner, origin, generation: 1, fence, terms, since, granted, patience, votes, nodes };
         Self::new(grant, ledger)
     }
 

@@ -217,7 +217,8 @@ impl Lock {
     /// Dropping the future leaves the line, and nothing is held: what a server may have granted meanwhile is given back
     /// in the background, at the latest two command timeouts after it answers again. A future that is kept but not
     /// polled holds nobody up: a grant that it does not take within a sixth of the lease is given back, and the call
-    /// stands in line again.
+    /// stands in line again. If a caller of the same locker handed the lock over to it, that is a
+    /// [`command_timeout`](crate::LockerBuilder::command_timeout) at the most.
     pub async fn lock(&self) -> Result<Guard, Error> {
         self.0.take(Wait::Always).await?.map(Guard).ok_or(Error::Closed)
     }

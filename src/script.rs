@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use self::reading::{idle, read};
 use self::words::{Topology, Words};
-use crate::command::{Acquire, Answer, Command, Raise, Renew, Told};
+use crate::command::{Acquire, Answer, Command, HandOver, Raise, Renew, Told};
 use crate::node::{Call, Lane, Node, Outcome, ReplicaAck, Reply, Server, Step};
 use crate::preflight::{Questions, ServerReport};
 
@@ -59,7 +59,7 @@ async fn run_words(
     run: impl AsyncFnOnce(Call<'_>) -> (Outcome<Reply>, ReplicaAck),
 ) -> Outcome<Answer> {
     let (reply, ack) = match command {
-        Command::Acquire { .. } | Command::Release(_) | Command::Keep { .. } => {
+        Command::Acquire { .. } | Command::Release(_) | Command::HandOver { .. } | Command::Keep { .. } => {
             run(Call::Step(step(command, words))).await
         }
         _ => {
@@ -73,7 +73,7 @@ async fn run_words(
 }
 
 fn step(command: &Command, words: Words<'_>) -> Step {
-    let takes = matches!(command, Command::Acquire { .. });
+    let takes = command.takes();
     let owned = |words: Vec<Cow<'_, str>>| words.into_iter().map(Cow::into_owned).collect();
     let Words { lua: alone, batched, vote, keys, args } = words;
     Step { alone, batched, vote, keys: owned(keys), args: owned(args), takes, acknowledged: takes, idle, slot: None }
@@ -98,6 +98,7 @@ fn wrote(answer: &Answer) -> bool {
     matches!(
         answer,
         Answer::Acquire(Some(Acquire::Granted(_)))
+            | Answer::HandOver(HandOver::Granted(_))
             | Answer::Retake(Told { answer: true, .. })
             | Answer::Raise(Raise::Raised)
     )

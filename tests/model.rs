@@ -20,7 +20,7 @@
 //! - When a renewal is due and how many may fail: any may be sent, and a holder may give up at any time.
 //! - Outcomes that are certain (*not executed*, *refused*), fences, the bound on pending undos, and that a release is
 //!   given up after a lease.
-//! - More nodes than one: `model/quorum` has them. Hand-over, which is not there yet.
+//! - More nodes than one: `model/quorum` has them. Hand-over within a process: `model/hand_over.rs` has it.
 //!
 //! # Why the bounds suffice
 //! - Every promise is about two at most: a holder and who comes between. A third client is there to find nothing.
@@ -35,6 +35,8 @@
 
 #[path = "model/client.rs"]
 mod client;
+#[path = "model/hand_over.rs"]
+mod hand_over;
 #[path = "model/promises.rs"]
 mod promises;
 #[path = "model/quorum/mod.rs"]

@@ -131,8 +131,13 @@ impl Engine {
 
     /// Runs a task of a caller, who waits for its [`answered`](Self::answered).
     pub(crate) fn ask(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.busy_poll.asked();
+        self.asked();
         self.spawn(task);
+    }
+
+    /// A caller has asked a task that runs already, and waits for its [`answered`](Self::answered).
+    pub(crate) fn asked(&self) {
+        self.busy_poll.asked();
     }
 
     /// A caller is given its answer, and may ask again at once.

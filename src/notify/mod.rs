@@ -67,6 +67,11 @@ impl Channels {
         Subscription { channels: Arc::clone(self), name, listener }
     }
 
+    /// Whether messages of this lock come to this locker: then it is one of those that a release tells.
+    pub(crate) fn hears(&self, key: &Key) -> bool {
+        self.table().is_asked_for(&key.channel())
+    }
+
     /// Tells every node's task that there is something new in the table.
     fn tell(&self) {
         self.changed.iter().for_each(Notify::notify_one);

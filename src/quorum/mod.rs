@@ -41,7 +41,7 @@ use self::voter::{Company, Voter};
 pub(crate) use self::votes::Confirmations;
 use self::votes::RoundVotes;
 use crate::clock::Instant;
-use crate::command::{self, Acquire, Answer, Claim, Command, Raise, Release, Renew};
+use crate::command::{self, Acquire, Answer, Claim, Command, HandOver, Raise, Release, Renew};
 use crate::error::{Error, NodeFailure};
 use crate::fence::{Fence, Source};
 use crate::foreign::contained;
@@ -326,11 +326,32 @@ impl Quorum {
         Settled::Unanswered(Vec::new())
     }
 
-    /// Releases a lock on one node; whether it was there. It stands for the rest of its time, if there is one.
-    pub(crate) async fn release(&self, node: NodeIndex, claim: &Claim, rest: Option<Duration>) -> Outcome<bool> {
+    /// Releases a lock on one node. It stands for the rest of its time, if there is one.
+    pub(crate) async fn release(&self, node: NodeIndex, claim: &Claim, rest: Option<Duration>) -> Outcome<Release> {
         let release = Command::release(claim.clone(), rest);
         let answer = script::ask(&self.nodes[node], Lane::Commands, release, Answer::release).await;
-        answer.map(|release| was_there(&claim.key, release))
+        answer.map(|release| {
+            was_there(&claim.key, release);
+            release
+        })
+    }
+
+    /// Whether a lock can be handed over: by one server, whose answer needs no other's, and no memory.
+    pub(crate) fn hands_over(&self) -> bool {
+        self.eligibility.is_moot()
+    }
+
+    /// Releases a lock, and takes it for the next one in the same step, where [`hands_over`](Self::hands_over) says
+    /// that it can be. An undo of the next one is behind it on its connection.
+    pub(crate) async fn hand_over(
+        &self,
+        from: &Claim,
+        to: &Claim,
+        lease: Duration,
+        fences: Source,
+    ) -> Outcome<HandOver> {
+        let hand_over = Command::HandOver { from: from.clone(), to: to.clone(), lease, fences };
+        script::ask(&self.nodes[0], Lane::Grants, hand_over, Answer::hand_over).await
     }
 
     /// The undos of one node.

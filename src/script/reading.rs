@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::command::{
-    Acquire, Answer, Command, Count, Identity, Raise, Release, Remembrance, Renew, Standing, Told, no_lock, remaining,
+    Acquire, Answer, Command, Count, HandOver, Identity, Raise, Release, Remembrance, Renew, Standing, Told, no_lock,
+    remaining,
 };
 use crate::error::{Error, ServerError, ServerErrorKind};
 use crate::fence::Fence;
@@ -17,7 +18,7 @@ pub(super) fn idle(reply: &Reply) -> bool {
     taken_by_another(reply).is_some() || is_forgotten(reply) || *reply == GONE
 }
 
-/// What a release says where there was nothing to release.
+/// What a release, or a hand-over, says where there was nothing to release.
 const GONE: Reply = Reply::Int(-1);
 
 /// The answer that a reply to a command is.
@@ -31,6 +32,7 @@ pub(super) fn read(node: &Arc<str>, command: &Command, reply: Outcome<Reply>) ->
         Command::Acquire { claims, .. } => acquired(reply, claims.len()).map(Answer::Acquire),
         Command::Count { .. } => counted(reply).map(Answer::Count),
         Command::Release(_) | Command::Keep { .. } => released(reply).map(Answer::Release),
+        Command::HandOver { .. } => handed_over(reply).map(Answer::HandOver),
         Command::Retake { .. } => yes_or_no(reply).map(|answer| Answer::Retake(Told { answer, remembers })),
         Command::Raise { .. } => raised(reply).map(Answer::Raise),
         Command::Renew { claims, .. } => {
@@ -82,6 +84,16 @@ fn released(reply: &Reply) -> Option<Release> {
     match int(reply)? {
         -1 => Some(Release::Gone),
         told => u64::try_from(told).ok().map(Release::Released),
+    }
+}
+
+fn handed_over(reply: &Reply) -> Option<HandOver> {
+    match reply {
+        Reply::Array(items) => match items.as_slice() {
+            [Reply::Int(1), given] => fence(given).map(HandOver::Granted),
+            _ => None,
+        },
+        reply => (*reply == GONE).then_some(HandOver::Gone),
     }
 }
 

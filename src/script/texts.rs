@@ -13,7 +13,8 @@ pub(super) struct Scripts {
     pub(super) count: Lua,
     pub(super) release: Lua,
     pub(super) keep: Lua,
-    /// Acquires and releases, many at once.
+    pub(super) hand_over: Lua,
+    /// Acquires, releases and hand-overs, many at once.
     pub(super) batched: Voting,
     pub(super) renew: Voting,
     pub(super) retake: Voting,
@@ -30,7 +31,7 @@ pub(super) struct Voting {
 /// Whether the server remembers what it was vetted for.
 const REMEMBERS: &str = include_str!("../../lua/remembers.lua");
 
-/// The lines of an acquire that make a fence.
+/// The lines of an acquire, and of a hand-over, that make a fence.
 const FENCE: &str = include_str!("../../lua/fence.lua");
 
 /// Leaves a script that goes through all of its keys those that are its own. The others find theirs by their place,
@@ -57,9 +58,10 @@ impl Voting {
         Self { plain: Lua::new(body), voting: Lua::new(&told.concat()) }
     }
 
-    /// The two scripts as steps of a third.
-    fn batched(acquire: &str, release: &str) -> Self {
+    /// The three scripts as steps of a fourth. What hands over is no vote.
+    fn batched(acquire: &str, release: &str, hand_over: &str) -> Self {
         let frame = include_str!("../../lua/batch.lua").replace("-- release.lua", release);
+        let frame = frame.replace("-- hand_over.lua", &with_fence(hand_over));
         let acquire = &*with_fence(acquire);
         let voting = [REMEMBERS, &frame.replace("-- acquire.lua", &[OR_NOTHING, acquire].concat())];
         Self { plain: Lua::new(&frame.replace("-- acquire.lua", acquire)), voting: Lua::new(&voting.concat()) }
@@ -70,8 +72,8 @@ impl Voting {
     }
 }
 
-fn with_fence(acquire: &str) -> String {
-    acquire.replace("-- fence.lua\n", FENCE)
+fn with_fence(script: &str) -> String {
+    script.replace("-- fence.lua\n", FENCE)
 }
 
 /// What scripts run on.
@@ -115,13 +117,15 @@ pub(super) static PLAIN: LazyLock<OfTopology<Scripts>> = LazyLock::new(|| OfTopo
 
 fn redisson(told: fn(&str) -> String) -> Scripts {
     let release = &*told(include_str!("../../lua/release.lua"));
+    let hand_over = include_str!("../../lua/hand_over.lua");
     Scripts {
         acquire: Voting::acquire(include_str!("../../lua/acquire.lua")),
         acquire_all: Voting::acquire(include_str!("../../lua/acquire_all.lua")),
         count: Lua::new(include_str!("../../lua/count.lua")),
         release: Lua::new(release),
         keep: Lua::new(include_str!("../../lua/keep.lua")),
-        batched: Voting::batched(include_str!("../../lua/acquire.lua"), release),
+        hand_over: Lua::new(&with_fence(hand_over)),
+        batched: Voting::batched(include_str!("../../lua/acquire.lua"), release, hand_over),
         renew: Voting::telling(include_str!("../../lua/renew.lua")),
         retake: Voting::telling(include_str!("../../lua/retake.lua")),
         raise: Lua::new(include_str!("../../lua/raise.lua")),
@@ -130,13 +134,15 @@ fn redisson(told: fn(&str) -> String) -> Scripts {
 
 fn plain(told: fn(&str) -> String) -> Scripts {
     let release = &*told(include_str!("../../lua/plain_release.lua"));
+    let hand_over = include_str!("../../lua/plain_hand_over.lua");
     Scripts {
         acquire: Voting::acquire(include_str!("../../lua/plain_acquire.lua")),
         acquire_all: Voting::acquire(include_str!("../../lua/plain_acquire_all.lua")),
         count: Lua::new(include_str!("../../lua/plain_count.lua")),
         release: Lua::new(release),
         keep: Lua::new(include_str!("../../lua/plain_keep.lua")),
-        batched: Voting::batched(include_str!("../../lua/plain_acquire.lua"), release),
+        hand_over: Lua::new(&with_fence(hand_over)),
+        batched: Voting::batched(include_str!("../../lua/plain_acquire.lua"), release, hand_over),
         renew: Voting::telling(include_str!("../../lua/plain_renew.lua")),
         retake: Voting::telling(include_str!("../../lua/plain_retake.lua")),
         raise: Lua::new(include_str!("../../lua/plain_raise.lua")),
@@ -160,6 +166,7 @@ mod tests {
             ("count", include_str!("../../lua/count.lua")),
             ("release", include_str!("../../lua/release.lua")),
             ("keep", include_str!("../../lua/keep.lua")),
+            ("hand_over", include_str!("../../lua/hand_over.lua")),
             ("renew", include_str!("../../lua/renew.lua")),
             ("retake", include_str!("../../lua/retake.lua")),
             ("raise", include_str!("../../lua/raise.lua")),
@@ -172,6 +179,7 @@ mod tests {
             ("plain_count", include_str!("../../lua/plain_count.lua")),
             ("plain_release", include_str!("../../lua/plain_release.lua")),
             ("plain_keep", include_str!("../../lua/plain_keep.lua")),
+            ("plain_hand_over", include_str!("../../lua/plain_hand_over.lua")),
             ("plain_renew", include_str!("../../lua/plain_renew.lua")),
             ("plain_retake", include_str!("../../lua/plain_retake.lua")),
             ("batched", include_str!("../../lua/batch.lua")),
@@ -208,10 +216,12 @@ mod tests {
     }
 
     #[test]
-    fn every_acquire_makes_a_fence_once() {
+    fn every_acquire_and_every_hand_over_makes_a_fence_once() {
         for body in [
             include_str!("../../lua/acquire.lua"),
             include_str!("../../lua/acquire_all.lua"),
+            include_str!("../../lua/hand_over.lua"),
+            include_str!("../../lua/plain_hand_over.lua"),
             include_str!("../../lua/plain_acquire.lua"),
             include_str!("../../lua/plain_acquire_all.lua"),
         ] {

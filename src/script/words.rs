@@ -58,6 +58,11 @@ impl<'a> Words<'a> {
             Command::Keep { claim, rest } => {
                 Self::new(&scripts(claim).keep, [name(&claim.key)], [millis(*rest), field(claim)])
             }
+            Command::HandOver { from, to, lease, fences } => {
+                let keys = [name(&to.key), counter(to, *fences, topology)];
+                let args = [millis(*lease), field(to), text(fences.clock()), field(from)];
+                Self::new(&scripts(to).hand_over, keys, args).shared(scripts(to).shared("hand_over"))
+            }
             Command::Retake { claim, lease, count, vote } => {
                 let args = [millis(*lease), field(claim), text(count)];
                 Self::voting(&scripts(claim).retake, vote, [name(&claim.key)], args)

@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::attempt::Attempt;
+use super::hand_over::hand_over;
 use super::outage::Verdict;
 use super::{Grip, Session};
 use crate::clock::Instant;
@@ -36,6 +37,7 @@ pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
         match session.gate.next(&key, Instant::now()) {
             Next::Done => break,
             Next::Lost(id, loss) => driving.answer(id, Error::Lost(loss)),
+            Next::Release(released, head) => hand_over(released, head).await,
             // Sends nothing: the release's answer and a loss wake it. The bound is for what nobody thought of.
             Next::Blocked => driving.park(&wake, None, lease::recheck_interval(session.settings.lease)).await,
             Next::Try(head) => driving.try_for(head, &wake, &mut subscription).await,

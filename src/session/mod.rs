@@ -15,6 +15,7 @@ mod grip;
 #[cfg(test)]
 #[cfg(feature = "testing")]
 mod guests;
+mod hand_over;
 mod joint;
 mod late_votes;
 mod losses;
@@ -46,6 +47,7 @@ pub(crate) use self::joint::{JointGrip, JointView};
 use self::outage::Outage;
 use self::pending::{Pending, Pendings};
 use self::reentries::Warned;
+use self::release::Unconfirmed;
 use self::undos::Undos;
 use crate::alarm::Alarm;
 use crate::clock::Instant;
@@ -78,7 +80,7 @@ pub(crate) struct Session {
     watchdog: Arc<Watchdog>,
     alarm: Arc<Alarm>,
     ledger: Arc<Ledger>,
-    gate: Gate<Grip>,
+    gate: Gate<Grip, Unconfirmed>,
     turns: Arc<Turns>,
     warned: Warned,
     deadlines: Arc<Deadlines>,

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::keyspace::{Field, Keyspace, Value, WrongType};
 use crate::command::{
-    Acquire, Answer, Claim, Command, Count, Kind, MEMORY, Raise, Release, Remembered, Renew, Standing, Told, no_lock,
-    remaining,
+    Acquire, Answer, Claim, Command, Count, HandOver, Kind, MEMORY, Raise, Release, Remembered, Renew, Standing, Told,
+    no_lock, remaining,
 };
 use crate::fence::{Fence, Source};
 use crate::key::Key;
@@ -75,6 +75,9 @@ impl Store {
             Command::Count { claim, count } => run.count(claim, *count).map(Answer::Count),
             Command::Release(claim) => Ok(Answer::Release(run.release(claim))),
             Command::Keep { claim, rest } => run.keep(claim, *rest).map(Answer::Release),
+            Command::HandOver { from, to, lease, fences } => {
+                run.hand_over(from, to, *lease, *fences).map(Answer::HandOver)
+            }
             Command::Retake { claim, lease, count, vote } => {
                 run.and_tell(vote, |run| run.retake(claim, *lease, *count)).map(Answer::Retake)
             }
@@ -210,6 +213,16 @@ impl Run<'_> {
 
     fn release(&mut self, claim: &Claim) -> Release {
         if self.is_held(claim) { Release::Released(self.free(&claim.key)) } else { Release::Gone }
+    }
+
+    fn hand_over(&mut self, from: &Claim, to: &Claim, lease: Duration, fences: Source) -> Result<HandOver, Failure> {
+        if !self.is_held(from) {
+            return Ok(HandOver::Gone);
+        }
+        let fence = self.next_fence(&to.counter(fences), fences.clock())?;
+        self.keys.delete(to.key.as_str());
+        self.put(to, lease, Some(1))?;
+        Fence::read(fence).map(HandOver::Granted).ok_or(Failure::Unreadable)
     }
 
     /// Deletes a lock, and tells the waiters; how many clients were told.

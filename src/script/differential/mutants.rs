@@ -1,6 +1,8 @@
 //! Mistakes that a memory server could have, by each of which it does something else than the scripts.
 
-use crate::command::{Acquire, Amendment, Answer, Claim, Command, Count, Identity, Kind, MEMORY, Raise, Release};
+use crate::command::{
+    Acquire, Amendment, Answer, Claim, Command, Count, HandOver, Identity, Kind, MEMORY, Raise, Release,
+};
 use crate::fence::{Fence, Source};
 use crate::testing::{Failure, Store, Value, sha1};
 
@@ -23,6 +25,12 @@ pub(super) enum Mutant {
     IsMute,
     /// A lock that is kept stays under its field, where a renewal that comes late finds it.
     KeepsTheField,
+    /// A hand-over takes a lock that is free.
+    HandsOverWhatIsFree,
+    /// .. or leaves the first holder's lease.
+    HandsTheLeaseOver,
+    /// .. or tells the waiters.
+    TellsOfHandOvers,
     /// A renewal takes a lock that is free.
     RenewalTakes,
     /// A client's clock is always cut to the server's, and not only where the mark enters another 20 s.
@@ -46,7 +54,7 @@ pub(super) enum Mutant {
 }
 
 impl Mutant {
-    pub(super) const ALL: [Self; 18] = [
+    pub(super) const ALL: [Self; 21] = [
         Self::EndsEarly,
         Self::KeepsTheFirstLease,
         Self::CountsCopies,
@@ -55,6 +63,9 @@ impl Mutant {
         Self::LeavesTheRest,
         Self::IsMute,
         Self::KeepsTheField,
+        Self::HandsOverWhatIsFree,
+        Self::HandsTheLeaseOver,
+        Self::TellsOfHandOvers,
         Self::RenewalTakes,
         Self::CutsEveryClock,
         Self::TokensOfMarks,
@@ -80,6 +91,11 @@ impl Mutant {
         self.change(store, now_us, &mut command);
         let publish = if self == Self::IsMute { &mut |_: &str| 0 } else { publish };
         let mut answer = store.run(now_us, &command, publish);
+        if let (Self::TellsOfHandOvers, Command::HandOver { to, .. }, Ok(Answer::HandOver(HandOver::Granted(_)))) =
+            (self, &command, &answer)
+        {
+            publish(&to.key.channel());
+        }
         if let Ok(answer) = &mut answer {
             self.spoil(store, now_us, &mut before, &command, answer);
         }
@@ -105,6 +121,12 @@ impl Mutant {
                 let free: Vec<Claim> = claims.iter().filter(is_free).cloned().collect();
                 if !free.is_empty() {
                     *claims = free.into();
+                }
+            }
+            (Self::HandsOverWhatIsFree, Command::HandOver { from, lease, .. }) => {
+                if store.keys.kind(from.key.as_str()) == "none" {
+                    let take = Command::Retake { claim: from.clone(), lease: *lease, count: 1, vote: None };
+                    store.run(now_us, &take, &mut |_| 0).expect("it is free");
                 }
             }
             (Self::CutsEveryClock, Command::Acquire { fences: Source::Marks { clock }, .. }) if *clock > 0 => {
@@ -140,6 +162,11 @@ impl Mutant {
                     if let Ok(left) = u64::try_from(before.keys.ttl(claim.key.as_str())) {
                         store.keys.expire(claim.key.as_str(), left);
                     }
+                }
+            }
+            (Self::HandsTheLeaseOver, Command::HandOver { to, .. }, Answer::HandOver(HandOver::Granted(_))) => {
+                if let Ok(left) = u64::try_from(before.keys.ttl(to.key.as_str())) {
+                    store.keys.expire(to.key.as_str(), left);
                 }
             }
             (Self::CountsCopies, Command::Acquire { claims, .. }, Answer::Acquire(Some(Acquire::Granted(_)))) => {

@@ -27,7 +27,7 @@ const DAY: i64 = 86_400 * SECOND;
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     Run(Command),
-    /// Several at once, as one script: acquires and releases of one lock each, for one vote.
+    /// Several at once, as one script: acquires, releases and hand-overs of one lock each, for one vote.
     Batched(Vec<Command>),
     /// Somebody else writes this, with this lifetime.
     Put {
@@ -120,6 +120,10 @@ fn shareable() -> impl Strategy<Value = Command> {
             Command::Acquire { claims: Arc::new([claim]), lease, fences, vote }
         }),
         1 => claim().prop_map(Command::Release),
+        1 => (claim(), select(&FIELDS[..]), lease(), fences()).prop_map(|(from, field, lease, fences)| {
+            let to = Claim { field: field.into(), ..from.clone() };
+            Command::HandOver { from, to, lease, fences }
+        }),
     ]
 }
 
@@ -143,6 +147,7 @@ fn of_kind(mut command: Command, kind: Kind) -> Command {
         | Command::Keep { claim, .. }
         | Command::Retake { claim, .. }
         | Command::Raise { claim, .. } => claim.kind = kind,
+        Command::HandOver { from, to, .. } => (from.kind, to.kind) = (kind, kind),
         _ => {}
     }
     command
