@@ -142,7 +142,7 @@ impl Program {
         while since.elapsed() < plan.lease
             && net.servers.iter().any(|server| keys.iter().any(|key| is_kept(server, key)))
         {
-            sleep(ms(5)).await;
+            sleep(Duration::from_millis(5)).await;
         }
         for (at, server) in net.servers.iter().enumerate() {
             for key in keys.iter() {

@@ -314,7 +314,7 @@ impl Session {
     /// Acts on what the watchdog found out.
     fn judge(self: &Arc<Self>, verdict: Verdict) {
         match verdict {
-            Verdict::Revoked(hold) => self.take_back(hold),
+            Verdict::Revoked(hold) => self.take_back(&hold),
             Verdict::VoteLost(hold, node) => {
                 // Without this vote it may end sooner.
                 self.alarm.watch(&hold, Instant::now());

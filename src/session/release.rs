@@ -47,7 +47,7 @@ impl Session {
             // Nothing of a revoked grant is left to be counted.
             Leave::Nested(0) => foreign::answer(reply, Ok(())),
             Leave::Nested(count) => self.send_count(hold, count, reply),
-            Leave::Last => self.send_release(Arc::clone(hold), reply),
+            Leave::Last => self.send_release(hold, reply),
             Leave::Lost { loss, last } => {
                 if last {
                     self.bury(hold);
@@ -79,10 +79,10 @@ impl Session {
     }
 
     /// Has the driver of the key's line hand it over, where there is one that waits for it.
-    fn send_release(self: &Arc<Self>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) {
-        let unconfirmed = Unconfirmed::new(self, Arc::clone(&hold), reply);
+    fn send_release(self: &Arc<Self>, hold: &Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) {
+        let unconfirmed = Unconfirmed::new(self, Arc::clone(hold), reply);
         let unsent =
-            if self.hands_over(&hold) { self.gate.pass(&hold, unconfirmed, self.now()) } else { Some(unconfirmed) };
+            if self.hands_over(hold) { self.gate.pass(hold, unconfirmed, self.now()) } else { Some(unconfirmed) };
         match unsent {
             Some(unconfirmed) => self.engine.ask(release(unconfirmed)),
             None => self.engine.asked(),
@@ -127,7 +127,7 @@ impl Session {
     }
 
     /// Nobody took this grant in time, or before it was lost.
-    pub(super) fn take_back(self: &Arc<Self>, hold: Arc<Hold>) {
+    pub(super) fn take_back(self: &Arc<Self>, hold: &Arc<Hold>) {
         contained(|| {
             tracing::debug!(
                 key = %hold.claim.key.shown(), field = &*hold.claim.field,
@@ -139,7 +139,7 @@ impl Session {
                 let (reply, _) = foreign::channel();
                 self.send_release(hold, reply);
             }
-            _ => self.bury(&hold),
+            _ => self.bury(hold),
         }
     }
 }

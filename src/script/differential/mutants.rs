@@ -123,11 +123,11 @@ impl Mutant {
                     *claims = free.into();
                 }
             }
-            (Self::HandsOverWhatIsFree, Command::HandOver { from, lease, .. }) => {
-                if store.keys.kind(from.key.as_str()) == "none" {
-                    let take = Command::Retake { claim: from.clone(), lease: *lease, count: 1, vote: None };
-                    store.run(now_us, &take, &mut |_| 0).expect("it is free");
-                }
+            (Self::HandsOverWhatIsFree, Command::HandOver { from, lease, .. })
+                if store.keys.kind(from.key.as_str()) == "none" =>
+            {
+                let take = Command::Retake { claim: from.clone(), lease: *lease, count: 1, vote: None };
+                store.run(now_us, &take, &mut |_| 0).expect("it is free");
             }
             (Self::CutsEveryClock, Command::Acquire { fences: Source::Marks { clock }, .. }) if *clock > 0 => {
                 let now = i64::try_from(now_us).unwrap_or(i64::MAX);
