@@ -81,7 +81,7 @@ fn unavailable(servers: usize, nodes: &[NodeFailure], waited: Duration) -> Strin
     text
 }
 
-/// Says what a server refused, as far as its reply tells.
+/// Says what a server refused, as far as its reply tells, and what to do.
 fn refused(kind: ServerErrorKind, reply: &str) -> String {
     let reply = Shown(reply).to_string();
     // The name behind these words.
@@ -106,7 +106,9 @@ fn refused(kind: ServerErrorKind, reply: &str) -> String {
             Some(holds) => format!("{kind}: \"{holds}"),
             None => kind.to_string(),
         },
-        _ => kind.to_string(),
+        ServerErrorKind::Auth => format!("{kind}: correct the user or the password"),
+        ServerErrorKind::OutOfMemory => format!("{kind}: raise its maxmemory, or remove data"),
+        ServerErrorKind::Other => kind.to_string(),
     }
 }
 
@@ -272,7 +274,7 @@ mod tests {
         assert_eq!(away(1).to_string(), format!("the server gave no usable answer{behind}"));
         assert_eq!(away(2).to_string(), format!("no majority of the servers answered{behind}"));
         let refused = server_error("OOM no such luck");
-        assert_eq!(refused.to_string(), "redis://h is out of memory");
+        assert_eq!(refused.to_string(), "redis://h is out of memory: raise its maxmemory, or remove data");
         assert_eq!(refused.source().expect("a cause").to_string(), "OOM no such luck");
     }
 
