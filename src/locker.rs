@@ -164,9 +164,9 @@ impl Locker {
     /// `lockhound:preflight:<uuid>`, and sends `HELLO`, `INFO`, `CONFIG GET`, `TIME` and, in a cluster, `CLUSTER INFO`.
     /// It asks for the user's rights with `ACL DRYRUN` or, if the user may not send that, tries the commands. Commands
     /// that read are sent; commands that write are called by a script that may not write, which the server refuses for
-    /// one reason or the other. It subscribes for a moment to the channel of the name. What stays on the server is the text of that script, as of
-    /// any script, and each refusal in its `ACL LOG`. Servers before version 7 have no such scripts: there the rights
-    /// that scripts need are unknown, unless the user may send `ACL DRYRUN`.
+    /// one reason or the other. It subscribes for a moment to the channel of the name. What stays on the server is the
+    /// text of that script, as of any script, and each refusal in its `ACL LOG`. Servers before version 7 have no such
+    /// scripts: there the rights that scripts need are unknown, unless the user may send `ACL DRYRUN`.
     ///
     /// Connecting may take [`connect_timeout`](LockerBuilder::connect_timeout), and the answers as long again. What is
     /// not answered by then is unknown, and so is what the user may not ask. A server that cannot be reached is a line

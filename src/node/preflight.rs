@@ -257,8 +257,8 @@ fn called_permission(error: Reply) -> Tried {
     }
 }
 
-/// Subscribes to the channel of each of these, or unsubscribes. A refusal comes as the answer to a PING behind it, whose
-/// own then comes to the next one.
+/// Subscribes to the channel of each of these, or unsubscribes. A refusal comes as the answer to a PING behind it,
+/// whose own then comes to the next one.
 async fn subscribe(link: &Link, probes: impl Iterator<Item = &Probe>) -> Vec<Tried> {
     let mut tried = Vec::new();
     let mut slipped = 0;

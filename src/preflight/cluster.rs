@@ -66,8 +66,8 @@ impl Wanted<'_> {
             // A hold bears that its renewals fail for less than the second third of its lease.
             Finding::Known(silence) if silence + ELECTION > self.settings.lease / 3 => {
                 let problem = format!(
-                    "is replaced after about {:?} (cluster-node-timeout and an election), and its locks are lost if that \
-                     is more than a third of their lease, {:?}",
+                    "is replaced after about {:?} (cluster-node-timeout and an election), and its locks are lost if \
+                     that is more than a third of their lease, {:?}",
                     silence + ELECTION,
                     self.settings.lease
                 );

@@ -29,8 +29,8 @@ use crate::options::Settings;
 #[non_exhaustive]
 pub enum Promise {
     /// Locks are taken, renewed and released: a majority of the servers is there, votes, and lets this user do all of
-    /// that. In a cluster all masters are there, and every slot has one. What only `INFO` and `CONFIG GET` tell, such as
-    /// a full memory, counts if the user may send them.
+    /// that. In a cluster all masters are there, and every slot has one. What only `INFO` and `CONFIG GET` tell, such
+    /// as a full memory, counts if the user may send them.
     Locking,
     /// Locking goes on while a minority of the servers is away, and no server is away already. It does not apply to one
     /// server. In a cluster, each master has a replica in step that takes its place within a third of a lease, so that
