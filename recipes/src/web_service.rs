@@ -8,7 +8,7 @@
 //! A request that finds the order taken waits for two seconds and is then answered with *409 Conflict*: the client
 //! decides whether it asks again. A Redis that does not answer is *503 Service Unavailable*.
 //!
-//! The functions below `pay` take the lock themselves. Each of them is right when it is called alone, and inside of
+//! The functions below `pay` take the lock themselves. Each of them is right when it is called alone, and inside
 //! `pay` it enters again, because axum runs a request in one task, and the task is the lock's owner.
 
 use std::fmt::Display;
