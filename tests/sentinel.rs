@@ -6,8 +6,9 @@ mod common;
 
 use std::time::Instant;
 
-use common::failovers::{Failover, under_load};
+use common::failovers::{Failover, judge, under_load};
 use common::machine::within;
+use common::record::Visit;
 use common::sentinel::Sentinels;
 use common::{Server, eventually, key, ms};
 use lockhound::{Error, HoldState, Locker, Loss};
@@ -27,6 +28,31 @@ async fn a_killed_master_is_followed_under_load() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_master_is_followed_under_load_and_not_believed_when_it_goes_on() {
     println!("{}", under_load(Failover::Stopped, ms(4_000)).await);
+}
+
+/// The failover lasts from 100 to 200.
+#[test]
+fn only_what_a_failover_explains_passes_the_record() {
+    let judged = |visits: [(u64, u64, u64); 2]| {
+        let visit = |(fence, entered, left): (u64, u64, u64)| {
+            let (key, who) = ("k".to_owned(), fence.to_string());
+            Visit { key, who, fence, entered, left }
+        };
+        judge(&mut visits.map(visit), 100, 200)
+    };
+    assert_eq!(judged([(1, 10, 20), (2, 21, 300)]), Ok(0));
+    assert_eq!(judged([(1, 90, 150), (2, 140, 300)]), Ok(1));
+    assert_eq!(judged([(2, 110, 120), (1, 130, 140)]), Ok(0));
+    for [first, second] in [
+        [(1, 10, 21), (2, 20, 30)],
+        [(1, 90, 150), (2, 99, 300)],
+        [(1, 90, 201), (2, 140, 300)],
+        [(1, 201, 220), (2, 210, 230)],
+        [(2, 10, 20), (1, 30, 40)],
+        [(2, 110, 120), (1, 201, 220)],
+    ] {
+        assert!(judged([first, second]).is_err(), "{first:?} {second:?}");
+    }
 }
 
 /// Two locks that the replica does not hear of, of which one has to be acknowledged, and one that it has. The Sentinels

@@ -217,7 +217,7 @@ async fn come_and_go(lock: Lock, over: Arc<AtomicBool>) -> Vec<Visit> {
 ///
 /// # Errors
 /// Two that overlap outside of the failover and the renewal after it, or whose fences do not grow over it.
-fn judge(visits: &mut [Visit], from: u64, settled: u64) -> Result<usize, String> {
+pub fn judge(visits: &mut [Visit], from: u64, settled: u64) -> Result<usize, String> {
     visits.sort_by(|a, b| (&a.key, a.entered).cmp(&(&b.key, b.entered)));
     let mut overlaps = 0;
     for of_key in visits.chunk_by(|a, b| a.key == b.key) {
