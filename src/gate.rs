@@ -11,7 +11,8 @@
 //! - While a line has waiters it has exactly one driver: whoever puts the first waiter into a line without one starts
 //!   it, and the driver leaves only under the shard's lock, when the line is empty.
 //! - At most one hold of an owner is in a slot; at most one hold of a slot is neither lost nor being released.
-//! - A release is passed to a driver only while that waits for the hold: it takes it before it does anything else.
+//! - A release is passed to a driver only while that waits for the hold, or is about to: it takes it before it does
+//!   anything else.
 //! - What is taken out of a slot is dropped and woken after the shard's lock is released; a hold's own mutex comes
 //!   after it.
 
@@ -191,6 +192,8 @@ impl<G, R> Gate<G, R> {
             },
             None => None,
         };
+        // Whoever gets it may release it before the driver, which acquired it for the waiter, has looked again.
+        slot.blocked |= waiter.is_some() && slot.driver.is_some();
         Admitted { waiter, same_owner: self.let_in(slot, hold, now) }
     }
 
@@ -202,6 +205,8 @@ impl<G, R> Gate<G, R> {
         slot.turn.go_on(now);
         let taken = self.take_out(&mut slot, from);
         let waiter = self.counted(slot.line.remove(waiter));
+        // As above: the driver looks next.
+        slot.blocked = slot.driver.is_some();
         let same_owner = self.let_in(slot, hold, now);
         drop(taken);
         Admitted { waiter, same_owner }
@@ -219,6 +224,13 @@ impl<G, R> Gate<G, R> {
         slot.passed = Some(release);
         slot.wake();
         None
+    }
+
+    /// The driver is about to pause: nothing is passed on to it until it looks again. False if something was already.
+    pub(crate) fn may_pause(&self, key: &Key) -> bool {
+        let Some(mut slot) = self.slots.get_mut(key) else { return true };
+        slot.blocked = false;
+        slot.passed.is_none()
     }
 
     /// Notes whether anybody else was told of a release of this key.
@@ -570,6 +582,27 @@ mod tests {
             );
             assert!(matches!(gate.next(&key, now), Next::Blocked));
         }
+    }
+
+    /// Its caller is faster than the driver.
+    #[test]
+    fn what_is_released_at_once_is_passed_on_to_the_driver_that_acquired_it() {
+        let (gate, key, now) = (Gate::<(), u8>::new(), Key::from("k"), Instant::now());
+        for _ in 0..3 {
+            gate.arrive(&key, waiter_of(&gate, &Owner::new()).0, now);
+        }
+        let Next::Try(head) = gate.next(&key, now) else { panic!("it is free") };
+        let acquired = hold(&head.owner);
+        gate.admit(&acquired, Some(head.id), now);
+        acquired.leave(now);
+        assert_eq!(gate.pass(&acquired, 7, now), None);
+        assert!(!gate.may_pause(&key), "it has something to send");
+        let Next::Release(7, Some(head)) = gate.next(&key, now) else { panic!("it was passed on") };
+        let next = hold(&head.owner);
+        gate.succeed(&acquired, &next, head.id, now);
+        next.leave(now);
+        assert!(gate.may_pause(&key));
+        assert_eq!(gate.pass(&next, 8, now), Some(8), "it pauses");
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(super) struct Slot<G, R> {
     pub(super) holds: Vec<Arc<Hold>>,
     pub(super) line: Queue<G>,
     pub(super) driver: Option<Arc<Notify>>,
-    /// Whether the driver waits for a hold of this slot, and has nothing under way.
+    /// Whether the driver waits for a hold of this slot, or is about to look: it sends nothing before that.
     pub(super) blocked: bool,
     /// What the driver is to send when it looks.
     pub(super) passed: Option<R>,

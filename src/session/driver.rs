@@ -104,7 +104,7 @@ impl Driving<'_> {
                 let deliver = |deposed, granted| session.deliver(granted, head.id) || deposed;
                 let deposed = granted.iter().fold(false, deliver);
                 // As long as the force_unlock is not answered, the next grant would be deposed just so.
-                if deposed {
+                if deposed && session.gate.may_pause(key) {
                     sleep(session.settings.retry_pause(fastrand::f64())).await;
                 }
             }
