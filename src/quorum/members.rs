@@ -183,24 +183,28 @@ pub(crate) struct Known<'a> {
 }
 
 /// Decides whose votes count, and what is to be written.
-pub(crate) fn plan(seen: &[Option<Sight>], known: Known<'_>, now: Instant, fresh: &mut impl FnMut() -> Id) -> Plan {
-    let seen = distinct(seen);
-    Planner { seen: &seen, known, now }.plan(fresh)
+pub(crate) fn plan<'a>(
+    seen: impl Iterator<Item = Option<&'a Sight>>,
+    known: Known<'_>,
+    now: Instant,
+    fresh: &mut impl FnMut() -> Id,
+) -> Plan {
+    Planner { seen: &distinct(seen), known, now }.plan(fresh)
 }
 
 /// One id is one server: who shows that of another is not believed.
-fn distinct(seen: &[Option<Sight>]) -> Vec<Option<Sight>> {
+fn distinct<'a>(seen: impl Iterator<Item = Option<&'a Sight>>) -> Vec<Option<&'a Sight>> {
     let mut ids = Vec::new();
-    let mut first = |sight: &Sight| {
+    let mut first = |sight: &&Sight| {
         let new = !ids.contains(&sight.memory.id);
         ids.push(sight.memory.id);
         new
     };
-    seen.iter().map(|sight| sight.clone().filter(|sight| first(sight))).collect()
+    seen.map(|sight| sight.filter(&mut first)).collect()
 }
 
 struct Planner<'a> {
-    seen: &'a [Option<Sight>],
+    seen: &'a [Option<&'a Sight>],
     known: Known<'a>,
     now: Instant,
 }
@@ -220,11 +224,11 @@ impl Planner<'_> {
     }
 
     fn at(&self, place: usize) -> Option<&Sight> {
-        self.seen[place].as_ref()
+        self.seen[place]
     }
 
     fn sights(&self) -> impl Iterator<Item = (usize, &Sight)> {
-        self.seen.iter().enumerate().filter_map(|(place, sight)| sight.as_ref().map(|sight| (place, sight)))
+        self.seen.iter().enumerate().filter_map(|(place, sight)| sight.map(|sight| (place, sight)))
     }
 
     fn plan(&self, fresh: &mut impl FnMut() -> Id) -> Plan {
@@ -286,6 +290,9 @@ impl Planner<'_> {
             }
             if circle.len() > best.len() {
                 best = circle.into_iter().map(|(place, _)| place).collect();
+            }
+            if best.len() == candidates.len() {
+                break;
             }
         }
         best.sort_unstable();
@@ -428,7 +435,7 @@ mod tests {
         let former = |place| former.and_then(|(at, id)| (at == place).then_some(Id(id)));
         let former: Vec<_> = (0..servers.len()).map(former).collect();
         let known = Known { former: &former, lease: LEASE, rests: &vec![false; servers.len()] };
-        plan(&sights(servers, Duration::ZERO, now), known, now, &mut || Id(9))
+        plan(sights(servers, Duration::ZERO, now).iter().map(Option::as_ref), known, now, &mut || Id(9))
     }
 
     /// The changes: where, and what is to be remembered there.
@@ -538,7 +545,11 @@ mod tests {
         let known = Known { former: &[None; 3], lease: LEASE, rests: &[false; 3] };
         let seen = sights(&["a votes abc", "b listed abc", "c votes abc"], Duration::from_secs(10), read);
         let over = read + LEASE + drift(LEASE);
-        let at = |age: Duration| plan(&seen, known, over.before(Duration::from_secs(10)).before(age), &mut || Id(9));
+        let at = |age: Duration| {
+            plan(seen.iter().map(Option::as_ref), known, over.before(Duration::from_secs(10)).before(age), &mut || {
+                Id(9)
+            })
+        };
         let soon = at(Duration::from_nanos(1));
         assert_eq!((changes(&soon), soon.wait), (Vec::new(), Some(Duration::from_nanos(1))));
         let now = at(Duration::ZERO);
