@@ -26,7 +26,7 @@ for i = 1, locks do
 end
 for i = 1, locks do
   local lock, field = KEYS[2 * i - 1], ARGV[i + 1]
-  redis.call('HSETNX', lock, field, 1)
+  redis.call('HSETNX', lock, field, '1')
   local leased = redis.pcall('PEXPIRE', lock, lease_ms)
   if leased ~= 1 then
     -- A user that may not call PEXPIRE, perhaps not DEL either, but SET: no lock must stand without a lease.

@@ -26,7 +26,7 @@ end
 -- fence.lua
 -- DEL and not HDEL: a hand-over calls what an acquire and a release call, and needs no right of its own.
 redis.call('DEL', lock)
-redis.call('HSETNX', lock, field, 1)
+redis.call('HSETNX', lock, field, '1')
 local leased = redis.pcall('PEXPIRE', lock, lease_ms)
 if leased == 1 then
   return {1, fence}

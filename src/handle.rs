@@ -3,6 +3,7 @@
 
 use std::fmt::{self, Display};
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,7 +94,7 @@ impl<W: Wanted> Handle<W> {
     async fn take_as(&self, caller: Caller, wait: Wait) -> Result<Option<Taken<W::Grip>>, Error> {
         let span = span(wait.operation(), self.wanted.keys(), &caller.owner);
         let taking = self.wanted.take(self.session(), &caller, self.terms()?, wait);
-        let grip = foreign::in_span(span, taking).await?;
+        let grip = foreign::in_span(span, pin!(taking)).await?;
         // Nothing is awaited from here on: what no caller gets is given back, and not kept.
         if let (Some(grip), Some(min_hold)) = (&grip, self.manner.min_hold) {
             grip.keep_for(min_hold);

@@ -62,7 +62,8 @@ impl Running {
 
     /// Has all of them contend for this time, for keys that nobody has used.
     pub(crate) fn slot(&mut self, plan: &Plan, time: Duration, controls: &mut [Connection]) -> Result<Round, Failure> {
-        let prefix = format!("contention:{}:{}:{}", plan.name, self.crew.name.replace([' ', ','], ""), self.slots);
+        // Names of keys have no spaces in a line, and no commas.
+        let prefix = format!("contention:{}:{}:{}", plan.name, self.crew.name, self.slots).replace([' ', ','], "");
         self.slots += 1;
         let begin = now() + nanos(NOTICE);
         let (from, to) = (begin + nanos(LEAD), begin + nanos(LEAD + time));
