@@ -1,4 +1,4 @@
-//! Run it with `cargo run --example critical_section`, or with `./dev demo`, which brings a server along.
+//! Run it with `cargo run --example critical_section`, or with `./dev demo`, which starts a server for it.
 //!
 //! Three processes fight for one lock and enter one after the other; nested calls enter again. Then the lock is deleted
 //! on the server behind its holder's back, and the holder stops.
@@ -17,7 +17,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, Lines};
 use tokio::process::{ChildStdout, Command};
 use tokio::time::{sleep, timeout};
 
-/// Renewed at every third of it.
+/// The watchdog renews at every third of it.
 const LEASE: Duration = Duration::from_secs(3);
 const VISITS: u32 = 2;
 /// It takes about four seconds. If it takes longer than this, something is wrong with the server.
@@ -100,7 +100,7 @@ async fn visitor(stage: &Stage) -> Outcome {
         fs::write(stage.tally(), (count + 1).to_string())?;
         stage.say(&format!("writes {}, and goes", count + 1));
         guard.unlock().await?;
-        // Whoever lets go and asks at once often wins against those who first have to be told.
+        // A process that releases and asks at once often wins against those that first have to be woken.
         sleep(Duration::from_millis(50)).await;
     }
     locks.close().await;
@@ -151,7 +151,7 @@ async fn loss(stage: &Stage, locks: &Locker, lock: &Lock) -> Outcome {
         return Err("the fence did not grow".into());
     }
     stage.say(&format!("takes the free lock; fence {}, greater than D's", guard.fence()));
-    // D waits for a line, so as to unlock what is somebody else's by now.
+    // D waits for a line on its input, and then unlocks what belongs to somebody else by now.
     input.write_all(b"\n").await?;
     show_until(&mut lines, "").await?;
     if !child.wait().await?.success() {
@@ -183,7 +183,7 @@ async fn holder(stage: &Stage) -> Outcome {
     let HoldState::Lost(loss) = guard.state() else { return Err("the token fired, but nothing is lost".into()) };
     stage.say(&stage.bad(&format!("stops at once. Lost: {loss}")));
     show(STOPPED);
-    // This blocks the thread, and the lock does not mind: it has a thread of its own.
+    // This blocks the thread. The lock is renewed all the same, on a thread of its own.
     io::stdin().read_line(&mut String::new())?;
     match guard.unlock().await {
         Err(Error::Lost(loss)) => stage.say(&format!("unlocks late. Lost: {loss}")),
@@ -200,7 +200,7 @@ async fn work(stage: &Stage) {
     }
 }
 
-/// Deletes a key as anybody can who reaches the server: with a few words of its protocol.
+/// Deletes a key as anybody can who reaches the server: with a few words of the Redis protocol.
 fn delete(key: &str) -> Outcome {
     let url = url();
     let address = url.strip_prefix("redis://").ok_or("this part of the demo needs an address with redis://")?;

@@ -1,7 +1,8 @@
-//! Run it with `cargo run --example fenced_write`. It needs a Redis: the one that REDIS_URL names, or one on this machine.
+//! Run it with `cargo run --example fenced_write`. It needs a Redis: the server at REDIS_URL, or one on this machine.
 //!
-//! What no lock service can prevent, and how the resource itself does: a holder is paused past its lease, another takes
-//! the lock and writes, and then the first goes on and writes too. The resource has seen a greater fence, and refuses.
+//! It shows what no lock service can prevent, and how the resource can. A holder is paused past its lease, another
+//! caller takes the lock and writes, and then the first goes on and writes too. The resource has seen a greater fence,
+//! and refuses.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -16,7 +17,8 @@ type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 const LEASE: Duration = Duration::from_millis(300);
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The resource. In a database, write and check are one statement: `UPDATE .. SET text = $1, fence = $2 WHERE fence <= $2`.
+/// The resource. In a database, check and write are one statement:
+/// `UPDATE .. SET text = $1, fence = $2 WHERE fence <= $2`.
 #[derive(Default)]
 struct Document {
     text: String,
@@ -66,8 +68,8 @@ async fn run() -> Outcome {
 async fn paused_writer(guard: Guard, document: &Mutex<Document>) -> Outcome {
     guard.check()?;
     println!("Ann has checked that the lock is still hers, and is paused for {PAUSE:?} before she writes");
-    // Stands for what can come between any check and its write: a suspended machine, swapping, a slow network. Somebody
-    // who is paused looks at no token either.
+    // Stands for what can come between any check and its write: a suspended machine, swapping, a slow network. A paused
+    // process looks at no token either.
     sleep(PAUSE).await;
     let written = document.lock().unwrap_or_else(PoisonError::into_inner).write(guard.fence(), "written by Ann");
     match written {

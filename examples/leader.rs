@@ -1,7 +1,7 @@
-//! Run it with `cargo run --example leader`. It needs a Redis: the one that REDIS_URL names, or one on this machine.
+//! Run it with `cargo run --example leader`. It needs a Redis: the server at REDIS_URL, or one on this machine.
 //!
-//! Leader election: who holds the lock leads. One leader steps down after a moment, one is deposed by an operator and
-//! stands again, and each time another takes over.
+//! Leader election: the holder of the lock leads. One leader steps down after a moment. An operator deposes another,
+//! which stands again. Each time another candidate takes over.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use lockhound::{Fence, Lock, Locker};
 use tokio::time::{sleep, timeout};
 
-/// Renewed at every third of it: so long may it take until a leader learns that it was deposed.
+/// The watchdog renews at every third of it: a deposed leader learns of that within a second.
 const LEASE: Duration = Duration::from_secs(3);
 const TERM: Duration = Duration::from_millis(1500);
 /// It takes about six seconds.
@@ -75,7 +75,8 @@ async fn candidate(name: &str, election: Lock) -> Result<(), lockhound::Error> {
     }
 }
 
-/// Whoever carries out a leader's orders refuses those with a lower fence: a leader that was paused may still give some.
+/// Whoever carries out a leader's orders refuses those with a lower fence: a leader that was paused may still give
+/// orders.
 async fn lead(name: &str, fence: Fence) {
     println!("{name} leads, fence {fence}");
     sleep(TERM).await;

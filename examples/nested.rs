@@ -1,7 +1,7 @@
-//! Run it with `cargo run --example nested`. It needs a Redis: the one that REDIS_URL names, or one on this machine.
+//! Run it with `cargo run --example nested`. It needs a Redis: the server at REDIS_URL, or one on this machine.
 //!
-//! Functions that call each other can each take the same lock, since it belongs to the task. What follows from that for
-//! tasks that are spawned, and for guards that are given away, is in the second and the third part.
+//! Functions that call each other can each take the same lock, since it belongs to the task. The second and the third
+//! part show what follows for spawned tasks, and for guards that are given away.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -33,7 +33,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Each function takes the lock by itself: it is right alone, and right inside the other.
+/// Each function takes the lock by itself: it is correct alone, and correct inside the other.
 async fn order(lock: &Lock) -> Result<(), lockhound::Error> {
     let guard = lock.lock().await?;
     println!("order() is in, hold count {}", guard.hold_count());
@@ -48,7 +48,7 @@ async fn reserve(lock: &Lock) -> Result<(), lockhound::Error> {
     guard.unlock().await
 }
 
-/// A spawned task is somebody else: it would wait for its parent for ever, unless it runs as its parent.
+/// A spawned task is another owner: it would wait for its parent forever, unless it runs in the parent's scope.
 async fn with_a_child(lock: &Lock) -> Result<(), Box<dyn Error>> {
     let guard = lock.lock().await?;
     let (stranger, child) = (lock.clone(), lock.clone());
@@ -59,7 +59,7 @@ async fn with_a_child(lock: &Lock) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A guard that is given away still belongs to the task that took it, which would enter again. Detached, it does not.
+/// A guard that is given away still belongs to the task that took it, which would enter again; a detached one does not.
 async fn given_away(lock: &Lock) -> Result<(), Box<dyn Error>> {
     let guard = lock.lock().await?.detach();
     let worker = tokio::spawn(async move {

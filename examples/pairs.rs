@@ -1,8 +1,8 @@
-//! How long a lock takes when nothing else is in the way.
+//! Run it with `cargo run --release --example pairs`. It needs a Redis: the server at REDIS_URL, or one on this
+//! machine.
 //!
-//!     cargo run --release --example pairs
-//!
-//! Uses the server at REDIS_URL, or redis://127.0.0.1:6379, and leaves nothing there but the marks of fences.
+//! Measures how long a lock takes when nothing else is in the way. It leaves nothing on the server but the marks of
+//! fences.
 
 use std::time::{Duration, Instant};
 

@@ -1,14 +1,16 @@
-//! What servers keep of a lock: `cargo run --example preflight -- redis://host [redis://host ..] [NAME ..]`
+//! Run it with `cargo run --example preflight -- redis://host [redis://host ..] [NAME ..]`. Without an address it asks
+//! the server at REDIS_URL, or one on this machine.
 //!
-//! Prints the report, of locks with these names, and ends with 0 if locks are taken, exclude each other and are not
-//! evicted: for a pipeline that deploys. Without an address it asks REDIS_URL, or redis://127.0.0.1:6379.
+//! Prints what servers keep of locks with these names. It exits with 0 if locks are taken, exclude each other and are
+//! not evicted: for a pipeline that deploys.
 
 use std::process::ExitCode;
 
 use lockhound::preflight::{Preflight, Promise};
 use lockhound::{Error, Locker};
 
-/// What this pipeline wants. A single server seldom keeps locks over a restart, and not everybody needs that.
+/// The promises that this pipeline wants. A single server seldom keeps locks over a restart, and not everybody needs
+/// that.
 const WANTED: [Promise; 3] = [Promise::Locking, Promise::Exclusion, Promise::Eviction];
 
 #[tokio::main]

@@ -1,7 +1,7 @@
-//! Run it with `cargo run --example redlock`. It needs the program redis-server, and starts three of it for itself.
+//! Run it with `cargo run --example redlock`. It needs the program redis-server, and starts three of them.
 //!
 //! A lock over three independent servers is held while two of them say so. One is killed, forgets everything and comes
-//! back: it is given its vote again, and then another one may go. The holder notices nothing of all that.
+//! back: it gets its vote again, and then another one may go. The holder notices none of this.
 
 use std::error::Error;
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-/// Short, so that there is something to see. For so long a server that was started abstains, too (`restart_quarantine`).
+/// Short, so that there is something to see. A server that was restarted abstains for as long (`restart_quarantine`).
 const LEASE: Duration = Duration::from_secs(2);
 
 const KEY: &str = "lockhound:example:redlock";
@@ -84,7 +84,7 @@ fn show(servers: &[Server], guard: &Guard) {
 
 // ---- The servers ----
 
-/// A server that nobody else uses. It keeps nothing, and ends with this.
+/// A server that nobody else uses. It keeps nothing on disk, and ends when this is dropped.
 struct Server {
     name: &'static str,
     port: u16,
@@ -94,7 +94,7 @@ struct Server {
 
 impl Server {
     fn start(name: &'static str) -> Outcome<Self> {
-        // The port is free a moment before: whoever else takes it makes this fail.
+        // The port was free a moment ago: if another program takes it meanwhile, this fails.
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let directory = std::env::temp_dir().join(format!("lockhound-redlock-{port}"));
         std::fs::create_dir_all(&directory)?;

@@ -1,7 +1,7 @@
-//! A live table of what a locker does: `cargo run --example stats`.
+//! Run it with `cargo run --example stats`. It needs a Redis: the server at REDIS_URL, or one on this machine.
 //!
-//! Some tasks fight for a few locks, one lock is deleted behind its holder's back, and every second the counters are
-//! shown, for eight seconds. Uses REDIS_URL, or redis://127.0.0.1:6379.
+//! A live table of what a locker does. Some tasks fight for a few locks, one lock is deleted behind its holder's back,
+//! and the counters are shown every second, for eight seconds.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,4 +1,4 @@
--- Takes a lock if it is free. Sent at most once per generation; a copy that comes late or twice changes nothing but the lease.
+-- Takes a lock if it is free. Sent at most once per generation; a late or second copy changes only the lease.
 -- KEYS[1]  the lock
 -- KEYS[2]  its mark: the last fence of all locks that share it, without a lifetime. Or Redisson's count of tokens
 -- ARGV[1]  lease, in milliseconds
@@ -16,7 +16,8 @@ if ttl ~= -2 and redis.call('HEXISTS', lock, field) == 0 then
 end
 
 -- fence.lua
-redis.call('HSETNX', lock, field, 1)
+-- A text: to print a number takes the server longer than HSETNX does.
+redis.call('HSETNX', lock, field, '1')
 local leased = redis.pcall('PEXPIRE', lock, lease_ms)
 if leased == 1 then
   return {1, fence}

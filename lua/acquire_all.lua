@@ -7,7 +7,8 @@
 --              -1: of tokens, and it counts for nothing
 -- Returns {1, fence, ...}  granted: a fence a lock
 --         {0, ttl}         one is held by another: milliseconds until its lease runs out, -1 if it has none
-local locks, answer = #KEYS / 2, {1}
+-- The server's memory may be one more key.
+local locks, answer = math.floor(#KEYS / 2), {1}
 local lease_ms, asked = ARGV[1], ARGV[locks + 2]
 
 for i = 1, locks do
@@ -25,7 +26,7 @@ for i = 1, locks do
 end
 for i = 1, locks do
   local lock, field = KEYS[2 * i - 1], ARGV[i + 1]
-  redis.call('HSETNX', lock, field, 1)
+  redis.call('HSETNX', lock, field, '1')
   local leased = redis.pcall('PEXPIRE', lock, lease_ms)
   if leased ~= 1 then
     -- A user that may not call PEXPIRE, perhaps not DEL either, but SET: no lock must stand without a lease.

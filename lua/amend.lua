@@ -5,7 +5,7 @@
 -- ARGV[2]    the memory that it is to have
 -- ARGV[3]    1: it is listed from now on
 -- ARGV[4]    the longest lease that it has waited for, in milliseconds; -1: it does not vote by this
--- ARGV[5]    what the marks are raised to: the highest of these numbers that is not more than 30 days ahead of this server's clock
+-- ARGV[5]    what the marks are raised to: the highest of these numbers that is at most 30 days ahead of the clock
 -- Returns {memory, lease, age}  what it remembers now, whether it was changed or not
 local memory = KEYS[1]
 local from, to, listed, waited_ms, told = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]

@@ -1,4 +1,5 @@
--- Acquires and releases, many at once: each is a step, and what becomes of one does not matter to the others.
+-- Acquires, releases and hand-overs, many at once: each is a step, and what becomes of one does not matter to the
+-- others.
 -- KEYS  two a step: those of its own script
 -- ARGV  for each step its name, and behind it the ARGV of its own script
 -- Returns an array: what the script of each step returns, or the error by which it ended
@@ -14,11 +15,15 @@ local function release(KEYS, ARGV)
 -- release.lua
 end
 
-local steps = {acquire = acquire, enlist = enlist, release = release}
-local words = {acquire = 3, enlist = 6, release = 3}
+local function hand_over(KEYS, ARGV)
+-- hand_over.lua
+end
+
+local steps = {acquire = acquire, enlist = enlist, release = release, hand_over = hand_over}
+local words = {acquire = 3, enlist = 6, release = 3, hand_over = 4}
 
 local keys, args, answers, at = {}, {}, {}, 1
-for i = 1, #KEYS / 2 do
+for i = 1, math.floor(#KEYS / 2) do
   local name = ARGV[at]
   keys[1], keys[2] = KEYS[2 * i - 1], KEYS[2 * i]
   for n = 1, words[name] do

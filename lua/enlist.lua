@@ -1,11 +1,13 @@
--- Takes a lock if it is free, as `acquire` does, and else puts the locker that asks into the list of those that are woken.
+-- Takes a lock if it is free, as `acquire` does, and else puts the locker that asks into the list of those that are
+-- woken.
 -- KEYS[1]  the lock, and behind it what else `acquire` is given
 -- ARGV[1]  lease, in milliseconds, and behind it what else `acquire` is given
 -- ARGV[4]  the list
 -- ARGV[5]  the locker
 -- ARGV[6]  1: whoever is first in the list was told to come, and did not
 -- Returns {1, fence}       granted
---         {0, ttl, place}  held by another: milliseconds until its lease runs out, -1 if it has none; how many are before it
+--         {0, ttl, place}  held by another: milliseconds until its lease runs out, -1 if it has none; and how many are
+--                          before the locker
 --         {0, ttl, error}  it cannot be put into the list
 local lock = KEYS[1]
 local lease_ms, list, locker, looked = ARGV[1], ARGV[4], ARGV[5], ARGV[6]

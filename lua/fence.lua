@@ -10,8 +10,8 @@ if clock_us < 0 then
     clock_us = now[1] * 1000000 + now[2]
   end
 else
-  -- Each of several servers writes the client's clock. One call does where it is ahead of the mark, within the same 20 s,
-  -- as that of a busy mark is. A text that is as long as the clock, and a number, is taken for a mark.
+  -- Each of several servers writes the client's clock. One call does where it is ahead of the mark, within the same
+  -- 20 s, as that of a busy mark is. A text that is as long as the clock, and a number, is taken for a mark.
   local last = redis.call('SET', mark, asked, 'GET')
   local count = last and #last == #asked and tonumber(last)
   if count and count < clock_us and (count + 1) % 20000000 + clock_us - count - 1 < 20000000 then

@@ -1,4 +1,5 @@
--- Takes a locker off the list of those that wait for a lock: nobody waits there any more. If the lock is free, wakes the next.
+-- Takes a locker off the list of those that wait for a lock: nobody waits there any more. If the lock is free, wakes
+-- the next.
 -- KEYS[1]  the lock
 -- KEYS[2]  the channel of its unlock messages
 -- ARGV[1]  the locker

@@ -6,7 +6,8 @@
 -- ARGV[n+2]    the client's clock, in microseconds. Negative: it is cut to 0.1 s, and this server is the only one
 -- Returns {1, fence, ...}  granted: a fence a lock
 --         {0, ttl}         one is held by another: milliseconds until its lease runs out, -1 if it has none
-local locks, answer = #KEYS / 2, {1}
+-- The server's memory may be one more key.
+local locks, answer = math.floor(#KEYS / 2), {1}
 local lease_ms, asked = ARGV[1], ARGV[locks + 2]
 
 for i = 1, locks do

@@ -1,4 +1,4 @@
--- Raises the mark of a lock to the fence that another server has given out for it, in the plain format. Never lowers it.
+-- Raises the mark of a plain lock to the fence that another server has given out for it. Never lowers it.
 -- KEYS[1]  the lock
 -- KEYS[2]  its mark: the last fence of all locks that share it
 -- ARGV[1]  value: uuid:task-id:generation

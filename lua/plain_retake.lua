@@ -1,5 +1,5 @@
--- Takes the vote of a server back that has lost the lock of a holder, who holds it on a majority of the others: in the plain
--- format, which has no hold count. Its fence stays.
+-- Re-acquires the plain lock on a server that lost it while its holder still has a majority. Its fence stays; the plain
+-- format has no hold count.
 -- KEYS[1]  the lock
 -- ARGV[1]  lease, in milliseconds
 -- ARGV[2]  value: uuid:task-id:generation

@@ -1,4 +1,4 @@
--- Takes the vote of a server back that has lost the lock of a holder, who holds it on a majority of the others. Its fence stays.
+-- Re-acquires the lock on a server that lost it while its holder still has a majority. Its fence stays.
 -- KEYS[1]  the lock
 -- ARGV[1]  lease, in milliseconds
 -- ARGV[2]  field: uuid:task-id:generation

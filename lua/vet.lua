@@ -1,11 +1,11 @@
--- Tells who a server is, and what it remembers of itself. Without a memory, or with that of another server, it begins anew.
+-- Tells who a server is, and what it remembers. Without a memory, or with another server's, it begins anew.
 -- KEYS[1]  its memory; without it nothing is remembered, and nothing written
 -- ARGV[1]  the memory of a server that begins anew
 -- ARGV[2]  the longest lease of whoever asks, in milliseconds
 -- ARGV[3]  the memory that it had when it was asked last ..
 -- ARGV[4]  .. and for how long it has been listed, at the least, in milliseconds
--- Returns {run_id, role, master_host}             without a memory, or of a server that is no master (the role may be 'cluster')
---         {run_id, role, '', memory, lease, age}  with the longest lease it was told of, and how long it has been listed
+-- Returns {run_id, role, master_host}             no memory, or no master (the role may be 'cluster')
+--         {run_id, role, '', memory, lease, age}  with the longest lease it was told of, and how long it was listed
 local memory = KEYS[1]
 local begun, lease_ms, last, age_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 

@@ -1,7 +1,7 @@
--- Wakes the next of the lockers that wait for this `lock`, which is free now, and ends the script. Where there is no list,
--- or where the user may not use it (then `unlisted` says so), what stands behind this tells all.
--- A wake-up is a hint and no grant. So is the list, in ARGV[2]: lockers, in the order in which they came; no key of it is
--- declared, so that a user who has no right to it can release all the same.
+-- Wakes the next of the lockers that wait for this `lock`, which is free now, and ends the script. Where there is no
+-- list, or where the user may not use it (then `unlisted` says so), what stands behind this tells all.
+-- A wake-up is a hint and no grant. So is the list, in ARGV[2]: lockers, in the order in which they came; no key of it
+-- is declared, so that a user who has no right to it can release all the same.
 local list, unlisted = ARGV[2], nil
 local listed = list ~= '' and redis.pcall('ZCARD', list) or 0
 if listed ~= 0 then
@@ -29,7 +29,8 @@ if listed ~= 0 then
         redis.call('ZREM', list, me)
         return nil
       end
-      -- Others than the lockers of the list listen too: Redisson's clients, say. They hear what all hear, and nothing else.
+      -- Others than the lockers of the list listen too: Redisson's clients, say. They hear what all hear, and nothing
+      -- else.
       local others = redis.call('PUBSUB', 'NUMSUB', channel)[2] - (listens or 0) > redis.call('ZCARD', list)
       local turn = others and offers == '1'
       if redis.call('PUBLISH', 'lockhound_wake:' .. first, (turn and 'turn ' or 'go ') .. lock) > 0 then

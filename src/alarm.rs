@@ -1,12 +1,12 @@
-//! The alarm: one plain thread of the process, which fires the tokens of each hold before its validity ends, whatever the
-//! engines are doing.
+//! The alarm: one plain thread of the process, which fires the tokens of each hold before its validity ends, whatever
+//! the engines are doing.
 //!
 //! # Invariants
-//! - Nothing makes this thread wait but its own sleep, and wakers of tokens: no I/O, log, recorder, gate or runtime. Where a
-//!   waker blocks it, the engines go on: the watchdog fires tokens too.
+//! - Nothing makes this thread wait but its own sleep, and wakers of tokens: no I/O, log, recorder, gate or runtime.
+//!   Where a waker blocks it, the engines go on: the watchdog fires tokens too.
 //! - Every hold that is held for longer than a grid's width stands in a line, which comes before its end does. Renewals
-//!   move the end back and tell nobody: it is asked for when the line comes. Whoever moves the end of a hold forward says
-//!   so ([`Alarm::watch`]).
+//!   move the end back and tell nobody: it is asked for when the line comes. Whoever moves the end of a hold forward
+//!   says so ([`Alarm::watch`]).
 //! - Of the lines in which a hold stands, the last counts ([`Hold::set_alarm`]).
 //!
 //! An engine that is a guest in the program's runtime has an alarm of its own: a task there. While time is paused no
@@ -39,7 +39,8 @@ const STEP: Duration = Duration::from_millis(1);
 /// What ends so soon would be in the line again that is being looked at.
 const SAME_LINE: Duration = Duration::from_nanos(999_999);
 
-/// How long before its end a hold is looked at first. Most have been renewed by then, and many of them are looked at at once.
+/// How long before its end a hold is looked at first. Most have been renewed by then, and many of them are looked at at
+/// once.
 const AHEAD: Duration = Duration::from_millis(100);
 
 /// The longest time between two looks at a hold: what was released is forgotten then.
@@ -115,7 +116,8 @@ impl Alarm {
     /// # Errors
     /// The thread cannot be started.
     pub(crate) fn of_process() -> io::Result<Arc<Self>> {
-        // This mutex is locked for moments only, unless a fork left it locked: then this locker has an alarm of its own.
+        // This mutex is locked for moments only, unless a fork left it locked: then this locker has an alarm of its
+        // own.
         for _ in 0..1_000 {
             let mut current = match CURRENT.try_lock() {
                 Ok(current) => current,
@@ -191,8 +193,8 @@ impl Desk {
         }
     }
 
-    /// Sleeps until then, or until the inbox is to be emptied, and looks at the clock with every beat. The orders that are
-    /// to be carried out; `None` if there will be no more of them.
+    /// Sleeps until then, or until the inbox is to be emptied, and looks at the clock with every beat. The orders that
+    /// are to be carried out; `None` if there will be no more of them.
     fn sleep(&self, until: Option<Instant>, beat: Duration) -> Option<Vec<Weak<Hold>>> {
         let mut inbox = self.inbox();
         loop {

@@ -1,8 +1,9 @@
 //! What a server is asked for, and what it answers, as values: neither says which kind of server that is.
 //!
 //! A field is in a hash or it is not, counts are absolute, and nothing creates but an acquire, which is sent at most
-//! once per generation: a copy of any command that comes twice or late changes nothing that it should not. The plain
-//! format has the same commands with the same answers, the field as the value of a string: nobody above knows which.
+//! once per generation, and a hand-over, which finds its holder once: a copy of any command that comes twice or late
+//! changes nothing that it should not. The plain format has the same commands with the same answers, the field as the
+//! value of a string: nobody above knows which.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,9 @@ pub(crate) const MEMORY: &str = "lockhound_memory";
 pub(crate) const WAKE: &str = "lockhound_wake:";
 
 /// What a lock is on a server. Each kind excludes every other, and itself.
+///
+/// Where a kind comes that does not, three places have to ask: `Slot::next` in the gate (who blocks the line), and
+/// `admit` and `settle` in `session/attempt.rs` (what a grant proves of the holds before it).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A hash, with the field of its holder.
@@ -115,10 +119,22 @@ pub(crate) enum Command {
         claim: Claim,
         wakes: Wakes,
     },
+    /// Releases it too, but leaves the lock standing for that long, under a field that no command names.
+    Keep {
+        claim: Claim,
+        rest: Duration,
+    },
     /// Takes a locker off the list of a lock, and wakes the next one if the lock is free.
     Pass {
         key: Key,
         locker: Arc<str>,
+    },
+    /// Releases a lock and takes it for the next one, if it is still held under the first claim. No vote.
+    HandOver {
+        from: Claim,
+        to: Claim,
+        lease: Duration,
+        fences: Source,
     },
     /// Takes a server's vote for a held lock back. It does its work whatever it remembers.
     Retake {
@@ -157,6 +173,13 @@ pub(crate) enum Command {
     },
 }
 
+impl Command {
+    /// Whether it may leave something there that has to be undone if its answer never comes.
+    pub(crate) fn takes(&self) -> bool {
+        matches!(self, Self::Acquire { .. } | Self::HandOver { .. })
+    }
+}
+
 /// What a server is told where it has a memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Announced {
@@ -186,7 +209,9 @@ pub(crate) enum Answer {
     /// `None`: the server does not remember what it was vetted for, and has done nothing.
     Acquire(Option<Acquire>),
     Count(Count),
+    /// Of a lock that is kept, too: then nobody is told.
     Release(Release),
+    HandOver(HandOver),
     /// True if it holds again, false if another holds it there.
     Retake(Told<bool>),
     Raise(Raise),
@@ -236,14 +261,23 @@ pub(crate) enum Count {
 pub(crate) enum Release {
     /// Released, and this many clients were told.
     Released(u64),
-    /// Released, and another locker was woken; or others than the lockers of the list were, whose turn it is. So many are
-    /// in the list before the locker that released, if it is there.
+    /// Released, and another locker was woken; or others than the lockers of the list were, whose turn it is. So many
+    /// are in the list before the locker that released, if it is there.
     PassedOn {
         place: Option<u64>,
         turn: bool,
     },
     /// Released, and all were told: the list cannot be used, in the server's words.
     Unlisted(String),
+    Gone,
+}
+
+/// What a server answered to a hand-over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HandOver {
+    /// The first does not hold it any more, and the next one does.
+    Granted(Fence),
+    /// The first did not hold it, and nothing was taken.
     Gone,
 }
 
@@ -314,6 +348,16 @@ pub(crate) fn remaining(ttl: i64) -> Option<Duration> {
     u64::try_from(ttl).ok().map(Duration::from_millis)
 }
 
+impl Command {
+    /// The release of a lock that is to stand for a rest of time, if there is one: nobody is woken then.
+    pub(crate) fn release(claim: Claim, rest: Option<Duration>, wakes: Wakes) -> Self {
+        match rest {
+            Some(rest) => Self::Keep { claim, rest },
+            None => Self::Release { claim, wakes },
+        }
+    }
+}
+
 impl Answer {
     pub(crate) fn acquire(self) -> Option<Option<Acquire>> {
         if let Self::Acquire(answer) = self { Some(answer) } else { None }
@@ -325,6 +369,10 @@ impl Answer {
 
     pub(crate) fn release(self) -> Option<Release> {
         if let Self::Release(answer) = self { Some(answer) } else { None }
+    }
+
+    pub(crate) fn hand_over(self) -> Option<HandOver> {
+        if let Self::HandOver(answer) = self { Some(answer) } else { None }
     }
 
     pub(crate) fn retake(self) -> Option<Told<bool>> {

@@ -1,4 +1,4 @@
-//! Who connects to a server: credentials, and where a program has them from.
+//! Credentials, and the trait by which a program provides them.
 
 use std::error::Error;
 use std::fmt;
@@ -14,12 +14,12 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Those of this user.
+    /// Creates the credentials of this user.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
         Self { user: Some(user.into()), password: password.into() }
     }
 
-    /// Those of the server's default user.
+    /// Creates the credentials of the server's default user.
     pub fn of_default_user(password: impl Into<String>) -> Self {
         Self { user: None, password: password.into() }
     }
@@ -35,16 +35,16 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Where a program has credentials from that change: a secret store, a file that is replaced, a token service.
+/// Provides credentials that change: from a secret store, a file that is replaced, a token service.
 /// [`LockerBuilder::credentials`](crate::LockerBuilder::credentials) takes one.
 ///
-/// It is asked at each connect and reconnect of each connection, of which there are three for a server, and at no other
-/// time: a password that was replaced hurts no connection that stands, and the next one is made with the new password.
-/// It may give the old password while a server knows both, and has to give the new one as soon as a server no longer
-/// takes the old one.
+/// The locker asks it at each connect and reconnect of each connection, of which a server has three, and at no other
+/// time. A replaced password does not affect established connections; the next connection uses the new one. The
+/// provider may return the old password while a server accepts both, and has to return the new one as soon as a server
+/// no longer accepts the old one.
 ///
-/// It runs on a thread of its own, "lockhound-creds", with a tokio runtime: it may use timers and sockets of tokio. It
-/// may block, which holds up other connects that ask it meanwhile, and no renewal on a connection that stands.
+/// It runs on a thread of its own, "lockhound-creds", with a tokio runtime: it may use tokio's timers and sockets. It
+/// may block. That delays other connects that ask it meanwhile, but no renewal on an established connection.
 ///
 /// # Examples
 /// ```no_run
@@ -75,16 +75,16 @@ impl fmt::Debug for Credentials {
 /// # }
 /// ```
 pub trait CredentialProvider: Send + Sync + 'static {
-    /// Returns the credentials for a connection to this server, which is named by its address.
+    /// Returns the credentials for a connection to the server at this address.
     ///
-    /// It has half of [`connect_timeout`](crate::LockerBuilder::connect_timeout).
+    /// The call may take half of [`connect_timeout`](crate::LockerBuilder::connect_timeout).
     ///
     /// # Errors
-    /// Anything. The connect fails with it, and is tried again as after any other failure. The text of the error is
-    /// in errors and logs: put no secret into it. A panic counts as an error.
+    /// Any error. The connect fails with it, and is retried as after any other failure. Errors and logs show the text
+    /// of the error: put no secret into it. A panic counts as an error.
     ///
     /// # Cancel safety
-    /// The future is dropped when its time is over, or the locker is.
+    /// The locker drops the future when its time is over, or when the locker is closed or dropped.
     fn credentials(&self, node: &str)
     -> impl Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send;
 }
@@ -98,11 +98,11 @@ impl<P: CredentialProvider> CredentialProvider for Arc<P> {
     }
 }
 
-/// What a provider is waited for.
+/// A provider's answer, as it is awaited.
 pub(crate) type Asked<'a> =
     Pin<Box<dyn Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send + 'a>>;
 
-/// A [`CredentialProvider`] of whatever type.
+/// A [`CredentialProvider`] of any type.
 pub(crate) trait AnyProvider: Send + Sync {
     fn ask<'a>(&'a self, node: &'a str) -> Asked<'a>;
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, and how a lock is lost.
+//! The errors of operations, and the ways in which a lock is lost.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,33 +6,35 @@ use std::time::Duration;
 
 use crate::shown::Shown;
 
-/// Why an operation did not do what it was asked for.
+/// Why an operation failed.
 ///
-/// That somebody else holds the lock is not an error: [`Lock::try_lock`](crate::Lock::try_lock) answers `None`.
+/// It is not an error that somebody else holds the lock: [`Lock::try_lock`](crate::Lock::try_lock) returns `None`.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lock was held and is not provably held any more. Stop what it protects; whoever asks next may already be in.
+    /// The lock was held, and is not provably held any more. Stop the work that it protects: somebody else may already
+    /// hold it.
     #[error("the lock is lost: {0}")]
     Lost(Loss),
-    /// The server gave no usable answer, or no majority of several did: they are out of reach or silent, refuse the
+    /// The server gave no usable answer, or no majority of several did: they cannot be reached, are silent, refuse the
     /// credentials, or too few of their replicas acknowledged. Nothing is held, and whatever the attempts may have
-    /// left on a server is being undone in the background; try again later.
+    /// left on a server is undone in the background. Try again later.
     #[error("{}", unavailable(*servers, nodes, *waited))]
     #[non_exhaustive]
     Unavailable {
         /// How many servers the locker has.
         servers: usize,
-        /// What became of each server that did not answer.
+        /// Why each server that did not answer did not.
         nodes: Vec<NodeFailure>,
-        /// How long the servers had been away when the operation gave up, as far as this locker knows; zero where its
-        /// own attempt was the first that failed.
+        /// How long the servers had been away when the operation gave up, as far as this locker knows. Zero if the
+        /// operation's own attempt was the first that failed.
         waited: Duration,
     },
     /// An option, an address or a name cannot be used as it is. Correct the value that the message names.
     #[error("{0}")]
     Config(ConfigError),
-    /// A server answered with an error. Nothing was written; the reply is the [`source`](std::error::Error::source).
+    /// A server answered with an error. Nothing was written. The reply is the [`source`](std::error::Error::source);
+    /// `kind` tells what to change.
     #[error("{} {}", source.node, refused(*kind, &source.message))]
     Server {
         /// What kind of refusal it was.
@@ -43,18 +45,19 @@ pub enum Error {
     /// The [`Locker`](crate::Locker) was closed. Connect a new one.
     #[error("the locker is closed")]
     Closed,
-    /// This process was forked after the [`Locker`](crate::Locker) was connected, and a fork copies no thread but the
-    /// one that calls it: the locker's own is not here. Connect a new one in this process. Nothing was sent, and what
-    /// is held is held by the process that connected.
+    /// This process was forked after the [`Locker`](crate::Locker) was connected. A fork copies only the thread that
+    /// calls it, so the locker's own thread is missing here. Nothing was sent, and the locks still belong to the
+    /// process that connected. Connect a new locker in this process.
     #[error("this process was forked after the locker was connected: connect a new one")]
     Forked,
-    /// The watchdog of the [`Locker`](crate::Locker) ended by a panic: nothing would renew a lock. Every token of it has
-    /// fired, and nothing is granted any more; guards still release. Close this locker and connect a new one. Only a bug of
-    /// this crate causes it: a panic of a `tracing` subscriber, a recorder of metrics or a waker does not.
+    /// The watchdog of the [`Locker`](crate::Locker) ended by a panic, so nothing would renew a lock. Every token of
+    /// the locker has fired, and it grants nothing any more; guards still release. Close this locker and connect a new
+    /// one. Only a bug of this crate causes this: a panic of a `tracing` subscriber, a metrics recorder or a waker does
+    /// not.
     #[error("the watchdog ended by a panic ({}): close this locker and connect a new one", Shown(message))]
     #[non_exhaustive]
     WatchdogPanicked {
-        /// What the panic said.
+        /// The message of the panic.
         message: String,
     },
 }
@@ -78,7 +81,7 @@ fn unavailable(servers: usize, nodes: &[NodeFailure], waited: Duration) -> Strin
     text
 }
 
-/// What a server refused, as far as its reply tells.
+/// Says what a server refused, as far as its reply tells, and what to do.
 fn refused(kind: ServerErrorKind, reply: &str) -> String {
     let reply = Shown(reply).to_string();
     // The name behind these words.
@@ -103,7 +106,9 @@ fn refused(kind: ServerErrorKind, reply: &str) -> String {
             Some(holds) => format!("{kind}: \"{holds}"),
             None => kind.to_string(),
         },
-        _ => kind.to_string(),
+        ServerErrorKind::Auth => format!("{kind}: correct the user or the password"),
+        ServerErrorKind::OutOfMemory => format!("{kind}: raise its maxmemory, or remove data"),
+        ServerErrorKind::Other => kind.to_string(),
     }
 }
 
@@ -111,29 +116,30 @@ fn refused(kind: ServerErrorKind, reply: &str) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The server says that the lock is not ours: it was deleted, evicted, or somebody else has it.
+    /// The server no longer has the lock for this owner: it was deleted or evicted, or somebody else holds it.
     #[error("the server no longer has it for this owner")]
     NotOwner,
-    /// Renewals failed as many times in a row as the [`Locker`](crate::Locker) is told to bear.
+    /// As many renewals in a row failed as
+    /// [`renewal_failures`](crate::LockerBuilder::renewal_failures) says.
     #[error("its renewals failed")]
     RenewalFailed,
-    /// The end of its validity came on the local clock.
+    /// Its validity ended on the local clock.
     #[error("its lease ran out")]
     Expired,
     /// It was held for as long as [`max_hold`](crate::Lock::max_hold) allows.
     #[error("it was held for as long as max_hold allows")]
     MaxHold,
-    /// It was released by [`force_unlock`](crate::Lock::force_unlock) of this [`Locker`](crate::Locker).
+    /// [`force_unlock`](crate::Lock::force_unlock) of this [`Locker`](crate::Locker) released it.
     #[error("it was released by force_unlock")]
     ForceUnlocked,
     /// The [`Locker`](crate::Locker) was closed while it was held.
     #[error("its locker was closed")]
     Closed,
-    /// It was released in the ordinary way, and a [`Section`](crate::Section) that outlived its run asks. Tokens do not
-    /// fire for this.
+    /// It was released in the ordinary way, and a [`Section`](crate::Section) outlived its run. Tokens do not fire for
+    /// this.
     #[error("it was released")]
     Released,
-    /// This process was forked after the lock was taken: the lock belongs to the other process, which may release it at
+    /// This process was forked after the lock was taken. The lock belongs to the other process, which may release it at
     /// any time. Tokens that were taken before the fork do not fire for this.
     #[error("this process was forked after it was taken")]
     Forked,
@@ -147,12 +153,12 @@ pub struct NodeFailure {
 }
 
 impl NodeFailure {
-    /// The address of the server, its password as `***`.
+    /// Returns the address of the server, its password as `***`.
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// What happened instead of an answer.
+    /// Returns what happened instead of an answer.
     pub fn reason(&self) -> &str {
         &self.reason
     }
@@ -172,7 +178,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// The option, address or name that is at fault.
+    /// Returns the name of the option that is at fault; `key` or `keys` for the name of a lock, `node` for an address.
     pub fn option(&self) -> &str {
         self.option
     }
@@ -184,17 +190,17 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// The kinds of refusal that ask for different remedies.
+/// Why a server refused a command, by what has to be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ServerErrorKind {
-    /// The credentials are wrong (`WRONGPASS`, `NOAUTH`).
+    /// The credentials are wrong (`WRONGPASS`, `NOAUTH`): correct the user or the password.
     Auth,
-    /// The key holds something that is not a lock (`WRONGTYPE`).
+    /// The key holds something that is not a lock (`WRONGTYPE`): use another name, or delete what is there.
     WrongType,
-    /// The user may not run the command or touch the key (`NOPERM`).
+    /// The user may not run the command or use the key (`NOPERM`): grant the right. SECURITY.md lists what is needed.
     NoPermission,
-    /// The server has no memory left (`OOM`).
+    /// The server has no memory left (`OOM`): raise its `maxmemory`, or remove data.
     OutOfMemory,
     /// Any other error reply.
     Other,
@@ -232,7 +238,7 @@ pub struct ServerError {
 }
 
 impl ServerError {
-    /// The address of the server, its password as `***`.
+    /// Returns the address of the server, its password as `***`.
     pub fn node(&self) -> &str {
         &self.node
     }
@@ -268,7 +274,7 @@ mod tests {
         assert_eq!(away(1).to_string(), format!("the server gave no usable answer{behind}"));
         assert_eq!(away(2).to_string(), format!("no majority of the servers answered{behind}"));
         let refused = server_error("OOM no such luck");
-        assert_eq!(refused.to_string(), "redis://h is out of memory");
+        assert_eq!(refused.to_string(), "redis://h is out of memory: raise its maxmemory, or remove data");
         assert_eq!(refused.source().expect("a cause").to_string(), "OOM no such luck");
     }
 

@@ -1,44 +1,47 @@
-//! Fencing tokens: numbers by which a resource tells a late writer from the present holder.
+//! Fencing tokens: numbers by which a resource tells a late writer from the current holder.
+//!
+//! They are counted in 1,024 marks without a lifetime, and not in a key for each lock: such keys have to expire some
+//! day, and a hold that outlasts them would leave the next fence to the clocks. INCR also costs a fraction of SET, GET
+//! and PX.
 
 use std::fmt;
 
 use crate::options::Fencing;
 
-/// A number that grows with every acquisition of a lock, for the resource to check.
+/// A number that grows with every acquisition of a lock, and that the resource checks.
 ///
 /// A lock service cannot stop a holder that was paused past its lease from acting when it wakes. The resource can: it
 /// remembers the highest fence that it has seen and refuses a lower one. See Martin Kleppmann, *How to do distributed
 /// locking* (2016). A re-entry keeps the fence of its hold.
 ///
 /// # What is promised
-/// The fence of a later acquisition of the lock is greater, in whatever process, whatever any clock says, and however long
-/// a hold lasts, as long as the servers keep their *marks*: 1,024 keys without a lifetime, of which the lock's name chooses
-/// one; in a cluster one for each slot. Between two fences there may be gaps, also because locks share marks.
+/// The fence of a later acquisition of the lock is greater, in whatever process, whatever any clock says, and however
+/// long a hold lasts, as long as the servers keep their *marks*. Marks are 1,024 keys without a lifetime; the name of
+/// the lock chooses one of them (in a cluster there is one for each slot). There may be gaps between two fences, also
+/// because locks share marks.
 ///
-/// After a loss of the marks, clocks have to help: fences are microseconds since 1970.
-/// - **One server that lost all of them** (`FLUSHALL`, a restart without data): the next fence is greater, whatever the clients'
-///   clocks say, unless the server's own clock was set back.
-/// - **One server that came back with older ones** (a failover that had not replicated the last, an older snapshot): the next
-///   fence is greater where two clocks are more than 0.1 s past the last acquisition that was lost: the client's, and that of
-///   the server that is there now. Before that it may be one that was given out already.
-/// - **Several servers**: each fence is remembered by a majority before its holder gets it, and any later majority
-///   shares a server with that one. A server that lost its marks takes over the highest of the others before it votes
-///   again ([`restart_quarantine`](crate::LockerBuilder::restart_quarantine)), so that fences grow while a majority
-///   keeps its memory and marks. Where more lost them at once, or the quarantine is zero, fences can fall by what the
-///   servers' clocks are apart and a minute, and are above the last one again after that time.
+/// If a server loses its marks, fences continue from a clock: fences are microseconds since 1970.
+/// - **One server that lost all of them** (`FLUSHALL`, a restart without data): the next fence is greater, whatever the
+///   clocks of the clients say, unless the server's own clock was set back.
+/// - **One server that came back with older marks** (a failover that had not replicated the last ones, an older
+///   snapshot): the next fence is greater once two clocks are more than 0.1 s past the last acquisition that was lost:
+///   the client's, and that of the current server. Before that, a fence may be given out a second time.
+/// - **Several servers**: a majority remembers each fence before its holder gets it, and any later majority shares a
+///   server with that one. A server that lost its marks takes over the highest of the others before it votes again
+///   ([`restart_quarantine`](crate::LockerBuilder::restart_quarantine)), so fences grow while a majority keeps its
+///   memory and marks. If more servers lost them at once, or if the quarantine is zero, fences can fall by at most the
+///   difference of the servers' clocks and a minute; after that time they are above the last one again.
 ///
-/// [`Fencing::Redisson`] promises less. The fence of a later acquisition is greater, tokens of `RFencedLock`
-/// included, as long as the server keeps the lock's counter, `redisson_lock_token:{name}`. Without it fences begin at
-/// 1 again: after a `FLUSHALL`, and where Redisson took a `MultiLock` of fenced locks with a lease, which becomes the
-/// counter's lifetime too. After a failover that had not replicated the last acquisitions, fences are given out a
-/// second time.
+/// [`Fencing::Redisson`] promises less. The fence of a later acquisition is greater, tokens of `RFencedLock` included,
+/// as long as the server keeps the lock's counter, `redisson_lock_token:{name}`. Without it fences begin at 1 again:
+/// after a `FLUSHALL`, and if Redisson took a `MultiLock` of fenced locks with a lease, which becomes the lifetime of
+/// the counter too. After a failover that had not replicated the last acquisitions, fences are given out a second time.
 ///
 /// # Changing [`Fencing`]
-/// Fences of [`Fencing::Lockhound`] are microseconds since 1970 and tokens begin at 1, so that a resource which has
-/// seen the first refuses the second. To change to tokens, set the counter of each lock to the server's clock
-/// (`TIME`), in microseconds, or to the last fence where that is greater, while nobody holds the lock:
-/// `SET redisson_lock_token:{name} 1795000000000000`. To change back, wait until the clocks of server and client are
-/// 0.1 s past the last acquisition.
+/// Fences of [`Fencing::Lockhound`] are microseconds since 1970, and tokens begin at 1: a resource that has seen the
+/// first refuses the second. To change to tokens, set the counter of each lock to the server's clock (`TIME`) in
+/// microseconds, or to the last fence if that is greater, while nobody holds the lock: `SET redisson_lock_token:{name}
+/// 1795000000000000`. To change back, wait until the clocks of server and client are 0.1 s past the last acquisition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(u64);
 
@@ -48,12 +51,12 @@ impl Fence {
         Self(value)
     }
 
-    /// What a server says, unless it cannot be one.
+    /// Returns the fence that a server names, unless the number cannot be one.
     pub(crate) fn read(number: i64) -> Option<Self> {
         u64::try_from(number).ok().filter(|number| (1..MOST).contains(number)).map(Self)
     }
 
-    /// The number, for a column or a header of the resource.
+    /// Returns the number, for a column or a header of the resource.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -71,18 +74,19 @@ impl From<Fence> for u64 {
     }
 }
 
-/// The beginning of 2025, in microseconds. A clock that shows less is wrong, and a mark that is less was counted up from zero:
-/// a server is to look at its clock then.
+/// The beginning of 2025, in microseconds. A clock that shows less is wrong, and a mark that is lower was counted up
+/// from zero: the server has to look at its clock then.
 const EARLIEST: u64 = 1_735_689_600_000_000;
 
-/// For how long a single server only counts a mark up before it looks at its clock again. A failover takes longer, and a server
-/// that gives 50,000 fences a second looks at its clock for a fifth of them at most.
+/// For how long a single server only counts a mark up before it looks at its clock again. A failover takes longer, and
+/// a server that gives 50,000 fences a second looks at its clock for a fifth of them at most. A minute would cost as
+/// little and repeat fences for a minute after a failover; looking each time would cost as much as all the rest.
 const COUNTED: i64 = 100_000;
 
-/// From here on a number is not exact in Lua, and no fence.
+/// From here on a number is not exact in Lua, and is no fence.
 const MOST: u64 = 1 << 53;
 
-/// Where the numbers of an acquire come from.
+/// Where the fences of an acquire come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
     /// The marks, and the client's clock as [`clock`] tells it.
@@ -99,7 +103,8 @@ impl Source {
         }
     }
 
-    /// The clock that a server is given. That of tokens is one that no counter is behind: it only counts up.
+    /// Returns the clock that the server is given. For tokens it is one that no counter is behind, so the server only
+    /// counts up.
     pub(crate) fn clock(self) -> i64 {
         match self {
             Self::Marks { clock } => clock,
@@ -108,9 +113,12 @@ impl Source {
     }
 }
 
-/// What the client's wall clock contributes, as the scripts want it. Several servers are to give the same number: they write the
-/// client's clock, within bounds of their own. A single server writes its own, when the client's, cut, says that it is time
-/// to: so its fences are never ahead of its clock, and it may forget them.
+/// Returns what the client's wall clock contributes, as the scripts want it. Several servers have to give the same
+/// number: they write the client's clock, within bounds of their own. A single server writes its own clock when the
+/// client's, cut, says that it is time to: its fences are never ahead of its clock, so it may forget them.
+///
+/// Each of several servers holds the client's clock against its own where a mark enters another 20 s, and lets them
+/// differ by 20 s. A bad clock carries marks ahead by 40 s at most, and what was forgotten costs a minute.
 fn clock(wall_micros: u64, servers: usize) -> i64 {
     let micros = i64::try_from(wall_micros.clamp(EARLIEST, MOST)).unwrap_or(i64::MAX);
     if servers > 1 { micros } else { micros % COUNTED - micros }

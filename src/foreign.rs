@@ -97,9 +97,9 @@ fn discard(payload: Box<dyn Any + Send>) {
     }
 }
 
-/// Runs a future in a span, as `tracing`'s `Instrument` does; a subscriber that panics does not end the future.
-pub(crate) async fn in_span<T>(span: Span, future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
+/// Runs a future in a span, as `tracing`'s `Instrument` does; a subscriber that panics does not end the future. It
+/// borrows the future: an async function that owns one holds it twice, and copies it.
+pub(crate) async fn in_span<T>(span: Span, mut future: Pin<&mut impl Future<Output = T>>) -> T {
     poll_fn(|cx| {
         let _entered = span.enter();
         future.as_mut().poll(cx)

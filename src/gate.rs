@@ -1,27 +1,36 @@
 //! Who holds and who waits, a key at a time: the registry of holds and the local line, in one table.
 //!
+//! One table for both makes "this owner holds it, else it stands in line" one step under one shard's lock, and likewise
+//! "the lock is granted, and waiters of the same owner enter with it". Two tables would leave a race between them.
+//!
 //! A waiter is data, not a future: the engine acquires for the head of each line and puts the grant into its slot, so
 //! that progress never depends on whether the caller polls.
 //!
 //! # Invariants
 //! - A slot exists while its key has a hold, a waiter or a driver; memory does not grow with the keys ever used.
-//! - While a line has waiters it has exactly one driver: whoever puts the first waiter into a line without one starts it,
-//!   and the driver leaves only under the shard's lock, when the line is empty.
+//! - While a line has waiters it has exactly one driver: whoever puts the first waiter into a line without one starts
+//!   it, and the driver leaves only under the shard's lock, when the line is empty.
 //! - At most one hold of an owner is in a slot; at most one hold of a slot is neither lost nor being released.
-//! - What is taken out of a slot is dropped and woken after the shard's lock is released; a hold's own mutex comes after it.
+//! - A release is passed to a driver only while that waits for the hold, or is about to: it takes it before it does
+//!   anything else.
+//! - What is taken out of a slot is dropped and woken after the shard's lock is released; a hold's own mutex comes
+//!   after it.
 
 mod queue;
+mod slot;
+mod turn;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use dashmap::DashMap;
+use dashmap::mapref::one::RefMut;
 use tokio::sync::{Notify, oneshot};
 
-use self::queue::Queue;
+use self::slot::Slot;
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
-use crate::hold::{Hold, HoldState, Shut, Terms};
+use crate::hold::{Hold, Terms};
 use crate::identity::Origin;
 use crate::key::Key;
 use crate::owner::Owner;
@@ -29,28 +38,14 @@ use crate::owner::Owner;
 /// How many waiters are taken out of a line while its shard is locked once.
 const CHUNK: usize = 256;
 
-/// All slots of a locker. `G` is what a waiter is given: the proof of one guard.
+/// All slots of a locker. `G` is what a waiter is given: the proof of one guard. `R` is a release that is to be sent.
 #[derive(Debug)]
-pub(crate) struct Gate<G> {
-    slots: DashMap<Key, Slot<G>>,
+pub(crate) struct Gate<G, R = ()> {
+    slots: DashMap<Key, Slot<G, R>>,
     ids: AtomicU64,
     /// How many holds and waiters there are in all slots, so that nobody has to count them.
     holds: AtomicUsize,
     waiters: AtomicUsize,
-}
-
-#[derive(Debug)]
-struct Slot<G> {
-    holds: Vec<Arc<Hold>>,
-    line: Queue<G>,
-    driver: Option<Arc<Notify>>,
-    last_round: LastRound,
-}
-
-impl<G> Default for Slot<G> {
-    fn default() -> Self {
-        Self { holds: Vec::new(), line: Queue::default(), driver: None, last_round: LastRound::Pending }
-    }
 }
 
 /// What the last round for a key came to.
@@ -99,9 +94,11 @@ pub(crate) enum Arrival {
 
 /// What a driver is to do next.
 #[derive(Debug)]
-pub(crate) enum Next {
+pub(crate) enum Next<R = ()> {
     /// The line is empty; the driver is gone from the slot.
     Done,
+    /// A hold is to be released, and handed over to the head of the line, if it may be.
+    Release(R, Option<Head>),
     /// The head's owner holds what is lost: it is to be told.
     Lost(u64, Loss),
     /// Somebody here holds it, or releases it and has no answer yet.
@@ -118,7 +115,16 @@ pub(crate) struct Head {
     pub(crate) terms: Terms,
 }
 
-impl<G> Gate<G> {
+/// Whom a grant is for.
+#[derive(Debug)]
+pub(crate) struct Admitted<G> {
+    /// The waiter that was named, if it is still in line.
+    pub(crate) waiter: Option<Waiter<G>>,
+    /// The waiters of the same owner, who have entered the hold with it.
+    pub(crate) same_owner: Vec<Waiter<G>>,
+}
+
+impl<G, R> Gate<G, R> {
     pub(crate) fn new() -> Self {
         Self { slots: DashMap::new(), ids: AtomicU64::new(0), holds: AtomicUsize::new(0), waiters: AtomicUsize::new(0) }
     }
@@ -157,7 +163,7 @@ impl<G> Gate<G> {
     }
 
     /// What the driver of this key is to do next.
-    pub(crate) fn next(&self, key: &Key, now: Instant) -> Next {
+    pub(crate) fn next(&self, key: &Key, now: Instant) -> Next<R> {
         let Some(mut slot) = self.slots.get_mut(key) else { return Next::Done };
         let next = slot.next(now);
         let lost = slot.found_lost();
@@ -169,32 +175,77 @@ impl<G> Gate<G> {
         next
     }
 
-    /// Registers a grant. Returns the waiter that it is for, if it is still in line, and the waiters of the same owner,
-    /// who have entered the hold with it.
-    pub(crate) fn admit(
-        &self,
-        hold: &Arc<Hold>,
-        waiter: Option<u64>,
-        now: Instant,
-    ) -> (Option<Waiter<G>>, Vec<Waiter<G>>) {
+    /// Registers a grant, unless the waiter that it is for has gone.
+    pub(crate) fn admit(&self, hold: &Arc<Hold>, waiter: Option<u64>, now: Instant) -> Admitted<G> {
         let mut slot = self.slots.entry(hold.claim.key.clone()).or_default();
         slot.last_round = LastRound::Answered;
-        let found = match waiter {
+        slot.turn.begin();
+        let waiter = match waiter {
             Some(id) => match self.counted(slot.line.remove(id)) {
                 // Its caller is gone: nobody is to have the grant.
                 None => {
                     drop(slot);
                     self.tidy(&hold.claim.key);
-                    return (None, Vec::new());
+                    return Admitted { waiter: None, same_owner: Vec::new() };
                 }
                 found => found,
             },
             None => None,
         };
+        // Whoever gets it may release it before the driver, which acquired it for the waiter, has looked again.
+        slot.blocked |= waiter.is_some() && slot.driver.is_some();
+        Admitted { waiter, same_owner: self.let_in(slot, hold, now) }
+    }
+
+    /// Registers the grant of a hand-over in the place of the hold that was released for it, in one step. The key is
+    /// never free here meanwhile, be its waiter still in line or not.
+    pub(crate) fn succeed(&self, from: &Arc<Hold>, hold: &Arc<Hold>, waiter: u64, now: Instant) -> Admitted<G> {
+        let mut slot = self.slots.entry(hold.claim.key.clone()).or_default();
+        slot.last_round = LastRound::Answered;
+        slot.turn.go_on(now);
+        let taken = self.take_out(&mut slot, from);
+        let waiter = self.counted(slot.line.remove(waiter));
+        // As above: the driver looks next.
+        slot.blocked = slot.driver.is_some();
+        let same_owner = self.let_in(slot, hold, now);
+        drop(taken);
+        Admitted { waiter, same_owner }
+    }
+
+    /// Passes a release on to the driver of its key, to be handed over, where that waits for this hold and the lock has
+    /// not been handed over too often. Else it is given back.
+    pub(crate) fn pass(&self, hold: &Arc<Hold>, release: R, now: Instant) -> Option<R> {
+        let Some(mut slot) = self.slots.get_mut(&hold.claim.key) else { return Some(release) };
+        let is_here = || slot.holds.iter().any(|h| Arc::ptr_eq(h, hold));
+        let waits = slot.blocked && slot.driver.is_some() && slot.passed.is_none() && !slot.line.is_empty();
+        if !waits || !is_here() || !slot.turn.may_go_on(now) {
+            return Some(release);
+        }
+        slot.passed = Some(release);
+        slot.wake();
+        None
+    }
+
+    /// The driver is about to pause: nothing is passed on to it until it looks again. False if something was already.
+    pub(crate) fn may_pause(&self, key: &Key) -> bool {
+        let Some(mut slot) = self.slots.get_mut(key) else { return true };
+        slot.blocked = false;
+        slot.passed.is_none()
+    }
+
+    /// Notes whether anybody else was told of a release of this key.
+    pub(crate) fn note_others(&self, key: &Key, others: bool) {
+        if let Some(mut slot) = self.slots.get_mut(key) {
+            slot.turn.note_others(others);
+        }
+    }
+
+    /// Registers a hold, and lets the waiters of its owner in.
+    fn let_in(&self, mut slot: RefMut<'_, Key, Slot<G, R>>, hold: &Arc<Hold>, now: Instant) -> Vec<Waiter<G>> {
         slot.holds.push(Arc::clone(hold));
         self.holds.fetch_add(1, Ordering::Relaxed);
         let (owner, mut same) = (hold.owner(), Vec::new());
-        let mut let_in = |slot: &mut Slot<G>, from| {
+        let mut let_in = |slot: &mut Slot<G, R>, from| {
             let ids: Vec<u64> = slot.line.of(&owner, from).take(CHUNK).map(|waiter| waiter.id).collect();
             let entered = ids.iter().filter(|_| hold.enter_unclaimed(now).is_ok());
             same.extend(entered.filter_map(|&id| self.counted(slot.line.remove(id))));
@@ -209,21 +260,24 @@ impl<G> Gate<G> {
         {
             more = let_in(&mut slot, from);
         }
-        (found, same)
+        same
     }
 
     /// Takes a hold out: it was released, or the last guard of what was lost is gone. Wakes the head of the line.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         let mut taken = None;
         if let Some(mut slot) = self.slots.get_mut(&hold.claim.key) {
-            if let Some(at) = slot.holds.iter().position(|h| Arc::ptr_eq(h, hold)) {
-                taken = Some(slot.holds.swap_remove(at));
-                self.holds.fetch_sub(1, Ordering::Relaxed);
-            }
+            taken = self.take_out(&mut slot, hold);
             slot.wake();
         }
         drop(taken);
         self.tidy(&hold.claim.key);
+    }
+
+    fn take_out(&self, slot: &mut Slot<G, R>, hold: &Arc<Hold>) -> Option<Arc<Hold>> {
+        let at = slot.holds.iter().position(|h| Arc::ptr_eq(h, hold))?;
+        self.holds.fetch_sub(1, Ordering::Relaxed);
+        Some(slot.holds.swap_remove(at))
     }
 
     /// Takes a waiter out: its caller is gone, or it is to be given an answer.
@@ -338,68 +392,6 @@ fn fire(lost: &[Arc<Hold>]) {
     }
 }
 
-impl<G> Slot<G> {
-    /// The driver that is to be started, if there is none.
-    fn start(&mut self) -> Option<Arc<Notify>> {
-        if self.driver.is_some() {
-            return None;
-        }
-        let wake = Arc::new(Notify::new());
-        self.driver = Some(Arc::clone(&wake));
-        // What an earlier line was told says nothing to this one.
-        self.last_round = LastRound::Pending;
-        Some(wake)
-    }
-
-    fn next(&mut self, now: Instant) -> Next {
-        let Some(waiter) = self.line.first() else {
-            self.driver = None;
-            return Next::Done;
-        };
-        let head = Head { id: waiter.id, owner: waiter.owner.clone(), origin: waiter.origin, terms: waiter.terms };
-        if self.holds.iter().any(|hold| hold.blocks(now)) {
-            return Next::Blocked;
-        }
-        // A lost hold is removed with its last guard: while it is here, one of them lives.
-        let of_head = |hold: &&Arc<Hold>| hold.is_owned_by(&head.owner) && hold.claims().claimed;
-        match self.holds.iter().find(of_head).map(|hold| hold.mark(now)) {
-            Some(HoldState::Lost(loss)) => Next::Lost(head.id, loss),
-            _ => Next::Try(head),
-        }
-    }
-
-    /// The holds whose loss was seen under the shard's lock: to be fired after it. The head may have waited for it.
-    fn found_lost(&self) -> Vec<Arc<Hold>> {
-        let lost: Vec<_> = self.holds.iter().filter(|hold| hold.is_unfired()).cloned().collect();
-        if !lost.is_empty() {
-            self.wake();
-        }
-        lost
-    }
-
-    fn enter(&self, owner: &Owner, now: Instant) -> Entry {
-        for hold in &self.holds {
-            if hold.is_owned_by(owner) {
-                match hold.enter(now) {
-                    Ok(count) => return Entry::Reentered(Arc::clone(hold), count),
-                    Err(Shut::Lost(loss)) => return Entry::Lost(loss),
-                    // Another hold of this owner may stand behind it, taken past the line.
-                    Err(Shut::Releasing) => {}
-                }
-            }
-        }
-        let held_here = self.holds.iter().any(|hold| hold.is_held() && hold.mark(now) == HoldState::Safe);
-        if held_here { Entry::HeldHere } else { Entry::Open }
-    }
-
-    fn wake(&self) {
-        // One driver waits, and a wake-up while it does not leaves its permit.
-        if let Some(driver) = &self.driver {
-            driver.notify_one();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -409,6 +401,10 @@ mod tests {
     const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
 
     fn waiter(gate: &Gate<()>, owner: &Owner) -> (Waiter<()>, oneshot::Receiver<Result<Option<()>, Error>>) {
+        waiter_of(gate, owner)
+    }
+
+    fn waiter_of<R>(gate: &Gate<(), R>, owner: &Owner) -> (Waiter<()>, oneshot::Receiver<Result<Option<()>, Error>>) {
         let (reply, answer) = oneshot::channel();
         let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
         let (id, owner, since) = (gate.next_id(), owner.clone(), Instant::now());
@@ -450,8 +446,8 @@ mod tests {
         let (foreign, _c) = waiter(&gate, &other);
         gate.arrive(&key, foreign, now);
         let hold = hold(&owner);
-        let (found, entered) = gate.admit(&hold, Some(head_id), now);
-        assert_eq!((found.map(|w| w.id), entered.len(), hold.guards()), (Some(head_id), 1, 2));
+        let Admitted { waiter, same_owner } = gate.admit(&hold, Some(head_id), now);
+        assert_eq!((waiter.map(|w| w.id), same_owner.len(), hold.guards()), (Some(head_id), 1, 2));
         assert!(matches!(gate.next(&key, now), Next::Blocked));
         assert!(matches!(gate.enter(&key, &other, now), Entry::HeldHere));
         assert!(matches!(gate.enter(&key, &owner, now), Entry::Reentered(_, 3)));
@@ -475,9 +471,9 @@ mod tests {
             gate.arrive(&key, waiter, now);
         }
         let hold = hold(&owner);
-        let (found, entered) = gate.admit(&hold, Some(ids[0][0]), now);
-        assert_eq!(found.map(|waiter| waiter.id), Some(ids[0][0]));
-        assert_eq!(entered.iter().map(|waiter| waiter.id).collect::<Vec<_>>(), ids[0][1..]);
+        let Admitted { waiter, same_owner } = gate.admit(&hold, Some(ids[0][0]), now);
+        assert_eq!(waiter.map(|waiter| waiter.id), Some(ids[0][0]));
+        assert_eq!(same_owner.iter().map(|waiter| waiter.id).collect::<Vec<_>>(), ids[0][1..]);
         assert_eq!((gate.census(), hold.guards() as usize), ((1, ids[1].len()), ids[0].len()));
         let left = gate.drain(&key, |_| true);
         assert_eq!(left.iter().map(|waiter| waiter.id).collect::<Vec<_>>(), ids[1]);
@@ -517,9 +513,119 @@ mod tests {
     #[test]
     fn a_grant_whose_waiter_is_gone_is_not_registered() {
         let (gate, owner) = (Gate::<()>::new(), Owner::new());
-        let (found, entered) = gate.admit(&hold(&owner), Some(99), Instant::now());
-        assert!(found.is_none() && entered.is_empty());
+        let Admitted { waiter, same_owner } = gate.admit(&hold(&owner), Some(99), Instant::now());
+        assert!(waiter.is_none() && same_owner.is_empty());
         assert!(gate.holds_of(&"k".into()).is_empty());
+    }
+
+    /// A key that is held here and being released, by a driver that waits for it.
+    fn passed(gate: &Gate<(), u8>, waiters: &[&Owner]) -> (Key, Arc<Hold>, Instant) {
+        let (key, now) = (Key::from("k"), Instant::now());
+        let released = hold(&Owner::new());
+        gate.admit(&released, None, now);
+        for owner in waiters {
+            gate.arrive(&key, waiter_of(gate, owner).0, now);
+        }
+        assert_eq!(gate.pass(&released, 7, now), Some(7), "no driver waits for it yet");
+        assert!(matches!(gate.next(&key, now), Next::Blocked));
+        released.leave(now);
+        assert_eq!(gate.pass(&hold(&Owner::new()), 7, now), Some(7), "no hold of this key");
+        assert_eq!(gate.pass(&released, 7, now), None);
+        assert_eq!(gate.pass(&released, 8, now), Some(8), "one at a time");
+        (key, released, now)
+    }
+
+    #[test]
+    fn a_release_that_is_passed_on_comes_out_first_with_whoever_is_next_then() {
+        let (gate, first, second) = (Gate::new(), Owner::new(), Owner::new());
+        let (key, _, now) = passed(&gate, &[&first, &second]);
+        assert!(gate.leave(&key, 0).is_some(), "the first has gone meanwhile");
+        assert!(matches!(gate.next(&key, now), Next::Release(7, Some(head)) if head.owner == second));
+        assert!(matches!(gate.next(&key, now), Next::Blocked), "it is being released");
+    }
+
+    #[test]
+    fn a_release_is_the_drivers_though_nobody_is_left_in_line() {
+        let gate = Gate::new();
+        let (key, released, now) = passed(&gate, &[&Owner::new()]);
+        assert_eq!(gate.drain(&key, |_| true).len(), 1);
+        assert!(matches!(gate.next(&key, now), Next::Release(7, None)));
+        gate.remove(&released);
+        assert!(matches!(gate.next(&key, now), Next::Done));
+        assert!(gate.is_empty());
+    }
+
+    #[test]
+    fn whoever_holds_what_is_lost_is_not_next() {
+        let (gate, owner) = (Gate::new(), Owner::new());
+        let (key, _, now) = passed(&gate, &[&owner]);
+        let lost = hold(&owner);
+        gate.admit(&lost, None, now);
+        assert!(lost.take_guard() && lost.lose(Loss::Expired));
+        assert!(matches!(gate.next(&key, now), Next::Release(7, None)));
+    }
+
+    #[test]
+    fn a_hold_comes_in_as_the_one_before_goes_out_though_its_waiter_is_gone() {
+        for stays in [true, false] {
+            let (gate, next, other) = (Gate::new(), Owner::new(), Owner::new());
+            let (key, released, now) = passed(&gate, &[&next, &other, &next]);
+            let Next::Release(7, Some(head)) = gate.next(&key, now) else { panic!("it was passed on") };
+            assert!(stays || gate.leave(&key, head.id).is_some());
+            let held = hold(&next);
+            let Admitted { waiter, same_owner } = gate.succeed(&released, &held, head.id, now);
+            assert_eq!((waiter.map(|w| w.id), same_owner.len()), (stays.then_some(head.id), 1));
+            assert_eq!(
+                (gate.census(), held.guards()),
+                ((1, 1), 2),
+                "the guard of whoever is gone is dropped by the caller"
+            );
+            assert!(matches!(gate.next(&key, now), Next::Blocked));
+        }
+    }
+
+    /// Its caller is faster than the driver.
+    #[test]
+    fn what_is_released_at_once_is_passed_on_to_the_driver_that_acquired_it() {
+        let (gate, key, now) = (Gate::<(), u8>::new(), Key::from("k"), Instant::now());
+        for _ in 0..3 {
+            gate.arrive(&key, waiter_of(&gate, &Owner::new()).0, now);
+        }
+        let Next::Try(head) = gate.next(&key, now) else { panic!("it is free") };
+        let acquired = hold(&head.owner);
+        gate.admit(&acquired, Some(head.id), now);
+        acquired.leave(now);
+        assert_eq!(gate.pass(&acquired, 7, now), None);
+        assert!(!gate.may_pause(&key), "it has something to send");
+        let Next::Release(7, Some(head)) = gate.next(&key, now) else { panic!("it was passed on") };
+        let next = hold(&head.owner);
+        gate.succeed(&acquired, &next, head.id, now);
+        next.leave(now);
+        assert!(gate.may_pause(&key));
+        assert_eq!(gate.pass(&next, 8, now), Some(8), "it pauses");
+    }
+
+    #[test]
+    fn a_lock_is_released_after_so_many_hand_overs() {
+        let (gate, key, now) = (Gate::<(), u8>::new(), Key::from("k"), Instant::now());
+        let mut held = hold(&Owner::new());
+        gate.admit(&held, None, now);
+        let mut handed_over = 0;
+        for _ in 0..20 {
+            gate.arrive(&key, waiter_of(&gate, &Owner::new()).0, now);
+            assert!(matches!(gate.next(&key, now), Next::Blocked));
+            held.leave(now);
+            if gate.pass(&held, 7, now).is_some() {
+                break;
+            }
+            let Next::Release(7, Some(head)) = gate.next(&key, now) else { panic!("it was passed on") };
+            let next = hold(&head.owner);
+            gate.succeed(&held, &next, head.id, now);
+            (held, handed_over) = (next, handed_over + 1);
+        }
+        assert_eq!(handed_over, 8);
+        gate.note_others(&key, false);
+        assert_eq!(gate.pass(&held, 7, now), None, "nobody else was told");
     }
 
     #[test]

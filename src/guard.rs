@@ -1,4 +1,4 @@
-//! The proof of a hold.
+//! The guard: the proof of one hold of a lock.
 
 use std::fmt;
 use std::future::Future;
@@ -14,45 +14,46 @@ use crate::key::Key;
 use crate::owner::Owner;
 use crate::session::{Grip, Held as _};
 
-/// One of the guards of a hold: the lock is released when the last of them is unlocked or dropped, in whatever order.
+/// A guard of a held lock. Dropping it decrements the hold count; dropping the last guard of a hold releases the lock.
 ///
-/// It can be moved to another task or thread. While it lives the watchdog renews the lease.
+/// The order in which guards go does not matter. A guard can be moved to another task or thread. While it lives, the
+/// watchdog renews the lease.
 ///
 /// # What it promises
-/// [`lost`](Self::lost) fires before anybody else can enter, if the loss is one of time or silence, such as servers that
-/// do not answer. A process or machine that was itself stopped hears of it when it goes on: [`check`](Self::check) says
-/// so to the first that asks. A deletion from outside (`DEL`, `FLUSHALL`, eviction, a failover to a replica that had not
-/// heard of the lock) is noticed at the next renewal at the latest; a [`fixed_lease`](crate::Lock::fixed_lease) has none,
-/// and there it is noticed by a re-entry or by [`unlock`](Self::unlock). It does not fire for a release.
+/// If the loss is one of time or silence, such as servers that do not answer, [`lost`](Self::lost) fires before anybody
+/// else can enter. A process or machine that was itself stopped learns of it when it goes on: [`check`](Self::check)
+/// tells the first that asks. A deletion from outside (`DEL`, `FLUSHALL`, eviction, a failover to a replica that had
+/// not heard of the lock) is noticed at the next renewal at the latest. A [`fixed_lease`](crate::Lock::fixed_lease) has
+/// no renewals: there a re-entry or [`unlock`](Self::unlock) notices it. The token does not fire for a release.
 ///
-/// # What it does not
-/// A paused process cannot be stopped from acting when it wakes: have the resource check the [`fence`](Self::fence).
+/// # What it does not promise
+/// A paused process cannot be stopped from acting when it wakes: let the resource check the [`fence`](Self::fence).
 ///
 /// # Dropping
-/// Drop releases in the background and does not say whether that worked; it never blocks, never panics and needs no
-/// runtime. [`unlock`](Self::unlock) says it.
+/// Drop releases in the background and does not report whether that worked; [`unlock`](Self::unlock) does. Drop never
+/// blocks, never panics and needs no runtime.
 ///
-/// The thread that dropped a guard waits for the release when it ends, for up to 100 ms; so does `main`, for all
-/// releases that are under way in the lockers that it used, also when it ends by a panic. What is answered later than
-/// that, or not at all, is only likely to be released: end `main` with [`Locker::close`](crate::Locker::close) or
+/// A thread that dropped a guard waits at its end for the release, for up to 100 ms. So does `main`, for all releases
+/// that are under way in the lockers that it used, also if it ends by a panic. What is not answered within that time is
+/// only likely to be released: end `main` with [`Locker::close`](crate::Locker::close) or
 /// [`blocking_close`](crate::Locker::blocking_close) to be sure. This was tried with glibc; `main` does not wait on
 /// Windows.
 ///
-/// A guard that is never dropped is not released, and its lease runs out: one in a `static` or one that is leaked, and
-/// all of them where [`std::process::exit`], an abort, `panic = "abort"` or a signal ends the process. A guard in a
+/// A guard that is never dropped is not released, and its lease runs out: a guard in a `static` or a leaked one, and
+/// all guards if [`std::process::exit`], an abort, `panic = "abort"` or a signal ends the process. A guard in a
 /// `thread_local!` may be dropped too late to be waited for.
 ///
-/// In a forked process a guard of its parent is lost ([`Loss::Forked`]), and dropping it does nothing.
+/// In a forked process a guard of the parent is lost ([`Loss::Forked`]), and dropping it does nothing.
 #[must_use = "the lock is released when its guard is dropped"]
 pub struct Guard(pub(crate) Taken<Grip>);
 
 impl Guard {
-    /// A token that fires when the lock is lost; cancelling it cancels nothing else.
+    /// Returns a token that fires when the lock is lost. Cancelling it cancels nothing else.
     ///
-    /// A thread of the process ("lockhound-alarm") fires it, or whoever hears of the loss first, and runs the waker of whoever
-    /// waits. A waker that panics keeps no other token from firing, and one that blocks does not while no second one does. Of
-    /// the tokens of one hold, those beyond the first 16 share trees, in which a panic may keep others' waiters asleep:
-    /// [`check`](Self::check) is right all the same.
+    /// A thread of the process ("lockhound-alarm") fires it, or whichever thread learns of the loss first, and runs the
+    /// wakers of those who await it. A waker that panics keeps no other token from firing; one that blocks does not
+    /// either, unless a second one blocks too. Beyond the first 16 tokens of a hold, tokens share trees, in which a
+    /// panic may leave others' waiters asleep: [`check`](Self::check) is right all the same.
     ///
     /// # Examples
     /// ```no_run
@@ -72,17 +73,18 @@ impl Guard {
         self.0.grip.token()
     }
 
-    /// Whether the lock is lost. Reads the clock, so that it is right even where the watchdog is late.
+    /// Returns whether the lock is lost. It reads the clock, so it is right even if the watchdog is late.
     pub fn is_lost(&self) -> bool {
         self.loss().is_some()
     }
 
-    /// How the lock was lost, if it was; as [`is_lost`](Self::is_lost).
+    /// Returns how the lock was lost, if it was. It reads the clock, as [`is_lost`](Self::is_lost) does.
     pub fn loss(&self) -> Option<Loss> {
         self.state().loss()
     }
 
-    /// For `?` inside a critical section; as [`is_lost`](Self::is_lost).
+    /// Returns an error if the lock is lost, for `?` inside a critical section. It reads the clock, as
+    /// [`is_lost`](Self::is_lost) does.
     ///
     /// # Errors
     /// [`Error::Lost`].
@@ -90,39 +92,39 @@ impl Guard {
         self.state().check()
     }
 
-    /// How safe the lock is. Reads the clock.
+    /// Returns how safe the lock is. It reads the clock.
     pub fn state(&self) -> HoldState {
         self.0.grip.state()
     }
 
-    /// For how long the lock is certainly held if it is not renewed again: until the end of its validity on the local
-    /// clock, or of `max_hold`. Zero if it is lost.
+    /// Returns how long the lock is certainly held if it is not renewed again: until the end of its validity on the
+    /// local clock, or of `max_hold`. Zero if it is lost.
     pub fn remaining(&self) -> Duration {
         self.0.grip.view().remaining()
     }
 
-    /// The fencing token of this hold.
+    /// Returns the fencing token of this hold. A re-entry has the fence of the outermost acquisition.
     pub fn fence(&self) -> Fence {
         self.0.grip.hold().fence
     }
 
-    /// How many guards this hold has.
+    /// Returns how many guards this hold has.
     pub fn hold_count(&self) -> u32 {
         self.0.grip.hold().guards()
     }
 
-    /// The name of the lock.
+    /// Returns the name of the lock.
     pub fn key(&self) -> &Key {
         &self.0.grip.hold().claim.key
     }
 
-    /// As whom it is held.
+    /// Returns the owner of this hold.
     pub fn owner(&self) -> Owner {
         self.0.grip.hold().owner()
     }
 
-    /// Gives the whole hold, all its guards with it, to an owner of its own: this task no longer enters it again. Nothing
-    /// is sent; on the server it stays as it is.
+    /// Gives the whole hold, with all its guards, to a new owner: this task no longer enters it again. Nothing is sent;
+    /// on the server the lock stays as it is.
     ///
     /// # Examples
     /// ```no_run
@@ -142,10 +144,10 @@ impl Guard {
 
     /// Runs a future as the owner of this hold, in whatever task: what it locks enters again.
     ///
-    /// For children that are spawned while their parent holds the lock: without it they are owners of their own, and wait for
-    /// ever where the parent waits for them. Runs ([`Lock::run`](crate::Lock::run)) in it are inside of the run that this
-    /// guard was taken in, and of those that this is called in. It does not keep the guard: whoever still runs in it when
-    /// the lock is released locks anew.
+    /// It is for children that are spawned while their parent holds the lock: without it they are owners of their own,
+    /// and wait forever if the parent waits for them. Runs ([`Lock::run`](crate::Lock::run)) in the future are inside
+    /// the run in which this guard was taken, and inside those in which this is called. The future does not keep the
+    /// guard alive: a caller that still runs in it when the lock is released has to take the lock anew.
     ///
     /// # Cancel safety
     /// Dropping it drops the future that it runs.
@@ -165,32 +167,33 @@ impl Guard {
         self.0.scope(future)
     }
 
-    /// Releases this guard; the lock, if it is the hold's last.
+    /// Releases this guard, and the lock if it is the hold's last guard.
     ///
-    /// `Ok`: released. For a guard that is not the last there is nothing on which the lock depends, and it is always `Ok`
-    /// while the lock is held.
+    /// Returns `Ok` if the lock was released. For a guard that is not the last nothing depends on the servers, and the
+    /// call returns `Ok` while the lock is held.
     ///
     /// # Errors
-    /// - [`Error::Lost`]: the lock was lost before. Its release is sent all the same; it hurts nobody who holds it now.
-    /// - [`Error::Unavailable`]: not confirmed within a command timeout. The release is repeated in the background until
-    ///   the servers answer, and the lock ends with its lease at the latest.
+    /// - [`Error::Lost`]: the lock was lost before. The release is sent all the same; it does not affect a later
+    ///   holder.
+    /// - [`Error::Unavailable`]: the release was not confirmed within a command timeout. It is repeated in the
+    ///   background until the servers answer, and the lock ends with its lease at the latest.
     /// - [`Error::Server`]: the server refused; the lock ends with its lease.
     /// - [`Error::Forked`]: the lock belongs to another process; nothing is sent.
     ///
     /// # Cancel safety
-    /// Once it was polled it is carried out, even if the future is dropped; a future that was never polled drops its
-    /// guard, which releases it too.
+    /// Once polled, it is carried out even if the future is dropped. A future that was never polled drops its guard,
+    /// which releases it too.
     pub async fn unlock(self) -> Result<(), Error> {
         self.0.unlock().await
     }
 
-    /// [`unlock`](Self::unlock) for threads without async code.
+    /// Releases as [`unlock`](Self::unlock) does, for threads without async code.
     ///
     /// # Errors
     /// As [`unlock`](Self::unlock).
     ///
     /// # Panics
-    /// In async code, which it would block.
+    /// Panics in async code, which it would block.
     pub fn blocking_unlock(self) -> Result<(), Error> {
         self.0.blocking_unlock()
     }

@@ -3,6 +3,7 @@
 
 use std::fmt::{self, Display};
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,7 +94,11 @@ impl<W: Wanted> Handle<W> {
     async fn take_as(&self, caller: Caller, wait: Wait) -> Result<Option<Taken<W::Grip>>, Error> {
         let span = span(wait.operation(), self.wanted.keys(), &caller.owner);
         let taking = self.wanted.take(self.session(), &caller, self.terms()?, wait);
-        let grip = foreign::in_span(span, taking).await?;
+        let grip = foreign::in_span(span, pin!(taking)).await?;
+        // Nothing is awaited from here on: what no caller gets is given back, and not kept.
+        if let (Some(grip), Some(min_hold)) = (&grip, self.manner.min_hold) {
+            grip.keep_for(min_hold);
+        }
         Ok(grip.map(|grip| Taken { grip, alive: Arc::clone(&self.alive), runs: caller.runs }))
     }
 
@@ -153,6 +158,7 @@ pub(crate) struct Manner {
     pub(crate) owner: Option<Owner>,
     pub(crate) fixed_lease: Option<Duration>,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
     pub(crate) reentry: Option<Reentry>,
 }
 
@@ -164,6 +170,10 @@ impl Manner {
         }
         if let Some(max_hold) = self.max_hold {
             validate_duration("max_hold", max_hold)?;
+        }
+        if let Some(min_hold) = self.min_hold {
+            validate_duration("min_hold", min_hold)?;
+            settings.check_quarantine("min_hold", min_hold)?;
         }
         Ok(Terms {
             lease: self.fixed_lease.unwrap_or(settings.lease),

@@ -3,15 +3,17 @@
 //! # Invariants
 //! - The phase goes from `Held` to `Releasing` or `Lost`, and from nowhere back: Lost is sticky.
 //! - Whoever asks says what time it is, and whoever first sees that validity is over makes the hold Lost.
-//! - A loss is counted with the step that makes the hold Lost; then its tokens are cancelled; then the engine judges it.
-//! - Tokens are cancelled after the mutex is released, since their wakers run foreign code. What is called under the lock
-//!   of a gate's shard only marks a loss; the gate calls [`Hold::fire`] when it has let go.
+//! - A loss is counted with the step that makes the hold Lost; then its tokens are cancelled; then the engine judges
+//!   it.
+//! - Tokens are cancelled after the mutex is released, since their wakers run foreign code. What is called under the
+//!   lock of a gate's shard only marks a loss; the gate calls [`Hold::fire`] when it has let go.
 //! - `guards` counts the guards that exist or are on their way; only the step to zero sends the release.
 //! - What is on its way was granted with the hold itself: so one deadline, counted from the grant, is that of all.
 
 mod entries;
 mod found;
 mod joint;
+mod keeping;
 mod ledger;
 mod listeners;
 mod tokens;
@@ -23,6 +25,7 @@ pub(crate) use self::entries::Entrance;
 use self::entries::Entries;
 pub(crate) use self::found::{Claims, Grant, Leave, Shut, Survey, Terms};
 pub(crate) use self::joint::Joint;
+pub(crate) use self::keeping::rest;
 pub(crate) use self::ledger::{Alarmed, Ledger, Lost};
 use self::listeners::Listeners;
 pub(crate) use self::tokens::fired;
@@ -114,6 +117,8 @@ struct State {
     listeners: Option<Box<Listeners>>,
     /// When the alarm looks at it next.
     alarm_at: Option<Instant>,
+    /// Until when the lock stays on the servers, whoever releases it.
+    kept_until: Option<Instant>,
 }
 
 impl Hold {
@@ -121,7 +126,7 @@ impl Hold {
     pub(crate) fn new(grant: Grant<'_>, ledger: Arc<Ledger>) -> Self {
         let until = lease::valid_until(grant.since, grant.terms.lease);
         // An answer that came late leaves less time: half of it is for whoever is to take it, half for a renewal.
-        let patience = lease::recheck_interval(grant.terms.lease).min(grant.granted.until(until) / 2);
+        let patience = grant.patience.min(grant.granted.until(until) / 2);
         let votes = Votes::new(grant.nodes, grant.votes, until);
         let owner = grant.owner;
         let state = State {
@@ -138,6 +143,7 @@ impl Hold {
             entries: None,
             listeners: None,
             alarm_at: None,
+            kept_until: None,
         };
         Self {
             claim: grant.claim,
@@ -171,7 +177,9 @@ impl Hold {
         let now = Instant::now();
         let (claim, fence) = (Claim { kind: Kind::Redisson, key: "k".into(), field: "f".into() }, Fence::new(1));
         let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
-        let grant = Grant { claim, owner, origin, generation: 1, fence, terms, since: now, granted: now, votes, nodes };
+        let patience = lease::recheck_interval(terms.lease);
+        let (since, granted) = (now, now);
+        let grant = Grant { claim, owner, origin, generation: 1, fence, terms, since, granted, patience, votes, nodes };
         Self::new(grant, ledger)
     }
 
@@ -271,8 +279,8 @@ impl Hold {
         true
     }
 
-    /// Takes back the guards that nobody has taken. True if there were any, none is left, and the release is to be sent; a
-    /// hold that is lost stays lost.
+    /// Takes back the guards that nobody has taken. True if there were any, none is left, and the release is to be
+    /// sent; a hold that is lost stays lost.
     pub(crate) fn revoke(&self) -> bool {
         let mut state = self.state();
         if state.unclaimed == 0 {
@@ -300,7 +308,8 @@ impl Hold {
         self.state().votes.part(beside);
     }
 
-    /// A node has renewed what was sent at this time. True if a majority of the nodes is now valid to beyond what it was.
+    /// A node has renewed what was sent at this time. True if a majority of the nodes is now valid to beyond what it
+    /// was.
     pub(crate) fn renewed(self: &Arc<Self>, node: NodeIndex, sent: Instant, now: Instant) -> bool {
         let until = lease::valid_until(sent, self.terms.lease);
         let mut state = self.state();
@@ -319,8 +328,8 @@ impl Hold {
         renewed
     }
 
-    /// A node says yes to what was sent at this time, apart from the watchdog's rounds. False if the hold is not held any
-    /// more: the vote is to be undone.
+    /// A node says yes to what was sent at this time, apart from the watchdog's rounds. False if the hold is not held
+    /// any more: the vote is to be undone.
     pub(crate) fn vote(self: &Arc<Self>, node: NodeIndex, sent: Instant, now: Instant) -> bool {
         let until = lease::valid_until(sent, self.terms.lease);
         let _: HoldState = self.at(now);
@@ -353,8 +362,8 @@ impl Hold {
         self.state().votes.is_uncertain(node)
     }
 
-    /// A node says that the lock is not ours. Lost if with it no majority can have it any more; whether it was this call
-    /// that found it. If a majority is left, the end may come sooner than before: the alarm is to be told.
+    /// A node says that the lock is not ours. Lost if with it no majority can have it any more; whether it was this
+    /// call that found it. If a majority is left, the end may come sooner than before: the alarm is to be told.
     pub(crate) fn gone(self: &Arc<Self>, node: NodeIndex) -> bool {
         let mut state = self.state();
         // Gone is what a renewal finds that was under way while the hold was released.

@@ -1,15 +1,16 @@
-//! Who holds a lock, as the servers tell it.
+//! The holder of a lock, as the servers tell it.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who stood in a lock when the servers were asked. By the time it is read it may be somebody else.
+/// The holder of a lock at the moment when the servers were asked. By the time it is read, somebody else may hold the
+/// lock.
 ///
-/// Of several servers it is whoever most of them name, the first server's where as many name another. Clients that are
-/// a client of their own for each server, such as Redisson's `RedissonRedLock`, stand there under another name on each:
-/// [`is_agreed`](Self::is_agreed) is false then, and [`by_node`](Self::by_node) has them all.
+/// With several servers it is the owner that most of them name; if another is named as often, the one that the first
+/// server names. Clients that are a client of their own for each server, such as Redisson's `RedissonRedLock`, have
+/// another owner on each: [`is_agreed`](Self::is_agreed) is `false` then, and [`by_node`](Self::by_node) has them all.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Holder {
     named: NodeHolder,
@@ -17,7 +18,7 @@ pub struct Holder {
     agreed: bool,
 }
 
-/// Who stood in a lock on one server: see [`Holder::by_node`].
+/// The holder of a lock on one server: see [`Holder::by_node`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct NodeHolder {
     pub(crate) node: Arc<str>,
@@ -27,7 +28,7 @@ pub struct NodeHolder {
 }
 
 impl Holder {
-    /// What the nodes on which somebody stands say, in the order of the nodes. `None` if there is none of them.
+    /// Returns what these nodes say together; `None` if no node names a holder.
     pub(crate) fn of(mut by_node: Vec<NodeHolder>, majority: usize) -> Option<Self> {
         let named_by = |owner: &[u8]| by_node.iter().filter(|node| node.owner == owner).count();
         // Of several that are named as often `max_by_key` takes the last.
@@ -37,42 +38,42 @@ impl Holder {
         Some(Self { named, by_node, agreed })
     }
 
-    /// The owner, byte for byte as it stands on the server: `uuid:task-id:generation` for a holder that uses this crate,
-    /// whatever a foreign client has put there for others.
+    /// Returns the owner, byte for byte as it is on the server: `uuid:task-id:generation` for a holder that uses this
+    /// crate, and for others whatever the foreign client has put there.
     pub fn owner_bytes(&self) -> &[u8] {
         self.named.owner_bytes()
     }
 
-    /// The owner as text, what is not UTF-8 replaced.
+    /// Returns the owner as text; what is not UTF-8 is replaced.
     pub fn owner(&self) -> Cow<'_, str> {
         self.named.owner()
     }
 
-    /// How many times the owner has entered. Informative: the holder's own process knows better, and alone knows it in
-    /// [`Format::Plain`](crate::Format::Plain), where this is 1.
+    /// Returns how many times the owner has entered. It is informative: the holder's own process knows better, and
+    /// alone knows it in [`Format::Plain`](crate::Format::Plain), where this is 1.
     pub fn hold_count(&self) -> u64 {
         self.named.hold_count
     }
 
-    /// How much of its lease is left on the first server that names this owner, unless it is renewed; `None` if it has no
-    /// lease at all.
+    /// Returns how much of the lease is left, unless it is renewed, on the first server that names this owner; `None`
+    /// if the lock has no lease at all.
     pub fn remaining(&self) -> Option<Duration> {
         self.named.remaining
     }
 
-    /// Whether a majority of the servers names this owner: always, with one server.
+    /// Returns whether a majority of the servers names this owner: always, with one server.
     ///
-    /// Where it does not, the servers name several owners, or too few of them have answered to know: the lock cannot be
-    /// acquired all the same.
+    /// If not, the servers name several owners, or too few of them have answered to know. The lock cannot be acquired
+    /// then either.
     pub fn is_agreed(&self) -> bool {
         self.agreed
     }
 
-    /// What each server says on which somebody stands in the lock: first those that name this owner, then the others,
-    /// both in the order in which the servers were given to the builder.
+    /// Returns what each server says on which somebody holds the lock: first those that name this owner, then the
+    /// others, both in the order in which the servers were given to the builder.
     ///
-    /// A server that says that the lock is free is not among them, nor one that has not answered: as soon as a majority
-    /// names one owner nobody waits for the others.
+    /// It has neither servers that say that the lock is free, nor servers that have not answered: as soon as a majority
+    /// names one owner, the call does not wait for the others.
     pub fn by_node(&self) -> &[NodeHolder] {
         &self.by_node
     }
@@ -84,22 +85,23 @@ impl NodeHolder {
         &self.node
     }
 
-    /// As [`Holder::owner_bytes`].
+    /// Returns the owner, byte for byte, as [`Holder::owner_bytes`].
     pub fn owner_bytes(&self) -> &[u8] {
         &self.owner
     }
 
-    /// As [`Holder::owner`].
+    /// Returns the owner as text, as [`Holder::owner`].
     pub fn owner(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.owner)
     }
 
-    /// As [`Holder::hold_count`].
+    /// Returns how many times the owner has entered, as [`Holder::hold_count`].
     pub fn hold_count(&self) -> u64 {
         self.hold_count
     }
 
-    /// How much of its lease is left on this server, unless it is renewed; `None` if it has no lease at all.
+    /// Returns how much of the lease is left on this server, unless it is renewed; `None` if the lock has no lease at
+    /// all.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }

@@ -1,7 +1,7 @@
 //! The name of a lock, and the names that Redisson derives from it.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use crate::error::Error;
 use crate::shown::Shown;
@@ -18,14 +18,14 @@ const WAITING: &str = "lockhound_waiting:";
 /// How many marks there are, for locks without number.
 const MARKS: u64 = 1_024;
 
-/// The name of a lock: the key under which it stands on the server, as given. UTF-8 and not empty.
+/// The name of a lock, and the key under which the lock is on the server. UTF-8 and not empty.
 ///
-/// Programs that give the same name to the same server share the lock; nothing is put before it.
+/// Programs that give the same name to the same server share the lock; nothing is prepended.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
 impl Key {
-    /// The name.
+    /// Returns the name.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -63,24 +63,26 @@ impl Key {
     }
 
     /// The key of its mark: the last fence of all locks that share it. Which one it is never changes, since it is on
-    /// the servers: the lowest ten bits of the name's 64-bit FNV-1a. In braces, so that in a cluster a slot can be chosen.
+    /// the servers: the lowest ten bits of the name's 64-bit FNV-1a. In braces, so that in a cluster a slot can be
+    /// chosen.
     pub(crate) fn mark(&self) -> String {
         let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         let hash = self.0.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv);
         Self::nth_mark(hash % MARKS)
     }
 
-    /// The keys of all marks.
-    pub(crate) fn marks() -> Vec<String> {
-        (0..MARKS).map(Self::nth_mark).collect()
+    /// The keys of all marks, which never change.
+    pub(crate) fn marks() -> &'static [String] {
+        static ALL: LazyLock<Vec<String>> = LazyLock::new(|| (0..MARKS).map(Key::nth_mark).collect());
+        &ALL
     }
 
     fn nth_mark(n: u64) -> String {
         format!("lockhound_fence:{{{n}}}")
     }
 
-    /// The key of the list of lockers that wait for it. Unlike the channel, which `x` and `{x}` have in common, each lock has a
-    /// list of its own. In the lock's slot.
+    /// The key of the list of lockers that wait for it. Unlike the channel, which `x` and `{x}` have in common, each
+    /// lock has a list of its own. In the lock's slot.
     pub(crate) fn waiting(&self) -> String {
         let name = &self.0;
         if name.contains('{') { format!("{WAITING}={name}") } else { format!("{WAITING}{{{name}}}") }

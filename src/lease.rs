@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// How long before the end of validity the watchdog fires the token, so that a timer that is late by a little is not late.
+/// How long before the end of validity the watchdog fires the token, so that a timer that is late by a little is not
+/// late.
 pub(crate) const ARM_EARLY: Duration = Duration::from_millis(5);
 
 /// What a clock that runs faster or slower than the server's may amount to within a lease.
@@ -45,8 +46,8 @@ pub(crate) const fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// The instant until which at least `quorum` of the votes are valid, if there are that many: the quorum-th largest. There
-/// are few votes, and this is asked at every look at a hold: nothing is allocated or sorted.
+/// The instant until which at least `quorum` of the votes are valid, if there are that many: the quorum-th largest.
+/// There are few votes, and this is asked at every look at a hold: nothing is allocated or sorted.
 pub(crate) fn majority_until(votes: &[Option<Instant>], quorum: usize) -> Option<Instant> {
     let votes = || votes.iter().flatten();
     let valid = |until: &&Instant| votes().filter(|vote| vote >= until).count() >= quorum;

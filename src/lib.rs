@@ -11,6 +11,7 @@ mod fence;
 mod foreign;
 mod gate;
 mod guard;
+pub mod guide;
 mod handle;
 mod hold;
 mod holder;

@@ -1,4 +1,4 @@
-//! The locker: what a program keeps, and the builder that makes it.
+//! The locker, from which a program gets its locks, and the builder that connects it.
 
 use std::fmt;
 use std::ops::Range;
@@ -25,13 +25,13 @@ use crate::testing;
 
 /// The connection to the servers, from which a program gets its locks. Cheap to clone; make one and keep it.
 ///
-/// It runs a thread of its own, "lockhound", which talks to the servers and renews what is held, whatever the program's
-/// own runtime does. The thread ends when the last clone, [`Lock`] and [`Guard`](crate::Guard) is dropped, or with
-/// [`close`](Self::close). All lockers of a process share a second one, "lockhound-alarm", which fires the tokens of what
-/// ends and which ends with the last locker.
+/// A locker runs a thread of its own, "lockhound", which talks to the servers and renews what is held, whatever the
+/// program's own runtime does. The thread ends when the last clone, [`Lock`] and [`Guard`](crate::Guard) is dropped, or
+/// with [`close`](Self::close). All lockers of a process share a second thread, "lockhound-alarm", which fires the
+/// tokens of locks that end. It ends with the last locker.
 ///
-/// A fork does not copy that thread: in a process that was forked after the connect, every operation returns
-/// [`Error::Forked`], and what is dropped there releases nothing. Connect after the fork.
+/// A fork does not copy these threads: in a process that was forked after the connect, every operation returns
+/// [`Error::Forked`], and dropping a guard releases nothing. Connect after the fork.
 ///
 /// # Examples
 /// ```no_run
@@ -51,24 +51,24 @@ pub struct Locker {
 }
 
 impl Locker {
-    /// Connects to one server with the default options; see [`LockerBuilder::connect`].
+    /// Connects to one server with the default options.
     ///
     /// # Errors
     /// As [`LockerBuilder::connect`].
     ///
     /// # Cancel safety
-    /// Dropping the future gives the attempt up and ends its thread.
+    /// Dropping the future gives up the attempt and ends its thread.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
         Self::builder().node(url).connect().await
     }
 
-    /// [`connect`](Self::connect) for threads without async code.
+    /// Connects as [`connect`](Self::connect) does, for threads without async code.
     ///
     /// # Errors
     /// As [`LockerBuilder::connect`].
     ///
     /// # Panics
-    /// In async code, which it would block.
+    /// Panics in async code, which it would block.
     ///
     /// # Examples
     /// ```no_run
@@ -86,7 +86,7 @@ impl Locker {
         Self::builder().node(url).blocking_connect()
     }
 
-    /// Starts with the default options.
+    /// Returns a builder with the default options.
     ///
     /// # Examples
     /// ```no_run
@@ -106,20 +106,21 @@ impl Locker {
         LockerBuilder::default()
     }
 
-    /// The lock of this name. Asks no server; an empty name is reported by [`Lock::lock`].
+    /// Returns the lock of this name. Asks no server.
     ///
-    /// Everybody who gives the same name to the same server shares the lock: other processes, and those with whom the
-    /// [`Format`] is shared, such as Redisson's `getLock`.
+    /// All programs that give the same name to the same server share the lock, and so do clients with which the
+    /// [`Format`] is shared, such as Redisson's `getLock`. [`Lock::lock`] reports an empty name.
     pub fn get(&self, key: impl Into<Key>) -> Lock {
         Lock::new(Arc::clone(&self.alive), key.into())
     }
 
-    /// The locks of these names as one: all of them are taken, or none. Asks no server; an empty list, an empty name and
-    /// one that is given twice are reported by [`MultiLock::lock`].
+    /// Returns the locks of these names as one: a call takes all of them, or none. Asks no server.
     ///
-    /// In a cluster those of one slot are taken in one step, and those of several slots one slot after the other, for a
-    /// moment: where one of them is not to be had, those before it are given back at once. Names with the same text in
-    /// braces, such as `{order:7}:stock` and `{order:7}:payment`, are in one slot.
+    /// [`MultiLock::lock`] reports an empty list, an empty name and a name that is given twice.
+    ///
+    /// In a cluster, locks of one slot are taken in one step. Locks of several slots are taken one slot after the
+    /// other: if one of them cannot be had, those before it are given back at once. Names with the same text in braces,
+    /// such as `{order:7}:stock` and `{order:7}:payment`, are in one slot.
     ///
     /// # Examples
     /// ```no_run
@@ -135,44 +136,48 @@ impl Locker {
         MultiLock::new(Arc::clone(&self.alive), keys.into_iter().map(Into::into).collect())
     }
 
-    /// The identity of this locker: the `uuid` of the `uuid:task-id` that it writes. New at every connect.
+    /// Returns the identity of this locker: the `uuid` of the `uuid:task-id` that it writes to the servers. It is new
+    /// at every connect.
     pub fn id(&self) -> Uuid {
         self.alive.session().id()
     }
 
-    /// What this locker has done and is doing. Cheap: it counts nothing that is not counted already. All zero in a
-    /// forked process.
+    /// Returns what this locker has done and is doing. Cheap: the locker counts all of it anyway. All zero in a forked
+    /// process.
     pub fn stats(&self) -> Stats {
         self.alive.session().stats()
     }
 
-    /// Asks the servers what they keep of a lock, and returns a report with a verdict for each promise: whether locks
-    /// survive a restart, a failover and a full memory, whether waiters are woken by messages, whether fences grow, and
-    /// which rights are missing. It is for operators, and for pipelines that deploy; see
-    /// [`preflight`](crate::preflight).
+    /// Asks the servers what they keep of a lock, and returns a report with a verdict for each promise.
     ///
-    /// The user of a server may have rights on some names only, as `~app:*`. [`preflight_of`](Self::preflight_of) is
-    /// told the name of a lock, and finds out whether the user has them; this one makes a name up, and if the user has
-    /// no rights on it, nothing is known of the others.
+    /// The verdicts say whether locks survive a restart, a failover and a full memory, whether waiters are woken by
+    /// messages, whether fences grow, and which rights are missing. The report is for operators and for deployment
+    /// pipelines; see [`preflight`](crate::preflight).
+    ///
+    /// The user of a server may have rights on some names only, such as `~app:*`. This method makes up a name; if the
+    /// user has no rights on it, the rights on the others are unknown. [`preflight_of`](Self::preflight_of) takes the
+    /// names of locks.
+    ///
+    /// Each master of a cluster is a line of the report, and each has to keep the promises: nobody else has its locks.
     ///
     /// It takes no lock and writes no key. On each server it opens a connection of its own,
-    /// `lockhound:preflight:<uuid>`, asks `HELLO`, `INFO`, `CONFIG GET` and `TIME`, and whether the user has the rights
-    /// that it needs: by `ACL DRYRUN`, or, where the user may not ask that, by trying. It tries commands that read;
-    /// what writes is called by a script that may not write, and which is refused for one reason or the other. The
-    /// server keeps the text of that script, as of any, and a refusal in its `ACL LOG`; and this subscribes for a
-    /// moment to the channel of the name. Servers before version 7 have no such scripts: there the rights that scripts
-    /// need are unknown, unless the user may ask `ACL DRYRUN`.
+    /// `lockhound:preflight:<uuid>`, and sends `HELLO`, `INFO`, `CONFIG GET`, `TIME` and, in a cluster, `CLUSTER INFO`.
+    /// It asks for the user's rights with `ACL DRYRUN` or, if the user may not send that, tries the commands. Commands
+    /// that read are sent; commands that write are called by a script that may not write, which the server refuses for
+    /// one reason or the other. It subscribes for a moment to the channel of the name. What stays on the server is the
+    /// text of that script, as of any script, and each refusal in its `ACL LOG`. Servers before version 7 have no such
+    /// scripts: there the rights that scripts need are unknown, unless the user may send `ACL DRYRUN`.
     ///
-    /// Connecting may take [`connect_timeout`](LockerBuilder::connect_timeout), and the answers as long again: what is
-    /// not answered by then is unknown, and so is what the user may not ask. A server that is not reached is a line of
-    /// the report and no error.
+    /// Connecting may take [`connect_timeout`](LockerBuilder::connect_timeout), and the answers as long again. What is
+    /// not answered by then is unknown, and so is what the user may not ask. A server that cannot be reached is a line
+    /// of the report and not an error.
     ///
     /// # Errors
-    /// [`Error::Closed`], [`Error::Forked`], or [`Error::WatchdogPanicked`].
+    /// [`Error::Closed`], [`Error::Forked`] or [`Error::WatchdogPanicked`].
     ///
     /// # Cancel safety
-    /// Dropping the future drops no more than the report: the servers are asked to the end, and nothing is left on
-    /// them.
+    /// Dropping the future drops the report and nothing else: the locker asks its questions to the end, and leaves
+    /// nothing on the servers.
     ///
     /// # Examples
     /// ```no_run
@@ -189,8 +194,8 @@ impl Locker {
         self.alive.session().preflight(Vec::new()).await
     }
 
-    /// [`preflight`](Self::preflight), of locks with these names: one for each pattern of names that the user has
-    /// rights on.
+    /// Asks as [`preflight`](Self::preflight) does, about locks with these names. Give one name for each pattern of
+    /// names that the user has rights on.
     ///
     /// # Errors
     /// As [`preflight`](Self::preflight); [`Error::Config`] for an empty name.
@@ -202,54 +207,55 @@ impl Locker {
         self.alive.session().preflight(keys).await
     }
 
-    /// [`preflight`](Self::preflight) for threads without async code.
+    /// Asks as [`preflight`](Self::preflight) does, for threads without async code.
     ///
     /// # Errors
     /// As [`preflight`](Self::preflight); [`Error::Config`] over servers in memory, where the locker lives in its
     /// caller's runtime.
     ///
     /// # Panics
-    /// In async code, which it would block.
+    /// Panics in async code, which it would block.
     pub fn blocking_preflight(&self) -> Result<Preflight, Error> {
         let session = self.alive.session();
         session.block_on(session.preflight(Vec::new()))
     }
 
-    /// [`preflight_of`](Self::preflight_of) for threads without async code.
+    /// Asks as [`preflight_of`](Self::preflight_of) does, for threads without async code.
     ///
     /// # Errors
     /// As [`blocking_preflight`](Self::blocking_preflight); [`Error::Config`] for an empty name.
     ///
     /// # Panics
-    /// In async code, which it would block.
+    /// Panics in async code, which it would block.
     pub fn blocking_preflight_of<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Preflight, Error> {
         let keys = keys.into_iter().map(Into::into).collect();
         let session = self.alive.session();
         session.block_on(session.preflight(keys))
     }
 
-    /// Closes the locker, of which there may be clones, for all of them.
+    /// Closes the locker and all its clones.
     ///
     /// New work is refused and waiters end, both with [`Error::Closed`]. Every token fires with
-    /// [`Loss::Closed`](crate::Loss::Closed) and nothing is renewed any more. It then waits for the guards that are still
-    /// held, up to the lease or five seconds, whichever is shorter: a key is released when its last guard goes, and the
-    /// others run out with their lease. At last it quits the connections.
+    /// [`Loss::Closed`](crate::Loss::Closed), and nothing is renewed any more. The call then waits for the guards that
+    /// are still held, for the lease or five seconds, whichever is shorter: a lock is released when its last guard
+    /// goes, and the others run out with their leases. At last it closes the connections.
     ///
     /// Call it, or [`blocking_close`](Self::blocking_close), at the end of `main`, after the guards are gone. A program
-    /// that ends without it ends with a best effort: each thread that dropped a guard waits when it ends, up to 100 ms,
-    /// until the release is answered; so does `main`, for all that is under way. [`Guard`](crate::Guard#dropping) says
-    /// what that does not cover. In a forked process there is nothing to be closed.
+    /// that ends without it releases on a best-effort basis: at its end, each thread that dropped a guard waits up to
+    /// 100 ms until the release is answered, and so does `main`, for everything that is under way.
+    /// [`Guard`](crate::Guard#dropping) says what that does not cover. In a forked process there is nothing to close.
     ///
     /// # Cancel safety
-    /// Dropping the future drops no more than the wait: closing goes on.
+    /// Dropping the future ends the wait and nothing else: closing goes on.
     pub async fn close(&self) {
         self.alive.session().close().await;
     }
 
-    /// [`close`](Self::close) for threads without async code.
+    /// Closes as [`close`](Self::close) does, for threads without async code.
     ///
     /// # Panics
-    /// In async code, which it would block; over servers in memory, where the locker lives in its caller's runtime.
+    /// Panics in async code, which it would block, and over servers in memory, where the locker lives in its caller's
+    /// runtime.
     pub fn blocking_close(&self) {
         let session = self.alive.session();
         let closed = async {
@@ -264,7 +270,28 @@ impl Locker {
     }
 }
 
-/// The options of a [`Locker`]. They are validated once, by [`connect`](Self::connect), and nothing is silently corrected.
+/// The options of a [`Locker`]. [`connect`](Self::connect) validates them once; nothing is silently corrected.
+///
+/// | option | default | |
+/// |---|---|---|
+/// | [`node`](Self::node) | | the address of a server; again for several independent ones |
+/// | [`lease`](Self::lease) | 30 s | how long the server keeps a lock that nobody renews |
+/// | [`command_timeout`](Self::command_timeout) | lease / 10, at most 3 s | how long one command may take |
+/// | [`connect_timeout`](Self::connect_timeout) | 5 s | how long `connect` tries |
+/// | [`renewal_failures`](Self::renewal_failures) | 2 | how many failed renewals in a row fire the token |
+/// | [`outage_tolerance`](Self::outage_tolerance) | one lease | how long `lock` rides out servers that do not answer |
+/// | [`retry_delay`](Self::retry_delay) | 50 to 200 ms | the pause between rounds without an answer |
+/// | [`restart_quarantine`](Self::restart_quarantine) | the lease; 0 for one | how long a server that forgot abstains |
+/// | [`reentry`](Self::reentry) | [`Reentry::Task`] | which guards may enter again |
+/// | [`format`](Self::format) | [`Format::Redisson`] | with whom locks are shared |
+/// | [`fencing`](Self::fencing) | [`Fencing::Lockhound`] | how fences are counted |
+/// | [`replicas`](Self::replicas) | 0 | how many replicas acknowledge a lock and its renewals |
+/// | [`credentials`](Self::credentials) | those in the addresses | where changing passwords come from |
+/// | `tls` (feature `tls`) | the CAs of the system | whom to trust, and which client certificate to show |
+/// | [`busy_poll`](Self::busy_poll) | 150 us | how long the locker's thread stays awake for a lone caller |
+///
+/// Options of one lock: [`Lock::fixed_lease`], [`Lock::max_hold`], [`Lock::min_hold`], [`Lock::owned_by`] and
+/// [`Lock::non_reentrant`].
 #[derive(Clone, Default)]
 #[must_use = "a builder does nothing until `connect` or `blocking_connect`"]
 pub struct LockerBuilder {
@@ -276,41 +303,44 @@ pub struct LockerBuilder {
 }
 
 impl LockerBuilder {
-    /// The address of a server: `redis://[user:password@]host[:port][/db]`; with the feature `tls` the same with
-    /// `rediss://`, whose connections are encrypted; with the feature `unix`
-    /// `redis+unix://[user:password@host]/path[?db=n]`. Special characters in the credentials are percent-encoded. An
-    /// IPv6 address stands in brackets. `valkey://` is another word for `redis://`, `valkeys://` and `redis+tls://` are
-    /// others for `rediss://`.
+    /// Adds a server at this address.
     ///
-    /// `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster, of which one server that is
-    /// named has to answer; it stands alone. Names of its locks have no braces, or one pair with something inside:
-    /// another's channel would be in another slot, and [`Error::Config`] says so when it is locked.
+    /// - `redis://[user:password@]host[:port][/db]` is one server; `valkey://` is the same.
+    /// - `rediss://..` is the same over TLS (feature `tls`); also `valkeys://`, `redis+tls://` and `valkey+tls://`.
+    /// - `redis+unix://[user:password@host]/path[?db=n]` is a socket file of this machine (feature `unix`).
+    /// - `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster. One of the servers that it
+    ///   names has to answer. A cluster stands alone: no other server can be added. The name of a lock has no braces,
+    ///   or one pair with text inside; of others the channel would be in another slot, and locking them returns
+    ///   [`Error::Config`].
+    /// - `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]` is the master
+    ///   that these Sentinels name. They are asked at each connect. `sentinelUsername` and `sentinelPassword` are for
+    ///   the Sentinels themselves. What a failover loses stands at [`replicas`](Self::replicas).
+    /// - `rediss-cluster://` and `rediss-sentinel://` encrypt all of these connections.
     ///
-    /// `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]` is the master
-    /// that these Sentinels name, asked at each connect; `sentinelUsername` and `sentinelPassword` are for the
-    /// Sentinels themselves. With `rediss-` in the place of `redis-`, connections of both are encrypted.
+    /// Special characters in user and password are percent-encoded, and an IPv6 address stands in brackets.
     ///
     /// Called again, it adds further servers, which have to be independent masters: a lock is then held while more than
-    /// half of them say so (Redlock), and nothing is lost while fewer than half are away. Three or five are usual; an even
-    /// count bears no more failures than the odd one below it, and is warned about. Each has to be reached by every
-    /// program that shares the locks, and is best named in the same order by all of them: contenders that get in each
-    /// other's way ask the first one before the others. See [`restart_quarantine`](Self::restart_quarantine).
+    /// half of them say so (Redlock), and survives while fewer than half are away. Three or five are usual. An even
+    /// number survives no more failures than the odd number below it, and the locker logs a warning. Every program that
+    /// shares the locks has to name the same servers, best in the same order: contenders that get in each other's way
+    /// ask the first server before the others. See [`restart_quarantine`](Self::restart_quarantine).
     pub fn node(mut self, url: impl AsRef<str>) -> Self {
         self.nodes.push(Place::Url(url.as_ref().to_owned()));
         self
     }
 
-    /// A server in memory, in the place of one at an address: see [`testing::Server`].
+    /// Adds a server in memory, in place of one at an address: see [`testing::Server`].
     ///
-    /// Called again, it adds further servers. A locker has servers in memory or at addresses, not of both kinds.
+    /// Called again, it adds further servers. All servers of a locker are in memory, or all are at addresses.
     #[cfg(feature = "testing")]
     pub fn memory(mut self, server: &testing::Server) -> Self {
         self.nodes.push(Place::Memory(server.clone()));
         self
     }
 
-    /// How servers at encrypted addresses (`rediss://`) are recognised, and how this program shows who it is. For all
-    /// servers of the locker. Refused where no address is an encrypted one.
+    /// Sets how the locker recognises servers at encrypted addresses (`rediss://`), and which certificate it shows
+    /// them. It applies to all servers of the locker. [`connect`](Self::connect) refuses it if no address is an
+    /// encrypted one.
     ///
     /// Defaults to the CAs of the system, and no client certificate.
     #[cfg(feature = "tls")]
@@ -319,11 +349,11 @@ impl LockerBuilder {
         self
     }
 
-    /// Where the credentials come from, at each connect and reconnect, in the place of those in addresses: for
-    /// passwords that change while the program runs. Refused beside an address with a password.
+    /// Sets where the credentials come from at each connect and reconnect, for passwords that change while the program
+    /// runs. [`connect`](Self::connect) refuses it beside an address with a password.
     ///
-    /// A lock is held while connections are made anew with a new password, like in any other short outage. If the
-    /// provider gives a password that a server no longer takes, a WARN tells so, and so does [`Error::Unavailable`]
+    /// Locks stay held while connections are made anew with a new password, as in any other short outage. If the
+    /// provider returns a password that a server no longer accepts, a WARN says so, and so does [`Error::Unavailable`]
     /// after [`outage_tolerance`](Self::outage_tolerance).
     ///
     /// Defaults to the credentials in the addresses.
@@ -332,10 +362,11 @@ impl LockerBuilder {
         self
     }
 
-    /// For how long the server keeps a lock that nobody renews, from 100 ms to 30 days.
+    /// Sets how long the server keeps a lock that nobody renews, from 100 ms to 30 days.
     ///
-    /// It is renewed at every third of it. A short one frees the lock of a dead holder sooner; a long one bears longer
-    /// outages and costs fewer renewals. Clients that share a lock should share the lease.
+    /// By default the watchdog renews it at every third of that time. A short lease frees the lock of a dead holder
+    /// sooner; a long one survives longer outages and costs fewer renewals. Clients that share a lock should use the
+    /// same lease.
     ///
     /// Defaults to 30 seconds, as Redisson's `lockWatchdogTimeout`.
     pub const fn lease(mut self, lease: Duration) -> Self {
@@ -343,11 +374,11 @@ impl LockerBuilder {
         self
     }
 
-    /// How long [`connect`](Self::connect) may take. It tries again for as long, so that it waits for servers that
-    /// start a moment later, but not where a server says no: to the credentials, say, or with a certificate that is not
-    /// trusted.
+    /// Sets how long [`connect`](Self::connect) may take.
     ///
-    /// A short one reports a dead server sooner; a long one bears a slow network, and servers that are slow to start.
+    /// `connect` retries for as long, so it waits for servers that start a moment later. It does not retry if a server
+    /// says no: to the credentials, for example, or with a certificate that is not trusted. A short timeout reports a
+    /// dead server sooner; a long one tolerates a slow network, and servers that are slow to start.
     ///
     /// Defaults to 5 seconds.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
@@ -355,10 +386,10 @@ impl LockerBuilder {
         self
     }
 
-    /// How long one command may take before its outcome counts as unknown. It has to be shorter than
-    /// lease / (`renewal_failures` + 1).
+    /// Sets how long one command may take before its outcome counts as unknown. It has to be shorter than lease /
+    /// (`renewal_failures` + 1).
     ///
-    /// A short one finds a dead connection sooner, and takes a slow server for a dead one; a long one delays
+    /// A short timeout finds a dead connection sooner, but takes a slow server for a dead one; a long one delays
     /// [`Lock::try_lock`] and [`Guard::unlock`](crate::Guard::unlock) during outages.
     ///
     /// Defaults to a tenth of the lease, at most 3 seconds.
@@ -367,10 +398,10 @@ impl LockerBuilder {
         self
     }
 
-    /// How many renewals in a row have to fail until the token of a lock fires; 1 or more.
+    /// Sets how many renewals in a row have to fail until the token of a lock fires; 1 or more.
     ///
-    /// Renewals are lease / (this + 1) apart. More of them bear more single failures and cost more commands; the token
-    /// fires at the end of validity in any case.
+    /// Renewals are lease / (this + 1) apart. More of them tolerate more single failures and cost more commands; the
+    /// token fires at the end of validity in any case.
     ///
     /// Defaults to 2: with a lease of 30 s the token fires 23 s after the last success.
     pub const fn renewal_failures(mut self, failures: u32) -> Self {
@@ -378,24 +409,26 @@ impl LockerBuilder {
         self
     }
 
-    /// For how long [`Lock::lock`] and [`Lock::try_lock_for`] ride out servers that do not answer.
+    /// Sets how long [`Lock::lock`] and [`Lock::try_lock_for`] ride out servers that do not answer.
     ///
-    /// It counts from the first round that had no answer. A long one survives failovers; a short one lets callers do
-    /// something else sooner. All waiters of a locker end together, but for those that came less than a
-    /// [`command_timeout`](Self::command_timeout) ago, or less than this, if it is shorter: each call tries for at
-    /// least so long, however long the outage already lasts. Zero ends a wait with the first round that has no answer.
+    /// The time counts from the first round that had no answer. A long tolerance survives failovers; a short one lets
+    /// callers do something else sooner. All waiters of a locker end together, except those that came less than a
+    /// [`command_timeout`](Self::command_timeout) ago (or less than this tolerance, if it is shorter): each call tries
+    /// for at least that long, however long the outage already lasts. Zero ends a wait with the first round that has no
+    /// answer.
     ///
-    /// Defaults to one lease; with a [`restart_quarantine`](Self::restart_quarantine) to an eighth and two seconds more than
-    /// that, so that servers which begin anew are waited for.
+    /// Defaults to one lease; with a [`restart_quarantine`](Self::restart_quarantine) to an eighth and two seconds more
+    /// than that, if this is longer, so that calls wait for servers which begin anew.
     pub const fn outage_tolerance(mut self, tolerance: Duration) -> Self {
         self.options.outage_tolerance = Some(tolerance);
         self
     }
 
-    /// The range of the random pause after a round that had no answer from a majority, and of the one with which waiters
-    /// poll in [`Format::Plain`].
+    /// Sets the range of the random pause after a round in which no majority answered, and of the pause with which
+    /// waiters poll in [`Format::Plain`].
     ///
-    /// A short one finds a server that is back, or a lock that is free, sooner; a long one spares a server in trouble.
+    /// A short pause finds a server that is back, or a lock that is free, sooner; a long one spares a server in
+    /// trouble.
     ///
     /// Defaults to 50 to 200 ms.
     pub const fn retry_delay(mut self, range: Range<Duration>) -> Self {
@@ -403,27 +436,31 @@ impl LockerBuilder {
         self
     }
 
-    /// With several servers: for how long a server at the least abstains that may have forgotten who holds what. Redis calls
-    /// this *delayed restarts*.
+    /// Sets, for several servers, how long at least a server abstains that may have forgotten who holds what. The Redis
+    /// documentation of distributed locks calls this *delayed restarts*.
     ///
-    /// Each server keeps a *memory*, the key `lockhound_memory`, which is gone or out of date with its data: after a restart,
-    /// a failover, a `FLUSHALL`. Then it begins anew. It abstains until enough of the others list it, and then for the longest
-    /// `restart_quarantine` that any program with this option has announced to any of them, and a hundredth more. Until then
-    /// its vote counts as missing: if that leaves no majority, as once in a fresh deployment, [`Lock::lock`] waits and
-    /// [`Error::Unavailable`] says which server abstains. No clock of a server, and no uptime, has a part in it.
+    /// Each server keeps a *memory*, the key `lockhound_memory`, which is gone or out of date together with its data:
+    /// after a restart, a failover, a `FLUSHALL`. The server then begins anew. It abstains until enough of the others
+    /// list it, and then for the longest `restart_quarantine` that any program with this option has announced to any of
+    /// them, and a hundredth more. Until then its vote counts as missing. If that leaves no majority, as once in a
+    /// fresh deployment, [`Lock::lock`] waits and [`Error::Unavailable`] says which server abstains. The quarantine
+    /// does not depend on a server's clock or uptime.
     ///
-    /// Servers whose votes make a majority list each other. So an address that leads to another server than it does in other
-    /// programs gives no second majority, and every program has to name the same servers: [`connect`](Self::connect) refuses
-    /// another number of them.
+    /// Servers whose votes make a majority list each other. An address that leads to another server than it does in
+    /// other programs therefore makes no second majority. Every program has to name the same servers:
+    /// [`connect`](Self::connect) refuses another number of them.
     ///
-    /// No lease of this locker may be longer. Clients of other languages announce nothing: it must not be shorter than their
-    /// longest lease. Zero is for servers that forget nothing (`appendonly yes` and `appendfsync always`): they keep no
-    /// memory, and addresses are compared within this process only.
+    /// No lease of this locker may be longer than the quarantine. Clients in other languages announce nothing: the
+    /// quarantine must not be shorter than their longest lease. Zero is for servers that forget nothing (`appendonly
+    /// yes` and `appendfsync always`): they keep no memory, and the locker compares addresses within its own process
+    /// only.
     ///
-    /// Not covered: the eviction or deletion of single keys, `SWAPDB`, a server that is made a replica of another and a master
-    /// again before any locker has asked it for anything and without a connection ending (`CLIENT KILL TYPE normal` ends
-    /// them), a machine that is set back to a snapshot with its
-    /// processes, a proxy that changes servers within a connection, and clocks of servers that jump while locks stand.
+    /// Not covered are: the eviction or deletion of single keys; `SWAPDB`; a server that is made a replica of another
+    /// and a master again before any locker has asked it for anything and without a connection ending (`CLIENT KILL
+    /// TYPE normal` ends them); a machine that is set back to a snapshot with its processes; a proxy that changes
+    /// servers within a connection; and clocks of servers that jump while locks are held.
+    ///
+    /// `cargo run --example redlock` kills one of three servers under a holder and brings it back, empty.
     ///
     /// Defaults to the lease; to zero for a single server, which forgets its locks for everybody.
     pub const fn restart_quarantine(mut self, quarantine: Duration) -> Self {
@@ -431,11 +468,11 @@ impl LockerBuilder {
         self
     }
 
-    /// How locks stand on the server: who else can share them.
+    /// Sets how locks are stored on the server, and so which other clients share them.
     ///
-    /// [`Format::Redisson`] shares with Redisson and is waited for by message; [`Format::Plain`] shares with Redlock clients of
-    /// other languages and is polled. Under one key the two exclude each other; who waits in the one for a holder in the
-    /// other may be refused with [`Error::Server`].
+    /// [`Format::Redisson`] shares them with Redisson, and waiters are woken by messages. [`Format::Plain`] shares them
+    /// with Redlock clients in other languages, and waiters poll. Under one key the two exclude each other, but a
+    /// caller that waits in one format for a holder in the other may get [`Error::Server`].
     ///
     /// Defaults to [`Format::Redisson`].
     pub const fn format(mut self, format: Format) -> Self {
@@ -443,12 +480,12 @@ impl LockerBuilder {
         self
     }
 
-    /// How fences are counted, and with whom they are one sequence.
+    /// Sets how fences are counted, and with whose tokens they are one sequence.
     ///
-    /// With [`Fencing::Lockhound`] fences outlast the loss of a server's data, and several servers agree on them.
-    /// With [`Fencing::Redisson`] they are one sequence with the tokens of `RFencedLock`, for a resource that checks
-    /// those of JVMs too; that is for one server, and forgets what the server forgets. Everybody who shares a lock
-    /// has to use the same.
+    /// With [`Fencing::Lockhound`] fences survive the loss of a server's data, and several servers agree on them. With
+    /// [`Fencing::Redisson`] they are one sequence with the tokens of `RFencedLock`, for a resource that checks those
+    /// of JVMs too; it needs a single server, and forgets what the server forgets. All programs that share a lock have
+    /// to use the same.
     ///
     /// Defaults to [`Fencing::Lockhound`].
     pub const fn fencing(mut self, fencing: Fencing) -> Self {
@@ -456,29 +493,38 @@ impl LockerBuilder {
         self
     }
 
-    /// How many replicas of each server have to acknowledge a lock before it counts as taken, and each renewal before it
-    /// counts as one, and how long they may take, in whole milliseconds. This is Redis' WAIT, after every acquire and
-    /// every batch of renewals, on a connection of its own; one WAIT covers all acquires that are under way.
+    /// Sets how many replicas of each server have to acknowledge a lock before it counts as taken, and each renewal
+    /// before it counts as one, and how long they may take, in whole milliseconds.
     ///
-    /// Where too few acknowledge in time, an acquire is undone and counts as unanswered
-    /// ([`Error::Unavailable`] says how many did), and a renewal has failed once. With several servers, each one's yes
-    /// counts once its own replicas have acknowledged.
+    /// The locker sends Redis' `WAIT` after every acquire and every batch of renewals, on a connection of its own; one
+    /// `WAIT` covers all acquires that are under way. If too few replicas acknowledge in time, an acquire is undone and
+    /// counts as unanswered ([`Error::Unavailable`] says how many did), and a renewal has failed once. With several
+    /// servers, each server's yes counts once its own replicas have acknowledged.
     ///
-    /// What it buys: a lock survives the loss of its server if a replica that acknowledged is promoted. What it does not:
-    /// WAIT does not make Redis consistent. A failover may promote a replica that has *not* acknowledged, a replica that
-    /// restarts may have forgotten, and a master that was cut off goes on granting locks for as long as enough replicas are
-    /// on its side. A count of all replicas that may be promoted is safe against the first, and one of them that is away
-    /// then stops all locking. Releases are not waited for: a failover may bring a released lock back, for a lease at most.
+    /// What it buys: a lock survives the loss of its server if a replica that acknowledged is promoted. What it does
+    /// not: `WAIT` does not make Redis consistent. A failover may promote a replica that has *not* acknowledged, a
+    /// replica that restarts may have forgotten, and a master that was cut off goes on granting locks for as long as
+    /// enough replicas are on its side. Requiring all replicas that may be promoted is safe against the first, but then
+    /// one replica that is away stops all locking. Releases are not waited for: a failover may bring a released lock
+    /// back, for a lease at most.
     ///
-    /// Nor does WAIT look at clocks. From version 7 on a server sends its replicas the end of a lease as a time of day, and
-    /// each counts it by its own clock: one that is ahead by 4 s counts the last 4 s of each lease as over, acknowledges all
-    /// the same, and, promoted, gives the lock to the next one by so much too early. One that is behind keeps it longer.
-    /// Keep the clocks of servers and replicas within a tenth of the lease of each other. Nothing here compares them: ask
-    /// both for `TIME` at once.
+    /// What a failover loses without it was measured with three Sentinels and a replica on the same machine, twelve
+    /// failovers of each kind (`./dev soak failovers`). `SENTINEL FAILOVER` lost the writes of the last 1.0 s (median;
+    /// 1.2 s at the most): the Sentinels promote the replica, and announce it a second later. A master that was killed
+    /// (`kill -9`) or stopped had lost none: what it had answered the machine had already passed on. A machine that
+    /// fails takes along what is still on its way. Each holder of a lost lock is told at its next renewal, and another
+    /// may be inside until then. With this option and one replica nothing of what was granted was lost. After a
+    /// failover nothing is granted until the new master has its replicas.
     ///
-    /// Its price is a round trip to the replicas for each acquire. It must be shorter than
-    /// [`command_timeout`](Self::command_timeout), and everything that waits for an acquire may take so much longer. A
-    /// short timeout gives locks up when replicas lag; a long one makes callers wait for replicas that are away.
+    /// Nor does `WAIT` look at clocks. From version 7 on a server sends its replicas the end of a lease as a time of
+    /// day, and each replica counts it by its own clock. A replica whose clock is ahead by 4 s counts the last 4 s of
+    /// each lease as over, acknowledges all the same, and, once promoted, gives the lock to the next caller that much
+    /// too early. A replica whose clock is behind keeps it longer. Keep the clocks of servers and replicas within a
+    /// tenth of the lease of each other. The locker does not compare them: ask both for `TIME` at once.
+    ///
+    /// It costs a round trip to the replicas for each acquire. The time has to be shorter than
+    /// [`command_timeout`](Self::command_timeout), and everything that waits for an acquire may take that much longer.
+    /// A short time gives up locks when replicas lag; a long one makes callers wait for replicas that are away.
     ///
     /// Defaults to 0: replicas are not asked.
     pub const fn replicas(mut self, count: u32, timeout: Duration) -> Self {
@@ -486,14 +532,14 @@ impl LockerBuilder {
         self
     }
 
-    /// For how long this locker's thread stays awake while the answer to a lone caller, or its next question, is awaited, in
-    /// the manner of Linux's busy polling of sockets: to wake a thread that sleeps takes about as long as a server nearby
+    /// Sets how long the locker's thread stays awake while it awaits the answer to a lone caller, or that caller's next
+    /// call, as Linux's busy polling of sockets does: waking a sleeping thread takes about as long as a server nearby
     /// takes for a lock.
     ///
-    /// It pays if the server answers within this time; the locker learns whether it does, and whether callers are many, and
-    /// else sleeps at once but for one time in a hundred. It takes CPU time that would be idle; where other programs want
-    /// every CPU, a caller that locks and unlocks without a pause takes a part of one from them. Zero is for those. With one CPU
-    /// there is none.
+    /// It pays if the server answers within this time. The locker learns whether it does, and whether there are many
+    /// callers; if not, it sleeps at once except for one time in a hundred. It uses CPU time that would be idle. If
+    /// other programs want every CPU, a caller that locks and unlocks without a pause takes part of one from them: set
+    /// zero there. On a machine with one CPU the locker never stays awake.
     ///
     /// Defaults to 150 microseconds; 10 ms at most.
     pub const fn busy_poll(mut self, time: Duration) -> Self {
@@ -501,11 +547,12 @@ impl LockerBuilder {
         self
     }
 
-    /// As whom calls lock that name no owner, and so what they may enter again.
+    /// Sets which owner a call locks as if it names none, and so what it may enter again.
     ///
-    /// [`Reentry::Task`] lets nested code enter again without a word, and branches of one task too, where they take guards.
-    /// [`Reentry::Scope`] and [`Reentry::Never`] make such branches wait for each other, and nested code that is in no scope
-    /// wait for itself, which is warned about. [`Lock::run`] excludes branches under each of them.
+    /// [`Reentry::Task`] lets nested code enter again without a word, and also branches of one task that take guards.
+    /// With [`Reentry::Scope`] and [`Reentry::Never`] such branches wait for each other, and nested code outside a
+    /// scope waits for itself, about which the locker logs a warning. [`Lock::run`] excludes branches with each of
+    /// them.
     ///
     /// Defaults to [`Reentry::Task`].
     pub const fn reentry(mut self, reentry: Reentry) -> Self {
@@ -513,43 +560,47 @@ impl LockerBuilder {
         self
     }
 
-    /// Validates the options and connects. A server has to be version 6.2 or newer.
+    /// Validates the options and connects. A server has to be Redis 6.2 or newer, or any Valkey.
     ///
     /// # Errors
-    /// [`Error::Config`] for an option or an address that cannot be used, or a server that is too old or in cluster mode;
-    /// [`Error::Unavailable`] if no majority of the servers answers within [`connect_timeout`](Self::connect_timeout);
-    /// the others may come later; the same, at once, if there can be no majority because of certificates that are not
-    /// trusted; [`Error::Server`] if it refuses the credentials. A password is never shown: it reads
-    /// `***`, and of an address that cannot be used nothing is shown but its scheme.
+    /// - [`Error::Config`] for an option or an address that cannot be used, and for a server that is too old or in
+    ///   cluster mode.
+    /// - [`Error::Unavailable`] if no majority of the servers answers within
+    ///   [`connect_timeout`](Self::connect_timeout); the others may come later. The same error comes at once if there
+    ///   can be no majority because of certificates that are not trusted.
+    /// - [`Error::Server`] if a server refuses the credentials.
+    ///
+    /// No error shows a password: it reads `***`, and of an address that cannot be used only the scheme is shown.
     ///
     /// # Cancel safety
-    /// Dropping the future gives the attempt up and ends its thread.
+    /// Dropping the future gives up the attempt and ends its thread.
     pub async fn connect(self) -> Result<Locker, Error> {
         let (settings, targets) = self.validate()?;
         Ok(Locker { alive: Arc::new(Alive::connect(settings, targets).await?) })
     }
 
-    /// [`connect`](Self::connect) for threads without async code.
+    /// Connects as [`connect`](Self::connect) does, for threads without async code.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
     ///
     /// # Panics
-    /// In async code, which it would block.
+    /// Panics in async code, which it would block.
     pub fn blocking_connect(self) -> Result<Locker, Error> {
         let (settings, targets) = self.validate()?;
         Ok(Locker { alive: Arc::new(Alive::blocking_connect(settings, targets)?) })
     }
 
-    /// Validates the options, and connects in the background: no server has to be there yet, and none is waited for.
-    /// The first [`Lock::lock`] then waits as in any other outage, for [`outage_tolerance`](Self::outage_tolerance) at
-    /// the most, and [`Lock::try_lock`] for half a [`command_timeout`](Self::command_timeout). Callable from async code
-    /// and outside of it.
+    /// Validates the options, and connects in the background: no server has to be there yet, and none is waited for. It
+    /// may be called inside and outside of async code.
     ///
-    /// For programs that have to start before their servers do. What [`connect`](Self::connect) would refuse, as wrong
-    /// credentials, a certificate that is not trusted or a server that is too old, is only in the
-    /// [`Error::Unavailable`] of those calls, and, but for certificates, in a WARN; that too few replicas are there is
-    /// not told at all.
+    /// The first [`Lock::lock`] then waits as in any other outage, for [`outage_tolerance`](Self::outage_tolerance) at
+    /// most, and [`Lock::try_lock`] for half a [`command_timeout`](Self::command_timeout).
+    ///
+    /// It is for programs that have to start before their servers do. What [`connect`](Self::connect) would refuse,
+    /// such as wrong credentials, a certificate that is not trusted or a server that is too old, is reported only by
+    /// the [`Error::Unavailable`] of those calls and, except for certificates, by a WARN. Nothing reports that there
+    /// are too few replicas.
     ///
     /// # Errors
     /// [`Error::Config`] for an option or an address that cannot be used, and for a server in memory;
@@ -574,13 +625,15 @@ impl LockerBuilder {
             access.check_use()?;
         }
         if targets.len() > 1 && targets.iter().any(Target::is_cluster) {
-            let problem =
-                "a cluster is one place for a lock, which other servers cannot vote with: name the cluster alone";
+            let problem = "a cluster cannot vote together with other servers: name the cluster alone";
             return Err(Error::config("node", problem));
         }
         if targets.iter().any(Target::is_cluster) && !settings.restart_quarantine.is_zero() {
-            let problem = "a cluster keeps no memory of its restarts, and no quarantine: leave it out, or name independent \
-                           servers";
+            let problem = format!(
+                "{:?} is set, but the servers of a cluster keep no memory of their restarts: leave it out, or name \
+                 independent servers",
+                settings.restart_quarantine
+            );
             return Err(Error::config("restart_quarantine", problem));
         }
         match targets.len() {
@@ -588,8 +641,8 @@ impl LockerBuilder {
             nodes if nodes % 2 == 0 => contained(|| {
                 tracing::warn!(
                     nodes,
-                    "an even number of servers bears no more failures than one server less, and costs one more: {} of them \
-                 may be away, and {} have to answer",
+                    "an even number of servers survives no more failures than one server less, and costs one more: {} \
+                     of them may be away, and {} have to answer",
                     (nodes - 1) / 2,
                     nodes / 2 + 1
                 );
@@ -600,12 +653,15 @@ impl LockerBuilder {
     }
 }
 
-/// What a server in memory is not there for.
+/// Refuses options that a server in memory cannot serve.
+///
+/// # Errors
+/// [`Error::Config`] that names the option.
 #[cfg(feature = "testing")]
 fn check_memory(settings: &Settings, targets: &[Target], has_provider: bool) -> Result<(), Error> {
     let in_memory = targets.iter().filter(|target| target.is_in_memory()).count();
     if in_memory > 0 && has_provider {
-        return Err(Error::config("credentials", "a server in memory asks for none: leave the provider out"));
+        return Err(Error::config("credentials", "a server in memory asks for no credentials: leave the provider out"));
     }
     if in_memory > 0 && settings.replicas.is_some() {
         return Err(Error::config("replicas", "a server in memory has no replicas that could acknowledge a lock"));
@@ -635,7 +691,7 @@ impl Place {
         }
     }
 
-    /// What may be shown of it.
+    /// Returns what may be shown of it.
     fn name(&self) -> String {
         match self {
             Self::Url(url) => Target::name_of(url).map_or_else(|error| error.to_string(), |name| name.to_string()),

@@ -1,4 +1,4 @@
-//! Several locks as one: the named handle, its guard, and the view of a critical section.
+//! Several locks as one: the handle, its guard, and the view of a critical section.
 
 use std::fmt;
 use std::future::Future;
@@ -17,18 +17,19 @@ use crate::options::Reentry;
 use crate::owner::Owner;
 use crate::session::{Alive, Held as _, JointGrip, JointView, Session};
 
-/// Several locks that are taken together: all of them, or none. Cheap to clone; it holds nothing by itself.
+/// Several locks that are taken together: all of them, or none. Cheap to clone; the handle by itself holds nothing.
 ///
-/// Each of them is the lock of its name, the same that [`Locker::get`](crate::Locker::get) gives: they exclude single
-/// locks of the same names, and whoever holds one of them already enters it again (see [`Lock`](crate::Lock)).
+/// Each of them is the lock of its name, the same that [`Locker::get`](crate::Locker::get) returns: it excludes single
+/// locks of the same name, and an owner that holds one of them already enters it again (see [`Lock`](crate::Lock)).
 ///
 /// # How they are taken
-/// Where all are free, by one script in one round trip. Where somebody holds one, nothing is taken by that; those who wait
-/// then take one after the other in the order of their names, each in its line, so that two who want the same locks
-/// never wait for each other, in whatever order they named them. **Whoever holds a lock already and then waits for others
-/// is outside of that order, and can wait for somebody who waits for him: take what belongs together at once.**
+/// If all are free, one script takes them in one round trip. If somebody holds one of them, that script takes nothing,
+/// and the waiter then takes one after the other in the order of their names, each in its line. Two callers that want
+/// the same locks therefore never wait for each other, in whatever order they name them. **A caller that already holds
+/// a lock and then waits for others is outside of that order, and can wait for somebody who waits for it: take what
+/// belongs together at once.**
 ///
-/// A script runs alone on its server: with thousands of locks in one of them, everybody else waits for milliseconds.
+/// A script runs alone on its server: thousands of locks in one call make everybody else wait for milliseconds.
 ///
 /// # Examples
 /// ```no_run
@@ -76,60 +77,72 @@ impl MultiLock {
         Self(Handle::new(alive, keys.into()))
     }
 
-    /// The names, in order.
+    /// Returns the names, sorted.
     pub fn keys(&self) -> &[Key] {
         &self.0.wanted
     }
 
-    /// The same locks, taken for a fixed time; see [`Lock::fixed_lease`](crate::Lock::fixed_lease). The time of each begins
-    /// when it is taken. If that of the first is over before the last could be taken, none is, and it begins anew: give a
-    /// time that is longer than what others hold one of them for.
+    /// Returns a handle that takes the locks for a fixed time; see [`Lock::fixed_lease`](crate::Lock::fixed_lease). The
+    /// time of each lock begins when it is taken. If that of the first is over before the last is taken, the call gives
+    /// up what it has and begins anew: give a time that is longer than others hold one of the locks.
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
         self.0.manner.fixed_lease = Some(lease);
         self
     }
 
-    /// The same locks, with a limit on how long they are held; see [`Lock::max_hold`](crate::Lock::max_hold). The time of
-    /// each begins when it is taken, as with [`fixed_lease`](Self::fixed_lease).
+    /// Returns a handle that limits how long the locks are held; see [`Lock::max_hold`](crate::Lock::max_hold). The
+    /// time of each lock begins when it is taken, as with [`fixed_lease`](Self::fixed_lease).
     #[must_use]
     pub const fn max_hold(mut self, max_hold: Duration) -> Self {
         self.0.manner.max_hold = Some(max_hold);
         self
     }
 
-    /// The same locks, as this owner and not as the calling task; see [`Lock::owned_by`](crate::Lock::owned_by).
+    /// Keeps the locks from everybody for at least this long after all of them are taken, even if they are released
+    /// sooner; see [`Lock::min_hold`](crate::Lock::min_hold). Where not all of them can be had, those that were taken
+    /// for a moment are not kept.
+    #[must_use]
+    pub const fn min_hold(mut self, min_hold: Duration) -> Self {
+        self.0.manner.min_hold = Some(min_hold);
+        self
+    }
+
+    /// Returns a handle that locks as this owner instead of the calling task; see
+    /// [`Lock::owned_by`](crate::Lock::owned_by).
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
         self.0.manner.owner = Some(owner);
         self
     }
 
-    /// The same locks, where each call is an owner of its own; see [`Lock::non_reentrant`](crate::Lock::non_reentrant).
+    /// Returns a handle whose calls are each an owner of their own; see
+    /// [`Lock::non_reentrant`](crate::Lock::non_reentrant).
     #[must_use]
     pub const fn non_reentrant(mut self) -> Self {
         self.0.manner.reentry = Some(Reentry::Never);
         self
     }
 
-    /// Takes all of them, and waits where somebody else holds one; see [`Lock::lock`](crate::Lock::lock).
+    /// Takes all of the locks. Waits if somebody else holds one of them; see [`Lock::lock`](crate::Lock::lock).
     ///
     /// # Errors
-    /// As [`Lock::lock`](crate::Lock::lock), and [`Error::Config`] for an empty list and for a name that is given twice.
+    /// As [`Lock::lock`](crate::Lock::lock), and [`Error::Config`] for an empty list and for a name that is given
+    /// twice.
     ///
     /// # Cancel safety
-    /// Dropping the future gives back what was taken, and leaves the line. A future that is kept but not polled while it
-    /// waits keeps the locks that it has taken by then.
+    /// Dropping the future gives back what was taken, and leaves the line. A future that is kept but not polled while
+    /// it waits keeps the locks that it has taken by then.
     pub async fn lock(&self) -> Result<MultiGuard, Error> {
         self.0.take(Wait::Always).await?.map(MultiGuard).ok_or(Error::Closed)
     }
 
-    /// Takes all of them if that is possible at once: one attempt, which never stands in line.
+    /// Takes all of the locks if that is possible at once, in one attempt. It never stands in line.
     ///
-    /// `None`: somebody else holds one of them, and none was taken.
+    /// Returns `None` if somebody else holds one of them; then none is taken.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), but [`Error::Unavailable`] already if this attempt has no answer.
+    /// As [`lock`](Self::lock), but [`Error::Unavailable`] if this one attempt has no answer.
     ///
     /// # Cancel safety
     /// Dropping the future gives back what was taken.
@@ -137,12 +150,13 @@ impl MultiLock {
         Ok(self.0.take(Wait::Never).await?.map(MultiGuard))
     }
 
-    /// Takes all of them, and waits up to this time for that.
+    /// Takes all of the locks, and waits for at most this time.
     ///
-    /// `None`: the time is over, and somebody else held one of them. A time of zero is [`try_lock`](Self::try_lock).
+    /// Returns `None` if the time is over and somebody else held one of them. A time of zero is
+    /// [`try_lock`](Self::try_lock).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), and [`Error::Unavailable`] when the time is over and the last round had no answer.
+    /// As [`lock`](Self::lock), and [`Error::Unavailable`] if the time is over and the last round had no answer.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
@@ -150,45 +164,48 @@ impl MultiLock {
         Ok(self.0.take(Wait::up_to(wait)).await?.map(MultiGuard))
     }
 
-    /// [`lock`](Self::lock) for threads without async code. The thread is the owner, where there is no tokio task.
+    /// Takes the locks as [`lock`](Self::lock) does, for threads without async code. The owner is the thread, unless it
+    /// runs a tokio task.
     ///
     /// # Errors
     /// As [`lock`](Self::lock).
     ///
     /// # Panics
-    /// In async code, which it would block.
+    /// Panics in async code, which it would block.
     pub fn blocking_lock(&self) -> Result<MultiGuard, Error> {
         self.0.take_blocking(Wait::Always)?.map(MultiGuard).ok_or(Error::Closed)
     }
 
-    /// [`try_lock`](Self::try_lock) for threads without async code.
+    /// Takes the locks as [`try_lock`](Self::try_lock) does, for threads without async code.
     ///
     /// # Errors
     /// As [`try_lock`](Self::try_lock).
     ///
     /// # Panics
-    /// In async code, which it would block.
+    /// Panics in async code, which it would block.
     pub fn blocking_try_lock(&self) -> Result<Option<MultiGuard>, Error> {
         Ok(self.0.take_blocking(Wait::Never)?.map(MultiGuard))
     }
 
-    /// [`try_lock_for`](Self::try_lock_for) for threads without async code.
+    /// Takes the locks as [`try_lock_for`](Self::try_lock_for) does, for threads without async code.
     ///
     /// # Errors
     /// As [`try_lock_for`](Self::try_lock_for).
     ///
     /// # Panics
-    /// In async code, which it would block.
+    /// Panics in async code, which it would block.
     pub fn blocking_try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
         Ok(self.0.take_blocking(Wait::up_to(wait))?.map(MultiGuard))
     }
 
-    /// Takes all of them, runs a critical section, and releases. If one is lost meanwhile, the section is dropped where it
-    /// stands and [`Error::Lost`] is returned. Runs that share one of the locks exclude each other, in branches of one task as
-    /// well; see [`Lock::run`](crate::Lock::run).
+    /// Takes all of the locks, runs a critical section, and releases them. If one is lost meanwhile, drops the section
+    /// where it stands and returns [`Error::Lost`].
+    ///
+    /// Runs that share one of the locks exclude each other, also in branches of one task; see
+    /// [`Lock::run`](crate::Lock::run).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock); [`Error::Lost`] too if one turns out to have been lost before the release.
+    /// As [`lock`](Self::lock). [`Error::Lost`] also if the release finds that one was lost before.
     ///
     /// # Cancel safety
     /// Dropping the future drops the section and releases all locks in the background.
@@ -211,34 +228,36 @@ impl MultiLock {
     }
 }
 
-/// The proof that several locks are held: one guard for all of them, and one token, which fires when any is lost.
+/// A guard of several held locks, with one token for all of them, which fires when any is lost.
 ///
-/// What a [`Guard`](crate::Guard) promises of one lock, this promises of each. What is lost of one of them is over for all:
-/// [`check`](Self::check), [`state`](Self::state) and [`remaining`](Self::remaining) tell the worst. The others stay locked,
-/// and renewed, until this guard goes.
+/// What a [`Guard`](crate::Guard) promises of one lock, this guard promises of each. The loss of one counts as the loss
+/// of all: [`check`](Self::check), [`state`](Self::state) and [`remaining`](Self::remaining) report the worst. The
+/// others stay locked, and renewed, until this guard goes.
 ///
 /// # Dropping
-/// Drop releases all of them in the background; [`unlock`](Self::unlock) says whether that worked.
+/// Drop releases all of the locks in the background; [`unlock`](Self::unlock) reports whether that worked.
 #[must_use = "the locks are released when their guard is dropped"]
 pub struct MultiGuard(Taken<JointGrip>);
 
 impl MultiGuard {
-    /// A token that fires, once, when any of the locks is lost; cancelling it cancels nothing else.
+    /// Returns a token that fires once, when any of the locks is lost. Cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
         self.0.grip.token()
     }
 
-    /// Whether any of the locks is lost. Reads the clock, so that it is right even where the watchdog is late.
+    /// Returns whether any of the locks is lost. It reads the clock, so it is right even if the watchdog is late.
     pub fn is_lost(&self) -> bool {
         self.loss().is_some()
     }
 
-    /// How the first lock that was lost was lost, if one was; as [`is_lost`](Self::is_lost).
+    /// Returns how the first lock that was lost was lost, if one was. It reads the clock, as [`is_lost`](Self::is_lost)
+    /// does.
     pub fn loss(&self) -> Option<Loss> {
         self.state().loss()
     }
 
-    /// For `?` inside a critical section; as [`is_lost`](Self::is_lost).
+    /// Returns an error if any of the locks is lost, for `?` inside a critical section. It reads the clock, as
+    /// [`is_lost`](Self::is_lost) does.
     ///
     /// # Errors
     /// [`Error::Lost`].
@@ -246,32 +265,33 @@ impl MultiGuard {
         self.state().check()
     }
 
-    /// How safe the worst of them is. Reads the clock.
+    /// Returns how safe the worst of the locks is. It reads the clock.
     pub fn state(&self) -> HoldState {
         self.0.grip.state()
     }
 
-    /// For how long all of them are certainly held if none is renewed again. Zero if one is lost.
+    /// Returns how long all of the locks are certainly held if none is renewed again. Zero if one is lost.
     pub fn remaining(&self) -> Duration {
         self.0.grip.view().remaining()
     }
 
-    /// The fencing token of one of the locks; `None` for a name that is not among them. Each lock has a sequence of its own.
+    /// Returns the fencing token of one of the locks; `None` for a name that is not among them. Each lock has a
+    /// sequence of its own.
     pub fn fence(&self, key: impl AsRef<str>) -> Option<Fence> {
         fence(self.0.grip.view(), key.as_ref())
     }
 
-    /// The names and their fencing tokens, in the order of the names.
+    /// Returns the names and their fencing tokens, sorted by name.
     pub fn fences(&self) -> impl Iterator<Item = (&Key, Fence)> {
         fences(self.0.grip.view())
     }
 
-    /// The names, in order.
+    /// Returns the names, sorted.
     pub fn keys(&self) -> impl Iterator<Item = &Key> {
         self.fences().map(|(key, _)| key)
     }
 
-    /// Gives all holds, all their guards with them, to an owner of their own: this task no longer enters them again. See
+    /// Gives all holds, with all their guards, to a new owner: this task no longer enters them again. See
     /// [`Guard::detach`](crate::Guard::detach).
     pub fn detach(self) -> Self {
         self.0.grip.give_to(Owner::new());
@@ -287,26 +307,26 @@ impl MultiGuard {
         self.0.scope(future)
     }
 
-    /// Releases all of them, each if this was its last guard.
+    /// Releases all of the locks, each if this was its last guard.
     ///
     /// # Errors
-    /// As [`Guard::unlock`](crate::Guard::unlock), and all are released whatever becomes of one: if any was lost, the
-    /// first loss; else the first of the other errors.
+    /// As [`Guard::unlock`](crate::Guard::unlock). All locks are released whatever becomes of one. If any was lost, the
+    /// error is the first loss, else the first of the other errors.
     ///
     /// # Cancel safety
-    /// Once it was polled it is carried out, even if the future is dropped; a future that was never polled drops its
-    /// guard, which releases them too.
+    /// Once polled, it is carried out even if the future is dropped. A future that was never polled drops its guard,
+    /// which releases them too.
     pub async fn unlock(self) -> Result<(), Error> {
         self.0.unlock().await
     }
 
-    /// [`unlock`](Self::unlock) for threads without async code.
+    /// Releases as [`unlock`](Self::unlock) does, for threads without async code.
     ///
     /// # Errors
     /// As [`unlock`](Self::unlock).
     ///
     /// # Panics
-    /// In async code, which it would block.
+    /// Panics in async code, which it would block.
     pub fn blocking_unlock(self) -> Result<(), Error> {
         self.0.blocking_unlock()
     }
@@ -329,12 +349,13 @@ pub struct MultiSection {
 }
 
 impl MultiSection {
-    /// A token that fires when any of the locks is lost; cancelling it cancels nothing else.
+    /// Returns a token that fires when any of the locks is lost. Cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
         self.view.token()
     }
 
-    /// For `?` between steps: reads the clock, so that it is right even where the watchdog is late.
+    /// Returns an error if any of the locks is lost, for `?` between steps. It reads the clock, so it is right even if
+    /// the watchdog is late.
     ///
     /// # Errors
     /// [`Error::Lost`].
@@ -342,7 +363,7 @@ impl MultiSection {
         self.view.check()
     }
 
-    /// Runs a future as inside of this section, in whatever task: what it locks enters again. See
+    /// Runs a future as part of this section, in whatever task: what it locks enters again. See
     /// [`Section::scope`](crate::Section::scope).
     ///
     /// # Cancel safety
@@ -351,12 +372,12 @@ impl MultiSection {
         self.scope.clone().run(future)
     }
 
-    /// The fencing token of one of the locks; `None` for a name that is not among them.
+    /// Returns the fencing token of one of the locks; `None` for a name that is not among them.
     pub fn fence(&self, key: impl AsRef<str>) -> Option<Fence> {
         fence(&self.view, key.as_ref())
     }
 
-    /// For how long all of them are certainly held if none is renewed again.
+    /// Returns how long all of the locks are certainly held if none is renewed again.
     pub fn remaining(&self) -> Duration {
         self.view.remaining()
     }

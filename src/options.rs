@@ -1,4 +1,4 @@
-//! What can be set, and which settings contradict each other.
+//! The options of a locker, and which of them contradict each other.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,56 +13,59 @@ const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 /// The shortest pause with which the waiters of a polled format do not make a busy loop.
 const SHORTEST_POLL: Duration = Duration::from_millis(1);
 
-/// How a lock stands on the server, and with whom it is shared. Everybody who shares a lock has to use the same.
+/// How a lock is stored on the server, and so which other clients share it. All programs that share a lock have to use
+/// the same format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Format {
-    /// A hash with the owner and the hold count: Redisson's `getLock`, which tells waiters of its releases.
+    /// A hash with the owner and the hold count: Redisson's `getLock`, whose releases send a message to the waiters.
     #[default]
     Redisson,
-    /// A string with the owner, `SET key owner NX PX lease`: that of Redlock clients (redsync, redis-py, node-redlock,
-    /// rslock and others), which tell nobody. Waiters therefore poll, at intervals of
-    /// [`retry_delay`](crate::LockerBuilder::retry_delay); by the releases of this crate they are woken all the same.
-    /// The hold count is kept in its holder's process only.
+    /// A string with the owner, `SET key owner NX PX lease`, as Redlock clients write it (redsync, redis-py,
+    /// node-redlock, rslock and others). Their releases send no message, so waiters poll, at intervals of
+    /// [`retry_delay`](crate::LockerBuilder::retry_delay); releases of this crate wake them all the same. The hold
+    /// count is kept in its holder's process only.
     Plain,
 }
 
-/// How fences are counted, and with whom they are one sequence. Everybody who shares a lock has to use the same.
+/// How fences are counted, and with whose tokens they are one sequence. All programs that share a lock have to use the
+/// same.
 ///
-/// A lock that was in use needs some care before it is given another one: see [`Fence`](crate::Fence).
+/// A lock that was in use needs some care before it is given the other one: see [`Fence`](crate::Fence).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Fencing {
-    /// In 1,024 keys, the marks, of which the lock's name chooses one. Clocks help where a server loses its data, and
-    /// several servers agree.
+    /// In 1,024 keys, the marks; the name of the lock chooses one. If a server loses its data, fences continue from a
+    /// clock, and several servers agree on each fence.
     #[default]
     Lockhound,
-    /// As Redisson's `RFencedLock` counts its tokens, from 1 up in a key for each lock, `redisson_lock_token:{name}`:
-    /// its tokens and the fences of this crate are one sequence. For one server, and [`Format::Redisson`].
+    /// As Redisson's `RFencedLock` counts its tokens: from 1 up, in a key for each lock, `redisson_lock_token:{name}`.
+    /// Its tokens and the fences of this crate are one sequence. It needs a single server and [`Format::Redisson`].
     ///
-    /// The key stays on the server for ever. No clock helps: without the key the numbers begin at 1 again.
+    /// The key stays on the server forever. If it is lost, the numbers begin at 1 again.
     Redisson,
 }
 
-/// As whom a call locks that names no owner, and so what it may enter again. [`LockerBuilder::reentry`](crate::LockerBuilder::reentry)
-/// sets it for a locker, [`Lock::non_reentrant`](crate::Lock::non_reentrant) for a handle.
+/// Which owner a call locks as if it names none, and so what it may enter again.
+/// [`LockerBuilder::reentry`](crate::LockerBuilder::reentry) sets it for a locker,
+/// [`Lock::non_reentrant`](crate::Lock::non_reentrant) for a handle.
 ///
-/// An owner that a handle names ([`Lock::owned_by`](crate::Lock::owned_by)) is that owner under each of them.
+/// An owner that a handle names ([`Lock::owned_by`](crate::Lock::owned_by)) takes precedence over each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Reentry {
-    /// The owner of the innermost scope ([`Owner::scope`](crate::Owner::scope), [`Guard::scope`](crate::Guard::scope),
-    /// a section of [`Lock::run`](crate::Lock::run)), else the tokio task: nested code enters again by itself. So do guards
-    /// that branches of one task take, beside each other: use `run` in branches.
+    /// As the owner of the innermost scope ([`Owner::scope`](crate::Owner::scope),
+    /// [`Guard::scope`](crate::Guard::scope), a section of [`Lock::run`](crate::Lock::run)), else as the tokio task.
+    /// Nested code enters again by itself. So do branches of one task that take guards: use `run` in branches.
     ///
-    /// Outside of tokio tasks a call that is polled is known by its waker, and one that blocks by its thread.
+    /// Outside of tokio tasks a polled call is known by its waker, and a blocking call by its thread.
     #[default]
     Task,
-    /// The owner of the innermost scope; outside of a scope each call is an owner of its own. Branches exclude each other,
-    /// and a second `lock()` in nested code waits for the first unless it is in a scope.
+    /// As the owner of the innermost scope; outside of a scope each call is an owner of its own. Branches exclude each
+    /// other, and a second `lock()` in nested code waits for the first unless it is in a scope.
     Scope,
-    /// Each call is an owner of its own, in scopes or not: nothing enters again.
+    /// Each call as an owner of its own, in scopes or not: nothing enters again.
     Never,
 }
 
-/// How many replicas have to have a lock, and how long that may take.
+/// How many replicas have to acknowledge a lock, and how long that may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Replicas {
     pub(crate) count: u32,
@@ -124,8 +127,10 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// Checks that no server votes again while a lock that it has forgotten may still be held.
+    ///
     /// # Errors
-    /// [`Error::Config`] for a lease that a server which restarted could have forgotten when its vote counts again.
+    /// [`Error::Config`] for a lease that is longer than the quarantine.
     pub(crate) fn check_quarantine(&self, option: &'static str, lease: Duration) -> Result<(), Error> {
         let quarantine = self.restart_quarantine;
         if quarantine.is_zero() || lease <= quarantine {
@@ -134,33 +139,33 @@ impl Settings {
         Err(Error::config(
             option,
             format!(
-                "{lease:?} is longer than restart_quarantine = {quarantine:?}: a server that restarted would vote while \
-                 such a lock that it has forgotten is still held; lengthen the quarantine, or shorten this"
+                "{lease:?} is longer than restart_quarantine = {quarantine:?}: a server that restarted could vote \
+                 again while a lock that it has forgotten is still held; lengthen the quarantine, or shorten this"
             ),
         ))
     }
 
-    /// A pause out of `retry_delay`.
+    /// Returns a pause within `retry_delay`.
     pub(crate) fn retry_pause(&self, random: f64) -> Duration {
         self.retry_delay.start + (self.retry_delay.end - self.retry_delay.start).mul_f64(random)
     }
 }
 
 impl Options {
-    /// The settings for so many nodes.
+    /// Returns the settings for this many nodes.
     ///
     /// # Errors
-    /// [`Error::Config`] that names the option, its value and, where two contradict each other, the other value too.
+    /// [`Error::Config`] that names the option, its value and, if two contradict each other, the other value too.
     pub(crate) fn validate(&self, nodes: usize) -> Result<Settings, Error> {
         validate_duration("lease", self.lease)?;
         let command_timeout = self.command_timeout.unwrap_or((self.lease / 10).min(LONGEST_COMMAND_TIMEOUT));
         if self.connect_timeout.is_zero() {
-            return Err(Error::config("connect_timeout", "0ns leaves no time to connect; give it some seconds"));
+            return Err(Error::config("connect_timeout", "0ns leaves no time to connect; give some seconds"));
         }
         if self.renewal_failures == 0 {
             return Err(Error::config(
                 "renewal_failures",
-                "0 would lose a lock before anything failed; give 1 or more",
+                "0 would lose a lock before a renewal failed; give 1 or more",
             ));
         }
         if command_timeout < Duration::from_millis(1) {
@@ -194,7 +199,7 @@ impl Options {
             return Err(Error::config(
                 "retry_delay",
                 format!(
-                    "{:?} makes a busy loop of waiters, which poll with it in Format::Plain; end it after {SHORTEST_POLL:?}",
+                    "{:?} makes a busy loop of the waiters of Format::Plain; end it after {SHORTEST_POLL:?}",
                     self.retry_delay
                 ),
             ));
@@ -203,7 +208,7 @@ impl Options {
             return Err(Error::config(
                 "busy_poll",
                 format!(
-                    "{:?} takes a CPU for longer than waking a thread ever does; give {LONGEST_BUSY_POLL:?} or less, or zero for none",
+                    "{:?} keeps a CPU busy for too long; give {LONGEST_BUSY_POLL:?} or less, or zero to turn it off",
                     self.busy_poll
                 ),
             ));
@@ -292,7 +297,8 @@ pub(crate) fn validate_duration(option: &'static str, duration: Duration) -> Res
     Ok(())
 }
 
-/// Servers that begin anew are waited for, and not given up a moment before they vote.
+/// Returns a tolerance that is long enough for servers which begin anew: they are not given up a moment before they
+/// vote.
 fn default_tolerance(lease: Duration, quarantine: Duration) -> Duration {
     if quarantine.is_zero() { lease } else { lease.max(quarantine + quarantine / 8 + Duration::from_secs(2)) }
 }

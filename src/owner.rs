@@ -14,7 +14,7 @@ use crate::key::Key;
 
 /// The identity that holds a lock, and that may re-enter what it already holds.
 ///
-/// Defaults to the calling tokio task; [`Reentry`](crate::Reentry) sets something else. An explicit owner lets several
+/// Defaults to the calling tokio task; [`Reentry`](crate::Reentry) changes the default. An explicit owner lets several
 /// tasks share a hold, or tells branches of one task apart: see [`Lock::owned_by`](crate::Lock::owned_by) and
 /// [`Owner::scope`]. Clones are the same owner: whoever has one shares the right to enter.
 ///
@@ -39,7 +39,7 @@ enum Identity {
     Run(Arc<Run>),
 }
 
-/// A caller that is known by its waker alone. The clone keeps the waker's data alive, so that no other task can come by the
+/// A caller that is known by its waker alone. The clone keeps the waker's data alive, so no other task can come by the
 /// same waker while anything is held for this one.
 #[derive(Debug)]
 struct Polled {
@@ -59,15 +59,15 @@ struct Run {
 #[derive(Debug, Default)]
 struct Noted {
     keys: HashSet<Key>,
-    /// Below so many there is nothing to be looked for.
+    /// Below this number of names there is nothing to look for.
     enough: usize,
 }
 
-/// How many names of locks an owner may note before those that it no longer holds are looked for.
+/// How many names of locks an owner may note before it drops those that it no longer holds.
 const NOTED: usize = 32;
 
 impl Owner {
-    /// Makes an owner that nobody else is.
+    /// Creates an owner that differs from every other.
     #[allow(clippy::new_without_default, reason = "a default owner that differs at every call would surprise")]
     pub fn new() -> Self {
         Self(Identity::Explicit(next()))
@@ -81,7 +81,8 @@ impl Owner {
         Self(Identity::Thread(id))
     }
 
-    /// The owner of whoever is polled with this waker; `None` for a waker without data, which tells nobody apart.
+    /// Returns the owner of whoever is polled with this waker; `None` for a waker without data, which tells nobody
+    /// apart.
     pub(crate) fn polled(waker: &Waker) -> Option<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if waker.data().is_null() {
@@ -91,18 +92,19 @@ impl Owner {
         Some(Self(Identity::Polled(Arc::new(Polled { number, waker: Some(waker.clone()) }))))
     }
 
-    /// Makes the owner of one run.
+    /// Creates the owner of one run.
     pub(crate) fn of_run() -> Self {
         Self(Identity::Run(Arc::new(Run { number: next(), keys: Mutex::default() })))
     }
 
-    /// Whether a run made it.
+    /// Returns whether a run created it.
     pub(crate) const fn is_of_run(&self) -> bool {
         matches!(self.0, Identity::Run(_))
     }
 
-    /// Notes that a lock was taken as this owner, if a run made it. `held` says of a name that was noted before whether it is
-    /// still worth keeping.
+    /// Notes that a lock was taken as this owner, if a run created it, so that a guard which outlives the section can
+    /// go to the run's caller. (An owner that became another one as a whole would let what the section left behind
+    /// enter what its caller takes later.) `held` tells whether a name that was noted before is still worth keeping.
     pub(crate) fn note(&self, key: &Key, held: impl Fn(&Key) -> bool) {
         let Identity::Run(run) = &self.0 else { return };
         let mut noted = run.keys.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +119,7 @@ impl Owner {
         noted.keys.insert(key.clone());
     }
 
-    /// The locks that were taken as this owner, if a run made it.
+    /// Takes the names of the locks that were taken as this owner, if a run created it.
     pub(crate) fn noted(&self) -> HashSet<Key> {
         match &self.0 {
             Identity::Run(run) => std::mem::take(&mut run.keys.lock().unwrap_or_else(PoisonError::into_inner).keys),
@@ -125,13 +127,13 @@ impl Owner {
         }
     }
 
-    /// The field of the lock's hash: `uuid:task-id:generation`. Redisson takes it as opaque text.
+    /// Returns the field of the lock's hash: `uuid:task-id:generation`. Redisson takes it as opaque text.
     pub(crate) fn field(&self, locker: Uuid, generation: u64) -> String {
         format!("{locker}:{self}:{generation}")
     }
 }
 
-/// A number for an owner that somebody makes.
+/// Returns a number for an owner that the program creates.
 fn next() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -8,27 +8,23 @@ mod texts;
 mod words;
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use self::reading::{idle, read};
 use self::words::{Topology, Words};
-use crate::command::{Acquire, Answer, Command, Raise, Renew, Told};
+use crate::command::{Acquire, Answer, Command, HandOver, Raise, Renew, Told};
 use crate::node::{Call, Lane, Node, Outcome, ReplicaAck, Reply, Server, Step};
 use crate::preflight::{Questions, ServerReport};
 
 /// The script that tries commands without writing.
 const PROBE: &str = concat!("#!lua flags=no-writes\n", include_str!("../lua/probe.lua"));
 
-/// What is said of a cluster. Whoever asks for it is refused before.
-const CLUSTER: &str = "is a cluster, whose masters are not looked over yet";
-
-/// Asks a node what it keeps of a lock.
-pub(crate) async fn preflight(node: &Node, asked: &Questions) -> ServerReport {
+/// Asks a node what it keeps of a lock: of a cluster each master.
+pub(crate) async fn preflight(node: &Node, asked: &Questions) -> Vec<ServerReport> {
     match node.server() {
-        Server::Redis(redis) => redis.preflight(PROBE, asked).await,
-        Server::Cluster(_) => ServerReport::not_reached(Arc::clone(node.name()), CLUSTER.to_owned()),
+        Server::Redis(redis) => vec![redis.preflight(PROBE, asked).await],
+        Server::Cluster(cluster) => cluster.preflight(PROBE, asked).await,
         #[cfg(feature = "testing")]
-        Server::Memory(memory) => memory.preflight().await,
+        Server::Memory(memory) => vec![memory.preflight().await],
     }
 }
 
@@ -63,7 +59,9 @@ async fn run_words(
     run: impl AsyncFnOnce(Call<'_>) -> (Outcome<Reply>, ReplicaAck),
 ) -> Outcome<Answer> {
     let (reply, ack) = match command {
-        Command::Acquire { .. } | Command::Release { .. } => run(Call::Step(step(command, words))).await,
+        Command::Acquire { .. } | Command::Release { .. } | Command::HandOver { .. } | Command::Keep { .. } => {
+            run(Call::Step(step(command, words))).await
+        }
         _ => {
             let acknowledged =
                 matches!(command, Command::Retake { .. } | Command::Raise { .. } | Command::Renew { .. });
@@ -75,7 +73,7 @@ async fn run_words(
 }
 
 fn step(command: &Command, words: Words<'_>) -> Step {
-    let takes = matches!(command, Command::Acquire { .. });
+    let takes = command.takes();
     let owned = |words: Vec<Cow<'_, str>>| words.into_iter().map(Cow::into_owned).collect();
     let Words { lua: alone, batched, vote, keys, args } = words;
     Step { alone, batched, vote, keys: owned(keys), args: owned(args), takes, acknowledged: takes, idle, slot: None }
@@ -100,6 +98,7 @@ fn wrote(answer: &Answer) -> bool {
     matches!(
         answer,
         Answer::Acquire(Some(Acquire::Granted(_)))
+            | Answer::HandOver(HandOver::Granted(_))
             | Answer::Retake(Told { answer: true, .. })
             | Answer::Raise(Raise::Raised)
     )

@@ -1,7 +1,7 @@
-//! What operators see: counters and distributions of one locker.
+//! What operators see: the counters and distributions of one locker.
 //!
-//! Counting is cheap and always on. With the feature `metrics` each count and each time also goes to the recorder that the
-//! program has installed for the `metrics` facade.
+//! Counting is cheap and always on. With the feature `metrics` each count and each time also goes to the recorder that
+//! the program has installed for the `metrics` facade.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,44 +15,51 @@ use crate::error::{Loss, NodeFailure};
 #[cfg(feature = "metrics")]
 use crate::foreign::contained;
 
-/// A look at what a [`Locker`](crate::Locker) has done and is doing. Counts grow from its connect on.
+/// What a [`Locker`](crate::Locker) has done and is doing. Counts grow from its connect on.
+///
+/// `cargo run --example stats` shows it as a live table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Holds of this process: held, being released, or lost with a guard that still lives.
     pub holds: usize,
-    /// Callers that stand in line.
+    /// Callers that wait for a lock.
     pub waiters: usize,
-    /// Acquisitions, re-entries not counted.
+    /// Acquisitions, not counting re-entries.
     pub acquired: u64,
     /// Re-entries: guards of a lock that its owner held already.
     pub reentries: u64,
-    /// Re-entries that look like branches of one task, or tasks that guards were given to, inside beside each other; see
-    /// [`Lock`](crate::Lock). Those that were only polled by another waker than the first, as in `FuturesUnordered`, are
-    /// counted too, and some of them are proper code. Alert on the warning, which the others come with.
+    /// Re-entries that look like a mistake: branches of one task, or tasks that guards were given to, inside at the
+    /// same time; see [`Lock`](crate::Lock).
+    ///
+    /// It also counts re-entries that were polled by another waker than the first, as in `FuturesUnordered`, some of
+    /// which are correct code. Alert on the warning, which only the others log.
     pub suspicious_reentries: u64,
-    /// Leases that were started anew, a lock at a time.
+    /// Leases that were renewed, counted for each lock.
     pub renewals: u64,
-    /// Renewals that failed for the time of a whole tick.
+    /// Renewals that failed for a whole tick, that is, for one
+    /// [`command_timeout`](crate::LockerBuilder::command_timeout).
     pub renewal_errors: u64,
-    /// Acquires that were undone, because their answer never came or nobody took what they were granted.
+    /// Acquires that were undone, because their answer never came or because nobody took what they were granted.
     pub undone: u64,
-    /// Answers that were another command's. None of them was believed, and each connection that brought one was given up.
+    /// Answers that belonged to another command. None of them was believed, and each connection that brought one was
+    /// given up.
+    ///
     /// Alert on it: a server, or something on the way to it, loses, repeats or swaps replies.
     pub misplaced_answers: u64,
     /// Operations, releases and undos that wait for an answer.
     pub pending: usize,
-    /// Those of them that are undos. For a server that is silent these are at most what was in flight when it fell silent,
-    /// and what ends with its lease.
+    /// The undos among [`pending`](Self::pending). For a silent server these are at most what was in flight when it
+    /// fell silent, and what ends with its lease.
     pub pending_undos: usize,
     /// Losses, by reason.
     pub losses: Losses,
-    /// How long `lock()` took from its call to its grant, for those that did not enter again.
+    /// How long acquisitions took from the call to the grant, not counting re-entries.
     pub acquire_time: Distribution,
-    /// How long locks were held, from the send of their acquire to their last guard's end.
+    /// How long locks were held, from the send of the acquire to the end of the last guard.
     pub hold_time: Distribution,
-    /// How much later than planned renewals were begun. A batch that waits its turn among those of the same moment is not
-    /// late: a third of the lease after the last renewal there are many, and they are spread.
+    /// How much later than planned renewals began. A batch that waits its turn among those of the same moment does not
+    /// count as late: a third of the lease after the last renewal many are due, and they are spread.
     pub renewal_lateness: Distribution,
     /// How many locks each script of renewals carried, to one node.
     pub renewal_batches: Sizes,
@@ -79,7 +86,7 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// All of them.
+    /// Returns the number of all losses.
     pub const fn total(&self) -> u64 {
         self.not_owner + self.renewal_failed + self.expired + self.max_hold + self.force_unlocked + self.closed
     }
@@ -89,13 +96,13 @@ impl Losses {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Distribution {
-    /// How many there are.
+    /// How many times were recorded.
     pub count: u64,
-    /// Half of them are at most this long.
+    /// The median: half of them are at most this long.
     pub p50: Duration,
-    /// 99 of 100 are at most this long.
+    /// The 99th percentile: 99 of 100 are at most this long.
     pub p99: Duration,
-    /// The longest.
+    /// The longest time.
     pub max: Duration,
 }
 
@@ -103,13 +110,13 @@ pub struct Distribution {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sizes {
-    /// How many there are.
+    /// How many numbers were recorded.
     pub count: u64,
-    /// Half of them are at most this large.
+    /// The median: half of them are at most this large.
     pub p50: u64,
-    /// 99 of 100 are at most this large.
+    /// The 99th percentile: 99 of 100 are at most this large.
     pub p99: u64,
-    /// The largest.
+    /// The largest number.
     pub max: u64,
 }
 
@@ -117,9 +124,9 @@ pub struct Sizes {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeTimes {
-    /// Its address, without its password.
+    /// The address of the node, its password as `***`.
     pub node: Arc<str>,
-    /// From the send of a script of renewals to its answer.
+    /// The time from the send of a script of renewals to its answer.
     pub round_trip: Distribution,
 }
 
@@ -187,7 +194,7 @@ impl Counters {
         self.hold_time.record(time);
     }
 
-    /// So many leases were started anew.
+    /// Counts the leases that a script renewed.
     pub(crate) fn renewed(&self, locks: usize) {
         count_many(&self.renewals, "lockhound_renewals_total", as_u64(locks));
     }
@@ -202,7 +209,7 @@ impl Counters {
         tell("lockhound_renewal_errors_total", 1);
     }
 
-    /// So many renewals were begun, each of them so late.
+    /// Records how late this many renewals began.
     pub(crate) fn renewals_begun(&self, locks: usize, late: Duration) {
         self.renewal_lateness.record_many(late, locks);
     }
@@ -219,13 +226,13 @@ impl Counters {
         lock(&self.unrenewed).remove(&node);
     }
 
-    /// A batch, or a part of it, was not renewed on this node.
+    /// Notes that a batch, or a part of it, was not renewed on this node.
     pub(crate) fn batch_failed(&self, node: usize, name: &Arc<str>, reason: &str) {
         let failure = NodeFailure { node: Arc::clone(name), reason: reason.to_owned() };
         lock(&self.unrenewed).insert(node, failure);
     }
 
-    /// Why renewals fail: the last reason of each node that there is one of.
+    /// Says why renewals fail: the last reason of each node that has one.
     pub(crate) fn why_unrenewed(&self) -> String {
         let reasons: Vec<String> = lock(&self.unrenewed).values().map(ToString::to_string).collect();
         if reasons.is_empty() { "no answer yet".to_owned() } else { reasons.join("; ") }
@@ -250,7 +257,7 @@ impl Counters {
         }
     }
 
-    /// What is known by now, together with what others count. What nodes count is added by the caller.
+    /// Returns what is known by now, together with what others count. The caller adds what nodes count.
     pub(crate) fn stats(&self, holds: usize, waiters: usize, pending: usize, pending_undos: usize) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
@@ -287,7 +294,7 @@ impl Counters {
     }
 }
 
-/// Answers of a node that came to the wrong command.
+/// Counts the answers of a node that came to the wrong command.
 #[derive(Debug, Default)]
 pub(crate) struct Misplaced(AtomicU64);
 
@@ -315,7 +322,7 @@ fn tell(_name: &'static str, _n: u64) {
     contained(|| metrics::counter!(_name).increment(_n));
 }
 
-/// Where the losses of a kind are counted, and what the recorder calls it.
+/// Returns where losses of this kind are counted, and what the recorder calls the kind.
 fn place_of(loss: Loss) -> Option<(usize, &'static str)> {
     match loss {
         Loss::NotOwner => Some((0, "not_owner")),

@@ -1,5 +1,6 @@
-//! Tokens that nobody can delay: whatever a log writer, a recorder, the engine or somebody's waker does, they fire before
-//! others can enter. Subscribers and recorders are a whole process's, so that each kind of them has a child process.
+//! Tokens that nobody can delay: whatever a log writer, a recorder, the engine or somebody's waker does, they fire
+//! before others can enter. Subscribers and recorders are a whole process's, so that each kind of them has a child
+//! process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -162,8 +163,8 @@ async fn endure(culprit: &str, url: &str, holds: usize, out: &Path) {
 
 type Held = Vec<(Guard, Option<Instant>)>;
 
-/// A locker with so many locks, in time for the server to fall silent; and what it allows for clocks that run at different
-/// rates.
+/// A locker with so many locks, in time for the server to fall silent; and what it allows for clocks that run at
+/// different rates.
 async fn take(culprit: &str, url: &str, holds: usize) -> (Locker, Held, Option<Crowd>, Duration) {
     let mut lease = LEASE;
     loop {

@@ -1,4 +1,4 @@
-//! Holds the layers and the manners of src/: who may use whom, and what is not done there.
+//! Holds the layers and the manners of src/: who may use whom, and what is not done there; and the width of all lines.
 //!
 //! The checks are functions over text, and each is tried on small made-up sources that break its rule. They see words,
 //! not types. That is enough, since whatever a module uses it names in a `use` or a path; a lexer keeps what stands in
@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// One row of the table. A module may use those to its right in its own layer, and all of the layers below.
 struct Layer {
@@ -20,7 +20,7 @@ struct Layer {
 const LAYERS: [Layer; 6] = [
     Layer {
         name: "user",
-        modules: &["locker", "multi", "lock", "guard", "handle"],
+        modules: &["guide", "locker", "multi", "lock", "guard", "handle"],
         libraries: &["tokio", "tokio_util", "tracing", "uuid"],
     },
     Layer {
@@ -77,6 +77,12 @@ const LONGEST_FILE: usize = 330;
 /// Lines from `fn` to its closing brace.
 const LONGEST_FUNCTION: usize = 80;
 
+/// Characters in a line of code or prose.
+const WIDEST_LINE: usize = 120;
+
+/// What people read and write here. What else there is was made by tools: lock files, pictures, patches.
+const WRITTEN: [&str; 9] = ["rs", "md", "lua", "toml", "yaml", "java", "go", "py", "c"];
+
 /// Macros of unfinished work, and of output that the program did not ask its library for.
 const BANNED_MACROS: [&str; 7] = ["todo", "unimplemented", "dbg", "println", "print", "eprintln", "eprint"];
 
@@ -94,6 +100,64 @@ fn the_source_keeps_its_architecture() {
     let mut complaints: Vec<String> = sources.iter().flat_map(|source| check(source, &libraries)).collect();
     complaints.extend(circles(&sources));
     assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+#[test]
+fn no_line_is_wider_than_120_columns() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(root).expect("a directory").map(|entry| entry.expect("it").path()).collect();
+    files.retain(|path| path.is_file());
+    // A package has not all of them.
+    for directory in ["src", "tests", "lua", "examples", "docs", "bench", "recipes", ".cargo"] {
+        files_below(&root.join(directory), &mut files);
+    }
+    let is_written = |path: &PathBuf| match path.extension() {
+        Some(extension) => WRITTEN.iter().any(|written| extension == *written),
+        None => path.ends_with("dev"),
+    };
+    files.retain(is_written);
+    assert!(files.len() > 100, "{files:?}");
+    let wide = |path: &PathBuf| {
+        let text = fs::read_to_string(path).expect("UTF-8");
+        wide_lines(&text).map(|line| format!("{}:{line}", path.display())).collect::<Vec<_>>()
+    };
+    let complaints: Vec<String> = files.iter().flat_map(wide).collect();
+    assert!(complaints.is_empty(), "{} lines are too wide:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+/// All files below a directory, but those that were built there or fetched; none if there is no such directory.
+fn files_below(directory: &Path, files: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for path in entries.map(|entry| entry.expect("an entry").path()) {
+        if path.is_file() {
+            files.push(path);
+        } else if !path.ends_with("target") && !path.ends_with("node_modules") {
+            files_below(&path, files);
+        }
+    }
+}
+
+/// The numbers of the lines that are too wide.
+fn wide_lines(text: &str) -> impl Iterator<Item = usize> {
+    let lines = text.lines().enumerate();
+    lines.filter(|(_, line)| line.chars().count() > WIDEST_LINE).map(|(at, _)| at + 1)
+}
+
+#[test]
+fn every_warning_and_every_error_has_an_entry_in_the_runbook() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/guide/operating.md")).expect("the page");
+    let sources = read(&root.join("src"), "");
+    let mut missing: Vec<String> = sources.iter().flat_map(|source| unexplained(source, &page)).collect();
+    let errors = sources.iter().find(|source| source.path == "error.rs").expect("the errors");
+    for name in ["Error", "Loss", "ServerErrorKind"] {
+        let variants = variants(&errors.tokens, name);
+        assert!(variants.len() > 4, "{name}: {variants:?}");
+        let named = variants.iter().map(|variant| format!("{name}::{variant}"));
+        missing.extend(named.filter(|variant| !page.contains(&format!("`{variant}`"))));
+    }
+    assert!(missing.is_empty(), "docs/guide/operating.md has no entry for\n{}", missing.join("\n"));
 }
 
 /// All Rust files below a directory.
@@ -180,6 +244,7 @@ fn check(source: &Source, libraries: &[String]) -> Vec<String> {
     complaints.extend(containment(source));
     complaints.extend(names(source));
     complaints.extend(cancel_safety(source));
+    complaints.extend(third_person(source));
     if source.is_root() {
         complaints.extend(no_logic(source));
     } else {
@@ -345,8 +410,12 @@ fn manners(source: &Source) -> Vec<String> {
             "unwrap() says nothing to whom it hits: handle it, or `expect` with the reason why it cannot be"
         } else if next.is("!") && BANNED_MACROS.contains(&token.text.as_str()) {
             "a library neither prints nor ships unfinished work"
-        } else if next.is("!") && token.is("include_str") && !source.is_root() && source.module() != Some("script") {
-            "only `script` includes files"
+        } else if next.is("!")
+            && token.is("include_str")
+            && !source.is_root()
+            && !matches!(source.module(), Some("script" | "guide"))
+        {
+            "only `script` and `guide` include files"
         } else {
             continue;
         };
@@ -374,6 +443,45 @@ fn containment(source: &Source) -> Vec<String> {
     complaints
 }
 
+/// The warnings and errors in the log that a page does not have word for word. Of a text with values in it the longest
+/// piece between two of them counts.
+fn unexplained(source: &Source, page: &str) -> Vec<String> {
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (page, tokens) = (words(page), &source.tokens);
+    let mut complaints = Vec::new();
+    for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.is("tracing")) {
+        let is = |offset: usize, text: &str| tokens.get(at + offset).is_some_and(|token| token.is(text));
+        if !(is(1, "::") && (is(2, "warn") || is(2, "error")) && is(3, "!")) {
+            continue;
+        }
+        let event = &tokens[at + 4..closing(tokens, at + 4)];
+        let mut texts = event.iter().filter(|token| token.kind == Kind::Literal && token.text.starts_with('"'));
+        let text = texts.next_back().map_or("", |token| token.text.trim_matches('"')).replace("\\\n", "");
+        let pieces = text.split('{').map(|piece| words(piece.split_once('}').map_or(piece, |(_, rest)| rest)));
+        let piece = pieces.max_by_key(String::len).unwrap_or_default();
+        if piece.is_empty() || !page.contains(&piece) {
+            complaints.push(source.complaint(token.line, &format!("`{piece}`")));
+        }
+    }
+    complaints
+}
+
+/// The names of an enum's variants.
+fn variants<'a>(tokens: &'a [Token], name: &str) -> Vec<&'a str> {
+    let at = tokens.windows(3).position(|words| words[0].is("enum") && words[1].is(name) && words[2].is("{"));
+    let at = at.expect("there is such an enum") + 2;
+    let (mut depth, mut names, mut before) = (0, Vec::new(), &tokens[at]);
+    for token in tokens[at..closing(tokens, at)].iter().filter(|token| !token.is_doc()) {
+        if depth == 1 && token.kind == Kind::Word && ["{", ",", "]"].iter().any(|sign| before.is(sign)) {
+            names.push(token.text.as_str());
+        }
+        depth += i32::from(["{", "(", "["].iter().any(|sign| token.is(sign)));
+        depth -= i32::from(["}", ")", "]"].iter().any(|sign| token.is(sign)));
+        before = token;
+    }
+    names
+}
+
 /// Whoever chooses the name of a lock must not write lines of the log: events and spans show it escaped.
 fn names(source: &Source) -> Vec<String> {
     let tokens = &source.tokens;
@@ -397,12 +505,7 @@ fn names(source: &Source) -> Vec<String> {
 fn cancel_safety(source: &Source) -> Vec<String> {
     let tokens = &source.tokens;
     let mut complaints = Vec::new();
-    for (at, start) in tokens.iter().enumerate().filter(|(_, token)| token.is("pub")) {
-        let qualifiers = tokens[at + 1..].iter().take_while(|t| t.is("const") || t.is("async") || t.is("unsafe"));
-        let function = at + 1 + qualifiers.count();
-        if !tokens.get(function).is_some_and(|token| token.is("fn")) {
-            continue;
-        }
+    for (at, function) in public_functions(tokens) {
         let signature = tokens[function..item_end(tokens, function)].iter().take_while(|token| !token.is("{"));
         let signature: Vec<&str> = signature.map(|token| token.text.as_str()).collect();
         let is_async = tokens[at..function].iter().any(|token| token.is("async"));
@@ -412,10 +515,35 @@ fn cancel_safety(source: &Source) -> Vec<String> {
             is_async || signature[arrow..].iter().take_while(|word| **word != "<").any(|word| *word == "Future");
         if is_async && !docs_before(tokens, at).contains(&"# Cancel safety") {
             let what = format!("`{}` has no section `# Cancel safety`", signature[1]);
-            complaints.push(source.complaint(start.line, &what));
+            complaints.push(source.complaint(tokens[at].line, &what));
         }
     }
     complaints
+}
+
+/// The first word of a public function's documentation says what it does: `Returns ..`, `Takes ..`.
+fn third_person(source: &Source) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (at, function) in public_functions(&source.tokens) {
+        let docs = docs_before(&source.tokens, at);
+        let verb = docs.last().and_then(|line| line.split_whitespace().next());
+        if verb.is_some_and(|verb| !verb.trim_end_matches([',', '.']).ends_with('s')) {
+            let name = source.tokens.get(function + 1).map_or("", |token| &token.text);
+            let what = format!("the documentation of `{name}` has to begin with a verb in the third person");
+            complaints.push(source.complaint(source.tokens[at].line, &what));
+        }
+    }
+    complaints
+}
+
+/// Where the functions of the public API begin, and where the word `fn` of each is.
+fn public_functions(tokens: &[Token]) -> impl Iterator<Item = (usize, usize)> {
+    let starts = (0..tokens.len()).filter(|&at| tokens[at].is("pub"));
+    let functions = starts.map(|at| {
+        let qualifiers = tokens[at + 1..].iter().take_while(|t| t.is("const") || t.is("async") || t.is("unsafe"));
+        (at, at + 1 + qualifiers.count())
+    });
+    functions.filter(|(_, function)| tokens.get(*function).is_some_and(|token| token.is("fn")))
 }
 
 /// lib.rs holds no logic: attributes, `mod x;` and `use`, and nothing else.
@@ -913,20 +1041,47 @@ fn files_and_functions_stay_short() {
 }
 
 #[test]
+fn width_is_counted_in_characters() {
+    let lines = format!("{}\n{}\n{}\n", "ä".repeat(120), "a".repeat(121), "a".repeat(120));
+    assert_eq!(wide_lines(&lines).collect::<Vec<_>>(), [2]);
+}
+
+#[test]
 fn nothing_is_left_unfinished() {
     assert_fine("gate.rs", "fn f() { x.unwrap_or(1); x.expect(\"why\"); writeln!(f, \"x\"); assert!(x); }");
     for banned in ["x.unwrap()", "x.map(Option::unwrap)", "todo!()", "unimplemented!()", "println!(\"x\")", "dbg!(x)"] {
         assert_complaint("gate.rs", &format!("fn f() {{\n    {banned};\n}}"), "src/gate.rs:3: `");
     }
-    assert_complaint("gate.rs", "const X: &str = include_str!(\"x\");", "only `script` includes files");
+    assert_complaint("gate.rs", "const X: &str = include_str!(\"x\");", "only `script` and `guide` include files");
     assert_fine("script.rs", "const X: &str = include_str!(\"x\");");
+}
+
+#[test]
+fn a_warning_without_an_entry_is_found() {
+    let page = "- **`a server is\n  away`**: bring it back. **`an odd number of servers: {}`**";
+    let found = |event: &str| unexplained(&Source::new("gate.rs", &format!("fn f() {{ {event} }}")), page).len();
+    for fine in [
+        "tracing::warn!(node = \"a name\", \"a server is away\");",
+        "tracing::warn!(\"a server \\\n    is away\");",
+        "tracing::error!(\"an odd number of servers: {}\", f(1));",
+        "tracing::debug!(\"nobody reads this\");",
+    ] {
+        assert_eq!(found(fine), 0, "{fine}");
+    }
+    for alarm in
+        ["tracing::warn!(\"a server is gone\");", "tracing::error!(%node, \"{n} replicas\");", "tracing::warn!(n);"]
+    {
+        assert_eq!(found(alarm), 1, "{alarm}");
+    }
+    let tokens = lex("enum E { /// A.\n #[error(\"x, y\")] A, B(Loss), #[non_exhaustive] C { d: u8, e: u8 } }");
+    assert_eq!(variants(&tokens, "E"), ["A", "B", "C"]);
 }
 
 #[test]
 fn a_subscriber_that_panics_is_contained() {
     assert_fine(
         "gate.rs",
-        "use tracing::Span; fn f() { contained(|| tracing::warn!(x, \"y\")); foreign::span(|| tracing::debug_span!(x)); }",
+        "use tracing::Span; fn f() { contained(|| tracing::warn!(x)); foreign::span(|| tracing::debug_span!(x)); }",
     );
     assert_complaint("gate.rs", "fn f() { tracing::warn!(x); }", "has to stand in `contained(|| ..)`");
     assert_complaint("gate.rs", "fn f() { contained(|| tracing::info_span!(x)); }", "has to stand in `span(|| ..)`");
@@ -952,12 +1107,24 @@ fn what_can_be_awaited_says_what_dropping_does() {
     for text in [
         "pub async fn f() {}",
         "/// Does it.\npub async fn f<T: Into<u8>>(x: T) {}",
-        "/// About a # Cancel safety of others.\npub const unsafe async fn f() {}",
+        "/// Tells of a # Cancel safety of others.\npub const unsafe async fn f() {}",
         "/// # Cancel safety\npub struct X;\n/// Does it.\n#[inline]\npub async fn f() {}",
         "pub fn f() -> impl Future<Output = u8> { async { 1 } }",
         "pub fn f<'a>() -> impl std::future::Future<Output = u8> + use<'a> { async { 1 } }",
     ] {
         assert_complaint("gate.rs", text, "`f` has no section `# Cancel safety`");
+    }
+}
+
+#[test]
+fn documentation_of_functions_begins_with_what_they_do() {
+    assert_fine("gate.rs", "/// Returns the name.\n///\n/// Not empty.\n#[must_use]\npub const fn f() -> u8 { 1 }");
+    assert_fine(
+        "gate.rs",
+        "/// The name.\npub(crate) fn f() {}\n/// The name.\nfn g() {}\n/// The name.\npub struct X;",
+    );
+    for text in ["/// The name.\npub fn f() {}", "/// Whether it is held.\n#[inline]\npub const fn f() {}"] {
+        assert_complaint("gate.rs", text, "of `f` has to begin with a verb in the third person");
     }
 }
 

@@ -1,5 +1,5 @@
-//! Every public future is polled n times and dropped, for every n until it completes: nothing is left on the server, and
-//! the locker goes on working.
+//! Every public future is polled n times and dropped, for every n until it completes: nothing is left on the server,
+//! and the locker goes on working.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,6 +13,7 @@ use common::polls::poll_times;
 use common::proxy::{Mode, Proxy};
 use common::{Server, builder, eventually, key, ms, soon};
 use lockhound::{Lock, Locker, Owner};
+use tokio::join;
 
 /// What is polled and dropped, and what then has to be so.
 struct Case<'a> {
@@ -43,7 +44,7 @@ impl Case<'_> {
 }
 
 async fn every_future(server: &Server, url: &str) {
-    let locks = builder(url, ms(3_000)).connect().await.unwrap();
+    let locks = builder(url, ms(3_000)).command_timeout(ms(900)).connect().await.unwrap();
     let case = |name| Case { server, name };
     case("lock").run(&locks, |lock| Box::pin(async move { lock.lock().await.unwrap() })).await;
     case("try_lock").run(&locks, |lock| Box::pin(async move { lock.try_lock().await.unwrap() })).await;
@@ -135,20 +136,28 @@ async fn connecting_and_closing_dropped_at_every_poll_leave_no_connection() {
         }
         assert!(times < 39);
     }
-    for times in 1..40 {
-        // Closing waits for the guard up to a lease.
-        let locks = builder(&server.url(), ms(300)).connect().await.unwrap();
-        assert_eq!(connections(&server), 3);
-        let guard = locks.get(key()).lock().await.unwrap();
-        let closing = locks.clone();
-        let waited = poll_times(Box::pin(async move { closing.close().await }), times).await;
-        drop(guard);
-        eventually(ms(2_000), "closing goes on", || connections(&server) == 0).await;
-        if waited.is_some() {
+    // Closing waits for the guard.
+    for times in 1..5 {
+        close_and_drop(&server, times, false).await;
+    }
+    for times in 1.. {
+        assert!(times < 40, "not complete after 40 polls");
+        if close_and_drop(&server, times, true).await {
             break;
         }
-        assert!(times < 39);
     }
+}
+
+/// Polls a locker's end so often, while the guard of a lock is dropped, or before. Whether it completes.
+async fn close_and_drop(server: &Server, times: usize, meanwhile: bool) -> bool {
+    let locks = builder(&server.url(), ms(3_000)).command_timeout(ms(900)).connect().await.unwrap();
+    assert_eq!(connections(server), 3);
+    let mut guard = Some(locks.get(key()).lock().await.unwrap());
+    let dropped = guard.take_if(|_| meanwhile);
+    let ended = poll_times(Box::pin(async { join!(locks.close(), async { drop(dropped) }) }), times).await;
+    drop(guard);
+    eventually(ms(2_000), "closing goes on", || connections(server) == 0).await;
+    ended.is_some()
 }
 
 #[test]

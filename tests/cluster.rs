@@ -383,6 +383,41 @@ async fn an_address_says_whether_it_is_a_cluster_s() {
     Locker::connect(url).await.unwrap().get(key()).lock().await.unwrap().unlock().await.unwrap();
 }
 
+/// Starts a cluster that is not there, a second later.
+fn start_later(cluster: Cluster) -> std::thread::JoinHandle<Cluster> {
+    cluster.servers.iter().for_each(Server::kill);
+    std::thread::spawn(move || {
+        std::thread::sleep(ms(1_000));
+        cluster.servers.iter().for_each(Server::restart);
+        cluster
+    })
+}
+
+/// Its masters take no writes for two more seconds after that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_that_starts_a_second_later_is_waited_for() {
+    let cluster = Cluster::start(3);
+    let builder = || cluster.builder(ms(60_000)).connect_timeout(ms(60_000));
+    let (patient, hasty, lazy) = (builder(), builder().connect_timeout(ms(300)), builder());
+    let starting = start_later(cluster);
+    let start = Instant::now();
+    let Error::Unavailable { nodes, .. } = hasty.connect().await.unwrap_err() else { panic!("it is not there") };
+    assert!(nodes[0].reason().contains("refused"), "{}", nodes[0]);
+    let lazy = lazy.connect_lazy().unwrap();
+    assert!(within(start.elapsed(), ms(900)), "{:?}", start.elapsed());
+    let lock = lazy.get(key());
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    let patient = patient.connect().await.unwrap();
+    assert!(start.elapsed() >= ms(1_000), "{:?}", start.elapsed());
+    for _ in 0..5 {
+        patient.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    }
+    let guard = common::soon(ms(60_000), waiting).await.expect("it gets in").unwrap().unwrap();
+    assert!(patient.get(guard.key()).try_lock().await.unwrap().is_none(), "both are in one cluster");
+    guard.unlock().await.unwrap();
+    drop(starting.join().unwrap());
+}
+
 #[tokio::test]
 async fn the_marks_of_a_cluster_are_one_for_each_slot_and_grow() {
     let cluster = Cluster::start(3);

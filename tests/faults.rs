@@ -166,8 +166,8 @@ async fn scripts_are_given_again_after_a_flush() {
     }
 }
 
-/// Futures of `lock()`, dropped at random instants: nothing is left, and nothing is renewed that nobody holds. (Redisson
-/// goes on renewing 13 to 18 % of what it was granted then.)
+/// Futures of `lock()`, dropped at random instants: nothing is left, and nothing is renewed that nobody holds.
+/// (Redisson goes on renewing 13 to 18 % of what it was granted then.)
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_locks_dropped_at_random_leave_nothing() {
     let server = Server::start();
@@ -337,8 +337,8 @@ async fn a_router_that_is_stuck_in_a_write_is_replaced() {
     }
 }
 
-/// fred gives the error reply to a SUBSCRIBE to the command behind it. A barrier must not take that command's answer, or a
-/// heartbeat's, for its own; and the connection is of use for what is allowed.
+/// fred gives the error reply to a SUBSCRIBE to the command behind it. A barrier must not take that command's answer,
+/// or a heartbeat's, for its own; and the connection is of use for what is allowed.
 #[tokio::test]
 async fn a_refused_subscription_does_not_put_replies_out_of_step() {
     let server = Server::start_with(&[

@@ -1,8 +1,8 @@
 //! Format::Plain against clients of other languages, the real ones: redsync, redis-py, node-redlock, rslock.
 //!
-//! Their programs are in tests/foreign; `./dev test` prepares them in target/foreign. Each takes a lock so many times, and
-//! notes in a list on the server that it is inside and that it leaves: the list's order is one that the server made, so
-//! that no clocks have to agree. Tasks of this crate do the same, for as long as the program runs.
+//! Their programs are in tests/foreign; `./dev test` prepares them in target/foreign. Each takes a lock so many times,
+//! and notes in a list on the server that it is inside and that it leaves: the list's order is one that the server
+//! made, so that no clocks have to agree. Tasks of this crate do the same, for as long as the program runs.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -21,8 +21,8 @@ use lockhound::{Format, Lock, Owner};
 
 /// Of the foreign program, and the fewest of our own.
 const ROUNDS: usize = 25;
-/// Of our visits between its first and its last, and of changes from the one to the other. Dozens are usual; how many there
-/// are is left to chance and to the machine.
+/// Of our visits between its first and its last, and of changes from the one to the other. Dozens are usual; how many
+/// there are is left to chance and to the machine.
 const FEWEST: usize = 4;
 /// How long a program may take. One to nine seconds are usual: they poll.
 const BOUND: Duration = Duration::from_secs(60);

@@ -53,14 +53,15 @@ async fn hundred_thousand_holds() {
     watch.stop();
     let ratio = beside.as_secs_f64() / alone.as_secs_f64();
     println!(
-        "two minutes beside {TASKS} tasks: at the least {least} ms of 30 s were left, in {rounds} looks at every lock; p99 of \
-         a pair {beside:.2?}, without the holds {alone:.2?}: {ratio:.2} times"
+        "two minutes beside {TASKS} tasks: at the least {least} ms of 30 s were left, in {rounds} looks at every lock; \
+         p99 of a pair {beside:.2?}, without the holds {alone:.2?}: {ratio:.2} times"
     );
     assert!(ratio < 1.5, "{ratio}");
     held.close().await;
 }
 
-/// As many tasks as are going to take the locks lock and unlock for a while: what they need besides the holds is there then.
+/// As many tasks as are going to take the locks lock and unlock for a while: what they need besides the holds is there
+/// then.
 async fn warm_up(server: &Server, locks: &Locker) {
     let tasks = (0..TASKS).map(|task| {
         let lock = locks.get(format!("warm-up:{task}"));
@@ -135,9 +136,10 @@ impl Held {
         let each = f64::from(u32::try_from(renewals).unwrap());
         let [server, client] = [0, 1].map(|at| (used[at] - self.idle[at] * time.as_secs_f64()) / each * 1e6);
         println!(
-            "{count} holds for {time:?}: {renewals} renewals in {scripts} scripts; {:.0} commands a second; {} bytes of memory \
-             a hold; {server:.2} us of server and {client:.2} us of client CPU a renewal (idle: {:.1} and {:.1} ms a second); \
-             batches p50 {}, max {}; lateness p50 {:?}, p99 {:?}, max {:?}; round trip p50 {:?}, p99 {:?}",
+            "{count} holds for {time:?}: {renewals} renewals in {scripts} scripts; {:.0} commands a second; {} bytes \
+             of memory a hold; {server:.2} us of server and {client:.2} us of client CPU a renewal (idle: {:.1} and \
+             {:.1} ms a second); batches p50 {}, max {}; lateness p50 {:?}, p99 {:?}, max {:?}; round trip p50 {:?}, \
+             p99 {:?}",
             f64::from(u32::try_from(scripts).unwrap()) / time.as_secs_f64(),
             self.bytes,
             self.idle[0] * 1e3,

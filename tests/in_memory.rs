@@ -4,6 +4,10 @@
 mod common;
 #[path = "in_memory/endings.rs"]
 mod endings;
+#[path = "in_memory/hand_overs.rs"]
+mod hand_overs;
+#[path = "in_memory/keeping.rs"]
+mod keeping;
 #[path = "in_memory/majorities.rs"]
 mod majorities;
 #[path = "in_memory/memories.rs"]

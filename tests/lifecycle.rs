@@ -1,5 +1,5 @@
-//! What operators see of a locker, and that nothing of it is left afterwards. One test: threads and the log are the whole
-//! process's.
+//! What operators see of a locker, and that nothing of it is left afterwards. One test: threads and the log are the
+//! whole process's.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

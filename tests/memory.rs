@@ -1,5 +1,5 @@
-//! What servers remember of themselves: whoever forgot who holds what has no vote until that is over, and no address leads
-//! to a second majority.
+//! What servers remember of themselves: whoever forgot who holds what has no vote until that is over, and no address
+//! leads to a second majority.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
 
@@ -45,7 +45,8 @@ impl Deployment {
         // Who begins together waits once.
         for locks in &deployment.lockers {
             eventually(ms(20_000), "all servers vote", || deployment.all_vote()).await;
-            locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+            // A busy machine may take longer than a command timeout to confirm a release.
+            drop(locks.get(key()).lock().await.unwrap());
         }
         deployment
     }
@@ -273,8 +274,8 @@ async fn a_program_that_comes_after_a_rolling_restart_lets_nobody_in_beside_a_ho
     .await;
 }
 
-/// For four leases the second program tries to get in while the first holds the lock, renewed, with an address that leads
-/// elsewhere and a server out of reach.
+/// For four leases the second program tries to get in while the first holds the lock, renewed, with an address that
+/// leads elsewhere and a server out of reach.
 async fn an_address_leads_to(d: &Deployment, other: &Server) {
     let key = key();
     let guard = d.lockers[0].get(&key).lock().await.unwrap();

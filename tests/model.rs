@@ -4,12 +4,12 @@
 //! # What is modelled
 //! - The server: one key with the field of its holder, the hold count and the lease, and what `acquire`, `count`,
 //!   `release` and `renew` do to them. A release and a cancel are one script, as in `lua/`.
-//! - The wire: what was sent is executed at any time, in any order, or never, which is what a loss is. Everything but an
-//!   acquire may be executed any number of times, which is what a repetition is, and a copy that comes late.
-//! - The clients, of one owner each, as `hold.rs`, `session/` and `watchdog/` have it: the phases of a hold, a generation
-//!   per attempt, validity that counts from before the send, re-entry that counts before it sends, renewals that are tried
-//!   again, releases and undos that are sent until they are answered, the second cancel of an unknown acquire, callers
-//!   that are gone when their grant comes. A timeout may come at any time after the send.
+//! - The wire: what was sent is executed at any time, in any order, or never, which is what a loss is. Everything but
+//!   an acquire may be executed any number of times, which is what a repetition is, and a copy that comes late.
+//! - The clients, of one owner each, as `hold.rs`, `session/` and `watchdog/` have it: the phases of a hold, a
+//!   generation per attempt, validity that counts from before the send, re-entry that counts before it sends, renewals
+//!   that are tried again, releases and undos that are sent until they are answered, the second cancel of an unknown
+//!   acquire, callers that are gone when their grant comes. A timeout may come at any time after the send.
 //! - Answers: that of a grant or a renewal is on its way for any time, or lost. The others arrive at once or never: to
 //!   hear later that a lock is another's, is gone or was released is to have been told by a later copy.
 //! - Time: ticks of the server and of the clients. A client's clock may be slow by one tick, which is the drift.
@@ -20,14 +20,15 @@
 //! - When a renewal is due and how many may fail: any may be sent, and a holder may give up at any time.
 //! - Outcomes that are certain (*not executed*, *refused*), fences, the bound on pending undos, and that a release is
 //!   given up after a lease.
-//! - More nodes than one: `model/quorum` has them. Who is woken when: `model/across` has that.
+//! - More nodes than one: `model/quorum` has them. Who is woken when: `model/across` has that. Hand-over within a
+//!   process: `model/hand_over.rs` has it.
 //!
 //! # Why the bounds suffice
 //! - Every promise is about two at most: a holder and who comes between. A third client is there to find nothing.
 //! - A late command is of an earlier generation than the hold that it meets; two attempts of an owner make such a pair.
 //! - Two guards are a nested hold; a third would ask for one more count of the same kind.
-//! - With three ticks of lease and two of validity, a command can cross a tick and be in time, or cross two and be late.
-//!   Ticks have no end, and neither have delays, renewals and copies: no run is cut off at a depth.
+//! - With three ticks of lease and two of validity, a command can cross a tick and be in time, or cross two and be
+//!   late. Ticks have no end, and neither have delays, renewals and copies: no run is cut off at a depth.
 //! - One deletion is enough to fool a holder, and one slow tick is all the drift that a lease allows for.
 //!
 //! `cargo test --test model -- --nocapture` prints the counts of states, and short ways in which the mutants fail. The
@@ -37,6 +38,8 @@
 mod across;
 #[path = "model/client.rs"]
 mod client;
+#[path = "model/hand_over.rs"]
+mod hand_over;
 #[path = "model/promises.rs"]
 mod promises;
 #[path = "model/quorum/mod.rs"]

@@ -530,8 +530,8 @@ async fn a_refusal_takes_none_of_them() {
         let locks = Locker::builder().node(redis.url()).format(format).connect().await.unwrap();
         let keys: [String; 3] = names();
         locks.all(&keys).lock().await.unwrap().unlock().await.unwrap();
-        // Under a fence's name stands something else, under a lock's too, there is no memory, and what a lock needs is not
-        // permitted.
+        // Under a fence's name stands something else, under a lock's too, there is no memory, and what a lock needs is
+        // not permitted.
         let fence = common::marks::mark(&keys[2]);
         redis.command::<()>(&["DEL", &fence]);
         redis.command::<()>(&["LPUSH", &fence, "x"]);

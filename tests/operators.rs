@@ -201,7 +201,8 @@ async fn a_user_without_permission_is_told_so_and_leaves_no_lock_without_a_lease
     assert!(!server.exists(lock.key().as_str()));
 }
 
-/// The force_unlock of a locker deposes whoever holds, and nobody after: its waiters do not get a lock that it then deletes.
+/// The force_unlock of a locker deposes whoever holds, and nobody after: its waiters do not get a lock that it then
+/// deletes.
 #[tokio::test(flavor = "multi_thread")]
 async fn force_unlock_does_not_delete_what_the_next_local_waiter_is_granted() {
     let (server, key) = (Server::start(), key());

@@ -1,4 +1,5 @@
-//! Outages and their ticks: one tick fails at most once, however fast the refusals come, and a short outage loses nothing.
+//! Outages and their ticks: one tick fails at most once, however fast the refusals come, and a short outage loses
+//! nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -429,7 +429,8 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// A run that does its work alone, or has children in its scope do theirs: it awaits some, leaves others behind, cancels some.
+/// A run that does its work alone, or has children in its scope do theirs: it awaits some, leaves others behind,
+/// cancels some.
 fn tree(lock: Lock, account: Arc<Account>, depth: u32) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(async move {
         let nested = lock.clone();

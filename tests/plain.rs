@@ -1,4 +1,5 @@
-//! Format::Plain: `SET key value NX PX`, compare-and-delete, compare-and-pexpire, as clients of other languages have it.
+//! Format::Plain: `SET key value NX PX`, compare-and-delete, compare-and-pexpire, as clients of other languages have
+//! it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;

@@ -6,10 +6,11 @@ mod common;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use common::cluster::Cluster;
 use common::proxy::{Mode, Proxy};
 use common::several::{over, servers, settled};
 use common::{Server, builder, eventually, key, locker, machine, ms, soon};
-use lockhound::preflight::{Answer, Finding, Forgets, Preflight, Promise, Role, ServerReport};
+use lockhound::preflight::{self, Answer, Finding, Forgets, Preflight, Promise, Role, ServerReport};
 use lockhound::{Error, Locker};
 
 /// The only server's part of a report.
@@ -136,12 +137,133 @@ async fn replicas_are_counted_and_held_against_those_that_are_wanted() {
     assert_eq!(only(&on_replica).role, Finding::Known(Role::Replica(Some(master))));
 }
 
+fn in_step(master: &Server) -> bool {
+    master.command::<String>(&["INFO", "replication"]).contains("state=online")
+}
+
+#[tokio::test]
+async fn each_master_of_a_cluster_is_a_line_of_the_report_and_keeps_its_own_locks() {
+    let cluster = Cluster::start_with(3, 1, &[]);
+    let masters = cluster.masters();
+    eventually(ms(20_000), "the replicas are in step", || masters.iter().all(in_step)).await;
+    let locks = cluster.builder(ms(30_000)).connect().await.unwrap();
+    let report = locks.preflight().await.unwrap();
+    assert_answers(
+        &report,
+        [
+            (Promise::Locking, Answer::Yes),
+            (Promise::FaultTolerance, Answer::Yes),
+            (Promise::Exclusion, Answer::Yes),
+            (Promise::Restart, Answer::No),
+            (Promise::Failover, Answer::No),
+            (Promise::Eviction, Answer::Yes),
+            (Promise::Wakeups, Answer::Yes),
+            (Promise::Fences, Answer::Yes),
+            (Promise::Inspection, Answer::Yes),
+        ],
+    );
+    let named: BTreeMap<_, _> = report.servers.iter().map(|server| (&*server.node, server)).collect();
+    assert_eq!(named.len(), 3, "{report}");
+    for master in masters {
+        let found = named[&*master.url()];
+        assert_eq!(found.role, Finding::Known(Role::Master));
+        assert_eq!(found.mode, Finding::Known(preflight::Mode::Cluster(Finding::Known("ok".to_owned()))));
+        let view = found.cluster.as_ref().unwrap();
+        let slots = view.slots.known().unwrap();
+        assert_eq!((slots.assigned, slots.failing, slots.masters), (16_384, 0, 3));
+        assert_eq!(view.node_timeout, Finding::Known(ms(1_000)));
+        assert_eq!(view.requires_full_coverage, Finding::Known(true));
+        assert_eq!((found.replicas.known().unwrap().len(), missing(found)), (1, vec![]));
+        assert!(found.round_trip.known().is_some() && found.clock.known().is_some(), "{report}");
+    }
+    let text = report.to_string();
+    assert!(text.contains("3 masters for 16384 slots; cluster-node-timeout 1s;"), "{text}");
+    let replicated = cluster.builder(ms(30_000)).replicas(1, ms(2_000)).connect().await.unwrap();
+    assert_answers(&replicated.preflight().await.unwrap(), [(Promise::Failover, Answer::Unknown)]);
+
+    masters[1].command::<()>(&["CONFIG", "SET", "cluster-node-timeout", "15000"]);
+    let report = locks.preflight().await.unwrap();
+    assert_answers(&report, [(Promise::FaultTolerance, Answer::No), (Promise::Locking, Answer::Yes)]);
+    assert!(said(&report, Promise::FaultTolerance).contains("is replaced after about 16s"), "{report}");
+    masters[1].command::<()>(&["CONFIG", "SET", "cluster-node-timeout", "1000"]);
+    masters[2].command::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
+    let reasons = locks.preflight().await.unwrap().verdict(Promise::Eviction).unwrap().reasons.clone();
+    assert_eq!(reasons.iter().map(|reason| reason.node.as_deref()).collect::<Vec<_>>(), [Some(&*masters[2].url())]);
+
+    // Nobody has the locks of a master that is gone with its replica, and by default nobody locks anything then.
+    cluster.replica_of(0).kill();
+    eventually(ms(20_000), "noticed", || !in_step(&masters[0])).await;
+    let report = locks.preflight().await.unwrap();
+    assert_answers(&report, [(Promise::FaultTolerance, Answer::No), (Promise::Locking, Answer::Yes)]);
+    assert!(said(&report, Promise::FaultTolerance).contains("no replica in step"), "{report}");
+    masters[0].kill();
+    let is_down = || masters[1].command::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:fail");
+    eventually(ms(60_000), "it is down", is_down).await;
+    let report = locks.preflight().await.unwrap();
+    assert_answers(&report, [(Promise::Locking, Answer::No), (Promise::FaultTolerance, Answer::No)]);
+    let said = said(&report, Promise::Locking);
+    assert!(said.contains("refused") && said.contains("cluster_state:fail"), "{said}");
+    assert_eq!(locks.stats().misplaced_answers, 0);
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_on_one_master_of_a_cluster_is_named_and_no_other() {
+    let cluster = Cluster::start(3);
+    let rules = documented_where(|block| !block.contains("~lockhound_memory"));
+    let of_cluster = documented_where(|block| block.contains("+cluster|slots"));
+    assert_eq!(of_cluster.len(), 6, "{of_cluster:?}");
+    let all = || rules.iter().map(|(rule, _)| *rule);
+    let masters = cluster.masters();
+    masters.iter().for_each(|server| permit(server, all()));
+    let url = cluster.url().replace("redis-cluster://", "redis-cluster://app:t0p-secret@");
+    let locks = Locker::builder().node(url).lease(ms(9_000)).connect().await.unwrap();
+    let before: Vec<_> = masters.iter().map(writes).collect();
+    let place = format!("127.0.0.1:{}", masters[1].port());
+    // A slot of that master, and one of another.
+    let name_of = |at| (42..).map(|n| format!("app:{n}")).find(|name| cluster.first_master_of(name) == at).unwrap();
+    let names = [name_of(0), name_of(1)];
+    for told in [&["+acl|whoami", "+acl|dryrun"][..], &[]] {
+        for (removed, _) in &of_cluster {
+            permit(&masters[1], all().filter(|rule| rule != removed).chain(told.iter().copied()));
+            let report = locks.preflight_of(names.clone()).await.unwrap();
+            for server in &report.servers {
+                let expected = if server.node.ends_with(&place) { vec![*removed] } else { vec![] };
+                assert_eq!(missing(server), expected, "{removed}, {told:?}\n{report}");
+                assert_eq!(server.rights.unknown.len(), 0, "{removed}, {told:?}\n{report}");
+            }
+            let promise = match *removed {
+                "+cluster|info" => Promise::Exclusion,
+                "+cluster|slots" | "+asking" => Promise::Locking,
+                _ => Promise::Wakeups,
+            };
+            let answer = if promise == Promise::Exclusion { Answer::Unknown } else { Answer::No };
+            assert_answers(&report, [(promise, answer)]);
+        }
+    }
+    permit(&masters[1], all());
+    assert_eq!(masters.iter().map(writes).collect::<Vec<_>>(), before, "nothing is written");
+    assert!(!format!("{:?}", locks.preflight().await).contains("t0p-secret"));
+    assert_eq!(locks.stats().misplaced_answers, 0);
+}
+
+#[tokio::test]
+async fn a_cluster_that_is_not_there_yet_is_a_line_of_the_report() {
+    let locks = Locker::builder().node("redis-cluster://127.0.0.1:1").connect_timeout(ms(500)).connect_lazy().unwrap();
+    let report = locks.preflight().await.unwrap();
+    assert!(only(&report).failure.is_some(), "{report}");
+    assert_answers(&report, [(Promise::Locking, Answer::No), (Promise::Exclusion, Answer::Unknown)]);
+}
+
 /// The rules of an ACL in SECURITY.md, one of its lists after the other, and what is theirs for the lock `app:42`.
 fn documented() -> Vec<(&'static str, String)> {
-    let text = include_str!("../SECURITY.md");
     // Those of a cluster are of no use to a single server, and not asked for.
-    let blocks =
-        text.split("```").filter(|block| block.contains("ACL SETUSER app") && !block.contains("+cluster|slots"));
+    documented_where(|block| !block.contains("+cluster|slots"))
+}
+
+/// .. of the lists for which this is so.
+fn documented_where(wanted: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
+    let text = include_str!("../SECURITY.md");
+    let blocks = text.split("```").filter(|block| block.contains("ACL SETUSER app") && wanted(block));
     let lines = blocks.flat_map(str::lines).map(|line| line.split('#').next().unwrap());
     let words = lines.flat_map(str::split_whitespace).map(|word| word.trim_matches('\''));
     let mut rules: Vec<&str> = words.filter(|word| word.starts_with(['+', '~', '&'])).collect();

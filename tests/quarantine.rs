@@ -16,8 +16,8 @@ async fn cautious(servers: &[Server], lease: Duration, quarantine: Duration) -> 
     over(servers, lease).restart_quarantine(quarantine).connect().await
 }
 
-/// One holds the lock on two servers of three, since it cannot reach the third, and one of the two forgets it. Returns the
-/// holder's guard, when it was granted, and who asks next.
+/// One holds the lock on two servers of three, since it cannot reach the third, and one of the two forgets it. Returns
+/// the holder's guard, when it was granted, and who asks next.
 async fn forgotten(servers: &[Server], key: &str, quarantine: Duration) -> (Guard, Instant, Locker) {
     // A server's uptime is told in whole seconds: of these it is long enough.
     if !quarantine.is_zero() {

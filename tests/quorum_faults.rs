@@ -1,4 +1,5 @@
-//! A minority of the servers costs nothing: not while it hangs, is slow or gone, not when it comes back, not at the end.
+//! A minority of the servers costs nothing: not while it hangs, is slow or gone, not when it comes back, not at the
+//! end.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;

@@ -255,8 +255,8 @@ async fn a_number_that_is_not_exact_is_no_grant() {
     eventually(ms(2_000), "undone", || on(&servers, &key) == 0).await;
 }
 
-/// With clocks of these milliseconds, each of which jumps now and then, one server down in turn, and holds under which the
-/// clocks pass more time than any key of an earlier version lived.
+/// With clocks of these milliseconds, each of which jumps now and then, one server down in turn, and holds under which
+/// the clocks pass more time than any key of an earlier version lived.
 async fn fences_grow_with_clocks_at(offsets: [i64; 3]) {
     let aof = ["--appendonly", "yes", "--appendfsync", "always"];
     let started: Option<Vec<Server>> = offsets.iter().map(|offset| Server::start_with_clock(*offset, &aof)).collect();

@@ -65,10 +65,16 @@ async fn end_around_renewals<F: Future<Output = ()> + Send + 'static>(
     join_all(tasks).await.into_iter().flat_map(Result::unwrap).collect()
 }
 
+/// What requests contain that renew locks: the digest of the script, as `node::number::numbered` wraps it.
+fn renewals() -> Vec<u8> {
+    let body = include_str!("../lua/renew.lua");
+    let script = format!("return cmsgpack.pack(ARGV[#ARGV], pcall(function() {body}\nend))\n");
+    redis::Script::new(&script).get_hash().as_bytes().to_vec()
+}
+
 /// Renewals come to the server so late that releases overtake them: these have a connection of their own.
 fn late_renewals() -> Mode {
-    let script = redis::Script::new(include_str!("../lua/renew.lua"));
-    Mode::Late(script.get_hash().as_bytes().to_vec(), ms(8))
+    Mode::Late(renewals(), ms(8))
 }
 
 /// Nothing stands under these keys, nothing comes to stand there, and nobody renews.
@@ -107,6 +113,28 @@ async fn drop_while_a_renewal_is_in_flight_is_the_end() {
     proxy.set(late_renewals());
     let keys = end_during_renewals(&locks, |guard| async move { drop(guard) }).await;
     assert_gone_for_good(&server, &locks, &keys).await;
+}
+
+/// A renewal that comes after the release would start the lease anew, which is the shorter one here.
+#[tokio::test]
+async fn a_renewal_that_comes_late_does_not_end_the_time_that_a_lock_is_kept_for() {
+    let (server, key) = (Server::start(), key());
+    let proxy = Proxy::start(server.port());
+    let locks = builder(&proxy.url(), ms(3_000)).command_timeout(ms(950)).connect().await.unwrap();
+    // The server has to know the script: a first renewal carries its text, and no digest.
+    let guard = locks.get(common::key()).lock().await.unwrap();
+    eventually(ms(2_500), "a first renewal", || locks.stats().renewals > 0).await;
+    guard.unlock().await.unwrap();
+    proxy.set(Mode::Hold(renewals()));
+    let guard = locks.get(&key).min_hold(ms(600_000)).lock().await.unwrap();
+    eventually(ms(2_500), "a renewal is under way", || proxy.held() > 0).await;
+    guard.unlock().await.unwrap();
+    let fields = server.fields(&key);
+    let before = server.calls("hexists");
+    proxy.set(Mode::Pass);
+    eventually(ms(5_000), "it was executed", || server.calls("hexists") > before).await;
+    assert!(server.pttl(&key) > 300_000, "{}", server.pttl(&key));
+    assert_eq!(server.fields(&key), fields);
 }
 
 /// The old guard says Lost for as long as it lives, shuts its owner out, and never touches the hold of another.

@@ -1,5 +1,6 @@
-//! Redisson's RedLock: an RLock on each of several independent servers, of which a majority decides. RedissonRedLock of n
-//! locks takes n / 2 + 1 of them, and on each server it is what `getLock` writes there. And what Redlock asks for beyond a majority: a limit on how long a lock is extended.
+//! Redisson's RedLock: an RLock on each of several independent servers, of which a majority decides. RedissonRedLock of
+//! n locks takes n / 2 + 1 of them, and on each server it is what `getLock` writes there. And what Redlock asks for
+//! beyond a majority: a limit on how long a lock is extended.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;

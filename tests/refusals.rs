@@ -1,4 +1,5 @@
-//! A server that answers with an error: what becomes of a lock, a nested lock, an unlock and a renewal, in the real state.
+//! A server that answers with an error: what becomes of a lock, a nested lock, an unlock and a renewal, in the real
+//! state.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -52,7 +53,10 @@ async fn in_state(server: &Server, name: &str, enter: impl FnOnce(), leave: impl
         _ => panic!("{name}: unlock: {answer:?}"),
     }
     let mut answer = lock().try_lock().await;
-    let is_silence = |answer: &Result<_, Error>| matches!(answer, Err(Error::Unavailable { nodes, .. }) if nodes[0].reason().contains("timed out"));
+    let is_silence = |answer: &Result<_, Error>| match answer {
+        Err(Error::Unavailable { nodes, .. }) => nodes[0].reason().contains("timed out"),
+        _ => false,
+    };
     // Without a core the server does not get to say it in time.
     for tried in 1.. {
         if !is_silence(&answer) || !common::machine::again(tried) {

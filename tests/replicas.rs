@@ -104,8 +104,8 @@ async fn that_a_lock_is_gone_is_told_whatever_the_replicas_say() {
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
 }
 
-/// In each round six tasks lock one key after the other until the server dies. Whatever `lock()` returned is on the replica,
-/// which takes the server's place.
+/// In each round six tasks lock one key after the other until the server dies. Whatever `lock()` returned is on the
+/// replica, which takes the server's place.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_granted_survives_its_server_fifty_times_of_fifty() {
     let (mut server, mut replicas) = with_replicas(1).await;
@@ -215,8 +215,8 @@ async fn without_replicas_nothing_is_added() {
     assert_eq!(server.calls("wait"), 2, "one by connect, and one by the lock");
 }
 
-/// An address leads to one server and then to another, as in failovers. The replica of the first has stopped: whatever is
-/// granted is on the second. A WAIT there knows nothing of an acquire here, and is content.
+/// An address leads to one server and then to another, as in failovers. The replica of the first has stopped: whatever
+/// is granted is on the second. A WAIT there knows nothing of an acquire here, and is content.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_behind_a_reconnect_acknowledges_nothing_before_it() {
     let ((silent, stopped), (server, _replicas)) = (with_replicas(1).await, with_replicas(1).await);
@@ -354,7 +354,8 @@ async fn what_is_taken_back_behind_a_wait_is_released_too() {
     eventually(ms(500), "on all", || keys.iter().all(|key| forgetful.exists(key))).await;
     replica.stop();
     forgetful.command::<()>(&["FLUSHALL"]);
-    // A third of the lease after the grants they are renewed, and then taken back, one WAIT being under way at any time.
+    // A third of the lease after the grants they are renewed, and then taken back, one WAIT being under way at any
+    // time.
     let busy = {
         let locks = locks.clone();
         tokio::spawn(async move { while locks.get(key()).try_lock().await.is_ok() {} })

@@ -50,8 +50,9 @@ fn clock() -> Duration {
     Duration::new(u64::try_from(now.tv_sec).unwrap(), u32::try_from(now.tv_nsec).unwrap())
 }
 
-/// A tick fails for all, the next succeeds for all, and two in a row fire every token. Ticks are due by when each lock was
-/// last renewed, in steps of a hundredth of the lease; those of one step fail together, and their tokens fire together.
+/// A tick fails for all, the next succeeds for all, and two in a row fire every token. Ticks are due by when each lock
+/// was last renewed, in steps of a hundredth of the lease; those of one step fail together, and their tokens fire
+/// together.
 #[tokio::test(flavor = "multi_thread")]
 async fn ticks_of_very_many_holds_fail_and_succeed_together() {
     let _alone = ALONE.lock().await;

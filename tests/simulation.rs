@@ -27,8 +27,8 @@ mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::ms;
 use faults::Net;
+use lockhound::testing::Server;
 use lockhound::{Locker, LockerBuilder, Owner};
 use plan::Plan;
 use tokio::task::JoinSet;
@@ -126,7 +126,7 @@ impl Program {
         };
         while let Some(locks) = self.lockers.iter().find(|locks| census(locks) != (0, 0, 0)) {
             assert!(since.elapsed() < LONG, "something is never over: {:?}", locks.stats());
-            sleep(ms(5)).await;
+            sleep(plan.lease / 16).await;
         }
         world.note("nobody waits or holds");
         // An acquire that nobody waits for any more may be, and then its undo.
@@ -134,6 +134,15 @@ impl Program {
         // What was sent to another server in its place is left to run out.
         if plan.mislead {
             sleep(plan.lease * 2).await;
+        }
+        // What was taken with a `min_hold` stays for that long: a lease at the most.
+        let is_kept =
+            |server: &Server, key: &String| server.holder(key).is_some_and(|holder| holder.ends_with(":kept"));
+        let since = Instant::now();
+        while since.elapsed() < plan.lease
+            && net.servers.iter().any(|server| keys.iter().any(|key| is_kept(server, key)))
+        {
+            sleep(Duration::from_millis(5)).await;
         }
         for (at, server) in net.servers.iter().enumerate() {
             for key in keys.iter() {

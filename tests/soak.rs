@@ -1,12 +1,16 @@
-//! What takes minutes: long bad days, many losses; `holds.rs` has many holds. `./dev soak` runs it, one test after the other.
+//! What takes minutes: long bad days, many losses; `holds.rs` has many holds. `./dev soak` runs it, one test after the
+//! other.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
 
 mod common;
 
+use std::time::Duration;
+
 use common::chaos::{Chaos, survive};
 use common::children;
+use common::failovers::{self, Failover};
 use common::losses::{self, Kind};
 
 /// The body of a child process. Run as a test by itself it proves that nobody asked for anything else.
@@ -35,4 +39,21 @@ async fn losses_of_every_kind() {
     }
     println!("{}", losses::table(&all));
     std::fs::write("target/losses.svg", losses::picture(&all)).unwrap();
+}
+
+/// Twelve failovers of each kind that Sentinels make, and three with replicas that have to acknowledge.
+#[tokio::test(flavor = "multi_thread")]
+async fn failovers_by_sentinels() {
+    for failover in [Failover::Ordered, Failover::Killed, Failover::Stopped] {
+        let mut seen = Vec::new();
+        for _ in 0..12 {
+            seen.push(failovers::under_load(failover, Duration::from_secs(12)).await);
+            println!("{}", seen[seen.len() - 1]);
+        }
+        println!("{}", failovers::table(&seen));
+        for _ in 0..3 {
+            let without = failovers::under_load_with_acknowledgements(failover).await;
+            println!("{failover:?} with replicas(1): no overlap; {without:.1?} without a replica");
+        }
+    }
 }

@@ -183,8 +183,8 @@ async fn nothing_that_takes_is_sent_over_a_silent_connection() {
     lock(1).lock().await.unwrap().unlock().await.unwrap();
 }
 
-/// A server that is paused for a failover takes connections, answers PING, and runs no script: it fell silent anew on each
-/// connection.
+/// A server that is paused for a failover takes connections, answers PING, and runs no script: it fell silent anew on
+/// each connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_takes_connections_and_runs_no_script_piles_up_no_undos() {
     let _turn = TESTS.read().await;

@@ -5,7 +5,7 @@ mod common;
 #[path = "waiting/lists.rs"]
 mod lists;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -512,4 +512,56 @@ async fn subscriptions_do_not_grow_while_ever_new_locks_are_waited_for() {
     let peak = sampling.await.unwrap();
     assert!(peak > AT_ONCE / 2, "{peak}");
     eventually(ms(5_000), "none is left but the locker's own", || subscribed(&mut connection) == 1).await;
+}
+
+/// Whatever becomes of a hand-over's answer: nobody is inside beside another, fences grow, and nothing is left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hand_overs_whose_connections_are_killed_leave_nothing_behind() {
+    const TURNS: usize = 25;
+    let (server, key) = (Server::start(), key());
+    let lease = ms(10_000);
+    let locks = builder(&server.url(), lease).connect().await.unwrap();
+    let (inside, highest) = (Arc::<AtomicUsize>::default(), Arc::<AtomicU64>::default());
+    let worker = |_| {
+        let lock = locks.get(&key).owned_by(Owner::new());
+        let (inside, highest) = (Arc::clone(&inside), Arc::clone(&highest));
+        tokio::spawn(async move {
+            let mut turns = 0;
+            while turns < TURNS {
+                // An outage is an error of the call, and the next one tries again.
+                let Ok(guard) = lock.lock().await else { continue };
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "nobody else is inside");
+                let fence = guard.fence().get();
+                assert!(highest.swap(fence, Ordering::SeqCst) < fence);
+                inside.fetch_sub(1, Ordering::SeqCst);
+                turns += 1;
+                // What nobody confirmed is released in the background.
+                drop(guard.unlock().await);
+            }
+        })
+    };
+    let working = futures_util::future::join_all((0..16).map(worker));
+    let killing = async {
+        let mut seen = 0;
+        loop {
+            tokio::time::sleep(ms(10)).await;
+            // As soon as somebody got in since the last time, however slow the machine is.
+            let fence = highest.load(Ordering::SeqCst);
+            if std::mem::replace(&mut seen, fence) < fence {
+                server.command::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+            }
+        }
+    };
+    let worked = tokio::select! {
+        worked = working => worked,
+        () = killing => unreachable!("it has no end"),
+        () = tokio::time::sleep(ms(120_000)) => panic!("somebody waits for ever: {:?}", locks.stats()),
+    };
+    worked.into_iter().for_each(|worker| worker.unwrap());
+    eventually(lease * 2, "nothing is left", || {
+        let stats = locks.stats();
+        !server.exists(&key) && (stats.holds, stats.waiters, stats.pending) == (0, 0, 0)
+    })
+    .await;
+    assert_eq!(locks.stats().losses, lockhound::Losses::default(), "nobody lost what it had");
 }

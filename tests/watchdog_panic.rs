@@ -1,5 +1,5 @@
-//! A subscriber that panics changes nothing: locks are renewed, losses are told, and others get in. One test: the subscriber
-//! is the whole process's. (What a panic of the watchdog itself does, its unit tests show.)
+//! A subscriber that panics changes nothing: locks are renewed, losses are told, and others get in. One test: the
+//! subscriber is the whole process's. (What a panic of the watchdog itself does, its unit tests show.)
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

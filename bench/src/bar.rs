@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::contention::Contention;
 use crate::far::Far;
 use crate::fence::Price;
 use crate::memory::Memory;
@@ -35,7 +36,7 @@ const BARS: [(&str, &str, &str, Bound); 9] = [
 ];
 
 #[derive(Debug, Clone, Copy)]
-enum Bound {
+pub(crate) enum Bound {
     AtMost(f64),
     AtLeast(f64),
 }
@@ -47,17 +48,22 @@ impl Bar {
         bars.extend(report.memory.iter().filter_map(Memory::bar));
         bars.extend(report.fence.iter().flat_map(Price::bars));
         bars.extend(report.far.iter().flat_map(Far::bars));
+        bars.extend(report.contention.iter().flat_map(Contention::bars));
         bars
     }
 
     fn on_ratio(scenarios: &[Outcome], (name, figure, rival, bound): (&str, &str, &str, Bound)) -> Option<Self> {
         let scenario = scenarios.iter().find(|scenario| scenario.name == name)?;
         let ratio = scenario.ratio(LOCKHOUND, rival, figure)?;
-        let what = format!("{name}: {figure} / {rival}");
-        Some(match bound {
-            Bound::AtMost(bound) => Self::at_most(&what, ratio, bound),
-            Bound::AtLeast(bound) => Self::at_least(&what, ratio, bound),
-        })
+        Some(Self::within(&format!("{name}: {figure} / {rival}"), ratio, bound))
+    }
+
+    /// By the median.
+    pub(crate) fn within(what: &str, figure: Spread, bound: Bound) -> Self {
+        match bound {
+            Bound::AtMost(bound) => Self::at_most(what, figure, bound),
+            Bound::AtLeast(bound) => Self::at_least(what, figure, bound),
+        }
     }
 
     /// By the median.

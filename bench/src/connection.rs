@@ -129,6 +129,16 @@ impl Connection {
         calls.ok_or_else(|| io::Error::other(format!("INFO commandstats has changed its form: {line}")))
     }
 
+    /// How often the server has run these commands, all together. One within a script counts as well.
+    pub(crate) fn count(&mut self, commands: &[&str]) -> io::Result<f64> {
+        let reply = String::from_utf8_lossy(self.call(&[b"INFO", b"commandstats"])?);
+        let count = |line: &str| {
+            let (name, value) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            commands.contains(&name).then(|| value.split(',').next()?.parse::<f64>().ok())?
+        };
+        Ok(reply.lines().filter_map(count).sum())
+    }
+
     /// The seconds of CPU time that the server has used so far.
     pub(crate) fn cpu(&mut self) -> io::Result<f64> {
         let reply = String::from_utf8_lossy(self.call(&[b"INFO", b"cpu"])?);

@@ -4,6 +4,7 @@ mod alone;
 mod bar;
 mod connection;
 mod contender;
+mod contention;
 // As the tests have them: what is far apart there is so here.
 #[path = "../../tests/common/distance.rs"]
 #[allow(unreachable_pub, reason = "of the tests, whose helpers are public")]
@@ -22,6 +23,7 @@ mod table;
 mod waiters;
 
 use std::error::Error;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::report::Report;
@@ -31,7 +33,7 @@ use crate::scenario::Name;
 type Failure = Box<dyn Error + Send + Sync>;
 
 const USAGE: &str = "\
-usage: ./dev bench [NAME] [--json]
+usage: ./dev bench [NAME] [--json] [--picture FILE]
 
   pair     uncontended lock and unlock: p50 and p99
   tasks    1, 64 and 1024 tasks, a key each
@@ -41,11 +43,18 @@ usage: ./dev bench [NAME] [--json]
   far      2, 10 and 20 contenders for one lock of three servers that are 2, 9 and 16 ms away, for each in another order
   replicas what an acknowledgement costs: replicas(1) against none, on a server with one replica
   waiters  1,000 and 80,000 callers in one line whose time ends together, beside a lock with a short lease
+  contention  tasks, processes and clients in other languages that want one lock; how soon it goes from one to the next
 
-Without a NAME it measures all of them, which takes about eleven minutes.";
+Without a NAME it measures all of them, which takes about nineteen minutes. --picture draws what contention found.";
 
 fn main() -> ExitCode {
-    let request = match Request::parse(std::env::args().skip(1)) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, rest @ ..] = &arguments[..]
+        && first == "contend"
+    {
+        return ended(contention::member::run(rest));
+    }
+    let request = match Request::parse(arguments.into_iter()) {
         Ok(request) => request,
         Err(what) => {
             eprintln!("{what}\n{USAGE}");
@@ -63,7 +72,11 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     }
-    match scenario::measure(&request.names).and_then(|report| show(&report, request.json)) {
+    ended(scenario::measure(&request.names).and_then(|report| show(&report, &request)))
+}
+
+fn ended(outcome: Result<(), Failure>) -> ExitCode {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("bench: {failure}");
@@ -72,8 +85,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn show(report: &Report, json: bool) -> Result<(), Failure> {
-    if json {
+fn show(report: &Report, request: &Request) -> Result<(), Failure> {
+    if let Some((file, contention)) = request.picture.as_ref().zip(report.contention.as_ref()) {
+        let written = std::fs::write(file, contention.picture());
+        written.map_err(|error| format!("{} cannot be written: {error}", file.display()))?;
+    }
+    if request.json {
         println!("{}", serde_json::to_string_pretty(report)?);
     } else {
         print!("{}", table::text(report));
@@ -87,14 +104,19 @@ struct Request {
     names: Vec<Name>,
     json: bool,
     help: bool,
+    /// Where the picture of `contention` goes.
+    picture: Option<PathBuf>,
 }
 
 impl Request {
-    fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+    fn parse(mut arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut request = Self::default();
-        for argument in arguments {
+        while let Some(argument) = arguments.next() {
             match argument.as_str() {
                 "--json" => request.json = true,
+                "--picture" => {
+                    request.picture = Some(arguments.next().ok_or("--picture needs the name of a file")?.into());
+                }
                 "-h" | "--help" => request.help = true,
                 "pair" => request.names.push(Name::Pair),
                 "tasks" => request.names.push(Name::Tasks),
@@ -104,11 +126,15 @@ impl Request {
                 "quorum" => request.names.push(Name::Quorum),
                 "replicas" => request.names.push(Name::Replicas),
                 "waiters" => request.names.push(Name::Waiters),
+                "contention" => request.names.push(Name::Contention),
                 other => return Err(format!("there is nothing to measure by the name \"{other}\"")),
             }
         }
         if request.names.is_empty() {
             request.names = Name::ALL.to_vec();
+        }
+        if request.picture.is_some() && !request.names.contains(&Name::Contention) {
+            return Err("--picture draws what \"contention\" finds, which was not asked for".to_owned());
         }
         Ok(request)
     }
@@ -127,5 +153,13 @@ mod tests {
         assert_eq!(parse("--json").map(|r| (r.names, r.json)), Ok((Name::ALL.to_vec(), true)));
         assert_eq!(parse("fence").map(|r| (r.names, r.json)), Ok((vec![Name::Fence], false)));
         assert!(parse("speed").is_err_and(|what| what.contains("speed")));
+    }
+
+    #[test]
+    fn a_picture_is_drawn_of_contention_only() {
+        let picture = |line: &str| parse(line).map(|request| request.picture);
+        assert_eq!(picture("contention --picture a.svg"), Ok(Some("a.svg".into())));
+        assert!(picture("pair --picture a.svg").is_err_and(|what| what.contains("contention")));
+        assert!(picture("--picture").is_err_and(|what| what.contains("file")));
     }
 }

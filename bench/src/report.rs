@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::bar::Bar;
 use crate::connection::Connection;
+use crate::contention::Contention;
 use crate::far::Far;
 use crate::fence::Price;
 use crate::laps::Laps;
@@ -32,6 +33,7 @@ pub(crate) struct Report {
     /// Likewise, with `quorum`.
     pub(crate) memory: Vec<Memory>,
     pub(crate) far: Option<Far>,
+    pub(crate) contention: Option<Contention>,
     pub(crate) bars: Vec<Bar>,
 }
 
@@ -45,6 +47,7 @@ impl Report {
             waiters: Vec::new(),
             memory: Vec::new(),
             far: None,
+            contention: None,
             bars: Vec::new(),
         }
     }

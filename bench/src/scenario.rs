@@ -10,6 +10,7 @@ use crate::alone::Alone;
 use crate::bar::Bar;
 use crate::connection::Connection;
 use crate::contender::{Callers, Contender, Floor, MOST_SOCKETS};
+use crate::contention::Contention;
 use crate::far::Far;
 use crate::fence::Price;
 use crate::memory::Memory;
@@ -44,11 +45,21 @@ pub(crate) enum Name {
     Far,
     Replicas,
     Waiters,
+    Contention,
 }
 
 impl Name {
-    pub(crate) const ALL: [Self; 8] =
-        [Self::Pair, Self::Tasks, Self::Fence, Self::Renewal, Self::Quorum, Self::Far, Self::Replicas, Self::Waiters];
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Pair,
+        Self::Tasks,
+        Self::Fence,
+        Self::Renewal,
+        Self::Quorum,
+        Self::Far,
+        Self::Replicas,
+        Self::Waiters,
+        Self::Contention,
+    ];
 }
 
 /// How many servers, and the names of what is measured on them: one task, and many.
@@ -98,6 +109,9 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
     }
     if names.contains(&Name::Replicas) {
         report.scenarios.push(replicas()?);
+    }
+    if names.contains(&Name::Contention) {
+        report.contention = Some(Contention::measure()?);
     }
     report.bars = Bar::all(&report);
     Ok(report)

@@ -18,6 +18,7 @@ pub(crate) fn text(report: &Report) -> String {
     blocks.extend(report.waiters.iter().map(ToString::to_string));
     blocks.extend(report.memory.iter().map(ToString::to_string));
     blocks.extend(report.far.as_ref().map(ToString::to_string));
+    blocks.extend(report.contention.as_ref().map(ToString::to_string));
     if !report.bars.is_empty() {
         blocks.push(bars(&report.bars));
     }
@@ -54,12 +55,12 @@ fn scenario(outcome: &Outcome) -> String {
     format!("{}: {}\n{}", outcome.name, outcome.title, aligned(&rows))
 }
 
-fn cell(spread: Option<&Spread>) -> String {
+pub(crate) fn cell(spread: Option<&Spread>) -> String {
     spread.map_or_else(|| "-".to_owned(), |s| format!("{} ({}..{})", number(s.median), number(s.min), number(s.max)))
 }
 
 /// Three figures are as many as the spread allows.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let decimals = match value.abs() {
         v if v < 10.0 => 2,
         v if v < 100.0 => 1,
@@ -77,7 +78,7 @@ fn bars(bars: &[Bar]) -> String {
 }
 
 /// The first column to the left, the others to the right.
-fn aligned(rows: &[Vec<String>]) -> String {
+pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let width =
         |column| rows.iter().filter_map(|row: &Vec<String>| row.get(column)).map(String::len).max().unwrap_or(0);
     let mut text = String::new();

@@ -8,6 +8,7 @@
 //! - A runtime becomes a host once and stays one: all lockers in it, at once or one after the other, go by one clock.
 //! - Only what runs in that runtime, and the lockers that live there, are shown its time.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{OnceLock, PoisonError, RwLock};
 use std::time::Duration;
@@ -77,9 +78,17 @@ pub(super) fn is_paused_here() -> bool {
 
 /// For how long the runtime that runs this has been a host.
 fn elapsed_here() -> Option<Duration> {
+    thread_local! {
+        /// The host that this thread asked for last: what is in the table stays as it is.
+        static LAST: Cell<Option<(Id, Instant)>> = const { Cell::new(None) };
+    }
     let hosts = HOSTS.get()?;
     let runtime = Handle::try_current().ok()?.id();
+    if let Some((_, since)) = LAST.get().filter(|(last, _)| *last == runtime) {
+        return Some(since.elapsed());
+    }
     let since = hosts.read().unwrap_or_else(PoisonError::into_inner).get(&runtime).copied()?;
+    LAST.set(Some((runtime, since)));
     Some(since.elapsed())
 }
 

@@ -1,7 +1,7 @@
 //! The engine: one thread with a runtime of its own, which drives everything that talks to a server.
 //!
-//! Because of it a dropped future drops no command half-way, a guard can be dropped where there is no runtime, a blocked
-//! user runtime loses no lock, and any executor will do. It is never joined: whoever ends it may be async code.
+//! Because of it a dropped future drops no command half-way, a guard can be dropped where there is no runtime, a
+//! blocked user runtime loses no lock, and any executor will do. It is never joined: whoever ends it may be async code.
 //!
 //! With the feature `testing` an engine may be a *guest* instead: tasks in a runtime of the program's, whose time,
 //! perhaps paused, is all the time that it knows. None of the above is true of it: it is for lockers over servers in
@@ -131,8 +131,13 @@ impl Engine {
 
     /// Runs a task of a caller, who waits for its [`answered`](Self::answered).
     pub(crate) fn ask(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.busy_poll.asked();
+        self.asked();
         self.spawn(task);
+    }
+
+    /// A caller has asked a task that runs already, and waits for its [`answered`](Self::answered).
+    pub(crate) fn asked(&self) {
+        self.busy_poll.asked();
     }
 
     /// A caller is given its answer, and may ask again at once.

@@ -1,7 +1,7 @@
 //! Which guards of a hold look as if branches of one task were inside beside each other.
 //!
-//! Nested code gives its guards back in the reverse order: a guard that goes while a newer one stays is suspicious, and so is
-//! one that goes in another task while others stay. Guards of owners that somebody named are not looked at.
+//! Nested code gives its guards back in the reverse order: a guard that goes while a newer one stays is suspicious, and
+//! so is one that goes in another task while others stay. Guards of owners that somebody named are not looked at.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -45,8 +45,8 @@ impl Entries {
 }
 
 impl Hold {
-    /// A caller takes its guard. Whether it is suspicious: it was polled by another waker than whoever took the hold, which
-    /// happens in proper code too.
+    /// A caller takes its guard. Whether it is suspicious: it was polled by another waker than whoever took the hold,
+    /// which happens in proper code too.
     pub(crate) fn entered(&self, origin: Origin) -> (Entrance, bool) {
         let mut state = self.state();
         let number = state.entrances;

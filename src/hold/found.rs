@@ -33,6 +33,8 @@ pub(crate) struct Grant<'a> {
     pub(crate) since: Instant,
     /// When its answer came.
     pub(crate) granted: Instant,
+    /// For how long its caller may leave it untaken.
+    pub(crate) patience: Duration,
     /// The nodes that granted it, out of so many.
     pub(crate) votes: &'a [NodeIndex],
     pub(crate) nodes: usize,

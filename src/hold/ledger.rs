@@ -40,8 +40,8 @@ impl Hold {
         self.ledger.counters.lost(loss);
     }
 
-    /// Tells everybody of the loss of a hold that is lost: cancels the tokens, one by one, and then leaves the rest to the
-    /// engine. Others may do so at the same time, and go on where a waker blocks one of them.
+    /// Tells everybody of the loss of a hold that is lost: cancels the tokens, one by one, and then leaves the rest to
+    /// the engine. Others may do so at the same time, and go on where a waker blocks one of them.
     pub(crate) fn fire(self: &Arc<Self>) {
         while self.fire_one() {}
     }
@@ -85,8 +85,8 @@ pub(crate) enum Alarmed {
 }
 
 impl Hold {
-    /// Marks it as lost if its end has come, and fires nothing. `planned`: for when the alarm had planned this look; only
-    /// the last plan counts.
+    /// Marks it as lost if its end has come, and fires nothing. `planned`: for when the alarm had planned this look;
+    /// only the last plan counts.
     pub(crate) fn alarmed(&self, planned: Option<Instant>, now: Instant) -> Alarmed {
         let mut state = self.state();
         self.expire(&mut state, now);

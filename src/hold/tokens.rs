@@ -1,8 +1,8 @@
 //! The tokens of a hold, or of several: each is cancelled without the others.
 //!
-//! A waker that panics keeps those asleep that wait behind it in the same tree of tokens, and no later cancel wakes them.
-//! So a token is a tree of its own. A tree does not say when its last handle is dropped, though, and a caller may ask for
-//! a token in a loop: beyond the first few, tokens share trees, which forget what is dropped.
+//! A waker that panics keeps those asleep that wait behind it in the same tree of tokens, and no later cancel wakes
+//! them. So a token is a tree of its own. A tree does not say when its last handle is dropped, though, and a caller may
+//! ask for a token in a loop: beyond the first few, tokens share trees, which forget what is dropped.
 
 use tokio_util::sync::CancellationToken;
 

@@ -8,7 +8,8 @@ use crate::lease::{self, NodeIndex};
 pub(super) struct Votes {
     /// One a node: until when its vote is valid, if it has one.
     until: Box<[Option<Instant>]>,
-    /// Nodes on which something may still be executed that puts the lock there; mostly none, and there may be many holds.
+    /// Nodes on which something may still be executed that puts the lock there; mostly none, and there may be many
+    /// holds.
     uncertain: Box<[NodeIndex]>,
 }
 

@@ -62,12 +62,12 @@ pub(crate) struct Caller {
 }
 
 impl Owner {
-    /// Returns the owner as whom the caller locks: that of the innermost [`scope`](Self::scope), else the tokio task.
+    /// Returns the owner as which the caller locks: that of the innermost [`scope`](Self::scope), else the tokio task.
     ///
     /// # Errors
-    /// [`Error::Config`] where there is neither, as in the `block_on` root of a runtime (the body of `#[tokio::main]`)
-    /// and in other executors. There a call that is polled locks as whoever its waker wakes, which only the call itself can
-    /// see. To share a hold with a spawned task, use [`Guard::scope`](crate::Guard::scope); to name an owner,
+    /// [`Error::Config`] if there is neither, as in the `block_on` root of a runtime (the body of `#[tokio::main]`) and
+    /// in other executors. There a polled call locks as whoever its waker wakes, which only the call itself can see. To
+    /// share a hold with a spawned task, use [`Guard::scope`](crate::Guard::scope); to name an owner,
     /// [`Lock::owned_by`](crate::Lock::owned_by).
     ///
     /// # Examples
@@ -77,7 +77,7 @@ impl Owner {
     /// # tokio::spawn(async {
     /// let parent = Owner::current()?;
     /// let child = tokio::spawn(async { Owner::current() }).await??;
-    /// assert_ne!(parent, child, "a spawned task is somebody else");
+    /// assert_ne!(parent, child, "a spawned task is another owner");
     /// # Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
     /// # }).await?
     /// # })?;
@@ -87,16 +87,16 @@ impl Owner {
         scope().map(|scope| scope.owner).or_else(|| task().map(Self::task)).ok_or_else(|| {
             Error::config(
                 "owner",
-                "there is no tokio task here to tell callers apart; run children in guard.scope(..), or say who locks \
+                "there is no tokio task here to tell callers apart; run children in guard.scope(..), or name the owner \
                  with lock.owned_by(Owner::new())",
             )
         })
     }
 
-    /// Runs a future in which everything locks as this owner, in whatever task it is polled.
+    /// Runs a future in which every call locks as this owner, in whatever task it is polled.
     ///
-    /// A spawned child that locks what its awaiting parent holds waits for ever, since it is another owner. In the
-    /// parent's scope it enters again; [`Guard::scope`](crate::Guard::scope) is the short way there. Tasks that the future
+    /// A spawned child that locks what its awaiting parent holds waits forever, since it is another owner. In the
+    /// parent's scope it enters again; [`Guard::scope`](crate::Guard::scope) is the short form. Tasks that the future
     /// spawns are outside of the scope.
     ///
     /// # Cancel safety
@@ -141,8 +141,8 @@ impl Caller {
         let (owner, known) = found.ok_or_else(|| {
             Error::config(
                 "owner",
-                "this future is polled with a waker that tells nobody apart, outside of a tokio task; say who locks with \
-                 lock.owned_by(Owner::new())",
+                "this future is polled outside of a tokio task, with a waker that does not tell callers apart; name \
+                 the owner with lock.owned_by(Owner::new())",
             )
         })?;
         let place = task().map_or_else(|| Place::Polled(thread()), Place::Task);

@@ -1,9 +1,12 @@
 //! Runs that are under way: which is inside of which, and whose turn it is.
 //!
+//! A run takes its turn before it locks. The gate knows nothing of runs: what one owner does beside itself is decided
+//! here, and the gate's line keeps its order.
+//!
 //! # Invariants
 //! - Of the runs that one owner makes of one lock, inside of the same run or of none, one has the turn.
-//! - A turn lasts until its run and all runs inside of that are over, those that still wait for a turn too. What a run merely
-//!   left behind (a task that goes on in its scope) is not inside of it any more.
+//! - A turn lasts until its run and all runs inside of that are over, those that still wait for a turn too. What a run
+//!   merely left behind (a task that goes on in its scope) is not inside of it any more.
 //! - Chains hold the runs that are not over, and are taken down in a loop: they may be as long as a program makes them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -54,7 +57,8 @@ impl Runs {
         (Self::default(), None)
     }
 
-    /// One more run, of these locks, inside of these runs, which are kept from being over since before it waited for a turn.
+    /// One more run, of these locks, inside of these runs, which are kept from being over since before it waited for a
+    /// turn.
     pub(crate) fn begin(
         &self,
         locker: Uuid,
@@ -106,7 +110,8 @@ impl Drop for TurnHeld {
     }
 }
 
-/// What runs may enter beside each other, were it not for their turns: those of one owner, inside of the same run or of none.
+/// What runs may enter beside each other, were it not for their turns: those of one owner, inside of the same run or of
+/// none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Level {
     key: Key,
@@ -132,8 +137,8 @@ pub(crate) struct Turn {
 }
 
 impl Turns {
-    /// Waits for the turn of a run of this lock; `None` once the turns are closed. Cancel-safe: dropping the future leaves
-    /// the place to the next.
+    /// Waits for the turn of a run of this lock; `None` once the turns are closed. Cancel-safe: dropping the future
+    /// leaves the place to the next.
     pub(crate) async fn take(self: &Arc<Self>, key: &Key, owner: &Owner, inside: Option<u64>) -> Option<Turn> {
         let level = Level { key: key.clone(), owner: owner.clone(), inside: inside.unwrap_or(0) };
         let line = Arc::clone(&self.levels.entry(level.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))));

@@ -17,7 +17,8 @@ use super::admission::Admission;
 use super::place::Place;
 use super::reply;
 use super::scheme::{self, FORMS, Mode, Way};
-use super::sentinel;
+use super::sentinel::Named;
+use super::succession::Succession;
 use crate::error::{Error, NodeFailure};
 use crate::stats::Misplaced;
 
@@ -57,6 +58,8 @@ pub(crate) struct Address {
     /// Answers that came to the wrong command, on all connections to it.
     pub(super) misplaced: Misplaced,
     last_failure: Mutex<Option<NodeFailure>>,
+    /// What Sentinels said of it, if they name it.
+    succession: Option<Succession>,
     way: Way,
     mode: Mode,
     config: Config,
@@ -71,7 +74,8 @@ impl Address {
         access.give(&name, way, &mut config)?;
         let (admission, mode) = (Admission::of(access.has_provider()), Mode::Alone);
         let (misplaced, last_failure) = (Misplaced::default(), Mutex::default());
-        Ok(Self { name, admission, misplaced, last_failure, way, mode, config })
+        let succession = matches!(config.server, ServerConfig::Sentinel { .. }).then(Succession::default);
+        Ok(Self { name, admission, misplaced, last_failure, succession, way, mode, config })
     }
 
     /// The same, of a server that is one of a cluster.
@@ -102,7 +106,12 @@ impl Address {
         let credentials = rest.split_once('@').map(|(credentials, _)| format!("{credentials}@")).unwrap_or_default();
         let name = format!("{scheme}://{credentials}{place}").into();
         let (admission, misplaced, last_failure) = (self.admission.anew(), Misplaced::default(), Mutex::default());
-        Self { name, admission, misplaced, last_failure, way: self.way, mode: self.mode, config }
+        Self { name, admission, misplaced, last_failure, succession: None, way: self.way, mode: self.mode, config }
+    }
+
+    /// What Sentinels said of it, if they name it.
+    pub(super) fn succession(&self) -> Option<&Succession> {
+        self.succession.as_ref()
     }
 
     /// What the Sentinels call the master that they name, and their own addresses; `None` of any other server.
@@ -171,10 +180,10 @@ struct Parts {
 
 impl Parts {
     fn parse(text: &str) -> Result<Self, Error> {
-        if let Some(taken) = sentinel::take_apart(text) {
-            let (first, named) = taken?;
-            let Self { way, mut config, name } = Self::parse(&first)?;
-            let name = named.complete(&first, &name, &mut config)?;
+        if let Some(named) = Named::parse(text) {
+            let named = named?;
+            let Self { way, mut config, name } = Self::parse(named.first())?;
+            let name = named.complete(&name, &mut config);
             return Ok(Self { name, way, config });
         }
         let Some((before, _)) = text.split_once("://") else {

@@ -38,6 +38,14 @@ impl Obstacle {
         }
     }
 
+    /// The same, of this server: one that is unfit is named.
+    pub(super) fn about(self, node: &Arc<str>) -> Self {
+        match self {
+            Self::Unfit(_) => Self::Lasting(self.into_error(node)),
+            other => other,
+        }
+    }
+
     /// The same, of the first connection: the server may want to be connected to in another way.
     pub(super) fn at_first(self, address: &Address) -> Self {
         match self {
@@ -77,8 +85,8 @@ pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Durati
 }
 
 /// What is wrong with a server in cluster mode that is named by itself: it has some of the keys only.
-pub(crate) const IN_CLUSTER_MODE: &str = "is a server in cluster mode: name the cluster, redis-cluster://host:port, and \
-                                          no other server beside it";
+pub(crate) const IN_CLUSTER_MODE: &str = "is a server in cluster mode: name the cluster, redis-cluster://host:port, \
+                                          and no other server beside it";
 
 impl Mode {
     /// What is wrong with a server that says of itself that it is in this mode.

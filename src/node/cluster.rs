@@ -24,8 +24,9 @@ use self::masters::{Master, Masters, PAUSE};
 pub(crate) use self::seeds::Seeds;
 use self::told::ask_seeds;
 use super::call::Call;
+use super::check::Obstacle;
 use super::place::Place;
-use super::redis::Redis;
+use super::redis::{Redis, SHORTEST_PAUSE};
 use super::replica_acks::ReplicaAck;
 use super::reply::{self, Outcome, Reply};
 use super::slot::{Slot, slot_of};
@@ -33,6 +34,7 @@ use super::{Events, Lane, Wiring};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::foreign::contained;
+use crate::preflight::{Questions, ServerReport};
 
 /// How long whoever begins to listen waits for a master that does not answer.
 const SUBSCRIBING: Duration = Duration::from_millis(200);
@@ -42,12 +44,22 @@ pub(crate) struct Cluster(Arc<Masters>);
 
 impl Cluster {
     /// Connects to the masters of a cluster that one of these servers belongs to. Those that do not answer are
-    /// connected in the background.
+    /// connected in the background. Tries again for as long as it is waited for if none answers; the seeds note why.
     ///
     /// # Errors
-    /// As [`Redis::connect`], where no master answers, or one refuses us; [`Error::Config`] for a server that is in no
-    /// cluster.
+    /// As [`Redis::connect`], where one refuses us; [`Error::Config`] for a server that is in no cluster.
     pub(super) async fn connect(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
+        loop {
+            match Self::connect_once(seeds, wiring).await {
+                Ok(connected) => return Ok(connected),
+                Err(Obstacle::Passing(_)) => {}
+                Err(lasting) => return Err(lasting.into_error(&seeds.name)),
+            }
+            sleep(wiring.settings.retry_pause(0.5).max(SHORTEST_PAUSE)).await;
+        }
+    }
+
+    async fn connect_once(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> Result<(Self, Events), Obstacle> {
         let (told, subscribing) = ask_seeds(seeds, wiring).await?;
         let (cluster, events) = Self::new(seeds, wiring);
         let masters = &cluster.0;
@@ -57,12 +69,12 @@ impl Cluster {
             let connected = timeout(wiring.settings.connect_timeout / 2, Redis::connect(&address, wiring));
             (place, connected.await)
         });
-        let (mut connected, mut failures, servers) = (Vec::new(), Vec::new(), told.map.masters().len());
+        let (mut connected, mut failures) = (Vec::new(), Vec::new());
         for (place, outcome) in join_all(connecting).await {
             match outcome {
                 Ok(Ok(redis)) => connected.push((place, redis)),
                 Ok(Err(Error::Unavailable { nodes, .. })) => failures.extend(nodes),
-                Ok(Err(refused)) => return Err(refused),
+                Ok(Err(refused)) => return Err(Obstacle::Lasting(refused)),
                 Err(_) => {
                     let reason = format!("did not answer within {:?}", wiring.settings.connect_timeout / 2);
                     failures.push(NodeFailure { node: seeds.addresses[0].at(&place).name, reason });
@@ -70,7 +82,9 @@ impl Cluster {
             }
         }
         if connected.is_empty() {
-            return Err(Error::Unavailable { servers, nodes: failures, waited: Duration::ZERO });
+            let failure = failures.pop().unwrap_or_else(|| seeds.away(wiring.settings.connect_timeout));
+            seeds.addresses[0].failed(failure.clone());
+            return Err(Obstacle::Passing(failure));
         }
         for failure in failures {
             contained(|| {
@@ -221,6 +235,17 @@ impl Cluster {
         // A message is a hint: whoever has not got its channel yet is told to look when it has.
         Ear::all_have(told, SUBSCRIBING.min(self.0.settings.command_timeout)).await;
         Outcome::Done(())
+    }
+
+    /// Asks each master what it keeps of its locks; as [`Redis::preflight`].
+    pub(crate) async fn preflight(&self, probe: &str, asked: &Questions) -> Vec<ServerReport> {
+        let masters = self.0.state().named();
+        if masters.is_empty() {
+            let name = Arc::clone(&self.0.seeds.name);
+            let why = self.0.seeds.last_failure().map_or("no server of it has answered yet".to_owned(), |f| f.reason);
+            return vec![ServerReport::not_reached(name, why)];
+        }
+        join_all(masters.iter().map(|master| master.redis.preflight(probe, asked))).await
     }
 
     /// Gives the connections that messages come on up.

@@ -1,11 +1,11 @@
 //! One connection to a server: a fred client made safe.
 //!
-//! fred 10.1 is fast and pipelines well, but it trusts connections that are silent, and stops where its router task does.
-//! What is done about that, each line a fault that was reproduced without it (`client.rs` has what is set):
+//! fred 10.1 is fast and pipelines well, but it trusts connections that are silent, and stops where its router task
+//! does. What is done about that, each line a fault that was reproduced without it (`client.rs` has what is set):
 //! - A command runs to its end in a task of the engine under fred's own timeout, which alone takes it out of the queue.
 //! - A PING of our own with a token finds silent connections, and replies that have slipped by one.
-//! - fred counts replies: one that is lost, or that it cannot read, gives all later ones to the wrong commands. A script
-//!   returns a number (`number.rs`). What has none counts once the echo of a PING behind it is in step.
+//! - fred counts replies: one that is lost, or that it cannot read, gives all later ones to the wrong commands. A
+//!   script returns a number (`number.rs`). What has none counts once the echo of a PING behind it is in step.
 //! - Dropping a client leaks its connection: [`Link::quit`].
 //!
 //! # Invariants
@@ -14,6 +14,8 @@
 
 mod beside;
 mod channels;
+mod deposed;
+mod events;
 mod fitness;
 mod in_step;
 
@@ -23,7 +25,7 @@ use std::time::Duration;
 
 use fred::clients::Client;
 use fred::error::ErrorKind;
-use fred::interfaces::{ClientLike, EventInterface};
+use fred::interfaces::{ClientLike, EventInterface, ServerInterface};
 use fred::types::{ClusterHash, ConnectHandle, CustomCommand, Value};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::UnboundedSender;
@@ -31,6 +33,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::events::{LinkEvent, hear_during};
 pub(super) use self::fitness::Fitness;
 use self::in_step::Slips;
 use super::address::Address;
@@ -40,17 +43,6 @@ use super::reply::{self, Outcome, Reply};
 use crate::error::NodeFailure;
 use crate::foreign::{self, contained};
 use crate::options::Settings;
-
-/// What a connection tells by itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum LinkEvent {
-    /// A message came on this channel.
-    Message { channel: String, text: String },
-    /// Messages were dropped, of whatever channel.
-    Lagged,
-    /// It is connected anew: whatever was in flight is unknown, and no channel is subscribed.
-    Up,
-}
 
 /// A connection that is re-established for ever.
 pub(super) struct Link {
@@ -163,9 +155,9 @@ impl Link {
         &self.address.name
     }
 
-    /// Where the server is that it is connected to.
+    /// Where the master is that it was connected to last, of those that Sentinels name.
     pub(super) fn connected_to(&self) -> Option<Place> {
-        let server = self.client().active_connections().into_iter().next()?;
+        let server = self.client().sentinel_primary()?;
         Some(Place { host: (&*server.host).into(), port: server.port })
     }
 
@@ -229,8 +221,8 @@ impl Link {
         }
     }
 
-    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. What it answers may be
-    /// the answer to another command.
+    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. What it answers
+    /// may be the answer to another command.
     async fn send(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
         let outcome = self.hand_over(command, args).await;
         self.address.admission.heard(self.role as u8, &self.address.name, false, &outcome);
@@ -368,6 +360,7 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
                 Ok(_) | Err(RecvError::Lagged(_)) => {
                     link.renewed();
                     link.address.admission.connected(link.role as u8);
+                    tokio::spawn(Arc::clone(link).leave_deposed_master());
                     let link = Arc::clone(link);
                     tokio::spawn(async move { link.introduce().await });
                     LinkEvent::Up
@@ -388,8 +381,8 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
     }
 }
 
-/// Sends PINGs, and a script at once to a connection that falls silent: one is under way then until it is heard again. Two
-/// silent ones force a reconnect; ends when that hangs, or when the client's task has ended.
+/// Sends PINGs, and a script at once to a connection that falls silent: one is under way then until it is heard again.
+/// Two silent ones force a reconnect; ends when that hangs, or when the client's task has ended.
 async fn heartbeat(link: &Arc<Link>) {
     let mut silent = 0;
     let mut suspected = link.silent.subscribe();
@@ -419,9 +412,8 @@ async fn heartbeat(link: &Arc<Link>) {
         };
         if silent == 2 {
             silent = 0;
-            contained(
-                || tracing::debug!(node = %link.address.name, role = link.role.name(), "two silent heartbeats: reconnecting"),
-            );
+            let (node, role) = (&link.address.name, link.role.name());
+            contained(|| tracing::debug!(%node, role, "two silent heartbeats: reconnecting"));
             let client = link.client();
             let forced = timeout(link.settings.command_timeout, client.force_reconnection()).await;
             // During an outage it goes on reconnecting, and is not connected. A router that is stuck still says so.

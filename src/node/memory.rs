@@ -79,7 +79,7 @@ impl Memory {
     /// Carries a command out, once. It is behind all that were polled before it. While the server is silent nothing is
     /// sent that takes something.
     pub(crate) async fn run(&self, command: Command) -> Outcome<Answer> {
-        if matches!(command, Command::Acquire { .. })
+        if command.takes()
             && let Err(failure) = self.heard().await
         {
             return Outcome::NotExecuted(failure);

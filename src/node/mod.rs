@@ -26,6 +26,7 @@ mod scheme;
 mod script_runner;
 mod sentinel;
 mod slot;
+mod succession;
 mod switches;
 #[cfg(feature = "tls")]
 mod tls;
@@ -43,7 +44,7 @@ pub(crate) use self::call::Call;
 pub(crate) use self::check::IN_CLUSTER_MODE;
 pub(crate) use self::cluster::Cluster;
 use self::cluster::Seeds;
-pub(crate) use self::link::LinkEvent;
+pub(crate) use self::link::{LinkEvent, hear_during};
 pub(crate) use self::login::Provider;
 #[cfg(feature = "testing")]
 use self::memory::Memory;
@@ -65,8 +66,8 @@ use crate::testing;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
     Commands,
-    /// For what puts a lock there, and for what has to come behind that. Where replicas have to acknowledge, it may be held
-    /// up by the WAIT that is under way, and is a connection of its own; else it is that of the commands.
+    /// For what puts a lock there, and for what has to come behind that. Where replicas have to acknowledge, it may be
+    /// held up by the WAIT that is under way, and is a connection of its own; else it is that of the commands.
     Grants,
     Renewals,
 }

@@ -1,5 +1,9 @@
 //! What a server keeps of a lock, asked on a connection of its own, and without writing anything.
 //!
+//! The connection is its own because a refused SUBSCRIBE leaves the replies behind it out of step. Rights are tried by
+//! a script that may not write (`#!lua flags=no-writes`), since a server looks at rights before it refuses a write:
+//! HSETNX and INCR have no form that writes nothing, and the user of an application may seldom ask `ACL DRYRUN`.
+//!
 //! # Invariants
 //! - Nothing that is sent writes, whatever the user may do: scripts that try commands may not write, and the rest of
 //!   what is sent reads. Even if a command came twice, or late, nothing would be written.
@@ -18,7 +22,7 @@ use super::reply::{self, Outcome, Reply};
 use crate::clock::{Instant, wall_micros};
 use crate::error::{Error, NodeFailure, ServerErrorKind};
 use crate::options::Replicas;
-use crate::preflight::{Finding, Probe, Questions, ServerReport, Told, Tried, Way};
+use crate::preflight::{Finding, Probe, Questions, ServerReport, Told, ToldOfCluster, Tried, Way};
 use crate::shown::cut;
 
 /// How many round trips are measured, and for how long at the most.
@@ -61,11 +65,13 @@ async fn ask(link: &Arc<Link>, probe: &str, asked: &Questions, report: &mut Serv
     let hello = finding(link.call("HELLO", Vec::new()).await, "+hello", |reply| Some(check::hello(reply)));
     let in_cluster = hello.known().is_some_and(|hello| hello.mode.as_deref() == Some("cluster"));
     let cluster = async {
-        if in_cluster {
-            text(link, "CLUSTER", &["INFO"], "+cluster|info").await
-        } else {
-            Finding::Unknown(String::new())
+        if !in_cluster {
+            return None;
         }
+        let info = text(link, "CLUSTER", &["INFO"], "+cluster|info");
+        let [node_timeout, coverage] = ToldOfCluster::SETTINGS.map(|name| setting(link, name));
+        let (info, node_timeout, coverage) = tokio::join!(info, node_timeout, coverage);
+        Some(ToldOfCluster { info, settings: [node_timeout, coverage] })
     };
     let settings = join_all(Told::SETTINGS.map(|name| setting(link, name)));
     let replicas = async {
@@ -91,7 +97,9 @@ async fn ask(link: &Arc<Link>, probe: &str, asked: &Questions, report: &mut Serv
         return;
     }
     // Last: a refusal of SUBSCRIBE leaves the replies out of step.
-    let open: Vec<usize> = (0..tried.len()).filter(|&at| tried[at].is_none()).collect();
+    let mut open: Vec<usize> = (0..tried.len()).filter(|&at| tried[at].is_none()).collect();
+    // What has an answer of its own comes before them.
+    open.sort_by_key(|&at| asked.probes[at].name != "SSUBSCRIBE");
     if !open.is_empty() {
         let subscribed = subscribe(link, open.iter().map(|&at| &asked.probes[at])).await;
         open.into_iter().zip(subscribed).for_each(|(at, subscribed)| tried[at] = Some(subscribed));
@@ -249,30 +257,40 @@ fn called_permission(error: Reply) -> Tried {
     }
 }
 
-/// Subscribes to the channels of these, and unsubscribes. A refusal comes as the answer to a PING behind it, whose own
-/// then comes to the next one.
+/// Subscribes to the channel of each of these, or unsubscribes. A refusal comes as the answer to a PING behind it,
+/// whose own then comes to the next one.
 async fn subscribe(link: &Link, probes: impl Iterator<Item = &Probe>) -> Vec<Tried> {
     let mut tried = Vec::new();
     let mut slipped = 0;
     for probe in probes {
         let channels = probe.args.clone();
         let sent = match probe.name {
-            "SUBSCRIBE" => link.subscribe(channels).await,
-            _ => link.unsubscribe(channels).await,
+            "SSUBSCRIBE" => {
+                // Its refusal is an answer of its own.
+                tried.push(permission(link.subscribe_sharded(channels.concat()).await.map(|()| Reply::Nil)));
+                continue;
+            }
+            "SUNSUBSCRIBE" => link.unsubscribe_sharded(channels.concat()).await,
+            "SUBSCRIBE" => link.sorted(link.subscribe(channels).await),
+            _ => link.sorted(link.unsubscribe(channels).await),
         };
-        if let Err(error) = sent {
-            tried.push(Tried::Unknown(reply::words(&error, None)));
+        if let Outcome::Unknown(failure) = sent {
+            tried.push(Tried::Unknown(failure.reason));
             continue;
         }
         // So many answers of PINGs before it come first.
         let mut result = Tried::Permitted;
+        let mut errors = 0;
         for _ in 0..=slipped {
             match link.call("PING", Vec::new()).await {
                 Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source })
                     if !source.message.contains("'ping'") =>
                 {
                     result = Tried::Refused(source.message);
+                    errors += 1;
                 }
+                // A master of a cluster that does not have the slot of the channel looks at the rights first.
+                Outcome::NotExecuted(failure) if reply::code(&failure.reason) == "MOVED" => errors += 1,
                 Outcome::Unknown(failure) => result = Tried::Unknown(failure.reason),
                 Outcome::NotExecuted(failure) if !is_of_server(&failure.reason) => {
                     result = Tried::Unknown(failure.reason);
@@ -280,7 +298,7 @@ async fn subscribe(link: &Link, probes: impl Iterator<Item = &Probe>) -> Vec<Tri
                 _ => {}
             }
         }
-        slipped += usize::from(matches!(result, Tried::Refused(_)));
+        slipped += errors;
         tried.push(result);
     }
     tried

@@ -24,7 +24,7 @@ use crate::options::Replicas;
 use crate::preflight::{Questions, ServerReport};
 
 /// The shortest pause before a server is connected to again that could not be.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// One server and the connections to it.
 pub(crate) struct Redis {

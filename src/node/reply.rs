@@ -183,8 +183,8 @@ pub(super) fn forbidden(outcome: &Outcome<Reply>) -> Option<&str> {
     }
 }
 
-/// Whether what a PING behind it was answered, in the place of its echo, is a PING's own answer, so that this is the answer
-/// to the command before it.
+/// Whether what a PING behind it was answered, in the place of its echo, is a PING's own answer, so that this is the
+/// answer to the command before it.
 pub(super) fn explains<T>(echo: &Outcome<()>, answer: &Outcome<T>) -> bool {
     let Some(echo) = said(echo) else { return false };
     match code(echo) {
@@ -207,8 +207,8 @@ fn said<T>(outcome: &Outcome<T>) -> Option<&str> {
 }
 
 /// The error replies with which a server says that it did not run the command at all, and may later. Those that refuse
-/// writes for now (`READONLY`, `MISCONF`, `NOREPLICAS`) come at the first write of a script, and what it wrote is nothing.
-/// `OOM` is not among them: it asks for an operator, and callers are told at once.
+/// writes for now (`READONLY`, `MISCONF`, `NOREPLICAS`) come at the first write of a script, and what it wrote is
+/// nothing. `OOM` is not among them: it asks for an operator, and callers are told at once.
 const NOT_EXECUTED: [&str; 12] = [
     "NOSCRIPT",
     "READONLY",
@@ -236,7 +236,8 @@ pub(super) fn sort_error<T>(node: &Arc<str>, message: &str) -> Outcome<T> {
 }
 
 /// The first word of an error. Redis 6 puts the place in the script before the error of a command that a script called,
-/// once or twice: `ERR Error running script (call to f_<sha>): @user_script:7: @user_script: 7: -READONLY You can't ..`.
+/// once or twice: `ERR Error running script (call to f_<sha>): @user_script:7: @user_script: 7: -READONLY You can't
+/// ..`.
 pub(super) fn code(message: &str) -> &str {
     let wrapped = message.starts_with("ERR Error running script") || message.starts_with("@user_script:");
     let inner = if wrapped { message.rsplit_once("@user_script:") } else { None };
@@ -304,7 +305,7 @@ mod tests {
             Outcome::NotExecuted(_)
         ));
         for message in [
-            "ERR Error running script (call to f_ab): @user_script:4: @user_script: 4: -READONLY You can't write against",
+            "ERR Error running script (call to f_ab): @user_script:4: @user_script: 4: -READONLY You can't write",
             "@user_script: 19: -READONLY You can't write against a read only replica.",
         ] {
             assert!(matches!(error(message), Outcome::NotExecuted(_)), "{message}");
@@ -345,8 +346,8 @@ mod tests {
                 "connection reset by peer",
             ),
             (
-                r#"Custom { kind: Uncategorized, error: "failed to lookup address information: Name or service not known" }"#,
-                "failed to lookup address information: Name or service not known",
+                r#"Custom { kind: Uncategorized, error: "failed to lookup address information: Name not known" }"#,
+                "failed to lookup address information: Name not known",
             ),
             ("Kind(UnexpectedEof)", CLOSED),
             ("Connection closed.", CLOSED),

@@ -1,5 +1,10 @@
 //! The schemes of addresses: which there are, which may be shown, and what those would be that are not supported.
 
+use url::form_urlencoded;
+
+use super::place::Place;
+use crate::error::Error;
+
 /// What an address may look like.
 pub(super) const FORMS: &str = "redis://[user:password@]host[:port][/db], rediss:// for TLS with the feature `tls`, \
                                 redis-cluster:// for a cluster, redis-sentinel:// for a master that Sentinels name, or \
@@ -97,6 +102,50 @@ pub(super) fn meant(scheme: &str) -> Option<String> {
             "{scheme}:// would be a socket of this machine, where nothing is encrypted; write redis+unix://"
         )),
         _ => None,
+    }
+}
+
+/// An address that names several servers, taken apart: `redis-cluster://host:port?node=host:port`.
+pub(super) struct Several<'a> {
+    scheme: String,
+    /// What stands before the parameters, as the address of one server.
+    pub(super) first: String,
+    query: &'a str,
+}
+
+impl<'a> Several<'a> {
+    /// Takes an address of this kind apart, `cluster` or `sentinel`; `None` for any other.
+    pub(super) fn parse(text: &'a str, kind: &str) -> Option<Self> {
+        let (before, rest) = text.split_once("://")?;
+        let scheme = before.trim().to_ascii_lowercase();
+        let base = match scheme.strip_suffix(kind)? {
+            "redis-" | "valkey-" => "redis",
+            "rediss-" | "valkeys-" => "rediss",
+            _ => return None,
+        };
+        let (server, query) = rest.split_once('?').unwrap_or((rest, ""));
+        Some(Self { first: format!("{base}://{server}"), scheme, query })
+    }
+
+    pub(super) fn parameters(&self) -> form_urlencoded::Parse<'a> {
+        form_urlencoded::parse(self.query.as_bytes())
+    }
+
+    /// A server that a parameter names.
+    ///
+    /// # Errors
+    /// [`Error::Config`] where it names none.
+    pub(super) fn place(&self, value: &str) -> Result<Place, Error> {
+        Place::given(value).ok_or_else(|| self.refuse("a parameter \"node\" is not host:port"))
+    }
+
+    pub(super) fn refuse(&self, reason: &str) -> Error {
+        Error::config("node", format!("the address {}://*** cannot be used: {reason}", self.scheme))
+    }
+
+    /// How the address is shown, without its parameters, where that of the first server is shown so.
+    pub(super) fn shown(&self, first: &str) -> String {
+        format!("{}://{}", self.scheme, first.split_once("://").map_or("", |(_, rest)| rest))
     }
 }
 

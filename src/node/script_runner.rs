@@ -73,7 +73,8 @@ impl ScriptRunner {
     }
 
     /// Runs a script once. A server that does not know it yet says so without running anything. It is then given the
-    /// text, which comes behind whatever was sent meanwhile.
+    /// text, which comes behind whatever was sent meanwhile. Nothing is loaded after a reconnect: a server may forget
+    /// its scripts at any time, so this would save a round trip then and nothing else.
     pub(super) async fn run(
         &self,
         acks: usize,

@@ -8,13 +8,14 @@ use fred::types::config::{Config, Server, ServerConfig};
 use url::Url;
 
 use super::place::{Place, is_ordinary};
+use super::scheme::Several;
 use crate::error::Error;
 
 const PORT: u16 = 26_379;
 
-/// What such an address says besides the first Sentinel and the credentials.
-pub(super) struct Named {
-    scheme: String,
+/// What such an address says besides the credentials of the master.
+pub(super) struct Named<'a> {
+    several: Several<'a>,
     service: String,
     others: Vec<Place>,
     /// Of the Sentinels.
@@ -22,70 +23,60 @@ pub(super) struct Named {
     password: Option<String>,
 }
 
-/// Takes the address apart: what stands before the parameters as the address of one server, and the parameters. `None`
-/// for any other address.
-///
-/// # Errors
-/// [`Error::Config`] for a parameter that cannot be used.
-pub(super) fn take_apart(text: &str) -> Option<Result<(String, Named), Error>> {
-    let (before, rest) = text.split_once("://")?;
-    let scheme = before.trim().to_ascii_lowercase();
-    let base = match &*scheme {
-        "redis-sentinel" | "valkey-sentinel" => "redis",
-        "rediss-sentinel" | "valkeys-sentinel" => "rediss",
-        _ => return None,
-    };
-    let (first, query) = rest.split_once('?').unwrap_or((rest, ""));
-    Some(Named::read(scheme, query).map(|named| (format!("{base}://{first}"), named)))
-}
+impl<'a> Named<'a> {
+    /// Reads the address; `None` for any other.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a parameter that cannot be used.
+    pub(super) fn parse(text: &'a str) -> Option<Result<Self, Error>> {
+        Several::parse(text, "sentinel").map(Self::read)
+    }
 
-impl Named {
-    fn read(scheme: String, query: &str) -> Result<Self, Error> {
-        let refuse =
-            |reason: &str| Err(Error::config("node", format!("the address {scheme}://*** cannot be used: {reason}")));
+    fn read(several: Several<'a>) -> Result<Self, Error> {
         let (mut service, mut others, mut user, mut password) = (None, Vec::new(), None, None);
-        for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
+        for (key, value) in several.parameters() {
             match &*key {
                 "sentinelServiceName" if is_ordinary(&value) => service = Some(value.into_owned()),
-                "sentinelServiceName" => return refuse("a master's name has letters, digits and the signs - . _"),
-                "node" => match Place::given(&value) {
-                    Some(place) => others.push(place),
-                    None => return refuse("a parameter \"node\" is not host:port"),
-                },
+                "sentinelServiceName" => {
+                    return Err(several.refuse("a master's name has letters, digits and the signs - . _"));
+                }
+                "node" => others.push(several.place(&value)?),
                 "sentinelUsername" => user = Some(value.into_owned()),
                 "sentinelPassword" => password = Some(value.into_owned()),
                 _ => {
-                    return refuse(
+                    return Err(several.refuse(
                         "it has a parameter that is not known; there are sentinelServiceName, node, \
-                                    sentinelUsername and sentinelPassword",
-                    );
+                         sentinelUsername and sentinelPassword",
+                    ));
                 }
             }
         }
         let Some(service) = service else {
-            return refuse("it does not say what the Sentinels call the master: write ?sentinelServiceName=name");
+            let reason = "it does not say what the Sentinels call the master: write ?sentinelServiceName=name";
+            return Err(several.refuse(reason));
         };
-        Ok(Self { scheme, service, others, user, password })
+        Ok(Self { several, service, others, user, password })
+    }
+
+    /// What stands before the parameters, as the address of one server.
+    pub(super) fn first(&self) -> &str {
+        &self.several.first
     }
 
     /// Completes what the client is set to, where the first Sentinel is taken for the server; the address as it is
     /// shown.
-    ///
-    /// # Errors
-    /// [`Error::Config`] if the address before the parameters is none.
-    pub(super) fn complete(self, first: &str, shown: &str, config: &mut Config) -> Result<Arc<str>, Error> {
-        let Self { scheme, service, others, user, password } = self;
-        let has_port = Url::parse(first).is_ok_and(|url| url.port().is_some());
+    pub(super) fn complete(self, shown: &str, config: &mut Config) -> Arc<str> {
+        let Self { several, service, others, user, password } = self;
+        let has_port = Url::parse(&several.first).is_ok_and(|url| url.port().is_some());
         let mut hosts = config.server.hosts();
         for host in hosts.iter_mut().filter(|_| !has_port) {
             host.port = PORT;
         }
         hosts.extend(others.iter().map(|place| Server::new(&*place.host, place.port)));
         let nodes: String = others.iter().map(|place| format!("&node={place}")).collect();
-        let rest = shown.split_once("://").map_or("", |(_, rest)| rest);
-        let name = format!("{scheme}://{rest}?sentinelServiceName={service}{nodes}");
+        let name = format!("{}?sentinelServiceName={service}{nodes}", several.shown(shown));
         config.server = ServerConfig::Sentinel { hosts, service_name: service, username: user, password };
-        Ok(name.into())
+        name.into()
     }
 }
 

@@ -3,7 +3,7 @@
 //! A master that stood still while a Sentinel put its replica in its place does not know that yet. When it goes on, it
 //! grants and renews locks until the Sentinels turn it into a replica, which takes them up to ten seconds, while others
 //! lock on its successor. So its connections are given up as soon as any Sentinel tells of the change, be they silent
-//! or not.
+//! or not; one that is being made meanwhile is given up once it is there (`succession.rs`).
 
 use std::sync::Arc;
 
@@ -11,10 +11,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::Wiring;
 use super::address::Address;
+use super::check;
 use super::client::Role;
 use super::link::{Fitness, Link, LinkEvent};
 use super::place::Place;
 use super::reply::{Outcome, Reply};
+use crate::clock::Instant;
 use crate::foreign::{self, contained};
 
 /// The channel on which a Sentinel tells that a master has a successor.
@@ -36,7 +38,8 @@ impl Switches {
             let link = Link::await_server(Arc::new(sentinel), Role::Subscriber, &wiring.locker, wiring.settings, told);
             // It runs no script.
             link.set_fitness(Fitness::Fit);
-            let watch = Watch { sentinel: Arc::clone(&link), service: Arc::clone(&service), links: links.to_vec() };
+            let (service, address) = (Arc::clone(&service), Arc::clone(address));
+            let watch = Watch { sentinel: Arc::clone(&link), service, address, links: links.to_vec() };
             tokio::spawn(foreign::restarted(async move |_| watch.keep(&mut events).await));
             link
         };
@@ -59,7 +62,8 @@ impl Drop for Switches {
 struct Watch {
     sentinel: Arc<Link>,
     service: Arc<str>,
-    /// Those to the master.
+    /// Of the master, and the connections to it.
+    address: Arc<Address>,
     links: Vec<Arc<Link>>,
 }
 
@@ -73,7 +77,10 @@ impl Watch {
                 continue;
             }
             // Whatever it tells, and after a time in which nothing could be told: who is it now?
-            let Some(master) = self.master().await else { continue };
+            let Some((master, failover)) = self.master().await else { continue };
+            if !self.address.succession().is_none_or(|known| known.told(&master, failover, Instant::now())) {
+                continue;
+            }
             for link in &self.links {
                 if link.connected_to().is_some_and(|place| place != master) {
                     contained(|| {
@@ -88,14 +95,20 @@ impl Watch {
         }
     }
 
-    /// The master, as this Sentinel names it.
-    async fn master(&self) -> Option<Place> {
-        let words = vec!["GET-MASTER-ADDR-BY-NAME".into(), (*self.service).to_owned().into()];
-        let Outcome::Done(Reply::Array(place)) = self.sentinel.call_in_step("SENTINEL", words).await else {
-            return None;
+    /// The master, as this Sentinel names it, and the number of the last failover that it knows of, if it tells.
+    async fn master(&self) -> Option<(Place, Option<u64>)> {
+        let ask = |what: &'static str| {
+            let words = vec![what.into(), (*self.service).to_owned().into()];
+            async move { self.sentinel.call_in_step("SENTINEL", words).await }
         };
+        // The number first: who is named after it is no older.
+        let failover = match ask("MASTER").await {
+            Outcome::Done(told) => check::value(&told, "config-epoch").and_then(|number| number.parse().ok()),
+            _ => None,
+        };
+        let Outcome::Done(Reply::Array(place)) = ask("GET-MASTER-ADDR-BY-NAME").await else { return None };
         let [Reply::Bytes(host), Reply::Bytes(port)] = &*place else { return None };
         let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
-        Some(Place { host: text(host)?.into(), port: text(port)?.parse().ok()? })
+        Some((Place { host: text(host)?.into(), port: text(port)?.parse().ok()? }, failover))
     }
 }

@@ -17,17 +17,17 @@ use fred::types::config::{TlsConfig, TlsConnector};
 pub(super) use self::failures::cause;
 use crate::error::Error;
 
-/// How servers at encrypted addresses (`rediss://`) are recognised, and how this program shows who it is.
+/// How a locker recognises servers at encrypted addresses (`rediss://`), and which certificate it shows them.
 /// [`LockerBuilder::tls`](crate::LockerBuilder::tls) takes it.
 ///
 /// Without it a server's certificate has to be signed by a CA that the system trusts, or that `SSL_CERT_FILE` or
-/// `SSL_CERT_DIR` names. A server is always recognised by its certificate, which has to be for the host of the address;
-/// there is no option to leave that out.
+/// `SSL_CERT_DIR` names. The certificate always has to be for the host of the address; no option disables the check.
 ///
-/// The files are read once, by [`connect`](crate::LockerBuilder::connect). Where they are replaced while the program
-/// runs, a [`rustls::ClientConfig`] whose resolver reads them again does that.
+/// [`connect`](crate::LockerBuilder::connect) reads the files once. If they are replaced while the program runs, use a
+/// [`rustls::ClientConfig`] whose resolver reads them again.
 ///
-/// TLS 1.2 and 1.3 are spoken, by rustls with the cryptography of ring. A `ClientConfig` may bring another one.
+/// The locker speaks TLS 1.2 and 1.3, by rustls with the cryptography of ring, which needs a C compiler to build. A
+/// `ClientConfig` may bring another one.
 ///
 /// # Examples
 /// ```no_run
@@ -64,9 +64,8 @@ impl Tls {
         self
     }
 
-    /// Shows the certificate in the first PEM file, with the CAs between it and the one that the server trusts behind
-    /// it, to servers that ask for one (`tls-auth-clients`). The second PEM file has its private key, which is not
-    /// encrypted.
+    /// Shows the certificate in the first PEM file to servers that ask for one (`tls-auth-clients`). Behind it the file
+    /// has the intermediate CAs. The second PEM file has the private key, which must not be encrypted.
     ///
     /// Defaults to none.
     pub fn client_files(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
@@ -122,14 +121,14 @@ impl Tls {
 }
 
 impl From<ClientConfig> for Tls {
-    /// Servers are recognised, and the program shows who it is, as this says.
+    /// Uses this configuration as it is.
     fn from(config: ClientConfig) -> Self {
         Arc::new(config).into()
     }
 }
 
 impl From<Arc<ClientConfig>> for Tls {
-    /// Servers are recognised, and the program shows who it is, as this says.
+    /// Uses this configuration as it is.
     fn from(config: Arc<ClientConfig>) -> Self {
         Self { ready: Some(config), ..Self::default() }
     }

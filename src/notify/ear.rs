@@ -12,7 +12,7 @@ use super::table::{Batch, Name};
 use super::wake::WakeChannel;
 use crate::clock::Instant;
 use crate::foreign::{self, contained};
-use crate::node::{LinkEvent, Node, Outcome};
+use crate::node::{LinkEvent, Node, Outcome, hear_during};
 
 /// The pause before a batch is tried again that the connection did not take.
 const RETRY: Duration = Duration::from_millis(100);
@@ -94,9 +94,12 @@ impl Ear {
             Outcome::Done(()) => {}
             Outcome::Refused(error) => {
                 if !std::mem::replace(&mut self.deaf, true) {
-                    contained(
-                        || tracing::warn!(%error, "unlock messages cannot be received: waiters look every sixth of a lease"),
-                    );
+                    contained(|| {
+                        tracing::warn!(
+                            %error,
+                            "unlock messages cannot be received: waiters look every sixth of a lease"
+                        );
+                    });
                 }
             }
             Outcome::NotExecuted(_) => {
@@ -118,8 +121,8 @@ impl Ear {
         true
     }
 
-    /// Sends a batch and hears on meanwhile: what came of it, and whether there is another connection by now. `None` once
-    /// nothing can be heard any more.
+    /// Sends a batch and hears on meanwhile: what came of it, and whether there is another connection by now. `None`
+    /// once nothing can be heard any more.
     async fn resubscribe(
         &mut self,
         batch: &Batch,
@@ -128,19 +131,13 @@ impl Ear {
         let node = Arc::clone(&self.node);
         let names = |names: &[Name]| names.iter().map(ToString::to_string).collect();
         let sending = node.resubscribe(names(&batch.add), names(&batch.remove));
-        tokio::pin!(sending);
         let mut reconnected = false;
-        loop {
-            tokio::select! {
-                biased;
-                outcome = &mut sending => return Some((outcome, reconnected)),
-                event = events.recv() => reconnected |= self.hear(event?),
-            }
-        }
+        let outcome = hear_during(sending, events, |event| reconnected |= self.hear(event)).await?;
+        Some((outcome, reconnected))
     }
 
-    /// Subscribes to the locker's own channel, by itself: a user that may not do that hears the other messages all the same.
-    /// False once nothing can be heard any more.
+    /// Subscribes to the locker's own channel, by itself: a user that may not do that hears the other messages all the
+    /// same. False once nothing can be heard any more.
     async fn send_wake(&mut self, name: Name, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
         let batch = Batch { add: vec![name], remove: Vec::new() };
         let Some((outcome, reconnected)) = self.resubscribe(&batch, events).await else { return false };
@@ -165,18 +162,7 @@ impl Ear {
 
     /// Hears on for a while before the next batch. False once nothing can be heard any more.
     async fn pause(&mut self, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
-        let pause = sleep(RETRY);
-        tokio::pin!(pause);
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut pause => return true,
-                event = events.recv() => match event {
-                    Some(event) => _ = self.hear(event),
-                    None => return false,
-                },
-            }
-        }
+        hear_during(sleep(RETRY), events, |event| _ = self.hear(event)).await.is_some()
     }
 
     /// Takes in what the connection tells. True if it is a new connection.

@@ -4,8 +4,8 @@
 //! can be dropped: so a subscription is ready only behind a barrier, everybody is woken after a reconnect or a lag
 //! (behind the barrier too), and a waiter looks for itself in any case after a while.
 //!
-//! On a server that stands alone a locker has a channel of its own beside those of its locks: in the list of those that wait
-//! for a lock it is woken on it, by name. What a driver makes of what it hears: `news.rs`.
+//! On a server that stands alone a locker has a channel of its own beside those of its locks: in the list of those that
+//! wait for a lock it is woken on it, by name. What a driver makes of what it hears: `news.rs`.
 //!
 //! # Invariants
 //! - One task a node sends all changes, one batch at a time, so that replies cannot be taken for each other's.
@@ -92,7 +92,8 @@ impl Channels {
         self.table().is_confirmed(&key.channel())
     }
 
-    /// A locker with this name in the list is about to release a lock: what is to be told of it. Others `wait` here, or do not.
+    /// A locker with this name in the list is about to release a lock: what is to be told of it. Others `wait` here, or
+    /// do not.
     pub(crate) fn release(&self, locker: &Arc<str>, key: &Key, waits: bool, lease: Duration) -> Option<Releaser> {
         let (name, now) = (key.channel(), Instant::now());
         let mut table = self.table();
@@ -125,6 +126,11 @@ impl Channels {
     /// Whether the locker can be woken by its name.
     fn is_woken(&self) -> bool {
         self.wake.as_ref().is_some_and(WakeChannel::is_confirmed)
+    }
+
+    /// Whether messages of this lock come to this locker: then it is one of those that a release tells.
+    pub(crate) fn hears(&self, key: &Key) -> bool {
+        self.table().is_asked_for(&key.channel())
     }
 
     /// Tells every node's task that there is something new in the table.
@@ -250,7 +256,8 @@ impl Subscription {
         self.listener.news().delay()
     }
 
-    /// Waits for messages of a majority, a wake-up, or a reason to look: [`due`](Self::due) tells when that is.
+    /// Waits for messages of a majority, a wake-up, or a reason to look: [`due`](Self::due) tells when that is. A lock
+    /// that one of several servers has released is not free; timers bound the wait for the others.
     pub(crate) async fn notified(&self) {
         // No wake-up is lost: nobody else waits for this listener, and a message while nobody waits leaves its permit.
         self.listener.message.notified().await;

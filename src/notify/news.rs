@@ -1,8 +1,9 @@
 //! What a driver has heard since it asked for a lock, and when it is to look for itself.
 //!
-//! A locker in the list of a lock is woken by name: *go* when it is its turn, *watch* when that of the one before it is, and
-//! *turn* when others have one, whose message comes behind it. The messages of the channel are of those who know no list: the
-//! first in the list goes, and the others look if nothing follows, each a little later than the one before it.
+//! A locker in the list of a lock is woken by name: *go* when it is its turn, *watch* when that of the one before it
+//! is, and *turn* when others have one, whose message comes behind it. The messages of the channel are of those who
+//! know no list: the first in the list goes, and the others look if nothing follows, each a little later than the one
+//! before it.
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
 //! How often others than the lockers of a list are given a turn.
 //!
-//! Clients of Redisson and earlier versions of this crate listen to a channel and are in no list. That more clients listen than
-//! are in the list shows that there may be some: it may as well be a locker that listens on for a moment. So a turn is offered,
-//! again at once while somebody takes it, and ever less often while nobody does: each costs the others its time.
+//! Clients of Redisson and earlier versions of this crate listen to a channel and are in no list. That more clients
+//! listen than are in the list shows that there may be some: it may as well be a locker that listens on for a moment.
+//! So a turn is offered, again at once while somebody takes it, and ever less often while nobody does: each costs the
+//! others its time.
 
 use std::time::Duration;
 

@@ -158,6 +158,11 @@ impl Table {
         self.channels.get_mut(name).map(|channel| &mut channel.others)
     }
 
+    /// Whether a node has a channel, or has been asked for it.
+    pub(super) fn is_asked_for(&self, name: &str) -> bool {
+        self.nodes.iter().any(|node| node.has.contains_key(name))
+    }
+
     /// Whether a majority of the nodes has confirmed a channel.
     pub(super) fn is_confirmed(&self, name: &str) -> bool {
         let confirmed = self.nodes.iter().filter(|node| node.has.get(name) == Some(&Asked::Confirmed));

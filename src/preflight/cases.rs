@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::found::by_reason;
-use super::{Finding, Forgets, Mode, Promise, Reason, Role, ServerReport};
+use super::{Deployment, Finding, Forgets, Mode, Promise, Reason, Role, ServerReport};
 use crate::options::{Replicas, Settings};
 
 /// How far the clock of this machine may be behind a server's. A restart takes longer than this and the tenth of a
@@ -23,17 +23,17 @@ impl Case {
     }
 
     /// It does not keep it.
-    fn breaks(&mut self, at: &ServerReport, problem: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn breaks(&mut self, at: &ServerReport, problem: impl Into<String>, remedy: impl Into<String>) {
         self.broken.push(reason(at, problem, remedy));
     }
 
     /// Nobody knows.
-    fn doubts(&mut self, at: &ServerReport, problem: impl Into<String>, remedy: impl Into<String>) {
+    pub(super) fn doubts(&mut self, at: &ServerReport, problem: impl Into<String>, remedy: impl Into<String>) {
         self.doubts.push(reason(at, problem, remedy));
     }
 
     /// The answer to this question would have told.
-    fn wonders<T>(&mut self, at: &ServerReport, what: &str, finding: &Finding<T>) {
+    pub(super) fn wonders<T>(&mut self, at: &ServerReport, what: &str, finding: &Finding<T>) {
         match finding {
             Finding::Known(_) => {}
             Finding::Forbidden(rule) => {
@@ -48,16 +48,16 @@ impl Case {
     }
 }
 
-/// What is wanted of a server: the settings of its locker, which has so many servers.
+/// What is wanted of a server: the settings of its locker, and what it is to the locker's other servers.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) settings: &'a Settings,
-    pub(super) servers: usize,
+    pub(super) deployment: Deployment,
 }
 
 impl Wanted<'_> {
     pub(super) fn is_alone(&self) -> bool {
-        self.servers == 1
+        self.deployment.is_alone()
     }
 
     /// Whether servers that forgot abstain.
@@ -87,6 +87,7 @@ impl Wanted<'_> {
         }
         self.replicas_of(at, &mut case);
         self.quickness_of(at, &mut case);
+        self.slots_of(at, &mut case);
         let rights = self.rights_of(at, Promise::Locking);
         case.broken.extend(rights.broken);
         case.doubts.extend(rights.doubts);
@@ -115,6 +116,10 @@ impl Wanted<'_> {
             unknown => case.wonders(at, "whether it is a master", unknown),
         }
         match &at.mode {
+            Finding::Known(Mode::Cluster(_)) if self.deployment == Deployment::Cluster => {}
+            Finding::Known(Mode::Standalone) if self.deployment == Deployment::Cluster => {
+                case.breaks(at, "is in no cluster", "name the servers of one cluster");
+            }
             Finding::Known(Mode::Cluster(state)) => {
                 let state = state.known().map(|state| format!(" (state: {state})")).unwrap_or_default();
                 let problem = format!("is in cluster mode{state}, and named by itself");

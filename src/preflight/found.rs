@@ -1,4 +1,4 @@
-//! What is found out about one server.
+//! The report on one server: what was found out about it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use std::time::Duration;
 use super::Promise;
 use crate::stats::Distribution;
 
-/// Something that a server was asked: its answer, or why there is none.
+/// The answer of a server to a question, or why there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finding<T> {
-    /// What the server says.
+    /// The answer.
     Known(T),
-    /// The server's user may not ask. With this rule of an ACL it may: `+info`.
+    /// The server's user may not ask. This ACL rule, such as `+info`, permits it.
     Forbidden(&'static str),
-    /// Why there is no answer that can be used.
+    /// There is no usable answer, for this reason.
     Unknown(String),
 }
 
@@ -36,7 +36,7 @@ impl<T> Finding<T> {
         self.and_then(|answer| Some(change(answer)))
     }
 
-    /// What is read out of the answer.
+    /// Returns what `read` finds in the answer.
     pub(crate) fn and_then<U>(self, read: impl FnOnce(T) -> Option<U>) -> Finding<U> {
         match self {
             Self::Known(answer) => read(answer)
@@ -46,50 +46,52 @@ impl<T> Finding<T> {
         }
     }
 
-    /// This, or where it is not known the other.
+    /// Returns this, or the other if this is not known.
     pub(super) fn or(self, other: Self) -> Self {
         if self.known().is_none() && other.known().is_some() { other } else { self }
     }
 }
 
-/// What is known of one server.
+/// What is known about one server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerReport {
     /// The address, its password as `***`.
     pub node: Arc<str>,
-    /// Why the server could not be asked at all. Then nothing else is known of it.
+    /// Why the server could not be asked at all; then nothing else is known about it.
     pub failure: Option<String>,
-    /// Why its vote does not count at the moment, where votes are looked at: with several servers.
+    /// Why its vote does not count at the moment; only with several servers.
     pub abstains: Option<String>,
-    /// Why it refuses writes at the moment, as far as INFO tells: it loads its data, or cannot write to its disk.
+    /// Why it refuses writes at the moment, as far as `INFO` tells: it loads its data, or cannot write to its disk.
     pub refuses_writes: Option<String>,
-    /// What it is: HELLO and INFO.
+    /// Its name and version, from `HELLO` and `INFO`.
     pub version: Finding<Version>,
-    /// Master or replica: HELLO and INFO.
+    /// Whether it is a master or a replica, from `HELLO` and `INFO`.
     pub role: Finding<Role>,
-    /// Alone or in a cluster: HELLO, CLUSTER INFO.
+    /// Whether it is alone or in a cluster, from `HELLO` and `CLUSTER INFO`.
     pub mode: Finding<Mode>,
-    /// What it does when its memory is full: INFO or CONFIG GET.
+    /// Its cluster, if it is in one.
+    pub cluster: Option<ClusterView>,
+    /// What it does when its memory is full, from `INFO` or `CONFIG GET`.
     pub eviction: Finding<Eviction>,
-    /// What it writes to its disk: INFO and CONFIG GET.
+    /// What it writes to its disk, from `INFO` and `CONFIG GET`.
     pub persistence: Finding<Persistence>,
-    /// Its replicas: INFO.
+    /// Its replicas, from `INFO`.
     pub replicas: Finding<Vec<Replica>>,
-    /// How many replicas acknowledge, where [`replicas`](crate::LockerBuilder::replicas) is set: WAIT.
+    /// How many replicas acknowledge, if [`replicas`](crate::LockerBuilder::replicas) is set, from `WAIT`.
     pub acknowledging: Finding<u64>,
-    /// With fewer replicas in step it refuses writes: CONFIG GET.
+    /// With fewer replicas than this it refuses writes, from `CONFIG GET`.
     pub min_replicas_to_write: Finding<u64>,
-    /// How far its clock is from this machine's: TIME.
+    /// How far its clock is from this machine's, from `TIME`.
     pub clock: Finding<Clock>,
-    /// How long it takes to answer, of at most 50 round trips one after the other.
+    /// How long it takes to answer, over at most 50 round trips one after the other.
     pub round_trip: Finding<Distribution>,
-    /// What its user may not do.
+    /// The rights that its user lacks.
     pub rights: Rights,
 }
 
 impl ServerReport {
-    /// A server that has not been asked anything.
+    /// Creates the report on a server that has not been asked anything.
     pub(crate) fn unasked(node: Arc<str>) -> Self {
         Self {
             node,
@@ -99,6 +101,7 @@ impl ServerReport {
             version: Finding::unasked(),
             role: Finding::unasked(),
             mode: Finding::unasked(),
+            cluster: None,
             eviction: Finding::unasked(),
             persistence: Finding::unasked(),
             replicas: Finding::unasked(),
@@ -110,12 +113,12 @@ impl ServerReport {
         }
     }
 
-    /// A server that is not reached, and why.
+    /// Creates the report on a server that cannot be reached.
     pub(crate) fn not_reached(node: Arc<str>, why: String) -> Self {
         Self { failure: Some(why), ..Self::unasked(node) }
     }
 
-    /// A server in memory: it has no users, no disk, no replicas and all the memory that it wants.
+    /// Creates the report on a server in memory, which has no users, no disk, no replicas and no limit of its memory.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn of_memory(node: Arc<str>) -> Self {
         let none = || Finding::Known(String::new());
@@ -138,8 +141,8 @@ impl ServerReport {
         }
     }
 
-    /// What these round trips show, each with how long it took and what the clock showed here before and there then, in
-    /// microseconds: the quickest tells the clock best.
+    /// Notes what these round trips show. Each has its duration, this machine's clock before it and the server's clock
+    /// during it, in microseconds. The quickest tells the clock best.
     pub(crate) fn learn_trips(&mut self, trips: &[(Duration, u64, u64)]) {
         let mut times: Vec<Duration> = trips.iter().map(|(took, ..)| *took).collect();
         times.sort_unstable();
@@ -156,7 +159,7 @@ impl ServerReport {
         self.clock = Finding::Known(Clock { offset_us, uncertainty });
     }
 
-    /// How many replicas are in step, as far as that is known.
+    /// Returns how many replicas are online, as far as that is known.
     pub(super) fn online(&self) -> Option<u64> {
         let replicas = self.replicas.known()?;
         u64::try_from(replicas.iter().filter(|replica| replica.is_online).count()).ok()
@@ -166,19 +169,19 @@ impl ServerReport {
 /// The oldest version that this crate works with.
 pub(crate) const OLDEST: (u32, u32) = (6, 2);
 
-/// The first two numbers of a version.
+/// Returns the first two numbers of a version.
 pub(crate) fn parse_version(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-/// What a server is.
+/// The name and version of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Version {
-    /// Its name in small letters: `redis`, `valkey`; `memory` for one of `testing`.
+    /// Its name in small letters: `redis` or `valkey`; `memory` for a server of `testing`.
     pub server: String,
-    /// Its own version, and not the one of Redis that it is compatible with; empty for a server in memory.
+    /// Its own version, not the version of Redis with which it is compatible; empty for a server in memory.
     pub number: String,
 }
 
@@ -207,9 +210,9 @@ impl fmt::Display for Version {
 pub enum Role {
     /// It does.
     Master,
-    /// It has the data of a master, at this address if it tells.
+    /// It copies a master, whose address this is if the server tells.
     Replica(Option<String>),
-    /// What it calls itself.
+    /// Another role, by the name that the server gives it.
     Other(String),
 }
 
@@ -217,12 +220,36 @@ pub enum Role {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// It has all of them.
+    /// It has all keys.
     Standalone,
-    /// It has some of them. The state is what CLUSTER INFO says: `ok`, or `fail`.
+    /// It has some of the keys. The state is what `CLUSTER INFO` says: `ok` or `fail`.
     Cluster(Finding<String>),
-    /// What it calls that, as a Sentinel does.
+    /// Another mode, by the name that the server gives it, such as `sentinel`.
     Other(String),
+}
+
+/// A cluster, as one of its masters sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClusterView {
+    /// How many of the 16,384 slots have a master, and how many masters have slots: CLUSTER INFO.
+    pub slots: Finding<Slots>,
+    /// For how long a server has to be silent until the others replace it: `cluster-node-timeout`, CONFIG GET.
+    pub node_timeout: Finding<Duration>,
+    /// Whether all masters refuse everything while one slot has none: `cluster-require-full-coverage`, CONFIG GET.
+    pub requires_full_coverage: Finding<bool>,
+}
+
+/// The slots of a cluster, and who has them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Slots {
+    /// How many have a master.
+    pub assigned: u64,
+    /// Those of them whose master does not answer the one that was asked.
+    pub failing: u64,
+    /// How many masters have slots.
+    pub masters: u64,
 }
 
 /// What a server does when its memory is full.
@@ -231,25 +258,25 @@ pub enum Mode {
 pub struct Eviction {
     /// `maxmemory-policy`.
     pub policy: String,
-    /// `maxmemory`, in bytes; 0: without a limit.
+    /// `maxmemory`, in bytes; 0 means no limit.
     pub limit: u64,
-    /// How much it uses, in bytes, if it tells.
+    /// How much memory it uses, in bytes, if it tells.
     pub used: Option<u64>,
 }
 
 impl Eviction {
-    /// Whether it may delete locks then.
+    /// Returns whether it may delete locks then.
     pub fn evicts(&self) -> bool {
         evicts(&self.policy)
     }
 
-    /// Whether it refuses whatever takes memory (`OOM`).
+    /// Returns whether it refuses commands that take memory (`OOM`).
     pub(super) fn is_full(&self) -> bool {
         !self.evicts() && self.limit > 0 && self.used.is_some_and(|used| used >= self.limit)
     }
 }
 
-/// Whether a server with this `maxmemory-policy` may delete locks.
+/// Returns whether a server with this `maxmemory-policy` may delete locks.
 pub(crate) fn evicts(policy: &str) -> bool {
     policy != "noeviction"
 }
@@ -264,13 +291,13 @@ pub struct Persistence {
     pub fsync: Finding<String>,
     /// `no-appendfsync-on-rewrite`: whether `appendfsync` is suspended while the server rewrites its file.
     pub no_fsync_on_rewrite: Finding<bool>,
-    /// `save`: when it takes snapshots; empty: never.
+    /// `save`: when it takes snapshots; empty means never.
     pub save: Finding<String>,
 }
 
 impl Persistence {
-    /// What a server that crashes and is started again has forgotten, where it is started with the settings that it has
-    /// now: those that were changed meanwhile need a `CONFIG REWRITE`.
+    /// Returns what the server has forgotten after a crash and a restart with its current settings. (Settings that were
+    /// changed at run time need a `CONFIG REWRITE`.)
     pub fn forgets(&self) -> Finding<Forgets> {
         if !self.append_only {
             let never = self.save.known().is_some_and(String::is_empty);
@@ -289,7 +316,7 @@ impl Persistence {
     }
 }
 
-/// What a server that crashes and is started again has forgotten.
+/// What a server has forgotten after a crash and a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Forgets {
@@ -297,8 +324,8 @@ pub enum Forgets {
     Nothing,
     /// What it did in the last second or two: `appendfsync everysec`.
     LastSeconds,
-    /// What the operating system had not written to the disk, where the machine crashes: `appendfsync no`, or a rewrite
-    /// under `no-appendfsync-on-rewrite yes`.
+    /// What the operating system had not written to the disk, if the machine crashes: `appendfsync no`, or a rewrite
+    /// with `no-appendfsync-on-rewrite yes`.
     Unwritten,
     /// What it did since its last snapshot, if there is one.
     SinceSnapshot,
@@ -324,11 +351,11 @@ impl fmt::Display for Forgets {
 pub struct Replica {
     /// Its address, as the master knows it.
     pub address: String,
-    /// Whether it has the master's data and follows it.
+    /// Whether it has the master's data and follows the master.
     pub is_online: bool,
-    /// How long ago it acknowledged last, in whole seconds.
+    /// How long ago it last acknowledged, in whole seconds.
     pub lag: Duration,
-    /// How much it has not acknowledged, in bytes.
+    /// How many bytes it has not acknowledged.
     pub behind: u64,
 }
 
@@ -336,27 +363,27 @@ pub struct Replica {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Clock {
-    /// How much more it shows, in microseconds: negative where it is behind.
+    /// How far it is ahead, in microseconds; negative if it is behind.
     pub offset_us: i64,
-    /// By how much that may be wrong, either way: half of a round trip.
+    /// How wrong that may be, either way: half of a round trip.
     pub uncertainty: Duration,
 }
 
 impl Clock {
-    /// By how much it is ahead, at the least and at the most, in microseconds.
+    /// Returns how far it is ahead, at least and at most, in microseconds.
     pub(super) fn ahead(&self) -> (i64, i64) {
         let uncertainty = i64::try_from(self.uncertainty.as_micros()).unwrap_or(i64::MAX);
         (self.offset_us.saturating_sub(uncertainty), self.offset_us.saturating_add(uncertainty))
     }
 }
 
-/// What the user of a server may not do of what this locker does.
+/// The rights that this locker uses and that a server's user lacks.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Rights {
-    /// What it may not do.
+    /// The rights that are missing.
     pub missing: Vec<MissingRight>,
-    /// What could not be found out.
+    /// The rights that could not be determined.
     pub unknown: Vec<UnknownRight>,
 }
 
@@ -364,26 +391,26 @@ pub struct Rights {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissingRight {
-    /// The rule of an ACL that gives it: `+pexpire`, `~orders:42`, `&redisson_lock__channel:{orders:42}`. Of names a
-    /// pattern that has them does as well.
+    /// The ACL rule that grants it: `+pexpire`, `~orders:42`, `&redisson_lock__channel:{orders:42}`. A pattern that
+    /// contains the name does as well.
     pub rule: String,
-    /// What it is needed for; empty: nothing but comfort.
+    /// The promises that need it; empty if it is only a convenience.
     pub needed_for: Vec<Promise>,
 }
 
-/// A right that a server's user may have or not.
+/// A right that a server's user may or may not have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UnknownRight {
-    /// The rule of an ACL that gives it.
+    /// The ACL rule that grants it.
     pub rule: String,
-    /// What it is needed for; empty: nothing but comfort.
+    /// The promises that need it; empty if it is only a convenience.
     pub needed_for: Vec<Promise>,
-    /// Why nobody knows.
+    /// Why it is unknown.
     pub reason: String,
 }
 
-/// These rights, those of one reason together: the reason, and their rules.
+/// Groups rights by the reason why they are unknown: each reason, and its rules.
 pub(super) fn by_reason<'a>(rights: &[&'a UnknownRight]) -> Vec<(&'a str, String)> {
     let mut reasons: Vec<&str> = Vec::new();
     rights.iter().for_each(|right| {

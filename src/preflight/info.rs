@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::found::{Eviction, Finding, Mode, Persistence, Replica, Role, ServerReport, Version};
+use super::found::{ClusterView, Eviction, Finding, Mode, Persistence, Replica, Role, ServerReport, Slots, Version};
 use crate::shown::cut;
 
 /// What HELLO answers, which every user may ask from Redis 7 on.
@@ -19,10 +19,42 @@ pub(crate) struct Hello {
 pub(crate) struct Told {
     pub(crate) hello: Finding<Hello>,
     pub(crate) info: Finding<String>,
-    /// CLUSTER INFO, where the server is in cluster mode.
-    pub(crate) cluster: Finding<String>,
+    /// Where the server is in cluster mode.
+    pub(crate) cluster: Option<ToldOfCluster>,
     /// In the order of [`Told::SETTINGS`].
     pub(crate) settings: Vec<Finding<String>>,
+}
+
+/// What a server told of its cluster.
+#[derive(Debug, Clone)]
+pub(crate) struct ToldOfCluster {
+    /// CLUSTER INFO.
+    pub(crate) info: Finding<String>,
+    /// In the order of [`ToldOfCluster::SETTINGS`].
+    pub(crate) settings: [Finding<String>; 2],
+}
+
+impl ToldOfCluster {
+    /// What CONFIG GET is asked for.
+    pub(crate) const SETTINGS: [&str; 2] = ["cluster-node-timeout", "cluster-require-full-coverage"];
+
+    fn state(&self) -> Finding<String> {
+        self.info.clone().and_then(|info| field(&info, "cluster_state").map(|state| cut(state.as_bytes())))
+    }
+
+    fn view(&self) -> ClusterView {
+        let slots = |info: String| {
+            let number = |name| field(&info, name)?.parse::<u64>().ok();
+            let failing = number("cluster_slots_pfail")?.saturating_add(number("cluster_slots_fail")?);
+            Some(Slots { assigned: number("cluster_slots_assigned")?, failing, masters: number("cluster_size")? })
+        };
+        let [node_timeout, full_coverage] = self.settings.clone();
+        ClusterView {
+            slots: self.info.clone().and_then(slots),
+            node_timeout: node_timeout.and_then(|ms| Some(Duration::from_millis(ms.parse().ok()?))),
+            requires_full_coverage: full_coverage.map(|value| value == "yes"),
+        }
+    }
 }
 
 impl Told {
@@ -86,7 +118,7 @@ impl Told {
     }
 
     fn mode(&self) -> Finding<Mode> {
-        let state = self.cluster.clone().and_then(|info| field(&info, "cluster_state").map(|s| cut(s.as_bytes())));
+        let state = self.cluster.as_ref().map_or_else(Finding::unasked, ToldOfCluster::state);
         self.hello.clone().and_then(|hello| {
             Some(match hello.mode? {
                 mode if mode == "standalone" => Mode::Standalone,
@@ -140,6 +172,7 @@ impl ServerReport {
         self.version = told.version();
         self.role = told.role();
         self.mode = told.mode();
+        self.cluster = told.cluster.as_ref().map(ToldOfCluster::view);
         self.eviction = told.eviction();
         self.persistence = told.persistence();
         self.refuses_writes = told.refuses_writes();
@@ -198,7 +231,7 @@ mod tests {
     fn told(info: Finding<String>, settings: [&str; 8]) -> Told {
         let settings = settings.map(|value| Finding::Known(value.to_owned())).to_vec();
         let hello = hello(["redis", "7.0.15", "standalone", "master"]);
-        Told { hello, info, cluster: Finding::unasked(), settings }
+        Told { hello, info, cluster: None, settings }
     }
 
     fn report(told: &Told) -> ServerReport {
@@ -264,8 +297,21 @@ mod tests {
         let mut told = told(Finding::Known("role:slave\r\nmaster_host:h2\r\nmaster_port:7\r\n".to_owned()), SETTINGS);
         assert_eq!(report(&told).role, Finding::Known(Role::Replica(Some("h2:7".to_owned()))));
         told.hello = hello(["redis", "7.0.15", "cluster", "master"]);
-        told.cluster = Finding::Known("cluster_enabled:1\r\ncluster_state:fail\r\n".to_owned());
-        assert_eq!(report(&told).mode, Finding::Known(Mode::Cluster(Finding::Known("fail".to_owned()))));
+        let info = "cluster_state:fail\r\ncluster_slots_assigned:16000\r\ncluster_slots_ok:15000\r\n\
+                    cluster_slots_pfail:900\r\ncluster_slots_fail:100\r\ncluster_known_nodes:6\r\ncluster_size:3\r\n";
+        let settings = ["15000", "yes"].map(|value| Finding::Known(value.to_owned()));
+        told.cluster = Some(ToldOfCluster { info: Finding::Known(info.to_owned()), settings });
+        let found = report(&told);
+        assert_eq!(found.mode, Finding::Known(Mode::Cluster(Finding::Known("fail".to_owned()))));
+        let view = found.cluster.expect("it is in one");
+        assert_eq!(view.slots, Finding::Known(Slots { assigned: 16_000, failing: 1_000, masters: 3 }));
+        assert_eq!(view.node_timeout, Finding::Known(Duration::from_secs(15)));
+        assert_eq!(view.requires_full_coverage, Finding::Known(true));
+        let forbidden = Finding::Forbidden("+cluster|info");
+        told.cluster = Some(ToldOfCluster { info: forbidden, settings: [Finding::unasked(), Finding::unasked()] });
+        let found = report(&told);
+        assert_eq!(found.mode, Finding::Known(Mode::Cluster(Finding::Forbidden("+cluster|info"))));
+        assert_eq!(found.cluster.map(|view| view.slots), Some(Finding::Forbidden("+cluster|info")));
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! What servers keep of a lock: the report of [`Locker::preflight`](crate::Locker::preflight), for operators and for
-//! the pipelines that deploy.
+//! deployment pipelines.
 //!
 //! A [`Preflight`] has a [`ServerReport`] for each server and a [`Verdict`] for each [`Promise`]. It prints as a list
 //! of at most 100 columns.
 
 mod cases;
+mod cluster;
 mod found;
 mod info;
 mod rights;
@@ -15,36 +16,38 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use self::found::{
-    Clock, Eviction, Finding, Forgets, MissingRight, Mode, Persistence, Replica, Rights, Role, ServerReport,
-    UnknownRight, Version,
+    Clock, ClusterView, Eviction, Finding, Forgets, MissingRight, Mode, Persistence, Replica, Rights, Role,
+    ServerReport, Slots, UnknownRight, Version,
 };
 pub(crate) use self::found::{OLDEST, evicts, parse_version};
-pub(crate) use self::info::{Hello, Told, field};
+pub(crate) use self::info::{Hello, Told, ToldOfCluster, field};
 pub(crate) use self::rights::{Probe, Questions, Tried, Way};
 use crate::options::Settings;
 
-/// What is asked of servers: see [`Preflight`].
+/// A promise that servers may or may not keep: see [`Preflight`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Promise {
     /// Locks are taken, renewed and released: a majority of the servers is there, votes, and lets this user do all of
-    /// that. What only INFO and CONFIG GET tell, as a full memory, counts where the user may ask them.
+    /// that. In a cluster all masters are there, and every slot has one. What only `INFO` and `CONFIG GET` tell, such
+    /// as a full memory, counts if the user may send them.
     Locking,
-    /// Locking goes on while a minority of the servers is away, and no server is away already. It does not arise with
-    /// one server.
+    /// Locking goes on while a minority of the servers is away, and no server is away already. It does not apply to one
+    /// server. In a cluster, each master has a replica in step that takes its place within a third of a lease, so that
+    /// its locks are renewed in time.
     FaultTolerance,
-    /// There is one holder of a lock at a time, as long as the servers run and evict nothing. What else is not covered
-    /// stands at [`restart_quarantine`](crate::LockerBuilder::restart_quarantine).
+    /// A lock has one holder at a time, as long as the servers run and evict nothing.
+    /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine) lists what else is not covered.
     Exclusion,
-    /// There is one holder at a time also after a server crashed and was started again, with the settings that it has
-    /// now and with its disk.
+    /// A lock has one holder at a time also after a server crashed and was started again, with its current settings and
+    /// its disk.
     Restart,
-    /// There is one holder at a time also after a replica was promoted in the place of its master. It does not arise
-    /// where there are no replicas.
+    /// A lock has one holder at a time also after a replica was promoted in place of its master. It does not apply if
+    /// there are no replicas.
     Failover,
     /// No server deletes locks to make room.
     Eviction,
-    /// Waiters are woken by messages. It does not arise in [`Format::Plain`](crate::Format::Plain), where holders of
+    /// Waiters are woken by messages. It does not apply to [`Format::Plain`](crate::Format::Plain), since clients in
     /// other languages send none.
     Wakeups,
     /// Fences grow, also after a server forgot them.
@@ -92,9 +95,9 @@ pub enum Answer {
     Yes,
     /// It is not kept.
     No,
-    /// It may be kept: something that matters to it could not be found out.
+    /// It may be kept: something that matters for it could not be found out.
     Unknown,
-    /// The question does not arise with these servers and options.
+    /// It does not apply to these servers and options.
     Moot,
 }
 
@@ -109,21 +112,21 @@ impl fmt::Display for Answer {
     }
 }
 
-/// Whether the servers keep a promise, and why they do not.
+/// Whether the servers keep a promise, and why not.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verdict {
-    /// What is promised.
+    /// The promise.
     pub promise: Promise,
     /// Whether it is kept.
     pub answer: Answer,
-    /// Why it is not kept, or not known to be. With [`Answer::Yes`] these are what a majority of the servers makes up
-    /// for, or what the promise depends on.
+    /// Why it is not kept, or not known to be. With [`Answer::Yes`] these are problems for which a majority of the
+    /// servers makes up, or conditions on which the promise depends.
     pub reasons: Vec<Reason>,
 }
 
 impl Verdict {
-    /// Whether the promise is kept, or does not arise.
+    /// Returns whether the promise is kept or does not apply.
     pub const fn is_kept(&self) -> bool {
         matches!(self.answer, Answer::Yes | Answer::Moot)
     }
@@ -133,21 +136,21 @@ impl Verdict {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reason {
-    /// The address of the server that it is about, its password as `***`; `None`: it is about all of them.
+    /// The address of the server that it is about, its password as `***`; `None` if it is about all of them.
     pub node: Option<Arc<str>>,
-    /// What is so.
+    /// The problem.
     pub problem: String,
-    /// What to change, if that can be said.
+    /// What to change, if the locker can tell.
     pub remedy: Option<String>,
 }
 
 /// What the servers of a locker keep of its locks: the report of [`Locker::preflight`](crate::Locker::preflight).
 ///
-/// It is about the moment at which it was made. A server may be configured otherwise, lose its replicas or restart at
-/// any time after that.
+/// It describes the moment at which it was made. A server may be reconfigured, lose its replicas or restart at any time
+/// after that.
 ///
 /// # Examples
-/// A pipeline ends with the exit code 1 unless the promises that it wants are kept:
+/// A pipeline ends with exit code 1 unless the promises that it wants are kept:
 /// ```no_run
 /// use std::process::ExitCode;
 ///
@@ -167,38 +170,54 @@ pub struct Reason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Preflight {
-    /// The servers, in the order in which the locker names them.
+    /// The servers, in the order in which the locker names them; of a cluster its masters.
     pub servers: Vec<ServerReport>,
     /// A verdict for each promise, in the order of [`Promise`].
     pub verdicts: Vec<Verdict>,
 }
 
 impl Preflight {
-    pub(crate) fn new(settings: &Settings, servers: Vec<ServerReport>) -> Self {
-        let verdicts = verdicts::verdicts(settings, &servers);
+    pub(crate) fn new(settings: &Settings, deployment: Deployment, servers: Vec<ServerReport>) -> Self {
+        let verdicts = verdicts::verdicts(settings, deployment, &servers);
         Self { servers, verdicts }
     }
 
-    /// Whether every promise is kept or does not arise. One of which nothing is known is not kept.
+    /// Returns whether every promise is kept or does not apply. A promise about which nothing is known is not kept.
     ///
-    /// A single server with Redis' default configuration is not: it forgets locks when it crashes. Who can live with
-    /// that asks for the promises that matter, one by one: [`keeps`](Self::keeps).
+    /// A single server with Redis' default configuration is not `ok`: it forgets locks when it crashes. If you can live
+    /// with that, ask for the promises that matter, one by one: [`keeps`](Self::keeps).
     pub fn is_ok(&self) -> bool {
         self.problems().next().is_none()
     }
 
-    /// Whether this promise is kept or does not arise.
+    /// Returns whether this promise is kept or does not apply.
     pub fn keeps(&self, promise: Promise) -> bool {
         self.verdicts.iter().any(|verdict| verdict.promise == promise && verdict.is_kept())
     }
 
-    /// The verdict on this promise.
+    /// Returns the verdict on this promise.
     pub fn verdict(&self, promise: Promise) -> Option<&Verdict> {
         self.verdicts.iter().find(|verdict| verdict.promise == promise)
     }
 
-    /// The verdicts on promises that are not kept, or not known to be.
+    /// Returns the verdicts on promises that are not kept, or not known to be.
     pub fn problems(&self) -> impl Iterator<Item = &Verdict> {
         self.verdicts.iter().filter(|verdict| !verdict.is_kept())
+    }
+}
+
+/// What the servers of a locker are to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deployment {
+    /// So many, none of which knows the others.
+    Independent(usize),
+    /// The masters of a cluster, each of which has some of the locks.
+    Cluster,
+}
+
+impl Deployment {
+    /// Whether each lock is on one server alone.
+    pub(crate) fn is_alone(self) -> bool {
+        matches!(self, Self::Independent(1) | Self::Cluster)
     }
 }

@@ -1,7 +1,7 @@
 //! What the user of a server has to be allowed: each command that a locker sends or has a script call, with each kind
 //! of key and channel. SECURITY.md has the same list, which is tested.
 
-use super::{MissingRight, Promise, Rights, UnknownRight};
+use super::{Deployment, MissingRight, Promise, Rights, UnknownRight};
 use crate::command::{MEMORY, WAKE};
 use crate::key::Key;
 use crate::options::{Format, Replicas, Settings};
@@ -56,13 +56,15 @@ const MESSAGES: &str = "&MESSAGES-OF-LOCKS";
 const LOCKING: &[Promise] = &[Promise::Locking];
 const LOCKS: &[Promise] = &[Promise::Locking, Promise::Inspection];
 const WAKEUPS: &[Promise] = &[Promise::Wakeups];
+const EXCLUSION: &[Promise] = &[Promise::Exclusion];
 const INSPECTION: &[Promise] = &[Promise::Inspection];
 
 impl Questions {
-    /// What this many servers of a locker are asked with these settings. Without names of locks one is made up.
-    pub(crate) fn new(settings: &Settings, servers: usize, names: &[Key]) -> Self {
-        let mut asked = Asked { settings, servers, probes: Vec::new() };
+    /// What these servers of a locker are asked with these settings. Without names of locks one is made up.
+    pub(crate) fn new(settings: &Settings, deployment: Deployment, names: &[Key]) -> Self {
+        let mut asked = Asked { settings, deployment, probes: Vec::new() };
         asked.connections();
+        asked.slots();
         asked.marks();
         if names.is_empty() {
             asked.lock(&format!("lockhound:preflight:{}", random::uuid()).into(), false);
@@ -130,7 +132,7 @@ fn add(promises: &mut Vec<Promise>, more: &[Promise]) {
 /// The probes, as they are collected.
 struct Asked<'a> {
     settings: &'a Settings,
-    servers: usize,
+    deployment: Deployment,
     probes: Vec<Probe>,
 }
 
@@ -141,7 +143,7 @@ impl Asked<'_> {
 
     /// Whether lockers that wait stand in a list.
     fn has_lists(&self) -> bool {
-        self.servers == 1 && !self.remembers()
+        self.deployment == Deployment::Independent(1) && !self.remembers()
     }
 
     fn remembers(&self) -> bool {
@@ -187,12 +189,22 @@ impl Asked<'_> {
         if self.settings.replicas.is_some() {
             self.bare(LOCKING, "+wait", "WAIT", &["0", "1"]);
         }
-        let needed_for = match self.servers {
+        let needed_for = match self.deployment {
             _ if self.remembers() => LOCKING,
-            1 => &[],
-            _ => &[Promise::Exclusion],
+            alone if alone.is_alone() => &[],
+            _ => EXCLUSION,
         };
         self.bare(needed_for, "+info", "INFO", &["server"]);
+    }
+
+    /// What is asked of a cluster: who has which slot, and since when. Without the second, a master that was deposed
+    /// while it stood still may be believed for longer.
+    fn slots(&mut self) {
+        if self.deployment == Deployment::Cluster {
+            self.bare(LOCKING, "+cluster|slots", "CLUSTER", &["SLOTS"]);
+            self.bare(EXCLUSION, "+cluster|info", "CLUSTER", &["INFO"]);
+            self.bare(LOCKING, "+asking", "ASKING", &[]);
+        }
     }
 
     fn marks(&mut self) {
@@ -201,7 +213,7 @@ impl Asked<'_> {
         self.called(LOCKING, names, &[&mark], INCR);
         self.called(LOCKING, names, &[&mark, "0"], SET);
         self.called(LOCKING, None, &[], TIME);
-        if self.servers > 1 {
+        if !self.deployment.is_alone() {
             self.called(LOCKING, names, &[&mark, "0", "GET"], SET);
             self.called(LOCKING, names, &[&mark], GET);
         }
@@ -231,7 +243,7 @@ impl Asked<'_> {
             self.called(LOCKING, lock_rule, &[lock, "f"], HEXISTS);
             self.called(LOCKING, lock_rule, &[lock, "f", "1"], HSET);
             self.called(LOCKING, lock_rule, &[lock, "f", "1"], HSETNX);
-            if self.servers > 1 {
+            if !self.deployment.is_alone() {
                 self.called(&[Promise::FaultTolerance], lock_rule, &[lock], EXISTS);
             }
         }
@@ -247,7 +259,12 @@ impl Asked<'_> {
             self.called(&[], None, &["NUMSUB", &channel], PUBSUB);
         }
         self.called(WAKEUPS, message_rule, &[&channel, "0"], PUBLISH);
-        for (rule, name) in [("+subscribe", "SUBSCRIBE"), ("+unsubscribe", "UNSUBSCRIBE")] {
+        let mut commands = vec![("+subscribe", "SUBSCRIBE"), ("+unsubscribe", "UNSUBSCRIBE")];
+        if self.deployment == Deployment::Cluster {
+            self.called(WAKEUPS, message_rule, &[&channel, "0"], SPUBLISH);
+            commands = [vec![("+ssubscribe", "SSUBSCRIBE"), ("+sunsubscribe", "SUNSUBSCRIBE")], commands].concat();
+        }
+        for (rule, name) in commands {
             self.add(WAKEUPS, Way::Subscribing, rule, message_rule, &[&channel], name);
         }
     }
@@ -296,6 +313,7 @@ const MGET: Command = ("+mget", "MGET");
 const PEXPIRE: Command = ("+pexpire", "PEXPIRE");
 const PTTL: Command = ("+pttl", "PTTL");
 const PUBLISH: Command = ("+publish", "PUBLISH");
+const SPUBLISH: Command = ("+spublish", "SPUBLISH");
 const SET: Command = ("+set", "SET");
 const TIME: Command = ("+time", "TIME");
 const TYPE: Command = ("+type", "TYPE");
@@ -333,7 +351,7 @@ mod tests {
     }
 
     fn questions(servers: usize, change: impl FnOnce(&mut Options)) -> Questions {
-        Questions::new(&settings(servers, change), servers, &["app:42".into()])
+        Questions::new(&settings(servers, change), Deployment::Independent(servers), &["app:42".into()])
     }
 
     /// What is needed, and what is not but asked for.
@@ -368,6 +386,9 @@ mod tests {
         assert_eq!(left_out, BTreeSet::from(optional));
         let both: BTreeSet<String> = documented(0).union(&documented(2)).cloned().collect();
         assert_eq!(rules(&questions(3, |_| {}), true), both);
+        let of_cluster = Questions::new(&settings(1, |_| {}), Deployment::Cluster, &["app:42".into()]);
+        let both: BTreeSet<String> = documented(0).union(&documented(3)).cloned().collect();
+        assert_eq!(rules(&of_cluster, true), both);
     }
 
     #[test]
@@ -436,7 +457,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_made_up_tells_nothing_of_others() {
-        let asked = Questions::new(&settings(3, |_| {}), 3, &[]);
+        let asked = Questions::new(&settings(3, |_| {}), Deployment::Independent(3), &[]);
         let name = "NOPERM this user has no permissions to access one of the keys used as arguments";
         let tried = |probe: &Probe| match &probe.names {
             None if probe.args.iter().any(|arg| arg.contains("preflight:")) => Tried::Refused(name.to_owned()),

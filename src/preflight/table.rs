@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::found::by_reason;
 use super::{
-    Answer, Clock, Eviction, Finding, Mode, Persistence, Preflight, Reason, Replica, Rights, Role, ServerReport,
-    Verdict,
+    Answer, Clock, ClusterView, Eviction, Finding, Mode, Persistence, Preflight, Reason, Replica, Rights, Role,
+    ServerReport, Slots, Verdict,
 };
 use crate::shown::Shown;
 use crate::stats::Distribution;
@@ -53,6 +53,9 @@ impl Display for ServerReport {
             return write_fact(f, "not reached", why);
         }
         write_fact(f, "server", &self.identity())?;
+        if let Some(view) = &self.cluster {
+            write_fact(f, "cluster", &cluster(view))?;
+        }
         if let Some(why) = &self.abstains {
             write_fact(f, "vote", why)?;
         }
@@ -100,6 +103,16 @@ fn told<T>(finding: &Finding<T>, text: impl FnOnce(&T) -> String) -> String {
         Finding::Forbidden(rule) => format!("unknown: its user may not ask ({rule})"),
         Finding::Unknown(why) => format!("unknown: {why}"),
     }
+}
+
+fn cluster(found: &ClusterView) -> String {
+    let slots = |Slots { assigned, failing, masters }: &Slots| {
+        let failing = if *failing == 0 { String::new() } else { format!(", {failing} of them failing") };
+        format!("{masters} masters for {assigned} slots{failing}")
+    };
+    let (slots, timeout) = (told(&found.slots, slots), told(&found.node_timeout, |timeout| format!("{timeout:?}")));
+    let coverage = told(&found.requires_full_coverage, |&yes| if yes { "yes" } else { "no" }.to_owned());
+    format!("{slots}; cluster-node-timeout {timeout}; cluster-require-full-coverage {coverage}")
 }
 
 fn eviction(found: &Eviction) -> String {
@@ -206,11 +219,12 @@ fn write_wrapped(f: &mut fmt::Formatter<'_>, before: &str, left: usize, text: &s
 mod tests {
     use super::*;
     use crate::options::Options;
-    use crate::preflight::{Forgets, MissingRight, Promise};
+    use crate::preflight::{Deployment, Forgets, MissingRight, Promise};
 
     fn of(servers: Vec<ServerReport>) -> String {
         let settings = Options::default().validate(servers.len()).expect("valid");
-        Preflight::new(&settings, servers).to_string()
+        let deployment = Deployment::Independent(servers.len());
+        Preflight::new(&settings, deployment, servers).to_string()
     }
 
     #[test]
@@ -218,6 +232,11 @@ mod tests {
         let mut odd = ServerReport::of_memory("redis://a-very-long-name.of.a.server.internal:6379".into());
         odd.role = Finding::Known(Role::Other(format!("odd\n{}\u{1b}[2J", "x".repeat(500))));
         odd.abstains = Some("word ".repeat(100));
+        odd.cluster = Some(ClusterView {
+            slots: Finding::Known(Slots { assigned: 16_384, failing: 5_461, masters: 3 }),
+            node_timeout: Finding::Known(Duration::from_millis(15_000)),
+            requires_full_coverage: Finding::Forbidden("+config|get"),
+        });
         odd.rights.missing = (0..30)
             .map(|n| MissingRight { rule: format!("+command{n}"), needed_for: vec![Promise::Locking] })
             .collect();
@@ -229,6 +248,7 @@ mod tests {
         }
         assert!(!text.contains('\u{1b}') && text.contains("odd\\n"), "{text}");
         assert!(text.replace(['\n', ' '], "").contains(&"x".repeat(500)), "nothing of it is lost: {text}");
+        assert!(text.contains("3 masters for 16384 slots, 5461 of them failing; cluster-node-timeout 15s;"), "{text}");
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! From what was found out to a verdict for each promise. Pure.
 
 use super::cases::{Case, Wanted};
-use super::{Answer, Promise, Reason, ServerReport, Verdict};
+use super::{Answer, Deployment, Promise, Reason, ServerReport, Verdict};
 use crate::lease::majority;
 use crate::options::{Format, Settings};
 
 /// From here on a server does not believe in the fence of another one.
 const UNBELIEVABLE_US: i64 = 30 * 24 * 3600 * 1_000_000;
 
-pub(super) fn verdicts(settings: &Settings, servers: &[ServerReport]) -> Vec<Verdict> {
-    let judge = Judge { wanted: Wanted { settings, servers: servers.len() }, servers };
+pub(super) fn verdicts(settings: &Settings, deployment: Deployment, servers: &[ServerReport]) -> Vec<Verdict> {
+    let judge = Judge { wanted: Wanted { settings, deployment }, servers };
     let verdict = |promise| {
         let (answer, reasons) = judge.judge(promise);
         Verdict { promise, answer, reasons }
@@ -55,8 +55,11 @@ impl Judge<'_> {
         (answer, broken)
     }
 
-    /// What a majority of the servers has to keep.
+    /// What a majority of the servers has to keep; of a cluster every master, since nobody else has its locks.
     fn most(&self, case: impl Fn(&ServerReport) -> Case) -> Judged {
+        if self.wanted.deployment == Deployment::Cluster {
+            return self.every(case);
+        }
         let cases: Vec<Case> = self.servers.iter().map(case).collect();
         let majority = majority(self.servers.len());
         let answer = if cases.iter().filter(|case| case.is_sound()).count() >= majority {
@@ -79,10 +82,11 @@ impl Judge<'_> {
     }
 
     fn fault_tolerance(&self) -> Judged {
-        let servers = self.servers.len();
-        if self.wanted.is_alone() {
-            return (Answer::Moot, Vec::new());
-        }
+        let servers = match self.wanted.deployment {
+            Deployment::Cluster => return self.every(|at| self.wanted.succession_of(at)),
+            Deployment::Independent(1) => return (Answer::Moot, Vec::new()),
+            Deployment::Independent(servers) => servers,
+        };
         let mut judged = self.every(|at| {
             let mut case = self.wanted.locking_of(at);
             let rights = self.wanted.rights_of(at, Promise::FaultTolerance);
@@ -176,7 +180,8 @@ mod tests {
     use super::*;
     use crate::options::{Options, Replicas};
     use crate::preflight::{
-        Clock, Eviction, Finding, MissingRight, Mode, Persistence, Replica, Role, UnknownRight, Version,
+        Clock, ClusterView, Eviction, Finding, MissingRight, Mode, Persistence, Replica, Role, Slots, UnknownRight,
+        Version,
     };
     use crate::stats::Distribution;
 
@@ -213,8 +218,12 @@ mod tests {
     /// The verdict, and all that it says.
     #[track_caller]
     fn verdict(options: impl FnOnce(&mut Options), servers: &[ServerReport], promise: Promise) -> (Answer, String) {
-        let settings = settings(servers.len(), options);
-        let verdicts = verdicts(&settings, servers);
+        let deployment = match servers {
+            [ServerReport { cluster: Some(_), .. }, ..] => Deployment::Cluster,
+            _ => Deployment::Independent(servers.len()),
+        };
+        let settings = settings(if deployment.is_alone() { 1 } else { servers.len() }, options);
+        let verdicts = verdicts(&settings, deployment, servers);
         let verdict = verdicts.into_iter().find(|verdict| verdict.promise == promise).expect("a verdict");
         let says = |reason: &Reason| {
             let Reason { node, problem, remedy } = reason;
@@ -263,7 +272,7 @@ mod tests {
     fn sound_servers_keep_every_promise() {
         for count in [1, 3, 5] {
             let settings = settings(count, |_| {});
-            for verdict in verdicts(&settings, &servers(count)) {
+            for verdict in verdicts(&settings, Deployment::Independent(count), &servers(count)) {
                 assert!(verdict.is_kept() && verdict.reasons.is_empty(), "{count}: {verdict:?}");
             }
         }
@@ -520,5 +529,105 @@ mod tests {
         three[1].clock =
             Finding::Known(Clock { offset_us: 2 * UNBELIEVABLE_US, uncertainty: Duration::from_millis(1) });
         assert_says(verdict(default_options, &three, Promise::Fences), Answer::No, &["30 days apart"]);
+    }
+    /// Three masters with a replica each.
+    fn cluster() -> Vec<ServerReport> {
+        let view = ClusterView {
+            slots: Finding::Known(Slots { assigned: 16_384, failing: 0, masters: 3 }),
+            node_timeout: Finding::Known(Duration::from_secs(5)),
+            requires_full_coverage: Finding::Known(true),
+        };
+        let master = |server: ServerReport| ServerReport {
+            mode: Finding::Known(Mode::Cluster(Finding::Known("ok".to_owned()))),
+            cluster: Some(view.clone()),
+            replicas: Finding::Known(vec![replica(true)]),
+            ..server
+        };
+        servers(3).into_iter().map(master).collect()
+    }
+
+    /// A cluster of which one master is changed, and what is said of it.
+    #[track_caller]
+    fn of_cluster(promise: Promise, change: impl FnOnce(&mut ServerReport)) -> (Answer, String) {
+        let mut masters = cluster();
+        change(&mut masters[1]);
+        verdict(default_options, &masters, promise)
+    }
+
+    #[test]
+    fn a_cluster_keeps_what_each_of_its_masters_keeps() {
+        for (promise, answer) in [
+            (Promise::Locking, Answer::Yes),
+            (Promise::FaultTolerance, Answer::Yes),
+            (Promise::Exclusion, Answer::Yes),
+            (Promise::Restart, Answer::Yes),
+            (Promise::Failover, Answer::No),
+            (Promise::Eviction, Answer::Yes),
+            (Promise::Wakeups, Answer::Yes),
+            (Promise::Fences, Answer::Yes),
+            (Promise::Inspection, Answer::Yes),
+        ] {
+            assert_says(of_cluster(promise, |_| {}), answer, &[]);
+        }
+        let replicas = |options: &mut Options| {
+            options.replicas = Replicas { count: 1, timeout: Duration::from_millis(100) };
+        };
+        let mut masters = cluster();
+        masters.iter_mut().for_each(|master| master.acknowledging = Finding::Known(1));
+        assert_says(verdict(replicas, &masters, Promise::Failover), Answer::Unknown, &["redis://h0", "redis://h2"]);
+        // A majority is of no use to the locks of the others.
+        for promise in [Promise::Locking, Promise::FaultTolerance] {
+            assert_says(of_cluster(promise, away), Answer::No, &["redis://h1: connection refused"]);
+        }
+        let missing = MissingRight { rule: "+ssubscribe".to_owned(), needed_for: vec![Promise::Wakeups] };
+        let deaf = of_cluster(Promise::Wakeups, |master| master.rights.missing.push(missing));
+        assert_says(deaf, Answer::No, &["redis://h1", "+ssubscribe"]);
+        let standalone = |master: &mut ServerReport| master.mode = Finding::Known(Mode::Standalone);
+        assert_says(of_cluster(Promise::Locking, standalone), Answer::No, &["redis://h1: is in no cluster"]);
+    }
+
+    #[test]
+    fn a_cluster_locks_where_it_is_up_and_every_slot_has_a_master() {
+        let state = |state: Finding<String>| {
+            of_cluster(Promise::Locking, |master| master.mode = Finding::Known(Mode::Cluster(state)))
+        };
+        assert_says(state(Finding::Known("fail".to_owned())), Answer::No, &["cluster_state:fail", "CLUSTER NODES"]);
+        assert_says(state(Finding::Forbidden("+cluster|info")), Answer::Unknown, &["+cluster|info"]);
+        let slots = |assigned, failing| {
+            of_cluster(Promise::Locking, |master| {
+                let slots = Finding::Known(Slots { assigned, failing, masters: 3 });
+                master.cluster.as_mut().expect("a master of a cluster").slots = slots;
+            })
+        };
+        assert_says(slots(16_383, 0), Answer::No, &["16383 of 16384 slots", "--cluster fix"]);
+        assert_says(slots(16_384, 1), Answer::No, &["nothing of the masters of 1 slots"]);
+        assert_says(slots(16_384, 0), Answer::Yes, &[]);
+    }
+
+    #[test]
+    fn a_master_of_a_cluster_has_a_replica_that_takes_its_place_in_time() {
+        let of = |change: &dyn Fn(&mut ServerReport, &mut ClusterView)| {
+            of_cluster(Promise::FaultTolerance, |master| {
+                let mut view = master.cluster.take().expect("a master of a cluster");
+                change(master, &mut view);
+                master.cluster = Some(view);
+            })
+        };
+        let alone = of(&|master, _| master.replicas = Finding::Known(vec![replica(false)]));
+        assert_says(alone, Answer::No, &["no replica in step", "cluster-require-full-coverage yes", "for each master"]);
+        let partial = of(&|master, view| {
+            master.replicas = Finding::Known(Vec::new());
+            view.requires_full_coverage = Finding::Known(false);
+        });
+        assert!(!partial.1.contains("full-coverage"), "{partial:?}");
+        assert_says(partial, Answer::No, &["no replica in step"]);
+        assert_says(of(&|master, _| master.replicas = Finding::Forbidden("+info")), Answer::Unknown, &["+info"]);
+        let two = of(&|_, view| view.slots = Finding::Known(Slots { assigned: 16_384, failing: 0, masters: 2 }));
+        assert_says(two, Answer::No, &["one of 2 masters", "three masters"]);
+        let seconds = |secs| of(&move |_, view| view.node_timeout = Finding::Known(Duration::from_secs(secs)));
+        assert_says(seconds(9), Answer::Yes, &[]);
+        assert_says(seconds(15), Answer::No, &["about 16s", "their lease, 30s", "`lease` of 48s"]);
+        let unknown = of(&|_, view| view.node_timeout = Finding::Forbidden("+config|get"));
+        assert_says(unknown, Answer::Unknown, &["cluster-node-timeout", "+config|get"]);
     }
 }

@@ -25,8 +25,8 @@ type Ears = Vec<UnboundedReceiver<LinkEvent>>;
 /// Connects to all servers at once. Those that do not answer, while a majority does, are connected in the background.
 ///
 /// # Errors
-/// See [`Node::connect`]. [`Error::Unavailable`] without a majority within `connect_timeout`; [`Error::Config`] for a server
-/// that can have no vote, even if the others are a majority.
+/// See [`Node::connect`]. [`Error::Unavailable`] without a majority within `connect_timeout`; [`Error::Config`] for a
+/// server that can have no vote, even if the others are a majority.
 pub(crate) async fn connect(
     settings: &Settings,
     targets: &[Target],

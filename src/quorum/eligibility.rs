@@ -1,8 +1,8 @@
 //! Whose vote counts: what each server has shown on each connection, and what follows from all of it.
 //!
 //! # Invariants
-//! - A vote counts if the connection on which it came has been vetted, before it was sent, and is still the same; and where
-//!   servers have memories, if the server had the one then that it was vetted for.
+//! - A vote counts if the connection on which it came has been vetted, before it was sent, and is still the same; and
+//!   where servers have memories, if the server had the one then that it was vetted for.
 //! - All connections of a node show the same server; two nodes of a locker never do.
 //! - Servers whose votes count list each other: see [`super::members`].
 
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 
-use super::members::{self, Change, Id, Known, Memory, Phase, Plan, Sight};
+use super::members::{self, Change, Id, Known, Memory, Phase, Plan};
 use super::place::{Place, unfitness};
 use crate::clock::Instant;
 use crate::command::{Identity, Remembered, Remembrance};
@@ -44,7 +44,9 @@ pub(super) enum Status {
 #[derive(Debug)]
 struct Found {
     places: Vec<Place>,
+    /// The plan after the last change, and when that was.
     plan: Plan,
+    planned: Instant,
     /// Another number after each change of what the servers remember.
     lists: u64,
 }
@@ -97,7 +99,7 @@ impl Eligibility {
         let places = nodes.iter().map(|node| Place::new(Arc::clone(node.name()))).collect();
         let plan = Plan { votes: vec![false; nodes.len()], keeps: vec![false; nodes.len()], ..Plan::default() };
         let doubts = nodes.iter().map(|_| Notify::new()).collect();
-        let found = Mutex::new(Found { places, plan, lists: 0 });
+        let found = Mutex::new(Found { places, plan, planned: Instant::now(), lists: 0 });
         Arc::new(Self { quarantine, found, news: Notify::new(), doubts })
     }
 
@@ -193,26 +195,24 @@ impl Eligibility {
             return (Ok(()), Ok(()));
         }
         let at = &found.places[place];
-        let failure = || at.failure(self.abstention(at, &self.plan_of(&found.places)));
+        let failure = || at.failure(self.abstention(at, found));
         let or_not = |counts: bool| if counts { Ok(()) } else { Err(failure()) };
         (or_not(plan.votes[place]), or_not(plan.keeps[place]))
     }
 
     /// Why a server that is known has no vote.
-    fn abstention(&self, place: &Place, plan: &Plan) -> String {
+    fn abstention(&self, place: &Place, found: &Found) -> String {
         let quarantine = self.quarantine;
-        let over = "and whoever holds a lock that it has forgotten has to run out first";
+        let begun = "it has begun anew and may have forgotten locks";
         match place.sight.as_ref().map(|sight| sight.memory.phase) {
-            Some(Phase::Votes) => "does not vote: too few of the others list it, or are there".to_owned(),
-            Some(Phase::Listed) if plan.wait.is_some() => {
-                let rest = plan.wait.unwrap_or_default();
-                format!(
-                    "abstains for another {rest:.1?}: it has begun anew, {over} (restart_quarantine = {quarantine:?})"
-                )
+            Some(Phase::Votes) => "does not vote: too few of the others are there and list it".to_owned(),
+            Some(Phase::Listed) if found.plan.wait.is_some() => {
+                let rest = Instant::now().until(found.planned + found.plan.wait.unwrap_or_default());
+                format!("abstains for another {rest:.1?}: {begun} (restart_quarantine = {quarantine:?})")
             }
             _ => format!(
-                "abstains: it has begun anew, {over} (restart_quarantine = {quarantine:?}), which begins when enough of the \
-                 others list it"
+                "abstains: {begun} (restart_quarantine = {quarantine:?}, which begins when enough of the others list \
+                 it)"
             ),
         }
     }
@@ -325,14 +325,14 @@ impl Eligibility {
     }
 
     fn plan_of(&self, places: &[Place]) -> Plan {
-        let seen: Vec<Option<Sight>> = places.iter().map(|place| place.sight.clone()).collect();
+        let seen = places.iter().map(|place| place.sight.as_ref());
         let former: Vec<Option<Id>> = places.iter().map(|place| place.former).collect();
         let now = Instant::now();
         let recent = |at: &&Instant| at.until(now) < self.quarantine;
         let rests = |place: &Place| place.listings.iter().filter(recent).count() >= MOST_LISTINGS * places.len();
         let rests: Vec<bool> = places.iter().map(rests).collect();
         let known = Known { former: &former, lease: self.quarantine, rests: &rests };
-        members::plan(&seen, known, now, &mut fresh)
+        members::plan(seen, known, now, &mut fresh)
     }
 
     /// What the server at that place remembers, and for how long it has been listed.
@@ -367,10 +367,21 @@ impl Eligibility {
         change(&mut found.places[place]);
         if self.remembers() {
             found.lists += u64::from(found.places[place].memory != before);
-            found.plan = self.plan_of(&found.places);
+            (found.plan, found.planned) = (self.plan_of(&found.places), Instant::now());
         }
         drop(found);
         self.news.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+impl Eligibility {
+    /// The server at this place shows what it remembers. A connection that was never there is in its first epoch, 0.
+    pub(super) fn shows(&self, place: NodeIndex, memory: &str) {
+        let told = Remembrance { memory: memory.into(), lease: Duration::ZERO, age: Duration::ZERO };
+        let (run_id, role, master) = (place.to_string(), "master".into(), String::new());
+        let identity = Identity { run_id, role, master, memory: Some(told) };
+        self.saw(place, Lane::Grants, 0, &identity, Instant::now());
     }
 }
 
@@ -413,7 +424,7 @@ mod tests {
     fn seen(memories: [&str; 3]) -> (Vec<Arc<Node>>, Arc<Eligibility>) {
         let nodes = nodes(3);
         let eligibility = Eligibility::new(&nodes, QUARANTINE);
-        (0..3).for_each(|place| eligibility.saw(place, Lane::Grants, 0, &identity(place, memories[place]), now()));
+        (0..3).for_each(|place| eligibility.shows(place, memories[place]));
         (nodes, eligibility)
     }
 
@@ -515,7 +526,7 @@ mod tests {
         assert!(matches!(look(&eligibility, Ask::Vote), Err(Missing::Unfit(_))));
         let kept = look(&eligibility, Ask::Keep).ok().expect("it is known");
         assert!(kept.votes.is_err() && kept.keeps.is_err());
-        assert!(abstains(&eligibility, 1).contains("which begins when enough of the others list it"));
+        assert!(abstains(&eligibility, 1).contains("which begins when enough of the others list it)"));
         let (_, eligibility) = with("listed");
         let kept = look(&eligibility, Ask::Keep).ok().expect("it is known");
         assert!(kept.votes.is_err() && kept.keeps.is_ok(), "what stands there stays");

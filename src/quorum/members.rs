@@ -1,19 +1,20 @@
 //! Which servers make a majority: what each of them remembers of itself, and whom it lists.
 //!
-//! A server that lost its data has forgotten who holds what, and an address may lead to a server that never knew: a vote of
-//! either could make a second majority. So each server keeps a *memory*, which is gone with its data, and votes make a
-//! majority only where the servers list each other. A server without a memory begins anew: it abstains until enough others
-//! list it, and then for as long as the longest lease. (The *delayed restarts* of the Redis documentation's page on
-//! distributed locks, which do not ask for how long a process has run.)
+//! A server that lost its data has forgotten who holds what, and an address may lead to a server that never knew: a
+//! vote of either could make a second majority. So each server keeps a *memory*, which is gone with its data, and votes
+//! make a majority only where the servers list each other. A server without a memory begins anew: it abstains until
+//! enough others list it, and then for as long as the longest lease. (The *delayed restarts* of the Redis
+//! documentation's page on distributed locks, which do not ask for how long a process has run.)
 //!
-//! [`plan`] looks at all servers at once and says whose votes count and what is to be written where. Every locker does that
-//! for itself: each change names the memory that it was decided on, and comes to nothing where the server has another one.
+//! [`plan`] looks at all servers at once and says whose votes count and what is to be written where. Every locker does
+//! that for itself: each change names the memory that it was decided on, and comes to nothing where the server has
+//! another one.
 //!
 //! # Invariants
-//! - An id is listed again by nobody who has dropped it. So who lists a server that votes has listed it since before it began
-//!   to wait, or has joined in later.
-//! - The wait of a server begins when `seats - majority + 1` others that vote list it: any majority without it shares one of
-//!   those, and none of those votes together with the one whose seat it took.
+//! - An id is listed again by nobody who has dropped it. So who lists a server that votes has listed it since before it
+//!   began to wait, or has joined in later.
+//! - The wait of a server begins when `seats - majority + 1` others that vote list it: any majority without it shares
+//!   one of those, and none of those votes together with the one whose seat it took.
 
 use std::fmt;
 use std::time::Duration;
@@ -142,8 +143,8 @@ pub(crate) struct Change {
     pub(crate) place: usize,
     pub(crate) from: Memory,
     pub(crate) to: Memory,
-    /// The longest lease that its vote has waited for, where it is to vote: if it has been told of a longer one meanwhile,
-    /// it waits on.
+    /// The longest lease that its vote has waited for, where it is to vote: if it has been told of a longer one
+    /// meanwhile, it waits on.
     pub(crate) waited: Option<Duration>,
 }
 
@@ -176,30 +177,34 @@ pub(crate) struct Known<'a> {
     pub(crate) former: &'a [Option<Id>],
     /// No lease of this locker is longer.
     pub(crate) lease: Duration,
-    /// By place: whether who is there is not to be listed for now. Where lockers know different servers under an address, each
-    /// would drop the other's again and again.
+    /// By place: whether who is there is not to be listed for now. Where lockers know different servers under an
+    /// address, each would drop the other's again and again.
     pub(crate) rests: &'a [bool],
 }
 
 /// Decides whose votes count, and what is to be written.
-pub(crate) fn plan(seen: &[Option<Sight>], known: Known<'_>, now: Instant, fresh: &mut impl FnMut() -> Id) -> Plan {
-    let seen = distinct(seen);
-    Planner { seen: &seen, known, now }.plan(fresh)
+pub(crate) fn plan<'a>(
+    seen: impl Iterator<Item = Option<&'a Sight>>,
+    known: Known<'_>,
+    now: Instant,
+    fresh: &mut impl FnMut() -> Id,
+) -> Plan {
+    Planner { seen: &distinct(seen), known, now }.plan(fresh)
 }
 
 /// One id is one server: who shows that of another is not believed.
-fn distinct(seen: &[Option<Sight>]) -> Vec<Option<Sight>> {
+fn distinct<'a>(seen: impl Iterator<Item = Option<&'a Sight>>) -> Vec<Option<&'a Sight>> {
     let mut ids = Vec::new();
-    let mut first = |sight: &Sight| {
+    let mut first = |sight: &&Sight| {
         let new = !ids.contains(&sight.memory.id);
         ids.push(sight.memory.id);
         new
     };
-    seen.iter().map(|sight| sight.clone().filter(|sight| first(sight))).collect()
+    seen.map(|sight| sight.filter(&mut first)).collect()
 }
 
 struct Planner<'a> {
-    seen: &'a [Option<Sight>],
+    seen: &'a [Option<&'a Sight>],
     known: Known<'a>,
     now: Instant,
 }
@@ -219,11 +224,11 @@ impl Planner<'_> {
     }
 
     fn at(&self, place: usize) -> Option<&Sight> {
-        self.seen[place].as_ref()
+        self.seen[place]
     }
 
     fn sights(&self) -> impl Iterator<Item = (usize, &Sight)> {
-        self.seen.iter().enumerate().filter_map(|(place, sight)| sight.as_ref().map(|sight| (place, sight)))
+        self.seen.iter().enumerate().filter_map(|(place, sight)| sight.map(|sight| (place, sight)))
     }
 
     fn plan(&self, fresh: &mut impl FnMut() -> Id) -> Plan {
@@ -285,6 +290,9 @@ impl Planner<'_> {
             }
             if circle.len() > best.len() {
                 best = circle.into_iter().map(|(place, _)| place).collect();
+            }
+            if best.len() == candidates.len() {
+                break;
             }
         }
         best.sort_unstable();
@@ -427,7 +435,7 @@ mod tests {
         let former = |place| former.and_then(|(at, id)| (at == place).then_some(Id(id)));
         let former: Vec<_> = (0..servers.len()).map(former).collect();
         let known = Known { former: &former, lease: LEASE, rests: &vec![false; servers.len()] };
-        plan(&sights(servers, Duration::ZERO, now), known, now, &mut || Id(9))
+        plan(sights(servers, Duration::ZERO, now).iter().map(Option::as_ref), known, now, &mut || Id(9))
     }
 
     /// The changes: where, and what is to be remembered there.
@@ -537,7 +545,11 @@ mod tests {
         let known = Known { former: &[None; 3], lease: LEASE, rests: &[false; 3] };
         let seen = sights(&["a votes abc", "b listed abc", "c votes abc"], Duration::from_secs(10), read);
         let over = read + LEASE + drift(LEASE);
-        let at = |age: Duration| plan(&seen, known, over.before(Duration::from_secs(10)).before(age), &mut || Id(9));
+        let at = |age: Duration| {
+            plan(seen.iter().map(Option::as_ref), known, over.before(Duration::from_secs(10)).before(age), &mut || {
+                Id(9)
+            })
+        };
         let soon = at(Duration::from_nanos(1));
         assert_eq!((changes(&soon), soon.wait), (Vec::new(), Some(Duration::from_nanos(1))));
         let now = at(Duration::ZERO);

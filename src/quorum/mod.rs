@@ -1,9 +1,9 @@
 //! N independent nodes as one: what each of them says becomes one outcome. A single server is a quorum of one.
 //!
 //! The algorithm is the one of the Redis documentation's page on distributed locks (Redlock): a lock is held while more
-//! than half of the nodes say so. All nodes are asked at once, and nobody waits for the slowest: a decision stands as soon
-//! as a majority makes it certain. What Redlock lacks according to Martin Kleppmann's *How to do distributed locking*, a
-//! number that grows, is agreed on here: see [`Quorum::acquire`].
+//! than half of the nodes say so. All nodes are asked at once, and nobody waits for the slowest: a decision stands as
+//! soon as a majority makes it certain. What Redlock lacks according to Martin Kleppmann's *How to do distributed
+//! locking*, a number that grows, is agreed on here: see [`Quorum::acquire`].
 
 mod calls;
 mod connect;
@@ -43,7 +43,7 @@ pub(crate) use self::votes::Confirmations;
 use self::votes::RoundVotes;
 use self::waiting::Lists;
 use crate::clock::Instant;
-use crate::command::{self, Acquire, Answer, Claim, Command, Listing, Raise, Release, Renew, Wakes};
+use crate::command::{self, Acquire, Answer, Claim, Command, HandOver, Listing, Raise, Release, Renew, Wakes};
 use crate::error::{Error, NodeFailure};
 use crate::fence::{Fence, Source};
 use crate::foreign::contained;
@@ -52,8 +52,8 @@ use crate::lease::{NodeIndex, majority};
 use crate::node::{Lane, LinkEvent, Node, Outcome};
 use crate::script;
 
-/// How much longer than a majority the other nodes may take, where the decision depends on them: this, and twice as long
-/// as the majority took. What they have not answered by then is undone.
+/// How much longer than a majority the other nodes may take, where the decision depends on them: this, and twice as
+/// long as the majority took. What they have not answered by then is undone.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// What takes longer is no distance but a fault: no pause grows with it.
@@ -66,9 +66,9 @@ pub(crate) const STRAGGLERS: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     AllAtOnce,
-    /// The first node alone, and the others once it has granted the lock, or is silent for longer than usual. Of several that
-    /// do so at once, one gets past the first node, however far each of them is from which node. It decides nothing: a lock
-    /// is held by a majority as ever.
+    /// The first node alone, and the others once it has granted the lock, or is silent for longer than usual. Of
+    /// several that do so at once, one gets past the first node, however far each of them is from which node. It
+    /// decides nothing: a lock is held by a majority as ever.
     FirstAlone,
 }
 
@@ -210,11 +210,11 @@ impl Quorum {
         Calls::new(self.nodes.iter().map(|node| call(Arc::clone(node))).enumerate())
     }
 
-    /// Asks all nodes for a lock, or for several of which each node gives all or none, and decides as soon as the others
-    /// cannot change it. Where the nodes that granted it gave different fences, the highest is written to a majority of them
-    /// before this returns. A later majority shares a node with that one, and was granted it after us: so it is given a
-    /// higher fence. Of a node that has not granted us the lock that is not so: it may have granted it to the next one before
-    /// the fence came. A yes with a fence that another node does not believe in does not count.
+    /// Asks all nodes for a lock, or for several of which each node gives all or none, and decides as soon as the
+    /// others cannot change it. Where the nodes that granted it gave different fences, the highest is written to a
+    /// majority of them before this returns. A later majority shares a node with that one, and was granted it after us:
+    /// so it is given a higher fence. Of a node that has not granted us the lock that is not so: it may have granted it
+    /// to the next one before the fence came. A yes with a fence that another node does not believe in does not count.
     pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, asked: Asked, order: Order) -> Round {
         let company = Arc::<Company>::default();
         let ask = |at: NodeIndex| {
@@ -312,8 +312,8 @@ impl Quorum {
         Err(Disagreement::Unheard(failures))
     }
 
-    /// Takes one node's vote for a held lock back; true if it has been. A node that forgot the lock may have forgotten its
-    /// fence too, and one by one all of them may.
+    /// Takes one node's vote for a held lock back; true if it has been. A node that forgot the lock may have forgotten
+    /// its fence too, and one by one all of them may.
     pub(crate) async fn retake(&self, node: NodeIndex, vote: Vote) -> Outcome<bool> {
         let answer = self.voter(node).retake(&vote).await;
         let node = &self.nodes[node];
@@ -345,10 +345,34 @@ impl Quorum {
         Settled::Unanswered(Vec::new())
     }
 
-    /// Releases a lock on one node.
-    pub(crate) async fn release(&self, node: NodeIndex, claim: &Claim, wakes: Wakes) -> Outcome<Release> {
-        let release = Command::Release { claim: claim.clone(), wakes };
+    /// Releases a lock on one node. It stands for the rest of its time, if there is one, and wakes nobody then.
+    pub(crate) async fn release(
+        &self,
+        node: NodeIndex,
+        claim: &Claim,
+        rest: Option<Duration>,
+        wakes: Wakes,
+    ) -> Outcome<Release> {
+        let release = Command::release(claim.clone(), rest, wakes);
         script::ask(&self.nodes[node], Lane::Commands, release, Answer::release).await
+    }
+
+    /// Whether a lock can be handed over: by one server, whose answer needs no other's, and no memory.
+    pub(crate) fn hands_over(&self) -> bool {
+        self.eligibility.is_moot()
+    }
+
+    /// Releases a lock, and takes it for the next one in the same step, where [`hands_over`](Self::hands_over) says
+    /// that it can be. An undo of the next one is behind it on its connection.
+    pub(crate) async fn hand_over(
+        &self,
+        from: &Claim,
+        to: &Claim,
+        lease: Duration,
+        fences: Source,
+    ) -> Outcome<HandOver> {
+        let hand_over = Command::HandOver { from: from.clone(), to: to.clone(), lease, fences };
+        script::ask(&self.nodes[0], Lane::Grants, hand_over, Answer::hand_over).await
     }
 
     /// The undos of one node.
@@ -415,6 +439,14 @@ pub(crate) fn was_there(key: &Key, release: &Release) -> bool {
         contained(|| tracing::trace!(key = %key.shown(), ?release, "released"));
     }
     was_there
+}
+
+#[cfg(test)]
+impl Quorum {
+    /// The server at this place shows what it remembers, on a connection that was never there.
+    pub(crate) fn shows(&self, place: NodeIndex, memory: &str) {
+        self.eligibility.shows(place, memory);
+    }
 }
 
 #[cfg(test)]

@@ -7,18 +7,21 @@ use super::eligibility::Status;
 use crate::key::Key;
 use crate::lease::NodeIndex;
 use crate::options::Settings;
-use crate::preflight::{Preflight, Questions};
+use crate::preflight::{Deployment, Preflight, Questions, ServerReport};
 use crate::script;
 
 impl Quorum {
     /// Asks all servers at once. Each of them may take twice `connect_timeout`.
     pub(crate) async fn preflight(&self, settings: &Settings, names: &[Key]) -> Preflight {
-        let asked = Questions::new(settings, self.nodes.len(), names);
-        let mut servers = join_all(self.nodes.iter().map(|node| script::preflight(node, &asked))).await;
-        for (place, server) in servers.iter_mut().enumerate() {
-            server.abstains = self.why_no_vote(place);
-        }
-        Preflight::new(settings, servers)
+        let in_cluster = self.nodes.iter().any(|node| node.is_cluster());
+        let deployment = if in_cluster { Deployment::Cluster } else { Deployment::Independent(self.nodes.len()) };
+        let asked = Questions::new(settings, deployment, names);
+        let reports = join_all(self.nodes.iter().map(|node| script::preflight(node, &asked))).await;
+        let servers = reports.into_iter().enumerate().flat_map(|(place, reports)| {
+            let abstains = self.why_no_vote(place);
+            reports.into_iter().map(move |report| ServerReport { abstains: abstains.clone(), ..report })
+        });
+        Preflight::new(settings, deployment, servers.collect())
     }
 
     /// Why the vote of this server does not count at the moment.

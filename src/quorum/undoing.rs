@@ -3,6 +3,7 @@
 use std::future::{Future, pending};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -26,12 +27,13 @@ impl Undoing {
         Self { node, wakes, calls: FuturesUnordered::new() }
     }
 
-    /// Releases a lock, behind whatever was sent to take it. It is sent when the next answer is asked for.
-    pub(crate) fn send(&self, number: u64, claim: Claim) {
+    /// Releases a lock, behind whatever was sent to take it. It is sent when the next answer is asked for. The lock
+    /// stands for the rest of its time, if there is one.
+    pub(crate) fn send(&self, number: u64, claim: Claim, rest: Option<Duration>) {
         let (node, wakes) = (Arc::clone(&self.node), self.wakes.clone());
         self.calls.push(Box::pin(async move {
             let key = claim.key.clone();
-            let release = Command::Release { claim, wakes };
+            let release = Command::release(claim, rest, wakes);
             let answer = script::ask(&node, Lane::Grants, release, Answer::release).await;
             (number, answer.map(|release| was_there(&key, &release)))
         }));

@@ -81,8 +81,8 @@ pub(super) fn start(eligibility: &Arc<Eligibility>, nodes: &[Arc<Node>], ups: Ve
     }
 }
 
-/// Finds out anew who a server is after each reconnect, and when there is a doubt, before its vote counts again. Ends when
-/// its connection is quit, or with the engine; nobody awaits it.
+/// Finds out anew who a server is after each reconnect, and when there is a doubt, before its vote counts again. Ends
+/// when its connection is quit, or with the engine; nobody awaits it.
 async fn look_after(eligibility: &Eligibility, place: NodeIndex, node: &Node, ups: &mut UnboundedReceiver<LinkEvent>) {
     let mut before = Status::Votes;
     loop {
@@ -251,7 +251,8 @@ async fn highest(
     }
 }
 
-/// The highest mark of a server, if it is the one that votes there: an address may lead elsewhere since that was found out.
+/// The highest mark of a server, if it is the one that votes there: an address may lead elsewhere since that was found
+/// out.
 async fn highest_of(eligibility: &Eligibility, place: NodeIndex, node: &Node, founding: bool) -> Outcome<String> {
     if founding {
         return ask_highest(node, None).await.map(Option::unwrap_or_default);
@@ -282,7 +283,6 @@ mod tests {
 
     use super::super::voter::Company;
     use super::*;
-    use crate::command::{Identity, Remembrance};
     use crate::options::Options;
 
     /// Three servers that nobody reaches any more, each with what it remembered when it was seen.
@@ -291,17 +291,8 @@ mod tests {
         let settings = options.validate(1).expect("valid");
         let nodes: Vec<_> = memories.iter().map(|_| Node::of_nobody(&settings)).collect();
         let eligibility = Eligibility::new(&nodes, Duration::from_secs(1));
-        (0..3).for_each(|place| shows(&eligibility, place, memories[place]));
+        (0..3).for_each(|place| eligibility.shows(place, memories[place]));
         (nodes, eligibility)
-    }
-
-    /// The server at this place shows what it remembers.
-    fn shows(eligibility: &Eligibility, place: NodeIndex, memory: &str) {
-        let told = Remembrance { memory: memory.into(), lease: Duration::ZERO, age: Duration::ZERO };
-        let (run_id, role) = (place.to_string(), "master".into());
-        let identity = Identity { run_id, role, master: String::new(), memory: Some(told) };
-        // It was never connected: that is its first epoch.
-        eligibility.saw(place, Lane::Grants, 0, &identity, Instant::now());
     }
 
     const IN_STEP: [&str; 3] = [
@@ -327,7 +318,7 @@ mod tests {
             eligibility.ticket(place, &nodes[place], Lane::Grants, Ask::Keep).await.expect("it was seen")
         };
         let (first, same_time) = (ticket(0).await, ticket(1).await);
-        shows(&eligibility, 1, "000000000000000b 3 votes 000000000000000b,000000000000000c ");
+        eligibility.shows(1, "000000000000000b 3 votes 000000000000000b,000000000000000c ");
         let (changed, mutual) = (ticket(1).await, ticket(2).await);
         let company = Company::default();
         assert!(company.admits(&first) && company.admits(&mutual));
@@ -351,7 +342,7 @@ mod tests {
             let listed = eligibility.listed_by(change);
             eligibility.failed(1, Lane::Grants, "silent", false);
             eligibility.listed(&listed, Instant::now());
-            shows(&eligibility, 1, begun);
+            eligibility.shows(1, begun);
         }
         assert_eq!(lists(eligibility.plan()), 0, "it rests");
     }

@@ -20,8 +20,8 @@ pub(super) struct Voter {
 }
 
 impl Voter {
-    /// Takes these locks, or none. Where the server remembers something else by now, it has done nothing, and is asked once
-    /// more when that is known.
+    /// Takes these locks, or none. Where the server remembers something else by now, it has done nothing, and is asked
+    /// once more when that is known.
     pub(super) async fn acquire(&self, claims: &Arc<[Claim]>, asked: &Asked, company: &Company) -> Outcome<Acquire> {
         let mut ticket = match self.ticket(Lane::Grants, Ask::Vote).await {
             Ok(ticket) => ticket,
@@ -73,8 +73,8 @@ impl Voter {
         }
     }
 
-    /// Raises the mark of a lock that was granted there to this fence. An address that leads to another of the servers since
-    /// then, where the lock stands too, would make one of two.
+    /// Raises the mark of a lock that was granted there to this fence. An address that leads to another of the servers
+    /// since then, where the lock stands too, would make one of two.
     pub(super) async fn raise(&self, claim: Claim, fence: Fence) -> Outcome<Raise> {
         let ticket = match self.ticket(Lane::Grants, Ask::Keep).await {
             Ok(ticket) => ticket,

@@ -1,7 +1,7 @@
 //! The lists of lockers that wait for a lock: a release wakes the next one, and not all of them.
 //!
-//! There are lists on a server that stands alone. Of several, a majority of messages is waited for, and a cluster's messages
-//! come from the master of their slot: there a release tells all.
+//! There are lists on a server that stands alone. Of several, a majority of messages is waited for, and a cluster's
+//! messages come from the master of their slot: there a release tells all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,7 +54,7 @@ impl Quorum {
             contained(|| {
                 tracing::warn!(
                     error,
-                    "the lists of waiting lockers cannot be used: each release wakes all of them; SECURITY.md has the rights"
+                    "the lists of waiting lockers cannot be used: each release wakes all (SECURITY.md has the rights)"
                 );
             });
         }

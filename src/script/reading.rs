@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::command::{
-    Acquire, Answer, Command, Count, Identity, Place, Raise, Release, Remembrance, Renew, Standing, Told, no_lock,
-    remaining,
+    Acquire, Answer, Command, Count, HandOver, Identity, Place, Raise, Release, Remembrance, Renew, Standing, Told,
+    no_lock, remaining,
 };
 use crate::error::{Error, ServerError, ServerErrorKind};
 use crate::fence::Fence;
@@ -18,7 +18,7 @@ pub(super) fn idle(reply: &Reply) -> bool {
     taken_by_another(reply).is_some() || is_forgotten(reply) || *reply == GONE
 }
 
-/// What a release says where there was nothing to release.
+/// What a release, or a hand-over, says where there was nothing to release.
 const GONE: Reply = Reply::Int(-1);
 
 /// The answer that a reply to a command is.
@@ -31,7 +31,8 @@ pub(super) fn read(node: &Arc<str>, command: &Command, reply: Outcome<Reply>) ->
     reply.and_then(node, |reply| match command {
         Command::Acquire { claims, .. } => acquired(reply, claims.len()).map(Answer::Acquire),
         Command::Count { .. } => counted(reply).map(Answer::Count),
-        Command::Release { .. } | Command::Pass { .. } => released(reply).map(Answer::Release),
+        Command::Release { .. } | Command::Keep { .. } | Command::Pass { .. } => released(reply).map(Answer::Release),
+        Command::HandOver { .. } => handed_over(reply).map(Answer::HandOver),
         Command::Retake { .. } => yes_or_no(reply).map(|answer| Answer::Retake(Told { answer, remembers })),
         Command::Raise { .. } => raised(reply).map(Answer::Raise),
         Command::Renew { claims, .. } => {
@@ -66,8 +67,8 @@ fn acquired(reply: &Reply, locks: usize) -> Option<Option<Acquire>> {
     }
 }
 
-/// Why a list could not be used, if that lasts: the user may not. Without memory, or where something else stands in its place,
-/// all were told this time.
+/// Why a list could not be used, if that lasts: the user may not. Without memory, or where something else stands in its
+/// place, all were told this time.
 fn forbidden(error: &[u8]) -> Option<String> {
     let error = cut(error);
     is_forbidden(&error).then_some(error)
@@ -107,6 +108,16 @@ fn released(reply: &Reply) -> Option<Release> {
             },
             _ => None,
         },
+    }
+}
+
+fn handed_over(reply: &Reply) -> Option<HandOver> {
+    match reply {
+        Reply::Array(items) => match items.as_slice() {
+            [Reply::Int(1), given] => fence(given).map(HandOver::Granted),
+            _ => None,
+        },
+        reply => (*reply == GONE).then_some(HandOver::Gone),
     }
 }
 

@@ -49,8 +49,8 @@ fn is_torn(key: &Key) -> bool {
 
 fn torn(key: &Key) -> Error {
     let problem = format!(
-        "{key:?} cannot be a lock of a cluster: the channel of its messages would be in another slot; give it no braces, or \
-         one pair with something inside"
+        "{key:?} cannot be a lock of a cluster: the channel of its messages would be in another slot; give it no \
+         braces, or one pair with something inside"
     );
     Error::config("key", problem)
 }

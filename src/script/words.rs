@@ -69,6 +69,14 @@ impl<'a> Words<'a> {
                 let args = [Word::from(&**locker), key.waiting().into(), Word::default()];
                 Self::new(&PASS, [name(key), key.channel().into()], args)
             }
+            Command::Keep { claim, rest } => {
+                Self::new(&scripts(claim).keep, [name(&claim.key)], [millis(*rest), field(claim)])
+            }
+            Command::HandOver { from, to, lease, fences } => {
+                let keys = [name(&to.key), counter(to, *fences, topology)];
+                let args = [millis(*lease), field(to), text(fences.clock()), field(from)];
+                Self::new(&scripts(to).hand_over, keys, args).shared(scripts(to).shared("hand_over"))
+            }
             Command::Retake { claim, lease, count, vote } => {
                 let args = [millis(*lease), field(claim), text(count)];
                 Self::voting(&scripts(claim).retake, vote, [name(&claim.key)], args)
@@ -98,13 +106,13 @@ impl<'a> Words<'a> {
                 Self::new(&VET, [MEMORY.into()], args)
             }
             Command::Amend(Amendment { from, to, listed, waited, marks }) => {
-                let raised = if marks.is_some() { Key::marks() } else { Vec::new() };
-                let keys = once(MEMORY.into()).chain(raised.into_iter().map(Word::from));
+                let raised = if marks.is_some() { Key::marks() } else { &[] };
+                let keys = once(MEMORY.into()).chain(raised.iter().map(Word::from));
                 let (listed, waited) = (if *listed { "1" } else { "0" }, waited.map_or("-1".into(), millis));
                 let told = marks.as_deref().unwrap_or("0");
                 Self::new(&AMEND, keys, [from.into(), to.into(), listed.into(), waited, told.into()])
             }
-            Command::Highest { vote } => Self::voting(&HIGHEST, vote, Key::marks().into_iter().map(Word::from), []),
+            Command::Highest { vote } => Self::voting(&HIGHEST, vote, Key::marks().iter().map(Word::from), []),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Getting in through the line of a key, and re-entry.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,7 +70,8 @@ impl Session {
                 let span = foreign::span(
                     || tracing::debug_span!(parent: None, "lockhound", operation = "drive", key = %key.shown()),
                 );
-                self.engine.ask(foreign::in_span(span, drive(Arc::clone(self), key.clone(), wake)));
+                let (session, key) = (Arc::clone(self), key.clone());
+                self.engine.ask(async move { foreign::in_span(span, pin!(drive(session, key, wake))).await });
             }
             if let Some(deadline) = deadline {
                 self.deadlines.put(deadline, id, key);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::forces::Moment;
 use super::{Grip, Session};
@@ -11,7 +12,7 @@ use crate::engine::Debt;
 use crate::error::Loss;
 use crate::fence::{Fence, Source};
 use crate::foreign::{self, contained};
-use crate::gate::Waiter;
+use crate::gate::{Admitted, Waiter};
 use crate::hold::{Grant, Hold, Terms};
 use crate::identity::Origin;
 use crate::key::Key;
@@ -34,21 +35,47 @@ pub(super) struct Granted {
 }
 
 /// An acquire whose answers nobody has dealt with yet. If its task ends before that, what it may have taken is undone.
-struct Asked<'a> {
+pub(super) struct Asked<'a> {
     session: &'a Arc<Session>,
     owner: &'a Owner,
     origin: Origin,
-    terms: Terms,
+    pub(super) terms: Terms,
     /// Each with a generation of its own, from this one on.
-    claims: Arc<[Claim]>,
+    pub(super) claims: Arc<[Claim]>,
     first: u64,
+    pub(super) fences: Source,
     sent: Instant,
-    settled: bool,
+    began: Moment,
+    /// For how long a caller may leave untaken what it is granted.
+    patience: Duration,
+    pub(super) settled: bool,
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    /// For these locks, each with a generation of its own. It is sent now.
+    pub(super) fn new(
+        session: &'a Arc<Session>,
+        keys: &[Key],
+        owner: &'a Owner,
+        origin: Origin,
+        terms: Terms,
+        patience: Duration,
+    ) -> Self {
+        let began = session.forces.now();
+        let first = session.generations.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        let kind = session.settings.format.into();
+        let claim = |(key, generation): (&Key, u64)| {
+            let field = owner.field(session.id, generation).into();
+            Claim { kind, key: key.clone(), field }
+        };
+        let claims: Arc<[Claim]> = keys.iter().zip(first..).map(claim).collect();
+        let sent = Instant::now();
+        let fences = Source::new(session.settings.fencing, clock::wall_micros(), session.quorum.nodes().len());
+        Self { session, owner, origin, terms, claims, first, fences, sent, began, patience, settled: false }
+    }
+
     /// The holds that a majority's yes makes, unless the lease was over when it came.
-    fn holds(&self, majority: &Majority) -> Acquired<Vec<Arc<Hold>>> {
+    pub(super) fn holds(&self, majority: &Majority) -> Acquired<Vec<Arc<Hold>>> {
         let (session, granted) = (self.session, Instant::now());
         let hold = |((claim, generation), fence): ((&Claim, u64), &Fence)| {
             let grant = Grant {
@@ -60,6 +87,7 @@ impl Asked<'_> {
                 terms: self.terms,
                 since: self.sent,
                 granted,
+                patience: self.patience,
                 votes: &majority.votes,
                 nodes: session.quorum.nodes().len(),
             };
@@ -73,13 +101,22 @@ impl Asked<'_> {
         let reason = format!("granted after {took:?}, when the lease was over");
         Acquired::Unavailable(session.quorum.failures(reason))
     }
+
+    /// A hold that was granted is counted and told of.
+    pub(super) fn granted(&self, hold: Arc<Hold>) -> Granted {
+        let Self { session, owner, began, .. } = *self;
+        session.counters.acquired();
+        let (generation, fence) = (hold.generation, hold.fence.get());
+        contained(|| tracing::debug!(key = %hold.claim.key.shown(), %owner, generation, fence, "acquired"));
+        Granted { hold, began, _debt: session.engine.owe() }
+    }
 }
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         if !self.settled && !self.session.is_closed() {
             let everywhere = || self.session.quorum.everywhere();
-            let undo = |claim: &Claim| self.session.undo(claim, self.terms.lease, None, everywhere());
+            let undo = |claim: &Claim| self.session.undo(claim, self.terms.lease, None, None, everywhere());
             contained(|| self.claims.iter().for_each(undo));
         }
     }
@@ -104,18 +141,9 @@ impl Session {
         }
         // Its caller may be gone, and `main` about to end, before it is known what there is to be undone.
         let _debt = self.engine.owe();
-        let began = self.forces.now();
-        let first = self.generations.fetch_add(keys.len() as u64, Ordering::Relaxed);
-        let kind = self.settings.format.into();
-        let claim = |(key, generation): (&Key, u64)| {
-            let field = owner.field(self.id, generation).into();
-            Claim { kind, key: key.clone(), field }
-        };
-        let claims: Arc<[Claim]> = keys.iter().zip(first..).map(claim).collect();
-        let sent = Instant::now();
-        let fences = Source::new(self.settings.fencing, clock::wall_micros(), self.quorum.nodes().len());
-        let mut asked = Asked { session: self, owner, origin, terms, claims, first, sent, settled: false };
-        let with = quorum::Asked { lease: terms.lease, fences, listing };
+        let mut asked = Asked::new(self, keys, owner, origin, terms, lease::recheck_interval(terms.lease));
+        let sent = asked.sent;
+        let with = quorum::Asked { lease: terms.lease, fences: asked.fences, listing };
         let round = self.quorum.acquire(&asked.claims, with, order).await;
         let acquired = round.acquired.and_then(|majority| asked.holds(&majority));
         match &acquired {
@@ -129,20 +157,12 @@ impl Session {
             Acquired::Outrun => {}
             _ => self.outage.answered(),
         }
-        acquired.and_then(|holds| {
-            let grant = |hold: Arc<Hold>| {
-                self.counters.acquired();
-                let (generation, fence) = (hold.generation, hold.fence.get());
-                contained(|| tracing::debug!(key = %hold.claim.key.shown(), %owner, generation, fence, "acquired"));
-                Granted { hold, began, _debt: self.engine.owe() }
-            };
-            Acquired::Granted(holds.into_iter().map(grant).collect())
-        })
+        acquired.and_then(|holds| Acquired::Granted(holds.into_iter().map(|hold| asked.granted(hold)).collect()))
     }
 
     /// Registers a grant for a caller that does not stand in line.
     pub(super) fn register(self: &Arc<Self>, granted: &Granted) -> Grip {
-        let (_, same_owner) = self.admit(granted, None);
+        let Admitted { same_owner, .. } = self.admit(granted, None);
         let grip = Grip::granted(Arc::clone(self), Arc::clone(&granted.hold), granted.hold.origin);
         self.serve(&granted.hold, same_owner);
         self.settle(granted);
@@ -153,31 +173,52 @@ impl Session {
     /// force_unlock that is under way has deposed it at once.
     pub(super) fn deliver(self: &Arc<Self>, granted: &Granted, waiter: u64) -> bool {
         let hold = &granted.hold;
-        let (found, same_owner) = self.admit(granted, Some(waiter));
-        let Some(waiter) = found else {
+        let admitted = self.admit(granted, Some(waiter));
+        if admitted.waiter.is_none() {
             // It is not held from here on: a late yes is undone too.
             hold.revoke();
             self.undo_hold(hold);
             return false;
-        };
+        }
+        self.give(granted, admitted)
+    }
+
+    /// Registers a grant in the place of the hold that was released for it, and gives it to the waiter.
+    pub(super) fn deliver_after(self: &Arc<Self>, from: &Arc<Hold>, granted: &Granted, waiter: u64) {
+        self.depose_others(&granted.hold);
+        let admitted = self.gate.succeed(from, &granted.hold, waiter, Instant::now());
+        self.give(granted, admitted);
+    }
+
+    /// Gives a grant that is registered to its callers. Whether a force_unlock that is under way has deposed it at
+    /// once.
+    fn give(self: &Arc<Self>, granted: &Granted, admitted: Admitted<Grip>) -> bool {
+        let (hold, Admitted { waiter, same_owner }) = (&granted.hold, admitted);
         let grip = Grip::granted(Arc::clone(self), Arc::clone(hold), hold.origin);
         self.serve(hold, same_owner);
         let deposed = self.settle(granted);
         self.engine.answered();
         // A caller that is gone drops the grip, and that releases.
-        foreign::answer(waiter.reply, Ok(Some(grip)));
+        match waiter {
+            Some(waiter) => foreign::answer(waiter.reply, Ok(Some(grip))),
+            None => drop(grip),
+        }
         deposed
     }
 
-    fn admit(self: &Arc<Self>, granted: &Granted, waiter: Option<u64>) -> (Option<Waiter<Grip>>, Vec<Waiter<Grip>>) {
-        let hold = &granted.hold;
+    fn admit(self: &Arc<Self>, granted: &Granted, waiter: Option<u64>) -> Admitted<Grip> {
+        self.depose_others(&granted.hold);
+        self.gate.admit(&granted.hold, waiter, Instant::now())
+    }
+
+    /// A grant is about to be registered.
+    fn depose_others(&self, hold: &Hold) {
         // The grant proves that whoever was granted this key before does not hold it any more.
         for other in self.gate.holds_of(&hold.claim.key).iter().filter(|other| other.generation < hold.generation) {
             other.lose(Loss::NotOwner);
         }
         let owner = hold.owner();
         owner.note(&hold.claim.key, |key| self.gate.has_hold(key, |other| other.is_owned_by(&owner)));
-        self.gate.admit(hold, waiter, Instant::now())
     }
 
     /// A grant is registered and its grips are made: watchdog and alarm look after it, and what happened meanwhile is

@@ -7,6 +7,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::attempt::Attempt;
+use super::hand_over::hand_over;
 use super::outage::Verdict;
 use super::{Grip, Session};
 use crate::clock::Instant;
@@ -35,6 +36,7 @@ pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
         match session.gate.next(&key, Instant::now()) {
             Next::Done => break,
             Next::Lost(id, loss) => driving.answer(id, Error::Lost(loss)),
+            Next::Release(released, head) => hand_over(released, head).await,
             // Sends nothing: the release's answer and a loss wake it. The bound is for what nobody thought of.
             Next::Blocked => driving.park(&wake, None, lease::recheck_interval(session.settings.lease)).await,
             Next::Try(head) => driving.try_for(head, &wake, &mut subscription).await,
@@ -104,7 +106,7 @@ impl Driving<'_> {
                 let deliver = |deposed, granted| session.deliver(granted, head.id) || deposed;
                 let deposed = granted.iter().fold(false, deliver);
                 // As long as the force_unlock is not answered, the next grant would be deposed just so.
-                if deposed {
+                if deposed && session.gate.may_pause(key) {
                     sleep(session.settings.retry_pause(fastrand::f64())).await;
                 }
             }
@@ -192,9 +194,9 @@ impl Driving<'_> {
         }
     }
 
-    /// In which order the nodes are asked. Several that are woken by one message and ask all at once get some nodes each,
-    /// where the nearest node of one is not that of the other, and then nobody has it: whoever has met others asks the
-    /// first node alone.
+    /// In which order the nodes are asked. Several that are woken by one message and ask all at once get some nodes
+    /// each, where the nearest node of one is not that of the other, and then nobody has it: whoever has met others
+    /// asks the first node alone.
     fn order(&self, now: Instant) -> Order {
         let outrun = self.outrun.is_some_and(|since| now.since(since) >= OUTRUN);
         if self.collisions == 0 || outrun { Order::AllAtOnce } else { Order::FirstAlone }
@@ -216,8 +218,8 @@ impl Driving<'_> {
         };
     }
 
-    /// Everybody is woken at once. Those who got in each other's way the last time come one after the other, as far apart
-    /// as the nodes are.
+    /// Everybody is woken at once. Those who got in each other's way the last time come one after the other, as far
+    /// apart as the nodes are.
     async fn make_way(&self) {
         if self.collisions > 0 {
             let most = (self.session.quorum.round_trip() * self.collisions).min(OUTRUN);
@@ -225,7 +227,8 @@ impl Driving<'_> {
         }
     }
 
-    /// Waits for a message, a local event, or this time. If meanwhile an outage has lasted too long for all, the line ends.
+    /// Waits for a message, a local event, or this time. If meanwhile an outage has lasted too long for all, the line
+    /// ends.
     async fn park(&self, wake: &Notify, listening: Option<&Subscription>, time: Duration) {
         let end = Instant::now() + time;
         loop {

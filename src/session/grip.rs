@@ -76,6 +76,10 @@ pub(crate) trait Held {
     /// Gives it to another owner.
     fn give_to(&self, owner: Owner);
 
+    /// The lock stays on the servers for so long from now on, whoever releases it when. Of several times the latest
+    /// counts.
+    fn keep_for(&self, min_hold: Duration);
+
     /// Releases, and waits for the answer. Dropping this future from its first poll on drops no more than the wait.
     ///
     /// # Errors
@@ -160,6 +164,11 @@ impl Held for Grip {
 
     fn give_to(&self, owner: Owner) {
         self.hold().give_to(owner);
+    }
+
+    fn keep_for(&self, min_hold: Duration) {
+        let View { session, hold } = &self.view;
+        hold.keep_until(session.now() + min_hold);
     }
 
     async fn unlock(self) -> Result<(), Error> {

@@ -91,6 +91,10 @@ impl Held for JointGrip {
         self.grips.iter().for_each(|grip| grip.give_to(owner.clone()));
     }
 
+    fn keep_for(&self, min_hold: Duration) {
+        self.grips.iter().for_each(|grip| grip.keep_for(min_hold));
+    }
+
     /// Releases all of them at once, whatever becomes of each: the first loss; without one, the first answer that is an
     /// error.
     async fn unlock(self) -> Result<(), Error> {

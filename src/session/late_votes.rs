@@ -48,11 +48,11 @@ impl Session {
         uncertain: &[NodeIndex],
     ) {
         for claim in claims.iter() {
-            self.undo(claim, lease, taken.to_vec(), uncertain.to_vec());
+            self.undo(claim, lease, None, taken.to_vec(), uncertain.to_vec());
         }
         let claims = Arc::clone(claims);
         self.follow(late, move |session, node, answer| {
-            claims.iter().for_each(|claim| session.undo_vote(claim, lease, node, &answer));
+            claims.iter().for_each(|claim| session.undo_vote(claim, lease, None, node, &answer));
         });
     }
 
@@ -109,7 +109,7 @@ impl Session {
             Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => true,
         };
         if !settled {
-            self.undo_vote(&hold.claim, hold.terms.lease * 2, node, answer);
+            self.undo_vote(&hold.claim, hold.terms.lease * 2, hold.kept_until(), node, answer);
         }
     }
 
@@ -124,10 +124,17 @@ impl Session {
     }
 
     /// A node answered to what nobody wants any more.
-    fn undo_vote(self: &Arc<Self>, claim: &Claim, stands: Duration, node: NodeIndex, answer: &Outcome<bool>) {
+    fn undo_vote(
+        self: &Arc<Self>,
+        claim: &Claim,
+        stands: Duration,
+        kept_until: Option<Instant>,
+        node: NodeIndex,
+        answer: &Outcome<bool>,
+    ) {
         match answer {
-            Outcome::Done(true) => self.undo(claim, stands, Some(node), None),
-            Outcome::Unknown(_) => self.undo(claim, stands, None, Some(node)),
+            Outcome::Done(true) => self.undo(claim, stands, kept_until, Some(node), None),
+            Outcome::Unknown(_) => self.undo(claim, stands, kept_until, None, Some(node)),
             Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => {}
         }
     }
@@ -194,6 +201,25 @@ mod tests {
         session.settle_vote(&hold, 2, Instant::now(), &Outcome::Done(true));
         assert!(hold.is_held() && hold.is_uncertain(2), "it stands there");
         assert!(hold.gone(1), "the first alone is no majority");
+        session.engine.stop();
+    }
+
+    /// The first and the third list each other, and not the second, whose vote is the latest of the three.
+    #[tokio::test]
+    async fn a_late_vote_makes_no_majority_with_a_server_that_it_does_not_count_beside() {
+        let session = Session::over_strangers();
+        let members = "000000000000000a,000000000000000c";
+        session.quorum.shows(0, &format!("000000000000000a 3 votes {members} "));
+        session.quorum.shows(1, "000000000000000b 3 begun 000000000000000b ");
+        session.quorum.shows(2, &format!("000000000000000c 3 votes {members} "));
+        assert_eq!(session.quorum.beside().as_deref(), Some(&[true, false, true][..]));
+        let hold = hold();
+        let (end, later) = (hold.valid_until(), hold.since + LEASE / 2);
+        assert!(!hold.renewed(1, later, later), "one of three is no majority");
+        session.settle_vote(&hold, 2, later, &Outcome::Done(true));
+        assert_eq!(hold.valid_until(), end, "as long as the majority that granted it, and no longer");
+        assert!(hold.renewed(0, later, later), "those two list each other");
+        assert_eq!(hold.valid_until(), lease::valid_until(later, LEASE));
         session.engine.stop();
     }
 

@@ -1,4 +1,5 @@
-//! What follows the loss of a hold, whoever found it: its line goes on, what nobody took is taken back, operators are told.
+//! What follows the loss of a hold, whoever found it: its line goes on, what nobody took is taken back, operators are
+//! told.
 
 use std::sync::Weak;
 
@@ -20,7 +21,7 @@ pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<
             session.gate.wake(&hold.claim.key);
             // Callers who have not taken it yet never will: they stand in line again.
             if hold.revoke() {
-                session.take_back(hold.clone());
+                session.take_back(hold);
             }
         }
         // A log or a recorder may block: no line waits for that.

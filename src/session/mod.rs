@@ -15,6 +15,7 @@ mod grip;
 #[cfg(test)]
 #[cfg(feature = "testing")]
 mod guests;
+mod hand_over;
 mod joint;
 mod late_votes;
 mod losses;
@@ -47,6 +48,7 @@ pub(crate) use self::joint::{JointGrip, JointView};
 use self::outage::Outage;
 use self::pending::{Pending, Pendings};
 use self::reentries::Warned;
+use self::release::Unconfirmed;
 use self::undos::Undos;
 use crate::alarm::Alarm;
 use crate::clock::Instant;
@@ -79,7 +81,7 @@ pub(crate) struct Session {
     watchdog: Arc<Watchdog>,
     alarm: Arc<Alarm>,
     ledger: Arc<Ledger>,
-    gate: Gate<Grip>,
+    gate: Gate<Grip, Unconfirmed>,
     turns: Arc<Turns>,
     warned: Warned,
     deadlines: Arc<Deadlines>,
@@ -316,7 +318,7 @@ impl Session {
     /// Acts on what the watchdog found out.
     fn judge(self: &Arc<Self>, verdict: Verdict) {
         match verdict {
-            Verdict::Revoked(hold) => self.take_back(hold),
+            Verdict::Revoked(hold) => self.take_back(&hold),
             Verdict::VoteLost(hold, node) => {
                 // Without this vote it may end sooner.
                 self.alarm.watch(&hold, Instant::now());

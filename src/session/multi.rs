@@ -4,6 +4,10 @@
 //! through their lines, as everybody takes them, so that messages wake whoever waits and nobody is passed over for
 //! ever. That takes them in the order of their names: of two that want the same locks the one does not wait for what
 //! the other has.
+//!
+//! Several locks are not one hold: each has a generation, a field, a fence and terms of its own, so that undo, renewal
+//! and release know nothing of this, and a lock that was held before keeps its terms. The script does not say which of
+//! them is held: servers of a quorum may name different ones, and whoever waits begins with the first in any case.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The outage clock: since when no round of this locker has had an answer from a majority. All waiters share it, so that
-//! they end together.
+//! The outage clock: since when no round of this locker has had an answer from a majority. All waiters share it, so
+//! that they end together.
 //!
 //! A call that comes in an outage that is known already has a time of its own, a command timeout: a program that tries
 //! again after each error would else spin for as long as the outage lasts.

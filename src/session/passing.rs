@@ -1,10 +1,11 @@
 //! Waking the next locker that waits for a lock, where lockers stand in lists.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::Session;
 use super::pending::Pending;
-use crate::command::{Claim, Release, Wakes};
+use crate::command::{Release, Wakes};
 use crate::foreign::contained;
 use crate::hold::Hold;
 use crate::key::Key;
@@ -20,18 +21,35 @@ impl Session {
         Wakes::Next(self.channels.release(locker, key, self.gate.is_awaited(key), lease))
     }
 
-    /// Takes in what a release says. Whether the lock was there.
-    pub(super) fn released(&self, Claim { key, .. }: &Claim, release: &Release) -> bool {
+    /// Takes in what the release of this hold says, which left the lock standing for a rest of time, or did not.
+    /// Whether the lock was there.
+    pub(super) fn released(&self, hold: &Hold, release: &Release, rest: Option<Duration>) -> bool {
+        let key = &hold.claim.key;
         match release {
-            Release::PassedOn { place, turn } => self.channels.passed_on(key, *place, *turn),
-            Release::Unlisted(error) => self.quorum.unlist(error),
+            Release::PassedOn { place, turn } => {
+                self.gate.note_others(key, true);
+                self.channels.passed_on(key, *place, *turn);
+            }
+            Release::Unlisted(error) => {
+                self.gate.note_others(key, true);
+                self.quorum.unlist(error);
+            }
+            // Nobody is told of a lock that stands for the rest of its time.
+            Release::Released(told) if rest.is_none() => self.note_others(hold, *told),
             Release::Released(_) | Release::Gone => {}
         }
         was_there(key, release)
     }
 
-    /// This locker is in the list of a lock, and nobody waits for it here: takes it off. If that comes to nothing, the next
-    /// one in the list looks after a moment.
+    /// A release told so many clients. Without a message to everybody nobody knows who else waits.
+    fn note_others(&self, hold: &Hold, told: u64) {
+        let key = &hold.claim.key;
+        let tells_all = hold.claim.kind.is_told_of() && !self.quorum.nodes().iter().any(|node| node.is_cluster());
+        self.gate.note_others(key, !tells_all || told > u64::from(self.channels.hears(key)));
+    }
+
+    /// This locker is in the list of a lock, and nobody waits for it here: takes it off. If that comes to nothing, the
+    /// next one in the list looks after a moment.
     pub(super) fn pass(self: &Arc<Self>, key: &Key) {
         if self.is_closed() || self.quorum.lister().is_none() {
             return;

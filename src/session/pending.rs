@@ -1,4 +1,5 @@
-//! What is under way: operations, releases and undos without an answer, for closing to wait for and for operators to see.
+//! What is under way: operations, releases and undos without an answer, for closing to wait for and for operators to
+//! see.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,8 +42,8 @@ impl Pendings {
         self.undos.load(Ordering::Acquire)
     }
 
-    /// Waits until nothing is under way and `idle` says yes too. A minority of the nodes may take a moment longer than the
-    /// others; silent ones are not waited for.
+    /// Waits until nothing is under way and `idle` says yes too. A minority of the nodes may take a moment longer than
+    /// the others; silent ones are not waited for.
     pub(super) async fn end(&self, minority: usize, idle: impl Fn() -> bool) {
         let mut alone_since = None;
         loop {

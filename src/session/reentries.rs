@@ -80,8 +80,8 @@ impl Session {
                 tracing::warn!(
                     key = %key.shown(),
                     %owner,
-                    "a guard went while a newer one of the same owner stayed: branches of one task, or a task that it gave \
-                     its guard to, may have been inside together. Use lock.run(..) in branches, \
+                    "a guard went while a newer one of the same owner stayed: branches of one task, or a task that it \
+                     gave its guard to, may have been inside together. Use lock.run(..) in branches, \
                      lock.owned_by(Owner::new()) for guards of branches, guard.detach() for one that is given away, or \
                      Reentry::Scope"
                 );
@@ -89,10 +89,12 @@ impl Session {
         }
     }
 
-    /// Warns if a caller that begins to wait may wait for itself, after a while. Dropping what is returned calls that off.
+    /// Warns, after a while, if a caller that begins to wait may wait for itself. Not at once: branches that name
+    /// owners wait for each other for a moment, and properly. Dropping what is returned calls that off.
     pub(super) fn warn_of_itself(self: &Arc<Self>, key: &Key, caller: &Caller) -> Option<Stop> {
         let place = caller.origin.place;
-        // Sections of runs know what they are in; of other holds, and of what outlived its section, only the task is known.
+        // Sections of runs know what they are in; of other holds, and of what outlived its section, only the task is
+        // known.
         let of_section = |hold: &Hold| hold.origin.known == Known::Run && hold.owner().is_of_run();
         let own = |hold: &Hold| !of_section(hold) && hold.is_held() && hold.origin.place.may_be(place);
         if caller.runs.innermost(self.id, key).is_none() && !self.gate.has_hold(key, own) {
@@ -106,9 +108,9 @@ impl Session {
                     tracing::warn!(
                         key = %key.shown(),
                         %owner,
-                        "a call waits for a lock that was taken in its own task, as another owner: if whoever holds it waits \
-                         for this call, both wait for ever. Lock in the holder's scope (guard.scope(..), or inside of \
-                         lock.run(..)), or release first"
+                        "a call waits for a lock that was taken in its own task, as another owner: if whoever holds it \
+                         waits for this call, both wait for ever. Lock in the holder's scope (guard.scope(..), or \
+                         inside of lock.run(..)), or release first"
                     );
                 });
             }

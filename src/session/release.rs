@@ -13,7 +13,7 @@ use crate::clock::Instant;
 use crate::command::Claim;
 use crate::error::{Error, Loss, NodeFailure};
 use crate::foreign::{self, Answer, contained};
-use crate::hold::{Entrance, Hold, HoldState, Leave};
+use crate::hold::{self, Entrance, Hold, HoldState, Leave};
 use crate::lease::NodeIndex;
 use crate::node::Outcome;
 use crate::quorum::{Calls, Confirmations, Settled};
@@ -47,7 +47,7 @@ impl Session {
             // Nothing of a revoked grant is left to be counted.
             Leave::Nested(0) => foreign::answer(reply, Ok(())),
             Leave::Nested(count) => self.send_count(hold, count, reply),
-            Leave::Last => self.send_release(Arc::clone(hold), reply),
+            Leave::Last => self.send_release(hold, reply),
             Leave::Lost { loss, last } => {
                 if last {
                     self.bury(hold);
@@ -78,9 +78,23 @@ impl Session {
         });
     }
 
-    fn send_release(self: &Arc<Self>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) {
-        let awaited = Some((reply, Pending::new(self)));
-        self.engine.ask(release(Unconfirmed { session: Arc::clone(self), hold, awaited, done: false }));
+    /// Has the driver of the key's line hand it over, where there is one that waits for it.
+    fn send_release(self: &Arc<Self>, hold: &Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) {
+        let unconfirmed = Unconfirmed::new(self, Arc::clone(hold), reply);
+        let unsent =
+            if self.hands_over(hold) { self.gate.pass(hold, unconfirmed, self.now()) } else { Some(unconfirmed) };
+        match unsent {
+            Some(unconfirmed) => self.engine.ask(release(unconfirmed)),
+            None => self.engine.asked(),
+        }
+    }
+
+    /// Whether this hold may be handed over. A renewal that failed may mean that its release will have no answer. What
+    /// replicas have to acknowledge is on another connection. Nobody is to have what is kept for a `min_hold`.
+    fn hands_over(&self, hold: &Hold) -> bool {
+        let is_sound = hold.failed_ticks() == 0 && !self.quorum.everywhere().any(|node| hold.is_uncertain(node));
+        let is_over = hold::rest(hold.kept_until(), self.now()).is_none();
+        self.quorum.hands_over() && self.settings.replicas.is_none() && is_sound && is_over
     }
 
     /// The last guard of a lost hold is gone. What may stand under its field is released all the same.
@@ -91,21 +105,22 @@ impl Session {
         self.watchdog.forget(hold, self.now());
     }
 
-    /// Undoes what stands under the field of a hold that nobody holds any more, wherever it may. A node that has not said
-    /// yes has nothing: what is on its way there is seen to by its answer.
+    /// Undoes what stands under the field of a hold that nobody holds any more, wherever it may. A node that has not
+    /// said yes has nothing: what is on its way there is seen to by its answer.
     pub(super) fn undo_hold(self: &Arc<Self>, hold: &Hold) {
         let somewhere = self.quorum.everywhere().filter(|&node| hold.is_uncertain(node) || hold.has_vote(node));
         let (uncertain, taken) = somewhere.partition(|&node| hold.is_uncertain(node));
         self.undo_on(hold, taken, uncertain);
     }
 
-    /// Undoes what stands there under the field of a hold. A renewal that is under way may still start its lease anew, once.
+    /// Undoes what stands there under the field of a hold. A renewal that is under way may still start its lease anew,
+    /// once.
     pub(super) fn undo_on(self: &Arc<Self>, hold: &Hold, taken: Vec<NodeIndex>, uncertain: Vec<NodeIndex>) {
-        self.undo(&hold.claim, hold.terms.lease * 2, taken, uncertain);
+        self.undo(&hold.claim, hold.terms.lease * 2, hold.kept_until(), taken, uncertain);
     }
 
     /// Nobody took this grant in time, or before it was lost.
-    pub(super) fn take_back(self: &Arc<Self>, hold: Arc<Hold>) {
+    pub(super) fn take_back(self: &Arc<Self>, hold: &Arc<Hold>) {
         contained(|| {
             tracing::debug!(
                 key = %hold.claim.key.shown(), field = &*hold.claim.field,
@@ -117,29 +132,95 @@ impl Session {
                 let (reply, _) = foreign::channel();
                 self.send_release(hold, reply);
             }
-            _ => self.bury(&hold),
+            _ => self.bury(hold),
         }
     }
 }
 
 /// A release that nobody has confirmed yet. If its task ends before its time, by a panic or with the engine, whoever
 /// waits for it must not wait for ever: its caller, and the line of its key.
-struct Unconfirmed {
-    session: Arc<Session>,
-    hold: Arc<Hold>,
+pub(super) struct Unconfirmed {
+    pub(super) session: Arc<Session>,
+    pub(super) hold: Arc<Hold>,
     /// Until the caller is told.
     awaited: Option<(oneshot::Sender<Result<(), Error>>, Pending)>,
+    /// When the caller is told in any case.
+    pub(super) deadline: Instant,
+    /// What a hand-over without an answer may have taken, or may yet: a claim and its lease.
+    may_have: Option<(Claim, Duration)>,
     /// Whether every node has answered.
     done: bool,
 }
 
 impl Unconfirmed {
+    fn new(session: &Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) -> Self {
+        let awaited = Some((reply, Pending::new(session)));
+        let deadline = session.now() + session.settings.command_timeout;
+        Self { session: Arc::clone(session), hold, awaited, deadline, may_have: None, done: false }
+    }
+
     /// The caller is told, and the key's line goes on. Closing waits for a minority that is silent for a moment only.
-    fn conclude(&mut self, settled: Settled) {
+    pub(super) fn conclude(&mut self, settled: Settled) {
         if let Some((reply, pending)) = self.awaited.take() {
             conclude(&self.session, &self.hold, settled, reply);
             drop(pending);
         }
+    }
+
+    /// It was answered for good: nothing is left to be done.
+    pub(super) fn end(mut self, settled: Settled) {
+        self.done = true;
+        self.conclude(settled);
+    }
+
+    /// It has been released, and the next hold is registered in its place: only the caller is left to be told.
+    pub(super) fn succeeded(mut self) {
+        self.done = true;
+        if let Some((reply, _pending)) = self.awaited.take() {
+            foreign::answer(reply, Ok(()));
+        }
+    }
+
+    /// It has been released, and others are about to be told more.
+    pub(super) fn tell(&self) {
+        self.session.watchdog.forget(&self.hold, self.session.now());
+        let Claim { key, field, .. } = &self.hold.claim;
+        contained(|| tracing::debug!(key = %key.shown(), field = &**field, "released"));
+    }
+
+    /// The command timeout is over, and there is no answer yet.
+    pub(super) fn overdue(&mut self, nodes: Vec<NodeFailure>) {
+        let Claim { key, field, .. } = &self.hold.claim;
+        contained(|| {
+            tracing::warn!(key = %key.shown(), field = &**field, "the release is not confirmed yet");
+        });
+        self.conclude(Settled::Unanswered(nodes));
+    }
+
+    /// Why there is no answer, where no node said anything.
+    pub(super) fn silence(&self) -> Vec<NodeFailure> {
+        let bound = self.session.settings.command_timeout;
+        self.session.quorum.failures(format!("did not confirm the release within {bound:?}"))
+    }
+
+    /// Nobody knows what became of the hand-over. It takes nothing once the hold is gone, which its release sees to: so
+    /// what it may have taken is undone behind the answer to that, and not before.
+    pub(super) fn may_have_taken(&mut self, claim: Claim, lease: Duration) {
+        self.may_have = Some((claim, lease));
+    }
+
+    /// Undoes what a hand-over may have taken, now that the release was answered, or has been given up.
+    fn undo_next(&mut self, is_answered: bool) {
+        if let Some((claim, lease)) = self.may_have.take() {
+            let (taken, uncertain) = if is_answered { (Some(0), None) } else { (None, Some(0)) };
+            self.session.undo(&claim, lease, None, taken, uncertain);
+        }
+    }
+}
+
+impl std::fmt::Debug for Unconfirmed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unconfirmed").field("hold", &self.hold).field("done", &self.done).finish_non_exhaustive()
     }
 }
 
@@ -157,6 +238,7 @@ impl Drop for Unconfirmed {
                 }
                 _ => {
                     self.session.undo_hold(&self.hold);
+                    self.undo_next(false);
                     self.conclude(Settled::Refused(self.session.panicked("the panic hook was told why")));
                 }
             }
@@ -164,15 +246,17 @@ impl Drop for Unconfirmed {
     }
 }
 
-/// Releases a hold on every node, again and again until each has answered, or the lease is over in any case. The caller is
-/// told as soon as a majority makes it certain, and after a command timeout at the latest; the key's line goes on then too.
-async fn release(mut unconfirmed: Unconfirmed) {
+/// Releases a hold on every node, again and again until each has answered, or the lease is over in any case. The caller
+/// is told as soon as a majority makes it certain, and after a command timeout at the latest; the key's line goes on
+/// then too.
+pub(super) async fn release(mut unconfirmed: Unconfirmed) {
     let (session, hold) = (Arc::clone(&unconfirmed.session), Arc::clone(&unconfirmed.hold));
     // The program's end, and closing, leave a moment to the slower servers too.
     let (_debt, _late) = (session.engine.owe(), Late::new(&session));
-    let deadline = Instant::now() + session.settings.command_timeout;
     let silences = Arc::<Silences>::default();
-    let release_on = |node| (node, release_on(Arc::clone(&session), Arc::clone(&hold), node, Arc::clone(&silences)));
+    let executed = unconfirmed.may_have.is_some();
+    let release_on =
+        |node| (node, release_on(Arc::clone(&session), Arc::clone(&hold), node, executed, Arc::clone(&silences)));
     let mut answers = Calls::new(session.quorum.everywhere().map(release_on));
     // What may yet be executed there is undone once more, behind it; where replicas acknowledge, on another connection
     // than the release.
@@ -184,15 +268,14 @@ async fn release(mut unconfirmed: Unconfirmed) {
             biased;
             answer = answers.next() => {
                 let Some((_, answer)) = answer else { break };
+                unconfirmed.undo_next(matches!(answer, Outcome::Done(_) | Outcome::Refused(_)));
                 confirmations.add(answer);
                 confirmations.verdict()
             }
-            () = sleep(Instant::now().until(deadline)), if unconfirmed.awaited.is_some() => {
-                let Claim { key, field, .. } = &hold.claim;
-                contained(|| {
-                    tracing::warn!(key = %key.shown(), field = &**field, "the release is not confirmed yet");
-                });
-                Some(Settled::Unanswered(silences.told(&session)))
+            () = sleep(Instant::now().until(unconfirmed.deadline)), if unconfirmed.awaited.is_some() => {
+                let nodes = silences.told().unwrap_or_else(|| unconfirmed.silence());
+                unconfirmed.overdue(nodes);
+                None
             }
         };
         if let Some(settled) = settled {
@@ -214,7 +297,12 @@ fn conclude(session: &Arc<Session>, hold: &Arc<Hold>, settled: Settled, reply: o
     session.watchdog.forget(hold, session.now());
     let Claim { key, field, .. } = &hold.claim;
     match &answer {
-        Ok(()) => contained(|| tracing::debug!(key = %key.shown(), field = &**field, "released")),
+        Ok(()) => match hold::rest(hold.kept_until(), session.now()) {
+            None => contained(|| tracing::debug!(key = %key.shown(), field = &**field, "released")),
+            Some(rest) => contained(|| {
+                tracing::debug!(key = %key.shown(), field = &**field, ?rest, "released, and kept for its min_hold");
+            }),
+        },
         Err(Error::Unavailable { .. }) => {}
         Err(error) => {
             contained(|| tracing::warn!(key = %key.shown(), field = &**field, %error, "released, but it was not ours"));
@@ -226,18 +314,26 @@ fn conclude(session: &Arc<Session>, hold: &Arc<Hold>, settled: Settled, reply: o
 }
 
 /// Releases a hold on one node; whether it was there.
-async fn release_on(session: Arc<Session>, hold: Arc<Hold>, node: NodeIndex, silences: Arc<Silences>) -> Outcome<bool> {
+async fn release_on(
+    session: Arc<Session>,
+    hold: Arc<Hold>,
+    node: NodeIndex,
+    // Whether a release may have been executed before: then "gone" is what is expected.
+    mut executed: bool,
+    silences: Arc<Silences>,
+) -> Outcome<bool> {
     // A renewal that was under way may have started the lease anew just now, and no later one can.
     let over = Instant::now() + hold.terms.lease;
     let mut pause = AGAIN;
-    // Whether a release may have been executed before: then "gone" is what is expected.
-    let mut executed = false;
-    let mut wakes = session.wakes(&hold);
+    let mut is_first = true;
     loop {
-        // One that is sent again may be late: this locker may wait for the lock by then.
-        let wakes = std::mem::replace(&mut wakes, session.quorum.wakes(None));
-        let answer = session.quorum.release(node, &hold.claim, wakes).await;
-        let failure = match answer.map(|release| session.released(&hold.claim, &release)) {
+        let rest = hold::rest(hold.kept_until(), Instant::now());
+        // One that is sent again may be late: this locker may wait for the lock by then. What stands for the rest of
+        // its time wakes nobody.
+        let enlists = std::mem::take(&mut is_first) && rest.is_none();
+        let wakes = if enlists { session.wakes(&hold) } else { session.quorum.wakes(None) };
+        let answer = session.quorum.release(node, &hold.claim, rest, wakes).await;
+        let failure = match answer.map(|release| session.released(&hold, &release, rest)) {
             Outcome::Done(false) if executed && Instant::now() < hold.valid_until() => return Outcome::Done(true),
             Outcome::NotExecuted(failure) => failure,
             Outcome::Unknown(failure) => {
@@ -264,14 +360,10 @@ impl Silences {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node, failure);
     }
 
-    /// The failures of those that said something, of all if none did.
-    fn told(&self, session: &Session) -> Vec<NodeFailure> {
+    /// The failures of those that said something, if any did.
+    fn told(&self) -> Option<Vec<NodeFailure>> {
         let said: Vec<_> = self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
-        if !said.is_empty() {
-            return said;
-        }
-        let bound = session.settings.command_timeout;
-        session.quorum.failures(format!("did not confirm the release within {bound:?}"))
+        (!said.is_empty()).then_some(said)
     }
 }
 
@@ -328,9 +420,7 @@ mod tests {
         session.gate.admit(&hold, None, Instant::now());
         assert_eq!(hold.leave(Instant::now()), Leave::Last);
         let (reply, answer) = foreign::channel();
-        let awaited = Some((reply, Pending::new(session)));
-        let under_way = Unconfirmed { session: Arc::clone(session), hold, awaited, done: false };
-        let mut releasing = Box::pin(release(under_way));
+        let mut releasing = Box::pin(release(Unconfirmed::new(session, hold, reply)));
         poll_sickly(releasing.as_mut());
         assert_eq!(session.stats().holds, 1);
         drop(releasing);
@@ -358,7 +448,8 @@ mod tests {
             let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
             assert!(!uncertain || hold.make_uncertain(0));
             assert_eq!(hold.leave(Instant::now()), Leave::Last);
-            let under_way = Unconfirmed { session: Arc::clone(&session), hold, awaited: None, done: true };
+            let mut under_way = Unconfirmed::new(&session, hold, foreign::channel().0);
+            (under_way.awaited, under_way.done) = (None, true);
             let mut releasing = Box::pin(release(under_way));
             poll_sickly(releasing.as_mut());
             assert_eq!(session.stats().pending_undos, undos);
@@ -383,7 +474,7 @@ mod tests {
         let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[], 1));
         let silences = Arc::<Silences>::default();
-        let answer = release_on(Arc::clone(&session), hold, 0, Arc::clone(&silences));
+        let answer = release_on(Arc::clone(&session), hold, 0, false, Arc::clone(&silences));
         let answer = tokio::time::timeout(Duration::from_secs(10), answer).await.expect("not for a lease");
         assert!(matches!(answer, Outcome::NotExecuted(_) | Outcome::Unknown(_)), "{answer:?}");
         session.engine.stop();

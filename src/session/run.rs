@@ -23,8 +23,9 @@ pub(crate) struct Run {
 impl Session {
     /// Waits for the turn of a run of these locks, which are in order.
     ///
-    /// In a scope, and for a handle that names an owner, it runs as that owner. Else, where its task holds one of the locks by
-    /// a guard, it enters as the task does. Else it is an owner of its own, so that runs of one task exclude each other.
+    /// In a scope, and for a handle that names an owner, it runs as that owner. Else, where its task holds one of the
+    /// locks by a guard, it enters as the task does. Else it is an owner of its own, so that runs of one task exclude
+    /// each other.
     ///
     /// # Errors
     /// As a lock of the same caller; [`Error::Config`] for a run that would wait for the run that it is in.
@@ -42,7 +43,8 @@ impl Session {
             return Err(Error::config(
                 "run",
                 format!(
-                    "a run of {key:?} in a run of {key:?} would wait for itself, since Reentry::Never lets nothing enter again"
+                    "a run of {key:?} in a run of {key:?} would wait for itself, since Reentry::Never lets nothing \
+                     enter again"
                 ),
             ));
         }

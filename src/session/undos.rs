@@ -1,15 +1,16 @@
 //! The undos of each server: what it may have granted and nobody wants is released there.
 //!
 //! # Invariants
-//! - An undo is sent as soon as it is known, to a silent server too: it is then behind its acquire on the connection that
-//!   there is, and whoever executes the one executes the other.
+//! - An undo is sent as soon as it is known, to a silent server too: it is then behind its acquire on the connection
+//!   that there is, and whoever executes the one executes the other.
 //! - It is sent again until it is answered. An undo of what the server has granted ends with the lease, too.
 //! - An undo of what the server may have granted, or may yet, ends with no lease: an acquire in the socket of a stopped
 //!   server is executed when that goes on. It stays until it is answered, and is then sent once more, a command timeout
 //!   later: the acquire may have been on a connection that was given up, and the undo overtook it on another. What is
 //!   sent while a connection is known to be silent takes nothing ([`Redis::step`](crate::node::Redis::step)), so that
 //!   at most what was in flight when a server fell silent waits for it.
-//! - While a server is silent, one undo at a time asks whether it is back. The servers have nothing to do with each other.
+//! - While a server is silent, one undo at a time asks whether it is back. The servers have nothing to do with each
+//!   other.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use super::pending::Pending;
 use crate::clock::Instant;
 use crate::command::Claim;
 use crate::foreign::{self, contained};
+use crate::hold;
 use crate::lease::{self, NodeIndex};
 use crate::node::Outcome;
 
@@ -50,6 +52,8 @@ pub(super) struct Undo {
     uncertain: bool,
     /// For how long the key may stand there once nobody writes it any more.
     stands: Duration,
+    /// Until when it is to stand there all the same.
+    kept_until: Option<Instant>,
     _pending: Option<Pending>,
 }
 
@@ -67,27 +71,28 @@ impl Undo {
 }
 
 impl Session {
-    /// Undoes an acquire on the nodes that granted it, and on those that may have or may yet. Once nobody writes the key any
-    /// more, it stands for so long at most.
+    /// Undoes an acquire on the nodes that granted it, and on those that may have or may yet. Once nobody writes the
+    /// key any more, it stands for so long at most. What was held is kept until then, where a time is given.
     pub(super) fn undo(
         self: &Arc<Self>,
         claim: &Claim,
         stands: Duration,
+        kept_until: Option<Instant>,
         taken: impl IntoIterator<Item = NodeIndex>,
         uncertain: impl IntoIterator<Item = NodeIndex>,
     ) {
         let taken = taken.into_iter().map(|node| (node, false));
         for (node, uncertain) in taken.chain(uncertain.into_iter().map(|node| (node, true))) {
             let _pending = Some(Pending::undo(self, node));
-            let undo = Undo { claim: claim.clone(), uncertain, stands, _pending };
+            let undo = Undo { claim: claim.clone(), uncertain, stands, kept_until, _pending };
             // After the engine's end nothing is sent any more.
             let _: Result<_, _> = self.undos.0[node].send(undo);
         }
     }
 }
 
-/// Works off the undos of one server. Started with the session, and begun again after a panic, by which what was under way
-/// is sent again; ends with the engine; nobody awaits it.
+/// Works off the undos of one server. Started with the session, and begun again after a panic, by which what was under
+/// way is sent again; ends with the engine; nobody awaits it.
 pub(super) async fn work_off(session: Arc<Session>, node: NodeIndex, mut inbox: Inbox) {
     let mut list = List::new(session.settings.command_timeout);
     foreign::restarted(async move |_| {
@@ -96,7 +101,7 @@ pub(super) async fn work_off(session: Arc<Session>, node: NodeIndex, mut inbox: 
         loop {
             let now = Instant::now();
             while let Some((number, undo)) = list.next(now) {
-                undoing.send(number, undo.claim.clone());
+                undoing.send(number, undo.claim.clone(), hold::rest(undo.kept_until, now));
             }
             let wake = list.wakes_at();
             tokio::select! {
@@ -151,7 +156,8 @@ struct List {
     later: VecDeque<(Instant, u64)>,
     /// How many are under way.
     flying: usize,
-    /// While the last outcome was none: the pause before the next undo asks whether the server is back, and when that is.
+    /// While the last outcome was none: the pause before the next undo asks whether the server is back, and when that
+    /// is.
     silent: Option<(Duration, Instant)>,
 }
 
@@ -274,7 +280,7 @@ mod tests {
         let (mut list, now) = (List::new(SECOND), Instant::now());
         for _ in 0..count {
             let (claim, _pending) = (Claim { kind: Kind::Redisson, key: "k".into(), field: "f".into() }, None);
-            list.add(Undo { claim, uncertain, stands: SECOND * 10, _pending }, now);
+            list.add(Undo { claim, uncertain, stands: SECOND * 10, kept_until: None, _pending }, now);
         }
         assert_eq!(due(&mut list, now).len(), count);
         (list, now)
@@ -343,7 +349,7 @@ mod tests {
             list.unanswered(number, asked);
         }
         let (claim, _pending) = (Claim { kind: Kind::Redisson, key: "k".into(), field: "f".into() }, None);
-        list.add(Undo { claim, uncertain: true, stands: SECOND, _pending }, asked);
+        list.add(Undo { claim, uncertain: true, stands: SECOND, kept_until: None, _pending }, asked);
         assert_eq!(due(&mut list, asked), [3], "a new one is behind its acquire all the same");
         assert!(list.answered(3, asked).is_none());
         assert_eq!(due(&mut list, asked), [1, 2, 0]);

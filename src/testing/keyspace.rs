@@ -5,7 +5,7 @@
 //! - A hash keeps its fields in the order in which they were added: so does Redis while a hash is small.
 //! - The clock is the caller's. Whatever it shows, a key that was found to be over does not come back.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 /// What stands in a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Entry {
 /// All keys, and the time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Keyspace {
-    entries: BTreeMap<String, Entry>,
+    entries: HashMap<String, Entry>,
     now_ms: u64,
 }
 

@@ -1,4 +1,4 @@
-//! A server in memory, for tests of code that takes locks: it needs no Redis. See [`Server`].
+//! A server in memory, for tests of code that takes locks. It needs no Redis. See [`Server`].
 
 mod keyspace;
 #[cfg(feature = "testing")]

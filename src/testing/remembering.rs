@@ -70,8 +70,8 @@ impl Run<'_> {
         let numbers = told.split(|c: char| !c.is_ascii_digit()).filter_map(|text| text.parse().ok());
         let highest = numbers.filter(|number| *number <= self.latest()).max().unwrap_or(0_u64);
         for mark in Key::marks() {
-            if self.number_in(&mark)? < exact(highest) {
-                self.set(&mark, highest.to_string());
+            if self.number_in(mark)? < exact(highest) {
+                self.set(mark, highest.to_string());
             }
         }
         Ok(())
@@ -81,7 +81,7 @@ impl Run<'_> {
         let (mut highest, mut text, latest) = (0.0, "0".to_owned(), exact(self.latest()));
         for mark in Key::marks() {
             // MGET has no errors: what is of another type is not there.
-            let Ok(Some(mark)) = self.keys.text(&mark) else { continue };
+            let Ok(Some(mark)) = self.keys.text(mark) else { continue };
             let found = number(mark).ok_or_else(no_number)?;
             if found > highest && found <= latest {
                 (highest, text) = (found, String::from_utf8_lossy(mark).into_owned());

@@ -1,4 +1,4 @@
-//! A server in this process, that lockers connect to as they do to a Redis.
+//! A server in this process, to which lockers connect as to a Redis.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -9,28 +9,29 @@ use std::time::Duration;
 use super::machine::{Machine, News, Number, Request};
 use super::route::Route;
 
-/// A server in memory, for tests of code that takes locks: it needs no Redis.
+/// A server in memory, for tests of code that takes locks. It needs no Redis.
 ///
-/// Lockers of this process connect to it by [`LockerBuilder::memory`](crate::LockerBuilder::memory), several of them to
-/// one server, or one of them to several. It does what the scripts do on a Redis, which is tested against one. Clones
-/// are the same server.
+/// Lockers of this process connect to it with [`LockerBuilder::memory`](crate::LockerBuilder::memory): several lockers
+/// to one server, or one locker to several. It does what the scripts do on a Redis; a test compares the two. Clones are
+/// the same server.
 ///
 /// # Time
 /// A locker over servers in memory lives in the runtime in which [`connect`](crate::LockerBuilder::connect) is called,
-/// and all of its time is that of tokio there: validity, renewals, timeouts, and the leases on the server. In a test
-/// with paused time (`#[tokio::test(start_paused = true)]`) an hour passes in a moment, a renewal is never late, and a
-/// token fires in the millisecond in which the lease can be over. Lockers that share a server are connected in one
-/// runtime. One that is made by [`blocking_connect`](crate::LockerBuilder::blocking_connect) has a thread of its own,
-/// and goes by the machine's clock.
+/// and uses tokio's time there for everything: validity, renewals, timeouts, and the leases on the server. In a test
+/// with paused time (`#[tokio::test(start_paused = true)]`) an hour passes in a moment, no renewal is late, and a token
+/// fires in the millisecond in which the lease can be over. Lockers that share a server have to connect in one runtime.
+/// A locker of [`blocking_connect`](crate::LockerBuilder::blocking_connect) has a thread of its own, and goes by the
+/// machine's clock.
 ///
 /// # Faults
-/// A server can [stop](Self::stop) and [forget](Self::restart), it can [lose](Self::lose_replies),
-/// [repeat](Self::duplicate_reply) and [delay](Self::delay) its answers, and its [clock](Self::set_clock_offset) can be
-/// wrong. That is so for all lockers. The network before it can be [cut](Self::cut), or [lead](Self::lead_to) to
-/// another server, for those lockers alone that were connected by one [route](Self::route).
+/// A server can [stop](Self::stop) and [forget](Self::restart); it can [lose](Self::lose_replies),
+/// [repeat](Self::duplicate_reply) and [delay](Self::delay) its answers; and its [clock](Self::set_clock_offset) can be
+/// wrong. All of that affects all lockers. The network before it can be [cut](Self::cut), or [lead](Self::lead_to) to
+/// another server, for only those lockers that connected through one [route](Self::route).
 ///
 /// # What it does not have
-/// Replicas, users and their rights, and a limit of its memory. Its answers are there at once, unless they are delayed.
+/// It has no replicas, no users with rights, and no limit of its memory. It answers at once, unless answers are
+/// delayed.
 ///
 /// # Examples
 /// A job stops when its lock is lost. Somebody deletes the lock before the third renewal, which finds it gone:
@@ -135,41 +136,45 @@ impl Server {
         Self { name, route: Route::to(Machine::new()) }
     }
 
-    /// Makes the server stand still: it answers nothing, and leases run out all the same. What it is sent meanwhile it
-    /// does when it goes on.
+    /// Makes the server stand still. It answers nothing, while leases run out all the same. It executes what it is sent
+    /// meanwhile when it [goes on](Self::go_on).
     pub fn stop(&self) {
         self.route.machine().stop();
     }
 
-    /// Lets a server go on that stands still.
+    /// Makes a server that stands still go on.
     pub fn go_on(&self) {
         self.route.machine().go_on();
     }
 
-    /// Starts the server anew: it has forgotten everything, and all connections to it are made anew.
+    /// Restarts the server: it forgets everything, and all connections to it are made anew.
     pub fn restart(&self) {
         self.route.machine().restart();
     }
 
-    /// Loses the next answers, so many: what the server is sent it does, and whoever sent it does not hear of it.
+    /// Loses the next `count` answers: the server executes the commands, and their senders get no answer.
     pub fn lose_replies(&self, count: u32) {
         self.route.machine().lose_replies(count);
     }
 
-    /// Sends the next answer to a lock's command twice. The copy comes in the place of the answer to the next command
-    /// on that connection: nobody knows what became of that one, nor of others under way, and the connection is given
-    /// up. See [`Stats::misplaced_answers`](crate::Stats::misplaced_answers).
+    /// Sends the next answer to a lock's command twice.
+    ///
+    /// The copy arrives in place of the answer to the next command on that connection. The outcome of that command, and
+    /// of others under way, is then unknown, and the locker gives up the connection. See
+    /// [`Stats::misplaced_answers`](crate::Stats::misplaced_answers).
     pub fn duplicate_reply(&self) {
         self.route.machine().duplicate_reply();
     }
 
-    /// Delays each answer from here on, for a random time within this range, in whole milliseconds; zero to zero ends
-    /// that. What the server is sent it does at once. The answers of one connection keep their order, and one that
-    /// comes later than [`command_timeout`](crate::LockerBuilder::command_timeout) comes too late. Messages to waiters
-    /// are not delayed.
+    /// Delays each answer from now on by a random time within this range, in whole milliseconds. Zero to zero ends
+    /// that.
+    ///
+    /// The server executes commands at once. The answers of one connection keep their order, and one that takes longer
+    /// than [`command_timeout`](crate::LockerBuilder::command_timeout) comes too late. Messages to waiters are not
+    /// delayed.
     ///
     /// # Panics
-    /// For a range that ends before it begins.
+    /// Panics if the range ends before it begins.
     ///
     /// # Examples
     /// ```
@@ -199,13 +204,12 @@ impl Server {
         self.route.machine().delete(key);
     }
 
-    /// Returns the owner that stands in a lock's key, as [`Holder::owner`](crate::Holder::owner) has it; `None` if it
-    /// is free.
+    /// Returns the owner in a lock's key, as [`Holder::owner`](crate::Holder::owner) does; `None` if the lock is free.
     pub fn holder(&self, key: &str) -> Option<String> {
         self.route.machine().owner(key).map(|owner| String::from_utf8_lossy(&owner).into_owned())
     }
 
-    /// Sets the server's wall clock: so many milliseconds ahead of the machine's, or behind it.
+    /// Sets the server's wall clock to this many milliseconds ahead of the machine's, or behind it if negative.
     pub fn set_clock_offset(&self, millis: i64) {
         self.route.machine().set_clock_offset(millis.saturating_mul(1_000));
     }
@@ -214,8 +218,8 @@ impl Server {
         self.route.machine().clock_offset_us()
     }
 
-    /// Returns the same server, reached over a network of its own. What is done to that network is done to the lockers
-    /// that connect by what this returns, and to no others; clones share it.
+    /// Returns the same server, reached over a network of its own. What is done to that network affects the lockers
+    /// that connect through the returned value, and no others; clones share it.
     ///
     /// # Examples
     /// One of two workers is cut off from the server, and loses its lock before the other one gets it:
@@ -242,8 +246,8 @@ impl Server {
         Self { name: Arc::clone(&self.name), route: Route::to(self.route.machine()) }
     }
 
-    /// Cuts the network to the server. What is sent, answered and told stays on its way until it is
-    /// [mended](Self::mend), as with a connection that nobody gives up meanwhile.
+    /// Cuts the network to the server. Commands, answers and messages stay on their way until the network is
+    /// [mended](Self::mend), as on a connection that nobody gives up meanwhile.
     pub fn cut(&self) {
         self.route.cut();
     }
@@ -253,8 +257,8 @@ impl Server {
         self.route.mend();
     }
 
-    /// Makes the address lead to another server, as where a name or a proxy is changed: the lockers that are connected
-    /// by it are connected anew, to that one. From here on all that is done to this `Server` is done there, too.
+    /// Makes the address lead to another server, as when a DNS name or a proxy is changed. Lockers that are connected
+    /// through it reconnect, to that server. From now on everything that is done to this `Server` is done to that one.
     pub fn lead_to(&self, other: &Self) {
         self.route.lead_to(&other.route.machine());
     }

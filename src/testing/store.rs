@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::keyspace::{Field, Keyspace, Value, WrongType};
 use crate::command::{
-    Acquire, Answer, Claim, Command, Count, Kind, MEMORY, Raise, Release, Remembered, Renew, Standing, Told, Wakes,
-    no_lock, remaining,
+    Acquire, Answer, Claim, Command, Count, HandOver, Kind, MEMORY, Raise, Release, Remembered, Renew, Standing, Told,
+    Wakes, no_lock, remaining,
 };
 use crate::fence::{Fence, Source};
 use crate::key::Key;
@@ -83,6 +83,10 @@ impl Store {
             Command::Count { claim, count } => run.count(claim, *count).map(Answer::Count),
             Command::Release { claim, wakes } => Ok(Answer::Release(run.release(claim, wakes))),
             Command::Pass { key, locker } => Ok(Answer::Release(run.pass(key, locker))),
+            Command::Keep { claim, rest } => run.keep(claim, *rest).map(Answer::Release),
+            Command::HandOver { from, to, lease, fences } => {
+                run.hand_over(from, to, *lease, *fences).map(Answer::HandOver)
+            }
             Command::Retake { claim, lease, count, vote } => {
                 run.and_tell(vote, |run| run.retake(claim, *lease, *count)).map(Answer::Retake)
             }
@@ -224,6 +228,16 @@ impl Run<'_> {
         self.wake(&claim.key, wakes)
     }
 
+    fn hand_over(&mut self, from: &Claim, to: &Claim, lease: Duration, fences: Source) -> Result<HandOver, Failure> {
+        if !self.is_held(from) {
+            return Ok(HandOver::Gone);
+        }
+        let fence = self.next_fence(&to.counter(fences), fences.clock())?;
+        self.keys.delete(to.key.as_str());
+        self.put(to, lease, Some(1))?;
+        Fence::read(fence).map(HandOver::Granted).ok_or(Failure::Unreadable)
+    }
+
     /// Deletes a lock, and tells the waiters; how many clients were told.
     fn free(&mut self, key: &Key) -> u64 {
         self.keys.delete(key.as_str());
@@ -233,6 +247,16 @@ impl Run<'_> {
     /// Tells all that listen; how many they are.
     pub(super) fn tell_all(&mut self, key: &Key) -> u64 {
         self.ears.publish(&key.channel(), "0")
+    }
+
+    /// It stands under a field that no command names, and nobody is told.
+    fn keep(&mut self, claim: &Claim, rest: Duration) -> Result<Release, Failure> {
+        if !self.is_held(claim) {
+            return Ok(Release::Gone);
+        }
+        self.keys.delete(claim.key.as_str());
+        let kept = Claim { field: format!("{}:kept", claim.field).into(), ..claim.clone() };
+        self.put(&kept, rest, Some(1)).map(|()| Release::Released(0))
     }
 
     fn retake(&mut self, claim: &Claim, lease: Duration, count: u32) -> Result<bool, Failure> {

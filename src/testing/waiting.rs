@@ -110,7 +110,8 @@ impl Run<'_> {
         Ok(None)
     }
 
-    /// Has the second of a list watch the first. Whether there is one, or so many were not there that nobody looks any further.
+    /// Has the second of a list watch the first. Whether there is one, or so many were not there that nobody looks any
+    /// further.
     fn have_watched(&mut self, list: &str, me: Option<&str>, key: &Key, most: usize) -> Result<bool, WrongType> {
         for _ in 0..most {
             let Some(next) = self.keys.members(list)?.get(1).cloned() else { return Ok(false) };

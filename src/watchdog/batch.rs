@@ -1,4 +1,8 @@
 //! Batches of renewals on their way to a node: many keys a script, several in flight, none waiting for another.
+//!
+//! Renewals do not pass the batcher of [`node`](crate::node). A batch is one command of many claims, made by the
+//! schedule, which knows what is due together; the batcher makes one script of commands that different callers asked
+//! for in the same moment, each with its own answer.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -75,8 +75,8 @@ impl Watchdog {
         Arc::new(Self { inbox: Mutex::default(), bell: Notify::new(), grid })
     }
 
-    /// Looks after a hold from now on; false if nobody will, because the task has ended. One that is released within the
-    /// width of the grid never costs it anything.
+    /// Looks after a hold from now on; false if nobody will, because the task has ended. One that is released within
+    /// the width of the grid never costs it anything.
     #[must_use = "what nobody looks after is lost"]
     pub(crate) fn watch(&self, hold: &Arc<Hold>, now: Instant) -> bool {
         // A short lease or a short max_hold may end before the next line of the grid.

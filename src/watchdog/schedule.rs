@@ -1,5 +1,8 @@
 //! When the entries of the wheel are to be looked at: lines of time, each with the entries that are due together.
 //!
+//! Lines, and not a timer for each entry (a `DelayQueue`): a renewal moves its entry twice, and pushing it into a line
+//! costs less than moving a timer.
+//!
 //! A line costs one look-up for all of its entries, however many there are. A place is never taken back: an entry that
 //! is placed anew counts its placings up, and what stands in an older place is passed over when its line comes.
 

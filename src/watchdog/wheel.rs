@@ -123,8 +123,8 @@ impl Wheel {
         self.entries.insert(held.generation, entry);
     }
 
-    /// Waits until a line is due, and says which of its holds are to be renewed. Cancel-safe: nothing is awaited once the
-    /// line is taken.
+    /// Waits until a line is due, and says which of its holds are to be renewed. Cancel-safe: nothing is awaited once
+    /// the line is taken.
     pub(super) async fn expired(&mut self, renewals: &mut Vec<Due>, judge: &Judge) {
         // Orders come through the inbox, which wakes the task.
         let Some(first) = self.schedule.first() else { return std::future::pending().await };
@@ -208,13 +208,25 @@ impl Wheel {
                     );
                 }
                 Note::Failed(0) => {
-                    contained(
-                        || tracing::debug!(key = %key.shown(), owner = %hold.owner(), generation, "a renewal out of turn failed"),
-                    );
+                    contained(|| {
+                        tracing::debug!(
+                            key = %key.shown(),
+                            owner = %hold.owner(),
+                            generation,
+                            "a renewal out of turn failed"
+                        );
+                    });
                 }
-                Note::Failed(failed) => contained(
-                    || tracing::warn!(key = %key.shown(), owner = %hold.owner(), generation, failed, reason = %self.counters.why_unrenewed(), "a renewal failed: the lock is in jeopardy"),
-                ),
+                Note::Failed(failed) => contained(|| {
+                    tracing::warn!(
+                        key = %key.shown(),
+                        owner = %hold.owner(),
+                        generation,
+                        failed,
+                        reason = %self.counters.why_unrenewed(),
+                        "a renewal failed: the lock is in jeopardy"
+                    );
+                }),
                 // The loss is told by itself.
                 Note::FailedLast => {}
             }

@@ -209,8 +209,8 @@ pub const STALLED_LEASE: Duration = Duration::from_millis(1_500);
 /// How [`stall`] ends if a lock is lost that had no reason to be: the process got its CPU.
 pub const LOST_AWAKE: i32 = 3;
 
-/// Holds two locks with [`STALLED_LEASE`] until it gets no CPU for longer than that, and then reports: what `check()` said
-/// to the first who asked, and how much later the token fired of the lock that nobody asked for.
+/// Holds two locks with [`STALLED_LEASE`] until it gets no CPU for longer than that, and then reports: what `check()`
+/// said to the first who asked, and how much later the token fired of the lock that nobody asked for.
 async fn stall(url: &str, keys: &[String], out: &Path) {
     // Nearly a tick: where cores are missing an answer may take long.
     let locks = Locker::builder().node(url).lease(STALLED_LEASE).command_timeout(STALLED_LEASE * 3 / 10);

@@ -1,5 +1,5 @@
-//! A proxy that spoils single replies: one of so many is swallowed, comes twice, changes places with the next one, or is
-//! replaced.
+//! A proxy that spoils single replies: one of so many is swallowed, comes twice, changes places with the next one, or
+//! is replaced.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -43,7 +43,8 @@ struct Shared {
 }
 
 impl Meddler {
-    /// Listens on a free port in front of a server's. What it does to the nth reply of the nth connection is the seed's.
+    /// Listens on a free port in front of a server's. What it does to the nth reply of the nth connection is the
+    /// seed's.
     pub fn start(to: u16, seed: u64) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();

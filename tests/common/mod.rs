@@ -7,6 +7,7 @@ pub mod children;
 pub mod clock;
 pub mod cluster;
 pub mod distance;
+pub mod failovers;
 pub mod history;
 pub mod jvm;
 pub mod log;

@@ -1,5 +1,5 @@
-//! A TCP proxy in front of a server that passes, refuses, black-holes, delays, swallows a reply and cuts, or puts a huge
-//! one in its place.
+//! A TCP proxy in front of a server that passes, refuses, black-holes, delays, swallows a reply and cuts, or puts a
+//! huge one in its place.
 
 use std::collections::HashSet;
 use std::io::{self, Read, Write};
@@ -33,8 +33,8 @@ pub enum Mode {
 pub enum Flood {
     /// One string of so many bytes.
     String(usize),
-    /// An array that has so many elements at once, and then one more every millisecond, without an end: whoever reads it
-    /// from the beginning each time has no time for anything else, and its memory does not grow.
+    /// An array that has so many elements at once, and then one more every millisecond, without an end: whoever reads
+    /// it from the beginning each time has no time for anything else, and its memory does not grow.
     Array(usize),
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use lockhound::{Locker, LockerBuilder};
 
-use super::Server;
+use super::{Server, eventually};
 
 /// What the Sentinels call the master.
 pub const NAME: &str = "locks";
@@ -53,9 +53,15 @@ impl Sentinels {
         Locker::builder().node(self.url()).lease(lease).command_timeout((lease / 4).min(Duration::from_secs(3)))
     }
 
-    /// The port of the master, as the first of them names it.
-    pub fn named(&self) -> u16 {
-        self.sentinels[0].command::<(String, u16)>(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME]).1
+    /// Waits until all of them name the replica in the place of its master.
+    pub async fn failed_over(&self) {
+        let port = self.replica.port();
+        let named = |sentinel: &Server| {
+            let of = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME];
+            sentinel.try_command::<(String, u16)>(&of).is_ok_and(|(_, named)| named == port)
+        };
+        let so = || self.sentinels.iter().all(named) && self.replica.is_master();
+        eventually(Duration::from_secs(120), "the replica is named", so).await;
     }
 
     fn wait_for(&self, what: &str, so: impl Fn(&Server) -> bool) {

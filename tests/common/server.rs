@@ -33,8 +33,8 @@ impl Server {
         Self::start_in(own_directory(), None, args)
     }
 
-    /// Starts with a wall clock that shows so many milliseconds more than the machine's, and further arguments. `None`, and
-    /// a line on stderr, where there is no `cc` that builds the shim for it.
+    /// Starts with a wall clock that shows so many milliseconds more than the machine's, and further arguments. `None`,
+    /// and a line on stderr, where there is no `cc` that builds the shim for it.
     pub fn start_with_clock(offset_ms: i64, args: &[&str]) -> Option<Self> {
         let directory = own_directory();
         let Some(clock) = Clock::new(&directory, offset_ms) else {
@@ -92,7 +92,8 @@ impl Server {
         Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()])
     }
 
-    /// Whether it has so many replicas that are in step. One that says that it is online may still take a second until it is.
+    /// Whether it has so many replicas that are in step. One that says that it is online may still take a second until
+    /// it is.
     pub fn has_replicas(&self, count: usize) -> bool {
         let mut connection = self.connection().unwrap();
         let waited = redis::pipe()
@@ -256,7 +257,8 @@ fn free_port() -> u16 {
     }
 }
 
-/// Whether it comes up before it ends. What answers on its port may be another test's server, which was a moment faster.
+/// Whether it comes up before it ends. What answers on its port may be another test's server, which was a moment
+/// faster.
 fn answers(port: u16, child: &mut Child) -> bool {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(10) {

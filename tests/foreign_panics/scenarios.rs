@@ -1,8 +1,8 @@
 //! Days in the life of a locker, in each of which some events occur.
 //!
 //! To let a further event occur: do what leads to it in one of these functions, between the making of its [`Stage`] and
-//! [`Stage::assert_sound`], and wait for it with [`occurs`] where nothing else tells. A new function also needs a name in
-//! [`NAMES`] and a line in [`play`]. What is locked is named by [`Stage::key`], so that it is looked at in the end.
+//! [`Stage::assert_sound`], and wait for it with [`occurs`] where nothing else tells. A new function also needs a name
+//! in [`NAMES`] and a line in [`play`]. What is locked is named by [`Stage::key`], so that it is looked at in the end.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};

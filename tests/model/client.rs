@@ -1,4 +1,5 @@
-//! The clients of the model: one owner each, in a process of its own, as `hold.rs`, `session/` and the watchdog have it.
+//! The clients of the model: one owner each, in a process of its own, as `hold.rs`, `session/` and the watchdog have
+//! it.
 
 use crate::{ATTEMPTS, LEASE, Mutant, Protocol};
 

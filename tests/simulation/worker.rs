@@ -126,6 +126,8 @@ impl Worker {
         match fastrand::u8(0..8) {
             0 | 1 => (lock, is_renewed) = (lock.fixed_lease(self.plan.lease), false),
             2 => lock = lock.max_hold(ms(100) + up_to(self.plan.lease * 2)),
+            // Longer than the quarantine of servers that forget it may not be.
+            3 => lock = lock.min_hold((ms(100) + up_to(self.plan.lease)).min(self.plan.lease)),
             _ => {}
         }
         let called = self.world.now();

@@ -163,8 +163,8 @@ async fn a_waiter_that_leaves_takes_its_locker_off_the_list() {
     eventually(ms(3_000), "it is not in the list any more", || !server.exists(&list(&key))).await;
 }
 
-/// The first in the list does not answer, and the server does not know that: the next one gets in after a moment, and not
-/// when it looks for itself.
+/// The first in the list does not answer, and the server does not know that: the next one gets in after a moment, and
+/// not when it looks for itself.
 #[tokio::test]
 async fn a_locker_that_stands_still_is_passed_over() {
     let (server, key) = (Server::start(), key());
@@ -227,9 +227,9 @@ async fn something_else_in_the_place_of_the_list_costs_no_wake_up() {
 #[tokio::test]
 async fn without_the_rights_all_are_told() {
     let (server, key) = (Server::start(), key());
-    let rules = "~test:* ~lockhound_fence:* ~redisson_lock__channel:* &redisson_lock__channel:* +hello +ping +eval +evalsha \
-                 +client|setname +client|id +info +subscribe +unsubscribe +publish +del +pttl +pexpire +set +type +get \
-                 +hgetall +hexists +hset +hsetnx +incr +time";
+    let rules = "~test:* ~lockhound_fence:* ~redisson_lock__channel:* &redisson_lock__channel:* +hello +ping \
+                 +eval +evalsha +client|setname +client|id +info +subscribe +unsubscribe +publish +del +pttl \
+                 +pexpire +set +type +get +hgetall +hexists +hset +hsetnx +incr +time";
     let words: Vec<&str> =
         ["ACL", "SETUSER", "app", "on", ">secret"].into_iter().chain(rules.split_whitespace()).collect();
     server.command::<()>(&words);
@@ -272,7 +272,8 @@ async fn a_server_that_is_emptied_leaves_nobody_waiting() {
     }
 }
 
-/// A client of the JVM, as far as a server sees it: it asks, waits for a message, which it hears 2 ms late, and asks again.
+/// A client of the JVM, as far as a server sees it: it asks, waits for a message, which it hears 2 ms late, and asks
+/// again.
 fn foreign(server: &Server, key: &str, over: &Arc<AtomicBool>) -> thread::JoinHandle<u64> {
     let (client, key, over) = (redis::Client::open(server.url()).unwrap(), key.to_owned(), Arc::clone(over));
     thread::spawn(move || {

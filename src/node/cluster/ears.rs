@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
-use super::super::link::LinkEvent;
+use super::super::link::{LinkEvent, hear_during};
 use super::super::redis::Redis;
 use super::super::reply::Outcome;
 use crate::foreign::{self, contained};
@@ -201,9 +201,12 @@ impl Listening {
                     if let Outcome::Refused(error) = outcome
                         && !std::mem::replace(&mut self.deaf, true)
                     {
-                        contained(
-                            || tracing::warn!(%error, "a master sends no unlock messages: waiters look every sixth of a lease"),
-                        );
+                        contained(|| {
+                            tracing::warn!(
+                                %error,
+                                "a master sends no unlock messages: waiters look every sixth of a lease"
+                            );
+                        });
                     }
                     self.has.extend(add);
                     remove.iter().for_each(|name| _ = self.has.remove(name));
@@ -217,7 +220,8 @@ impl Listening {
                         self.redis.reset_subscriber().await;
                         self.forget();
                     }
-                    if !self.pause(events).await {
+                    // Before the master is asked again.
+                    if hear_during(sleep(RETRY), events, |event| _ = self.hear(event)).await.is_none() {
                         return;
                     }
                 }
@@ -240,31 +244,9 @@ impl Listening {
                 Subscribing::Broadcast => redis.resubscribe(add, remove).await,
             }
         };
-        tokio::pin!(sending);
         let mut reconnected = false;
-        loop {
-            tokio::select! {
-                biased;
-                outcome = &mut sending => return Some((!reconnected).then_some(outcome)),
-                event = events.recv() => reconnected |= self.hear(event?),
-            }
-        }
-    }
-
-    /// Hears on for a while before the master is asked again. False once nothing can be heard any more.
-    async fn pause(&mut self, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
-        let pause = sleep(RETRY);
-        tokio::pin!(pause);
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut pause => return !events.is_closed(),
-                event = events.recv() => match event {
-                    Some(event) => _ = self.hear(event),
-                    None => return false,
-                },
-            }
-        }
+        let outcome = hear_during(sending, events, |event| reconnected |= self.hear(event)).await?;
+        Some((!reconnected).then_some(outcome))
     }
 
     /// Everything that was wished for until then has come true.

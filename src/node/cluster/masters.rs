@@ -89,6 +89,11 @@ impl State {
         self.masters.get(self.map.master(slot)?)
     }
 
+    /// Those that have slots, in the order of their addresses.
+    pub(super) fn named(&self) -> Vec<Arc<Master>> {
+        self.map.masters().iter().filter_map(|place| self.masters.get(place)).cloned().collect()
+    }
+
     /// Tells each master what is to be listened to there. `anew`: as [`Ear::want_all`].
     pub(super) fn listen(&self, anew: bool) {
         let mut wanted: HashMap<&Place, HashSet<String>> = HashMap::new();
@@ -252,7 +257,8 @@ impl Masters {
                     self.state().subscribing = subscribing;
                     best = Some(told);
                 }
-                Err(error) => {
+                Err(obstacle) => {
+                    let error = obstacle.into_error(&self.seeds.name);
                     contained(|| tracing::debug!(cluster = %self.seeds.name, %error, "no server tells the slots"));
                 }
             }

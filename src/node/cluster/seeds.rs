@@ -8,20 +8,15 @@ use std::time::Duration;
 use super::super::access::Access;
 use super::super::address::Address;
 use super::super::place::Place;
+use super::super::scheme::Several;
 use crate::error::{Error, NodeFailure};
+
+const KIND: &str = "cluster";
 
 /// Some of the servers of a cluster, and as whom to connect to all of them.
 pub(crate) struct Seeds {
     pub(crate) name: Arc<str>,
     pub(super) addresses: Vec<Arc<Address>>,
-}
-
-/// What an address of a cluster says.
-struct Parts {
-    /// The first server, as an address of its own.
-    first: String,
-    others: Vec<Place>,
-    name: Arc<str>,
 }
 
 impl Seeds {
@@ -30,21 +25,24 @@ impl Seeds {
     /// # Errors
     /// As [`Address::parse`]; [`Error::Config`] for a database, which a cluster has only one of.
     pub(in crate::node) fn parse(text: &str, access: &Access) -> Option<Result<Self, Error>> {
-        Some(Parts::parse(text)?.and_then(|Parts { first, others, name }| {
-            let first = Address::parse(&first, access)?.of_cluster();
-            if first.database().is_some_and(|database| database != 0) {
-                let reason = "a cluster has no databases but 0; leave what stands behind the host out";
-                return Err(Error::config("node", format!("the address {name} cannot be used: {reason}")));
-            }
-            let others: Vec<_> = others.iter().map(|place| Arc::new(first.at(place))).collect();
-            let addresses = [vec![Arc::new(first)], others].concat();
-            Ok(Self { name, addresses })
-        }))
+        Several::parse(text, KIND).map(|several| Self::read(&several, access))
+    }
+
+    fn read(several: &Several<'_>, access: &Access) -> Result<Self, Error> {
+        let (name, others) = read_parameters(several)?;
+        let first = Address::parse(&several.first, access)?.of_cluster();
+        if first.database().is_some_and(|database| database != 0) {
+            let reason = "a cluster has no databases but 0; leave what stands behind the host out";
+            return Err(Error::config("node", format!("the address {name} cannot be used: {reason}")));
+        }
+        let others: Vec<_> = others.iter().map(|place| Arc::new(first.at(place))).collect();
+        let addresses = [vec![Arc::new(first)], others].concat();
+        Ok(Self { name, addresses })
     }
 
     /// The name of an address of a cluster, which is not going to be connected to.
     pub(in crate::node) fn name_of(text: &str) -> Option<Result<Arc<str>, Error>> {
-        Some(Parts::parse(text)?.map(|parts| parts.name))
+        Several::parse(text, KIND).map(|several| Ok(read_parameters(&several)?.0))
     }
 
     /// Why none of them could be connected to, if that was tried and failed.
@@ -58,36 +56,19 @@ impl Seeds {
     }
 }
 
-impl Parts {
-    fn parse(text: &str) -> Option<Result<Self, Error>> {
-        let (before, rest) = text.split_once("://")?;
-        let scheme = before.trim().to_ascii_lowercase();
-        let base = match &*scheme {
-            "redis-cluster" | "valkey-cluster" => "redis",
-            "rediss-cluster" | "valkeys-cluster" => "rediss",
-            _ => return None,
-        };
-        Some(Self::read(&scheme, base, rest))
-    }
-
-    fn read(scheme: &str, base: &str, rest: &str) -> Result<Self, Error> {
-        let refuse =
-            |reason: &str| Error::config("node", format!("the address {scheme}://*** cannot be used: {reason}"));
-        let (server, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let first = format!("{base}://{server}");
-        let shown = Address::name_of(&first)?;
-        let mut name = format!("{scheme}://{}", shown.split_once("://").map_or("", |(_, rest)| rest));
-        let mut others = Vec::new();
-        for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
-            if key != "node" {
-                return Err(refuse("it has a parameter that is not known; write ?node=host:port for further servers"));
-            }
-            let place = Place::given(&value).ok_or_else(|| refuse("a parameter \"node\" is not host:port"))?;
-            name += &format!("{}node={value}", if others.is_empty() { '?' } else { '&' });
-            others.push(place);
+/// The name of the address, and its servers but the first.
+fn read_parameters(several: &Several<'_>) -> Result<(Arc<str>, Vec<Place>), Error> {
+    let (mut name, mut others) = (several.shown(&Address::name_of(&several.first)?), Vec::new());
+    for (key, value) in several.parameters() {
+        if key != "node" {
+            let reason = "it has a parameter that is not known; write ?node=host:port for further servers";
+            return Err(several.refuse(reason));
         }
-        Ok(Self { first, others, name: name.into() })
+        let sign = if others.is_empty() { '?' } else { '&' };
+        others.push(several.place(&value)?);
+        name += &format!("{sign}node={value}");
     }
+    Ok((name.into(), others))
 }
 
 impl fmt::Debug for Seeds {

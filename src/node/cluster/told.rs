@@ -1,7 +1,6 @@
 //! What the servers of a cluster tell about it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -9,7 +8,7 @@ use tokio::sync::mpsc::unbounded_channel;
 
 use super::super::Wiring;
 use super::super::address::Address;
-use super::super::check;
+use super::super::check::{self, Obstacle};
 use super::super::client::Role;
 use super::super::link::Link;
 use super::super::place::Place;
@@ -17,7 +16,7 @@ use super::super::reply::{Outcome, Reply};
 use super::ears::Subscribing;
 use super::seeds::Seeds;
 use super::slots::SlotMap;
-use crate::error::{Error, NodeFailure};
+use crate::error::NodeFailure;
 use crate::preflight::field;
 
 /// A map of slots, and when it was made, in the cluster's own count.
@@ -29,38 +28,43 @@ pub(super) struct Told {
 /// Asks one of the seeds for the map of slots, the first one that answers.
 ///
 /// # Errors
-/// [`Error::Unavailable`] where none answers, [`Error::Server`] where one refuses us, [`Error::Config`] for one in no
-/// cluster.
-pub(super) async fn ask_seeds(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> Result<(Told, Subscribing), Error> {
+/// What keeps us from asking: it may pass where none answers, and stays where one refuses us, or is in no cluster.
+pub(super) async fn ask_seeds(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> Result<(Told, Subscribing), Obstacle> {
     let mut asking: FuturesUnordered<_> = seeds.addresses.iter().map(|address| ask_seed(address, wiring)).collect();
-    let (mut failures, mut refusal) = (Vec::new(), None);
+    let mut obstacle = None;
     while let Some(told) = asking.next().await {
-        match told {
-            Ok(told) => return Ok(told),
-            Err(Error::Unavailable { nodes, .. }) => failures.extend(nodes),
-            Err(refused) => refusal = Some(refused),
+        match (told, &obstacle) {
+            (Ok(told), _) => return Ok(told),
+            // One that stays says more.
+            (Err(Obstacle::Passing(_)), Some(_)) => {}
+            (Err(other), _) => obstacle = Some(other),
         }
     }
-    Err(refusal.unwrap_or(Error::Unavailable {
-        servers: seeds.addresses.len(),
-        nodes: failures,
-        waited: Duration::ZERO,
-    }))
+    Err(obstacle.unwrap_or_else(|| Obstacle::Passing(seeds.away(wiring.settings.connect_timeout))))
 }
 
-async fn ask_seed(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Told, Subscribing), Error> {
+async fn ask_seed(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Told, Subscribing), Obstacle> {
     let (name, bound) = (&address.name, wiring.settings.connect_timeout);
     let (events, _) = unbounded_channel();
     let link = Link::connect(Arc::clone(address), Role::Commands, &wiring.locker, wiring.settings, events).await;
-    let link = Passing(link.map_err(|e| check::refusal(name, &e, bound).at_first(address).into_error(name))?);
-    let version = check::greeting(name, &link.0).await.map_err(|obstacle| obstacle.into_error(name))?;
-    let unavailable = |reason: &str| {
-        let nodes = vec![NodeFailure { node: Arc::clone(name), reason: reason.to_owned() }];
-        Error::Unavailable { servers: 1, nodes, waited: Duration::ZERO }
+    let link = link.map_err(|e| check::refusal(name, &e, bound).at_first(address).about(name));
+    let link = Passing(link.map_err(|obstacle| note(obstacle, address))?);
+    let version = check::greeting(name, &link.0).await.map_err(|obstacle| note(obstacle.about(name), address))?;
+    let passing = |reason: &str| {
+        let failure = NodeFailure { node: Arc::clone(name), reason: reason.to_owned() };
+        note(Obstacle::Passing(failure), address)
     };
-    let place = address.place().ok_or_else(|| unavailable("has no host"))?;
-    let told = ask(&link.0, &place).await.ok_or_else(|| unavailable("does not tell which server has which slots"))?;
+    let place = address.place().ok_or_else(|| passing("has no host"))?;
+    let told = ask(&link.0, &place).await.ok_or_else(|| passing("does not tell which server has which slots"))?;
     Ok((told, Subscribing::to(version)))
+}
+
+/// Notes what may pass, for those who stop waiting for it.
+fn note(obstacle: Obstacle, address: &Address) -> Obstacle {
+    if let Obstacle::Passing(failure) = &obstacle {
+        address.failed(failure.clone());
+    }
+    obstacle
 }
 
 /// A connection that ends when it is dropped.

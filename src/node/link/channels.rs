@@ -31,7 +31,7 @@ impl Link {
     }
 
     /// What fred made of a subscription.
-    fn sorted(&self, answer: Result<(), fred::error::Error>) -> Outcome<()> {
+    pub(in crate::node) fn sorted(&self, answer: Result<(), fred::error::Error>) -> Outcome<()> {
         let Err(error) = answer else { return Outcome::Done(()) };
         if !matches!(error.kind(), ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled) {
             return reply::sort_error(&self.address.name, error.details());

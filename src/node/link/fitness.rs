@@ -50,6 +50,7 @@ impl Link {
     /// Why it is, or why nothing may be sent to this server.
     pub(in crate::node) async fn ready_for(&self, patience: Duration) -> Result<(), NodeFailure> {
         self.connected_for(patience).await?;
+        self.leads_to_no_deposed_master()?;
         if self.is_known_as(&Fitness::Fit) {
             return Ok(());
         }

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //! - The answer to a script counts if it has the number that the script was sent with.
-//! - Whatever has no number counts if the echo of a PING behind it came in its place, and no answer was misplaced since it
-//!   was sent: two that have changed places leave the rest in step.
+//! - Whatever has no number counts if the echo of a PING behind it came in its place, and no answer was misplaced since
+//!   it was sent: two that have changed places leave the rest in step.
 //! - A connection that brought a misplaced answer is given up.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -66,8 +66,8 @@ impl Link {
         if self.epoch() == epoch { self.believe(error, echo, slips) } else { self.unknown(CLOSED) }
     }
 
-    /// An answer without a number, if what came behind it shows that it is the command's, and if no answer was misplaced
-    /// since there were so many slips: two that have changed places leave the rest in step.
+    /// An answer without a number, if what came behind it shows that it is the command's, and if no answer was
+    /// misplaced since there were so many slips: two that have changed places leave the rest in step.
     fn believe(&self, answer: Outcome<Reply>, echo: Outcome<()>, slips: u64) -> Outcome<Reply> {
         if self.slips.get() == slips && (matches!(echo, Outcome::Done(())) || reply::explains(&echo, &answer)) {
             return answer;

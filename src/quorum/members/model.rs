@@ -1,9 +1,10 @@
-//! Every interleaving, within bounds, of what happens to three servers and a stranger: the real [`plan`] decides for two
-//! lockers, whose beliefs never overlap, and whose fences grow; and mistakes by each of which they do not.
+//! Every interleaving, within bounds, of what happens to three servers and a stranger: the real [`plan`] decides for
+//! two lockers, whose beliefs never overlap, and whose fences grow; and mistakes by each of which they do not.
 //!
-//! A step is one script on one server, a look at the clock, a fault of a server or of an address. What a locker knows is as
-//! old as it may be: nobody has to look again. A script that is late is one that was sent on such old knowledge. Time goes
-//! on in ticks for all; clocks of servers have no part in this but by the expiry of a lease, which `lease.rs` allows for.
+//! A step is one script on one server, a look at the clock, a fault of a server or of an address. What a locker knows
+//! is as old as it may be: nobody has to look again. A script that is late is one that was sent on such old knowledge.
+//! Time goes on in ticks for all; clocks of servers have no part in this but by the expiry of a lease, which `lease.rs`
+//! allows for.
 
 mod mistakes;
 mod steps;

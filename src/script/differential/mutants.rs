@@ -1,7 +1,8 @@
 //! Mistakes that a memory server could have, by each of which it does something else than the scripts.
 
 use crate::command::{
-    Acquire, Amendment, Answer, Claim, Command, Count, Identity, Kind, MEMORY, Place, Raise, Release, Releaser, Wakes,
+    Acquire, Amendment, Answer, Claim, Command, Count, HandOver, Identity, Kind, MEMORY, Place, Raise, Release,
+    Releaser, Wakes,
 };
 use crate::fence::{Fence, Source};
 use crate::testing::{Ears, Failure, Store, Value, sha1};
@@ -23,6 +24,14 @@ pub(super) enum Mutant {
     LeavesTheRest,
     /// A release tells nobody.
     IsMute,
+    /// A lock that is kept stays under its field, where a renewal that comes late finds it.
+    KeepsTheField,
+    /// A hand-over takes a lock that is free.
+    HandsOverWhatIsFree,
+    /// .. or leaves the first holder's lease.
+    HandsTheLeaseOver,
+    /// .. or tells the waiters.
+    TellsOfHandOvers,
     /// A renewal takes a lock that is free.
     RenewalTakes,
     /// A client's clock is always cut to the server's, and not only where the mark enters another 20 s.
@@ -58,7 +67,7 @@ pub(super) enum Mutant {
 }
 
 impl Mutant {
-    pub(super) const ALL: [Self; 23] = [
+    pub(super) const ALL: [Self; 27] = [
         Self::EndsEarly,
         Self::KeepsTheFirstLease,
         Self::CountsCopies,
@@ -66,6 +75,10 @@ impl Mutant {
         Self::CountRenews,
         Self::LeavesTheRest,
         Self::IsMute,
+        Self::KeepsTheField,
+        Self::HandsOverWhatIsFree,
+        Self::HandsTheLeaseOver,
+        Self::TellsOfHandOvers,
         Self::RenewalTakes,
         Self::CutsEveryClock,
         Self::TokensOfMarks,
@@ -97,8 +110,13 @@ impl Mutant {
         self.change(store, now_us, &mut command);
         let ears = if self == Self::IsMute { &mut Nobody } else { ears };
         let mut answer = store.run(now_us, &command, ears);
+        if let (Self::TellsOfHandOvers, Command::HandOver { to, .. }, Ok(Answer::HandOver(HandOver::Granted(_)))) =
+            (self, &command, &answer)
+        {
+            ears.publish(&to.key.channel(), "0");
+        }
         if let Ok(answer) = &mut answer {
-            self.spoil(store, &mut before, &command, answer);
+            self.spoil(store, now_us, &mut before, &command, answer);
         }
         if let (Self::RenewalTakes, Command::Renew { claims, lease, .. }) = (self, command) {
             for claim in claims.iter().filter(|claim| before.keys.kind(claim.key.as_str()) == "none") {
@@ -123,6 +141,12 @@ impl Mutant {
                 if !free.is_empty() {
                     *claims = free.into();
                 }
+            }
+            (Self::HandsOverWhatIsFree, Command::HandOver { from, lease, .. })
+                if store.keys.kind(from.key.as_str()) == "none" =>
+            {
+                let take = Command::Retake { claim: from.clone(), lease: *lease, count: 1, vote: None };
+                store.run(now_us, &take, &mut Nobody).expect("it is free");
             }
             (Self::CutsEveryClock, Command::Acquire { fences: Source::Marks { clock }, .. }) if *clock > 0 => {
                 let now = i64::try_from(now_us).unwrap_or(i64::MAX);
@@ -160,13 +184,18 @@ impl Mutant {
     }
 
     /// What it has done, or says, is something else than it should have.
-    fn spoil(self, store: &mut Store, before: &mut Store, command: &Command, answer: &mut Answer) {
+    fn spoil(self, store: &mut Store, now_us: u64, before: &mut Store, command: &Command, answer: &mut Answer) {
         match (self, command, answer) {
             (Self::KeepsTheFirstLease, Command::Acquire { claims, .. }, Answer::Acquire(Some(Acquire::Granted(_)))) => {
                 for claim in claims.iter() {
                     if let Ok(left) = u64::try_from(before.keys.ttl(claim.key.as_str())) {
                         store.keys.expire(claim.key.as_str(), left);
                     }
+                }
+            }
+            (Self::HandsTheLeaseOver, Command::HandOver { to, .. }, Answer::HandOver(HandOver::Granted(_))) => {
+                if let Ok(left) = u64::try_from(before.keys.ttl(to.key.as_str())) {
+                    store.keys.expire(to.key.as_str(), left);
                 }
             }
             (Self::CountsCopies, Command::Acquire { claims, .. }, Answer::Acquire(Some(Acquire::Granted(_)))) => {
@@ -210,6 +239,12 @@ impl Mutant {
                 let list = claims[0].key.waiting();
                 let members = store.keys.members(&list).unwrap_or_default().to_vec();
                 store.keys.set(&list, Value::Sorted(members), None);
+            }
+            (Self::KeepsTheField, Command::Keep { claim, rest }, Answer::Release(Release::Released(_))) => {
+                store.keys.delete(claim.key.as_str());
+                let (claim, lease) = (claim.clone(), *rest);
+                let stays = Command::Retake { claim, lease, count: 1, vote: None };
+                store.run(now_us, &stays, &mut Nobody).expect("it is free");
             }
             (Self::BelievesEveryFence, Command::Raise { claim, fence }, answer @ Answer::Raise(Raise::TooHigh)) => {
                 set_mark(store, claim, *fence);

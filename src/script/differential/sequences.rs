@@ -27,7 +27,7 @@ const DAY: i64 = 86_400 * SECOND;
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     Run(Command),
-    /// Several at once, as one script: acquires and releases of one lock each, for one vote.
+    /// Several at once, as one script: acquires, releases and hand-overs of one lock each, for one vote.
     Batched(Vec<Command>),
     /// Somebody else writes this, with this lifetime.
     Put {
@@ -88,7 +88,8 @@ fn step(mostly: Kind) -> impl Strategy<Value = Step> {
             let vote = if votes { &vote } else { &None };
             Step::Batched(commands.into_iter().map(|one| with_vote(of_kind(one, mostly), vote)).collect())
         }),
-        5 => (name(), foreign(), lifetime()).prop_map(|(key, value, lifetime_ms)| Step::Put { key, value, lifetime_ms }),
+        5 => (name(), foreign(), lifetime())
+            .prop_map(|(key, value, lifetime_ms)| Step::Put { key, value, lifetime_ms }),
         1 => memory().prop_map(|value| Step::Put { key: MEMORY.to_owned(), value, lifetime_ms: None }),
         1 => any_name().prop_map(Step::Delete),
         7 => wait().prop_map(Step::Wait),
@@ -106,6 +107,7 @@ fn command() -> impl Strategy<Value = Command> {
         30 => (claim(), 1..4_u32).prop_map(|(claim, count)| Command::Count { claim, count }),
         30 => (claim(), lease(), 1..4_u32, vote())
             .prop_map(|(claim, lease, count, vote)| Command::Retake { claim, lease, count, vote }),
+        20 => (claim(), lease()).prop_map(|(claim, rest)| Command::Keep { claim, rest }),
         30 => (claim(), far_off()).prop_map(|(claim, fence)| Command::Raise { claim, fence }),
         30 => (claims(), lease(), vote()).prop_map(|(claims, lease, vote)| Command::Renew { claims, lease, vote }),
         15 => key().prop_map(Command::Inspect),
@@ -132,6 +134,10 @@ fn shareable() -> impl Strategy<Value = Command> {
             Command::Acquire { claims: Arc::new([claim]), lease, fences, vote: None, listing }
         }),
         2 => (claim(), wakes()).prop_map(|(claim, wakes)| Command::Release { claim, wakes }),
+        1 => (claim(), select(&FIELDS[..]), lease(), fences()).prop_map(|(from, field, lease, fences)| {
+            let to = Claim { field: field.into(), ..from.clone() };
+            Command::HandOver { from, to, lease, fences }
+        }),
     ]
 }
 
@@ -165,8 +171,10 @@ fn of_kind(mut command: Command, kind: Kind) -> Command {
         }
         Command::Count { claim, .. }
         | Command::Release { claim, .. }
+        | Command::Keep { claim, .. }
         | Command::Retake { claim, .. }
         | Command::Raise { claim, .. } => claim.kind = kind,
+        Command::HandOver { from, to, .. } => (from.kind, to.kind) = (kind, kind),
         _ => {}
     }
     command

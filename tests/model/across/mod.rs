@@ -1,19 +1,23 @@
-//! The waking of lockers that wait for a lock, model-checked: a release wakes one of those in the list, and nobody is left
-//! waiting for a free lock until the re-check, whatever goes wrong once.
+//! The waking of lockers that wait for a lock, model-checked: a release wakes one of those in the list, and nobody is
+//! left waiting for a free lock until the re-check, whatever goes wrong once.
 //!
 //! # What is modelled
-//! - The server: who holds the key, and the list. A refused acquire enlists its locker; a grant takes it off. A release wakes
-//!   the first that is subscribed and tells the next one to watch, or gives others a turn, or, without a list, tells all.
-//! - Three lockers with a driver each, as `session/driver.rs` and `notify/news.rs` have it: what is heard while an acquire is
-//!   under way, the place that a release tells, timers, a driver that ends though its locker is in the list (`pass`).
+//! - The server: who holds the key, and the list. A refused acquire enlists its locker; a grant takes it off. A release
+//!   wakes the first that is subscribed and tells the next one to watch, or gives others a turn, or, without a list,
+//!   tells all.
+//! - Three lockers with a driver each, as `session/driver.rs` and `notify/news.rs` have it: what is heard while an
+//!   acquire is under way, the place that a release tells, timers, a driver that ends though its locker is in the list
+//!   (`pass`).
 //! - A client of Redisson, which hears the messages of the channel and no others, and looks at nothing by itself.
 //! - The wire: scripts, answers and messages take any time. Messages of one connection keep their order.
-//! - Waiters that leave, at any time. And one fault: a locker dies, stands still for a while, or has a connection that is gone
-//!   and does not know it yet, or a lease ends under its holder.
+//! - Waiters that leave, at any time. And one fault: a locker dies, stands still for a while, or has a connection that
+//!   is gone and does not know it yet, or a lease ends under its holder.
 //!
 //! # What is abstracted away
-//! - Fields, generations, counts and validity: the model of one server has them. A lease that is over is known to its holder.
+//! - Fields, generations, counts and validity: the model of one server has them. A lease that is over is known to its
+//!   holder.
 //! - How long timers take, and the order of two of them: any that runs may end at any time.
+//! - Hand-overs within a process: the lock is not free meanwhile, and nobody is told (`hand_over.rs`).
 //! - The re-check: here it never comes.
 
 mod locker;

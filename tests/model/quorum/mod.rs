@@ -1,26 +1,28 @@
-//! The protocol on three servers, model-checked: what one server's model proves is left out, and what a majority adds is in.
+//! The protocol on three servers, model-checked: what one server's model proves is left out, and what a majority adds
+//! is in.
 //!
 //! # What is modelled
-//! - The nodes: each with the key, its lease, and the mark, which is the last fence that it knows of and has no lifetime.
-//!   One may come back without its data, and with a mark of zero; then it abstains for as long as a lease, which is the
-//!   quarantine, and until all others have told it their marks after that. The crate does not ask them yet, and has a promise
-//!   for that in `fence.rs`: here is what it takes to need none.
-//! - The clocks, of clients and nodes: they are right, or ahead by any amount, for each script and each node as it comes,
-//!   so that no promise about fences depends on any clock.
+//! - The nodes: each with the key, its lease, and the mark, which is the last fence that it knows of and has no
+//!   lifetime. One may come back without its data, and with a mark of zero; then it abstains for as long as a lease,
+//!   which is the quarantine, and until all others have told it their marks after that. The crate does not ask them
+//!   yet, and has a promise for that in `fence.rs`: here is what it takes to need none.
+//! - The clocks, of clients and nodes: they are right, or ahead by any amount, for each script and each node as it
+//!   comes, so that no promise about fences depends on any clock.
 //! - Other locks of the same mark, which raise it on one node and not on the others.
-//! - The wire: what was sent is executed in any order, and takes any time. A connection may be given up: what was sent on it
-//!   is then executed at any time or never, and nobody hears of it. A server that comes back has none of it.
-//! - The clients: an acquire on all nodes at once, decided by a majority; fences that differ, written back before there is
-//!   a guard; late votes, votes that are lost and asked for again; releases and undos that are sent until they are
+//! - The wire: what was sent is executed in any order, and takes any time. A connection may be given up: what was sent
+//!   on it is then executed at any time or never, and nobody hears of it. A server that comes back has none of it.
+//! - The clients: an acquire on all nodes at once, decided by a majority; fences that differ, written back before there
+//!   is a guard; late votes, votes that are lost and asked for again; releases and undos that are sent until they are
 //!   answered, twice where something may come yet.
 //! - Time: ticks of all clocks.
 //!
 //! # What is abstracted away
-//! - What the model of one server has: re-entry, drift, renewals that come late, copies of releases, callers that are gone.
-//! - Answers arrive when their script is executed, or never. Where one is on its way for longer, its client believes less,
-//!   and for a shorter time.
-//! - By how much clocks may be trusted: the bounds are arithmetic, and the tests of `acquire.lua` have them. The raise behind
-//!   a retake, which is for nodes that nobody tells. A fence that is too far ahead to be believed.
+//! - What the model of one server has: re-entry, drift, renewals that come late, copies of releases, callers that are
+//!   gone.
+//! - Answers arrive when their script is executed, or never. Where one is on its way for longer, its client believes
+//!   less, and for a shorter time.
+//! - By how much clocks may be trusted: the bounds are arithmetic, and the tests of `acquire.lua` have them. The raise
+//!   behind a retake, which is for nodes that nobody tells. A fence that is too far ahead to be believed.
 //!
 //! # Why the bounds suffice
 //! - Two majorities share one node: what goes wrong at that one needs one restart, or one lost answer, and two clients.
@@ -321,7 +323,8 @@ fn the_highest_fence_has_to_be_written_back() {
     breaks(Protocol { mutant: Some(Mutant::FenceKept), ..CONTENDING }, &[FENCES]);
 }
 
-/// Another that is granted the third node before the fence comes there, and then a node that was released, knows of none.
+/// Another that is granted the third node before the fence comes there, and then a node that was released, knows of
+/// none.
 #[test]
 fn the_highest_fence_has_to_be_written_to_those_that_have_granted() {
     breaks(Protocol { mutant: Some(Mutant::FenceAnywhere), ..CONTENDING }, &[FENCES]);

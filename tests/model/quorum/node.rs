@@ -120,8 +120,8 @@ impl Node {
         }
     }
 
-    /// Starts anew, without its data and its connections. It votes again when every lease that it has forgotten is over, and
-    /// when the others have told it their highest mark after that.
+    /// Starts anew, without its data and its connections. It votes again when every lease that it has forgotten is
+    /// over, and when the others have told it their highest mark after that.
     pub(crate) fn restart(&mut self, protocol: &Protocol) {
         self.key = None;
         self.mark = 0;

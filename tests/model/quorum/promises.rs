@@ -15,8 +15,8 @@ pub(crate) const BELIEF: &str = "belief";
 pub(crate) const FENCES: &str = "fences";
 /// What a node knows of fences it does not forget, unless it loses its data.
 pub(crate) const MARKS: &str = "marks";
-/// When nobody wants, holds or undoes anything, or waits for an answer, the key is free on every node, whatever may be in flight yet. What is
-/// executed after its second cancel was answered is excepted: it runs out with its lease.
+/// When nobody wants, holds or undoes anything, or waits for an answer, the key is free on every node, whatever may be
+/// in flight yet. What is executed after its second cancel was answered is excepted: it runs out with its lease.
 pub(crate) const LEAK: &str = "leak";
 
 /// What must be true in every state.

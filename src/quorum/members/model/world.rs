@@ -201,7 +201,7 @@ impl World {
         };
         let rests = locker.listings.map(|listings| listings >= MOST_LISTINGS);
         let known = Known { former: &locker.former, lease: TICK * bounds.leases[who], rests: &rests };
-        let mut plan = plan(&seen, known, origin(), &mut fresh);
+        let mut plan = plan(seen.iter().map(Option::as_ref), known, origin(), &mut fresh);
         distort(bounds.mistake, &mut plan, &seen);
         plan
     }

@@ -24,9 +24,9 @@ import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
 
 /**
- * Redisson, driven by lines on stdin: {@code NUMBER THREAD VERB WORDS...}. Each is answered on stdout by
- * {@code NUMBER ok WORD} or {@code NUMBER error EXCEPTION}, when it is done. Lines of one thread are carried out one after
- * the other, by one Java thread: that is who owns a lock. Times are in milliseconds.
+ * Redisson, driven by lines on stdin: {@code NUMBER THREAD VERB WORDS...}. Each is answered on stdout by {@code NUMBER
+ * ok WORD} or {@code NUMBER error EXCEPTION}, when it is done. Lines of one thread are carried out one after the other,
+ * by one Java thread: that is who owns a lock. Times are in milliseconds.
  *
  * <pre>
  * connect CLIENT single|cluster ADDRESS[,ADDRESS] WATCHDOG   a client with this lockWatchdogTimeout; its id
@@ -47,8 +47,8 @@ import org.redisson.config.Config;
  *                       often
  * </pre>
  *
- * Kinds: plain, fenced, fair, spin, read, write; multi and red, of one plain lock for each client; multifenced, of fenced
- * ones.
+ * Kinds: plain, fenced, fair, spin, read, write; multi and red, of one plain lock for each client; multifenced, of
+ * fenced ones.
  */
 public final class Driver {
     private static final Map<String, ExecutorService> THREADS = new ConcurrentHashMap<>();

@@ -1,0 +1,145 @@
+//! Contention: how fast a lock goes from one to the next that wants it, what that costs, and whether everybody gets it.
+//!
+//! Those that contend are processes of their own, of this program or in another language. Each notes when it was
+//! inside, by a clock that all of them share; what came of a slot is worked out here, from what all of them say.
+
+mod bars;
+mod crew;
+mod hand_over;
+mod line;
+pub(crate) mod member;
+mod picture;
+mod plan;
+mod process;
+mod round;
+mod table;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use self::crew::Running;
+use self::hand_over::HandOver;
+use self::plan::{PLANS, Plan};
+use self::round::Round;
+use crate::Failure;
+use crate::server::Server;
+use crate::spread::Spread;
+use crate::stuck;
+
+const ROUNDS: usize = 3;
+
+/// What came of all contests.
+#[derive(Debug, Serialize)]
+pub(crate) struct Contention {
+    pub(crate) contests: Vec<Contest>,
+    pub(crate) hand_over: HandOver,
+}
+
+/// What came of one.
+#[derive(Debug, Serialize)]
+pub(crate) struct Contest {
+    pub(crate) name: &'static str,
+    title: &'static str,
+    slot_seconds: f64,
+    crews: Vec<Entry>,
+    /// Who could not be tried, and why.
+    skipped: BTreeMap<&'static str, String>,
+}
+
+/// What came of one crew in it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Entry {
+    name: &'static str,
+    has_lockhound: bool,
+    /// By the keys of [`FIGURES`].
+    figures: BTreeMap<&'static str, Spread>,
+    rounds: Vec<Round>,
+}
+
+/// A figure of a round: its name, and where it stands.
+const FIGURES: [(&str, fn(&Round) -> f64); 10] = [
+    ("per_second", |round| round.per_second),
+    ("scripts", |round| round.scripts),
+    ("server_us", |round| round.server_us),
+    ("fewest", |round| round.fewest as f64),
+    ("most", |round| round.most as f64),
+    ("evenness", Round::evenness),
+    ("evenness_of_processes", Round::evenness_of_processes),
+    ("least_share", Round::least_share),
+    ("longest_wait_ms", |round| round.longest_wait_ms),
+    ("overlaps", |round| round.overlaps as f64),
+];
+
+impl Contention {
+    pub(crate) fn measure() -> Result<Self, Failure> {
+        let contests = PLANS.iter().map(Contest::measure).collect::<Result<_, _>>()?;
+        let hand_over = HandOver::measure()?;
+        stuck::over();
+        Ok(Self { contests, hand_over })
+    }
+
+    fn contest(&self, name: &str) -> Option<&Contest> {
+        self.contests.iter().find(|contest| contest.name == name)
+    }
+}
+
+impl Contest {
+    /// On servers of its own. The crews are there from the beginning to the end, and idle while another has its slot.
+    fn measure(plan: &Plan) -> Result<Self, Failure> {
+        let slots = plan.crews.len() * ROUNDS;
+        eprintln!("measuring {}: {:.0} s", plan.name, plan.slot.as_secs_f64() * slots as f64);
+        let servers = (0..plan.servers).map(|_| Server::start()).collect::<Result<Vec<_>, _>>()?;
+        let mut controls = servers.iter().map(Server::connect).collect::<Result<Vec<_>, _>>()?;
+        let urls: Vec<String> = servers.iter().map(Server::url).collect();
+        let (mut running, mut skipped) = (Vec::new(), BTreeMap::new());
+        for crew in plan.crews {
+            stuck::at(plan.name, crew.name);
+            match Running::start(crew, &urls) {
+                Ok(crew) => running.push((crew, Vec::with_capacity(ROUNDS))),
+                Err(reason) if crew.is_foreign() => {
+                    eprintln!("skipped: {}: {reason}", crew.name);
+                    skipped.insert(crew.name, reason.to_string());
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        for (crew, _) in &mut running {
+            stuck::at(plan.name, crew.name());
+            crew.warm_up(plan, &mut controls)?;
+        }
+        for _ in 0..ROUNDS {
+            for (crew, rounds) in &mut running {
+                stuck::at(plan.name, crew.name());
+                rounds.push(crew.slot(plan, plan.slot, &mut controls)?);
+            }
+        }
+        let crews = running.into_iter().map(|(crew, rounds)| Entry::new(crew.name(), crew.has_lockhound(), rounds));
+        let (crews, slot_seconds) = (crews.collect(), plan.slot.as_secs_f64());
+        Ok(Self { name: plan.name, title: plan.title, slot_seconds, crews, skipped })
+    }
+
+    fn entry(&self, crew: &str) -> Option<&Entry> {
+        self.crews.iter().find(|entry| entry.name == crew)
+    }
+
+    /// One crew's figure divided by another's of the same round.
+    fn ratio(&self, crew: &str, other: &str, figure: &str) -> Option<Spread> {
+        let (crew, other) = (self.entry(crew)?, self.entry(other)?);
+        let (_, of) = FIGURES.iter().find(|(key, _)| *key == figure)?;
+        Some(Spread::of(crew.rounds.iter().zip(&other.rounds).map(|(one, other)| of(one) / of(other))))
+    }
+}
+
+impl Entry {
+    fn new(name: &'static str, has_lockhound: bool, rounds: Vec<Round>) -> Self {
+        let figures = FIGURES.iter().map(|(key, of)| (*key, Spread::of(rounds.iter().map(of)))).collect();
+        Self { name, has_lockhound, figures, rounds }
+    }
+
+    /// # Panics
+    /// Where there is no such figure, which is a mistake of this program.
+    fn figure(&self, key: &str) -> Spread {
+        self.figures[key]
+    }
+}

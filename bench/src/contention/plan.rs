@@ -1,0 +1,179 @@
+//! The contests: who contends for what, how long it is kept, and in what company.
+
+use std::time::Duration;
+
+use super::process::Program::{self, Lockhound, NodeRedlock, Plain, RedisPy, Redisson, Redsync, Rslock};
+
+/// What is measured under one name: its crews have a slot each in every round.
+pub(crate) struct Plan {
+    pub(crate) name: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) servers: usize,
+    pub(crate) keys: usize,
+    pub(crate) hold_us: u64,
+    pub(crate) slot: Duration,
+    pub(crate) crews: &'static [Crew],
+}
+
+/// Who contends at the same time.
+pub(crate) struct Crew {
+    pub(crate) name: &'static str,
+    pub(crate) members: &'static [Member],
+}
+
+/// Processes of one program.
+pub(crate) struct Member {
+    pub(crate) program: Program,
+    pub(crate) processes: usize,
+    /// Of each process.
+    pub(crate) lockers: usize,
+    /// Of each locker.
+    pub(crate) tasks: usize,
+}
+
+impl Crew {
+    const fn of(name: &'static str, members: &'static [Member]) -> Self {
+        Self { name, members }
+    }
+
+    /// Whether lockhound is the only one, or one of several, to keep the others out.
+    pub(crate) fn has_lockhound(&self) -> bool {
+        self.members.iter().any(|member| matches!(member.program, Lockhound | Plain))
+    }
+}
+
+const fn tasks(program: Program, tasks: usize) -> Member {
+    Member { program, processes: 1, lockers: 1, tasks }
+}
+
+const fn processes(program: Program, processes: usize, tasks: usize) -> Member {
+    Member { program, processes, lockers: 1, tasks }
+}
+
+const fn lockers(program: Program, lockers: usize) -> Member {
+    Member { program, processes: 1, lockers, tasks: 1 }
+}
+
+const ONE_PROCESS: &[Crew] = &[
+    Crew::of("1 task", &[tasks(Lockhound, 1)]),
+    Crew::of("64 tasks", &[tasks(Lockhound, 64)]),
+    Crew::of("1,024 tasks", &[tasks(Lockhound, 1_024)]),
+    Crew::of("rslock, 64 tasks", &[tasks(Rslock, 64)]),
+    Crew::of("rslock, 1,024 tasks", &[tasks(Rslock, 1_024)]),
+];
+
+const PROCESSES: &[Crew] = &[
+    Crew::of("2 processes", &[processes(Lockhound, 2, 4)]),
+    Crew::of("8 processes", &[processes(Lockhound, 8, 4)]),
+    Crew::of("32 processes", &[processes(Lockhound, 32, 4)]),
+];
+
+pub(crate) const PLANS: [Plan; 10] = [
+    Plan {
+        name: "one-process",
+        title: "tasks of one process on one key, kept for no time",
+        servers: 1,
+        keys: 1,
+        hold_us: 0,
+        slot: Duration::from_secs(2),
+        crews: ONE_PROCESS,
+    },
+    Plan {
+        name: "one-process-1ms",
+        title: "tasks of one process on one key, kept for 1 ms",
+        servers: 1,
+        keys: 1,
+        hold_us: 1_000,
+        slot: Duration::from_secs(3),
+        crews: ONE_PROCESS,
+    },
+    Plan {
+        name: "processes",
+        title: "processes of 4 tasks on one key, kept for no time",
+        servers: 1,
+        keys: 1,
+        hold_us: 0,
+        slot: Duration::from_secs(2),
+        crews: PROCESSES,
+    },
+    Plan {
+        name: "processes-1ms",
+        title: "processes of 4 tasks on one key, kept for 1 ms",
+        servers: 1,
+        keys: 1,
+        hold_us: 1_000,
+        // Each process is to have its share of these.
+        slot: Duration::from_secs(10),
+        crews: PROCESSES,
+    },
+    Plan {
+        name: "4x16-1ms",
+        title: "4 processes of 16 tasks, or threads, on one key, kept for 1 ms",
+        servers: 1,
+        keys: 1,
+        hold_us: 1_000,
+        slot: Duration::from_secs(4),
+        crews: &[
+            Crew::of("lockhound", &[processes(Lockhound, 4, 16)]),
+            Crew::of("Redisson", &[processes(Redisson, 4, 16)]),
+            Crew::of("rslock", &[processes(Rslock, 4, 16)]),
+        ],
+    },
+    Plan {
+        name: "jvm-beside",
+        title: "3 processes and 3 JVMs, of 4 tasks or threads, on one key, kept for 1 ms",
+        servers: 1,
+        keys: 1,
+        hold_us: 1_000,
+        slot: Duration::from_secs(5),
+        crews: &[Crew::of("lockhound + Redisson", &[processes(Lockhound, 3, 4), processes(Redisson, 3, 4)])],
+    },
+    Plan {
+        name: "languages",
+        title: "4 processes of one task on one key, kept for 1 ms: clients of the plain format, which poll",
+        servers: 1,
+        keys: 1,
+        hold_us: 1_000,
+        slot: Duration::from_secs(3),
+        crews: &[
+            Crew::of("lockhound, plain", &[processes(Plain, 4, 1)]),
+            Crew::of("redis-py", &[processes(RedisPy, 4, 1)]),
+            Crew::of("node-redlock", &[processes(NodeRedlock, 4, 1)]),
+            Crew::of("redsync", &[processes(Redsync, 4, 1)]),
+        ],
+    },
+    Plan {
+        name: "10,000-on-100",
+        title: "10,000 tasks of one process on 100 keys, kept for no time",
+        servers: 1,
+        keys: 100,
+        hold_us: 0,
+        slot: Duration::from_secs(3),
+        crews: &[Crew::of("lockhound", &[tasks(Lockhound, 10_000)]), Crew::of("rslock", &[tasks(Rslock, 10_000)])],
+    },
+    Plan {
+        name: "16-on-16",
+        title: "16 processes on 16 keys, a task of each on every one, kept for 1 ms",
+        servers: 1,
+        keys: 16,
+        hold_us: 1_000,
+        slot: Duration::from_secs(4),
+        crews: &[
+            Crew::of("lockhound", &[processes(Lockhound, 16, 16)]),
+            Crew::of("rslock", &[processes(Rslock, 16, 16)]),
+        ],
+    },
+    Plan {
+        name: "quorum-20",
+        title: "lockers of one task on one key over three servers, kept for no time",
+        servers: 3,
+        keys: 1,
+        hold_us: 0,
+        slot: Duration::from_secs(3),
+        crews: &[
+            Crew::of("1 alone", &[lockers(Lockhound, 1)]),
+            Crew::of("20 contenders", &[lockers(Lockhound, 20)]),
+            Crew::of("rslock, 20 contenders", &[lockers(Rslock, 20)]),
+        ],
+    },
+];

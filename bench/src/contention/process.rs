@@ -1,0 +1,155 @@
+//! The programs that contend, each in a process of its own, and what they are told: see [`line`](super::line).
+
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use super::line::{Order, Wait, now};
+use crate::Failure;
+
+/// Where `./dev` prepares the clients in other languages.
+const FOREIGN: &str = "LOCKHOUND_FOREIGN";
+/// A program on this machine whose clock is so far from ours reads another one.
+const SAME_CLOCK_NS: u64 = 5_000_000_000;
+
+/// What contends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Program {
+    Lockhound,
+    /// lockhound with `Format::Plain`.
+    Plain,
+    Rslock,
+    Redisson,
+    RedisPy,
+    NodeRedlock,
+    Redsync,
+}
+
+impl Program {
+    /// Its command, for so many lockers with so many tasks each.
+    ///
+    /// # Errors
+    /// Why it cannot be tried here.
+    fn command(self, lockers: usize, tasks: usize, urls: &[String]) -> Result<Command, Failure> {
+        let client = match self {
+            Self::Lockhound => "lockhound",
+            Self::Plain => "plain",
+            Self::Rslock => "rslock",
+            Self::Redisson | Self::RedisPy | Self::NodeRedlock | Self::Redsync => return self.foreign(tasks, urls),
+        };
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["contend", client, &lockers.to_string(), &tasks.to_string()]).args(urls);
+        Ok(command)
+    }
+
+    fn foreign(self, tasks: usize, urls: &[String]) -> Result<Command, Failure> {
+        let Some(foreign) = std::env::var_os(FOREIGN).map(PathBuf::from) else {
+            return Err("./dev bench prepares it, and did not start this".into());
+        };
+        let (name, program): (_, fn(PathBuf) -> Vec<OsString>) = match self {
+            Self::RedisPy => ("python", |at| vec![at.join("bin/python").into(), at.join("main.py").into()]),
+            Self::NodeRedlock => ("node", |at| vec!["node".into(), at.join("main.js").into()]),
+            Self::Redsync => ("go", |at| vec![at.join("main").into()]),
+            _ => ("redisson", |at| {
+                let mut path = OsString::from(at.join("classes"));
+                path.push(":");
+                path.push(at.join("lib/*"));
+                let few = ["-XX:+UseSerialGC", "-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp"];
+                let java = std::iter::once("java").chain(few).map(OsString::from);
+                java.chain([path, "Contender".into()]).collect()
+            }),
+        };
+        let at = foreign.join(name);
+        if !at.join("prepared").exists() {
+            return Err(format!("{} is not prepared; what ./dev says above tells why", at.display()).into());
+        }
+        let words = program(at);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg("contend").args(urls).arg(tasks.to_string());
+        Ok(command)
+    }
+
+    /// Whether it is no part of this program, so that it may not be there.
+    pub(crate) fn is_foreign(self) -> bool {
+        matches!(self, Self::Redisson | Self::RedisPy | Self::NodeRedlock | Self::Redsync)
+    }
+
+    /// What it asks of a server is one of these commands: scripts, and what other clients take a lock with.
+    pub(crate) fn commands(self) -> &'static [&'static str] {
+        match self {
+            // A SET that is counted here is one within a script.
+            Self::Lockhound | Self::Plain | Self::Redisson => &["evalsha", "eval"],
+            Self::Rslock | Self::RedisPy | Self::NodeRedlock | Self::Redsync => &["evalsha", "eval", "set", "setnx"],
+        }
+    }
+}
+
+/// A program that runs. It ends with this.
+pub(crate) struct Process {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Process {
+    /// Starts one. [`ready`](Self::ready) waits until it is.
+    ///
+    /// # Errors
+    /// Why it cannot be tried here.
+    pub(crate) fn start(program: Program, lockers: usize, tasks: usize, urls: &[String]) -> Result<Self, Failure> {
+        let mut command = program.command(lockers, tasks, urls)?;
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = started.map_err(|error| format!("{}: {error}", command.get_program().display()))?;
+        let (to, from) = (child.stdin.take(), child.stdout.take());
+        let (to, from) = to.zip(from).ok_or("a process was started without its pipes")?;
+        Ok(Self { child, to, from: BufReader::new(from) })
+    }
+
+    /// Waits until it is connected.
+    ///
+    /// # Errors
+    /// Why it cannot be tried here.
+    pub(crate) fn ready(&mut self) -> Result<(), Failure> {
+        let line = self.line()?;
+        let theirs: u64 = line.strip_prefix("ready ").ok_or_else(|| format!("it says {line:?}"))?.parse()?;
+        if now().abs_diff(theirs) > SAME_CLOCK_NS {
+            return Err("it has another clock, so that overlaps could not be told".into());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn tell(&mut self, order: &Order) -> Result<(), Failure> {
+        self.to.write_all(order.line().as_bytes())?;
+        Ok(self.to.flush()?)
+    }
+
+    /// What came of the last order: tasks, and one wait of each after the other.
+    pub(crate) fn hear(&mut self) -> Result<Vec<(usize, Wait)>, Failure> {
+        let mut waits = Vec::new();
+        loop {
+            let line = self.line()?;
+            if line == "over" {
+                return Ok(waits);
+            }
+            waits.push(Wait::parse(&line)?);
+        }
+    }
+
+    fn line(&mut self) -> Result<String, Failure> {
+        let mut line = String::new();
+        if self.from.read_line(&mut line)? == 0 {
+            let status = self.child.wait()?;
+            return Err(format!("a process that contends has ended ({status}); what it says is above").into());
+        }
+        Ok(line.trim_end().to_owned())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Nothing of it is wanted any more. An error means that it has ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}

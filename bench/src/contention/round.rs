@@ -1,0 +1,169 @@
+//! What came of one slot: how often each task was inside, how long the longest wait was, and whether two were inside.
+
+use std::ops::Range;
+
+use serde::Serialize;
+
+use super::line::Wait;
+
+/// One slot of one crew.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Round {
+    pub(crate) acquisitions: usize,
+    pub(crate) per_second: f64,
+    /// An acquisition, on all servers together: scripts, and what other clients send instead of one.
+    pub(crate) scripts: f64,
+    /// CPU time an acquisition, of all servers together.
+    pub(crate) server_us: f64,
+    /// Acquisitions of the task that had the fewest, and of the one that had the most.
+    pub(crate) fewest: usize,
+    pub(crate) most: usize,
+    /// The same of processes.
+    pub(crate) fewest_of_process: usize,
+    pub(crate) most_of_process: usize,
+    /// Of all acquisitions, that of each kind of program in the crew.
+    pub(crate) shares: Vec<f64>,
+    /// From the call of `lock()`; a wait that the end of the slot cut off counts as far as it went.
+    pub(crate) longest_wait_ms: f64,
+    /// How often somebody came in while another was inside.
+    pub(crate) overlaps: usize,
+}
+
+/// What the processes of one kind of program said.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) tasks: usize,
+    /// Of each process: its tasks' waits, in any order.
+    pub(crate) processes: Vec<Vec<(usize, Wait)>>,
+}
+
+/// What the servers counted in the slot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Served {
+    pub(crate) scripts: f64,
+    pub(crate) cpu_seconds: f64,
+}
+
+impl Round {
+    /// Who came in within `slot` counts. Overlaps are looked for in all that was said, over so many keys.
+    pub(crate) fn of(said: &[Said], keys: usize, slot: &Range<u64>, served: Served) -> Self {
+        let counts: Vec<Vec<Vec<usize>>> = said.iter().map(|said| said.counts(slot)).collect();
+        let tasks = || counts.iter().flatten().flatten().copied();
+        let processes = || counts.iter().flatten().map(|tasks| tasks.iter().sum::<usize>());
+        let acquisitions: usize = tasks().sum();
+        let seconds = (slot.end - slot.start) as f64 / 1e9;
+        let share = |kind: &Vec<Vec<usize>>| kind.iter().flatten().sum::<usize>() as f64 / acquisitions as f64;
+        Self {
+            acquisitions,
+            per_second: acquisitions as f64 / seconds,
+            scripts: served.scripts / acquisitions as f64,
+            server_us: served.cpu_seconds * 1e6 / acquisitions as f64,
+            fewest: tasks().min().unwrap_or_default(),
+            most: tasks().max().unwrap_or_default(),
+            fewest_of_process: processes().min().unwrap_or_default(),
+            most_of_process: processes().max().unwrap_or_default(),
+            shares: counts.iter().map(share).collect(),
+            longest_wait_ms: longest_wait(said, slot) as f64 / 1e6,
+            overlaps: overlaps(said, keys),
+        }
+    }
+
+    /// The one that had the fewest against the one that had the most.
+    pub(crate) fn evenness(&self) -> f64 {
+        self.fewest as f64 / self.most as f64
+    }
+
+    pub(crate) fn evenness_of_processes(&self) -> f64 {
+        self.fewest_of_process as f64 / self.most_of_process as f64
+    }
+
+    /// The least share of a kind of program.
+    pub(crate) fn least_share(&self) -> f64 {
+        self.shares.iter().copied().fold(1.0, f64::min)
+    }
+}
+
+impl Said {
+    /// Of each process, of each of its tasks: how often it came in within the slot.
+    fn counts(&self, slot: &Range<u64>) -> Vec<Vec<usize>> {
+        let count = |waits: &Vec<(usize, Wait)>| {
+            let mut counts = vec![0; self.tasks];
+            for (task, wait) in waits {
+                if wait.inside.is_some_and(|(entered, _)| slot.contains(&entered)) {
+                    counts[*task] += 1;
+                }
+            }
+            counts
+        };
+        self.processes.iter().map(count).collect()
+    }
+
+    fn waits(&self) -> impl Iterator<Item = &(usize, Wait)> {
+        self.processes.iter().flatten()
+    }
+}
+
+/// Of those that were over within the slot, or not yet at its end.
+fn longest_wait(said: &[Said], slot: &Range<u64>) -> u64 {
+    let waits = said.iter().flat_map(Said::waits);
+    let within = waits.filter_map(|(_, wait)| {
+        let over = wait.inside.map_or(slot.end, |(entered, _)| entered.min(slot.end));
+        (over >= slot.start).then(|| over.saturating_sub(wait.asked))
+    });
+    within.max().unwrap_or_default()
+}
+
+fn overlaps(said: &[Said], keys: usize) -> usize {
+    let mut visits = vec![Vec::new(); keys];
+    for (task, wait) in said.iter().flat_map(Said::waits) {
+        visits[task % keys].extend(wait.inside);
+    }
+    visits.iter_mut().map(|visits| overlaps_of_one(visits)).sum()
+}
+
+/// Of one key: those who came in before everybody who had come in before them was out.
+fn overlaps_of_one(visits: &mut [(u64, u64)]) -> usize {
+    visits.sort_unstable();
+    let mut all_out = 0;
+    let mut overlaps = 0;
+    for &(entered, left) in &*visits {
+        overlaps += usize::from(entered < all_out);
+        all_out = all_out.max(left);
+    }
+    overlaps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVED: Served = Served { scripts: 8.0, cpu_seconds: 0.000_040 };
+
+    fn wait(asked: u64, inside: Option<(u64, u64)>) -> Wait {
+        Wait { asked, inside }
+    }
+
+    #[test]
+    fn who_comes_in_before_another_is_out_is_counted() {
+        assert_eq!(overlaps_of_one(&mut [(5, 9), (1, 5)]), 0, "at the same moment at the most");
+        assert_eq!(overlaps_of_one(&mut [(1, 9), (2, 3), (4, 5), (10, 11)]), 2);
+        let said = |other| {
+            let processes = vec![vec![(0, wait(0, Some((1, 9))))], vec![(other, wait(0, Some((4, 5))))]];
+            [Said { tasks: 2, processes }]
+        };
+        assert_eq!((overlaps(&said(0), 2), overlaps(&said(1), 2)), (1, 0), "of one key");
+    }
+
+    #[test]
+    fn a_round_counts_what_came_in_within_its_slot() {
+        let one = vec![(0, wait(1, Some((5, 6)))), (0, wait(7, Some((10, 11)))), (1, wait(9, Some((12, 13))))];
+        let other = vec![(0, wait(8, Some((14, 15)))), (0, wait(16, Some((30, 31)))), (1, wait(2, None))];
+        let said = [Said { tasks: 2, processes: vec![one] }, Said { tasks: 2, processes: vec![other] }];
+        let round = Round::of(&said, 1, &(10..20), SERVED);
+        assert_eq!((round.acquisitions, round.fewest, round.most), (3, 0, 1));
+        assert_eq!((round.fewest_of_process, round.most_of_process), (1, 2));
+        assert_eq!((round.shares[1], round.least_share()), (1.0 / 3.0, 1.0 / 3.0));
+        assert_eq!(round.longest_wait_ms, 18.0 / 1e6, "the one that never came in, until the end");
+        assert_eq!((round.scripts, round.overlaps), (8.0 / 3.0, 0));
+    }
+}

@@ -1,0 +1,69 @@
+//! The contests as a table: a row a crew.
+
+use std::fmt;
+
+use super::{Contention, Contest, Entry, ROUNDS};
+use crate::spread::Spread;
+use crate::table::{aligned, cell, number};
+
+const HEADER: [&str; 8] = [
+    "",
+    "acquisitions a second",
+    "scripts each",
+    "server CPU each, us",
+    "fewest..most a task",
+    "a process",
+    "longest wait, ms",
+    "overlaps",
+];
+
+impl fmt::Display for Contention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for contest in &self.contests {
+            writeln!(f, "{contest}")?;
+        }
+        write!(f, "{}", self.hand_over)
+    }
+}
+
+impl fmt::Display for Contest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}; {ROUNDS} rounds of {} s", self.name, self.title, self.slot_seconds)?;
+        let mut rows = vec![HEADER.map(str::to_owned).to_vec()];
+        rows.extend(self.crews.iter().map(row));
+        write!(f, "{}", aligned(&rows))?;
+        for (crew, reason) in &self.skipped {
+            writeln!(f, "  {crew} was skipped: {reason}")?;
+        }
+        Ok(())
+    }
+}
+
+fn row(entry: &Entry) -> Vec<String> {
+    let figure = |key: &str| cell(Some(&entry.figure(key)));
+    let range = |of: fn(&super::Round) -> [usize; 2]| {
+        let [fewest, most] = [0, 1].map(|at| Spread::of(entry.rounds.iter().map(|round| of(round)[at] as f64)));
+        format!("{:.0}..{:.0}", fewest.median, most.median)
+    };
+    let longest = entry.figure("longest_wait_ms");
+    vec![
+        shares(entry),
+        figure("per_second"),
+        figure("scripts"),
+        figure("server_us"),
+        range(|round| [round.fewest, round.most]),
+        range(|round| [round.fewest_of_process, round.most_of_process]),
+        format!("{} ({})", number(longest.median), number(longest.max)),
+        format!("{:.0}", entry.rounds.iter().map(|round| round.overlaps).sum::<usize>()),
+    ]
+}
+
+/// The name of a crew, and what part each kind of program in it has.
+fn shares(entry: &Entry) -> String {
+    let Some(kinds) = entry.rounds.first().map(|round| round.shares.len()).filter(|&kinds| kinds > 1) else {
+        return entry.name.to_owned();
+    };
+    let share = |kind| Spread::of(entry.rounds.iter().map(|round: &super::Round| round.shares[kind])).median * 100.0;
+    let shares: Vec<String> = (0..kinds).map(|kind| format!("{:.0} %", share(kind))).collect();
+    format!("{} ({})", entry.name, shares.join(" + "))
+}

@@ -1,0 +1,26 @@
+-- Hands a lock of the plain format over: releases it from its holder and takes it for the next one, in one step. Sent
+-- once; a copy that comes late or twice finds it gone.
+-- KEYS[1]  the lock
+-- KEYS[2]  its mark: the last fence of all locks that share it, without a lifetime
+-- ARGV[1]  lease of the next one, in milliseconds
+-- ARGV[2]  value of the next one: uuid:task-id:generation
+-- ARGV[3]  the client's clock, in microseconds. Negative: it is cut to 0.1 s, and this server is the only one
+-- ARGV[4]  value of the holder
+-- Returns {1, fence}  handed over: nobody is told, since it was never free
+--         -1          gone: the lock is not held under the holder's value, and nothing is taken
+local lock, mark = KEYS[1], KEYS[2]
+local lease_ms, value, asked, holder = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local held = redis.pcall('GET', lock)
+if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
+  return held
+end
+-- A key of another type holds no lock of ours.
+if held ~= holder then
+  return -1
+end
+
+-- fence.lua
+-- The value and its lease are one write: a lock never stands without a lease.
+redis.call('SET', lock, value, 'PX', lease_ms)
+return {1, fence}

@@ -1,0 +1,43 @@
+//! Runs one of the recipes: `cargo run --manifest-path recipes/Cargo.toml -- leader`. It needs a Redis: the one that
+//! REDIS_URL names, or one on this machine.
+//!
+//! Each recipe is one file, to be read from its first line to its tests, and to be copied.
+
+use std::env;
+use std::error::Error;
+use std::process::ExitCode;
+
+mod cron;
+mod leader;
+mod queue;
+#[cfg(test)]
+mod redis;
+mod threads;
+mod web_service;
+
+/// What a recipe, and this program, ends with.
+type Outcome = Result<(), Failure>;
+
+/// Any error.
+type Failure = Box<dyn Error + Send + Sync>;
+
+const USAGE: &str = "name one of the recipes: cron, leader, queue, threads, web_service";
+
+fn main() -> ExitCode {
+    let url = env::var("REDIS_URL").unwrap_or_else(|_| "redis://127.0.0.1:6379".to_owned());
+    let outcome = match env::args().nth(1).as_deref() {
+        Some("cron") => cron::run(&url),
+        Some("leader") => leader::run(&url),
+        Some("queue") => queue::run(&url),
+        Some("threads") => threads::run(&url),
+        Some("web_service") => web_service::run(&url),
+        _ => Err(USAGE.into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("recipes: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

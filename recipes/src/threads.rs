@@ -1,0 +1,85 @@
+//! Threads without async code: `cargo run --manifest-path recipes/Cargo.toml -- threads`, several times at once.
+//!
+//! Every call has a twin with `blocking_` in front, which needs no runtime. The owner is the thread: a function that
+//! takes the lock itself enters again when a caller in the same thread has it, and other threads wait.
+//!
+//! A thread that works in turns with others, as in a pool that steals work, is no good owner: name one with
+//! `lock.owned_by(Owner::new())` there.
+
+use std::panic::resume_unwind;
+use std::path::Path;
+use std::time::Duration;
+use std::{env, fs, io, thread};
+
+use lockhound::{Lock, Locker};
+
+use crate::{Failure, Outcome};
+
+const THREADS: usize = 4;
+
+pub(crate) fn run(url: &str) -> Outcome {
+    let locks = Locker::blocking_connect(url)?;
+    let file = env::temp_dir().join("lockhound-recipes-threads");
+    let lock = locks.get("recipes:threads");
+    count_in_threads(&lock, &file)?;
+    println!("{} has been counted up to {}", file.display(), fs::read_to_string(&file)?);
+    // After all guards are gone, and before `main` ends.
+    locks.blocking_close();
+    Ok(())
+}
+
+/// Counts a file up in several threads, ten times in each.
+fn count_in_threads(lock: &Lock, file: &Path) -> Outcome {
+    thread::scope(|scope| {
+        let count = || (0..10).try_for_each(|_| count_up(lock, file));
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(count)).collect();
+        // A panic of a thread goes on here.
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })
+}
+
+/// Reads a number, and writes it back one higher. Two that do so at once would lose one of their counts.
+fn count_up(lock: &Lock, file: &Path) -> Outcome {
+    let guard = lock.blocking_lock()?;
+    let number = read(lock, file)?;
+    // It reads the clock: a thread that was held up for longer than the lease does not write.
+    guard.check()?;
+    fs::write(file, (number + 1).to_string())?;
+    Ok(guard.blocking_unlock()?)
+}
+
+/// Takes the lock itself, so that it may be called alone too.
+fn read(lock: &Lock, file: &Path) -> Result<u32, Failure> {
+    let guard = lock.blocking_lock()?;
+    let number = match fs::read_to_string(file) {
+        Ok(text) => text.trim().parse()?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(error.into()),
+    };
+    thread::sleep(Duration::from_millis(1));
+    guard.blocking_unlock()?;
+    Ok(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis::Redis;
+
+    #[test]
+    fn no_count_of_two_programs_is_lost() {
+        let redis = Redis::start();
+        let programs = [0, 1].map(|_| Locker::blocking_connect(redis.url()).expect("connected"));
+        let file = env::temp_dir().join(format!("lockhound-recipes-{}", lockhound::Uuid::new_v4()));
+        thread::scope(|scope| {
+            for program in &programs {
+                let file = &file;
+                scope.spawn(move || count_in_threads(&program.get("threads"), file).expect("counted"));
+            }
+        });
+        let counted = fs::read_to_string(&file).expect("written");
+        fs::remove_file(&file).expect("it was there");
+        assert_eq!(counted, (2 * THREADS * 10).to_string());
+        programs.iter().for_each(Locker::blocking_close);
+    }
+}

@@ -1,0 +1,119 @@
+//! One key: who holds it, who stands in its line, and what its driver is to do.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+use super::queue::Queue;
+use super::turn::Turn;
+use super::{Entry, Head, LastRound, Next};
+use crate::clock::Instant;
+use crate::error::Loss;
+use crate::hold::{Hold, HoldState, Shut};
+use crate::owner::Owner;
+
+/// What there is of one key.
+#[derive(Debug)]
+pub(super) struct Slot<G, R> {
+    pub(super) holds: Vec<Arc<Hold>>,
+    pub(super) line: Queue<G>,
+    pub(super) driver: Option<Arc<Notify>>,
+    /// Whether the driver waits for a hold of this slot, or is about to look: it sends nothing before that.
+    pub(super) blocked: bool,
+    /// What the driver is to send when it looks.
+    pub(super) passed: Option<R>,
+    pub(super) turn: Turn,
+    pub(super) last_round: LastRound,
+}
+
+impl<G, R> Default for Slot<G, R> {
+    fn default() -> Self {
+        let (holds, line, driver) = (Vec::new(), Queue::default(), None);
+        let (blocked, passed, turn, last_round) = (false, None, Turn::default(), LastRound::Pending);
+        Self { holds, line, driver, blocked, passed, turn, last_round }
+    }
+}
+
+impl<G, R> Slot<G, R> {
+    /// The driver that is to be started, if there is none.
+    pub(super) fn start(&mut self) -> Option<Arc<Notify>> {
+        if self.driver.is_some() {
+            return None;
+        }
+        let wake = Arc::new(Notify::new());
+        self.driver = Some(Arc::clone(&wake));
+        // What an earlier line was told says nothing to this one.
+        self.last_round = LastRound::Pending;
+        Some(wake)
+    }
+
+    pub(super) fn next(&mut self, now: Instant) -> Next<R> {
+        self.blocked = false;
+        if let Some(release) = self.passed.take() {
+            return Next::Release(release, self.successor(now));
+        }
+        let Some(head) = self.head() else {
+            self.driver = None;
+            return Next::Done;
+        };
+        if self.holds.iter().any(|hold| hold.blocks(now)) {
+            self.blocked = true;
+            return Next::Blocked;
+        }
+        match self.loss_of(&head, now) {
+            Some(loss) => Next::Lost(head.id, loss),
+            None => Next::Try(head),
+        }
+    }
+
+    fn head(&self) -> Option<Head> {
+        let waiter = self.line.first()?;
+        Some(Head { id: waiter.id, owner: waiter.owner.clone(), origin: waiter.origin, terms: waiter.terms })
+    }
+
+    /// For whom the hold that is being released may be taken in the same step.
+    fn successor(&self, now: Instant) -> Option<Head> {
+        let head = self.head()?;
+        let only = self.holds.iter().filter(|hold| hold.blocks(now)).count() == 1;
+        (only && self.loss_of(&head, now).is_none()).then_some(head)
+    }
+
+    /// The loss of what the head's owner holds, if it does.
+    fn loss_of(&self, head: &Head, now: Instant) -> Option<Loss> {
+        // A lost hold is removed with its last guard: while it is here, one of them lives. What is being released is
+        // not lost.
+        let of_head = |hold: &&Arc<Hold>| hold.is_owned_by(&head.owner) && hold.claims().claimed;
+        self.holds.iter().find(of_head).and_then(|hold| hold.mark(now).loss())
+    }
+
+    /// The holds whose loss was seen under the shard's lock: to be fired after it. The head may have waited for it.
+    pub(super) fn found_lost(&self) -> Vec<Arc<Hold>> {
+        let lost: Vec<_> = self.holds.iter().filter(|hold| hold.is_unfired()).cloned().collect();
+        if !lost.is_empty() {
+            self.wake();
+        }
+        lost
+    }
+
+    pub(super) fn enter(&self, owner: &Owner, now: Instant) -> Entry {
+        for hold in &self.holds {
+            if hold.is_owned_by(owner) {
+                match hold.enter(now) {
+                    Ok(count) => return Entry::Reentered(Arc::clone(hold), count),
+                    Err(Shut::Lost(loss)) => return Entry::Lost(loss),
+                    // Another hold of this owner may stand behind it, taken past the line.
+                    Err(Shut::Releasing) => {}
+                }
+            }
+        }
+        let held_here = self.holds.iter().any(|hold| hold.is_held() && hold.mark(now) == HoldState::Safe);
+        if held_here { Entry::HeldHere } else { Entry::Open }
+    }
+
+    pub(super) fn wake(&self) {
+        // One driver waits, and a wake-up while it does not leaves its permit.
+        if let Some(driver) = &self.driver {
+            driver.notify_one();
+        }
+    }
+}

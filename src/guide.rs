@@ -1,0 +1,47 @@
+//! The guide: how programs use locks, a page for each question.
+//!
+//! | page | answers |
+//! |---|---|
+//! | [`critical_sections`] | How does a program take one lock or several, and what does it do when it loses one? |
+//! | [`nesting_and_owners`] | Who enters again, who waits, and how is that changed? |
+//! | [`waiting`] | How long does a call wait, and what happens while the servers are away? |
+//! | [`fencing`] | How does a database, an object store or another service refuse a holder that is late? |
+//! | [`quorums`] | When are several servers worth it, and what do clusters, Sentinels and replicas give? |
+//! | [`redisson`] | What do programs in Rust and on the JVM share? |
+//! | [`other_languages`] | What do programs in Go, JavaScript, Python and others share? |
+//! | [`testing`] | How is code tested that takes locks? |
+//! | [`operating`] | Which rights, settings and alerts belong to it, and what does each warning and error mean? |
+//! | [`shutting_down`] | What happens to locks when a thread, `main` or a process ends? |
+//!
+//! Five programs in `recipes/` of the repository use what these pages describe: a web service, a leader election, a job
+//! that a fleet does once in each period, a queue consumer, and plain threads.
+
+#[doc = include_str!("../docs/guide/critical_sections.md")]
+pub mod critical_sections {}
+
+#[doc = include_str!("../docs/guide/nesting_and_owners.md")]
+pub mod nesting_and_owners {}
+
+#[doc = include_str!("../docs/guide/waiting.md")]
+pub mod waiting {}
+
+#[doc = include_str!("../docs/guide/fencing.md")]
+pub mod fencing {}
+
+#[doc = include_str!("../docs/guide/quorums.md")]
+pub mod quorums {}
+
+#[doc = include_str!("../docs/redisson.md")]
+pub mod redisson {}
+
+#[doc = include_str!("../docs/guide/other_languages.md")]
+pub mod other_languages {}
+
+#[doc = include_str!("../docs/guide/testing.md")]
+pub mod testing {}
+
+#[doc = include_str!("../docs/guide/operating.md")]
+pub mod operating {}
+
+#[doc = include_str!("../docs/guide/shutting_down.md")]
+pub mod shutting_down {}

@@ -1,0 +1,81 @@
+//! What keeps the masters of a cluster from a promise. Pure.
+
+use std::time::Duration;
+
+use super::cases::{Case, Wanted};
+use super::{Finding, Mode, ServerReport};
+
+/// How many slots every cluster has.
+const SLOTS: u64 = 16_384;
+
+/// With fewer masters no majority of them is left to vote for a replica.
+const FEWEST: u64 = 3;
+
+/// What a replica takes, about, to be voted for, once its master counts as gone.
+const ELECTION: Duration = Duration::from_secs(1);
+
+impl Wanted<'_> {
+    /// Whether the cluster of this master, if it is in one, takes locks of all slots.
+    pub(super) fn slots_of(&self, at: &ServerReport, case: &mut Case) {
+        let (Some(cluster), Finding::Known(Mode::Cluster(state))) = (&at.cluster, &at.mode) else { return };
+        match state {
+            Finding::Known(state) if state != "ok" => {
+                let problem = format!("refuses everything: its cluster is down (cluster_state:{state})");
+                case.breaks(at, problem, "look at `CLUSTER NODES`, and bring back what is missing");
+            }
+            state => case.wonders(at, "whether its cluster is up", state),
+        }
+        let Finding::Known(slots) = &cluster.slots else { return };
+        if slots.assigned < SLOTS {
+            let problem = format!("knows of a master for {} of {SLOTS} slots", slots.assigned);
+            case.breaks(at, problem, "`redis-cli --cluster fix`");
+        }
+        if slots.failing > 0 {
+            let problem = format!("hears nothing of the masters of {} slots", slots.failing);
+            case.breaks(at, problem, "look at `CLUSTER NODES`, and bring back what is missing");
+        }
+    }
+
+    /// Whether another server takes the place of this master when it is gone, and so soon that its locks are renewed in
+    /// time.
+    pub(super) fn succession_of(&self, at: &ServerReport) -> Case {
+        let mut case = self.locking_of(at);
+        if at.failure.is_some() {
+            return case;
+        }
+        let Some(cluster) = &at.cluster else { return case };
+        match at.online() {
+            Some(0) => {
+                let others = match cluster.requires_full_coverage {
+                    Finding::Known(true) => ", and nobody locks anything (cluster-require-full-coverage yes)",
+                    _ => "",
+                };
+                let problem = format!("has no replica in step: while it is away nobody has its slots{others}");
+                case.breaks(at, problem, "a replica for each master");
+            }
+            Some(_) => {}
+            None => case.wonders(at, "whether it has a replica", &at.replicas),
+        }
+        if let Finding::Known(slots) = &cluster.slots
+            && slots.masters < FEWEST
+        {
+            let problem = format!("is one of {} masters, which cannot vote for a replica without it", slots.masters);
+            case.breaks(at, problem, "three masters or more");
+        }
+        match cluster.node_timeout {
+            // A hold bears that its renewals fail for less than the second third of its lease.
+            Finding::Known(silence) if silence + ELECTION > self.settings.lease / 3 => {
+                let problem = format!(
+                    "is replaced after about {:?} (cluster-node-timeout and an election), and its locks are lost if \
+                     that is more than a third of their lease, {:?}",
+                    silence + ELECTION,
+                    self.settings.lease
+                );
+                let least = (silence + ELECTION) * 3;
+                case.breaks(at, problem, format!("a shorter `cluster-node-timeout`, or a `lease` of {least:?}"));
+            }
+            ref timeout => case.wonders(at, "its cluster-node-timeout", timeout),
+        }
+        case
+    }
+}

@@ -1,0 +1,115 @@
+//! Handing over: one script releases a lock and takes it for the next waiter of this locker.
+//!
+//! # Invariants
+//! - It is sent once. It takes the lock only from the hold that it releases: once that is gone, a copy that comes late
+//!   takes nothing.
+//! - What it may have taken is undone behind the answer to the release of that hold, where nobody knows what became of
+//!   it: an undo that came before a late hand-over would leave the lock to nobody (`tests/model/hand_over.rs`).
+//! - The driver sends it, and nothing else meanwhile.
+
+use std::pin::pin;
+use std::slice;
+use std::sync::Arc;
+
+use tokio::time::timeout;
+
+use super::Session;
+use super::attempt::Asked;
+use super::pending::Late;
+use super::release::{Unconfirmed, release};
+use crate::clock::Instant;
+use crate::command::{Claim, HandOver};
+use crate::foreign::contained;
+use crate::gate::Head;
+use crate::lease;
+use crate::node::Outcome;
+use crate::quorum::{Acquired, Majority, Settled};
+
+/// A release that takes its lock for the next one. If its task ends before its time both are undone, in the order in
+/// which they stand here.
+struct Handing<'a> {
+    released: Unconfirmed,
+    next: Asked<'a>,
+}
+
+/// Releases a hold, and hands it over to the head of the line, if there is one. Whatever comes of it, the release is
+/// answered.
+pub(super) async fn hand_over(released: Unconfirmed, head: Option<Head>) {
+    let session = &Arc::clone(&released.session);
+    // What begins before the session is closed is waited for by it: what is sent is sent before the connections quit.
+    let Some(head) = head.filter(|_| session.check_open().is_ok()) else {
+        session.engine.spawn(release(released));
+        return;
+    };
+    let (_debt, _late) = (session.engine.owe(), Late::new(session));
+    let hold = Arc::clone(&released.hold);
+    let Claim { key, .. } = &hold.claim;
+    let patience = lease::recheck_interval(head.terms.lease).min(session.settings.command_timeout);
+    let next = Asked::new(session, slice::from_ref(key), &head.owner, head.origin, head.terms, patience);
+    let mut handing = Handing { released, next };
+    let Asked { claims, terms, fences, .. } = &handing.next;
+    let claims = Arc::clone(claims);
+    let mut asking = pin!(session.quorum.hand_over(&hold.claim, &claims[0], terms.lease, *fences));
+    let outcome = match timeout(Instant::now().until(handing.released.deadline), &mut asking).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            let nodes = handing.released.silence();
+            handing.released.overdue(nodes);
+            asking.await
+        }
+    };
+    handing.settle(session, outcome, &head);
+}
+
+impl Handing<'_> {
+    fn settle(mut self, session: &Arc<Session>, outcome: Outcome<HandOver>, head: &Head) {
+        let hold = Arc::clone(&self.released.hold);
+        let key = &hold.claim.key;
+        match outcome {
+            Outcome::Done(HandOver::Granted(fence)) => {
+                session.outage.answered();
+                self.released.tell();
+                match self.next.holds(&Majority { fences: vec![fence], votes: vec![0] }) {
+                    Acquired::Granted(holds) => {
+                        self.next.settled = true;
+                        let grants = holds.into_iter().map(|hold| self.next.granted(hold));
+                        grants.for_each(|granted| session.deliver_after(&hold, &granted, head.id));
+                        self.released.succeeded();
+                    }
+                    // It stands there, and the lease may be over.
+                    _ => {
+                        self.next.settled = true;
+                        session.undo(&self.next.claims[0], self.next.terms.lease, None, [0], None);
+                        self.released.end(Settled::Done);
+                    }
+                }
+            }
+            Outcome::Done(HandOver::Gone) => {
+                session.outage.answered();
+                self.next.settled = true;
+                self.released.end(Settled::Gone);
+            }
+            Outcome::NotExecuted(failure) => {
+                contained(|| tracing::trace!(key = %key.shown(), %failure, "not handed over"));
+                self.next.settled = true;
+                session.engine.spawn(release(self.released));
+            }
+            Outcome::Unknown(failure) => {
+                contained(|| tracing::debug!(key = %key.shown(), %failure, "nobody knows who has it"));
+                self.undo_in_order(session);
+            }
+            // It may have done a part of it.
+            Outcome::Refused(error) => {
+                contained(|| tracing::debug!(key = %key.shown(), %error, "the hand-over was refused"));
+                self.undo_in_order(session);
+            }
+        }
+    }
+
+    /// The release goes on by itself, and behind its answer what may have been taken is undone.
+    fn undo_in_order(mut self, session: &Arc<Session>) {
+        self.released.may_have_taken(self.next.claims[0].clone(), self.next.terms.lease);
+        self.next.settled = true;
+        session.engine.spawn(release(self.released));
+    }
+}

@@ -1,0 +1,334 @@
+//! Failovers of a master that Sentinels watch over, under load: who was inside when, what holders and waiters saw, and
+//! which of the writes that the old master had answered the new one does not have.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use lockhound::{Guard, HoldState, Lock, Locker, Owner};
+use tokio::task::JoinHandle;
+
+use super::machine::within;
+use super::record::{self, Visit};
+use super::sentinel::{NAME, Sentinels};
+use super::{Server, eventually, key, ms};
+
+/// What becomes of the master.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failover {
+    /// `SENTINEL FAILOVER`.
+    Ordered,
+    /// It is killed (kill -9).
+    Killed,
+    /// It is stopped, and goes on once it has a successor.
+    Stopped,
+}
+
+/// What was seen of one failover.
+#[derive(Debug)]
+pub struct Seen {
+    failover: Failover,
+    /// From its beginning until all Sentinels name the successor.
+    pub took: Duration,
+    /// How old the oldest of the lost writes was when the old master had answered the last one; how many there were.
+    pub window: Duration,
+    pub lost_writes: usize,
+    pub visits: Vec<Visit>,
+    /// Pairs of visits that overlap.
+    pub overlaps: usize,
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { failover, took, window, lost_writes, visits, overlaps } = self;
+        let visits = visits.len();
+        write!(
+            f,
+            "{failover:?}: took {took:.1?}; {lost_writes} writes lost, over {window:.1?}; {visits} visits, {overlaps} \
+             overlaps"
+        )
+    }
+}
+
+/// Long enough to outlast what the Sentinels take to notice.
+pub const LEASE: Duration = Duration::from_secs(15);
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Three lockers hold eight locks, wait for four of them, and come and go on three more while the master is replaced.
+/// The load goes on for so long after that.
+///
+/// What has to be so: a lock that was replicated is renewed by its holder on the new master, and its waiters are woken
+/// there. Nobody is inside beside another, but for what asynchronous replication loses: at most one renewal longer than
+/// the failover takes. Fences grow.
+pub async fn under_load(failover: Failover, go_on_for: Duration) -> Seen {
+    let group = Sentinels::start();
+    let lockers = connect(&group).await;
+    let held = Held::take(&group, &lockers).await;
+    let over = Arc::new(AtomicBool::new(false));
+    let names: Vec<_> = (0..3).map(|_| key()).collect();
+    let load = load(&lockers, &names, &over);
+    let writes = Writes::begin(&group.master);
+    tokio::time::sleep(ms(500)).await;
+
+    let (begun, from) = (Instant::now(), record::now());
+    begin(failover, &group);
+    group.failed_over().await;
+    let took = begun.elapsed();
+    let (lost_writes, window) = writes.lost(&group.replica);
+    let until = record::now();
+    if failover == Failover::Stopped {
+        // It believes that it is the master until the Sentinels have told it otherwise.
+        group.master.go_on();
+    }
+    held.survive(&group, begun + took, took).await;
+    tokio::time::sleep(go_on_for).await;
+
+    over.store(true, Ordering::Relaxed);
+    let mut visits = Vec::new();
+    for task in load {
+        visits.extend(task.await.unwrap());
+    }
+    let settled = until + u64::try_from(renewal().as_nanos()).unwrap();
+    let overlaps = judge(&mut visits, from, settled).unwrap_or_else(|problem| panic!("{failover:?}: {problem}"));
+    let after = visits.iter().filter(|visit| visit.entered > until).count();
+    assert!(after > 0, "{failover:?}: nobody comes in after it");
+    Seen { failover, took, window, lost_writes, visits, overlaps }
+}
+
+/// What a holder may take to hear of a loss once the new master is named: it connects there, and renews.
+pub fn renewal() -> Duration {
+    LEASE / 3 + 2 * COMMAND_TIMEOUT
+}
+
+async fn connect(group: &Sentinels) -> Vec<Locker> {
+    let mut lockers = Vec::new();
+    for _ in 0..3 {
+        lockers.push(group.builder(LEASE).command_timeout(COMMAND_TIMEOUT).connect().await.unwrap());
+    }
+    lockers
+}
+
+fn begin(failover: Failover, group: &Sentinels) {
+    match failover {
+        Failover::Ordered => group.sentinels[0].command::<()>(&["SENTINEL", "FAILOVER", NAME]),
+        Failover::Killed => group.master.kill(),
+        Failover::Stopped => group.master.stop(),
+    }
+}
+
+/// Locks that are held all the time and have been replicated, with their fields, and those who wait for every other
+/// one.
+struct Held {
+    guards: Vec<(Guard, Vec<(String, u64)>)>,
+    waiting: Vec<Option<JoinHandle<(Guard, Instant)>>>,
+}
+
+impl Held {
+    async fn take(group: &Sentinels, lockers: &[Locker]) -> Self {
+        let (mut guards, mut waiting) = (Vec::new(), Vec::new());
+        for at in 0..8 {
+            let guard = lockers[at % 3].get(key()).lock().await.unwrap();
+            let lock = lockers[(at + 1) % 3].get(guard.key());
+            waiting.push((at % 2 == 0).then(|| {
+                tokio::spawn(async move {
+                    let guard = lock.lock().await.unwrap();
+                    (guard, Instant::now())
+                })
+            }));
+            guards.push(guard);
+        }
+        eventually(ms(20_000), "replicated", || guards.iter().all(|guard| group.replica.exists(guard.key().as_str())))
+            .await;
+        let with_fields = |guard: Guard| {
+            let fields = group.master.fields(guard.key().as_str());
+            (guard, fields)
+        };
+        Self { guards: guards.into_iter().map(with_fields).collect(), waiting }
+    }
+
+    /// They are renewed by the new master, and their waiters are told there.
+    async fn survive(self, group: &Sentinels, named: Instant, took: Duration) {
+        // The Sentinels of a busy machine may take longer than the lease.
+        let in_time = took < LEASE / 2;
+        for ((guard, fields), waiting) in self.guards.into_iter().zip(self.waiting) {
+            let key = guard.key().to_string();
+            if in_time {
+                let left = || Duration::from_millis(group.replica.pttl(&key).try_into().unwrap_or(0));
+                let renewed = || LEASE - left() < named.elapsed();
+                eventually(renewal(), "its holder renews it on the new master", renewed).await;
+                assert_eq!(guard.state(), HoldState::Safe, "{key}");
+                assert_eq!(group.replica.fields(&key), fields);
+            }
+            let Some(waiting) = waiting else {
+                let released = guard.unlock().await;
+                assert!(released.is_ok() || !in_time, "{released:?}");
+                continue;
+            };
+            let channel = format!("redisson_lock__channel:{{{key}}}");
+            let listens = || group.replica.command::<(String, u64)>(&["PUBSUB", "NUMSUB", &channel]).1 == 1;
+            if in_time {
+                eventually(ms(20_000), "its waiter listens at the new master", listens).await;
+            }
+            let unlocked = Instant::now();
+            let released = guard.unlock().await;
+            assert!(released.is_ok() || !in_time, "{released:?}");
+            let (next, woken) = waiting.await.unwrap();
+            // Without a message the waiter looks after a sixth of the lease.
+            let waited = woken.saturating_duration_since(unlocked);
+            assert!(within(waited, ms(1_000)) || !in_time, "{waited:?}");
+            next.unlock().await.unwrap();
+        }
+    }
+}
+
+/// Three tasks of each locker come and go on these locks.
+fn load(lockers: &[Locker], names: &[String], over: &Arc<AtomicBool>) -> Vec<JoinHandle<Vec<Visit>>> {
+    let tasks = lockers.iter().flat_map(|locker| names.iter().map(move |name| locker.get(name)));
+    tasks.map(|lock| tokio::spawn(come_and_go(lock.owned_by(Owner::new()), Arc::clone(over)))).collect()
+}
+
+async fn come_and_go(lock: Lock, over: Arc<AtomicBool>) -> Vec<Visit> {
+    let mut visits = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        // It fails while there is no master for longer than the call waits.
+        let Ok(guard) = lock.lock().await else { continue };
+        let (key, who, fence) = (lock.key().to_string(), guard.owner().to_string(), guard.fence().get());
+        let mut inside = None;
+        // Most leave soon. Some stay for longer, so that whoever was let in by a lost word is still there.
+        let looks = if fastrand::u8(..) < 2 { 300 } else { fastrand::u16(0..3) };
+        for _ in 0..=looks {
+            // The time is taken before the look: it was inside then, as far as it could know.
+            let now = record::now();
+            if guard.check().is_err() {
+                break;
+            }
+            inside = Some((inside.map_or(now, |(entered, _)| entered), now));
+            tokio::time::sleep(Duration::from_micros(fastrand::u64(0..2_000))).await;
+        }
+        visits.extend(inside.map(|(entered, left)| Visit { key, who, fence, entered, left }));
+        // Nobody knows of every release whether it was executed; the next one who comes in shows it.
+        drop(guard.unlock().await);
+    }
+    visits
+}
+
+/// How many pairs overlap.
+///
+/// # Errors
+/// Two that overlap outside of the failover and the renewal after it, or whose fences do not grow over it.
+pub fn judge(visits: &mut [Visit], from: u64, settled: u64) -> Result<usize, String> {
+    visits.sort_by(|a, b| (&a.key, a.entered).cmp(&(&b.key, b.entered)));
+    let mut overlaps = 0;
+    for of_key in visits.chunk_by(|a, b| a.key == b.key) {
+        let mut last: Option<&Visit> = None;
+        for visit in of_key {
+            if let Some(before) = last.filter(|before| visit.entered < before.left) {
+                overlaps += 1;
+                if visit.entered < from || before.left.min(visit.left) > settled {
+                    return Err(format!("inside at once, from {from} to {settled}: {before:?} and {visit:?}"));
+                }
+            }
+            last = last.filter(|before| before.left > visit.left).or(Some(visit));
+        }
+        let mut highest = 0;
+        for visit in of_key {
+            // Those of the old master that were lost may be given out again while the failover lasts.
+            let lasts = (from..=settled).contains(&visit.entered);
+            if !lasts && visit.fence <= highest {
+                return Err(format!("the fence did not grow beyond {highest}: {visit:?}"));
+            }
+            highest = highest.max(visit.fence);
+        }
+    }
+    Ok(overlaps)
+}
+
+/// Somebody who writes one number after the other to the master, and notes when each was answered.
+struct Writes {
+    over: Arc<AtomicBool>,
+    writing: std::thread::JoinHandle<Vec<Instant>>,
+}
+
+const NUMBER: &str = "window:number";
+
+impl Writes {
+    fn begin(master: &Server) -> Self {
+        let (over, mut connection) = (Arc::new(AtomicBool::new(false)), master.connection().unwrap());
+        let ended = Arc::clone(&over);
+        // A master that has stopped does not answer.
+        connection.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        let writing = std::thread::spawn(move || {
+            let mut answered = Vec::new();
+            while !ended.load(Ordering::Relaxed) {
+                let written = redis::cmd("SET").arg(NUMBER).arg(answered.len()).exec(&mut connection);
+                if written.is_err() {
+                    break;
+                }
+                answered.push(Instant::now());
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            answered
+        });
+        Self { over, writing }
+    }
+
+    /// How many of them the new master does not have, and for how long the old one had been answering such ones.
+    fn lost(self, new: &Server) -> (usize, Duration) {
+        self.over.store(true, Ordering::Relaxed);
+        let answered = self.writing.join().unwrap();
+        assert!(!answered.is_empty(), "nothing was written");
+        let kept = new.command::<Option<usize>>(&["GET", NUMBER]).map_or(0, |last| last + 1);
+        let lost = answered.get(kept..).unwrap_or_default();
+        let window = lost.first().zip(lost.last()).map_or(Duration::ZERO, |(first, last)| *last - *first);
+        (lost.len(), window)
+    }
+}
+
+/// Of many failovers of one kind: how far back what was lost went.
+pub fn table(seen: &[Seen]) -> String {
+    let mut windows: Vec<_> = seen.iter().map(|seen| seen.window).collect();
+    windows.sort_unstable();
+    let (median, most) = (windows[windows.len() / 2], windows[windows.len() - 1]);
+    let (writes, overlaps) =
+        (seen.iter().map(|seen| seen.lost_writes).sum::<usize>(), seen.iter().map(|seen| seen.overlaps).sum::<usize>());
+    let kind = seen[0].failover;
+    let runs = seen.len();
+    format!(
+        "{kind:?}, {runs} failovers: {writes} writes lost, over {median:.1?} (median) and {most:.1?} (max); {overlaps} \
+         overlaps"
+    )
+}
+
+/// With one replica, which has to acknowledge: what was granted is known to the new master, whoever asks there. Returns
+/// for how long that has no replica, and grants nothing.
+pub async fn under_load_with_acknowledgements(failover: Failover) -> Duration {
+    let group = Sentinels::start();
+    let (over, names) = (Arc::new(AtomicBool::new(false)), [key(), key(), key()]);
+    let mut lockers = Vec::new();
+    for _ in 0..3 {
+        let builder = group.builder(LEASE).command_timeout(COMMAND_TIMEOUT).replicas(1, ms(200));
+        lockers.push(builder.connect().await.unwrap());
+    }
+    let load = load(&lockers, &names, &over);
+    tokio::time::sleep(ms(500)).await;
+    begin(failover, &group);
+    group.failed_over().await;
+    let until = record::now();
+    match failover {
+        Failover::Ordered => {}
+        Failover::Killed => group.master.restart(),
+        Failover::Stopped => group.master.go_on(),
+    }
+    // Until the old master is its replica the new one grants nothing.
+    let without = eventually(ms(120_000), "it has a replica", || group.replica.has_replicas(1)).await;
+    tokio::time::sleep(LEASE).await;
+    over.store(true, Ordering::Relaxed);
+    let mut visits = Vec::new();
+    for task in load {
+        visits.extend(task.await.unwrap());
+    }
+    assert!(visits.iter().any(|visit| visit.entered > until), "{failover:?}: nobody comes in after it");
+    record::Record::of(visits).check().unwrap_or_else(|problem| panic!("{failover:?}: {problem}"));
+    without
+}

@@ -1,0 +1,298 @@
+//! A lock that goes from its releaser to the next waiter of the same locker in one step: what that costs, and what is
+//! left of it whatever becomes of the releaser, the waiter, the answer and the server. Time is paused.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use lockhound::{Error, Format, Guard, Locker, Loss, Owner};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::common::{key, ms};
+use super::{Server, over};
+
+/// How long a server takes to answer.
+const ROUND_TRIP: u64 = 10;
+
+/// A server that is far away, and two lockers over it.
+async fn far() -> (Server, Locker, Locker) {
+    let server = Server::new();
+    let builder = || over(std::slice::from_ref(&server), ms(10_000)).outage_tolerance(ms(60_000));
+    let (one, other) = (builder().connect().await.unwrap(), builder().connect().await.unwrap());
+    server.delay(ms(ROUND_TRIP)..=ms(ROUND_TRIP));
+    (server, one, other)
+}
+
+/// A guard, and callers in line behind it.
+async fn line<const N: usize>(locks: &Locker, name: &str) -> (Guard, [JoinHandle<Guard>; N]) {
+    let guard = locks.get(name).owned_by(Owner::new()).lock().await.unwrap();
+    let waiting = [(); N].map(|()| waits(locks, name));
+    sleep(ms(1)).await;
+    (guard, waiting)
+}
+
+fn waits(locks: &Locker, name: &str) -> JoinHandle<Guard> {
+    let lock = locks.get(name).owned_by(Owner::new());
+    tokio::spawn(async move { lock.lock().await.unwrap() })
+}
+
+/// Nobody holds it, and nothing is left to be done.
+async fn nothing_is_left(server: &Server, locks: &Locker, name: &str) {
+    sleep(ms(1_000)).await;
+    let stats = locks.stats();
+    assert_eq!((server.holder(name), stats.holds, stats.waiters), (None, 0, 0));
+    assert_eq!((stats.pending, stats.pending_undos), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_caller_has_the_lock_a_round_trip_after_it_was_released() {
+    let ((server, locks, _), name) = (far().await, key());
+    let (guard, [next]) = line(&locks, &name).await;
+    let (fence, lost, began) = (guard.fence(), guard.lost(), Instant::now());
+    guard.unlock().await.unwrap();
+    let next = next.await.unwrap();
+    assert_eq!(began.elapsed().as_millis(), u128::from(ROUND_TRIP));
+    assert!(next.fence() > fence && !lost.is_cancelled() && !next.is_lost());
+    assert!(server.holder(&name).unwrap().contains(&next.owner().to_string()), "{:?}", server.holder(&name));
+    assert_eq!((locks.stats().holds, locks.stats().acquired, locks.stats().undone), (1, 2, 0));
+    next.unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_costs_a_script_for_each_who_stands_in_it_and_little_more() {
+    for format in [Format::Redisson, Format::Plain] {
+        let (server, name) = (Server::new(), key());
+        let locks = over(std::slice::from_ref(&server), ms(10_000)).format(format).connect().await.unwrap();
+        server.delay(ms(1)..=ms(1));
+        let began = Instant::now();
+        let worker = |_| {
+            let lock = locks.get(&name).owned_by(Owner::new());
+            tokio::spawn(async move {
+                for _ in 0..10 {
+                    lock.lock().await.unwrap().unlock().await.unwrap();
+                }
+            })
+        };
+        for worker in (0..64).map(worker).collect::<Vec<_>>() {
+            worker.await.unwrap();
+        }
+        // One after the other, a millisecond each. In the plain format nobody hears of those who poll: eight in a row.
+        let bound = if format == Format::Plain { 9.0 / 8.0 + 0.01 } else { 1.05 };
+        let each = began.elapsed().as_secs_f64() * 1_000.0 / 640.0;
+        assert!((1.0..bound).contains(&each), "{format:?}: {each} scripts");
+        nothing_is_left(&server, &locks, &name).await;
+    }
+}
+
+/// The first turn ends with a message, and so does each that follows.
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_in_another_locker_has_its_turn() {
+    for format in [Format::Redisson, Format::Plain] {
+        let (server, name) = (Server::new(), key());
+        let builder = || over(std::slice::from_ref(&server), ms(10_000)).format(format);
+        let (one, other) = (builder().connect().await.unwrap(), builder().connect().await.unwrap());
+        server.delay(ms(1)..=ms(1));
+        let (taken, over) = (Arc::<AtomicU32>::default(), Arc::<AtomicBool>::default());
+        for _ in 0..16 {
+            let (lock, taken, over) = (one.get(&name).owned_by(Owner::new()), Arc::clone(&taken), Arc::clone(&over));
+            tokio::spawn(async move {
+                while !over.load(Ordering::Relaxed) {
+                    lock.lock().await.unwrap().unlock().await.unwrap();
+                    taken.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        sleep(ms(500)).await;
+        // Until it is subscribed, the others may have a long turn of their own.
+        let first = other.get(&name).lock().await.unwrap();
+        first.unlock().await.unwrap();
+        let before = taken.load(Ordering::Relaxed);
+        for _ in 0..20 {
+            other.get(&name).lock().await.unwrap().unlock().await.unwrap();
+        }
+        let between = taken.load(Ordering::Relaxed) - before;
+        assert!((20..=20 * 20).contains(&between), "{format:?}: {between} for 20 of the other");
+        over.store(true, Ordering::Relaxed);
+        sleep(ms(100)).await;
+        nothing_is_left(&server, &one, &name).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_whose_answer_is_lost_leaves_nothing_behind() {
+    let ((server, locks, other), name) = (far().await, key());
+    let (guard, [next]) = line(&locks, &name).await;
+    server.lose_replies(1);
+    // It was done, and nobody knows whom the lock belongs to.
+    assert!(matches!(guard.unlock().await, Err(Error::Unavailable { .. })));
+    let next = timeout(ms(1_000), next).await.expect("it goes on").unwrap();
+    assert!(server.holder(&name).unwrap().contains(&next.owner().to_string()));
+    assert!(other.get(&name).try_lock().await.unwrap().is_none());
+    next.unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+    assert_eq!(locks.stats().undone, 1, "what was taken by the answer that was lost");
+}
+
+/// The server stands still with the hand-over in its socket, and does it when it goes on.
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_that_is_carried_out_late_leaves_nothing_behind() {
+    for stands_still in [150, 1_000, 9_000, 30_000] {
+        let ((server, locks, other), name) = (far().await, key());
+        let (guard, [next]) = line(&locks, &name).await;
+        server.stop();
+        assert!(matches!(guard.unlock().await, Err(Error::Unavailable { .. })));
+        sleep(ms(stands_still - 100)).await;
+        server.go_on();
+        let next = timeout(ms(5_000), next).await.expect("it goes on").unwrap();
+        next.check().unwrap();
+        next.unlock().await.unwrap();
+        nothing_is_left(&server, &locks, &name).await;
+        other.get(&name).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_deleted_is_not_handed_over_and_its_releaser_is_told() {
+    let ((server, locks, _), name) = (far().await, key());
+    let (guard, [next]) = line(&locks, &name).await;
+    server.delete(&name);
+    assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
+    let next = timeout(ms(100), next).await.expect("it goes on").unwrap();
+    next.check().unwrap();
+    next.unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_goes_while_the_lock_is_on_its_way_leaves_it_to_the_next_one() {
+    for others in [false, true] {
+        let ((server, locks, _), name) = (far().await, key());
+        let (guard, [goes]) = line(&locks, &name).await;
+        let stays = others.then(|| waits(&locks, &name));
+        sleep(ms(1)).await;
+        let releasing = tokio::spawn(guard.unlock());
+        sleep(ms(ROUND_TRIP / 2)).await;
+        goes.abort();
+        releasing.await.unwrap().unwrap();
+        if let Some(stays) = stays {
+            let next = timeout(ms(100), stays).await.expect("it goes on").unwrap();
+            next.check().unwrap();
+            next.unlock().await.unwrap();
+        }
+        nothing_is_left(&server, &locks, &name).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_whose_time_ends_while_the_lock_is_on_its_way_does_not_get_it() {
+    let ((server, locks, _), name) = (far().await, key());
+    let (guard, []) = line(&locks, &name).await;
+    let lock = locks.get(&name).owned_by(Owner::new());
+    let waiting = tokio::spawn(async move { lock.try_lock_for(ms(20)).await });
+    sleep(ms(15)).await;
+    guard.unlock().await.unwrap();
+    assert!(waiting.await.unwrap().unwrap().is_none());
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+/// It was polled once, and then no more.
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_does_not_take_the_lock_holds_nobody_up_for_longer_than_a_command_timeout() {
+    let ((server, locks, _), name) = (far().await, key());
+    let (guard, []) = line(&locks, &name).await;
+    let lock = locks.get(&name).owned_by(Owner::new());
+    let mut idle = Box::pin(lock.lock());
+    assert!(futures_util::poll!(&mut idle).is_pending());
+    let next = waits(&locks, &name);
+    sleep(ms(1)).await;
+    let began = Instant::now();
+    guard.unlock().await.unwrap();
+    let next = next.await.unwrap();
+    // The command timeout, a line of the watchdog's grid, and two round trips.
+    assert!((ms(100)..ms(100 + 100 + 3 * ROUND_TRIP)).contains(&began.elapsed()), "{:?}", began.elapsed());
+    assert!(futures_util::poll!(&mut idle).is_pending());
+    next.unlock().await.unwrap();
+    idle.await.unwrap().unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_leaves_nothing_of_a_lock_that_is_on_its_way() {
+    for after in [0, ROUND_TRIP / 2, ROUND_TRIP] {
+        let ((server, locks, other), name) = (far().await, key());
+        let (guard, [next]) = line(&locks, &name).await;
+        let releasing = tokio::spawn(guard.unlock());
+        sleep(ms(after)).await;
+        locks.close().await;
+        assert_eq!(server.holder(&name), None, "closed {after} ms after the release was sent");
+        releasing.await.unwrap().unwrap();
+        assert!(next.await.is_err() || after == ROUND_TRIP, "it was told that the locker is closed");
+        other.get(&name).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_forces_a_lock_that_is_on_its_way_deposes_the_one_whom_it_goes_to() {
+    let ((server, locks, _), name) = (far().await, key());
+    let (guard, [next]) = line(&locks, &name).await;
+    let releasing = tokio::spawn(guard.unlock());
+    sleep(ms(ROUND_TRIP / 2)).await;
+    assert!(locks.get(&name).force_unlock().await.unwrap());
+    releasing.await.unwrap().unwrap();
+    // It had no guard yet, and stands in line again.
+    let next = timeout(ms(1_000), next).await.expect("it goes on").unwrap();
+    next.check().unwrap();
+    assert!(server.holder(&name).unwrap().contains(&next.owner().to_string()));
+    next.unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_handed_over_with_the_terms_of_whoever_gets_it() {
+    let ((server, locks, other), name) = (far().await, key());
+    let (guard, []) = line(&locks, &name).await;
+    let lock = locks.get(&name).owned_by(Owner::new()).fixed_lease(ms(500));
+    let short = tokio::spawn(async move { lock.lock().await.unwrap() });
+    sleep(ms(1)).await;
+    let began = Instant::now();
+    guard.unlock().await.unwrap();
+    let short = short.await.unwrap();
+    short.lost().cancelled().await;
+    // Counted from before the hand-over was sent.
+    assert!(began.elapsed() <= ms(500), "{:?}", began.elapsed());
+    sleep(ms(20)).await;
+    other.get(&name).try_lock().await.unwrap().expect("its lease is over").unlock().await.unwrap();
+    assert!(matches!(short.unlock().await, Err(Error::Lost(Loss::Expired))));
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_held_again_is_handed_over_by_its_last_guard_alone() {
+    let ((server, locks, _), name) = (far().await, key());
+    let owner = Owner::new();
+    let lock = locks.get(&name).owned_by(owner);
+    let (first, second) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
+    let next = waits(&locks, &name);
+    sleep(ms(1)).await;
+    first.unlock().await.unwrap();
+    sleep(ms(100)).await;
+    assert!(!next.is_finished() && second.check().is_ok());
+    second.unlock().await.unwrap();
+    next.await.unwrap().unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_kept_for_its_min_hold_is_not_handed_over() {
+    let ((server, locks, _), name) = (far().await, key());
+    let began = Instant::now();
+    let guard = locks.get(&name).owned_by(Owner::new()).min_hold(ms(500)).lock().await.unwrap();
+    let next = waits(&locks, &name);
+    sleep(ms(1)).await;
+    guard.unlock().await.unwrap();
+    let next = next.await.unwrap();
+    assert!(began.elapsed() >= ms(500), "{:?}", began.elapsed());
+    next.unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+}

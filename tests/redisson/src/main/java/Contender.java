@@ -1,0 +1,91 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
+import org.redisson.Redisson;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+
+/**
+ * Redisson as a contender of {@code ./dev bench contention}: {@code contend ADDRESS THREADS}. It reads and writes the
+ * lines of bench/src/contention/line.rs.
+ */
+public final class Contender {
+    private Contender() {
+    }
+
+    public static void main(String[] args) throws Exception {
+        int threads = Integer.parseInt(args[2]);
+        Config config = new Config();
+        // Several JVMs share few cores.
+        config.setThreads(2).setNettyThreads(2);
+        config.useSingleServer().setAddress(args[1]).setDnsMonitoringInterval(-1);
+        RedissonClient redisson = Redisson.create(config);
+        ExecutorService pool = Executors.newFixedThreadPool(threads);
+        // On Linux and macOS this clock is the one that all processes share.
+        System.out.println("ready " + System.nanoTime());
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            contend(redisson, pool, threads, line.split(" "));
+        }
+        // Whoever drove it is gone. Nothing is released, and nobody is waited for.
+        Runtime.getRuntime().halt(0);
+    }
+
+    private static void contend(RedissonClient redisson, ExecutorService pool, int threads, String[] order)
+            throws Exception {
+        String[] keys = order[0].split(",");
+        long begin = Long.parseLong(order[1]);
+        long end = Long.parseLong(order[2]);
+        long hold = TimeUnit.MICROSECONDS.toNanos(Long.parseLong(order[3]));
+        List<Future<StringBuilder>> said = new ArrayList<>();
+        for (int task = 0; task < threads; task++) {
+            RLock lock = redisson.getLock(keys[task % keys.length]);
+            int name = task;
+            Callable<StringBuilder> contender = () -> {
+                sleepUntil(begin);
+                return contend(lock, name, end, hold);
+            };
+            said.add(pool.submit(contender));
+        }
+        StringBuilder all = new StringBuilder();
+        for (Future<StringBuilder> one : said) {
+            all.append(one.get());
+        }
+        System.out.print(all.append("over\n"));
+        System.out.flush();
+    }
+
+    private static StringBuilder contend(RLock lock, int task, long end, long hold) throws InterruptedException {
+        StringBuilder said = new StringBuilder();
+        for (long asked = System.nanoTime(); asked < end; asked = System.nanoTime()) {
+            if (!lock.tryLock(Math.max(1, (end - asked) / 1_000_000), TimeUnit.MILLISECONDS)) {
+                return say(said, task, asked, 0, 0);
+            }
+            long entered = System.nanoTime();
+            sleepUntil(entered + hold);
+            long left = System.nanoTime();
+            lock.unlock();
+            say(said, task, asked, entered, left);
+        }
+        return said;
+    }
+
+    private static StringBuilder say(StringBuilder said, int task, long asked, long entered, long left) {
+        return said.append(String.format("%d %d %d %d%n", task, asked, entered, left));
+    }
+
+    private static void sleepUntil(long time) {
+        for (long left = time - System.nanoTime(); left > 0; left = time - System.nanoTime()) {
+            LockSupport.parkNanos(left);
+        }
+    }
+}
