@@ -101,7 +101,7 @@ impl Session {
     fn note_others(&self, hold: &Hold, told: u64) {
         let key = &hold.claim.key;
         let tells_all = hold.claim.kind.is_told_of() && !self.quorum.nodes().iter().any(|node| node.is_cluster());
-        self.gate.note_others(key, !tells_all || told > u64::from(self.channels.hears(key)));
+        self.gate.note_others(key, tells_all.then(|| told > u64::from(self.channels.hears(key))));
     }
 
     /// The last guard of a lost hold is gone. What may stand under its field is released all the same.
