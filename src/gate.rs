@@ -233,8 +233,8 @@ impl<G, R> Gate<G, R> {
         slot.passed.is_none()
     }
 
-    /// Notes whether anybody else was told of a release of this key.
-    pub(crate) fn note_others(&self, key: &Key, others: bool) {
+    /// Notes whether anybody else was told of a release of this key, if that is known.
+    pub(crate) fn note_others(&self, key: &Key, others: Option<bool>) {
         if let Some(mut slot) = self.slots.get_mut(key) {
             slot.turn.note_others(others);
         }
@@ -624,7 +624,7 @@ mod tests {
             (held, handed_over) = (next, handed_over + 1);
         }
         assert_eq!(handed_over, 8);
-        gate.note_others(&key, false);
+        gate.note_others(&key, Some(false));
         assert_eq!(gate.pass(&held, 7, now), None, "nobody else was told");
     }
 

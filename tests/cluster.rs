@@ -200,10 +200,17 @@ async fn a_killed_master_is_followed_by_its_replica() {
     cluster.masters()[0].command::<()>(&["WAIT", "1", "5000"]);
     let replica = cluster.replica_of(0);
     eventually(ms(10_000), "replicated", || replica.command::<String>(&["INFO", "keyspace"]).contains("keys=")).await;
+    let other_locker = cluster.builder(lease).connect().await.unwrap();
+    let names: Vec<_> = (0..3).flat_map(|master| keys_of(&cluster, master).skip(1).take(2)).collect();
+    let load = Load::start(&[locks.clone(), other_locker], &names);
+    sleep(ms(500)).await;
     cluster.masters()[0].kill();
     eventually(ms(60_000), "the replica takes over", || replica.is_master()).await;
     sleep(lease * 3 / 2).await;
     assert_eq!(kept.state(), HoldState::Safe);
+    let (entries, longest) = load.end().await;
+    println!("{entries} entries, the longest wait was {longest:?}");
+    assert!(entries > 100, "{entries}");
     if held.is_lost() {
         // It was away for longer than two renewals. The next one has a higher fence all the same.
         drop(held);

@@ -27,7 +27,7 @@ use self::events::Place;
 const SLOW: &str = "it takes a cluster or Sentinels: that it is contained is held by tests/architecture.rs";
 
 /// Events that no scenario provokes, by their messages, and why.
-const UNPROVOKED: [(&str, &str); 6] = [
+const UNPROVOKED: [(&str, &str); 7] = [
     (
         "the machine was suspended: every lock is looked at",
         "nothing but a suspend moves the two clocks apart: a unit test in src/watchdog has a subscriber panic at it",
@@ -40,6 +40,7 @@ const UNPROVOKED: [(&str, &str); 6] = [
     ("a master sends no unlock messages: waiters look every sixth of a lease", SLOW),
     ("no server tells the slots", SLOW),
     ("the Sentinels name another master: connecting to it", SLOW),
+    ("connected to a master that has a successor: nothing is sent to it, and the Sentinels are asked again", SLOW),
 ];
 
 /// What a subscriber is called for besides events. The first two hide all events: a scenario must not wait for one.

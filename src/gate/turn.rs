@@ -2,14 +2,16 @@
 //!
 //! A lock that is handed over is never free: whoever waits in another process hears nothing of it, and whoever polls
 //! finds it held. So now and then it is released as if nobody waited here. That costs one script more than a hand-over
-//! does, and its message tells how many clients there are who want to know.
+//! does, and its message tells how many clients there are who want to know. Where it reached some, nothing is handed
+//! over: a JVM takes a millisecond or more to come once it is told, and eight hand-overs before each of its chances
+//! would leave it next to nothing.
 
 use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// Where others wait, or may.
-const AMONG_OTHERS: Bound = Bound { grants: 8, time: Duration::from_millis(10) };
+/// Where nobody knows whether others wait.
+const UNKNOWN: Bound = Bound { grants: 8, time: Duration::from_millis(10) };
 
 /// Where the last release told nobody else. Who comes to wait meanwhile has to wait for the next one.
 const ALONE: Bound = Bound { grants: 64, time: Duration::from_millis(50) };
@@ -26,8 +28,8 @@ struct Bound {
 pub(super) struct Turn {
     grants: u32,
     since: Option<Instant>,
-    /// Whether the last release told nobody else.
-    is_alone: bool,
+    /// Whether the last release told anybody else; unknown before the first one, and where messages do not tell.
+    others: Option<bool>,
 }
 
 impl Turn {
@@ -42,14 +44,18 @@ impl Turn {
         self.since.get_or_insert(now);
     }
 
-    /// The lock was released: whether anybody else was told.
-    pub(super) fn note_others(&mut self, others: bool) {
-        self.is_alone = !others;
+    /// The lock was released: whether anybody else was told, if that is known.
+    pub(super) fn note_others(&mut self, others: Option<bool>) {
+        self.others = others;
     }
 
     /// Whether the lock may be handed over once more.
     pub(super) fn may_go_on(&self, now: Instant) -> bool {
-        let bound = if self.is_alone { ALONE } else { AMONG_OTHERS };
+        let bound = match self.others {
+            Some(true) => return false,
+            Some(false) => ALONE,
+            None => UNKNOWN,
+        };
         self.grants < bound.grants && self.since.is_none_or(|since| now.since(since) < bound.time)
     }
 }
@@ -74,9 +80,10 @@ mod tests {
         let mut turn = Turn::default();
         let (none, ms) = (Duration::ZERO, Duration::from_millis(1));
         assert_eq!(grants(&mut turn, none), 8, "nobody knows who waits elsewhere");
-        turn.note_others(false);
+        assert_eq!((grants(&mut turn, ms * 2), grants(&mut turn, ms * 900)), (5, 1));
+        turn.note_others(Some(false));
         assert_eq!((grants(&mut turn, none), grants(&mut turn, ms * 2), grants(&mut turn, ms * 900)), (64, 25, 1));
-        turn.note_others(true);
-        assert_eq!((grants(&mut turn, none), grants(&mut turn, ms * 2), grants(&mut turn, ms * 900)), (8, 5, 1));
+        turn.note_others(Some(true));
+        assert_eq!(grants(&mut turn, none), 0, "they were told, and are on their way");
     }
 }

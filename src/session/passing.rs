@@ -27,11 +27,11 @@ impl Session {
         let key = &hold.claim.key;
         match release {
             Release::PassedOn { place, turn } => {
-                self.gate.note_others(key, true);
+                self.gate.note_others(key, Some(true));
                 self.channels.passed_on(key, *place, *turn);
             }
             Release::Unlisted(error) => {
-                self.gate.note_others(key, true);
+                self.gate.note_others(key, None);
                 self.quorum.unlist(error);
             }
             // Nobody is told of a lock that stands for the rest of its time.
@@ -45,7 +45,7 @@ impl Session {
     fn note_others(&self, hold: &Hold, told: u64) {
         let key = &hold.claim.key;
         let tells_all = hold.claim.kind.is_told_of() && !self.quorum.nodes().iter().any(|node| node.is_cluster());
-        self.gate.note_others(key, !tells_all || told > u64::from(self.channels.hears(key)));
+        self.gate.note_others(key, tells_all.then(|| told > u64::from(self.channels.hears(key))));
     }
 
     /// This locker is in the list of a lock, and nobody waits for it here: takes it off. If that comes to nothing, the

@@ -73,11 +73,11 @@ impl Store {
         match command {
             Command::Acquire { claims, lease, fences, vote, listing } => run
                 .if_it_remembers(vote, |run| {
-                    let answer = run.acquire(claims, *lease, *fences)?;
-                    Ok(match (&**claims, listing) {
+                    let answer = run.acquire(claims, *lease, *fences);
+                    match (&**claims, listing) {
                         ([claim], Some(listing)) => run.enlist(&claim.key, *lease, listing, answer),
                         _ => answer,
-                    })
+                    }
                 })
                 .map(Answer::Acquire),
             Command::Count { claim, count } => run.count(claim, *count).map(Answer::Count),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::keyspace::WrongType;
-use super::store::{Run, millis};
+use super::store::{Failure, Run, millis};
 use crate::command::{Acquire, Listing, Place, Release, Releaser, WAKE, Wakes};
 use crate::key::Key;
 
@@ -15,18 +15,26 @@ type Woken = Option<(Option<u64>, bool)>;
 
 impl Run<'_> {
     /// What an acquire is answered whose locker goes into the list.
-    pub(super) fn enlist(&mut self, key: &Key, lease: Duration, listing: &Listing, answer: Acquire) -> Acquire {
+    pub(super) fn enlist(
+        &mut self,
+        key: &Key,
+        lease: Duration,
+        listing: &Listing,
+        answer: Result<Acquire, Failure>,
+    ) -> Result<Acquire, Failure> {
         let list = key.waiting();
         match answer {
-            Acquire::Granted(fences) => {
+            // It has the lock, too, where its fence cannot be read.
+            Ok(Acquire::Granted(_)) | Err(Failure::Unreadable) => {
                 let _: Result<_, _> = self.strike_out(key, &list, listing);
-                Acquire::Granted(fences)
+                answer
             }
             // Without a place all tell it.
-            Acquire::Held(ttl) | Acquire::Listed(ttl, _) => match self.put_in(&list, lease, &listing.locker) {
-                Ok(place) => Acquire::Listed(ttl, Place::Behind(place)),
-                Err(WrongType) => Acquire::Held(ttl),
+            Ok(Acquire::Held(ttl) | Acquire::Listed(ttl, _)) => match self.put_in(&list, lease, &listing.locker) {
+                Ok(place) => Ok(Acquire::Listed(ttl, Place::Behind(place))),
+                Err(WrongType) => Ok(Acquire::Held(ttl)),
             },
+            Err(Failure::Refused(_)) => answer,
         }
     }
 
