@@ -43,7 +43,7 @@ pub(crate) use self::votes::Confirmations;
 use self::votes::RoundVotes;
 use self::waiting::Lists;
 use crate::clock::Instant;
-use crate::command::{self, Acquire, Answer, Claim, Command, HandOver, Listing, Raise, Release, Renew, Wakes};
+use crate::command::{self, Acquire, Answer, Claim, Command, HandOver, Listing, Raise, Release, Renew};
 use crate::error::{Error, NodeFailure};
 use crate::fence::{Fence, Source};
 use crate::foreign::contained;
@@ -126,12 +126,6 @@ impl Quorum {
     pub(crate) fn new(nodes: Vec<Arc<Node>>, quarantine: Duration) -> Self {
         let eligibility = Eligibility::new(&nodes, quarantine);
         Self { nodes, eligibility, lists: None, round_trip_us: AtomicU64::new(0) }
-    }
-
-    /// The same, for a locker of this name, which may stand in lists.
-    fn with_lists(self, locker: &str) -> Self {
-        let lists = Lists::new(&self.nodes, locker, self.eligibility.remembers());
-        Self { lists, ..self }
     }
 
     /// Finds out who those servers are that are present, and goes on to see to it that their votes count.
@@ -343,18 +337,6 @@ impl Quorum {
             }
         }
         Settled::Unanswered(Vec::new())
-    }
-
-    /// Releases a lock on one node. It stands for the rest of its time, if there is one, and wakes nobody then.
-    pub(crate) async fn release(
-        &self,
-        node: NodeIndex,
-        claim: &Claim,
-        rest: Option<Duration>,
-        wakes: Wakes,
-    ) -> Outcome<Release> {
-        let release = Command::release(claim.clone(), rest, wakes);
-        script::ask(&self.nodes[node], Lane::Commands, release, Answer::release).await
     }
 
     /// Whether a lock can be handed over: by one server, whose answer needs no other's, and no memory.

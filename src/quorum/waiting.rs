@@ -5,11 +5,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use super::Quorum;
-use crate::command::{Answer, Command, Release, Releaser, Wakes};
+use crate::command::{Answer, Claim, Command, Release, Releaser, Wakes};
 use crate::foreign::contained;
 use crate::key::Key;
+use crate::lease::NodeIndex;
 use crate::node::{Lane, Node, Outcome};
 use crate::script;
 
@@ -30,6 +32,12 @@ impl Lists {
 }
 
 impl Quorum {
+    /// The same, for a locker of this name, which may stand in lists.
+    pub(super) fn with_lists(self, locker: &str) -> Self {
+        let lists = Lists::new(&self.nodes, locker, self.eligibility.remembers());
+        Self { lists, ..self }
+    }
+
     /// This locker, as lists name it; `None` where there are none.
     pub(crate) fn lister(&self) -> Option<&Arc<str>> {
         self.lists.as_ref().filter(|lists| !lists.off.load(Ordering::Relaxed)).map(|lists| &lists.locker)
@@ -38,6 +46,18 @@ impl Quorum {
     /// Whom a release wakes.
     pub(crate) fn wakes(&self, releaser: Option<Releaser>) -> Wakes {
         if self.lister().is_some() { Wakes::Next(releaser) } else { Wakes::All }
+    }
+
+    /// Releases a lock on one node. It stands for the rest of its time, if there is one, and wakes nobody then.
+    pub(crate) async fn release(
+        &self,
+        node: NodeIndex,
+        claim: &Claim,
+        rest: Option<Duration>,
+        wakes: Wakes,
+    ) -> Outcome<Release> {
+        let release = Command::release(claim.clone(), rest, wakes);
+        script::ask(&self.nodes[node], Lane::Commands, release, Answer::release).await
     }
 
     /// Takes this locker off the list of a lock, and wakes the next one if the lock is free.

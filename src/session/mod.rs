@@ -61,7 +61,7 @@ use crate::holder::Holder;
 use crate::identity::Turns;
 use crate::key::Key;
 use crate::node::{LinkEvent, Target};
-use crate::notify::{self, Channels, Hook, Hooks};
+use crate::notify::{self, Channels};
 use crate::options::Settings;
 use crate::quorum::{self, Quorum};
 use crate::random;
@@ -152,38 +152,27 @@ impl Session {
         let counters = Arc::new(Counters::of_nodes(&names));
         let (ledger, losses) = Ledger::new(Arc::clone(&counters), engine.clock().clone());
         let (undos, inboxes) = Undos::new(names.len());
-        let session = Arc::new_cyclic(|weak: &Weak<Self>| {
-            let hook = |told: fn(&Arc<Self>, &Key)| -> Hook {
-                let session = weak.clone();
-                Box::new(move |key| {
-                    if let Some(session) = session.upgrade() {
-                        told(&session, key);
-                    }
-                })
-            };
-            let hooks = Hooks { message: hook(|session, key| session.message(key)), idle: hook(Self::pass) };
-            Self {
-                id,
-                engine,
-                channels: Channels::new(names.len(), quorum.lister(), hooks),
-                pendings: Pendings::new(names.len()),
-                undos,
-                watchdog: Watchdog::new(&settings),
-                alarm,
-                ledger,
-                quorum: Arc::new(quorum),
-                gate: Gate::new(),
-                turns: Arc::default(),
-                warned: Warned::default(),
-                deadlines: Arc::default(),
-                outage: Outage::new(&settings),
-                counters,
-                generations: AtomicU64::new(1),
-                closed: AtomicBool::new(false),
-                failure: OnceLock::new(),
-                forces: Arc::default(),
-                settings,
-            }
+        let session = Arc::new_cyclic(|weak: &Weak<Self>| Self {
+            id,
+            engine,
+            channels: Channels::new(names.len(), quorum.lister(), Self::hooks(weak)),
+            pendings: Pendings::new(names.len()),
+            undos,
+            watchdog: Watchdog::new(&settings),
+            alarm,
+            ledger,
+            quorum: Arc::new(quorum),
+            gate: Gate::new(),
+            turns: Arc::default(),
+            warned: Warned::default(),
+            deadlines: Arc::default(),
+            outage: Outage::new(&settings),
+            counters,
+            generations: AtomicU64::new(1),
+            closed: AtomicBool::new(false),
+            failure: OnceLock::new(),
+            forces: Arc::default(),
+            settings,
         });
         for (node, inbox) in inboxes.into_iter().enumerate() {
             session.engine.spawn(undos::work_off(Arc::clone(&session), node, inbox));

@@ -1,6 +1,6 @@
 //! Waking the next locker that waits for a lock, where lockers stand in lists.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Session;
@@ -10,9 +10,23 @@ use crate::foreign::contained;
 use crate::hold::Hold;
 use crate::key::Key;
 use crate::node::Outcome;
+use crate::notify::{Hook, Hooks};
 use crate::quorum::was_there;
 
 impl Session {
+    /// What is told of messages, while the session is there.
+    pub(super) fn hooks(session: &Weak<Self>) -> Hooks {
+        let hook = |told: fn(&Arc<Self>, &Key)| -> Hook {
+            let session = session.clone();
+            Box::new(move |key| {
+                if let Some(session) = session.upgrade() {
+                    told(&session, key);
+                }
+            })
+        };
+        Hooks { message: hook(|session, key| session.message(key)), idle: hook(Self::pass) }
+    }
+
     /// Whom the release of this hold wakes, which is sent now.
     pub(super) fn wakes(&self, hold: &Hold) -> Wakes {
         let Some(locker) = self.quorum.lister() else { return Wakes::All };

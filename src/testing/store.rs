@@ -244,11 +244,6 @@ impl Run<'_> {
         self.tell_all(key)
     }
 
-    /// Tells all that listen; how many they are.
-    pub(super) fn tell_all(&mut self, key: &Key) -> u64 {
-        self.ears.publish(&key.channel(), "0")
-    }
-
     /// It stands under a field that no command names, and nobody is told.
     fn keep(&mut self, claim: &Claim, rest: Duration) -> Result<Release, Failure> {
         if !self.is_held(claim) {

@@ -131,6 +131,11 @@ impl Run<'_> {
         Ok(self.keys.members(list)?.len() > 1)
     }
 
+    /// Tells all that listen; how many they are.
+    pub(super) fn tell_all(&mut self, key: &Key) -> u64 {
+        self.ears.publish(&key.channel(), "0")
+    }
+
     fn place_in(&mut self, list: &str, locker: &str) -> Option<u64> {
         let place = self.keys.members(list).ok()?.iter().position(|other| other == locker);
         place.map(|place| place as u64)

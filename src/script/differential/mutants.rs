@@ -224,12 +224,7 @@ impl Mutant {
                 Command::Acquire { claims, listing: Some(listing), .. },
                 Answer::Acquire(Some(Acquire::Granted(_))),
             ) => {
-                let list = claims[0].key.waiting();
-                let was_there =
-                    before.keys.members(&list).is_ok_and(|all| all.iter().any(|one| **one == *listing.locker));
-                if was_there {
-                    store.keys.add_last(&list, &listing.locker).expect("a list");
-                }
+                stay_listed(store, before, &claims[0].key.waiting(), &listing.locker);
             }
             (
                 Self::KeepsLists,
@@ -266,6 +261,13 @@ impl Mutant {
             }
             _ => {}
         }
+    }
+}
+
+/// Puts a locker into a list again that it was in before.
+fn stay_listed(store: &mut Store, before: &mut Store, list: &str, locker: &str) {
+    if before.keys.members(list).is_ok_and(|all| all.iter().any(|one| **one == *locker)) {
+        store.keys.add_last(list, locker).expect("a list");
     }
 }
 
