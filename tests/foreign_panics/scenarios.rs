@@ -11,10 +11,11 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use futures_util::poll;
-use lockhound::{Error, Lock, Locker, LockerBuilder, Owner};
+use lockhound::{Error, Guard, Lock, Locker, LockerBuilder, Owner};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::common::marks::mark;
 use crate::common::meddler::Meddler;
 use crate::common::proxy::{Mode, Proxy};
 use crate::common::several::servers;
@@ -120,6 +121,16 @@ impl Stage {
             guard.unlock().await.unwrap();
             inside
         })
+    }
+
+    /// A guard, and a task that waits for it: the driver of its line has looked.
+    async fn next_in_line(&self, key: &str) -> (Guard, JoinHandle<Result<(), Error>>) {
+        let guard = self.lock(key).lock().await.unwrap();
+        let next = self.lock(key);
+        let waiting = tokio::spawn(async move { next.lock().await.map(drop) });
+        eventually(ms(10_000), "it waits", || self.locks.stats().waiters == 1).await;
+        self.visit(&self.key()).await.unwrap();
+        (guard, waiting)
     }
 
     /// Waits until every server has a subscriber to the messages of a lock, who has had the time to look behind that.
@@ -232,6 +243,8 @@ async fn an_ordinary_day() {
     assert!(matches!(nameless.lock().await, Err(Error::Config(_))));
     assert!(matches!(nameless.try_lock_for(ms(50)).await, Err(Error::Config(_))));
     assert!(matches!(locks.all([""]).owned_by(Owner::new()).lock().await, Err(Error::Config(_))));
+    let kept = stage.lock(&stage.key()).min_hold(ms(500));
+    kept.lock().await.unwrap().unlock().await.unwrap();
     stage.assert_sound().await;
 }
 
@@ -418,6 +431,34 @@ async fn an_undo_is_refused() {
     proxy.set(Mode::Pass);
     occurs("an undo was refused").await;
     stage.server().command::<()>(&["ACL", "SETUSER", "default", "+@all"]);
+    // Nor can a lock be handed over by a server that refuses writes for now, ..
+    let (guard, waiting) = stage.next_in_line(&stage.key()).await;
+    let replicas = |number: &str| stage.server().command::<()>(&["CONFIG", "SET", "min-replicas-to-write", number]);
+    replicas("1");
+    let released = tokio::spawn(guard.unlock());
+    occurs("not handed over").await;
+    replicas("0");
+    released.await.unwrap().unwrap();
+    timeout(ms(20_000), waiting).await.expect("it is served").unwrap().unwrap();
+    // .. or does not answer, ..
+    let (guard, waiting) = stage.next_in_line(&stage.key()).await;
+    proxy.set(Mode::Hold(b"EVALSHA".to_vec()));
+    let released = tokio::spawn(guard.unlock());
+    occurs("nobody knows who has it").await;
+    proxy.set(Mode::Pass);
+    assert!(matches!(released.await.unwrap(), Ok(()) | Err(Error::Unavailable { .. })));
+    timeout(ms(20_000), waiting).await.expect("it is served").unwrap().unwrap();
+    // .. or one whose mark makes no fence.
+    let key = stage.key();
+    let (guard, waiting) = stage.next_in_line(&key).await;
+    let mark = mark(&key);
+    stage.server().command::<()>(&["DEL", &mark]);
+    stage.server().command::<()>(&["LPUSH", &mark, "no number"]);
+    guard.unlock().await.unwrap();
+    occurs("the hand-over was refused").await;
+    let refused = timeout(ms(20_000), waiting).await.expect("it is told").unwrap();
+    assert!(refused.is_err(), "there was a fence");
+    stage.server().command::<()>(&["DEL", &mark]);
     stage.assert_sound().await;
 }
 

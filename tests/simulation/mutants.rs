@@ -131,7 +131,7 @@ mod hunt {
     use super::{Mutant, NOT_FOUND, root};
 
     /// What the simulation is built from.
-    const SOURCE: [&str; 7] = ["Cargo.toml", "Cargo.lock", "README.md", "src", "lua", "tests", "examples"];
+    const SOURCE: [&str; 8] = ["Cargo.toml", "Cargo.lock", "README.md", "docs", "src", "lua", "tests", "examples"];
     /// How many seeds a mutant may survive, and for how long: a mistake may also make a program endless.
     const SEEDS: u64 = 20_000;
     const LONGEST: Duration = Duration::from_secs(1_800);
