@@ -9,8 +9,9 @@
 --         {-1, 0}        the next of the list was woken
 --         {told, error}  the list cannot be used
 local lock, channel = KEYS[1], KEYS[2]
+local list, unlisted = ARGV[2], nil
 
-redis.pcall('ZREM', ARGV[2], ARGV[1])
+redis.pcall('ZREM', list, ARGV[1])
 if redis.call('PTTL', lock) ~= -2 then
   return 0
 end

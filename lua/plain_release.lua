@@ -11,7 +11,7 @@
 --         {told, error}  released, and the list cannot be used
 --         -1             gone: the lock is not held under this value
 local lock, channel = KEYS[1], KEYS[2]
-local value = ARGV[1]
+local value, list, unlisted = ARGV[1], ARGV[2], nil
 
 local held = redis.pcall('GET', lock)
 if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then

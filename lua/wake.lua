@@ -2,7 +2,6 @@
 -- list, or where the user may not use it (then `unlisted` says so), what stands behind this tells all.
 -- A wake-up is a hint and no grant. So is the list, in ARGV[2]: lockers, in the order in which they came; no key of it
 -- is declared, so that a user who has no right to it can release all the same.
-local list, unlisted = ARGV[2], nil
 local listed = list ~= '' and redis.pcall('ZCARD', list) or 0
 if listed ~= 0 then
   local ok, woken = pcall(function()

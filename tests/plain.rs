@@ -245,7 +245,8 @@ fn copies_that_come_late_change_nothing() {
     let mut connection = server.connection().unwrap();
     let (fence, channel) = (common::marks::mark(&key), format!("redisson_lock__channel:{{{key}}}"));
     let acquire = common::acquire_script(include_str!("../lua/plain_acquire.lua"));
-    let release = redis::Script::new(include_str!("../lua/plain_release.lua"));
+    let body = include_str!("../lua/plain_release.lua").replace("-- wake.lua\n", include_str!("../lua/wake.lua"));
+    let release = redis::Script::new(&body);
     let mut acquire = |value: &str| -> (i64, u64) {
         acquire.key(&key).key(&fence).arg(5_000).arg(value).arg(0).invoke(&mut connection).unwrap()
     };
@@ -255,8 +256,9 @@ fn copies_that_come_late_change_nothing() {
     assert!(second > first);
     assert_eq!(acquire("u:1:2").0, 0, "another generation of the same owner is another");
     let mut connection = server.connection().unwrap();
-    let mut release =
-        |value: &str| -> i64 { release.key(&key).key(&channel).arg(value).invoke(&mut connection).unwrap() };
+    let mut release = |value: &str| -> i64 {
+        release.key(&key).key(&channel).arg(value).arg("").arg("").invoke(&mut connection).unwrap()
+    };
     assert_eq!(release("u:1:0"), -1, "the undo of an earlier attempt");
     assert_eq!((release("u:1:1"), release("u:1:1")), (0, -1));
     assert!(!server.exists(&key));
