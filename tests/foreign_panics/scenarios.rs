@@ -22,7 +22,7 @@ use crate::common::several::servers;
 use crate::common::{Server, eventually, key, ms};
 use crate::sick::{SICK, end_a_router, poison_logger, was_told};
 
-pub(crate) const NAMES: [&str; 14] = [
+pub(crate) const NAMES: [&str; 15] = [
     "an_ordinary_day",
     "guards_of_a_task_that_unwinds",
     "branches_of_one_task",
@@ -32,6 +32,7 @@ pub(crate) const NAMES: [&str; 14] = [
     "a_renewal_out_of_turn",
     "an_undo_is_refused",
     "a_user_with_few_rights",
+    "users_without_lists",
     "one_of_three_servers",
     "replicas_are_away",
     "odd_connections",
@@ -60,6 +61,7 @@ pub(crate) async fn play(name: &str) {
         "a_renewal_out_of_turn" => a_renewal_out_of_turn().await,
         "an_undo_is_refused" => an_undo_is_refused().await,
         "a_user_with_few_rights" => a_user_with_few_rights().await,
+        "users_without_lists" => users_without_lists().await,
         "one_of_three_servers" => one_of_three_servers().await,
         "replicas_are_away" => replicas_are_away().await,
         "odd_connections" => odd_connections().await,
@@ -485,6 +487,43 @@ async fn a_user_with_few_rights() {
     held.unlock().await.unwrap();
     timeout(ms(10_000), waiting).await.expect("it looks for itself").unwrap().unwrap();
     deaf.close().await;
+    stage.assert_sound().await;
+}
+
+/// Users that lack a right to the lists of waiting lockers: from the beginning, or when one is to be taken off.
+async fn users_without_lists() {
+    let mute = ["--user", "mute", "on", ">pw", "~*", "resetchannels", "&redisson_lock__channel:*", "+@all"];
+    let listless = ["--user", "listless", "on", ">pw", "~*", "&*", "+@all", "-zadd"];
+    let third = ["--user", "third", "on", ">pw", "~*", "&*", "+@all"];
+    let server = Server::start_with(&[&mute[..], &listless, &third].concat());
+    let url = |user: &str| format!("redis://{user}:pw@127.0.0.1:{}", server.port());
+    let [mute, listless, third] = ["mute", "listless", "third"].map(url);
+    let stage = Stage::with(server, mute).await;
+    let held = stage.peer.get(stage.key()).lock().await.unwrap();
+    let waiting = stage.visit(held.key().as_str());
+    occurs("cannot be woken by its name").await;
+    held.unlock().await.unwrap();
+    timeout(ms(10_000), waiting).await.expect("it is told what all are told").unwrap();
+    let listless = builder([listless]).connect().await.unwrap();
+    let held = stage.peer.get(stage.key()).lock().await.unwrap();
+    let lock = listless.get(held.key().clone());
+    let waiting = tokio::spawn(async move { lock.lock().await.unwrap().unlock().await });
+    occurs("the lists of waiting lockers cannot be used").await;
+    held.unlock().await.unwrap();
+    timeout(ms(10_000), waiting).await.expect("it is told what all are told").unwrap().unwrap();
+    listless.close().await;
+    let third = builder([third]).connect().await.unwrap();
+    let held = stage.peer.get(stage.key()).lock().await.unwrap();
+    let lock = third.get(held.key().clone());
+    let waiting = tokio::spawn(async move { lock.lock().await.map(drop) });
+    let list = format!("lockhound_waiting:{{{}}}", held.key());
+    eventually(ms(10_000), "it is in the list", || stage.server().exists(&list)).await;
+    tokio::time::sleep(ms(100)).await;
+    stage.server().command::<()>(&["ACL", "SETUSER", "third", "-evalsha", "-eval"]);
+    waiting.abort();
+    occurs("could not be taken off the list").await;
+    held.unlock().await.unwrap();
+    third.close().await;
     stage.assert_sound().await;
 }
 
