@@ -13,6 +13,15 @@
 //! | [`operating`] | Which rights, settings and alerts belong to it, and what does each warning and error mean? |
 //! | [`shutting_down`] | What happens to locks when a thread, `main` or a process ends? |
 //!
+//! Words of these pages:
+//!
+//! - *Hold*: one acquisition by an owner, from the first guard to the last. *Guard*: one entry into it.
+//! - *Terms*: how long a hold may last: its lease, whether it is renewed, and `max_hold`.
+//! - *Lease*: the time for which a server keeps a lock that is not renewed. *Validity*: how much of that the holder may
+//!   rely on: the lease without the time that the answer took, and without an allowance for clocks that differ in rate.
+//! - *Fence*: a number that grows with each acquisition. A resource refuses smaller ones than it has seen.
+//! - *Tick*: one try to renew what is due, for a `command_timeout` at most.
+//!
 //! Five programs in `recipes/` of the repository use what these pages describe: a web service, a leader election, a job
 //! that a fleet does once in each period, a queue consumer, and plain threads.
 

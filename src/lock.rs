@@ -21,8 +21,8 @@ use crate::session::{Alive, Grip, Session, View};
 /// A re-entrant lock with a name. Cheap to clone; the handle by itself holds nothing.
 ///
 /// # Who may enter again
-/// [`run`](Self::run) needs no thought: runs exclude each other, whether in several tasks or in branches of one, and
-/// what is nested inside a section enters again.
+/// [`run`](Self::run) is the simplest form: runs exclude each other, whether in several tasks or in branches of one,
+/// and what is nested inside a section enters again.
 ///
 /// A guard belongs to an [`Owner`], which defaults to the tokio task that took it ([`Reentry`]). The same owner enters
 /// again at once, and the lock is released when the last of its guards goes. **Three things follow that surprise
@@ -124,12 +124,16 @@ impl Lock {
     ///
     /// **A crash does not keep it.** The time is known to this process until the release; before that the server knows
     /// the lease, which the watchdog renews. If the process ends without a release, or if the servers do not get it,
-    /// the lock is free when its lease is over, and another process can do the work that was cut short. Where that must
-    /// not be either, add a [`fixed_lease`](Self::fixed_lease) that is not shorter. Nor does a lock outlast the data of
-    /// its server; with [`replicas`](crate::LockerBuilder::replicas), a release does not wait for them.
+    /// the lock is free when its lease is over, and another process can do the work that was cut short. To rule that
+    /// out as well, add a [`fixed_lease`](Self::fixed_lease) that is not shorter: it stays on the server after a crash.
+    /// Nor does a lock outlast the data of its server; with [`replicas`](crate::LockerBuilder::replicas), a release
+    /// does not wait for them.
     ///
     /// Over several servers it may not be longer than
     /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine), as with leases.
+    ///
+    /// Choose a time longer than the clocks and timers differ, and clearly shorter than the period, or else the next
+    /// turn finds the lock held: half of the period is a good choice.
     ///
     /// # Examples
     /// Each machine calls this at three in the morning, and one of them makes the report:
@@ -257,6 +261,9 @@ impl Lock {
     /// # Errors
     /// As [`lock`](Self::lock).
     ///
+    /// [`Error::Config`], wherever it is called, if [`connect`](crate::LockerBuilder::connect) connected the locker to
+    /// servers in memory.
+    ///
     /// # Panics
     /// Panics in async code, which it would block.
     pub fn blocking_lock(&self) -> Result<Guard, Error> {
@@ -291,9 +298,16 @@ impl Lock {
     /// Runs exclude each other, also in branches of one task (`join!`, `buffer_unordered`, `for_each_concurrent`). A
     /// run or a guard nested inside the section enters again.
     ///
-    /// As whom a run locks: in a scope, as the scope's owner. If its task holds the lock by a guard, as the task: it
-    /// enters beside that guard. Otherwise as an owner of its own, in whose scope the closure and the section run. A
-    /// guard that outlives the section goes to the caller's owner. Tasks that the section left behind keep what they
+    /// As whom a run locks; the first that applies:
+    ///
+    /// 1. As the owner that the handle names ([`owned_by`](Self::owned_by)).
+    /// 2. In a scope, such as another run's section, as the scope's owner, unless [`Reentry::Never`] applies.
+    /// 3. With [`Reentry::Task`], if its caller (the task or, outside of tasks, the waker) holds the lock by a guard,
+    ///    as the caller: it enters beside that guard.
+    /// 4. Otherwise as an owner of its own.
+    ///
+    /// The closure and the section run in that owner's scope. Runs of one owner that are not nested take turns. A guard
+    /// that outlives the section goes to the caller's owner. Tasks that the section left behind keep what they
     /// hold, and the caller's next run waits for them. A run also enters beside a guard that was moved to another task:
     /// [`Guard::detach`] such a guard.
     ///

@@ -210,8 +210,8 @@ impl Locker {
     /// Asks as [`preflight`](Self::preflight) does, for threads without async code.
     ///
     /// # Errors
-    /// As [`preflight`](Self::preflight); [`Error::Config`] over servers in memory, where the locker lives in its
-    /// caller's runtime.
+    /// As [`preflight`](Self::preflight); [`Error::Config`] if [`connect`](LockerBuilder::connect) connected the
+    /// locker to servers in memory, where it lives in its caller's runtime.
     ///
     /// # Panics
     /// Panics in async code, which it would block.
@@ -254,8 +254,8 @@ impl Locker {
     /// Closes as [`close`](Self::close) does, for threads without async code.
     ///
     /// # Panics
-    /// Panics in async code, which it would block, and over servers in memory, where the locker lives in its caller's
-    /// runtime.
+    /// Panics in async code, which it would block, and wherever it is called if [`connect`](LockerBuilder::connect)
+    /// connected the locker to servers in memory: then it lives in its caller's runtime.
     pub fn blocking_close(&self) {
         let session = self.alive.session();
         let closed = async {

@@ -54,7 +54,7 @@ use super::route::Route;
 ///     sleep(Duration::from_secs(25)).await;
 ///     server.delete("report");
 ///     assert_eq!(job.await.unwrap()?, Some(Loss::NotOwner));
-///     // Renewals come at thirds of the lease, with others that are due at about the same time.
+///     // A renewal comes a little before each third of the lease is over: the third one after 29 s, not 30 s.
 ///     assert_eq!(started.elapsed().as_secs(), 29);
 ///     Ok(())
 /// }
