@@ -6,8 +6,8 @@
 -- ARGV[3]  the locker that releases, 1 if it goes into the list, 1 if it listens to the channel and is not in the list,
 --          1 if others may have a turn, and for how long the list is kept, in milliseconds. Or empty
 -- Returns n              released, and n clients were told
---         {place, turn}  released, and the next of the list was woken, or (1) others were; how many are before the
---                        locker, -1 if it is not there
+--         {place, turn}  released, and the next of the list was woken (2: while others listen too), or (1) others
+--                        were; how many are before the locker, -1 if it is not there
 --         {told, error}  released, and the list cannot be used
 --         -1             gone: the lock is not held under this field
 local lock, channel = KEYS[1], KEYS[2]

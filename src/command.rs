@@ -266,6 +266,8 @@ pub(crate) enum Release {
     PassedOn {
         place: Option<u64>,
         turn: bool,
+        /// Whether others listen.
+        others: bool,
     },
     /// Released, and all were told: the list cannot be used, in the server's words.
     Unlisted(String),

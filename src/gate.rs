@@ -28,6 +28,7 @@ use dashmap::mapref::one::RefMut;
 use tokio::sync::{Notify, oneshot};
 
 use self::slot::Slot;
+pub(crate) use self::turn::Others;
 use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::hold::{Hold, Terms};
@@ -179,7 +180,6 @@ impl<G, R> Gate<G, R> {
     pub(crate) fn admit(&self, hold: &Arc<Hold>, waiter: Option<u64>, now: Instant) -> Admitted<G> {
         let mut slot = self.slots.entry(hold.claim.key.clone()).or_default();
         slot.last_round = LastRound::Answered;
-        slot.turn.begin();
         let waiter = match waiter {
             Some(id) => match self.counted(slot.line.remove(id)) {
                 // Its caller is gone: nobody is to have the grant.
@@ -192,6 +192,8 @@ impl<G, R> Gate<G, R> {
             },
             None => None,
         };
+        let last = slot.line.last();
+        slot.turn.begin(last);
         // Whoever gets it may release it before the driver, which acquired it for the waiter, has looked again.
         slot.blocked |= waiter.is_some() && slot.driver.is_some();
         Admitted { waiter, same_owner: self.let_in(slot, hold, now) }
@@ -217,8 +219,9 @@ impl<G, R> Gate<G, R> {
     pub(crate) fn pass(&self, hold: &Arc<Hold>, release: R, now: Instant) -> Option<R> {
         let Some(mut slot) = self.slots.get_mut(&hold.claim.key) else { return Some(release) };
         let is_here = || slot.holds.iter().any(|h| Arc::ptr_eq(h, hold));
-        let waits = slot.blocked && slot.driver.is_some() && slot.passed.is_none() && !slot.line.is_empty();
-        if !waits || !is_here() || !slot.turn.may_go_on(now) {
+        let waits = slot.blocked && slot.driver.is_some() && slot.passed.is_none();
+        let next = slot.line.first().filter(|next| waits && slot.turn.may_go_on(next.id, now));
+        if next.is_none() || !is_here() {
             return Some(release);
         }
         slot.passed = Some(release);
@@ -233,8 +236,8 @@ impl<G, R> Gate<G, R> {
         slot.passed.is_none()
     }
 
-    /// Notes whether anybody else was told of a release of this key, if that is known.
-    pub(crate) fn note_others(&self, key: &Key, others: Option<bool>) {
+    /// Notes who else waits for this key, as a release of it tells.
+    pub(crate) fn note_others(&self, key: &Key, others: Others) {
         if let Some(mut slot) = self.slots.get_mut(key) {
             slot.turn.note_others(others);
         }
@@ -624,7 +627,7 @@ mod tests {
             (held, handed_over) = (next, handed_over + 1);
         }
         assert_eq!(handed_over, 8);
-        gate.note_others(&key, Some(false));
+        gate.note_others(&key, Others::Nobody);
         assert_eq!(gate.pass(&held, 7, now), None, "nobody else was told");
     }
 

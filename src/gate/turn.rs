@@ -2,19 +2,33 @@
 //!
 //! A lock that is handed over is never free: whoever waits in another process hears nothing of it, and whoever polls
 //! finds it held. So now and then it is released as if nobody waited here. That costs one script more than a hand-over
-//! does, and its message tells how many clients there are who want to know. Where it reached some, nothing is handed
-//! over: a JVM takes a millisecond or more to come once it is told, and eight hand-overs before each of its chances
-//! would leave it next to nothing.
+//! does, and tells who else waits. Where others wait in a list, it is handed over once to each of those who wait here
+//! at the beginning of a turn: the next turn here comes when each of the list has had one. Where the message to all
+//! reached some who are in no list, nothing is handed over: a JVM takes a millisecond or more to come once it is told,
+//! and eight hand-overs before each of its chances would leave it next to nothing.
 
 use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// Where nobody knows whether others wait.
-const UNKNOWN: Bound = Bound { grants: 8, time: Duration::from_millis(10) };
+/// Who else waits for a lock, as far as its last release told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Others {
+    /// Before the first release, and where messages do not tell.
+    #[default]
+    Unknown,
+    Nobody,
+    /// Lockers of a list, each of which is woken in its turn.
+    Listed,
+    /// Clients that are told of a release and of nothing else.
+    Told,
+}
+
+/// Where nobody knows whether others wait, and where they wait in a list.
+const SHORT: Bound = Bound { grants: 8, time: Duration::from_millis(10) };
 
 /// Where the last release told nobody else. Who comes to wait meanwhile has to wait for the next one.
-const ALONE: Bound = Bound { grants: 64, time: Duration::from_millis(50) };
+const LONG: Bound = Bound { grants: 64, time: Duration::from_millis(50) };
 
 /// The first hand-over of a turn is not bounded by time: a hold may be longer than that.
 #[derive(Debug)]
@@ -28,14 +42,15 @@ struct Bound {
 pub(super) struct Turn {
     grants: u32,
     since: Option<Instant>,
-    /// Whether the last release told anybody else; unknown before the first one, and where messages do not tell.
-    others: Option<bool>,
+    /// The number of the last who waited here when it was acquired.
+    last: Option<u64>,
+    others: Others,
 }
 
 impl Turn {
-    /// The lock was acquired when it was free.
-    pub(super) fn begin(&mut self) {
-        (self.grants, self.since) = (0, None);
+    /// The lock was acquired when it was free. Of those who wait on, this is the number of the last.
+    pub(super) fn begin(&mut self, last: Option<u64>) {
+        (self.grants, self.since, self.last) = (0, None, last);
     }
 
     /// The lock was handed over.
@@ -44,17 +59,19 @@ impl Turn {
         self.since.get_or_insert(now);
     }
 
-    /// The lock was released: whether anybody else was told, if that is known.
-    pub(super) fn note_others(&mut self, others: Option<bool>) {
+    /// The lock was released: who else waits for it.
+    pub(super) fn note_others(&mut self, others: Others) {
         self.others = others;
     }
 
-    /// Whether the lock may be handed over once more.
-    pub(super) fn may_go_on(&self, now: Instant) -> bool {
+    /// Whether the lock may be handed over once more, to the waiter of this number.
+    pub(super) fn may_go_on(&self, next: u64, now: Instant) -> bool {
         let bound = match self.others {
-            Some(true) => return false,
-            Some(false) => ALONE,
-            None => UNKNOWN,
+            Others::Told => return false,
+            // Each has it once: a locker of one task has its turn as often as one of many.
+            Others::Listed if self.last < Some(next) => return false,
+            Others::Listed | Others::Unknown => SHORT,
+            Others::Nobody => LONG,
         };
         self.grants < bound.grants && self.since.is_none_or(|since| now.since(since) < bound.time)
     }
@@ -66,9 +83,14 @@ mod tests {
 
     /// How many hand-overs there are in a row, this far apart.
     fn grants(turn: &mut Turn, apart: Duration) -> u32 {
+        grants_of(turn, 1_000, apart)
+    }
+
+    /// .. where so many wait when it is acquired, and others come behind them.
+    fn grants_of(turn: &mut Turn, waiting: u64, apart: Duration) -> u32 {
         let mut now = Instant::now();
-        turn.begin();
-        while turn.may_go_on(now) {
+        turn.begin(waiting.checked_sub(1));
+        while turn.may_go_on(turn.grants.into(), now) {
             turn.go_on(now);
             now = now + apart;
         }
@@ -81,9 +103,12 @@ mod tests {
         let (none, ms) = (Duration::ZERO, Duration::from_millis(1));
         assert_eq!(grants(&mut turn, none), 8, "nobody knows who waits elsewhere");
         assert_eq!((grants(&mut turn, ms * 2), grants(&mut turn, ms * 900)), (5, 1));
-        turn.note_others(Some(false));
+        turn.note_others(Others::Nobody);
         assert_eq!((grants(&mut turn, none), grants(&mut turn, ms * 2), grants(&mut turn, ms * 900)), (64, 25, 1));
-        turn.note_others(Some(true));
+        turn.note_others(Others::Listed);
+        assert_eq!([0, 3, 20].map(|waiting| grants_of(&mut turn, waiting, none)), [0, 3, 8], "once to each");
+        assert_eq!(grants(&mut turn, ms * 2), 5);
+        turn.note_others(Others::Told);
         assert_eq!(grants(&mut turn, none), 0, "they were told, and are on their way");
     }
 }

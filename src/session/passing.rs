@@ -7,6 +7,7 @@ use super::Session;
 use super::pending::Pending;
 use crate::command::{Release, Wakes};
 use crate::foreign::contained;
+use crate::gate::Others;
 use crate::hold::Hold;
 use crate::key::Key;
 use crate::node::Outcome;
@@ -40,12 +41,12 @@ impl Session {
     pub(super) fn released(&self, hold: &Hold, release: &Release, rest: Option<Duration>) -> bool {
         let key = &hold.claim.key;
         match release {
-            Release::PassedOn { place, turn } => {
-                self.gate.note_others(key, Some(true));
+            Release::PassedOn { place, turn, others } => {
+                self.gate.note_others(key, if *others { Others::Told } else { Others::Listed });
                 self.channels.passed_on(key, *place, *turn);
             }
             Release::Unlisted(error) => {
-                self.gate.note_others(key, None);
+                self.gate.note_others(key, Others::Unknown);
                 self.quorum.unlist(error);
             }
             // Nobody is told of a lock that stands for the rest of its time.
@@ -59,7 +60,12 @@ impl Session {
     fn note_others(&self, hold: &Hold, told: u64) {
         let key = &hold.claim.key;
         let tells_all = hold.claim.kind.is_told_of() && !self.quorum.nodes().iter().any(|node| node.is_cluster());
-        self.gate.note_others(key, tells_all.then(|| told > u64::from(self.channels.hears(key))));
+        let others = match told > u64::from(self.channels.hears(key)) {
+            true if tells_all => Others::Told,
+            false if tells_all => Others::Nobody,
+            _ => Others::Unknown,
+        };
+        self.gate.note_others(key, others);
     }
 
     /// This locker is in the list of a lock, and nobody waits for it here: takes it off. If that comes to nothing, the

@@ -10,9 +10,6 @@ use crate::key::Key;
 /// So many lockers that are not there any more are taken off a list at once.
 const MOST: usize = 100;
 
-/// Who was woken in a list, and the place of the locker that released.
-type Woken = Option<(Option<u64>, bool)>;
-
 impl Run<'_> {
     /// What an acquire is answered whose locker goes into the list.
     pub(super) fn enlist(
@@ -73,13 +70,10 @@ impl Run<'_> {
             Wakes::All => None,
             Wakes::Next(releaser) => self.wake_next(key, releaser.as_ref()).unwrap_or_default(),
         };
-        match woken {
-            Some((place, turn)) => Release::PassedOn { place, turn },
-            None => Release::Released(self.tell_all(key)),
-        }
+        woken.unwrap_or_else(|| Release::Released(self.tell_all(key)))
     }
 
-    fn wake_next(&mut self, key: &Key, releaser: Option<&Releaser>) -> Result<Woken, WrongType> {
+    fn wake_next(&mut self, key: &Key, releaser: Option<&Releaser>) -> Result<Option<Release>, WrongType> {
         let list = &*key.waiting();
         if self.keys.members(list)?.is_empty() {
             return Ok(None);
@@ -111,7 +105,8 @@ impl Run<'_> {
                 if others && !is_watched {
                     self.tell_all(key);
                 }
-                return Ok(Some((me.and_then(|me| self.place_in(list, me)), turn)));
+                let place = me.and_then(|me| self.place_in(list, me));
+                return Ok(Some(Release::PassedOn { place, turn, others }));
             }
             self.keys.remove_member(list, &first)?;
         }
