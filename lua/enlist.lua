@@ -4,7 +4,7 @@
 -- ARGV[1]  lease, in milliseconds, and behind it what else `acquire` is given
 -- ARGV[4]  the list
 -- ARGV[5]  the locker
--- ARGV[6]  1: whoever is first in the list was told to come, and did not
+-- ARGV[6]  1: the time for which the locker waits for those before it in the list is over
 -- Returns {1, fence}       granted
 --         {0, ttl, place}  held by another: milliseconds until its lease runs out, -1 if it has none; and how many are
 --                          before the locker
@@ -15,12 +15,12 @@ local lease_ms, list, locker, looked = ARGV[1], ARGV[4], ARGV[5], ARGV[6]
 local answer = acquire(KEYS, ARGV)
 if answer[1] == 1 then
   pcall(function()
+    local before = looked == '1' and redis.call('ZRANK', list, locker) or 0
     redis.call('ZREM', list, locker)
-    local first = looked == '1' and redis.call('ZRANGE', list, 0, 0)[1]
-    if first then
+    for _, other in ipairs(before > 0 and redis.call('ZRANGE', list, 0, math.min(before, 100) - 1) or {}) do
       -- If it comes after all, it looks, and is put in again.
-      redis.call('ZREM', list, first)
-      redis.call('PUBLISH', 'lockhound_wake:' .. first, 'go ' .. lock)
+      redis.call('ZREM', list, other)
+      redis.call('PUBLISH', 'lockhound_wake:' .. other, 'go ' .. lock)
     end
   end)
 elseif answer[1] == 0 then

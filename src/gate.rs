@@ -243,6 +243,11 @@ impl<G, R> Gate<G, R> {
         }
     }
 
+    /// Whether others were woken or told by the last release of this key.
+    pub(crate) fn others_wait(&self, key: &Key) -> bool {
+        self.slots.get(key).is_some_and(|slot| slot.turn.others_wait())
+    }
+
     /// Registers a hold, and lets the waiters of its owner in.
     fn let_in(&self, mut slot: RefMut<'_, Key, Slot<G, R>>, hold: &Arc<Hold>, now: Instant) -> Vec<Waiter<G>> {
         slot.holds.push(Arc::clone(hold));

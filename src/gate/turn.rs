@@ -64,6 +64,10 @@ impl Turn {
         self.others = others;
     }
 
+    pub(super) fn others_wait(&self) -> bool {
+        matches!(self.others, Others::Listed | Others::Told)
+    }
+
     /// Whether the lock may be handed over once more, to the waiter of this number.
     pub(super) fn may_go_on(&self, next: u64, now: Instant) -> bool {
         let bound = match self.others {

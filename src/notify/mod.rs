@@ -80,39 +80,47 @@ impl Channels {
     /// Listens to the unlock messages of a lock.
     pub(crate) fn subscribe(self: &Arc<Self>, key: &Key) -> Subscription {
         let name = Name::from(key.channel());
-        let (listener, asks) = self.table().subscribe(&name, key);
+        let mut table = self.table();
+        let (listener, asks) = table.subscribe(&name, key);
+        if let Some(given) = table.others.at(&name).and_then(|others| others.turn_given(Instant::now())) {
+            listener.news().leave_turn(given);
+        }
+        drop(table);
         if self.wake.as_ref().is_some_and(WakeChannel::want) || asks {
             self.tell();
         }
         Subscription { channels: Arc::clone(self), name, listener }
     }
 
-    /// Whether a lock's channel is subscribed, for somebody or from before.
-    pub(crate) fn is_confirmed(&self, key: &Key) -> bool {
-        self.table().is_confirmed(&key.channel())
+    /// Whether somebody waited here a moment ago, or others have a turn that this locker gave them.
+    pub(crate) fn is_contended(&self, key: &Key) -> bool {
+        let (name, table) = (key.channel(), self.table());
+        let turn = table.others.at(&name).and_then(|others| others.turn_given(Instant::now()));
+        turn.is_some() || table.is_confirmed(&name)
     }
 
     /// A locker with this name in the list is about to release a lock: what is to be told of it. Others `wait` here, or
     /// do not.
-    pub(crate) fn release(&self, locker: &Arc<str>, key: &Key, waits: bool, lease: Duration) -> Option<Releaser> {
+    pub(crate) fn release(&self, locker: &Arc<str>, key: &Key, waits: bool, lease: Duration) -> Releaser {
         let (name, now) = (key.channel(), Instant::now());
-        let mut table = self.table();
-        let offers = table.others(&name)?.may_have_a_turn(now);
+        let table = self.table();
+        let offers = table.others.at(&name).is_none_or(|others| others.may_have_a_turn(now));
         let listens = table.is_confirmed(&name);
         let drivers = table.listeners_of(&name, key);
         drop(table);
         drivers.iter().for_each(|listener| listener.news().release());
         let enlists = waits && listens && !drivers.is_empty() && self.is_woken();
         let (locker, lifetime) = (Arc::clone(locker), lease * LISTED);
-        Some(Releaser { locker, enlists, listens: listens && !enlists, offers, lifetime })
+        Releaser { locker, enlists, listens: listens && !enlists, offers, lifetime }
     }
 
     /// A release of this locker woke another one, or others have a turn.
     pub(crate) fn passed_on(&self, key: &Key, place: Option<u64>, turn: bool) {
         let (name, now) = (key.channel(), Instant::now());
         let mut table = self.table();
-        if turn && let Some(others) = table.others(&name) {
-            others.begin_turn(now, place.map_or(1, |place| place + 1));
+        if turn {
+            let listed = place.map_or(1, |place| place + 1);
+            table.others.change(&Name::from(&*name), now).begin_turn(now, listed);
         }
         let drivers = table.listeners_of(&name, key);
         drop(table);
@@ -235,15 +243,20 @@ impl Subscription {
     }
 
     fn turn_ended(&self, ended: Option<Ended>) {
-        let mut table = self.channels.table();
-        if let (Some(ended), Some(others)) = (ended, table.others(&self.name)) {
-            others.end_turn(Instant::now(), ended);
+        if let Some(ended) = ended {
+            let now = Instant::now();
+            self.channels.table().others.change(&self.name, now).end_turn(now, ended);
         }
     }
 
     /// Whether there is nothing to be asked for: a release of this locker has woken another one just now.
     pub(crate) fn take_passed_on(&self) -> bool {
         self.listener.news().take_passed_on()
+    }
+
+    /// Nothing was heard for as long as the driver waits for a message: those before it in the list do not come.
+    pub(crate) fn oversleep(&self) {
+        self.listener.news().oversleep(Instant::now());
     }
 
     /// When there is a reason to look, if there is one.

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::others::Ended;
+use super::others::{Ended, TURN};
 use crate::clock::Instant;
 
 /// How long whoever is woken has, until the next one looks: a message and a script on a busy machine.
@@ -18,9 +18,6 @@ const APART: Duration = Duration::from_millis(2);
 
 /// Nobody is later than this.
 const LATEST: Duration = Duration::from_millis(200);
-
-/// How long others have: a client on the JVM takes 1.4 to 3 ms.
-const TURN: Duration = Duration::from_millis(10);
 
 /// A wake-up of one locker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,14 +118,29 @@ impl News {
 
     /// .. and another was woken by that, or others were, in their `turn`; with so many before this one in the list.
     pub(super) fn pass_on(&mut self, place: u64, turn: bool, now: Instant) {
+        // The driver has asked since, and knows better.
+        let Some(heard) = self.released.take() else { return };
         (self.place, self.passed_on) = (self.place.or(Some(place)), true);
         if place == 1 {
             self.look.get_or_insert(now + WATCH);
         }
-        let heard = self.released.take().unwrap_or_default();
         self.skips |= turn && heard == 0;
         if heard > u32::from(turn) {
             self.message(now);
+        }
+    }
+
+    /// The driver begins while others have a turn that its locker gave them, with a message that may be yet to come.
+    pub(super) fn leave_turn(&mut self, given: Instant) {
+        (self.passed_on, self.skips, self.turn) = (true, true, Turn::Lasts);
+        // The first of the list looks at the end of it.
+        self.look = Some(given + TURN + APART);
+    }
+
+    /// Nothing was heard for as long as it waits for a message.
+    pub(super) fn oversleep(&mut self, now: Instant) {
+        if self.place.is_some() {
+            self.look.get_or_insert(now);
         }
     }
 

@@ -5,9 +5,14 @@
 //! So a turn is offered, again at once while somebody takes it, and ever less often while nobody does: each costs the
 //! others its time.
 
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Instant;
+
+/// How long others have: a client on the JVM takes 1.4 to 3 ms.
+pub(super) const TURN: Duration = Duration::from_millis(10);
 
 /// After one turn that nobody took.
 const SHORTEST: Duration = Duration::from_millis(8);
@@ -24,17 +29,50 @@ pub(super) enum Ended {
     Unknown,
 }
 
+/// For how long it is remembered what became of a turn.
+const KEPT: Duration = Duration::from_secs(60);
+/// Before so many channels none is looked through for what is older.
+const FEW: usize = 64;
+
+/// What a locker knows of others, by channel: of those who release without having waited, too.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    channels: HashMap<Arc<str>, Others>,
+    /// At so many channels the old ones are removed.
+    most: usize,
+}
+
+impl Known {
+    pub(super) fn at(&self, name: &str) -> Option<&Others> {
+        self.channels.get(name)
+    }
+
+    /// Those at a channel where something has come of a turn, or a turn begins.
+    pub(super) fn change(&mut self, name: &Arc<str>, now: Instant) -> &mut Others {
+        if self.channels.len() >= self.most.max(FEW) {
+            self.channels.retain(|_, others| others.changed.is_some_and(|changed| now.since(changed) < KEPT));
+            self.most = self.channels.len() * 2;
+        }
+        let others = self.channels.entry(Arc::clone(name)).or_default();
+        others.changed = Some(now);
+        others
+    }
+}
+
 /// What a locker knows of others at one channel.
 #[derive(Debug)]
 pub(super) struct Others {
     gap: Duration,
     /// When the next turn is offered.
     next: Option<Instant>,
+    /// When this locker gave them the last one.
+    given: Option<Instant>,
+    changed: Option<Instant>,
 }
 
 impl Default for Others {
     fn default() -> Self {
-        Self { gap: SHORTEST, next: None }
+        Self { gap: SHORTEST, next: None, given: None, changed: None }
     }
 }
 
@@ -45,13 +83,19 @@ impl Others {
 
     /// They are given one, with so many lockers in the list.
     pub(super) fn begin_turn(&mut self, now: Instant, listed: u64) {
+        self.given = Some(now);
         self.wait(now, listed);
+    }
+
+    /// When the turn began that this locker gave them, while it lasts.
+    pub(super) fn turn_given(&self, now: Instant) -> Option<Instant> {
+        self.given.filter(|given| now.since(*given) < TURN)
     }
 
     /// What became of the last one that this locker knows of.
     pub(super) fn end_turn(&mut self, now: Instant, ended: Ended) {
         match ended {
-            Ended::Taken => *self = Self { gap: Duration::ZERO, next: None },
+            Ended::Taken => (self.gap, self.next, self.given) = (Duration::ZERO, None, None),
             Ended::Unknown => {
                 self.gap = (self.gap / 2).max(SHORTEST);
                 self.wait(now, 1);
@@ -74,6 +118,17 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn what_came_of_turns_is_forgotten_after_a_minute() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        let name = |n: usize| Arc::from(n.to_string());
+        (0..1_000).for_each(|n| known.change(&name(n), now).begin_turn(now, 1));
+        assert!(known.at("999").is_some_and(|others| others.turn_given(now) == Some(now)));
+        let later = now + KEPT;
+        (0..2_000).for_each(|n| known.change(&name(10_000 + n), later).begin_turn(later, 1));
+        assert_eq!((known.at("999").is_some(), known.channels.len()), (false, 2_000));
+    }
 
     #[test]
     fn turns_are_offered_while_they_are_taken_and_less_often_while_they_are_not() {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::news::News;
-use super::others::Others;
+use super::others::Known;
 use crate::clock::Instant;
 use crate::key::Key;
 use crate::lease::majority;
@@ -29,12 +29,12 @@ pub(super) struct Table {
     /// The channels without listeners, by when they lost the last one.
     idle: BTreeSet<(Instant, Name)>,
     nodes: Vec<Ears>,
+    pub(super) others: Known,
 }
 
 #[derive(Debug, Default)]
 struct Channel {
     ears: Vec<Ear>,
-    others: Others,
     idle_since: Option<Instant>,
 }
 
@@ -95,7 +95,7 @@ impl Batch {
 impl Table {
     pub(super) fn new(nodes: usize) -> Self {
         let nodes = (0..nodes).map(|_| Ears::default()).collect();
-        Self { channels: HashMap::new(), idle: BTreeSet::new(), nodes }
+        Self { channels: HashMap::new(), idle: BTreeSet::new(), nodes, others: Known::default() }
     }
 
     /// Adds a listener. Returns whether a node has to be asked for the channel.
@@ -151,11 +151,6 @@ impl Table {
     pub(super) fn listeners_of(&self, name: &str, key: &Key) -> Vec<Arc<Listener>> {
         let listeners = self.channels.get(name).into_iter().flat_map(Channel::listeners);
         listeners.filter(|listener| listener.key == *key).collect()
-    }
-
-    /// What is known of others at a channel; `None` where it is not in the table.
-    pub(super) fn others(&mut self, name: &str) -> Option<&mut Others> {
-        self.channels.get_mut(name).map(|channel| &mut channel.others)
     }
 
     /// Whether a node has a channel, or has been asked for it.

@@ -38,7 +38,9 @@ pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
             Next::Lost(id, loss) => driving.answer(id, Error::Lost(loss)),
             Next::Release(released, head) => hand_over(released, head).await,
             // Sends nothing: the release's answer and a loss wake it. The bound is for what nobody thought of.
-            Next::Blocked => driving.park(&wake, None, lease::recheck_interval(session.settings.lease)).await,
+            Next::Blocked => {
+                driving.park(&wake, None, lease::recheck_interval(session.settings.lease)).await;
+            }
             Next::Try(head) => driving.try_for(head, &wake, &mut subscription).await,
         }
         if let Err(error) = session.check_open() {
@@ -85,12 +87,12 @@ impl Drop for Driving<'_> {
 impl Driving<'_> {
     async fn try_for(&mut self, head: Head, wake: &Notify, subscription: &mut Option<Subscription>) {
         let (session, key) = (self.session, self.key);
-        // Where it waited a moment ago, it is put into the list at once.
-        if subscription.is_none() && session.quorum.lister().is_some() && session.channels.is_confirmed(key) {
-            *subscription = Some(session.channels.subscribe(key));
+        if subscription.is_none() && self.is_contended() {
+            *subscription = Some(self.listen().await);
         }
         if let Some(listening) = subscription.as_ref().filter(|listening| listening.take_passed_on()) {
-            return self.park(wake, Some(listening), lease::recheck_interval(session.settings.lease)).await;
+            self.park(wake, Some(listening), self.look()).await;
+            return;
         }
         let sent = Instant::now();
         let attempt = self.ask(&head, subscription.as_ref(), sent).await;
@@ -114,31 +116,26 @@ impl Driving<'_> {
             Attempt::Held { ttl, .. } => match subscription {
                 // What was released between the answer and the subscription sends no message any more: behind the
                 // barrier it is tried again, and only then waited for.
-                None => {
-                    let listening = session.channels.subscribe(key);
-                    let _: Result<_, _> = timeout(session.settings.command_timeout, listening.ready()).await;
-                    *subscription = Some(listening);
-                }
+                None => *subscription = Some(self.listen().await),
                 Some(listening) => {
                     if ttl.is_none() {
                         self.name_leaseless().await;
                     }
-                    let recheck = lease::recheck_interval(session.settings.lease);
-                    // Clients of other languages tell nobody of a release.
-                    let look = if Kind::from(session.settings.format).is_told_of() {
-                        recheck
-                    } else {
-                        recheck.min(session.settings.retry_pause(fastrand::f64()))
-                    };
+                    let look = self.look();
                     // The lease has run out once its last millisecond is over. Nobody is told then.
                     let ttl = ttl.map_or(look, |ttl| ttl + Duration::from_millis(1) + listening.delay());
                     contained(|| tracing::debug!(key = %key.shown(), owner = %head.owner, ?ttl, "waiting"));
-                    self.park(wake, Some(listening), ttl.min(look)).await;
+                    let time = ttl.min(look);
+                    if self.park(wake, Some(listening), time).await && self.hears_of_releases() {
+                        listening.oversleep();
+                    }
                     self.make_way().await;
                 }
             },
             // Whoever tries again at another moment than the others finds it free.
-            Attempt::Split => self.park(wake, None, session.settings.retry_pause(fastrand::f64())).await,
+            Attempt::Split => {
+                self.park(wake, None, session.settings.retry_pause(fastrand::f64())).await;
+            }
             Attempt::Outrun => {
                 // Whoever is there may get no further, and tells of one node then, which wakes nobody.
                 let lasts = self.outrun.map_or(Duration::ZERO, |since| Instant::now().since(since));
@@ -153,7 +150,8 @@ impl Driving<'_> {
                 let pause = session.settings.retry_pause(fastrand::f64());
                 let Some(verdict) = session.outage.verdict(now) else {
                     let end = session.outage.ends_in(now).unwrap_or(pause);
-                    return self.park(wake, None, pause.min(end)).await;
+                    self.park(wake, None, pause.min(end)).await;
+                    return;
                 };
                 session.outage.announce(now);
                 // Who came while the round was under way has a round of its own to come.
@@ -162,6 +160,31 @@ impl Driving<'_> {
                 }
             }
         }
+    }
+
+    /// Whether somebody waited here a moment ago, or others wait: then it is put into the list at once. Else it would
+    /// never be there while it is always the first to ask.
+    fn is_contended(&self) -> bool {
+        let Session { quorum, channels, gate, .. } = &**self.session;
+        quorum.lister().is_some() && (channels.is_contended(self.key) || gate.others_wait(self.key))
+    }
+
+    async fn listen(&self) -> Subscription {
+        let listening = self.session.channels.subscribe(self.key);
+        let _: Result<_, _> = timeout(self.session.settings.command_timeout, listening.ready()).await;
+        listening
+    }
+
+    /// Whether everybody who releases tells of it: clients of other languages do not.
+    fn hears_of_releases(&self) -> bool {
+        Kind::from(self.session.settings.format).is_told_of()
+    }
+
+    /// How long it waits for a message.
+    fn look(&self) -> Duration {
+        let settings = &self.session.settings;
+        let recheck = lease::recheck_interval(settings.lease);
+        if self.hears_of_releases() { recheck } else { recheck.min(settings.retry_pause(fastrand::f64())) }
     }
 
     async fn ask(&self, head: &Head, subscription: Option<&Subscription>, now: Instant) -> Attempt {
@@ -227,15 +250,15 @@ impl Driving<'_> {
         }
     }
 
-    /// Waits for a message, a local event, or this time. If meanwhile an outage has lasted too long for all, the line
-    /// ends.
-    async fn park(&self, wake: &Notify, listening: Option<&Subscription>, time: Duration) {
+    /// Waits for a message, a local event, or this time; whether all of it has passed. If meanwhile an outage has
+    /// lasted too long for all, the line ends.
+    async fn park(&self, wake: &Notify, listening: Option<&Subscription>, time: Duration) -> bool {
         let end = Instant::now() + time;
         loop {
             let now = Instant::now();
             let due = listening.and_then(|listening| listening.due(now));
             if due.is_some_and(|due| due <= now) {
-                return;
+                return false;
             }
             let message = async {
                 match listening {
@@ -249,8 +272,8 @@ impl Driving<'_> {
                 () = message => {}
                 // No wake-up is lost: this driver is the only one that waits, and a wake-up meanwhile leaves its
                 // permit. A line that ends leaves one too.
-                () = wake.notified() => return,
-                () = sleep(now.until(due.map_or(end, |due| due.min(end)))) => return,
+                () = wake.notified() => return false,
+                () = sleep(now.until(due.map_or(end, |due| due.min(end)))) => return due.is_none_or(|due| due > end),
                 // Whoever is left has time of its own: to try again at once would be one round for each announcement.
                 () = self.session.outage.announced() => {
                     let now = Instant::now();

@@ -33,7 +33,7 @@ impl Session {
         let Some(locker) = self.quorum.lister() else { return Wakes::All };
         let key = &hold.claim.key;
         let lease = hold.terms.lease;
-        Wakes::Next(self.channels.release(locker, key, self.gate.is_awaited(key), lease))
+        Wakes::Next(Some(self.channels.release(locker, key, self.gate.is_awaited(key), lease)))
     }
 
     /// Takes in what the release of this hold says, which left the lock standing for a rest of time, or did not.

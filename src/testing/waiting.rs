@@ -36,11 +36,13 @@ impl Run<'_> {
     }
 
     fn strike_out(&mut self, key: &Key, list: &str, listing: &Listing) -> Result<(), WrongType> {
+        let members = self.keys.members(list)?;
+        let before = members.iter().position(|other| *other == *listing.locker).filter(|_| listing.looked);
+        let before = members[..before.unwrap_or_default().min(MOST)].to_vec();
         self.keys.remove_member(list, &listing.locker)?;
-        let first = self.keys.members(list)?.first().cloned();
-        if let Some(first) = first.filter(|_| listing.looked) {
-            self.keys.remove_member(list, &first)?;
-            self.wake_up(&first, "go", key);
+        for other in before {
+            self.keys.remove_member(list, &other)?;
+            self.wake_up(&other, "go", key);
         }
         Ok(())
     }
@@ -100,9 +102,10 @@ impl Run<'_> {
             let listens = releaser.is_some_and(|releaser| releaser.listens);
             let others = self.ears.listening(&key.channel()) > listed + u64::from(listens);
             let turn = others && releaser.is_some_and(|releaser| releaser.offers);
-            if self.wake_up(&first, if turn { "turn" } else { "go" }, key) > 0 {
+            if self.hears(&first) {
+                self.wake_up(&first, if turn { "turn" } else { "go" }, key);
                 let is_watched = !turn && self.have_watched(list, me, key, MOST - tries)?;
-                if others && !is_watched {
+                if others && !(is_watched && me.is_some()) {
                     self.tell_all(key);
                 }
                 let place = me.and_then(|me| self.place_in(list, me));
@@ -118,7 +121,11 @@ impl Run<'_> {
     fn have_watched(&mut self, list: &str, me: Option<&str>, key: &Key, most: usize) -> Result<bool, WrongType> {
         for _ in 0..most {
             let Some(next) = self.keys.members(list)?.get(1).cloned() else { return Ok(false) };
-            if Some(&*next) == me || self.wake_up(&next, "watch", key) > 0 {
+            if Some(&*next) == me {
+                return Ok(true);
+            }
+            if self.hears(&next) {
+                self.wake_up(&next, "watch", key);
                 return Ok(true);
             }
             self.keys.remove_member(list, &next)?;
@@ -136,7 +143,11 @@ impl Run<'_> {
         place.map(|place| place as u64)
     }
 
-    fn wake_up(&mut self, locker: &str, word: &str, key: &Key) -> u64 {
-        self.ears.publish(&format!("{WAKE}{locker}"), &format!("{word} {key}"))
+    fn hears(&self, locker: &str) -> bool {
+        self.ears.listening(&format!("{WAKE}{locker}")) > 0
+    }
+
+    fn wake_up(&mut self, locker: &str, word: &str, key: &Key) {
+        self.ears.publish(&format!("{WAKE}{locker}"), &format!("{word} {key}"));
     }
 }

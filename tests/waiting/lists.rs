@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use lockhound::Locker;
 
+use crate::common::distance::Distances;
 use crate::common::machine::{again, within};
 use crate::common::proxy::{Mode, Proxy};
 use crate::common::{Server, builder, eventually, key, locker, ms};
@@ -28,6 +29,18 @@ fn scripts(server: &Server) -> u64 {
 
 /// So many lockers, with so many tasks each, take one lock in turns until it is over: how often each locker had it.
 async fn contend(server: &Server, key: &str, lockers: usize, tasks: usize, time: Duration) -> Vec<u64> {
+    contend_for(server, key, lockers, tasks, Duration::ZERO, time).await
+}
+
+/// .. and keep it for a while.
+async fn contend_for(
+    server: &Server,
+    key: &str,
+    lockers: usize,
+    tasks: usize,
+    hold: Duration,
+    time: Duration,
+) -> Vec<u64> {
     let over = Arc::new(AtomicBool::new(false));
     let (mut counts, mut running) = (Vec::new(), Vec::new());
     let inside = Arc::new(AtomicU64::new(0));
@@ -44,6 +57,9 @@ async fn contend(server: &Server, key: &str, lockers: usize, tasks: usize, time:
                     let guard = lock.lock().await.unwrap();
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
                     count.fetch_add(1, Ordering::Relaxed);
+                    if !hold.is_zero() {
+                        tokio::time::sleep(hold).await;
+                    }
                     assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
                     guard.unlock().await.unwrap();
                 }
@@ -340,4 +356,130 @@ async fn measure(rates: &mut BTreeMap<bool, u64>) {
         rates.insert(listens, all);
     }
     println!("{rates:?}");
+}
+
+/// They are subscribed as before, and come no more: a host that is lost, or a machine that is suspended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lockers_that_stand_still_at_the_head_of_a_list_cost_one_re_check() {
+    let (server, key, lease) = (Server::start(), key(), ms(12_000));
+    let guard = builder(&server.url(), lease).connect().await.unwrap().get(&key).lock().await.unwrap();
+    let proxy = Proxy::start(server.port());
+    let mut still = Vec::new();
+    for n in 1..=3 {
+        let locker = builder(&proxy.url(), lease).connect().await.unwrap();
+        still.push(wait(&locker, &key));
+        eventually(ms(3_000), "it is in the list", || listed(&server, &key) == n).await;
+    }
+    let entered = Arc::new(AtomicU64::new(0));
+    let mut lockers = Vec::new();
+    for n in 4..=6 {
+        let locker = builder(&server.url(), lease).connect().await.unwrap();
+        for _ in 0..4 {
+            let (lock, entered) = (locker.get(&key), Arc::clone(&entered));
+            tokio::spawn(async move {
+                loop {
+                    let guard = lock.lock().await.unwrap();
+                    entered.fetch_add(1, Ordering::Relaxed);
+                    guard.unlock().await.unwrap();
+                }
+            });
+        }
+        eventually(ms(3_000), "it is in the list", || listed(&server, &key) == n).await;
+        lockers.push(locker);
+    }
+    proxy.set(Mode::BlackHole);
+    guard.unlock().await.unwrap();
+    // A sixth of the lease later somebody looks.
+    eventually(ms(10_000), "somebody has it", || entered.load(Ordering::Relaxed) > 0).await;
+    let before = entered.load(Ordering::Relaxed);
+    eventually(ms(1_500), "it goes on at once", || entered.load(Ordering::Relaxed) > before + 100).await;
+    still.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// A monitor that is subscribed to each channel there is.
+#[tokio::test]
+async fn whoever_hears_everything_does_not_stand_for_a_locker_that_is_gone() {
+    let (server, key) = (Server::start(), key());
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let mut monitor = connection.as_pubsub();
+    monitor.psubscribe("*").unwrap();
+    let guard = locker(&server).await.get(&key).lock().await.unwrap();
+    for gone in ["gone", "gone too"] {
+        server.command::<u64>(&["ZADD", &list(&key), "0", gone]);
+    }
+    let (first, second) = (locker(&server).await, locker(&server).await);
+    let waiting = [wait(&first, &key), wait(&second, &key)];
+    eventually(ms(3_000), "they are in the list", || listed(&server, &key) == 4).await;
+    let released = Instant::now();
+    guard.unlock().await.unwrap();
+    for waiting in waiting {
+        let took = waiting.await.unwrap().duration_since(released);
+        assert!(took < ms(2_500), "no re-check, which comes after 5 s: {took:?}");
+    }
+}
+
+/// A turn that nobody takes is not for the one that has just had the lock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locker_that_gives_others_a_turn_does_not_take_it_itself() {
+    let (server, key) = (Server::start(), key());
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let mut listens = connection.as_pubsub();
+    listens.subscribe(format!("redisson_lock__channel:{{{key}}}")).unwrap();
+    let counts = contend_for(&server, &key, 4, 1, ms(100), ms(4_000)).await;
+    println!("{counts:?}");
+    assert!(counts.iter().min().unwrap() * 4 >= *counts.iter().max().unwrap(), "each comes in turn: {counts:?}");
+}
+
+/// Its holder never waited for it, so that it knows nothing of others who do.
+#[tokio::test]
+async fn those_in_no_list_hear_of_the_first_release_too() {
+    let (server, key) = (Server::start(), key());
+    let (client, channel) = (redis::Client::open(server.url()).unwrap(), format!("redisson_lock__channel:{{{key}}}"));
+    let listens = thread::spawn(move || {
+        let mut connection = client.get_connection().unwrap();
+        let mut messages = connection.as_pubsub();
+        messages.subscribe(&channel).unwrap();
+        messages.set_read_timeout(Some(ms(8_000))).unwrap();
+        messages.get_message().is_ok()
+    });
+    let guard = locker(&server).await.get(&key).lock().await.unwrap();
+    let others = [locker(&server).await, locker(&server).await];
+    // They keep it: no release but the first.
+    let waiting = others.each_ref().map(|other| {
+        let lock = other.get(&key);
+        tokio::spawn(async move { lock.lock().await.unwrap() })
+    });
+    eventually(ms(3_000), "they are in the list", || listed(&server, &key) == 2).await;
+    guard.unlock().await.unwrap();
+    let heard = tokio::task::spawn_blocking(|| listens.join().unwrap()).await.unwrap();
+    assert!(heard, "a client of Redisson would sleep for the whole lease");
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// One that never found the lock held would ask first each time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_near_locker_of_many_tasks_lets_one_in_that_is_further_away() {
+    let (server, key, distances) = (Server::start(), key(), Distances::new());
+    let near = locker(&server).await;
+    let over = Arc::new(AtomicBool::new(false));
+    for _ in 0..8 {
+        let (lock, over) = (near.get(&key), Arc::clone(&over));
+        tokio::spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                let guard = lock.lock().await.unwrap();
+                tokio::time::sleep(ms(50)).await;
+                guard.unlock().await.unwrap();
+            }
+        });
+    }
+    let url = format!("redis://127.0.0.1:{}", distances.to(server.port(), ms(5)));
+    let far = builder(&url, ms(30_000)).connect().await.unwrap();
+    for _ in 0..3 {
+        let begun = Instant::now();
+        far.get(&key).lock().await.unwrap().unlock().await.unwrap();
+        assert!(within(begun.elapsed(), ms(4_000)), "it waited for {:?}", begun.elapsed());
+    }
+    over.store(true, Ordering::Relaxed);
 }

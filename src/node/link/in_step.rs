@@ -142,8 +142,28 @@ impl Link {
     /// Waits until the server has processed what was sent before.
     pub(in crate::node) async fn barrier(self: &Arc<Self>) -> Outcome<()> {
         match self.connected_for(self.patience()).await {
-            Ok(()) => self.echo().await,
+            Ok(()) => match self.echo().await {
+                refused @ Outcome::Refused(_) => match self.catch_up().await {
+                    Outcome::Done(()) => refused,
+                    failed => failed,
+                },
+                answer => answer,
+            },
             Err(failure) => Outcome::NotExecuted(failure),
+        }
+    }
+
+    /// The error of a SUBSCRIBE was given to the PING behind it, and the PING's own reply is yet to come. fred drops it
+    /// if it comes while nothing is asked, and else gives it to what is: asks until an echo comes in its place.
+    async fn catch_up(self: &Arc<Self>) -> Outcome<()> {
+        let (epoch, end) = (self.epoch(), Instant::now() + self.patience());
+        let mut pause = Duration::from_millis(1);
+        loop {
+            tokio::time::sleep(pause).await;
+            match self.echo().await {
+                Outcome::Unknown(_) if self.epoch() == epoch && Instant::now() < end => pause *= 2,
+                answer => return answer,
+            }
         }
     }
 }

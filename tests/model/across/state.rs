@@ -260,11 +260,11 @@ impl State {
         let Some(script) = self.lockers[at].sent.take() else { return };
         let answer = match script {
             Script::Acquire { looked, .. } if self.take(at) => {
+                let place = self.list.iter().position(|&other| other == at);
                 self.list.retain(|&other| other != at);
-                if looked && let Some(&first) = self.list.first() {
-                    // It was told to come, or heard what all have heard, and did not.
-                    self.list.remove(0);
-                    self.lockers[first].tell(Message::Go);
+                // They were told to come, or heard what all have heard, and did not.
+                for other in self.list.drain(..place.filter(|_| looked).unwrap_or(0)) {
+                    self.lockers[other].tell(Message::Go);
                 }
                 Answer::Granted
             }
