@@ -1,10 +1,10 @@
 //! Mistakes that a memory server could have, by each of which it does something else than the scripts.
 
 use crate::command::{
-    Acquire, Amendment, Answer, Claim, Command, Count, HandOver, Identity, Kind, MEMORY, Raise, Release,
+    Acquire, Amendment, Answer, Claim, Command, Count, HandOver, Identity, Kind, MEMORY, Raise, Release, sha1,
 };
 use crate::fence::{Fence, Source};
-use crate::testing::{Failure, Store, Value, sha1};
+use crate::testing::{Failure, Store, Value};
 
 /// A mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
