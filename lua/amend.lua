@@ -10,7 +10,8 @@
 local memory = KEYS[1]
 local from, to, listed, waited_ms, told = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
-local found = redis.call('HMGET', memory, 'vote', 'lease', 'age')
+-- remember.lua
+local found = redis.call('HMGET', memory, 'vote', 'lease', 'age', 'server')
 local vote, lease, age = found[1] or '', tonumber(found[2] or 0), tonumber(found[3] or 0)
 if vote ~= from or (waited_ms >= 0 and lease > waited_ms) then
   return {vote, lease, age}
@@ -29,5 +30,5 @@ end
 if listed == '1' then
   age = 0
 end
-redis.call('HSET', memory, 'vote', to, 'age', age)
+remember(found[4] or '', to, lease, age)
 return {to, lease, age}

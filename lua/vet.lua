@@ -22,6 +22,7 @@ if not memory or role ~= 'master' then
   return {run, role, told(replication, 'master_host')}
 end
 
+-- remember.lua
 -- A master that was a replica for a while has kept its run id, and has the data of another server.
 local second = told(replication, 'master_replid2')
 local server = run .. second
@@ -29,9 +30,9 @@ local found = redis.call('HMGET', memory, 'server', 'vote', 'lease', 'age')
 local vote, lease, age = found[2], tonumber(found[3] or 0), tonumber(found[4] or 0)
 -- A master whose replicas have been away for an hour forgets that it once was one itself, and nothing else.
 local is_own = found[1] == server or (found[1] and string.find(second, '^0*$') and string.sub(found[1], 1, #run) == run)
-if not is_own or not vote then
+if not is_own or not vote or redis.call('HEXISTS', memory, digest(vote)) == 0 then
   vote, age = begun, 0
-  redis.call('HSET', memory, 'server', server, 'vote', vote, 'lease', lease, 'age', age)
+  remember(server, vote, lease, age)
 end
 if lease < tonumber(lease_ms) then
   lease = tonumber(lease_ms)

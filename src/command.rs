@@ -8,6 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sha1_smol::Sha1;
+
 use crate::fence::{Fence, Source};
 use crate::key::Key;
 use crate::options::Format;
@@ -96,7 +98,18 @@ pub(crate) struct Releaser {
 }
 
 /// What a server has to remember of itself for its answer to be a vote: what it remembered when it was vetted.
-pub(crate) type Remembered = Arc<str>;
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Remembered {
+    pub(crate) memory: Arc<str>,
+    /// What the server looks for. Names of servers are as long: no two of them are alike either.
+    pub(crate) digest: Arc<str>,
+}
+
+impl From<&str> for Remembered {
+    fn from(memory: &str) -> Self {
+        Self { memory: memory.into(), digest: sha1(memory.as_bytes())[..16].into() }
+    }
+}
 
 /// What a server is asked for. Where its answer is to be a `vote`, with what it has to remember for that.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -343,6 +356,11 @@ pub(crate) struct Remembrance {
 pub(crate) fn no_lock(key: &Key, kind: &str) -> String {
     let what = if kind == "hash" { "hash that is no lock's" } else { kind };
     format!("WRONGTYPE {key:?} holds a {what}")
+}
+
+/// The SHA-1 of a text, as scripts have it from `redis.sha1hex`: the name of a holder, and of a script.
+pub(crate) fn sha1(text: &[u8]) -> String {
+    Sha1::from(text).digest().to_string()
 }
 
 /// PTTL says -1 for a key without a lease, and 0 for one that has less than a millisecond left.

@@ -33,7 +33,7 @@ const LAYERS: [Layer; 6] = [
     Layer {
         name: "wire",
         modules: &["node", "testing"],
-        libraries: &["fred", "tokio", "tokio_util", "futures_util", "tracing", "uuid", "url", "socket2", "sha1_smol"],
+        libraries: &["fred", "tokio", "tokio_util", "futures_util", "tracing", "uuid", "url", "socket2"],
     },
     Layer {
         name: "pure",
@@ -65,6 +65,7 @@ const LAYERS: [Layer; 6] = [
             "tokio_util",
             "tracing",
             "fastrand",
+            "sha1_smol",
         ],
     },
 ];

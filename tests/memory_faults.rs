@@ -121,6 +121,24 @@ async fn a_locker_that_asked_for_nothing_for_a_while_throws_out_nobody() {
 }
 
 #[tokio::test]
+async fn a_server_whose_memory_has_lost_its_digest_begins_anew() {
+    let servers = servers(3);
+    let locks = connected(&servers).await;
+    let memory = || servers[1].command::<String>(&["HGET", "lockhound_memory", "vote"]);
+    let id = |memory: String| memory[..16].to_owned();
+    let before = id(memory());
+    let fields: Vec<String> = servers[1].command(&["HKEYS", "lockhound_memory"]);
+    let digests: Vec<_> = fields.iter().filter(|name| name.len() == 16).collect();
+    assert_eq!(digests.len(), 1, "a vote has one thing to ask for: {fields:?}");
+    servers[1].command::<()>(&["HDEL", "lockhound_memory", digests[0]]);
+    let key = key();
+    let guard = locks.get(&key).lock().await.unwrap();
+    assert_eq!(servers[1].command::<u64>(&["EXISTS", &key]), 0, "it gave no vote");
+    guard.unlock().await.unwrap();
+    eventually(ms(20_000), "it votes again", || id(memory()) != before && phase(&servers[1]) == "votes").await;
+}
+
+#[tokio::test]
 async fn a_server_whose_memory_cannot_be_read_is_not_asked_without_an_end() {
     let servers = servers(3);
     let locks = connected(&servers).await;

@@ -250,7 +250,7 @@ impl Batcher {
         let vote = steps().find_map(|step| step.vote.as_ref());
         if let Some(vote) = vote {
             keys.push(MEMORY);
-            args.push(vote);
+            args.push(&vote.digest);
         }
         let acknowledged = steps().filter(|step| step.acknowledged).count();
         let shared_by = |shared: Batched| if vote.is_some() { shared.voting } else { shared.lua };

@@ -12,6 +12,7 @@ use super::number::{Number, numbered};
 use super::replica_acks::{ReplicaAck, ReplicaAcks};
 use super::reply::{self, Outcome, Reply};
 use crate::clock::Instant;
+use crate::command::sha1;
 use crate::error::NodeFailure;
 
 /// A Lua script and the digest by which a server knows it.
@@ -24,7 +25,7 @@ pub(crate) struct Lua {
 impl Lua {
     pub(crate) fn new(body: &str) -> Self {
         let body = numbered(body);
-        let sha = sha1_smol::Sha1::from(&body).digest().to_string();
+        let sha = sha1(body.as_bytes());
         Self { body, sha }
     }
 

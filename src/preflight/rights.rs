@@ -287,8 +287,9 @@ impl Asked<'_> {
         }
         let names = Some("~lockhound_memory");
         self.key(LOCKING, MEMORY, names);
-        self.called(LOCKING, names, &[MEMORY, "vote"], HGET);
+        self.called(LOCKING, names, &[MEMORY, "digest"], HEXISTS);
         self.called(LOCKING, names, &[MEMORY, "vote"], HMGET);
+        self.called(LOCKING, names, &[MEMORY], DEL);
         self.called(LOCKING, names, &[MEMORY, "vote", ""], HSET);
     }
 }
@@ -303,7 +304,6 @@ const DEL: Command = ("+del", "DEL");
 const EXISTS: Command = ("+exists", "EXISTS");
 const GET: Command = ("+get", "GET");
 const HEXISTS: Command = ("+hexists", "HEXISTS");
-const HGET: Command = ("+hget", "HGET");
 const HGETALL: Command = ("+hgetall", "HGETALL");
 const HMGET: Command = ("+hmget", "HMGET");
 const HSET: Command = ("+hset", "HSET");

@@ -68,7 +68,7 @@ pub(super) struct Ticket {
 impl Ticket {
     /// Whether the votes of the two count together: at one time they do, and else where the servers list each other.
     pub(super) fn is_of(&self, other: &Self) -> bool {
-        let memory = |ticket: &Self| Memory::parse(ticket.vote.as_ref()?);
+        let memory = |ticket: &Self| Memory::parse(&ticket.vote.as_ref()?.memory);
         self.lists == other.lists
             || matches!((memory(self), memory(other)), (Some(one), Some(other)) if one.is_mutual(&other))
     }
@@ -313,7 +313,7 @@ impl Eligibility {
         let mut is_new = false;
         self.change(place, |at| {
             if at.grants == Some(epoch) {
-                is_new = at.memory.as_deref() != Some(&told.memory);
+                is_new = at.memory.as_ref().is_none_or(|memory| *memory.memory != told.memory);
                 at.remember(told, now);
             }
         });
@@ -340,7 +340,7 @@ impl Eligibility {
         let found = self.found();
         let at = &found.places[place];
         let sight = at.sight.as_ref().filter(|sight| sight.memory.phase == Phase::Listed)?;
-        Some((at.memory.clone()?, sight.age + now.since(sight.read)))
+        Some((Arc::clone(&at.memory.as_ref()?.memory), sight.age + now.since(sight.read)))
     }
 
     pub(super) fn status(&self, place: NodeIndex) -> Status {

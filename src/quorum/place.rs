@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::members::{Id, Memory, Phase, Sight};
 use crate::clock::Instant;
-use crate::command::{Identity, Remembrance};
+use crate::command::{Identity, Remembered, Remembrance};
 use crate::error::NodeFailure;
 use crate::lease::NodeIndex;
 use crate::node::Lane;
@@ -20,7 +20,7 @@ pub(super) struct Place {
     pub(super) renewals: Option<u64>,
     pub(super) sight: Option<Sight>,
     /// The memory as the server has it.
-    pub(super) memory: Option<Arc<str>>,
+    pub(super) memory: Option<Remembered>,
     /// Who is there, or was there last, and whether the others were told of it.
     pub(super) latest: Option<(Id, bool)>,
     /// Who was there before that, of those that the others may list.

@@ -79,6 +79,11 @@ impl Voting {
     }
 }
 
+/// A script that writes what a server remembers.
+pub(super) fn remembering(script: &str) -> Lua {
+    Lua::new(&script.replace("-- remember.lua\n", include_str!("../../lua/remember.lua")))
+}
+
 fn with_fence(script: &str) -> String {
     script.replace("-- fence.lua\n", FENCE)
 }

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 pub(super) use super::texts::Topology;
-use super::texts::{OfTopology, PASS, PLAIN, REDISSON, Scripts, Voting};
+use super::texts::{OfTopology, PASS, PLAIN, REDISSON, Scripts, Voting, remembering};
 use crate::command::{Amendment, Announced, Claim, Command, Kind, Listing, MEMORY, Releaser, Remembered, Wakes};
 use crate::fence::Source;
 use crate::key::Key;
@@ -17,8 +17,8 @@ static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lu
 static HOLDERS: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/holders.lua")));
 static FORCE: LazyLock<OfTopology<Lua>> =
     LazyLock::new(|| OfTopology::new(|told| Lua::new(&told(include_str!("../../lua/force.lua")))));
-static VET: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/vet.lua")));
-static AMEND: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/amend.lua")));
+static VET: LazyLock<Lua> = LazyLock::new(|| remembering(include_str!("../../lua/vet.lua")));
+static AMEND: LazyLock<Lua> = LazyLock::new(|| remembering(include_str!("../../lua/amend.lua")));
 static HIGHEST: LazyLock<Voting> = LazyLock::new(|| Voting::or_nothing(include_str!("../../lua/highest.lua")));
 
 type Word<'a> = Cow<'a, str>;
@@ -145,7 +145,7 @@ impl<'a> Words<'a> {
 
     /// Its arguments.
     pub(super) fn all_args(&self) -> Vec<&str> {
-        self.args.iter().map(|arg| &**arg).chain(self.vote.as_deref()).collect()
+        self.args.iter().map(|arg| &**arg).chain(self.vote.iter().map(|vote| &*vote.digest)).collect()
     }
 }
 

@@ -19,4 +19,4 @@ pub(crate) use self::machine::{News, Number, Reply, Request};
 pub use self::server::Server;
 pub(crate) use self::store::Failure;
 #[cfg(test)]
-pub(crate) use self::store::{Ears, Store, sha1};
+pub(crate) use self::store::{Ears, Store};

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::keyspace::Value;
 use super::store::{Failure, Run, exact, millis, no_number, number, whole};
-use crate::command::{Amendment, Announced, Identity, MEMORY, Remembrance};
+use crate::command::{Amendment, Announced, Identity, MEMORY, Remembrance, sha1};
 use crate::key::Key;
 
 impl Run<'_> {
@@ -23,17 +24,15 @@ impl Run<'_> {
         };
         let vote = self.keys.field(MEMORY, "vote")?.map(<[u8]>::to_vec);
         let (mut longest, mut listed) = (self.number_of("lease")?, self.number_of("age")?);
-        let vote = match vote {
-            Some(vote) if is_own => vote,
-            _ => {
-                listed = 0.0;
-                self.keys.set_field(MEMORY, "server", &server)?;
-                self.keys.set_field(MEMORY, "vote", begun)?;
-                self.keys.set_field(MEMORY, "lease", &longest.to_string())?;
-                self.keys.set_field(MEMORY, "age", "0")?;
-                begun.as_bytes().to_vec()
-            }
+        let is_whole = match &vote {
+            Some(vote) => is_own && self.keys.field(MEMORY, &digest(vote))?.is_some(),
+            None => false,
         };
+        let vote = vote.filter(|_| is_whole).unwrap_or_else(|| begun.as_bytes().to_vec());
+        if !is_whole {
+            listed = 0.0;
+            self.remember(server.as_bytes(), &vote, longest, listed);
+        }
         if longest < exact(millis(*lease)) {
             longest = exact(millis(*lease));
             self.keys.set_field(MEMORY, "lease", &longest.to_string())?;
@@ -60,9 +59,18 @@ impl Run<'_> {
         if *listed {
             age = 0.0;
         }
-        self.keys.set_field(MEMORY, "vote", to)?;
-        self.keys.set_field(MEMORY, "age", &age.to_string())?;
+        let server = self.keys.field(MEMORY, "server")?.unwrap_or_default().to_vec();
+        self.remember(&server, to.as_bytes(), lease, age);
         remembrance(to.as_bytes().to_vec(), lease, age)
+    }
+
+    /// Replaces the memory as a whole.
+    fn remember(&mut self, server: &[u8], vote: &[u8], lease: f64, age: f64) {
+        let (lease, age, digest) = (lease.to_string(), age.to_string(), digest(vote));
+        let fields: [(&str, &[u8]); 5] =
+            [("server", server), ("vote", vote), ("lease", lease.as_bytes()), ("age", age.as_bytes()), (&digest, b"")];
+        let fields = fields.map(|(field, value)| (field.into(), value.to_vec()));
+        self.keys.set(MEMORY, Value::Hash(fields.into()), None);
     }
 
     /// Raises all marks to the highest of these numbers that this server believes in.
@@ -94,6 +102,11 @@ impl Run<'_> {
     fn number_of(&mut self, field: &str) -> Result<f64, Failure> {
         self.keys.field(MEMORY, field)?.map_or(Ok(0.0), |text| number(text).ok_or_else(no_number))
     }
+}
+
+/// By which a vote asks for it.
+fn digest(vote: &[u8]) -> String {
+    sha1(vote)[..16].to_owned()
 }
 
 fn remembrance(memory: Vec<u8>, lease: f64, age: f64) -> Result<Remembrance, Failure> {

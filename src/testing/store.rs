@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::keyspace::{Field, Keyspace, Value, WrongType};
 use crate::command::{
     Acquire, Answer, Claim, Command, Count, HandOver, Kind, MEMORY, Raise, Release, Remembered, Renew, Standing, Told,
-    Wakes, no_lock, remaining,
+    Wakes, no_lock, remaining, sha1,
 };
 use crate::fence::{Fence, Source};
 use crate::key::Key;
@@ -115,7 +115,7 @@ pub(super) struct Run<'a> {
 impl Run<'_> {
     fn remembers(&mut self, vote: &Option<Remembered>) -> Result<bool, Failure> {
         let Some(vote) = vote else { return Ok(true) };
-        Ok(self.keys.field(MEMORY, "vote")? == Some(vote.as_bytes()))
+        Ok(self.keys.field(MEMORY, &vote.digest)?.is_some())
     }
 
     fn if_it_remembers<T>(
@@ -375,11 +375,6 @@ impl Run<'_> {
 fn is_holder(field: &[u8], value: &[u8]) -> bool {
     let uuid = field.get(..36).is_some_and(|uuid| uuid.iter().all(|c| c.is_ascii_hexdigit() || *c == b'-'));
     uuid && field.get(36) == Some(&b':') && !value.is_empty() && value.iter().all(u8::is_ascii_digit)
-}
-
-/// What a holder is called, for `force_unlock`.
-pub(crate) fn sha1(text: &[u8]) -> String {
-    sha1_smol::Sha1::from(text).digest().to_string()
 }
 
 pub(super) fn millis(duration: Duration) -> u64 {

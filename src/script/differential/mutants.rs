@@ -2,10 +2,10 @@
 
 use crate::command::{
     Acquire, Amendment, Answer, Claim, Command, Count, HandOver, Identity, Kind, MEMORY, Place, Raise, Release,
-    Releaser, Wakes,
+    Releaser, Wakes, sha1,
 };
 use crate::fence::{Fence, Source};
-use crate::testing::{Ears, Failure, Store, Value, sha1};
+use crate::testing::{Ears, Failure, Store, Value};
 
 /// A mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

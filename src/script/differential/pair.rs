@@ -172,9 +172,9 @@ impl Pair {
             args.push(batched.name);
             args.extend(words.args.iter().map(|arg| &**arg));
         }
-        let (script, vote) = (script.expect("one at the least"), all.iter().find_map(|words| words.vote.as_deref()));
+        let (script, vote) = (script.expect("one at the least"), all.iter().find_map(|words| words.vote.as_ref()));
         keys.extend(vote.map(|_| MEMORY));
-        args.extend(vote);
+        args.extend(vote.map(|vote| &*vote.digest));
         self.send(pipe, if vote.is_some() { script.voting } else { script.lua }, &keys, &args);
     }
 

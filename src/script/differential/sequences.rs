@@ -9,11 +9,12 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::command::{Amendment, Announced, Claim, Command, Kind, Listing, MEMORY, Releaser, Remembered, WAKE, Wakes};
+use crate::command::{
+    Amendment, Announced, Claim, Command, Kind, Listing, MEMORY, Releaser, Remembered, WAKE, Wakes, sha1,
+};
 use crate::fence::{Fence, Source};
 use crate::key::Key;
 use crate::options::Fencing;
-use crate::testing::sha1;
 
 /// What the clock shows at the beginning of each sequence, in microseconds: in the midst of a millisecond.
 pub(super) const BEGINNING: u64 = 1_800_000_000_123_456;
@@ -235,7 +236,7 @@ fn text() -> impl Strategy<Value = Arc<str>> {
 }
 
 fn vote() -> impl Strategy<Value = Option<Remembered>> {
-    prop_oneof![3 => Just(None), 1 => text().prop_map(Some)]
+    prop_oneof![3 => Just(None), 1 => text().prop_map(|memory| Some(Remembered::from(&*memory)))]
 }
 
 fn age() -> impl Strategy<Value = Duration> {
@@ -293,13 +294,19 @@ fn foreign() -> impl Strategy<Value = Foreign> {
 /// second replication id.
 fn memory() -> impl Strategy<Value = Foreign> {
     let server = select(vec!["%=", "%", "%x", "x", ""]).prop_map(|server| ("server".to_owned(), server.to_owned()));
-    let vote = text().prop_map(|vote| ("vote".to_owned(), vote.to_string()));
+    let digest = |memory: &str| (Remembered::from(memory).digest.to_string(), String::new());
+    let vote = |memory: &str| ("vote".to_owned(), memory.to_owned());
+    let whole = text().prop_map(move |memory| vec![vote(&memory), digest(&memory)]);
+    let torn = (option::of(text()), option::of(text())).prop_map(move |(memory, other)| {
+        memory.map(|memory| vote(&memory)).into_iter().chain(other.map(|other| digest(&other))).collect()
+    });
+    let vote = prop_oneof![3 => whole, 1 => torn];
     let number = |name: &'static str| {
         select(vec!["0", "10", "30000", "-1"]).prop_map(move |number| (name.to_owned(), number.to_owned()))
     };
-    let some = (option::of(server), option::of(vote), option::of(number("lease")), option::of(number("age")));
+    let some = (option::of(server), vote, option::of(number("lease")), option::of(number("age")));
     let hash = some.prop_map(|(server, vote, lease, age)| {
-        Foreign::Hash([server, vote, lease, age].into_iter().flatten().collect())
+        Foreign::Hash([server, lease, age].into_iter().flatten().chain(vote).collect())
     });
     prop_oneof![9 => hash, 1 => Just(Foreign::Text("x".to_owned()))]
 }
