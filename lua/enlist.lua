@@ -1,16 +1,17 @@
 -- Takes a lock if it is free, as `acquire` does, and else puts the locker that asks into the list of those that are
 -- woken.
 -- KEYS[1]  the lock, and behind it what else `acquire` is given
--- ARGV[1]  lease, in milliseconds, and behind it what else `acquire` is given
+-- ARGV     what `acquire` is given, and behind it
 -- ARGV[4]  the list
 -- ARGV[5]  the locker
 -- ARGV[6]  1: the time for which the locker waits for those before it in the list is over
+-- ARGV[7]  for how long the list is kept, at the least, in milliseconds
 -- Returns {1, fence}       granted
 --         {0, ttl, place}  held by another: milliseconds until its lease runs out, -1 if it has none; and how many are
 --                          before the locker
 --         {0, ttl, error}  it cannot be put into the list
 local lock = KEYS[1]
-local lease_ms, list, locker, looked = ARGV[1], ARGV[4], ARGV[5], ARGV[6]
+local list, locker, looked, lifetime_ms = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
 local answer = acquire(KEYS, ARGV)
 if answer[1] == 1 then
@@ -28,8 +29,8 @@ elseif answer[1] == 0 then
     if not redis.call('ZRANK', list, locker) then
       redis.call('ZADD', list, (redis.call('ZRANGE', list, -1, -1, 'WITHSCORES')[2] or 0) + 1, locker)
     end
-    if redis.call('PTTL', list) < 3 * lease_ms then
-      redis.call('PEXPIRE', list, 3 * lease_ms)
+    if redis.call('PTTL', list) < lifetime_ms + 0 then
+      redis.call('PEXPIRE', list, lifetime_ms)
     end
     return redis.call('ZRANK', list, locker)
   end)

@@ -72,6 +72,8 @@ pub(crate) struct Listing {
     pub(crate) locker: Arc<str>,
     /// Whoever is first in the list was told to come, and did not.
     pub(crate) looked: bool,
+    /// For how long the list is kept, at the least.
+    pub(crate) lifetime: Duration,
 }
 
 /// Whom a release tells of it.

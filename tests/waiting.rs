@@ -4,6 +4,8 @@
 mod common;
 #[path = "waiting/lists.rs"]
 mod lists;
+#[path = "waiting/standing.rs"]
+mod standing;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

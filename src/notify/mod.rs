@@ -11,14 +11,17 @@
 //! - One task a node sends all changes, one batch at a time, so that replies cannot be taken for each other's.
 //! - What is subscribed on a node is in use, or was within [`LINGER`](table::LINGER), a [`SWEEP`] and the time of two
 //!   batches, however much else is to be changed.
-//! - The table's mutex is never held across an await, nor while a waiter is woken.
+//! - The table's mutex is never held across an await, nor while a waiter is woken; that of the lists neither, nor while
+//!   the session is told.
 
 mod ear;
+mod listed;
 mod news;
 mod others;
 mod table;
 mod wake;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +29,7 @@ use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 
 pub(crate) use self::ear::listen;
+use self::listed::Listed;
 pub(crate) use self::news::Begun;
 use self::news::WakeUp;
 use self::others::Ended;
@@ -35,7 +39,7 @@ use crate::clock::Instant;
 use crate::command::{Listing, Releaser};
 use crate::key::Key;
 
-/// For how many leases a list is kept at the most after somebody was put in.
+/// For how many leases a list is kept after somebody was put in.
 const LISTED: u32 = 3;
 
 /// How long channels that have lingered wait for others to be unsubscribed with, where nothing else is to be changed.
@@ -59,6 +63,10 @@ pub(crate) struct Channels {
     changed: Vec<Notify>,
     /// Where the locker may be in lists.
     wake: Option<WakeChannel>,
+    /// In which lists it may be.
+    listed: Mutex<Listed>,
+    /// The lease by which it looks for itself: a list is kept for longer, whatever its waiters ask for.
+    lease: Duration,
     hooks: Hooks,
 }
 
@@ -67,14 +75,16 @@ pub(crate) struct Subscription {
     channels: Arc<Channels>,
     name: Name,
     listener: Arc<Listener>,
+    /// Whether the last question put the locker into the list, or a grant took it off.
+    lists: AtomicBool,
 }
 
 impl Channels {
-    /// Of a locker that may be in lists under this name.
-    pub(crate) fn new(nodes: usize, locker: Option<&Arc<str>>, hooks: Hooks) -> Arc<Self> {
+    /// Of a locker that may be in lists under this name, and looks for itself within this lease.
+    pub(crate) fn new(nodes: usize, locker: Option<&Arc<str>>, lease: Duration, hooks: Hooks) -> Arc<Self> {
         let changed = (0..nodes).map(|_| Notify::new()).collect();
         let wake = locker.map(WakeChannel::of);
-        Arc::new(Self { table: Mutex::new(Table::new(nodes)), changed, wake, hooks })
+        Arc::new(Self { table: Mutex::new(Table::new(nodes)), changed, wake, listed: Mutex::default(), lease, hooks })
     }
 
     /// Listens to the unlock messages of a lock.
@@ -89,7 +99,7 @@ impl Channels {
         if self.wake.as_ref().is_some_and(WakeChannel::want) || asks {
             self.tell();
         }
-        Subscription { channels: Arc::clone(self), name, listener }
+        Subscription { channels: Arc::clone(self), name, listener, lists: AtomicBool::new(false) }
     }
 
     /// Whether somebody waited here a moment ago, or others have a turn that this locker gave them.
@@ -110,7 +120,10 @@ impl Channels {
         drop(table);
         drivers.iter().for_each(|listener| listener.news().release());
         let enlists = waits && listens && !drivers.is_empty() && self.is_woken();
-        let (locker, lifetime) = (Arc::clone(locker), lease * LISTED);
+        let (locker, lifetime) = (Arc::clone(locker), self.lifetime(lease));
+        if enlists {
+            self.listed().enter(key, now + lifetime, now);
+        }
         Releaser { locker, enlists, listens: listens && !enlists, offers, lifetime }
     }
 
@@ -127,8 +140,26 @@ impl Channels {
         let Some(place) = place else { return };
         drivers.iter().for_each(|listener| listener.news().pass_on(place, turn, now));
         if drivers.is_empty() {
+            // A pass may have gone before the release that put it in.
+            self.listed().enter(key, now, now);
             (self.hooks.idle)(key);
         }
+    }
+
+    /// For how long a list is kept for whoever asks for this lease: it is not gone when the locker looks again.
+    fn lifetime(&self, lease: Duration) -> Duration {
+        lease.max(self.lease) * LISTED
+    }
+
+    /// Nobody waits here for a lock. Whether the locker is to be taken off its list now: it may stand there, and that
+    /// is not under way.
+    pub(crate) fn begin_pass(&self, key: &Key) -> bool {
+        self.listed().begin_pass(key)
+    }
+
+    /// The locker `is_off` the list, or may still be in it. Whether it is to be taken off once more, now.
+    pub(crate) fn end_pass(&self, key: &Key, is_off: bool) -> bool {
+        self.listed().end_pass(key, is_off)
     }
 
     /// Whether the locker can be woken by its name.
@@ -202,6 +233,10 @@ impl Channels {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn listed(&self) -> MutexGuard<'_, Listed> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Subscription {
@@ -224,14 +259,24 @@ impl Subscription {
         begun
     }
 
-    /// What the round is to say of its locker, to be put into the list; `None` while it could not be woken there.
-    pub(crate) fn listing(&self, locker: &Arc<str>, begun: Begun) -> Option<Listing> {
+    /// What the round, which asks for this lease, is to say of its locker, to be put into the list; `None` while it
+    /// could not be woken there.
+    pub(crate) fn listing(&self, locker: &Arc<str>, begun: Begun, lease: Duration) -> Option<Listing> {
         let is_woken = self.channels.is_woken() && self.channels.table().is_confirmed(&self.name);
-        is_woken.then(|| Listing { locker: Arc::clone(locker), looked: begun.looked })
+        self.lists.store(is_woken, Ordering::Relaxed);
+        is_woken.then(|| {
+            let (lifetime, now) = (self.channels.lifetime(lease), Instant::now());
+            self.channels.listed().enter(&self.listener.key, now + lifetime, now);
+            Listing { locker: Arc::clone(locker), looked: begun.looked, lifetime }
+        })
     }
 
     /// The lock is granted; the locker is not in the list any more.
     pub(crate) fn granted(&self) {
+        // A round that says nothing of the list leaves it as it is.
+        if self.lists.load(Ordering::Relaxed) {
+            self.channels.listed().leave(&self.listener.key);
+        }
         let ended = self.listener.news().granted();
         self.turn_ended(ended);
     }
@@ -284,9 +329,14 @@ impl Drop for Subscription {
             // The tasks wait for longer, where nothing was to be removed.
             self.channels.tell();
         }
-        // The list still has its locker.
-        if self.listener.news().is_listed() {
-            (self.channels.hooks.idle)(&self.listener.key);
+        // The list still has its locker, or may: an answer did not come.
+        let (key, is_listed) = (&self.listener.key, self.listener.news().is_listed());
+        let mut listed = self.channels.listed();
+        if is_listed || listed.contains(key) {
+            let now = Instant::now();
+            listed.enter(key, now, now);
+            drop(listed);
+            (self.channels.hooks.idle)(key);
         }
     }
 }

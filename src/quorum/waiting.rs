@@ -3,8 +3,9 @@
 //! There are lists on a server that stands alone. Of several, a majority of messages is waited for, and a cluster's
 //! messages come from the master of their slot: there a release tells all.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Quorum;
@@ -19,15 +20,69 @@ use crate::script;
 #[derive(Debug)]
 pub(super) struct Lists {
     locker: Arc<str>,
-    /// The user may not do it, which was said.
+    /// The user may have none.
     off: AtomicBool,
+    /// The locks whose lists the user may not have, or in whose place something else stands: no more than
+    /// [`MOST_REFUSED`].
+    refused: Mutex<HashSet<Key>>,
+    /// Whether the log has been told.
+    said: AtomicBool,
+}
+
+/// Where more are refused, they are asked for once more: to name one costs a refusal, and takes no list from others.
+const MOST_REFUSED: usize = 1_024;
+
+/// What the refusal of a list is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// This list.
+    Name,
+    /// Commands or channels without which there are none.
+    All,
+    /// The state that the server is in, which may be another the next time.
+    Now,
+}
+
+impl Refusal {
+    /// In the server's words. Every version says of a key that it is one; so does the name of some users, for whom each
+    /// list is asked for.
+    fn of(error: &str) -> Self {
+        let is_acl = error.contains("NOPERM") || error.contains("The user executing the script");
+        if error.contains("WRONGTYPE") || (is_acl && error.contains("key")) {
+            Self::Name
+        } else if is_acl {
+            Self::All
+        } else {
+            Self::Now
+        }
+    }
 }
 
 impl Lists {
     /// `None` where there are none.
     pub(super) fn new(nodes: &[Arc<Node>], locker: &str, remembers: bool) -> Option<Self> {
         let is_alone = matches!(nodes, [node] if !node.is_cluster());
-        (is_alone && !remembers).then(|| Self { locker: locker.into(), off: AtomicBool::new(false) })
+        let (off, refused, said) = (AtomicBool::new(false), Mutex::default(), AtomicBool::new(false));
+        (is_alone && !remembers).then(|| Self { locker: locker.into(), off, refused, said })
+    }
+
+    fn refused(&self) -> MutexGuard<'_, HashSet<Key>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server refused the list of this lock. Whether the log is to be told: once, and once more if there is none.
+    fn refuse(&self, key: &Key, refusal: Refusal) -> bool {
+        if refusal == Refusal::All {
+            return !self.off.swap(true, Ordering::Relaxed);
+        }
+        if refusal == Refusal::Name {
+            let mut refused = self.refused();
+            if refused.len() >= MOST_REFUSED {
+                refused.clear();
+            }
+            refused.insert(key.clone());
+        }
+        !self.said.swap(true, Ordering::Relaxed)
     }
 }
 
@@ -41,6 +96,11 @@ impl Quorum {
     /// This locker, as lists name it; `None` where there are none.
     pub(crate) fn lister(&self) -> Option<&Arc<str>> {
         self.lists.as_ref().filter(|lists| !lists.off.load(Ordering::Relaxed)).map(|lists| &lists.locker)
+    }
+
+    /// The same, of one lock: the list of its name may be refused.
+    pub(crate) fn lister_of(&self, key: &Key) -> Option<&Arc<str>> {
+        self.lister().filter(|_| self.lists.as_ref().is_some_and(|lists| !lists.refused().contains(key)))
     }
 
     /// Whom a release wakes.
@@ -67,16 +127,55 @@ impl Quorum {
         script::ask(node, Lane::Commands, pass, Answer::release).await
     }
 
-    /// The server does not let the user have lists: all are told from here on.
-    pub(crate) fn unlist(&self, error: &str) {
+    /// The server refused the list of this lock: its releases tell all from here on, those of all locks if the user may
+    /// have no lists, or this one.
+    pub(crate) fn unlist(&self, key: &Key, error: &str) {
         let Some(lists) = &self.lists else { return };
-        if !lists.off.swap(true, Ordering::Relaxed) {
+        let refusal = Refusal::of(error);
+        if lists.refuse(key, refusal) {
             contained(|| {
                 tracing::warn!(
+                    key = %key.shown(),
+                    ?refusal,
                     error,
                     "the lists of waiting lockers cannot be used: each release wakes all (SECURITY.md has the rights)"
                 );
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_without_rights_is_told_from_a_user_without_them() {
+        for (error, refusal) in [
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", Refusal::Name),
+            ("NOPERM ACL failure in script: User app has no permissions to access the 'x' key", Refusal::Name),
+            ("ERR The user executing the script can't access at least one of the keys mentioned", Refusal::Name),
+            ("ACL failure in script: No permissions to access a key NOPERM", Refusal::Name),
+            ("NOPERM ACL failure in script: User app has no permissions to run the 'zcard' command", Refusal::All),
+            ("NOPERM ACL failure in script: User app has no permissions to access the 'x' channel", Refusal::All),
+            ("The user executing the script can't run this command or subcommand", Refusal::All),
+            ("OOM command not allowed when used memory > 'maxmemory'", Refusal::Now),
+        ] {
+            assert_eq!(Refusal::of(error), refusal, "{error}");
+        }
+    }
+
+    #[test]
+    fn names_are_refused_one_by_one_and_are_not_kept_without_a_bound() {
+        let lists = Lists {
+            locker: "locker".into(),
+            off: AtomicBool::new(false),
+            refused: Mutex::default(),
+            said: AtomicBool::new(false),
+        };
+        let said = (0..3 * MOST_REFUSED).filter(|n| lists.refuse(&Key::from(format!("{n}")), Refusal::Name)).count();
+        assert_eq!((said, lists.refused().len()), (1, MOST_REFUSED));
+        assert!(!lists.refuse(&Key::from("now"), Refusal::Now) && !lists.refused().contains(&Key::from("now")));
+        assert!(lists.refuse(&Key::from("x"), Refusal::All) && lists.off.load(Ordering::Relaxed));
     }
 }

@@ -44,9 +44,8 @@ impl<'a> Words<'a> {
                 let args = once(millis(*lease)).chain(fields(claims)).chain(once(text(fences.clock())));
                 let scripts = scripts_of(claims, topology);
                 match (&**claims, listing) {
-                    ([claim], Some(Listing { locker, looked })) => {
-                        let looked = if *looked { "1" } else { "" };
-                        let args = args.chain([claim.key.waiting().into(), Word::from(&**locker), looked.into()]);
+                    ([claim], Some(listing)) => {
+                        let args = args.chain(listed(claim, listing));
                         Self::new(&scripts.enlist, keys, args).shared(scripts.shared("enlist"))
                     }
                     ([_], None) => Self::voting(&scripts.acquire, vote, keys, args).shared(scripts.shared("acquire")),
@@ -183,6 +182,13 @@ fn told(releaser: &Releaser) -> Word<'_> {
     let Releaser { locker, enlists, listens, offers, lifetime } = releaser;
     let [enlists, listens, offers] = [enlists, listens, offers].map(|flag| u8::from(*flag));
     format!("{locker} {enlists} {listens} {offers} {}", lifetime.as_millis()).into()
+}
+
+/// What an acquire tells of the locker that goes into the list.
+fn listed<'a>(claim: &Claim, listing: &'a Listing) -> [Word<'a>; 4] {
+    let Listing { locker, looked, lifetime } = listing;
+    let looked = if *looked { "1" } else { "" };
+    [claim.key.waiting().into(), (&**locker).into(), looked.into(), millis(*lifetime)]
 }
 
 fn name(key: &Key) -> Word<'_> {

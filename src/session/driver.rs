@@ -190,8 +190,8 @@ impl Driving<'_> {
     async fn ask(&self, head: &Head, subscription: Option<&Subscription>, now: Instant) -> Attempt {
         let session = self.session;
         let begun = subscription.map(Subscription::begin);
-        let listing = match (subscription, session.quorum.lister(), begun) {
-            (Some(listening), Some(locker), Some(begun)) => listening.listing(locker, begun),
+        let listing = match (subscription, session.quorum.lister_of(self.key), begun) {
+            (Some(listening), Some(locker), Some(begun)) => listening.listing(locker, begun, head.terms.lease),
             _ => None,
         };
         let (keys, order) = (std::slice::from_ref(self.key), self.order(now));
@@ -210,7 +210,7 @@ impl Driving<'_> {
             Attempt::Held { place, .. } => {
                 listening.held(None);
                 if let Some(Place::Refused(error)) = place {
-                    self.session.quorum.unlist(error);
+                    self.session.quorum.unlist(self.key, error);
                 }
             }
             _ => {}

@@ -155,7 +155,7 @@ impl Session {
         let session = Arc::new_cyclic(|weak: &Weak<Self>| Self {
             id,
             engine,
-            channels: Channels::new(names.len(), quorum.lister(), Self::hooks(weak)),
+            channels: Channels::new(names.len(), quorum.lister(), settings.lease, Self::hooks(weak)),
             pendings: Pendings::new(names.len()),
             undos,
             watchdog: Watchdog::new(&settings),

@@ -30,7 +30,7 @@ impl Session {
 
     /// Whom the release of this hold wakes, which is sent now.
     pub(super) fn wakes(&self, hold: &Hold) -> Wakes {
-        let Some(locker) = self.quorum.lister() else { return Wakes::All };
+        let Some(locker) = self.quorum.lister_of(&hold.claim.key) else { return Wakes::All };
         let key = &hold.claim.key;
         let lease = hold.terms.lease;
         Wakes::Next(Some(self.channels.release(locker, key, self.gate.is_awaited(key), lease)))
@@ -47,7 +47,7 @@ impl Session {
             }
             Release::Unlisted(error) => {
                 self.gate.note_others(key, Others::Unknown);
-                self.quorum.unlist(error);
+                self.quorum.unlist(key, error);
             }
             // Nobody is told of a lock that stands for the rest of its time.
             Release::Released(told) if rest.is_none() => self.note_others(hold, *told),
@@ -69,20 +69,25 @@ impl Session {
     }
 
     /// This locker is in the list of a lock, and nobody waits for it here: takes it off. If that comes to nothing, the
-    /// next one in the list looks after a moment.
+    /// next one in the list looks after a moment. Also while it closes: nobody is to be woken who is about to go.
     pub(super) fn pass(self: &Arc<Self>, key: &Key) {
-        if self.is_closed() || self.quorum.lister().is_none() {
+        if self.engine.is_guest_no_more() || self.quorum.lister().is_none() || !self.channels.begin_pass(key) {
             return;
         }
         let (session, key) = (Arc::clone(self), key.clone());
         let pending = Pending::new(self);
         self.engine.spawn(async move {
-            match session.quorum.pass(key.clone()).await {
-                Outcome::Done(Release::Unlisted(error)) => session.quorum.unlist(&error),
-                Outcome::Done(_) => {}
-                failed => contained(|| {
-                    tracing::debug!(key = %key.shown(), ?failed, "the locker could not be taken off the list");
-                }),
+            loop {
+                let answer = session.quorum.pass(key.clone()).await;
+                let failed = !matches!(&answer, Outcome::Done(passed) if !matches!(passed, Release::Unlisted(_)));
+                if failed {
+                    contained(|| {
+                        tracing::debug!(key = %key.shown(), ?answer, "the locker could not be taken off the list");
+                    });
+                }
+                if !session.channels.end_pass(&key, matches!(answer, Outcome::Done(_))) {
+                    break;
+                }
             }
             drop(pending);
         });

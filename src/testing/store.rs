@@ -75,7 +75,7 @@ impl Store {
                 .if_it_remembers(vote, |run| {
                     let answer = run.acquire(claims, *lease, *fences);
                     match (&**claims, listing) {
-                        ([claim], Some(listing)) => run.enlist(&claim.key, *lease, listing, answer),
+                        ([claim], Some(listing)) => run.enlist(&claim.key, listing, answer),
                         _ => answer,
                     }
                 })

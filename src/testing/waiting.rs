@@ -1,7 +1,5 @@
 //! The lists of lockers that wait for a lock, as the scripts keep them.
 
-use std::time::Duration;
-
 use super::keyspace::WrongType;
 use super::store::{Failure, Run, millis};
 use crate::command::{Acquire, Listing, Place, Release, Releaser, WAKE, Wakes};
@@ -15,7 +13,6 @@ impl Run<'_> {
     pub(super) fn enlist(
         &mut self,
         key: &Key,
-        lease: Duration,
         listing: &Listing,
         answer: Result<Acquire, Failure>,
     ) -> Result<Acquire, Failure> {
@@ -27,7 +24,7 @@ impl Run<'_> {
                 answer
             }
             // Without a place all tell it.
-            Ok(Acquire::Held(ttl) | Acquire::Listed(ttl, _)) => match self.put_in(&list, lease, &listing.locker) {
+            Ok(Acquire::Held(ttl) | Acquire::Listed(ttl, _)) => match self.put_in(&list, listing) {
                 Ok(place) => Ok(Acquire::Listed(ttl, Place::Behind(place))),
                 Err(WrongType) => Ok(Acquire::Held(ttl)),
             },
@@ -47,11 +44,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn put_in(&mut self, list: &str, lease: Duration, locker: &str) -> Result<u64, WrongType> {
-        if !self.keys.members(list)?.iter().any(|other| other == locker) {
+    fn put_in(&mut self, list: &str, listing: &Listing) -> Result<u64, WrongType> {
+        let Listing { locker, lifetime, .. } = listing;
+        if !self.keys.members(list)?.iter().any(|other| **other == **locker) {
             self.keys.add_last(list, locker)?;
         }
-        let lifetime = millis(lease) * 3;
+        let lifetime = millis(*lifetime);
         if u64::try_from(self.keys.ttl(list)).map_or(true, |left| left < lifetime) {
             self.keys.expire(list, lifetime);
         }

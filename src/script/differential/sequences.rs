@@ -131,7 +131,7 @@ fn shareable() -> impl Strategy<Value = Command> {
             Command::Acquire { claims: Arc::new([claim]), lease, fences, vote, listing: None }
         }),
         2 => (claim(), lease(), fences(), locker(), any::<bool>()).prop_map(|(claim, lease, fences, locker, looked)| {
-            let listing = Some(Listing { locker, looked });
+            let listing = Some(Listing { locker, looked, lifetime: lease * 3 });
             Command::Acquire { claims: Arc::new([claim]), lease, fences, vote: None, listing }
         }),
         2 => (claim(), wakes()).prop_map(|(claim, wakes)| Command::Release { claim, wakes }),

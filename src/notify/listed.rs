@@ -1,0 +1,162 @@
+//! In whose lists this locker may stand, and what is under way to take it off.
+//!
+//! # Invariants
+//! - A key is here only if the locker asked to be put into its list, and was not seen off it since. A message that
+//!   anybody can send adds none.
+//! - At most one pass of a key is under way.
+
+use std::collections::HashMap;
+
+use crate::clock::Instant;
+use crate::key::Key;
+
+/// With fewer keys nobody looks for those whose time is over.
+const FEW: usize = 64;
+
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    keys: HashMap<Key, Standing>,
+    /// How many were left when those whose time is over were removed the last time.
+    left: usize,
+}
+
+/// The locker may stand in a list.
+#[derive(Debug)]
+struct Standing {
+    /// The list is gone by then, unless others keep it: then whoever watches takes the locker off.
+    until: Instant,
+    pass: Pass,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pass {
+    None,
+    UnderWay,
+    /// .. and the locker may have been put in behind it.
+    Overtaken,
+    /// .. and is to be taken off once more.
+    Another,
+}
+
+impl Listed {
+    /// The locker may be put into a list, which is kept until then.
+    pub(super) fn enter(&mut self, key: &Key, until: Instant, now: Instant) {
+        if self.keys.len() >= FEW.max(self.left * 2) {
+            self.keys.retain(|_, standing| standing.until > now);
+            self.left = self.keys.len();
+        }
+        let standing = self.keys.entry(key.clone()).or_insert(Standing { until, pass: Pass::None });
+        standing.until = standing.until.max(until);
+        if standing.pass == Pass::UnderWay {
+            standing.pass = Pass::Overtaken;
+        }
+    }
+
+    /// A grant took the locker off.
+    pub(super) fn leave(&mut self, key: &Key) {
+        match self.keys.get_mut(key) {
+            Some(Standing { pass: Pass::None, .. }) => _ = self.keys.remove(key),
+            Some(standing) => standing.pass = Pass::UnderWay,
+            None => {}
+        }
+    }
+
+    /// Whether the locker may stand in a list.
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        self.keys.contains_key(key)
+    }
+
+    /// Nobody waits here for a lock whose list the locker may stand in. Whether it is to be passed now.
+    pub(super) fn begin_pass(&mut self, key: &Key) -> bool {
+        let Some(Standing { pass, .. }) = self.keys.get_mut(key) else { return false };
+        let begins = *pass == Pass::None;
+        *pass = match *pass {
+            Pass::None | Pass::UnderWay => Pass::UnderWay,
+            Pass::Overtaken | Pass::Another => Pass::Another,
+        };
+        begins
+    }
+
+    /// A pass has come to its end: the locker `is_off` the list, or may still be in it. Whether it is to be passed once
+    /// more, and that pass begins.
+    pub(super) fn end_pass(&mut self, key: &Key, is_off: bool) -> bool {
+        let Some(standing) = self.keys.get_mut(key) else { return false };
+        let again = standing.pass == Pass::Another;
+        if is_off && standing.pass == Pass::UnderWay {
+            self.keys.remove(key);
+        } else {
+            standing.pass = if again { Pass::UnderWay } else { Pass::None };
+        }
+        again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn entered(key: &Key, now: Instant) -> Listed {
+        let mut listed = Listed::default();
+        listed.enter(key, now + LEASE, now);
+        listed
+    }
+
+    #[test]
+    fn a_locker_passes_only_where_it_may_stand_and_one_at_a_time() {
+        let (key, now) = (Key::from("k"), Instant::now());
+        let mut listed = Listed::default();
+        assert!(!listed.begin_pass(&key) && !listed.contains(&key), "anybody may say so");
+        listed.enter(&key, now + LEASE, now);
+        assert!(listed.begin_pass(&key));
+        assert!(!listed.begin_pass(&key), "one is under way");
+        assert!(!listed.end_pass(&key, true) && !listed.contains(&key));
+        assert!(!listed.begin_pass(&key), "it is off");
+        listed.enter(&key, now + LEASE, now);
+        listed.leave(&key);
+        assert!(!listed.begin_pass(&key), "a grant took it off");
+    }
+
+    #[test]
+    fn what_could_not_be_passed_is_passed_when_it_is_woken_again() {
+        let (key, now) = (Key::from("k"), Instant::now());
+        let mut listed = entered(&key, now);
+        assert!(listed.begin_pass(&key) && !listed.end_pass(&key, false));
+        assert!(listed.contains(&key) && listed.begin_pass(&key));
+    }
+
+    /// The pass was sent before the locker was put in once more.
+    #[test]
+    fn a_pass_that_was_overtaken_is_followed_by_another_once_nobody_waits() {
+        let (key, now) = (Key::from("k"), Instant::now());
+        for nobody_waits in [false, true] {
+            let mut listed = entered(&key, now);
+            assert!(listed.begin_pass(&key));
+            listed.enter(&key, now + LEASE, now);
+            assert!(!nobody_waits || !listed.begin_pass(&key));
+            assert_eq!(listed.end_pass(&key, true), nobody_waits);
+            assert!(listed.contains(&key));
+            assert_eq!(listed.begin_pass(&key), !nobody_waits);
+            assert!(!listed.end_pass(&key, true) && !listed.contains(&key));
+        }
+        let mut listed = entered(&key, now);
+        listed.begin_pass(&key);
+        listed.enter(&key, now + LEASE, now);
+        listed.leave(&key);
+        assert!(!listed.end_pass(&key, true) && !listed.contains(&key), "a grant took it off meanwhile");
+    }
+
+    #[test]
+    fn keys_whose_lists_are_gone_are_forgotten() {
+        let (mut listed, mut now) = (Listed::default(), Instant::now());
+        for n in 0..10_000 {
+            now = now + LEASE / 100;
+            listed.enter(&Key::from(format!("{n}")), now + LEASE, now);
+            assert!(listed.keys.len() <= 201, "{}", listed.keys.len());
+        }
+        assert!(listed.contains(&Key::from("9999")));
+    }
+}
