@@ -99,15 +99,18 @@ const HAND_OVERS: u64 = if cfg!(feature = "soak") { 100_000 } else { 1_000 };
 async fn no_wake_up_is_lost_with_a_connection() {
     let (server, key) = (Server::start(), key());
     let lease = Duration::from_secs(60);
-    let (count, mut running) = (Arc::new(AtomicU64::new(0)), Vec::new());
+    let (count, inside, mut running) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)), Vec::new());
     for _ in 0..4 {
         let locker = builder(&server.url(), lease).connect().await.unwrap();
         for _ in 0..4 {
-            let (lock, count) = (locker.get(&key), Arc::clone(&count));
+            let (lock, count, inside) = (locker.get(&key), Arc::clone(&count), Arc::clone(&inside));
             running.push(tokio::spawn(async move {
                 while count.fetch_add(1, Ordering::Relaxed) < HAND_OVERS {
+                    let guard = lock.lock().await.unwrap();
+                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+                    assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
                     // The answer to a release may be lost, and the caller is told so.
-                    let _: Result<_, _> = lock.lock().await.unwrap().unlock().await;
+                    let _: Result<_, _> = guard.unlock().await;
                 }
             }));
         }
