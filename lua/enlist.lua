@@ -16,9 +16,10 @@ local list, locker, looked, lifetime_ms = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local answer = acquire(KEYS, ARGV)
 if answer[1] == 1 then
   pcall(function()
+    -- The one that was told to come, and the one that watches it: of those behind them nobody knows anything.
     local before = looked == '1' and redis.call('ZRANK', list, locker) or 0
     redis.call('ZREM', list, locker)
-    for _, other in ipairs(before > 0 and redis.call('ZRANGE', list, 0, math.min(before, 100) - 1) or {}) do
+    for _, other in ipairs(before > 0 and redis.call('ZRANGE', list, 0, math.min(before, 2) - 1) or {}) do
       -- If it comes after all, it looks, and is put in again.
       redis.call('ZREM', list, other)
       redis.call('PUBLISH', 'lockhound_wake:' .. other, 'go ' .. lock)

@@ -70,7 +70,7 @@ impl Claim {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listing {
     pub(crate) locker: Arc<str>,
-    /// Whoever is first in the list was told to come, and did not.
+    /// The time is over for which it waits for those before it in the list.
     pub(crate) looked: bool,
     /// For how long the list is kept, at the least.
     pub(crate) lifetime: Duration,

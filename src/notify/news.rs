@@ -132,8 +132,8 @@ impl News {
 
     /// The driver begins while others have a turn that its locker gave them, with a message that may be yet to come.
     pub(super) fn leave_turn(&mut self, given: Instant) {
-        (self.passed_on, self.skips, self.turn) = (true, true, Turn::Lasts);
-        // The first of the list looks at the end of it.
+        (self.passed_on, self.skips) = (true, true);
+        // The first of the list looks at the end of it, and finds out whether somebody took it.
         self.look = Some(given + TURN + APART);
     }
 

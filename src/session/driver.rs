@@ -91,8 +91,7 @@ impl Driving<'_> {
             *subscription = Some(self.listen().await);
         }
         if let Some(listening) = subscription.as_ref().filter(|listening| listening.take_passed_on()) {
-            self.park(wake, Some(listening), self.look()).await;
-            return;
+            return self.wait(wake, listening, self.look()).await;
         }
         let sent = Instant::now();
         let attempt = self.ask(&head, subscription.as_ref(), sent).await;
@@ -125,10 +124,7 @@ impl Driving<'_> {
                     // The lease has run out once its last millisecond is over. Nobody is told then.
                     let ttl = ttl.map_or(look, |ttl| ttl + Duration::from_millis(1) + listening.delay());
                     contained(|| tracing::debug!(key = %key.shown(), owner = %head.owner, ?ttl, "waiting"));
-                    let time = ttl.min(look);
-                    if self.park(wake, Some(listening), time).await && self.hears_of_releases() {
-                        listening.oversleep();
-                    }
+                    self.wait(wake, listening, ttl.min(look)).await;
                     self.make_way().await;
                 }
             },
@@ -247,6 +243,13 @@ impl Driving<'_> {
         if self.collisions > 0 {
             let most = (self.session.quorum.round_trip() * self.collisions).min(OUTRUN);
             sleep(most.mul_f64(fastrand::f64())).await;
+        }
+    }
+
+    /// Waits for a message, or this time, behind which nobody before it in the list has come.
+    async fn wait(&self, wake: &Notify, listening: &Subscription, time: Duration) {
+        if self.park(wake, Some(listening), time).await && self.hears_of_releases() {
+            listening.oversleep();
         }
     }
 

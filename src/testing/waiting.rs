@@ -35,7 +35,7 @@ impl Run<'_> {
     fn strike_out(&mut self, key: &Key, list: &str, listing: &Listing) -> Result<(), WrongType> {
         let members = self.keys.members(list)?;
         let before = members.iter().position(|other| *other == *listing.locker).filter(|_| listing.looked);
-        let before = members[..before.unwrap_or_default().min(MOST)].to_vec();
+        let before = members[..before.unwrap_or_default().min(2)].to_vec();
         self.keys.remove_member(list, &listing.locker)?;
         for other in before {
             self.keys.remove_member(list, &other)?;

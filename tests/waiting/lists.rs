@@ -334,16 +334,17 @@ async fn clients_that_know_no_list_have_their_turns() {
     assert!(ours * 4 >= theirs, "ours {ours}, theirs {theirs}");
 }
 
-/// One that subscribes and never asks costs little: turns that nobody takes are offered ever less often.
+/// One that subscribes and never asks costs the hand-overs within lockers, and little more: turns that nobody takes are
+/// offered ever less often. A turn for each release would cost fifty times as much.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn somebody_who_only_listens_costs_little() {
     let mut rates = BTreeMap::new();
     let mut tried = 0;
-    while rates.is_empty() || (rates[&true] * 2 < rates[&false] && again(tried)) {
+    while rates.is_empty() || (rates[&true] * 4 < rates[&false] && again(tried)) {
         tried += 1;
         measure(&mut rates).await;
     }
-    assert!(rates[&true] * 2 >= rates[&false], "{rates:?}");
+    assert!(rates[&true] * 4 >= rates[&false], "{rates:?}");
 }
 
 /// How often three lockers have a lock in a while: without and with one that only listens.
@@ -364,18 +365,23 @@ async fn measure(rates: &mut BTreeMap<bool, u64>) {
 /// They are subscribed as before, and come no more: a host that is lost, or a machine that is suspended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lockers_that_stand_still_at_the_head_of_a_list_cost_one_re_check() {
+    // Where there is only one that lives, it is always its own release that woke the others.
+    tokio::join!(behind_two_that_stand_still(1), behind_two_that_stand_still(3));
+}
+
+async fn behind_two_that_stand_still(live: usize) {
     let (server, key, lease) = (Server::start(), key(), ms(12_000));
     let guard = builder(&server.url(), lease).connect().await.unwrap().get(&key).lock().await.unwrap();
     let proxy = Proxy::start(server.port());
     let mut still = Vec::new();
-    for n in 1..=3 {
+    for n in 1..=2 {
         let locker = builder(&proxy.url(), lease).connect().await.unwrap();
         still.push(wait(&locker, &key));
         eventually(ms(3_000), "it is in the list", || listed(&server, &key) == n).await;
     }
     let entered = Arc::new(AtomicU64::new(0));
     let mut lockers = Vec::new();
-    for n in 4..=6 {
+    for n in 3..=2 + live {
         let locker = builder(&server.url(), lease).connect().await.unwrap();
         for _ in 0..4 {
             let (lock, entered) = (locker.get(&key), Arc::clone(&entered));

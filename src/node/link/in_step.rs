@@ -161,7 +161,9 @@ impl Link {
         loop {
             tokio::time::sleep(pause).await;
             match self.echo().await {
-                Outcome::Unknown(_) if self.epoch() == epoch && Instant::now() < end => pause *= 2,
+                Outcome::Unknown(_) | Outcome::Refused(_) if self.epoch() == epoch && Instant::now() < end => {
+                    pause = (pause * 2).min(Duration::from_millis(50));
+                }
                 answer => return answer,
             }
         }
