@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockhound::Locker;
+use lockhound::{Locker, Owner};
 
 use crate::common::distance::Distances;
 use crate::common::machine::{again, within};
@@ -365,13 +365,14 @@ async fn measure(rates: &mut BTreeMap<bool, u64>) {
 /// They are subscribed as before, and come no more: a host that is lost, or a machine that is suspended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lockers_that_stand_still_at_the_head_of_a_list_cost_one_re_check() {
-    // Where there is only one that lives, it is always its own release that woke the others.
-    tokio::join!(behind_two_that_stand_still(1), behind_two_that_stand_still(3));
+    // The one that holds it may be the only one that lives: then its own releases wake them.
+    tokio::join!(behind_two_that_stand_still(0), behind_two_that_stand_still(3));
 }
 
-async fn behind_two_that_stand_still(live: usize) {
+async fn behind_two_that_stand_still(others: usize) {
     let (server, key, lease) = (Server::start(), key(), ms(12_000));
-    let guard = builder(&server.url(), lease).connect().await.unwrap().get(&key).lock().await.unwrap();
+    let mut lockers = vec![builder(&server.url(), lease).connect().await.unwrap()];
+    let guard = lockers[0].get(&key).owned_by(Owner::new()).lock().await.unwrap();
     let proxy = Proxy::start(server.port());
     let mut still = Vec::new();
     for n in 1..=2 {
@@ -380,9 +381,13 @@ async fn behind_two_that_stand_still(live: usize) {
         eventually(ms(3_000), "it is in the list", || listed(&server, &key) == n).await;
     }
     let entered = Arc::new(AtomicU64::new(0));
-    let mut lockers = Vec::new();
-    for n in 3..=2 + live {
+    for n in 3..3 + others {
         let locker = builder(&server.url(), lease).connect().await.unwrap();
+        wait(&locker, &key);
+        eventually(ms(3_000), "it is in the list", || listed(&server, &key) == n).await;
+        lockers.push(locker);
+    }
+    for locker in &lockers {
         for _ in 0..4 {
             let (lock, entered) = (locker.get(&key), Arc::clone(&entered));
             tokio::spawn(async move {
@@ -393,13 +398,11 @@ async fn behind_two_that_stand_still(live: usize) {
                 }
             });
         }
-        eventually(ms(3_000), "it is in the list", || listed(&server, &key) == n).await;
-        lockers.push(locker);
     }
     proxy.set(Mode::BlackHole);
     guard.unlock().await.unwrap();
-    // A sixth of the lease later somebody looks.
-    eventually(ms(10_000), "somebody has it", || entered.load(Ordering::Relaxed) > 0).await;
+    // A sixth of the lease later somebody looks. There are eight hand-overs before that.
+    eventually(ms(10_000), "somebody looks", || entered.load(Ordering::Relaxed) > 50).await;
     let before = entered.load(Ordering::Relaxed);
     eventually(ms(1_500), "it goes on at once", || entered.load(Ordering::Relaxed) > before + 100).await;
     still.iter().for_each(tokio::task::JoinHandle::abort);
