@@ -313,9 +313,19 @@ impl Monitor {
 
     /// What clients have sent by now, without what scripts called, of all lines that contain this.
     pub fn sent(&self, needle: &str) -> Vec<String> {
+        self.of(needle, |line| !is_of_a_script(line))
+    }
+
+    /// What scripts have called by now, of all lines that contain this. Unlike what is sent, it does not depend on
+    /// which commands share a batch and which have to be sent again with the text of their script.
+    pub fn called(&self, needle: &str) -> Vec<String> {
+        self.of(needle, is_of_a_script)
+    }
+
+    fn of(&self, needle: &str, wanted: impl Fn(&str) -> bool) -> Vec<String> {
         self.catch_up();
         let lines = self.lines.lock().unwrap();
-        lines.iter().filter(|line| line.contains(needle) && !line.contains(" lua] ")).cloned().collect()
+        lines.iter().filter(|line| line.contains(needle) && wanted(line)).cloned().collect()
     }
 }
 
@@ -332,6 +342,10 @@ impl Monitor {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+}
+
+fn is_of_a_script(line: &str) -> bool {
+    line.contains(" lua] ")
 }
 
 impl Drop for Monitor {
