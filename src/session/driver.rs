@@ -106,9 +106,11 @@ impl Driving<'_> {
             Attempt::Granted(granted) => {
                 let deliver = |deposed, granted| session.deliver(granted, head.id) || deposed;
                 let deposed = granted.iter().fold(false, deliver);
-                // As long as the force_unlock is not answered, the next grant would be deposed just so.
+                // Until the force_unlock is answered, it would depose the next grant too. If force_unlocks of this key
+                // overlap without an end, the next grant may have better luck all the same.
                 if deposed && session.gate.may_pause(key) {
-                    sleep(session.settings.retry_pause(fastrand::f64())).await;
+                    let pause = session.settings.retry_pause(fastrand::f64());
+                    let _: Result<_, _> = timeout(pause, session.forces.answered(key)).await;
                 }
             }
             Attempt::Refused(error) => self.answer(head.id, error),

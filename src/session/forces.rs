@@ -12,6 +12,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::Notify;
+
 use crate::key::Key;
 
 /// How many keys make a generation of ended force_unlocks.
@@ -23,6 +25,8 @@ pub(super) struct Forces {
     /// How many have begun or ended. Written under the mutex.
     events: AtomicU64,
     known: Mutex<Known>,
+    /// Wakes those that wait for an end.
+    ended: Notify,
 }
 
 /// A point between two events: an attempt begins there.
@@ -87,6 +91,18 @@ impl Forces {
         ended.is_some_and(|&event| event > since.events) || since.events < known.began[1]
     }
 
+    /// Waits until no force_unlock of this key is under way.
+    pub(super) async fn answered(&self, key: &Key) {
+        loop {
+            // No end is missed: one between the look and the await wakes this, which is there before the look.
+            let ended = self.ended.notified();
+            if !self.known().under_way.contains_key(key) {
+                return;
+            }
+            ended.await;
+        }
+    }
+
     /// One has ended. Returns whether a grant was deposed because of it.
     fn end(&self, key: &Key, event: u64) -> bool {
         let mut known = self.known();
@@ -103,6 +119,8 @@ impl Forces {
             known.ended = [HashMap::new(), std::mem::take(ended)];
             known.began = [now, known.began[0]];
         }
+        drop(known);
+        self.ended.notify_waiters();
         deposed
     }
 
@@ -184,6 +202,21 @@ mod tests {
         assert!(forces.deposes(&key(0), attempt));
         assert!(!forces.deposes(&key(0), forces.now()));
         assert_eq!(forces.now().events, 2, "an end counts once");
+    }
+
+    #[tokio::test]
+    async fn an_answered_force_ends_the_wait_for_those_of_its_key_at_once() {
+        let forces = Arc::<Forces>::default();
+        forces.answered(&key(0)).await;
+        let (one, two, other) = (forces.begin(&key(0)), forces.begin(&key(0)), forces.begin(&key(1)));
+        let forced = key(0);
+        let mut answered = std::pin::pin!(forces.answered(&forced));
+        assert!(futures_util::poll!(&mut answered).is_pending());
+        drop(two);
+        assert!(futures_util::poll!(&mut answered).is_pending(), "one is under way");
+        one.end();
+        assert!(futures_util::poll!(answered).is_ready(), "only one of another key goes on");
+        other.end();
     }
 
     #[test]
