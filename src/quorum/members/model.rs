@@ -11,7 +11,7 @@ mod steps;
 mod world;
 
 use std::collections::{HashSet, VecDeque};
-use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
+use std::hash::{Hash as _, Hasher};
 
 use self::mistakes::Mistake;
 use self::steps::Step;
@@ -51,10 +51,24 @@ fn steps_to(paths: &[(usize, Step)], mut at: usize) -> Vec<Step> {
     steps
 }
 
-fn hash(world: &World) -> u128 {
-    let canonical = world.canonical();
-    let half = |seed: u64| BuildHasherDefault::<DefaultHasher>::new().hash_one((seed, &canonical));
-    u128::from(half(1)) << 64 | u128::from(half(2))
+/// Everything that is hashed, as it is.
+struct Bytes(Vec<u8>);
+
+impl Hasher for Bytes {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn finish(&self) -> u64 {
+        unreachable!("the bytes are wanted")
+    }
+}
+
+/// SHA-1 is built with optimizations, and std's hasher is not: it would take half of the time.
+fn hash(world: &World) -> [u8; 20] {
+    let mut bytes = Bytes(Vec::with_capacity(2_048));
+    world.canonical().hash(&mut bytes);
+    sha1_smol::Sha1::from(bytes.0).digest().bytes()
 }
 
 /// A server forgets everything, and the holder does not reach another.

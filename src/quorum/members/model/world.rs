@@ -1,6 +1,5 @@
 //! Servers and lockers.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use super::super::{Id, Known, Memory, Phase, Plan, Sight, plan};
@@ -285,10 +284,14 @@ impl World {
     /// The same for all worlds that differ by the names of memories, and by what does not matter any more.
     pub(super) fn canonical(&self) -> Self {
         let mut world = self.clone();
-        let mut names = HashMap::new();
+        let mut names = Vec::new();
         let mut name = |id: &mut Id| {
-            let next = names.len() as u64;
-            *id = Id(*names.entry(*id).or_insert(next));
+            let known = names.iter().position(|name| name == id);
+            let at = known.unwrap_or_else(|| {
+                names.push(*id);
+                names.len() - 1
+            });
+            *id = Id(at as u64);
         };
         let mut rename = |memory: &mut Memory| {
             name(&mut memory.id);
