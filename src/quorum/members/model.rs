@@ -17,6 +17,7 @@ use self::mistakes::Mistake;
 use self::steps::Step;
 use self::world::{BOUNDS, Bounds, SEATS, STRANGER, World};
 use super::Phase;
+use crate::command::sha1;
 
 /// All worlds within these bounds; or the steps to the first in which both believe, or a fence is not higher than one
 /// before.
@@ -65,10 +66,10 @@ impl Hasher for Bytes {
 }
 
 /// SHA-1 is built with optimizations, and std's hasher is not: it would take half of the time.
-fn hash(world: &World) -> [u8; 20] {
+fn hash(world: &World) -> String {
     let mut bytes = Bytes(Vec::with_capacity(2_048));
     world.canonical().hash(&mut bytes);
-    sha1_smol::Sha1::from(bytes.0).digest().bytes()
+    sha1(&bytes.0)
 }
 
 /// A server forgets everything, and the holder does not reach another.
