@@ -255,8 +255,8 @@ async fn a_fence_that_a_double_cannot_hold_exactly_is_no_grant() {
     eventually(ms(2_000), "undone", || on(&servers, &key) == 0).await;
 }
 
-/// Asserts that fences grow although the servers' clocks are off by these milliseconds, each server is down in turn, and
-/// the clocks jump between the holds by more time than a fence's key lived in earlier versions.
+/// Asserts that fences grow although the servers' clocks are off by these milliseconds, one server after the other is
+/// down, and the clocks jump between the holds by more time than a fence's key lived in earlier versions.
 async fn fences_grow_with_clocks_at(offsets: [i64; 3]) {
     let aof = ["--appendonly", "yes", "--appendfsync", "always"];
     let started: Option<Vec<Server>> = offsets.iter().map(|offset| Server::start_with_clock(*offset, &aof)).collect();

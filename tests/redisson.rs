@@ -30,7 +30,7 @@ const SLEW: Duration = Duration::from_millis(5);
 /// A lease that tests wait for. It leaves two seconds for a late renewal.
 const SHORT: Duration = Duration::from_secs(3);
 
-/// The body of a child process. Run as an ordinary test it does nothing.
+/// The body of a child process. As an ordinary test it does nothing.
 #[test]
 fn child_process() {
     match children::told() {

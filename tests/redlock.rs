@@ -1,6 +1,6 @@
 //! Redisson's RedLock: an RLock on each of several independent servers, of which a majority decides. A RedissonRedLock
-//! of n locks takes n / 2 + 1 of them, and writes on each server what `getLock` writes. Redlock also asks for a limit on
-//! how long a lock is extended.
+//! of n locks takes n / 2 + 1 of them, and writes on each server what `getLock` writes. Redlock also asks for a limit
+//! on how long a lock is extended.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;

@@ -24,12 +24,12 @@ import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
 
 /**
- * Runs Redisson's locks as lines on stdin say: {@code NUMBER THREAD VERB WORDS...}. Each line is answered on stdout,
- * when it is done, by {@code NUMBER ok WORD} or {@code NUMBER error EXCEPTION}. The lines of one thread are run in order
- * by one Java thread, which is the owner of its locks. Times are in milliseconds.
+ * Runs Redisson's locks as lines on stdin say: {@code NUMBER THREAD VERB WORDS...}. When a line is done, it is answered
+ * on stdout by {@code NUMBER ok WORD} or {@code NUMBER error EXCEPTION}. The lines of one thread are run in order by one
+ * Java thread, which is the owner of its locks. Times are in milliseconds.
  *
  * <pre>
- * connect CLIENT single|cluster ADDRESS[,ADDRESS] WATCHDOG   makes a client with this lockWatchdogTimeout; answers its id
+ * connect CLIENT single|cluster ADDRESS[,ADDRESS] WATCHDOG   a client with this lockWatchdogTimeout; answers its id
  * shutdown CLIENT
  * transaction CLIENT BUCKET                                  begins a transaction, and changes this bucket in it
  * rollback
