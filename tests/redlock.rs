@@ -193,5 +193,5 @@ fn the_example_survives_the_loss_of_a_server() {
     for line in ["on A and B and C; its holder: Safe", "on A and C; its holder: Safe", "on A and B; its holder: Safe"] {
         assert!(said.contains(line), "{said}");
     }
-    assert!(said.contains("somebody else gets in: false") && said.ends_with('\n'), "{said}");
+    assert!(said.contains("another program gets the lock: false") && said.ends_with('\n'), "{said}");
 }
