@@ -70,7 +70,7 @@ async fn force_unlock_tells_local_holders_at_once_and_wakes_waiters() {
     let entered = common::soon(ms(500), waiting).await.expect("woken").unwrap().unwrap();
     assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::ForceUnlocked))));
     entered.check().unwrap();
-    assert!(server.exists(&key), "the stale unlock hurts nobody");
+    assert!(server.exists(&key), "the stale unlock does not affect the next holder");
     entered.unlock().await.unwrap();
     assert!(!lock.force_unlock().await.unwrap(), "it was free");
 }
@@ -305,7 +305,7 @@ async fn one_of_several_overlapping_force_unlocks_reports_each_deposed_holder() 
     assert!(deposed.len() > 20 && forces.iter().any(|(.., deposed)| !deposed), "{} deposed", deposed.len());
     for (from, to) in &deposed {
         let said = forces.iter().any(|(began, answered, deposed)| *deposed && began < to && answered > from);
-        assert!(said, "deposed by nobody");
+        assert!(said, "no force_unlock reported it");
     }
     // Attempts that were given up may still be executed; `close` waits until they are undone.
     locks.close().await;
@@ -323,7 +323,7 @@ fn name_of_holder(server: &Server, format: Format, key: &str) -> String {
     server.command(&["EVAL", "return redis.sha1hex(ARGV[1])", "0", &held])
 }
 
-/// A bug: a force_unlock that arrived late deleted the lock of whoever held it by then.
+/// A bug: a force_unlock that arrived late deleted the lock of the next holder.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_late_force_unlock_does_not_depose_the_next_holder() {
     let server = Server::start();
@@ -406,7 +406,7 @@ async fn a_force_unlock_of_servers_that_name_different_holders_frees_them_all() 
 
 /// A grant is not affected by force_unlocks of another lock at the same time.
 #[tokio::test(flavor = "multi_thread")]
-async fn force_unlocks_of_one_lock_depose_nobody_of_another() {
+async fn force_unlocks_of_one_lock_do_not_affect_another_lock() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(60_000)).connect().await.unwrap();

@@ -89,7 +89,7 @@ async fn the_watchdog_renews_keys_and_never_creates_them() {
     assert_eq!(kept_guard.state(), HoldState::Safe, "two leases later");
     assert!(value(&server, &name(&kept)).is_some());
     assert!(!server.exists(&name(&deleted)));
-    assert_eq!(value(&server, &name(&replaced)).as_deref(), Some("somebody"), "the stale unlock hurts nobody");
+    assert_eq!(value(&server, &name(&replaced)).as_deref(), Some("somebody"), "the stale unlock does not affect it");
     assert_eq!(server.fields(&name(&retyped)).len(), 1);
     kept_guard.unlock().await.unwrap();
     assert!(!server.exists(&name(&kept)));

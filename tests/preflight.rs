@@ -190,7 +190,7 @@ async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
     let reasons = locks.preflight().await.unwrap().verdict(Promise::Eviction).unwrap().reasons.clone();
     assert_eq!(reasons.iter().map(|reason| reason.node.as_deref()).collect::<Vec<_>>(), [Some(&*masters[2].url())]);
 
-    // If a master and its replica are gone, nobody serves their slots, and by default the whole cluster refuses.
+    // If a master and its replica are gone, no server has their slots, and by default the whole cluster refuses.
     cluster.replica_of(0).kill();
     eventually(ms(20_000), "noticed", || !in_step(&masters[0])).await;
     let report = locks.preflight().await.unwrap();

@@ -266,7 +266,7 @@ async fn a_waiter_is_woken_by_a_majority_of_messages_and_not_by_fewer() {
     servers[1].command::<u64>(&["PUBLISH", &channel, "0"]);
     servers[1].command::<u64>(&["PUBLISH", &channel, "0"]);
     tokio::time::sleep(ms(150)).await;
-    assert_eq!(asked(), before, "the messages of one server wake nobody");
+    assert_eq!(asked(), before, "the messages of one server wake no waiter");
     servers[2].command::<u64>(&["PUBLISH", &channel, "0"]);
     eventually(ms(500), "the messages of two servers wake the waiter", || asked() == before + 1).await;
     for server in &servers[..2] {

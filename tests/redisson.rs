@@ -51,7 +51,7 @@ async fn patient(server: &Server, lease: Duration) -> Locker {
 }
 
 /// Returns a server, a locker and a client of the shared JVM, all with this lease.
-async fn beside(lease: Duration) -> Option<(Server, Locker, Client<'static>)> {
+async fn both_sides(lease: Duration) -> Option<(Server, Locker, Client<'static>)> {
     let jvm = Jvm::shared()?;
     let server = Server::start();
     let (locks, redisson) = (patient(&server, lease).await, jvm.client(&server, lease).await);
@@ -90,7 +90,7 @@ fn is_illegal_monitor_state(unlocked: Result<(), String>) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_side_excludes_the_other_until_the_last_nested_hold_is_released() {
-    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
     let (key, lock) = (key(), |key: &str| locks.get(key));
     let (holder, other) = (redisson.lock(&key), redisson.lock(&key));
     for nested in 1..3 {
@@ -123,7 +123,7 @@ async fn each_side_excludes_the_other_until_the_last_nested_hold_is_released() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn releases_of_either_side_wake_waiters_of_the_other() {
-    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
     let (key, mut here, mut there) = (key(), Vec::new(), Vec::new());
     let holder = redisson.lock(&key);
     for _ in 0..5 {
@@ -145,7 +145,7 @@ async fn releases_of_either_side_wake_waiters_of_the_other() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_watchdog_excludes_the_other_side_for_several_leases() {
-    let Some((server, locks, redisson)) = beside(SHORT).await else { return };
+    let Some((server, locks, redisson)) = both_sides(SHORT).await else { return };
     let (ours, theirs) = (key(), key());
     let (guard, holder) = (locks.get(&ours).lock().await.unwrap(), redisson.lock(&theirs));
     holder.lock().await;
@@ -187,7 +187,7 @@ async fn we_take_over_the_lock_of_a_killed_jvm_when_its_lease_is_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn redisson_takes_over_the_lock_of_our_killed_process_when_its_lease_is_over() {
-    let Some((server, _, redisson)) = beside(LONG).await else { return };
+    let Some((server, _, redisson)) = both_sides(LONG).await else { return };
     let (key, out, lease) = (key(), scratch("held"), ms(2_000));
     let mut child = spawn_child("hold", &server.url(), &[&key], 0, &out);
     eventually(ms(20_000), "the child holds the lock", || out.exists()).await;
@@ -204,7 +204,7 @@ async fn redisson_takes_over_the_lock_of_our_killed_process_when_its_lease_is_ov
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fixed_leases_end_for_the_other_side() {
-    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
     let (ours, theirs, lease) = (key(), key(), ms(1_500));
     let (holder, waiter) = (redisson.lock(&theirs), redisson.lock(&ours));
     let start = Instant::now();
@@ -224,13 +224,13 @@ async fn fixed_leases_end_for_the_other_side() {
     assert!(at - begun + SLEW >= lease, "{:?}", at - begun);
     assert_eq!(guard.state(), HoldState::Lost(Loss::Expired), "lost before the other side has the lock");
     assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::Expired))));
-    assert!(waiter.is_held().await, "a late unlock hurts nobody");
+    assert!(waiter.is_held().await, "a late unlock does not affect it");
     waiter.unlock().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn force_unlock_releases_the_other_sides_lock_and_wakes_waiters_and_holders_learn_of_it() {
-    let Some((server, locks, redisson)) = beside(SHORT).await else { return };
+    let Some((server, locks, redisson)) = both_sides(SHORT).await else { return };
     let (ours, theirs) = (key(), key());
     // We force their lock: its holder learns of it from its own unlock.
     let holder = redisson.lock(&theirs);
@@ -255,7 +255,7 @@ async fn force_unlock_releases_the_other_sides_lock_and_wakes_waiters_and_holder
     assert!(within(forced.elapsed(), SHORT / 3 + ms(500)), "a third of the lease: {:?}", forced.elapsed());
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
     assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
-    assert!(waiter.is_held().await, "a late unlock hurts nobody");
+    assert!(waiter.is_held().await, "a late unlock does not affect it");
     waiter.unlock().await.unwrap();
     assert!(!redisson.lock(&ours).force_unlock().await && !operator.get(&ours).force_unlock().await.unwrap());
 }
@@ -587,7 +587,7 @@ async fn fences_and_tokens_of_fenced_locks_are_one_sequence() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_write_lock_ignores_our_holder_and_keeps_us_out() {
-    let Some((_server, locks, redisson)) = beside(LONG).await else { return };
+    let Some((_server, locks, redisson)) = both_sides(LONG).await else { return };
     for kind in ["read", "write"] {
         let (ours, theirs) = (key(), key());
         let guard = locks.get(&ours).lock().await.unwrap();
@@ -602,7 +602,7 @@ async fn a_read_write_lock_ignores_our_holder_and_keeps_us_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn spin_locks_and_fair_locks_exclude_us_and_publish_no_release() {
-    let Some((server, locks, redisson)) = beside(SHORT).await else { return };
+    let Some((server, locks, redisson)) = both_sides(SHORT).await else { return };
     for kind in ["spin", "fair"] {
         let key = key();
         let (holder, lock) = (redisson.lock_of(kind, &key), locks.get(&key));
@@ -621,7 +621,7 @@ async fn spin_locks_and_fair_locks_exclude_us_and_publish_no_release() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plain_lock_and_an_rlock_of_one_name_get_errors_and_no_locks() {
-    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
     let plain = builder(&server.url(), LONG).format(Format::Plain).connect().await.unwrap();
     let (key, lock) = (key(), |key: &str| plain.get(key));
     let guard = lock(&key).lock().await.unwrap();
@@ -637,7 +637,7 @@ async fn a_plain_lock_and_an_rlock_of_one_name_get_errors_and_no_locks() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_and_a_lock_of_the_same_name_do_not_exclude_each_other() {
-    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
     let key = key();
     let transaction = redisson.begin_to_change(&key).await;
     assert!(server.exists(&format!("{key}:transaction_lock")), "its own lock");
@@ -652,7 +652,7 @@ async fn a_transaction_and_a_lock_of_the_same_name_do_not_exclude_each_other() {
 /// A spin lock polls at least every 128 ms. A fair lock listens to a channel on which only fair locks publish.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spin_lock_notices_our_release_and_a_fair_lock_waits_for_the_lease() {
-    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
     let key = key();
     let guard = locks.get(&key).lock().await.unwrap();
     let spinning = redisson.lock_of("spin", &key);
@@ -681,7 +681,7 @@ async fn a_spin_lock_notices_our_release_and_a_fair_lock_waits_for_the_lease() {
 /// The lock is a hash without a lease, and is deleted without a message.
 #[tokio::test(flavor = "multi_thread")]
 async fn we_re_check_a_lock_without_a_lease_and_redisson_waits_for_a_message() {
-    let Some((server, locks, redisson)) = beside(SHORT).await else { return };
+    let Some((server, locks, redisson)) = both_sides(SHORT).await else { return };
     let key = key();
     server.command::<()>(&["HSET", &key, "5cb1f0b5-0000-4000-8000-000000000000:1", "1"]);
     let there = redisson.lock(&key);

@@ -37,7 +37,7 @@ async fn try_at_once(server: &Server, locks: &Locker, names: &[String]) -> Answe
 async fn meanwhile_stopped<T>(server: &Server, asking: impl Future<Output = T>) -> T {
     let mut asking = std::pin::pin!(asking);
     server.stop();
-    assert!(timeout(ms(50), &mut asking).await.is_err(), "nobody answers");
+    assert!(timeout(ms(50), &mut asking).await.is_err(), "the server is frozen");
     server.go_on();
     asking.await
 }

@@ -458,7 +458,7 @@ impl Waits {
     }
 }
 
-/// A channel stays subscribed while somebody waits, then for a second, then for up to a tenth of a second until it is
+/// A channel stays subscribed while callers wait, then for a second, then for up to a tenth of a second until it is
 /// swept with others, and then for two round trips: that of the batch under way and its own. A busy machine gets a
 /// second more.
 #[tokio::test(flavor = "multi_thread")]

@@ -61,7 +61,7 @@ async fn at_each<F: Future<Output = Outcome>>(mut timer: Interval, lock: &Lock, 
         match once(lock, job()).await {
             Ok(true) => println!("done"),
             Ok(false) => println!("another machine has done it, or is still at work"),
-            // A job that must not be left out is reported to somebody here.
+            // Raise an alert here if the job must not be left out.
             Err(failure) => eprintln!("{failure}"),
         }
     }

@@ -35,7 +35,7 @@ pub(crate) async fn run(url: &str) -> Outcome {
     Ok(outcome?)
 }
 
-/// Leads whenever this worker is elected, until it is told to stop.
+/// Leads whenever this worker is elected, until `stop` is cancelled.
 async fn work<F: Future<Output = ()>>(
     election: &Lock,
     stop: &CancellationToken,
