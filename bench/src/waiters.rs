@@ -198,19 +198,19 @@ impl fmt::Display for Lines {
         )?;
         for (what, spread) in [
             ("one more arrives, us", &self.arrive_us),
-            ("end of the wait time to last answer, ms", &self.end_ms),
+            ("end of their time to the last answer, ms", &self.end_ms),
             ("as many tasks and bare channels, ms", &self.bare_ms),
             ("client CPU for each that ends, us", &self.end_us),
             ("for each task and bare channel, us", &self.bare_us),
             ("all dropped, the last one first, ms", &self.drop_ms),
-            ("latest renewal of the other lock, ms", &self.late_ms),
+            ("latest renewal beside them, ms", &self.late_ms),
         ] {
             writeln!(f, "  {what:<42} {:>26}", cell(spread))?;
         }
         writeln!(
             f,
             "  {:<42} {:>26}",
-            "rounds that lost the other lock",
+            "rounds that lost the lock beside them",
             format!("{} of {}", self.lost, self.rounds.len())
         )
     }
