@@ -24,9 +24,9 @@ import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
 
 /**
- * Runs Redisson's locks as lines on stdin say: {@code NUMBER THREAD VERB WORDS...}. When a line is done, it is answered
- * on stdout by {@code NUMBER ok WORD} or {@code NUMBER error EXCEPTION}. The lines of one thread are run in order by one
- * Java thread, which is the owner of its locks. Times are in milliseconds.
+ * Runs Redisson's locks as lines on stdin say: {@code NUMBER THREAD VERB WORDS...}. When a line is done, it is
+ * answered on stdout by {@code NUMBER ok WORD} or {@code NUMBER error EXCEPTION}. The lines of one thread are run in
+ * order by one Java thread, which is the owner of its locks. Times are in milliseconds.
  *
  * <pre>
  * connect CLIENT single|cluster ADDRESS[,ADDRESS] WATCHDOG   a client with this lockWatchdogTimeout; answers its id
