@@ -1,7 +1,7 @@
 //! Run it with `cargo run --example critical_section`, or with `./dev demo`, which starts a server for it.
 //!
-//! Three processes fight for one lock and enter one after the other; nested calls enter again. Then the lock is deleted
-//! on the server behind its holder's back, and the holder stops.
+//! Three processes contend for one lock and get it one after the other; nested calls enter again. Then the lock is
+//! deleted on the server without its holder's knowledge, and the holder stops.
 
 use std::env;
 use std::error::Error as _;
@@ -17,13 +17,13 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, Lines};
 use tokio::process::{ChildStdout, Command};
 use tokio::time::{sleep, timeout};
 
-/// The watchdog renews at every third of it.
+/// The watchdog renews it every third of this.
 const LEASE: Duration = Duration::from_secs(3);
 const VISITS: u32 = 2;
-/// It takes about four seconds. If it takes longer than this, something is wrong with the server.
+/// The demo takes about four seconds. If it takes longer than this, something is wrong with the server.
 const LONGEST: Duration = Duration::from_secs(12);
 
-/// What a child tells the demo, among its lines for people.
+/// What a child tells the demo, between its lines for people.
 const ENTERED: &str = "@entered with fence ";
 const STOPPED: &str = "@stopped";
 
@@ -34,7 +34,7 @@ async fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match words[..] {
-        // Without arguments it is the demo, which starts itself again with arguments as the processes that it shows.
+        // Without arguments it is the demo. With arguments it is one of the processes that the demo starts.
         [] => demo().await,
         ["visitor", who, key, start, colour] => visitor(&Stage::of_child(who, key, start, colour)).await,
         ["holder", who, key, start, colour] => holder(&Stage::of_child(who, key, start, colour)).await,
@@ -65,10 +65,10 @@ async fn demo() -> Outcome {
     outcome
 }
 
-// ---- First part: one at a time, and again and again ----
+// ---- First part: one at a time, and nested calls ----
 
 async fn one_at_a_time(stage: &Stage) -> Outcome {
-    stage.heading("Three processes want one lock, twice each.\nOne at a time gets in; nested calls enter again.");
+    stage.heading("Three processes want one lock, twice each.\nOne at a time gets it; nested calls enter again.");
     let mut children = Vec::new();
     for who in ["A", "B", "C"] {
         children.push((who, stage.child("visitor", who)?.spawn()?));
@@ -80,14 +80,13 @@ async fn one_at_a_time(stage: &Stage) -> Outcome {
     }
     let (counted, made) = (fs::read_to_string(stage.tally())?, 3 * VISITS);
     if counted != made.to_string() {
-        return Err(format!("{made} visits were made, but {counted} were counted: two were inside at once").into());
+        return Err(format!("{made} visits were made, but {counted} were counted: two held the lock at once").into());
     }
-    stage.say(&stage.good(&format!("{made} visits, {counted} counted: nobody was in beside another")));
+    stage.say(&stage.good(&format!("{made} visits, {counted} counted: never two at the same time")));
     Ok(())
 }
 
-/// A process that does something which goes wrong if two do it at once: it reads a number, waits, and writes it back
-/// one higher.
+/// A process that does what goes wrong if two do it at once: it reads a number, waits, and writes it back one higher.
 async fn visitor(stage: &Stage) -> Outcome {
     let locks = connect().await?;
     let lock = locks.get(&stage.key);
@@ -95,19 +94,19 @@ async fn visitor(stage: &Stage) -> Outcome {
         stage.say("wants the lock");
         let guard = lock.lock().await?;
         let count: u32 = fs::read_to_string(stage.tally())?.parse()?;
-        stage.say(&stage.good(&format!("is in, and reads the count: {count}")));
+        stage.say(&stage.good(&format!("has the lock, and reads the count: {count}")));
         bill(stage, &lock).await?;
         fs::write(stage.tally(), (count + 1).to_string())?;
-        stage.say(&format!("writes {}, and goes", count + 1));
+        stage.say(&format!("writes {}, and unlocks", count + 1));
         guard.unlock().await?;
-        // A process that releases and asks at once often wins against those that first have to be woken.
+        // A process that locks again at once often wins against those that have to be woken first.
         sleep(Duration::from_millis(50)).await;
     }
     locks.close().await;
     Ok(())
 }
 
-/// Takes the lock by itself, since it cannot know whether its caller has it.
+/// Takes the lock itself, since it cannot know whether its caller has it.
 async fn bill(stage: &Stage, lock: &Lock) -> Outcome {
     let guard = lock.lock().await?;
     stage.say(&format!("    calls bill(), which takes the lock too: hold count {}", guard.hold_count()));
@@ -118,7 +117,7 @@ async fn bill(stage: &Stage, lock: &Lock) -> Outcome {
 
 async fn print_it(stage: &Stage, lock: &Lock) -> Outcome {
     let guard = lock.lock().await?;
-    stage.say(&format!("        calls print_it(), which does so again: hold count {}", guard.hold_count()));
+    stage.say(&format!("        calls print_it(), which does the same: hold count {}", guard.hold_count()));
     sleep(Duration::from_millis(250)).await;
     guard.unlock().await?;
     Ok(())
@@ -127,7 +126,7 @@ async fn print_it(stage: &Stage, lock: &Lock) -> Outcome {
 // ---- Second part: the lock is lost ----
 
 async fn loss(stage: &Stage, locks: &Locker, lock: &Lock) -> Outcome {
-    stage.heading("Process D has the lock and works.\nThen the lock is deleted on the server, behind its back.");
+    stage.heading("Process D has the lock and works.\nThen the lock is deleted on the server without its knowledge.");
     let mut child = stage.child("holder", "D")?.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let (Some(output), Some(mut input)) = (child.stdout.take(), child.stdin.take()) else {
         return Err("no pipe".into());
@@ -143,7 +142,7 @@ async fn loss(stage: &Stage, locks: &Locker, lock: &Lock) -> Outcome {
     };
     let (deleted, _) = tokio::try_join!(deleting, show_until(&mut lines, STOPPED))?;
     let late = deleted.elapsed().as_millis();
-    stage.say(&stage.good(&format!("D stopped {late} ms after it: the next renewal found it out")));
+    stage.say(&stage.good(&format!("D stopped {late} ms later: the next renewal noticed")));
     stage.say(&format!("(a lease of {LEASE:?} is renewed every {:?})", LEASE / 3));
 
     let guard = lock.lock().await?;
@@ -151,17 +150,17 @@ async fn loss(stage: &Stage, locks: &Locker, lock: &Lock) -> Outcome {
         return Err("the fence did not grow".into());
     }
     stage.say(&format!("takes the free lock; fence {}, greater than D's", guard.fence()));
-    // D waits for a line on its input, and then unlocks what belongs to somebody else by now.
+    // D waits for a line on its input, and then unlocks a lock that the demo has by now.
     input.write_all(b"\n").await?;
     show_until(&mut lines, "").await?;
     if !child.wait().await?.success() {
         return Err("process D failed".into());
     }
-    let holder = lock.holder().await?.ok_or("the late unlock has released what was not its own")?;
+    let holder = lock.holder().await?.ok_or("the late unlock has released another holder's lock")?;
     if !holder.owner().starts_with(&locks.id().to_string()) {
         return Err(format!("the lock is held by {holder:?}").into());
     }
-    stage.say("still has the lock: D's late unlock did not touch it");
+    stage.say("still has the lock: D's late unlock did not affect it");
     guard.unlock().await?;
     stage.say(&stage.good("unlocks, and the server confirms it"));
     Ok(())
@@ -171,11 +170,11 @@ async fn loss(stage: &Stage, locks: &Locker, lock: &Lock) -> Outcome {
 async fn holder(stage: &Stage) -> Outcome {
     let locks = connect().await?;
     let guard = locks.get(&stage.key).lock().await?;
-    stage.say(&stage.good(&format!("is in; fence {}", guard.fence())));
+    stage.say(&stage.good(&format!("has the lock; fence {}", guard.fence())));
     show(&format!("{ENTERED}{}", guard.fence()));
     let lost = guard.lost();
     tokio::select! {
-        // The loss is looked at first, every time.
+        // The loss is polled first.
         biased;
         () = lost.cancelled() => {}
         () = work(stage) => return Err("the deletion was not noticed".into()),
@@ -183,7 +182,7 @@ async fn holder(stage: &Stage) -> Outcome {
     let HoldState::Lost(loss) = guard.state() else { return Err("the token fired, but nothing is lost".into()) };
     stage.say(&stage.bad(&format!("stops at once. Lost: {loss}")));
     show(STOPPED);
-    // This blocks the thread. The lock is renewed all the same, on a thread of its own.
+    // This blocks the thread, which does not keep lockhound from working: it has a thread of its own.
     io::stdin().read_line(&mut String::new())?;
     match guard.unlock().await {
         Err(Error::Lost(loss)) => stage.say(&format!("unlocks late. Lost: {loss}")),
@@ -200,7 +199,7 @@ async fn work(stage: &Stage) {
     }
 }
 
-/// Deletes a key as anybody can who reaches the server: with a few words of the Redis protocol.
+/// Deletes a key as any client can that reaches the server, with a few words of the Redis protocol.
 fn delete(key: &str) -> Outcome {
     let url = url();
     let address = url.strip_prefix("redis://").ok_or("this part of the demo needs an address with redis://")?;
@@ -225,7 +224,7 @@ fn delete(key: &str) -> Outcome {
         stream.get_mut().write_all(format!("*{}\r\n{words_sent}", words.len()).as_bytes())?;
         let mut reply = String::new();
         stream.read_line(&mut reply)?;
-        // `+OK`, or for DEL how many keys there were.
+        // `+OK`, or for DEL how many keys were deleted.
         if !reply.starts_with('+') && reply != ":1\r\n" {
             return Err(format!("the server answers {} with {:?}", words[0], reply.trim_end()).into());
         }
@@ -260,21 +259,21 @@ async fn connect() -> Result<Locker, Error> {
 fn advice(error: &Error) -> String {
     let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
     format!(
-        "the demo needs a Redis, and has found none that it can use:\n  {error}{cause}\n\n\
+        "the demo needs a Redis, and found none that it can use:\n  {error}{cause}\n\n\
          Do one of these:\n  \
          ./dev demo                                                            starts one for the demo\n  \
          redis-server                                                          starts one at the usual address\n  \
-         REDIS_URL=redis://HOST:PORT cargo run --example critical_section      names one that is there"
+         REDIS_URL=redis://HOST:PORT cargo run --example critical_section      uses a server that runs already"
     )
 }
 
 // ---- The show ----
 
-/// What the processes of the demo share, and how they tell what they do.
+/// What the processes of the demo share, and how they print what they do.
 struct Stage {
     who: String,
     key: String,
-    /// Milliseconds since 1970, from which all of them count.
+    /// The start of the demo in milliseconds since 1970. All processes count from it.
     start: u64,
     colour: bool,
 }
@@ -282,7 +281,7 @@ struct Stage {
 impl Stage {
     fn new() -> Self {
         let colour = io::stdout().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        // Short enough to be read, and nobody else's on a server that is used for other things too.
+        // Short enough to read, and different from every other key on a server with other uses.
         let key = format!("lockhound:demo:{:.12}", Uuid::new_v4().simple().to_string());
         Self { who: "demo".to_owned(), key, start: millis(), colour }
     }
@@ -292,7 +291,7 @@ impl Stage {
         Self { who: who.to_owned(), key: key.to_owned(), start, colour: colour == "true" }
     }
 
-    /// This program once more, in another role.
+    /// Returns the command that runs this program in another role.
     fn child(&self, role: &str, who: &str) -> io::Result<Command> {
         let mut command = Command::new(env::current_exe()?);
         command.args([role, who, &self.key, &self.start.to_string(), &self.colour.to_string()]);
@@ -300,7 +299,7 @@ impl Stage {
         Ok(command)
     }
 
-    /// The file with the count of visits.
+    /// Returns the path of the file with the count of visits.
     fn tally(&self) -> PathBuf {
         env::temp_dir().join(self.key.replace(':', "-"))
     }
@@ -334,13 +333,13 @@ impl Stage {
     }
 }
 
-/// A line at once, in one piece: other processes write too. A reader that has gone away is no reason to panic.
+/// Prints a line in one write, since other processes print too. Does not panic if the reader of the output has gone.
 fn show(line: &str) {
     drop(io::stdout().write_all(format!("{line}\n").as_bytes()));
 }
 
-/// Passes on what a child says, up to the line that starts with this mark, and returns the rest of that line. An empty
-/// mark stands for the end.
+/// Prints a child's lines up to the one that starts with this mark, and returns the rest of that one. An empty mark
+/// stands for the end of the output.
 async fn show_until(lines: &mut Lines<tokio::io::BufReader<ChildStdout>>, mark: &str) -> Outcome<String> {
     while let Some(line) = lines.next_line().await? {
         match line.strip_prefix(mark) {

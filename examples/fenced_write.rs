@@ -1,8 +1,8 @@
 //! Run it with `cargo run --example fenced_write`. It needs a Redis: the server at REDIS_URL, or one on this machine.
 //!
-//! It shows what no lock service can prevent, and how the resource can. A holder is paused past its lease, another
-//! caller takes the lock and writes, and then the first goes on and writes too. The resource has seen a greater fence,
-//! and refuses.
+//! It shows what no lock service can prevent, and how the resource can. A holder is paused for longer than its lease,
+//! another caller takes the lock and writes, and then the first one goes on and writes too. The resource has seen a
+//! greater fence, and refuses the write.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 const LEASE: Duration = Duration::from_millis(300);
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The resource. In a database, check and write are one statement:
+/// The resource. In a database, the check and the write are one statement:
 /// `UPDATE .. SET text = $1, fence = $2 WHERE fence <= $2`.
 #[derive(Default)]
 struct Document {
@@ -28,9 +28,9 @@ struct Document {
 
 impl Document {
     fn write(&mut self, fence: Fence, text: &str) -> Result<(), String> {
-        // An equal one is the same holder, who writes again.
+        // An equal fence is the same holder, which writes again.
         if fence.get() < self.fence {
-            return Err(format!("fence {fence} is stale, {} has been here", self.fence));
+            return Err(format!("fence {fence} is stale: fence {} has written already", self.fence));
         }
         (self.fence, self.text) = (fence.get(), text.to_owned());
         Ok(())
@@ -67,17 +67,17 @@ async fn run() -> Outcome {
 
 async fn paused_writer(guard: Guard, document: &Mutex<Document>) -> Outcome {
     guard.check()?;
-    println!("Ann has checked that the lock is still hers, and is paused for {PAUSE:?} before she writes");
-    // Stands for what can come between any check and its write: a suspended machine, swapping, a slow network. A paused
-    // process looks at no token either.
+    println!("Ann has checked that she still has the lock, and is paused for {PAUSE:?} before she writes");
+    // Stands for what can happen between any check and its write: a suspended machine, swapping, a slow network. A
+    // paused process does not notice its token either.
     sleep(PAUSE).await;
     let written = document.lock().unwrap_or_else(PoisonError::into_inner).write(guard.fence(), "written by Ann");
     match written {
         Ok(()) => println!("Ann has written: without the fence this would have undone what Bob wrote"),
-        Err(refusal) => println!("Ann writes, and is refused: {refusal}"),
+        Err(refusal) => println!("Ann's write is refused: {refusal}"),
     }
     if let Err(lost) = guard.unlock().await {
-        println!("Ann unlocks, and is told: {lost}");
+        println!("Ann's unlock returns an error: {lost}");
     }
     Ok(())
 }
@@ -94,6 +94,6 @@ async fn punctual_writer(lock: &Lock, document: &Mutex<Document>) -> Outcome {
 async fn connect() -> Outcome<Locker> {
     let url = std::env::var("REDIS_URL").ok().filter(|url| !url.is_empty());
     let url = url.unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
-    let advice = "Start a server with `redis-server`, or name one that is there: REDIS_URL=redis://HOST:PORT";
+    let advice = "Start a server with `redis-server`, or name a running one: REDIS_URL=redis://HOST:PORT";
     Ok(Locker::connect(url).await.map_err(|error| format!("{error}\n{advice}"))?)
 }

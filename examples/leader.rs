@@ -1,7 +1,7 @@
 //! Run it with `cargo run --example leader`. It needs a Redis: the server at REDIS_URL, or one on this machine.
 //!
-//! Leader election: the holder of the lock leads. One leader steps down after a moment. An operator deposes another,
-//! which stands again. Each time another candidate takes over.
+//! Leader election: the holder of the lock leads. One leader steps down after its term. An operator deposes another
+//! one, which then waits to lead again. Each time another candidate takes over.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use lockhound::{Fence, Lock, Locker};
 use tokio::time::{sleep, timeout};
 
-/// The watchdog renews at every third of it: a deposed leader learns of that within a second.
+/// The watchdog renews every third of this, so a deposed leader learns of it within a second.
 const LEASE: Duration = Duration::from_secs(3);
 const TERM: Duration = Duration::from_millis(1500);
-/// It takes about six seconds.
+/// The example takes about six seconds.
 const LONGEST: Duration = Duration::from_secs(20);
 
 #[tokio::main]
@@ -30,15 +30,15 @@ async fn main() -> ExitCode {
 async fn run() -> Result<(), Box<dyn Error>> {
     let url = std::env::var("REDIS_URL").ok().filter(|url| !url.is_empty());
     let url = url.unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
-    let advice = "Start a server with `redis-server`, or name one that is there: REDIS_URL=redis://HOST:PORT";
+    let advice = "Start a server with `redis-server`, or name a running one: REDIS_URL=redis://HOST:PORT";
     let connect = || Locker::builder().node(&url).lease(LEASE).connect();
     let locks = connect().await.map_err(|error| format!("{error}\n{advice}"))?;
     let election = locks.get("lockhound:example:leader");
-    // Each task is an owner of its own, and could be a process of its own on another machine.
+    // Each task is an owner of its own. It could as well be a process on another machine.
     let candidates = ["Ann", "Bob", "Cem"].map(|name| tokio::spawn(candidate(name, election.clone())));
 
     sleep(TERM * 3 / 2).await;
-    println!("an operator, who is another program, deposes whoever leads");
+    println!("an operator deposes the leader, from another program");
     let operator = connect().await?;
     operator.get(election.key()).force_unlock().await?;
     operator.close().await;
@@ -48,23 +48,23 @@ async fn run() -> Result<(), Box<dyn Error>> {
         }
         Ok(())
     };
-    let late = |_| Err(format!("not everybody has led after {LONGEST:?}: does another program hold the lock?").into());
+    let late = |_| Err(format!("not all have led after {LONGEST:?}: does another program hold the lock?").into());
     let outcome = timeout(LONGEST, terms).await.unwrap_or_else(late);
     locks.close().await;
     outcome
 }
 
-/// Stands for election until it has led for a whole term.
+/// Waits to lead, again and again, until it has led for a whole term.
 async fn candidate(name: &str, election: Lock) -> Result<(), lockhound::Error> {
     loop {
         let guard = election.lock().await?;
         let (lost, fence) = (guard.lost(), guard.fence());
         tokio::select! {
-            // The loss is looked at first, every time.
+            // The loss is polled first.
             biased;
             () = lost.cancelled() => {
                 if let Err(error) = guard.check() {
-                    println!("{name} stops at once, and stands again: {error}");
+                    println!("{name} stops at once, and waits to lead again: {error}");
                 }
             }
             () = lead(name, fence) => {
@@ -75,8 +75,8 @@ async fn candidate(name: &str, election: Lock) -> Result<(), lockhound::Error> {
     }
 }
 
-/// Whoever carries out a leader's orders refuses those with a lower fence: a leader that was paused may still give
-/// orders.
+/// Leads. The resource that carries out a leader's orders refuses those with a lower fence than it has seen, since a
+/// leader that was paused may still give orders.
 async fn lead(name: &str, fence: Fence) {
     println!("{name} leads, fence {fence}");
     sleep(TERM).await;

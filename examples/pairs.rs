@@ -1,8 +1,7 @@
 //! Run it with `cargo run --release --example pairs`. It needs a Redis: the server at REDIS_URL, or one on this
 //! machine.
 //!
-//! Measures how long a lock takes when nothing else is in the way. It leaves nothing on the server but the marks of
-//! fences.
+//! Measures how long locks take. It leaves only the marks of fences on the server.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +42,7 @@ async fn tasks(locks: Vec<Lock>, rounds: u32) -> Result<Duration, Error> {
     let start = Instant::now();
     let running: Vec<_> = locks.into_iter().map(|lock| tokio::spawn(pairs(lock, rounds))).collect();
     for task in running {
-        // A task that panicked has said so already.
+        // A panic has been printed already.
         task.await.unwrap_or(Err(Error::Closed))?;
     }
     Ok(start.elapsed())

@@ -1,16 +1,16 @@
 //! Run it with `cargo run --example preflight -- redis://host [redis://host ..] [NAME ..]`. Without an address it asks
 //! the server at REDIS_URL, or one on this machine.
 //!
-//! Prints what servers keep of locks with these names. It exits with 0 if locks are taken, exclude each other and are
-//! not evicted: for a pipeline that deploys.
+//! Prints which promises the servers keep for locks with these names, for a pipeline that deploys. It exits with 0 if
+//! locks can be taken, exclude each other and are not evicted.
 
 use std::process::ExitCode;
 
 use lockhound::preflight::{Preflight, Promise};
 use lockhound::{Error, Locker};
 
-/// The promises that this pipeline wants. A single server seldom keeps locks over a restart, and not everybody needs
-/// that.
+/// The promises that this pipeline needs. A single server seldom keeps locks over a restart, and not every program
+/// needs that.
 const WANTED: [Promise; 3] = [Promise::Locking, Promise::Exclusion, Promise::Eviction];
 
 #[tokio::main]

@@ -1,4 +1,4 @@
-//! Beside a Java program on the same lock: docs/redisson.md has it.
+//! Shares a lock with a Java program: see docs/redisson.md.
 //! `REDIS_URL=redis://127.0.0.1:6379 cargo run --example redisson`
 
 use std::error::Error;

@@ -1,7 +1,7 @@
 //! Run it with `cargo run --example redlock`. It needs the program redis-server, and starts three of them.
 //!
-//! A lock over three independent servers is held while two of them say so. One is killed, forgets everything and comes
-//! back: it gets its vote again, and then another one may go. The holder notices none of this.
+//! A lock over three independent servers is held while two of them have it. One server is killed, forgets everything
+//! and comes back. It gets the lock again, so that the next server may be killed. The holder notices none of this.
 
 use std::error::Error;
 use std::net::{TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
-/// Short, so that there is something to see. A server that was restarted abstains for as long (`restart_quarantine`).
+/// Short, so that the example is. A restarted server abstains for as long (`restart_quarantine`).
 const LEASE: Duration = Duration::from_secs(2);
 
 const KEY: &str = "lockhound:example:redlock";
@@ -38,7 +38,7 @@ async fn run() -> Outcome {
     };
     let (locks, others) = (connect().await?, connect().await?);
 
-    println!("three servers are there; each abstains, since nobody knows what it held before it was started");
+    println!("three servers are started; each abstains, since it may have forgotten locks from before its start");
     let start = Instant::now();
     let guard = locks.get(KEY).lock().await?;
     println!("after {:.1?} they vote: locked, fence {}", start.elapsed(), guard.fence());
@@ -49,34 +49,34 @@ async fn run() -> Outcome {
     sleep(LEASE).await;
     show(&servers, &guard);
 
-    println!("B is back, empty. It votes for nobody new yet, but the holder asks for the vote that it had");
+    println!("B is back, empty. It grants no new lock yet, but the holder may put its own lock there again");
     servers[1].spawn()?;
     let start = Instant::now();
     while !servers[1].has_it() {
         guard.check()?;
         sleep(Duration::from_millis(10)).await;
     }
-    println!("after {:.1?} B has it again: a renewal found it out", start.elapsed());
+    println!("after {:.1?} B has the lock again: a renewal noticed that it was gone", start.elapsed());
     show(&servers, &guard);
 
-    println!("C is killed. Without B's vote there would be one left of three");
+    println!("C is killed. Without B, only one of three servers would have the lock");
     servers[2].kill()?;
     sleep(LEASE).await;
     show(&servers, &guard);
-    println!("somebody else gets in: {}", others.get(KEY).try_lock().await.is_ok_and(|guard| guard.is_some()));
+    println!("another program gets the lock: {}", others.get(KEY).try_lock().await.is_ok_and(|guard| guard.is_some()));
 
     guard.unlock().await?;
     println!("unlocked");
-    println!("C is back, empty. Until B votes again there is no majority that remembers");
+    println!("C is back, empty. A majority is there once B votes again");
     servers[2].spawn()?;
     let guard = others.get(KEY).lock().await?;
-    println!("somebody else gets in; fence {}", guard.fence());
+    println!("another program gets the lock; fence {}", guard.fence());
     guard.unlock().await?;
     locks.close().await;
     Ok(())
 }
 
-/// Where the lock stands, and what its holder thinks of it.
+/// Prints which servers have the lock, and what its holder knows.
 fn show(servers: &[Server], guard: &Guard) {
     let on: Vec<&str> = servers.iter().filter(|server| server.has_it()).map(|server| server.name).collect();
     println!("    on {}; its holder: {:?}, for {:.1?} at least", on.join(" and "), guard.state(), guard.remaining());
@@ -84,7 +84,7 @@ fn show(servers: &[Server], guard: &Guard) {
 
 // ---- The servers ----
 
-/// A server that nobody else uses. It keeps nothing on disk, and ends when this is dropped.
+/// A private server. It keeps nothing on disk, and ends when this is dropped.
 struct Server {
     name: &'static str,
     port: u16,
@@ -94,7 +94,7 @@ struct Server {
 
 impl Server {
     fn start(name: &'static str) -> Outcome<Self> {
-        // The port was free a moment ago: if another program takes it meanwhile, this fails.
+        // If another program takes the free port before the server does, this fails.
         let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
         let directory = std::env::temp_dir().join(format!("lockhound-redlock-{port}"));
         std::fs::create_dir_all(&directory)?;
@@ -103,7 +103,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts it, empty, and waits until it answers.
+    /// Starts the empty server, and waits until it answers.
     fn spawn(&mut self) -> Outcome {
         let mut command = Command::new("redis-server");
         command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
@@ -120,7 +120,7 @@ impl Server {
         Ok(())
     }
 
-    /// Ends it at once, as a crash would.
+    /// Kills the server, as a crash would.
     fn kill(&mut self) -> Outcome {
         if let Some(mut child) = self.child.take() {
             child.kill()?;
@@ -133,7 +133,7 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Whether the lock's key is on it.
+    /// Returns whether the server has the lock's key.
     fn has_it(&self) -> bool {
         let ask = || redis::cmd("EXISTS").arg(KEY).query(&mut redis::Client::open(self.url())?.get_connection()?);
         self.child.is_some() && ask().unwrap_or(false)

@@ -1,7 +1,7 @@
 //! Run it with `cargo run --example stats`. It needs a Redis: the server at REDIS_URL, or one on this machine.
 //!
-//! A live table of what a locker does. Some tasks fight for a few locks, one lock is deleted behind its holder's back,
-//! and the counters are shown every second, for eight seconds.
+//! Prints a live table of a locker's stats, every second for eight seconds. Meanwhile some tasks contend for a few
+//! locks, and one lock is forced from its holder.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -36,10 +36,10 @@ async fn show(locks: &Locker) {
             renewals(&locks.stats());
         }
         if second == 4 {
-            // Another process would do this.
+            // Usually an operator's program does this.
             match victim.force_unlock().await {
-                Ok(_) => println!("(one lock was taken away)"),
-                Err(error) => println!("(one lock could not be taken away: {error})"),
+                Ok(_) => println!("(one lock was forced)"),
+                Err(error) => println!("(one lock could not be forced: {error})"),
             }
         }
     }
@@ -57,7 +57,7 @@ async fn work(locks: Locker, n: usize) -> Result<(), Error> {
     }
 }
 
-/// What the watchdog does: how late and how many at a time, and who is slow to answer.
+/// Prints what the watchdog does: how late renewals are, how many locks a script renews, and the slowest server.
 fn renewals(s: &Stats) {
     let (late, batches) = (s.renewal_lateness, s.renewal_batches);
     println!(

@@ -1,4 +1,4 @@
-//! Who holds it, and how to take it away.
+//! What operators can ask and do: the holder of a lock, and `force_unlock`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -11,7 +11,7 @@ use common::{Server, builder, eventually, key, locker, locker_with, ms};
 use lockhound::{Error, Format, HoldState, Lock, Locker, Loss, Owner, ServerErrorKind};
 
 #[tokio::test]
-async fn holders_of_this_crate_are_told() {
+async fn holder_reports_the_owner_the_hold_count_and_the_remaining_lease() {
     let (server, key) = (Server::start(), key());
     let locks = locker(&server).await;
     let lock = locks.get(&key);
@@ -29,7 +29,7 @@ async fn holders_of_this_crate_are_told() {
 }
 
 #[tokio::test]
-async fn foreign_holders_may_be_any_bytes() {
+async fn holder_reports_foreign_owners_whatever_their_bytes() {
     let server = Server::start();
     let locks = locker(&server).await;
     let mut connection = server.connection().unwrap();
@@ -70,13 +70,13 @@ async fn force_unlock_tells_local_holders_at_once_and_wakes_waiters() {
     let entered = common::soon(ms(500), waiting).await.expect("woken").unwrap().unwrap();
     assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::ForceUnlocked))));
     entered.check().unwrap();
-    assert!(server.exists(&key), "the stale unlock hurts nobody");
+    assert!(server.exists(&key), "the stale unlock does not affect the next holder");
     entered.unlock().await.unwrap();
     assert!(!lock.force_unlock().await.unwrap(), "it was free");
 }
 
 #[tokio::test]
-async fn force_unlock_of_another_process_is_told_by_the_next_renewal() {
+async fn the_next_renewal_notices_a_force_unlock_by_another_process() {
     let (server, key) = (Server::start(), key());
     let (one, other) = (locker_with(&server, ms(900)).await, locker(&server).await);
     let guard = one.get(&key).lock().await.unwrap();
@@ -117,7 +117,7 @@ async fn force_unlock_deletes_nothing_that_cannot_be_a_lock() {
 }
 
 #[tokio::test]
-async fn force_unlock_releases_whatever_holder_a_lock_can_have() {
+async fn force_unlock_releases_every_kind_of_holder() {
     let server = Server::start();
     let uuid = "5CB1f0b5-0000-4000-8000-000000000000";
     let owner = |id: &str| format!("{uuid}:{id}");
@@ -145,7 +145,7 @@ async fn force_unlock_releases_whatever_holder_a_lock_can_have() {
 }
 
 #[tokio::test]
-async fn a_lock_held_by_a_plain_client_is_refused_by_its_type_only() {
+async fn a_lock_of_the_plain_format_is_an_error_until_its_lease_is_over() {
     let (server, key) = (Server::start(), key());
     server.command::<()>(&["SET", &key, "somebody", "PX", "600"]);
     let lock = locker(&server).await.get(&key).owned_by(Owner::new());
@@ -156,7 +156,7 @@ async fn a_lock_held_by_a_plain_client_is_refused_by_its_type_only() {
 }
 
 #[tokio::test]
-async fn a_user_without_permission_is_told_so_and_leaves_no_lock_without_a_lease() {
+async fn a_missing_permission_is_an_error_and_leaves_no_lock_without_a_lease() {
     let server = Server::start_with(&[
         "--user",
         "weak",
@@ -191,7 +191,7 @@ async fn a_user_without_permission_is_told_so_and_leaves_no_lock_without_a_lease
         assert!(error.to_string().ends_with("does not permit this user to run 'pexpire'"), "{error}");
         eventually(ms(50), "a lock without a lease would stand for ever", || !server.exists(&key)).await;
     }
-    // Without the channels it works, and waiters look for themselves.
+    // Without rights to the channels the lock works, and waiters poll.
     let deaf = connect("deaf").await.unwrap();
     let lock = deaf.get(key());
     let guard = lock.lock().await.unwrap();
@@ -201,10 +201,9 @@ async fn a_user_without_permission_is_told_so_and_leaves_no_lock_without_a_lease
     assert!(!server.exists(lock.key().as_str()));
 }
 
-/// The force_unlock of a locker deposes whoever holds, and nobody after: its waiters do not get a lock that it then
-/// deletes.
+/// A force_unlock releases the current holder only: it does not delete the lock that the next waiter was granted.
 #[tokio::test(flavor = "multi_thread")]
-async fn force_unlock_does_not_delete_what_the_next_local_waiter_is_granted() {
+async fn force_unlock_does_not_delete_the_grant_of_the_next_local_waiter() {
     let (server, key) = (Server::start(), key());
     let locks = locker(&server).await;
     let mut tasks = Vec::new();
@@ -216,7 +215,7 @@ async fn force_unlock_does_not_delete_what_the_next_local_waiter_is_granted() {
                 let guard = lock.lock().await.unwrap();
                 let field = format!(":{}:", guard.owner());
                 let holder = lock.holder().await.unwrap();
-                // A guard is lost before its key is deleted: one that is not has its key.
+                // A guard is lost before its key is deleted, so a guard that is not lost still has its key.
                 if !guard.is_lost() {
                     assert!(holder.as_ref().is_some_and(|h| h.owner().contains(&field)), "{holder:?} {guard:?}");
                 }
@@ -245,10 +244,10 @@ async fn force_unlock_does_not_delete_what_the_next_local_waiter_is_granted() {
     assert_eq!(locks.stats().holds, 0);
 }
 
-/// A force_unlock: from when to when, and whether it deposed somebody.
+/// One force_unlock: when it was called, when it was answered, and whether it deposed a holder.
 type Force = (Instant, Instant, bool);
 
-/// Forces a lock again and again, until the time is over.
+/// Calls `force_unlock` in a loop until `ended`.
 fn force(lock: Lock, ended: Instant) -> tokio::task::JoinHandle<Vec<Force>> {
     tokio::spawn(async move {
         let mut forces = Vec::new();
@@ -261,10 +260,10 @@ fn force(lock: Lock, ended: Instant) -> tokio::task::JoinHandle<Vec<Force>> {
     })
 }
 
-/// Four at once through a slow connection, so that one is always under way. Each deposed guard was deposed by one that
-/// says so.
+/// Four callers force the lock through a slow connection, so that a force_unlock is always under way. For each guard
+/// that was deposed, one of them returned true.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_force_unlocks_that_overlap_one_says_that_it_deposed_somebody() {
+async fn one_of_several_overlapping_force_unlocks_reports_each_deposed_holder() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(60_000)).connect().await.unwrap();
@@ -273,14 +272,14 @@ async fn of_force_unlocks_that_overlap_one_says_that_it_deposed_somebody() {
     let forcing: Vec<_> = (0..4).map(|_| force(locks.get(&key), ended)).collect();
     let others = Locker::connect(server.url()).await.unwrap();
     let locking = (0..4).map(|at| {
-        // The first is of another process: whoever forces finds it on the server alone.
+        // The first belongs to another locker: force_unlock finds its hold on the server only.
         let locks = if at == 0 { &others } else { &locks };
         let lock = locks.get(&key).owned_by(Owner::new());
         tokio::spawn(async move {
             let mut deposed = Vec::new();
             while Instant::now() < ended {
                 let asked = Instant::now();
-                // Where cores are missing there is no answer in what is left of so short a time.
+                // On a busy machine the answer may not come within so short a time.
                 let tried = lock.try_lock_for(ms(50)).await;
                 assert!(matches!(&tried, Ok(_) | Err(Error::Unavailable { .. })), "{tried:?}");
                 let Ok(Some(guard)) = tried else { continue };
@@ -306,16 +305,16 @@ async fn of_force_unlocks_that_overlap_one_says_that_it_deposed_somebody() {
     assert!(deposed.len() > 20 && forces.iter().any(|(.., deposed)| !deposed), "{} deposed", deposed.len());
     for (from, to) in &deposed {
         let said = forces.iter().any(|(began, answered, deposed)| *deposed && began < to && answered > from);
-        assert!(said, "deposed by nobody");
+        assert!(said, "no force_unlock reported it");
     }
-    // What was asked for and given up may be executed yet, and is given back.
+    // Attempts that were given up may still be executed; `close` waits until they are undone.
     locks.close().await;
     others.close().await;
     let locks = Locker::connect(server.url()).await.unwrap();
     assert!(!locks.get(&key).force_unlock().await.unwrap(), "it is free");
 }
 
-/// The name that a force_unlock gives to whoever holds a lock.
+/// Returns the digest by which a force_unlock names the holder of a lock.
 fn name_of_holder(server: &Server, format: Format, key: &str) -> String {
     let held = match format {
         Format::Redisson => server.fields(key)[0].0.clone(),
@@ -324,9 +323,9 @@ fn name_of_holder(server: &Server, format: Format, key: &str) -> String {
     server.command(&["EVAL", "return redis.sha1hex(ARGV[1])", "0", &held])
 }
 
-/// A bug: it deleted whoever held the lock when it came.
+/// A bug: a force_unlock that arrived late deleted the lock of the next holder.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_force_unlock_that_comes_late_deletes_nobody_who_came_after() {
+async fn a_late_force_unlock_does_not_depose_the_next_holder() {
     let server = Server::start();
     for format in [Format::Redisson, Format::Plain] {
         let (key, known) = (key(), key());
@@ -335,7 +334,7 @@ async fn a_force_unlock_that_comes_late_deletes_nobody_who_came_after() {
         let (operator, locks) =
             (with(&proxy.url()).connect().await.unwrap(), with(&server.url()).connect().await.unwrap());
         let first = locks.get(&key).owned_by(Owner::new()).lock().await.unwrap();
-        // The server knows both scripts: what is held back is not asked for again by its text.
+        // The server knows both scripts, so that the script that is held back is not sent again as text.
         let forced = locks.get(&known).lock().await.unwrap();
         assert!(operator.get(&known).force_unlock().await.unwrap());
         drop(forced);
@@ -350,16 +349,16 @@ async fn a_force_unlock_that_comes_late_deletes_nobody_who_came_after() {
         proxy.set(Mode::Pass);
         let answer = forcing.await.unwrap();
         assert!(matches!(answer, Ok(false) | Err(Error::Unavailable { .. })), "{answer:?}");
-        // Behind what was held back, on the same connection.
+        // This command runs after the one that was held back, on the same connection.
         assert!(operator.get(&key).is_locked().await.unwrap());
         second.check().unwrap();
-        second.unlock().await.expect("it was its own all the time");
+        second.unlock().await.expect("the second holder still owns the lock");
     }
 }
 
-/// Several readers, and a writer's mode: whoever was not seen keeps them all in.
+/// A reader that force_unlock has not seen keeps the whole lock.
 #[tokio::test]
-async fn a_force_unlock_leaves_a_lock_to_readers_whom_it_has_not_seen() {
+async fn a_force_unlock_keeps_a_lock_with_a_reader_that_it_has_not_seen() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let operator = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
@@ -383,7 +382,7 @@ async fn a_force_unlock_leaves_a_lock_to_readers_whom_it_has_not_seen() {
     }
 }
 
-/// What each server says is forced there.
+/// Each server releases the holder that it reported itself.
 #[tokio::test]
 async fn a_force_unlock_of_servers_that_name_different_holders_frees_them_all() {
     let (servers, key) = (servers(3), key());
@@ -405,9 +404,9 @@ async fn a_force_unlock_of_servers_that_name_different_holders_frees_them_all() 
     eventually(ms(1_000), "free", || on(&servers, &key) == 0).await;
 }
 
-/// What is granted while another lock is forced is nobody's business.
+/// A grant is not affected by force_unlocks of another lock at the same time.
 #[tokio::test(flavor = "multi_thread")]
-async fn force_unlocks_of_one_lock_depose_nobody_of_another() {
+async fn force_unlocks_of_one_lock_do_not_affect_another_lock() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(60_000)).connect().await.unwrap();
@@ -429,16 +428,16 @@ async fn force_unlocks_of_one_lock_depose_nobody_of_another() {
     assert_eq!(locks.stats().losses.total(), 0);
 }
 
-/// How many connections a server has taken.
+/// Returns how many connections a server has accepted.
 fn connections(server: &Server) -> u64 {
     let info: String = server.command(&["INFO", "stats"]);
     let line = info.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
     line.unwrap().trim().parse().unwrap()
 }
 
-/// Whatever has the name of a lock: a script's answer that is a fraction is the script's all the same.
+/// A reply with a fraction still belongs to its script, and is not taken for a misplaced answer.
 #[tokio::test]
-async fn asking_about_what_is_no_lock_gives_up_no_connection() {
+async fn asking_for_the_holder_of_a_foreign_hash_gives_up_no_connection() {
     let server = Server::start();
     let locks = locker(&server).await;
     let before = connections(&server);
@@ -449,6 +448,6 @@ async fn asking_about_what_is_no_lock_gives_up_no_connection() {
         assert_eq!(holder.unwrap_or_else(|e| panic!("{value}: {e}")).expect("held").owner(), "price", "{value}");
     }
     assert_eq!(locks.stats().misplaced_answers, 0);
-    // Each command had one of its own.
+    // Each command of the test itself opened a connection of its own.
     assert!(connections(&server) <= before + 11, "{before} {}", connections(&server));
 }

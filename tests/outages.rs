@@ -1,6 +1,4 @@
-//! Outages and their ticks: one tick fails at most once, however fast the refusals come, and a short outage loses
-//! nothing.
-
+//! Outages: a renewal tick fails at most once, however fast the refusals come, and a short outage loses no lock.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -12,8 +10,8 @@ use common::proxy::{Mode, Proxy};
 use common::{Server, builder, eventually, key, locker_with, ms};
 use lockhound::{Error, Guard, HoldState, Locker, Loss, Owner};
 
-/// Renewals are refused at once, again and again within each tick: with a lease of 3 s, a tick a second, and 300 ms for
-/// each, the first has failed after 1.3 s and the second after 2.3 s.
+/// Every renewal of a tick is refused at once. With a lease of 3 s, a tick each second and 300 ms for each tick, the
+/// first tick has failed after 1.3 s and the second after 2.3 s.
 async fn refused_renewals_fail_a_tick_at_a_time(server: &Server, refuse: impl FnOnce()) {
     let locks = locker_with(server, ms(3_000)).await;
     let start = Instant::now();
@@ -25,14 +23,14 @@ async fn refused_renewals_fail_a_tick_at_a_time(server: &Server, refuse: impl Fn
     refuse();
     let state = |wanted| guards.iter().all(|guard: &Guard| guard.state() == wanted);
     eventually(ms(2_000), "one tick has failed", || state(HoldState::Jeopardy)).await;
-    // Ticks begin a hundredth of the lease early at the most.
+    // A tick begins early by a hundredth of the lease at most.
     assert!((ms(1_250)..ms(1_700) + taken).contains(&start.elapsed()), "{:?}", start.elapsed());
     eventually(ms(2_000), "two ticks have failed", || state(HoldState::Lost(Loss::RenewalFailed))).await;
     assert!((ms(2_250)..ms(2_700) + taken).contains(&start.elapsed()), "{:?}", start.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readonly_answered_at_once_fails_a_tick_once() {
+async fn a_server_that_answers_readonly_at_once_fails_each_tick_once() {
     let server = Server::start();
     let refuse = || server.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
     refused_renewals_fail_a_tick_at_a_time(&server, refuse).await;
@@ -40,16 +38,16 @@ async fn readonly_answered_at_once_fails_a_tick_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn loading_answered_at_once_fails_a_tick_once() {
+async fn a_server_that_answers_loading_at_once_fails_each_tick_once() {
     let server = std::sync::Arc::new(Server::start_with(&["--loading-process-events-interval-bytes", "1024"]));
-    // A millisecond each: longer than to the end of the second tick.
+    // A millisecond for each key: loading lasts longer than the second tick.
     server.command::<()>(&["DEBUG", "POPULATE", "5000"]);
     server.command::<()>(&["CONFIG", "SET", "key-load-delay", "1000"]);
     let loading = std::sync::Arc::clone(&server);
     let refuse = move || {
         std::thread::spawn({
             let server = std::sync::Arc::clone(&loading);
-            // The server ends before that does.
+            // The server is killed before the command ends.
             move || drop(server.try_command::<()>(&["DEBUG", "RELOAD"]))
         });
         while loading.try_command::<u64>(&["DBSIZE"]).is_ok() {
@@ -62,10 +60,10 @@ async fn loading_answered_at_once_fails_a_tick_once() {
     server.kill();
 }
 
-/// With the defaults: six seconds, and a lease of thirty. Here both are a fifth of that, except in the soak.
+/// With the defaults, a lease of 30 s survives an outage of 6 s. Outside of the soak the test uses shorter times.
 const LEASE: Duration = Duration::from_secs(if cfg!(feature = "soak") { 30 } else { 4 });
 
-/// Locks that are taken at every moment of a tick, before an outage that is as long as a fifth of the lease.
+/// Takes locks at every moment of a tick, and asserts that an outage of a fifth of the lease loses none of them.
 async fn no_lock_is_lost(locks: &Locker, fail: impl FnOnce(), recover: impl FnOnce()) {
     let mut guards = Vec::new();
     for _ in 0..40 {
@@ -75,9 +73,9 @@ async fn no_lock_is_lost(locks: &Locker, fail: impl FnOnce(), recover: impl FnOn
     fail();
     tokio::time::sleep(LEASE / 5).await;
     let shaken = guards.iter().filter(|guard| guard.state() == HoldState::Jeopardy).count();
-    assert!(shaken > 0, "ticks do fail in it");
+    assert!(shaken > 0, "ticks fail during the outage");
     recover();
-    // Whatever the outage has begun ends within this.
+    // Whatever the outage caused shows within this time.
     let end = Instant::now() + LEASE * 2 / 3;
     while Instant::now() < end {
         assert!(guards.iter().all(|guard| guard.check().is_ok()));
@@ -106,30 +104,30 @@ async fn a_server_out_of_reach_for_a_fifth_of_the_lease_loses_nothing() {
     no_lock_is_lost(&locks, refuse, || proxy.set(Mode::Pass)).await;
 }
 
-/// How long an outage is known to last, as an error says it.
+/// Returns how long the outage has lasted according to an error.
 fn lasts(error: &Error) -> Duration {
     let Error::Unavailable { waited, .. } = error else { panic!("{error}") };
     assert!(waited.is_zero() || error.to_string().contains(&format!(" for {waited:.1?}: ")), "{error}");
     *waited
 }
 
-/// A program that tries again after each error must not spin for as long as an outage lasts.
+/// A program that retries after each error must not spin during an outage.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_in_a_long_outage_does_not_fail_before_a_command_timeout_is_over() {
     let timeout = ms(800);
     let server = Server::start();
     let locks = builder(&server.url(), ms(3_000)).command_timeout(timeout).outage_tolerance(ms(1_000));
     let locks = locks.connect().await.unwrap();
-    // Refusals that come at once.
+    // The server refuses at once.
     server.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
     let called = Instant::now();
-    assert_eq!(lasts(&locks.get(key()).try_lock().await.unwrap_err()), Duration::ZERO, "the first that failed");
-    // The outage began when that was sent.
+    assert_eq!(lasts(&locks.get(key()).try_lock().await.unwrap_err()), Duration::ZERO, "the first failure");
+    // The outage began when that command was sent.
     let start = Instant::now();
     let first = locks.get(key()).lock().await.unwrap_err();
     assert!(called.elapsed() >= ms(1_000) && lasts(&first) >= ms(1_000), "{first}");
     for _ in 0..2 {
-        // The second waits from its own call on, in the line of the first.
+        // The second call joins the line of the first; its time counts from its own call.
         let lock = locks.get(key());
         let earlier = tokio::spawn({
             let lock = lock.clone();
@@ -147,7 +145,7 @@ async fn a_call_in_a_long_outage_does_not_fail_before_a_command_timeout_is_over(
         assert!(lasts(&error) >= known, "{error}: {known:?}");
         let error = locks.all([key(), key()]).lock().await.unwrap_err();
         assert!(called.elapsed() >= timeout && lasts(&error) >= known, "{error}");
-        // Whoever gives a time of its own is not kept longer.
+        // A call with a wait time of its own does not wait longer than that.
         let called = Instant::now();
         let error = locks.get(key()).try_lock_for(ms(50)).await.unwrap_err();
         assert!(within(called.elapsed(), timeout) && lasts(&error) >= known, "{error}");
@@ -156,7 +154,7 @@ async fn a_call_in_a_long_outage_does_not_fail_before_a_command_timeout_is_over(
     locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
 }
 
-/// Lines whose waiters have time left do not keep each other trying.
+/// The failures of one line do not trigger attempts in the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_lines_in_a_long_outage_do_not_wake_each_other() {
     let server = Server::start();
@@ -176,13 +174,13 @@ async fn many_lines_in_a_long_outage_do_not_wake_each_other() {
     for waiting in waiting {
         waiting.await.unwrap().unwrap_err();
     }
-    // Ten rounds and two for each, and nothing is undone that was not executed; undos are not counted apart.
+    // Ten rounds and two more for each line. What was not executed is not undone, so undos add nothing.
     let sent = server.calls("evalsha") + server.calls("eval");
     assert!(sent <= 20 * 16, "{sent} scripts");
 }
 
 #[tokio::test]
-async fn an_outage_that_is_not_to_be_borne_ends_a_call_with_its_first_round() {
+async fn without_outage_tolerance_a_call_fails_with_its_first_round() {
     let server = Server::start();
     let locks = builder(&server.url(), ms(30_000)).outage_tolerance(Duration::ZERO).connect().await.unwrap();
     server.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);

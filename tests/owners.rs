@@ -1,4 +1,4 @@
-//! Who may be inside together: ordinary programs whose branches share a task, and what each of them is told.
+//! Owners: which branches, tasks and threads exclude each other, which may enter again, and which warnings they cause.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -18,7 +18,7 @@ use lockhound::{Error, Guard, Lock, Locker, MultiLock, Owner, Reentry};
 use tokio::time::{sleep, timeout};
 use tracing_subscriber::filter::LevelFilter;
 
-/// The warnings of all tests here; each looks for its own key.
+/// The warnings of all tests in this file. Each test looks for its own key.
 static LOG: LazyLock<Log> = LazyLock::new(|| Log::collect_from(LevelFilter::WARN));
 
 fn warnings(key: &str, about: &str) -> Vec<String> {
@@ -26,7 +26,7 @@ fn warnings(key: &str, about: &str) -> Vec<String> {
     text.lines().filter(|line| line.contains(key) && line.contains(about)).map(str::to_owned).collect()
 }
 
-/// What the lock protects: a sum that is read, and written back a moment later.
+/// What the lock protects: a sum that is read and, a moment later, written back.
 #[derive(Default)]
 struct Account {
     sum: AtomicU32,
@@ -80,7 +80,7 @@ async fn hundred(way: &str, credit: impl Fn() -> Credit) {
     }
 }
 
-/// Runs a program in a task, where branches have one identity, and in the root of the runtime, where wakers tell.
+/// Runs a program in the root of the runtime, where wakers identify callers, and in a task, which is one identity.
 async fn in_task_and_root<F: Future<Output = ()> + Send + 'static>(program: impl Fn() -> F) {
     program().await;
     tokio::spawn(program()).await.unwrap();
@@ -119,7 +119,7 @@ async fn runs_of_several_locks_in_branches_exclude_each_other() {
             let account = Arc::new(Account::default());
             let next = AtomicU32::new(0);
             let credit = || -> Credit {
-                // Any two of them share a lock.
+                // Any two of these sets share a lock.
                 let n = next.fetch_add(1, Ordering::SeqCst) as usize;
                 let (lock, account) = (locks.all([&names[n % 3], &names[(n + 1) % 3]]), Arc::clone(&account));
                 Box::pin(async move { lock.run(|_| async { account.credit().await }).await })
@@ -151,7 +151,7 @@ async fn exclusive_guards(way: &'static str, lock: Lock) {
     account.assert_exclusive(100);
 }
 
-/// One credit under a guard.
+/// Makes one credit under a guard.
 fn guarded(lock: &Lock, account: &Arc<Account>) -> Credit {
     let (lock, account) = (lock.clone(), Arc::clone(account));
     Box::pin(async move {
@@ -161,8 +161,8 @@ fn guarded(lock: &Lock, account: &Arc<Account>) -> Credit {
     })
 }
 
-/// Runs one of the programs that lose exclusion in a task, and expects that it is told.
-async fn is_told<F: Future<Output = ()> + Send + 'static>(program: impl Fn(Lock) -> F) {
+/// Runs, in a task, a program whose branches do not exclude each other, and expects a warning.
+async fn is_warned_about<F: Future<Output = ()> + Send + 'static>(program: impl Fn(Lock) -> F) {
     LazyLock::force(&LOG);
     let server = Server::start();
     let (locks, key) = (locker(&server).await, key());
@@ -170,12 +170,12 @@ async fn is_told<F: Future<Output = ()> + Send + 'static>(program: impl Fn(Lock)
     for tried in 1.. {
         tokio::spawn(program(locks.get(&key))).await.unwrap();
         told = warnings(&key, "a guard went while a newer one of the same owner stayed");
-        // Without a core all pauses end together, and then all guards do.
+        // If the process gets no core, all pauses end together, and so do all guards.
         if !told.is_empty() || !common::machine::again(tried) {
             break;
         }
     }
-    assert_eq!(told.len(), 1, "once a minute: {told:?}");
+    assert_eq!(told.len(), 1, "at most one warning a minute: {told:?}");
     for part in ["WARN", "owner=", "lock.run(..)", "owned_by(Owner::new())", "detach()", "Reentry::Scope"] {
         assert!(told[0].contains(part), "{part}: {told:?}");
     }
@@ -185,8 +185,8 @@ async fn is_told<F: Future<Output = ()> + Send + 'static>(program: impl Fn(Lock)
 }
 
 #[tokio::test]
-async fn guards_of_joined_branches_are_told() {
-    is_told(|lock| async move {
+async fn guards_in_joined_branches_cause_a_warning() {
+    is_warned_about(|lock| async move {
         let account = Arc::new(Account::default());
         hundred("try_join_all", || guarded(&lock, &account)).await;
         assert!(account.most.load(Ordering::SeqCst) > 1);
@@ -195,8 +195,8 @@ async fn guards_of_joined_branches_are_told() {
 }
 
 #[tokio::test]
-async fn guards_of_concurrent_items_are_told() {
-    is_told(|lock| async move {
+async fn guards_in_for_each_concurrent_cause_a_warning() {
+    is_warned_about(|lock| async move {
         let account = Arc::new(Account::default());
         hundred("for_each_concurrent", || guarded(&lock, &account)).await;
     })
@@ -204,8 +204,8 @@ async fn guards_of_concurrent_items_are_told() {
 }
 
 #[tokio::test]
-async fn guards_of_buffered_items_are_told() {
-    is_told(|lock| async move {
+async fn guards_in_buffer_unordered_cause_a_warning() {
+    is_warned_about(|lock| async move {
         let account = Arc::new(Account::default());
         hundred("buffer_unordered", || guarded(&lock, &account)).await;
     })
@@ -213,8 +213,8 @@ async fn guards_of_buffered_items_are_told() {
 }
 
 #[tokio::test]
-async fn guards_of_two_loops_in_one_task_are_told() {
-    is_told(|lock| async move {
+async fn guards_in_two_loops_of_one_task_cause_a_warning() {
+    is_warned_about(|lock| async move {
         let account = Arc::new(Account::default());
         hundred("join", || guarded(&lock, &account)).await;
     })
@@ -222,8 +222,8 @@ async fn guards_of_two_loops_in_one_task_are_told() {
 }
 
 #[tokio::test]
-async fn guards_that_a_loop_gives_away_are_told() {
-    is_told(|lock| async move {
+async fn guards_that_a_loop_moves_to_other_tasks_cause_a_warning() {
+    is_warned_about(|lock| async move {
         let account = Arc::new(Account::default());
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..20 {
@@ -238,10 +238,10 @@ async fn guards_that_a_loop_gives_away_are_told() {
     .await;
 }
 
-/// "Skip this round if the last one is still at work" never skips.
+/// A loop that means to skip a round while the last one is still at work never skips one.
 #[tokio::test]
-async fn guards_of_a_timer_loop_are_told() {
-    is_told(|lock| async move {
+async fn guards_of_a_timer_loop_cause_a_warning() {
+    is_warned_about(|lock| async move {
         let account = Account::default();
         let mut jobs = FuturesUnordered::new();
         for _ in 0..20 {
@@ -259,7 +259,7 @@ async fn guards_of_a_timer_loop_are_told() {
 }
 
 #[tokio::test]
-async fn guards_of_several_locks_in_branches_are_told() {
+async fn guards_of_several_locks_in_branches_cause_a_warning() {
     LazyLock::force(&LOG);
     let server = Server::start();
     let (locks, names) = (locker(&server).await, [key(), key()]);
@@ -277,10 +277,10 @@ async fn guards_of_several_locks_in_branches_are_told() {
     assert!(names.iter().all(|name| warnings(name, "a guard went while").len() == 1));
 }
 
-/// A run beside a guard that was moved to another task enters: it is the guard of its task.
+/// The run enters although the guard was moved to another task, because this task still owns the guard.
 #[tokio::test]
-async fn a_run_beside_a_guard_that_was_given_away_is_told() {
-    is_told(|lock| async move {
+async fn a_run_under_a_guard_that_was_moved_to_another_task_causes_a_warning() {
+    is_warned_about(|lock| async move {
         let guard = lock.lock().await.unwrap();
         let (begun, go) = tokio::sync::oneshot::channel::<()>();
         let elsewhere = tokio::spawn(async move {
@@ -296,7 +296,7 @@ async fn a_run_beside_a_guard_that_was_given_away_is_told() {
     .await;
 }
 
-// ---- What is proper ----
+// ---- Exclusion and re-entry with `run` ----
 
 #[tokio::test]
 async fn sibling_runs_under_a_guard_exclude_each_other() {
@@ -321,7 +321,7 @@ async fn sibling_runs_under_a_guard_exclude_each_other() {
     assert_eq!(locks.stats().suspicious_reentries, 0);
 }
 
-/// Whether in one task or in several.
+/// In one task and in several.
 #[tokio::test]
 async fn sibling_runs_in_one_scope_exclude_each_other() {
     let server = Server::start();
@@ -343,9 +343,9 @@ async fn sibling_runs_in_one_scope_exclude_each_other() {
     account.assert_exclusive(80);
 }
 
-/// It waited inside of a run that is over when its turn comes.
+/// A child waited inside a run that is over when the child's turn comes.
 #[tokio::test]
-async fn what_a_section_left_behind_is_not_beside_the_next_run() {
+async fn tasks_that_outlive_their_section_exclude_the_next_run() {
     let server = Server::start();
     let lock = locker(&server).await.get(key());
     let account = Arc::new(Account::default());
@@ -378,9 +378,9 @@ async fn what_a_section_left_behind_is_not_beside_the_next_run() {
     account.assert_exclusive(3);
 }
 
-/// By a run or a guard, of the section's lock or another one.
+/// The task takes the lock by a run or by a guard, and the section is of the same lock or of another one.
 #[tokio::test]
-async fn what_a_section_left_behind_does_not_share_its_hold_with_the_caller() {
+async fn a_task_that_outlives_its_section_does_not_share_its_hold_with_the_caller() {
     let server = Server::start();
     let locks = locker(&server).await;
     for (by_run, same) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -413,7 +413,7 @@ async fn what_a_section_left_behind_does_not_share_its_hold_with_the_caller() {
     }
 }
 
-/// Counts who is inside, and out again however it ends.
+/// Counts the callers inside. Dropping it counts one down, however the caller ends.
 struct Inside<'a>(&'a Account);
 
 impl<'a> Inside<'a> {
@@ -429,8 +429,8 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// A run that does its work alone, or has children in its scope do theirs: it awaits some, leaves others behind,
-/// cancels some.
+/// Returns a run that works alone, or that spawns children in its scope: it awaits some of them, leaves others behind
+/// and aborts some.
 fn tree(lock: Lock, account: Arc<Account>, depth: u32) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(async move {
         let nested = lock.clone();
@@ -481,9 +481,10 @@ async fn trees_of_runs_exclude_each_other_and_leave_nothing_behind() {
     }
 }
 
-/// A run that waits for its turn is told when the locker closes, and the next has its turn when one is dropped.
+/// When a run is dropped, the next one has its turn. When the locker closes, a run that waits for its turn gets an
+/// error.
 #[tokio::test]
-async fn waiting_for_a_turn_ends() {
+async fn a_run_that_waits_for_its_turn_ends_with_a_drop_or_a_close() {
     let server = Server::start();
     let locks = locker(&server).await;
     let lock = locks.get(key());
@@ -507,7 +508,7 @@ async fn waiting_for_a_turn_ends() {
 }
 
 #[tokio::test]
-async fn what_is_nested_in_a_run_enters_again() {
+async fn nested_code_enters_a_run_again() {
     let server = Server::start();
     for reentry in [Reentry::Task, Reentry::Scope] {
         let locks = Locker::builder().node(server.url()).reentry(reentry).connect().await.unwrap();
@@ -530,7 +531,7 @@ async fn nested_in_a_run(lock: Lock, other: Lock) {
                 // Through another lock, and back again.
                 let depth = other.run(|_| lock.run(async |_| lock.lock().await.unwrap().hold_count())).await;
                 assert_eq!(depth.unwrap().unwrap(), 4);
-                // In a task that the section spawns: by its guard, by the section, and by its owner.
+                // In tasks that the section spawns: in the scope of its guard, of the section, and of its owner.
                 let run =
                     |lock: Lock| async move { lock.run(async |_| lock.try_lock().await.unwrap().is_some()).await };
                 assert!(tokio::spawn(guard.scope(run(lock.clone()))).await.unwrap().unwrap());
@@ -570,7 +571,7 @@ async fn a_run_inside_a_guard_enters_again() {
 }
 
 #[tokio::test]
-async fn a_guard_that_outlives_its_section_goes_to_the_caller() {
+async fn a_guard_that_outlives_its_section_belongs_to_the_caller() {
     let server = Server::start();
     let locks = locker(&server).await;
     in_task_and_root(|| {
@@ -588,7 +589,7 @@ async fn a_guard_that_outlives_its_section_goes_to_the_caller() {
     .await;
 }
 
-/// The guard of several locks knows its owner as that of one does.
+/// The scope of a `MultiGuard` has the guard's owner, as the scope of a single guard has.
 #[tokio::test]
 async fn children_of_guards_that_outlived_their_section_do_not_wait_for_them() {
     let server = Server::start();
@@ -599,7 +600,7 @@ async fn children_of_guards_that_outlived_their_section_do_not_wait_for_them() {
     assert_eq!(timeout(ms(5_000), tokio::spawn(child)).await.expect("it enters again").unwrap(), 2);
 }
 
-/// A section's child in the scope of what was taken before the section began: a guard, an outer section.
+/// The section's child is in the scope of a guard or an outer section that began before the section.
 #[tokio::test]
 async fn children_in_an_outer_scope_do_not_wait_for_the_section_that_awaits_them() {
     let server = Server::start();
@@ -633,7 +634,7 @@ async fn a_run_that_would_wait_for_itself_is_refused() {
     assert_eq!(lock.clone().owned_by(Owner::new()).run(async |_| 7).await.unwrap(), 7);
 }
 
-// ---- No false alarm ----
+// ---- No false warnings ----
 
 /// A service that locks in every function, whoever calls it.
 struct Service {
@@ -669,7 +670,7 @@ impl Service {
     }
 }
 
-/// Guards that go together are not suspicious, in whatever order they do.
+/// Guards that are dropped together are not suspicious, in whatever order.
 #[tokio::test]
 async fn guards_in_structs_are_never_suspicious() {
     let server = Server::start();
@@ -684,7 +685,7 @@ async fn guards_in_structs_are_never_suspicious() {
         drop(work);
         let took = start.elapsed();
         let before = std::mem::replace(&mut suspicious, locks.stats().suspicious_reentries);
-        // A thread that stands still for a millisecond between the two cannot be told from a task that does.
+        // A pause of the thread between the two drops cannot be told from a task that keeps the newer guard.
         if took < ms(1) {
             assert_eq!(suspicious, before);
             together += 1;
@@ -692,7 +693,7 @@ async fn guards_in_structs_are_never_suspicious() {
     }
 }
 
-/// Its guards go together, the oldest first.
+/// Its guards are dropped together, the oldest first.
 struct Work {
     _outer: Guard,
     _inner: Guard,
@@ -713,11 +714,11 @@ async fn nested_code(lock: Lock) {
     let service = Service { lock: lock.clone() };
     assert_eq!(service.outer(false).await.unwrap(), 3);
     assert!(service.outer(true).await.is_err());
-    // Cut in the midst of it.
+    // Cancelled while it holds two guards.
     assert!(timeout(ms(30), service.slow()).await.is_err());
     let guard = lock.lock().await.unwrap();
     assert!(timeout(ms(30), service.slow()).await.is_err());
-    // The loser of a race is cut, too, wherever it is.
+    // `select!` cancels the branch that loses, wherever it is.
     tokio::select! {
         biased;
         _ = service.slow() => unreachable!("it never ends"),
@@ -741,7 +742,7 @@ async fn nested_code(lock: Lock) {
     while let Some(guard) = guards.pop() {
         drop(guard);
     }
-    // Taken here, nested here, given away and released there.
+    // Taken and nested here, then moved to another task and released there.
     let guard = lock.lock().await.unwrap();
     drop(lock.lock().await.unwrap());
     let child = lock.clone();
@@ -779,9 +780,9 @@ async fn a_web_handler_with_nested_locks_is_never_suspicious() {
     assert_eq!((stats.acquired, stats.reentries, stats.suspicious_reentries), (40, 80, 0));
 }
 
-/// What a program is not told by a warning, it can see in its counts.
+/// Re-entries that cause no warning still show in the stats and at debug level.
 #[tokio::test]
-async fn reentries_are_counted_and_told_at_debug_level() {
+async fn reentries_are_counted_and_logged_at_debug_level() {
     let server = Server::start();
     let lock = locker(&server).await.get(key());
     let log = Log::default();
@@ -798,10 +799,10 @@ async fn reentries_are_counted_and_told_at_debug_level() {
     drop((inner, outer));
 }
 
-// ---- Who waits for itself ----
+// ---- Self-deadlocks ----
 
 #[tokio::test]
-async fn a_call_that_waits_for_its_own_task_is_warned_about_once() {
+async fn a_call_that_waits_for_its_own_task_causes_one_warning() {
     LazyLock::force(&LOG);
     let server = Server::start();
     let about = "waits for a lock that was taken in its own task";
@@ -810,7 +811,7 @@ async fn a_call_that_waits_for_its_own_task_is_warned_about_once() {
         in_task_and_root(|| {
             let (lock, key) = (locks.get(key()), key());
             async move {
-                // Names an owner, where the task itself would enter.
+                // With `Reentry::Task` the task itself would enter, so the second call has an owner of its own.
                 let (mine, again) = match reentry {
                     Reentry::Task => (lock.clone(), lock.clone().owned_by(Owner::new())),
                     _ => (lock.clone(), lock.clone()),
@@ -825,14 +826,14 @@ async fn a_call_that_waits_for_its_own_task_is_warned_about_once() {
         })
         .await;
     }
-    // Taken in a section, which it outlived.
+    // The guard was taken in a section, and outlived it.
     for reentry in [Reentry::Task, Reentry::Scope] {
         let lock = builder(&server.url(), ms(900)).reentry(reentry).connect().await.unwrap().get(key());
         let _guard = lock.run(async |_| lock.lock().await.unwrap()).await.unwrap();
         assert!(lock.clone().owned_by(Owner::new()).try_lock_for(ms(400)).await.unwrap().is_none());
         assert_eq!(warnings(lock.key().as_str(), about).len(), 1, "{reentry:?}");
     }
-    // In a section, by the run that it is in.
+    // A call in a section waits for the run that it is in.
     let lock = builder(&server.url(), ms(900)).connect().await.unwrap().get(key());
     let waited = lock.run(async |_| lock.clone().non_reentrant().try_lock_for(ms(400)).await.unwrap().is_none()).await;
     assert!(waited.unwrap());
@@ -840,7 +841,7 @@ async fn a_call_that_waits_for_its_own_task_is_warned_about_once() {
 }
 
 #[tokio::test]
-async fn runs_and_tasks_that_wait_for_others_are_not_warned_about() {
+async fn runs_and_tasks_that_wait_for_others_cause_no_warning() {
     LazyLock::force(&LOG);
     let server = Server::start();
     let lock = builder(&server.url(), ms(600)).connect().await.unwrap().get(key());
@@ -855,7 +856,7 @@ async fn runs_and_tasks_that_wait_for_others_are_not_warned_about() {
 
 // ---- Outside of tokio tasks ----
 
-/// A program of an executor that is not tokio's: several tasks, nested code in each.
+/// Runs a program on another executor than tokio's: several tasks, with nested code in each.
 async fn workers<S: Fn(Pin<Box<dyn Future<Output = ()> + Send>>) -> T, T: Future>(lock: Lock, spawn: S) {
     let account = Arc::new(Account::default());
     let tasks: Vec<T> = (0..4)
@@ -868,7 +869,7 @@ async fn workers<S: Fn(Pin<Box<dyn Future<Output = ()> + Send>>) -> T, T: Future
                     assert_eq!((nested.hold_count(), nested.owner()), (2, guard.owner()));
                     let sum = account.sum.load(Ordering::SeqCst);
                     assert_eq!(account.inside.fetch_add(1, Ordering::SeqCst), 0);
-                    // Others are polled, on this thread and on others.
+                    // Meanwhile other tasks are polled, on this thread and on others.
                     for _ in 0..5 {
                         futures_lite_yield().await;
                     }
@@ -912,13 +913,13 @@ fn tasks_of_other_executors_are_told_apart_by_their_wakers() {
         let executor = async_executor::LocalExecutor::new();
         smol::block_on(executor.run(workers(lock(), |task| executor.spawn(task))));
     }
-    // A waker that wakes nobody is everybody's.
+    // All callers may share a no-op waker, so it identifies none of them.
     let lock = lock();
     let refused = futures_util::FutureExt::now_or_never(lock.try_lock()).expect("at once");
     assert!(matches!(&refused, Err(Error::Config(error)) if error.to_string().contains("owned_by")), "{refused:?}");
 }
 
-/// What goes with the last clone of a waker is the program's own.
+/// A waker's data, which looks at the hold when the last clone of the waker is dropped.
 struct Last {
     guard: Mutex<Option<Guard>>,
     counted: std::sync::mpsc::Sender<u32>,
@@ -936,12 +937,12 @@ impl Drop for Last {
 }
 
 #[test]
-fn a_waker_that_goes_with_its_owner_may_look_at_the_hold() {
+fn a_waker_may_look_at_the_hold_when_it_is_dropped() {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let lock = runtime.block_on(locker(&server)).get(key());
     let (counted, count) = std::sync::mpsc::channel();
-    // If it hangs, the test does not.
+    // A thread of its own: if it deadlocks, the test still ends.
     std::thread::spawn(move || {
         let last = Arc::new(Last { guard: Mutex::default(), counted });
         let waker = std::task::Waker::from(Arc::clone(&last));
@@ -962,7 +963,7 @@ fn a_waker_that_goes_with_its_owner_may_look_at_the_hold() {
     assert_eq!(count.recv_timeout(ms(5_000)), Ok(2));
 }
 
-/// Threads that block are told apart, and one that blocks again enters.
+/// Blocking threads exclude each other, and a thread that blocks again enters again.
 #[test]
 fn a_thread_that_blocks_is_its_own_owner() {
     let server = Server::start();
@@ -987,7 +988,7 @@ fn a_thread_that_blocks_is_its_own_owner() {
     assert_eq!(*sum.lock().unwrap(), 40);
 }
 
-/// Two roots on one thread are two callers: the second is told that it may wait for ever.
+/// Two runtime roots on one thread are two callers. The second gets the warning that it may wait for ever.
 #[test]
 fn two_roots_on_one_thread_are_two_callers() {
     LazyLock::force(&LOG);

@@ -1,4 +1,4 @@
-//! Format::Plain: `SET key value NX PX`, compare-and-delete, compare-and-pexpire, as clients of other languages have
+//! `Format::Plain`: `SET key value NX PX`, compare-and-delete and compare-and-pexpire, as clients in other languages do
 //! it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use common::record::{self, Record, Visit};
 use common::{Server, builder, eventually, key, locker, locker_with, ms};
 use lockhound::{Error, Format, HoldState, Locker, Loss, Owner, ServerErrorKind};
 
-/// How clients of other languages release: redsync, redis-py, node-redlock, rslock, redlock-php.
+/// How clients in other languages release: redsync, redis-py, node-redlock, rslock, redlock-php.
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 /// How redsync and redis-py extend.
@@ -28,13 +28,13 @@ fn value(server: &Server, key: &str) -> Option<String> {
     server.command(&["GET", key])
 }
 
-/// What a client of another language sends to take a lock: whether it was granted.
+/// Takes a lock as a client in another language does. Returns whether it was granted.
 fn foreign_set(server: &Server, key: &str, value: &str, lease_ms: &str) -> bool {
     server.command::<Option<String>>(&["SET", key, value, "NX", "PX", lease_ms]).is_some()
 }
 
 #[tokio::test]
-async fn a_foreign_holder_excludes_and_is_excluded() {
+async fn foreign_clients_and_this_crate_exclude_each_other() {
     let (server, key) = (Server::start(), key());
     let locks = plain(&server, ms(3_000)).await;
     let lock = locks.get(&key);
@@ -51,7 +51,7 @@ async fn a_foreign_holder_excludes_and_is_excluded() {
 }
 
 #[tokio::test]
-async fn a_foreign_release_or_extension_works_with_our_value_only() {
+async fn a_foreign_release_or_extension_needs_our_value() {
     let (server, key) = (Server::start(), key());
     let guard = plain(&server, ms(900)).await.get(&key).lock().await.unwrap();
     let ours = value(&server, &key).unwrap();
@@ -67,7 +67,7 @@ async fn a_foreign_release_or_extension_works_with_our_value_only() {
 }
 
 #[tokio::test]
-async fn the_watchdog_renews_and_never_creates() {
+async fn the_watchdog_renews_keys_and_never_creates_them() {
     let server = Server::start();
     let locks = plain(&server, ms(900)).await;
     let lock = || locks.get(key()).owned_by(Owner::new());
@@ -89,7 +89,7 @@ async fn the_watchdog_renews_and_never_creates() {
     assert_eq!(kept_guard.state(), HoldState::Safe, "two leases later");
     assert!(value(&server, &name(&kept)).is_some());
     assert!(!server.exists(&name(&deleted)));
-    assert_eq!(value(&server, &name(&replaced)).as_deref(), Some("somebody"), "the stale unlock hurts nobody");
+    assert_eq!(value(&server, &name(&replaced)).as_deref(), Some("somebody"), "the stale unlock does not affect it");
     assert_eq!(server.fields(&name(&retyped)).len(), 1);
     kept_guard.unlock().await.unwrap();
     assert!(!server.exists(&name(&kept)));
@@ -110,7 +110,7 @@ async fn the_same_owner_enters_again_and_the_last_guard_releases() {
     assert!(!foreign_set(&server, &key, "somebody", "700"));
     nested.unlock().await.unwrap();
     assert!(!server.exists(&key));
-    // A re-entry finds out that somebody else is in.
+    // A re-entry finds that another client has the lock.
     let outer = lock.lock().await.unwrap();
     server.command::<()>(&["SET", &key, "somebody"]);
     assert!(matches!(lock.lock().await, Err(Error::Lost(Loss::NotOwner))));
@@ -132,11 +132,11 @@ async fn fences_grow_in_one_sequence_with_the_other_format() {
     assert_eq!(server.pttl(&fence), -1);
     server.command::<()>(&["SET", &fence, "18"]);
     let guard = locks[0].get(&key).lock().await.unwrap();
-    assert!(Some(guard.fence()) > last, "the mark was lost, the clock was not");
+    assert!(Some(guard.fence()) > last, "the mark was set back, but fences also follow the clock");
 }
 
 #[tokio::test]
-async fn a_hash_excludes_and_is_left_alone() {
+async fn a_hash_excludes_plain_lockers_and_is_not_changed() {
     let (server, key) = (Server::start(), key());
     let redisson_locks = locker_with(&server, ms(3_000)).await;
     let redisson = redisson_locks.get(&key);
@@ -153,16 +153,16 @@ async fn a_hash_excludes_and_is_left_alone() {
     let error = redisson.lock().await.expect_err("another format");
     assert!(matches!(error, Error::Server { kind: ServerErrorKind::WrongType, .. }), "{error}");
     plain_guard.unlock().await.unwrap();
-    // One without a lease.
+    // A key of another type without a lease.
     server.command::<()>(&["RPUSH", &key, "x"]);
     assert!(plain(&server, ms(3_000)).await.get(&key).try_lock().await.unwrap().is_none());
 }
 
 #[tokio::test]
-async fn foreign_owners_are_any_bytes() {
+async fn the_value_of_a_foreign_owner_may_be_any_bytes() {
     let (server, key) = (Server::start(), key());
     let lock = plain(&server, ms(3_000)).await.get(&key);
-    // Of rslock: 20 random bytes.
+    // rslock's values are 20 random bytes.
     let owner: Vec<u8> = (0..20).map(|i| 0xf8_u8.wrapping_add(i)).collect();
     assert!(std::str::from_utf8(&owner).is_err());
     redis::cmd("SET").arg(&key).arg(&owner).arg("PX").arg(5_000).exec(&mut server.connection().unwrap()).unwrap();
@@ -191,10 +191,10 @@ async fn waiters_poll_at_random_intervals() {
     let before = (server.calls("evalsha"), Instant::now());
     tokio::time::sleep(ms(1_000)).await;
     let (looks, time) = (server.calls("evalsha") - before.0, before.1.elapsed().as_millis());
-    assert!(u128::from(looks) <= time / 20 + 2 && looks >= 8, "{looks} looks in {time} ms");
-    // It is not told.
+    assert!(u128::from(looks) <= time / 20 + 2 && looks >= 8, "{looks} polls in {time} ms");
+    // Nothing is published.
     server.command::<u64>(&["DEL", &key]);
-    let guard = common::soon(ms(500), waiting).await.expect("a look").unwrap().unwrap();
+    let guard = common::soon(ms(500), waiting).await.expect("the next poll").unwrap().unwrap();
     guard.unlock().await.unwrap();
 }
 
@@ -214,7 +214,7 @@ async fn waiters_are_woken_at_once_by_releases_of_this_crate() {
             && waiter.stats().waiters == 1
     })
     .await;
-    // Behind its barrier it looks once more, and waits.
+    // After its barrier the waiter makes one more attempt before it waits.
     tokio::time::sleep(ms(100)).await;
     let released = Instant::now();
     guard.unlock().await.unwrap();
@@ -224,7 +224,7 @@ async fn waiters_are_woken_at_once_by_releases_of_this_crate() {
 }
 
 #[tokio::test]
-async fn a_swallowed_reply_leaves_nothing_and_takes_nothing_twice() {
+async fn a_grant_whose_reply_is_lost_is_undone() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(3_000)).format(Format::Plain).connect().await.unwrap();
@@ -238,9 +238,9 @@ async fn a_swallowed_reply_leaves_nothing_and_takes_nothing_twice() {
     eventually(ms(1_000), "what was granted unseen is undone", || !server.exists(&key)).await;
 }
 
-/// Scripts as they are sent, and once more as late copies.
+/// Runs each script, and then a late copy of it.
 #[test]
-fn copies_that_come_late_change_nothing() {
+fn late_copies_of_scripts_change_nothing() {
     let (server, key) = (Server::start(), key());
     let mut connection = server.connection().unwrap();
     let (fence, channel) = (common::marks::mark(&key), format!("redisson_lock__channel:{{{key}}}"));
@@ -252,9 +252,9 @@ fn copies_that_come_late_change_nothing() {
     };
     let (granted, first) = acquire("u:1:1");
     let (again, second) = acquire("u:1:1");
-    assert_eq!((granted, again), (1, 1), "it is its own");
+    assert_eq!((granted, again), (1, 1), "the owner has it already");
     assert!(second > first);
-    assert_eq!(acquire("u:1:2").0, 0, "another generation of the same owner is another");
+    assert_eq!(acquire("u:1:2").0, 0, "another generation of the same owner is refused");
     let mut connection = server.connection().unwrap();
     let mut release = |value: &str| -> i64 {
         release.key(&key).key(&channel).arg(value).arg("").arg("").invoke(&mut connection).unwrap()
@@ -264,9 +264,9 @@ fn copies_that_come_late_change_nothing() {
     assert!(!server.exists(&key));
 }
 
-/// Undone, tried again and released: nobody is inside beside another, every waiter returns, nothing is left.
+/// Grants are undone, tried again and released: no two holders overlap, every waiter returns, and no key is left.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_day_of_swallowed_replies() {
+async fn lost_replies_under_load_break_no_promise() {
     let (server, key) = (Server::start(), key());
     let proxy = Arc::new(Proxy::start(server.port()));
     let mut tasks = Vec::new();
@@ -281,7 +281,7 @@ async fn a_bad_day_of_swallowed_replies() {
                     let Ok(guard) = lock.lock().await else { continue };
                     let (who, fence, entered) = (guard.owner().to_string(), guard.fence().get(), record::now());
                     tokio::task::yield_now().await;
-                    // The time is taken before the look: until then it was held.
+                    // The time is read before the check: if the check succeeds, the lock was held until then.
                     let left = record::now();
                     if guard.check().is_ok() {
                         visits.push(Visit { key: lock.key().to_string(), who, fence, entered, left });
@@ -310,7 +310,7 @@ async fn a_bad_day_of_swallowed_replies() {
     harm.join().unwrap();
     assert!(proxy.swallowed() > 0);
     record.check().unwrap();
-    eventually(ms(1_500), "a lease later nothing is left", || !server.exists(&key)).await;
+    eventually(ms(1_500), "no key is left after a lease", || !server.exists(&key)).await;
 }
 
 #[tokio::test]
@@ -326,7 +326,7 @@ async fn a_server_without_memory_refuses_and_keeps_no_lock() {
 }
 
 #[tokio::test]
-async fn a_user_needs_no_command_of_hashes() {
+async fn the_plain_format_needs_no_hash_commands() {
     let rights = ["on", ">pw", "~*", "&*", "+@all", "-@hash", "-exists"];
     let server = Server::start_with(&[&["--user", "app"][..], &rights[..]].concat());
     let url = format!("redis://app:pw@127.0.0.1:{}", server.port());
@@ -342,7 +342,7 @@ async fn a_user_needs_no_command_of_hashes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_lockers_are_inside_one_after_the_other() {
+async fn lockers_of_the_plain_format_exclude_each_other() {
     let (server, key) = (Server::start(), key());
     let mut tasks = Vec::new();
     for _ in 0..3 {

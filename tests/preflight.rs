@@ -1,4 +1,4 @@
-//! What servers keep of a lock, asked before anything depends on it.
+//! `preflight`: which promises the servers' settings, rights and clocks keep, and what it reports if they do not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -26,7 +26,7 @@ fn assert_answers<const N: usize>(report: &Preflight, expected: [(Promise, Answe
     }
 }
 
-/// What is said of a promise, problems and remedies.
+/// Returns the problems and remedies that a report has for a promise.
 fn said(report: &Preflight, promise: Promise) -> String {
     let reasons = &report.verdict(promise).unwrap().reasons;
     reasons.iter().map(|reason| format!("{} => {:?}\n", reason.problem, reason.remedy)).collect()
@@ -37,7 +37,7 @@ fn missing(server: &ServerReport) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_server_that_keeps_nothing_on_its_disk_keeps_all_promises_but_one() {
+async fn a_server_without_persistence_keeps_all_promises_but_restart() {
     let server = Server::start();
     let locks = locker(&server).await;
     let report = locks.preflight().await.unwrap();
@@ -74,7 +74,7 @@ async fn a_server_that_keeps_nothing_on_its_disk_keeps_all_promises_but_one() {
 }
 
 #[tokio::test]
-async fn what_a_crash_forgets_is_told_for_each_way_to_write_to_the_disk() {
+async fn each_persistence_setting_is_reported_with_what_a_crash_loses() {
     let server = Server::start();
     let locks = locker(&server).await;
     let set = |setting: &str, value: &str| server.command::<()>(&["CONFIG", "SET", setting, value]);
@@ -94,7 +94,7 @@ async fn what_a_crash_forgets_is_told_for_each_way_to_write_to_the_disk() {
 }
 
 #[tokio::test]
-async fn a_server_that_may_evict_locks_is_told_with_its_policy() {
+async fn a_server_that_may_evict_locks_is_reported_with_its_policy() {
     let server = Server::start();
     let locks = locker(&server).await;
     for (policy, limit) in [("allkeys-lru", "0"), ("volatile-ttl", "100mb")] {
@@ -111,7 +111,7 @@ async fn a_server_that_may_evict_locks_is_told_with_its_policy() {
 }
 
 #[tokio::test]
-async fn replicas_are_counted_and_held_against_those_that_are_wanted() {
+async fn the_number_of_replicas_is_compared_with_the_option() {
     let server = Server::start();
     let replica = server.replica();
     eventually(ms(20_000), "the replica is in step", || server.has_replicas(1)).await;
@@ -142,7 +142,7 @@ fn in_step(master: &Server) -> bool {
 }
 
 #[tokio::test]
-async fn each_master_of_a_cluster_is_a_line_of_the_report_and_keeps_its_own_locks() {
+async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
     let cluster = Cluster::start_with(3, 1, &[]);
     let masters = cluster.masters();
     eventually(ms(20_000), "the replicas are in step", || masters.iter().all(in_step)).await;
@@ -190,7 +190,7 @@ async fn each_master_of_a_cluster_is_a_line_of_the_report_and_keeps_its_own_lock
     let reasons = locks.preflight().await.unwrap().verdict(Promise::Eviction).unwrap().reasons.clone();
     assert_eq!(reasons.iter().map(|reason| reason.node.as_deref()).collect::<Vec<_>>(), [Some(&*masters[2].url())]);
 
-    // Nobody has the locks of a master that is gone with its replica, and by default nobody locks anything then.
+    // If a master and its replica are gone, no server has their slots, and by default the whole cluster refuses.
     cluster.replica_of(0).kill();
     eventually(ms(20_000), "noticed", || !in_step(&masters[0])).await;
     let report = locks.preflight().await.unwrap();
@@ -207,7 +207,7 @@ async fn each_master_of_a_cluster_is_a_line_of_the_report_and_keeps_its_own_lock
 }
 
 #[tokio::test]
-async fn a_right_that_is_missing_on_one_master_of_a_cluster_is_named_and_no_other() {
+async fn a_right_missing_on_one_master_of_a_cluster_is_the_only_one_reported() {
     let cluster = Cluster::start(3);
     let rules = documented_where(|block| !block.contains("~lockhound_memory"));
     let of_cluster = documented_where(|block| block.contains("+cluster|slots"));
@@ -219,7 +219,7 @@ async fn a_right_that_is_missing_on_one_master_of_a_cluster_is_named_and_no_othe
     let locks = Locker::builder().node(url).lease(ms(9_000)).connect().await.unwrap();
     let before: Vec<_> = masters.iter().map(writes).collect();
     let place = format!("127.0.0.1:{}", masters[1].port());
-    // A slot of that master, and one of another.
+    // A name in a slot of that master, and one in a slot of another.
     let name_of = |at| (42..).map(|n| format!("app:{n}")).find(|name| cluster.first_master_of(name) == at).unwrap();
     let names = [name_of(0), name_of(1)];
     for told in [&["+acl|whoami", "+acl|dryrun"][..], &[]] {
@@ -247,20 +247,20 @@ async fn a_right_that_is_missing_on_one_master_of_a_cluster_is_named_and_no_othe
 }
 
 #[tokio::test]
-async fn a_cluster_that_is_not_there_yet_is_a_line_of_the_report() {
+async fn a_cluster_that_cannot_be_reached_is_an_entry_of_the_report() {
     let locks = Locker::builder().node("redis-cluster://127.0.0.1:1").connect_timeout(ms(500)).connect_lazy().unwrap();
     let report = locks.preflight().await.unwrap();
     assert!(only(&report).failure.is_some(), "{report}");
     assert_answers(&report, [(Promise::Locking, Answer::No), (Promise::Exclusion, Answer::Unknown)]);
 }
 
-/// The rules of an ACL in SECURITY.md, one of its lists after the other, and what is theirs for the lock `app:42`.
+/// Returns the ACL rules of all lists in SECURITY.md, each with its form for the lock `app:42`.
 fn documented() -> Vec<(&'static str, String)> {
-    // Those of a cluster are of no use to a single server, and not asked for.
+    // A single server does not need the rules of a cluster, and is not checked for them.
     documented_where(|block| !block.contains("+cluster|slots"))
 }
 
-/// .. of the lists for which this is so.
+/// Does the same for the lists that `wanted` chooses.
 fn documented_where(wanted: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
     let text = include_str!("../SECURITY.md");
     let blocks = text.split("```").filter(|block| block.contains("ACL SETUSER app") && wanted(block));
@@ -269,13 +269,13 @@ fn documented_where(wanted: impl Fn(&str) -> bool) -> Vec<(&'static str, String)
     let mut rules: Vec<&str> = words.filter(|word| word.starts_with(['+', '~', '&'])).collect();
     rules.sort_unstable();
     rules.dedup();
-    // The connection to a database has it already.
+    // Connecting to a database needs it already.
     rules.retain(|rule| *rule != "+select");
     let of_lock = |rule: &str| rule.replace("{app:*", "{app:42}").replace("~app:*", "~app:42");
     rules.into_iter().map(|rule| (rule, of_lock(rule))).collect()
 }
 
-/// Those for the lists of waiting lockers, which one server alone has.
+/// The rules for the lists of waiting lockers, which only a single server has.
 const OF_LISTS: [&str; 8] = [
     "&lockhound_wake:*",
     "+pubsub|numsub",
@@ -297,9 +297,9 @@ fn as_app(server: &Server) -> String {
     server.url().replace("redis://", "redis://app:t0p-secret@")
 }
 
-/// Two ways to find it out: the server says so, or it is tried.
+/// There are two ways to find out: the server tells (ACL DRYRUN), or preflight tries the command.
 #[tokio::test]
-async fn a_right_that_is_missing_is_named_and_no_other() {
+async fn a_missing_right_is_the_only_one_reported() {
     let (servers, mut rules) = (servers(3), documented());
     rules.retain(|(rule, _)| !OF_LISTS.contains(rule));
     assert!(rules.len() >= 30, "{rules:?}");
@@ -311,17 +311,17 @@ async fn a_right_that_is_missing_is_named_and_no_other() {
         for (removed, of_lock) in &rules {
             permit(&servers[1], all().filter(|rule| rule != removed).chain(told.iter().copied()));
             let report = locks.preflight_of(["app:42"]).await.unwrap();
-            // From Redis 7 on HELLO is everybody's, whatever its user may do.
+            // Since Redis 7 every user may call HELLO.
             let expected = if *removed == "+hello" { vec![] } else { vec![of_lock.as_str()] };
             assert_eq!(missing(&report.servers[1]), expected, "{removed}, {told:?}\n{report}");
             let unknown = report.servers[1].rights.unknown.len();
-            // Without EVAL it cannot be tried what scripts may call.
+            // Without EVAL preflight cannot try what scripts may call.
             assert_eq!(unknown > 0, *removed == "+eval" && told.is_empty(), "{removed}\n{report}");
             for other in [&report.servers[0], &report.servers[2]] {
                 assert_eq!((missing(other), other.rights.unknown.len()), (vec![], 0), "{removed}\n{report}");
             }
             for promise in report.servers[1].rights.missing.iter().flat_map(|right| &right.needed_for) {
-                // One of three servers: a majority makes up for it, and it is told where that matters.
+                // A majority makes up for one of three servers, so it is reported as missing fault tolerance.
                 let told = if *promise == Promise::Locking { Promise::FaultTolerance } else { *promise };
                 let said = said(&report, told);
                 assert!(said.contains(&format!("give its user {of_lock}")), "{removed}: {said}");
@@ -333,9 +333,9 @@ async fn a_right_that_is_missing_is_named_and_no_other() {
     assert!(!text.contains("t0p-secret") && text.contains("app:***@"), "{text}");
 }
 
-/// What is missing for a list breaks no promise: all are told instead.
+/// A right that is missing for a list breaks no promise: without lists all waiters are notified.
 #[tokio::test]
-async fn a_right_that_lists_need_is_named_where_there_are_lists() {
+async fn a_right_missing_for_waiting_lists_is_reported_and_breaks_no_promise() {
     let (server, rules) = (Server::start(), documented());
     let all = || rules.iter().map(|(rule, _)| *rule);
     permit(&server, all());
@@ -350,7 +350,7 @@ async fn a_right_that_lists_need_is_named_where_there_are_lists() {
 }
 
 #[tokio::test]
-async fn wait_is_needed_where_replicas_are_asked() {
+async fn the_right_to_wait_is_needed_with_replicas() {
     let (server, rules) = (Server::start(), documented());
     let all = || rules.iter().map(|(rule, _)| *rule);
     permit(&server, all().chain(["+wait"]));
@@ -362,9 +362,9 @@ async fn wait_is_needed_where_replicas_are_asked() {
     assert_eq!(only(&report).acknowledging, Finding::Forbidden("+wait"));
 }
 
-/// The first list of SECURITY.md, and nothing else.
+/// The user has the rights of the first list of SECURITY.md only.
 #[tokio::test]
-async fn what_a_restricted_user_may_not_ask_is_unknown_with_the_right_that_is_missing() {
+async fn what_a_restricted_user_may_not_ask_is_unknown_and_names_the_missing_right() {
     let server = Server::start();
     let text = include_str!("../SECURITY.md");
     let list = text.split("ACL SETUSER app reset on '>PASSWORD'").nth(1).unwrap().split("```").next().unwrap();
@@ -394,7 +394,7 @@ async fn what_a_restricted_user_may_not_ask_is_unknown_with_the_right_that_is_mi
     let with_info = locks.preflight_of(["app:42"]).await.unwrap();
     assert_answers(&with_info, [(Promise::Eviction, Answer::Yes), (Promise::Restart, Answer::Unknown)]);
     assert!(said(&with_info, Promise::Restart).contains("+config|get"), "{with_info}");
-    // A name that is made up is none of those that the user may use.
+    // Without names preflight makes one up, which this user may not use.
     let of_none = locks.preflight().await.unwrap();
     assert_eq!(missing(only(&of_none)), [&["+client|setname", "+client|id"][..], &of_lists].concat());
     assert_answers(&of_none, [(Promise::Locking, Answer::Unknown), (Promise::Wakeups, Answer::Unknown)]);
@@ -402,7 +402,7 @@ async fn what_a_restricted_user_may_not_ask_is_unknown_with_the_right_that_is_mi
 }
 
 #[tokio::test]
-async fn servers_that_are_away_or_stand_still_are_lines_of_the_report() {
+async fn servers_that_are_down_or_frozen_are_entries_of_the_report() {
     let servers = servers(3);
     let timeout = ms(1_000);
     let locks = over(&servers, ms(10_000)).connect_timeout(timeout).connect().await.unwrap();
@@ -424,11 +424,11 @@ async fn servers_that_are_away_or_stand_still_are_lines_of_the_report() {
 }
 
 #[tokio::test]
-async fn a_server_that_stops_answering_on_the_way_is_told_as_far_as_it_was_known() {
+async fn a_server_that_stops_answering_is_reported_with_what_was_known_by_then() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(10_000)).connect_timeout(ms(1_000)).connect().await.unwrap();
-    // The times are asked for after what the server says of itself, and before rights.
+    // preflight asks for the time after the server's settings, and before the rights.
     proxy.set(Mode::Hold(b"TIME".to_vec()));
     let report = soon(ms(2_500), locks.preflight()).await.expect("bounded").unwrap();
     proxy.set(Mode::Pass);
@@ -459,7 +459,7 @@ async fn round_trips_are_measured_and_bounded() {
 }
 
 #[tokio::test]
-async fn a_clock_that_is_wrong_is_told_and_held_against_the_fences() {
+async fn a_wrong_clock_is_reported_and_judged_for_fences() {
     let Some(server) = Server::start_with_clock(5_000, &["--save", "3600 1"]) else { return };
     let locks = locker(&server).await;
     for (offset_ms, answer) in [(5_000, Answer::No), (-5_000, Answer::Yes), (0, Answer::Yes)] {
@@ -475,7 +475,7 @@ async fn a_clock_that_is_wrong_is_told_and_held_against_the_fences() {
     }
 }
 
-/// How often each command that writes was called, by clients and scripts, and what the server counts of changes.
+/// Returns how often clients and scripts called each write command, and the server's counts of changes.
 fn writes(server: &Server) -> BTreeMap<String, u64> {
     let commands: Vec<String> = server.command(&["COMMAND", "LIST", "FILTERBY", "ACLCAT", "write"]);
     assert!(commands.len() > 50, "{commands:?}");
@@ -491,7 +491,7 @@ fn writes(server: &Server) -> BTreeMap<String, u64> {
 }
 
 #[tokio::test]
-async fn nothing_is_written_and_nothing_is_left() {
+async fn preflight_writes_nothing_and_leaves_no_connection() {
     let server = Server::start();
     let rules = documented();
     permit(&server, rules.iter().map(|(rule, _)| *rule));
@@ -513,7 +513,7 @@ async fn nothing_is_written_and_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn a_preflight_that_is_dropped_leaves_nothing() {
+async fn a_dropped_preflight_leaves_no_connection() {
     let server = Server::start();
     let locks = locker(&server).await;
     let before = writes(&server);
@@ -529,7 +529,7 @@ async fn a_preflight_that_is_dropped_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn names_that_no_lock_has_and_lockers_that_are_closed_are_refused() {
+async fn invalid_names_and_closed_lockers_are_refused() {
     let server = Server::start();
     let locks = locker(&server).await;
     assert!(matches!(locks.preflight_of(["a", ""]).await, Err(Error::Config(_))));
@@ -538,7 +538,7 @@ async fn names_that_no_lock_has_and_lockers_that_are_closed_are_refused() {
 }
 
 #[test]
-fn threads_without_async_code_ask_too() {
+fn preflight_has_blocking_twins() {
     let server = Server::start();
     let locks = Locker::blocking_connect(server.url()).unwrap();
     assert!(locks.blocking_preflight().unwrap().keeps(Promise::Locking));
@@ -553,7 +553,7 @@ mod in_memory {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_in_memory_is_what_it_is() {
+    async fn a_server_in_memory_reports_its_clock_and_its_delays() {
         let server = testing::Server::new();
         let locks = Locker::builder().memory(&server).connect().await.unwrap();
         let report = locks.preflight().await.unwrap();
@@ -570,11 +570,11 @@ mod in_memory {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn servers_in_memory_that_stand_still_are_not_reached() {
+    async fn frozen_servers_in_memory_are_reported_as_not_reached() {
         let servers: Vec<_> = (0..3).map(|_| testing::Server::new()).collect();
         let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.memory(server));
         let locks = nodes.connect().await.unwrap();
-        // Servers that begin anew abstain for a lease.
+        // New servers abstain for a lease.
         let report = locks.preflight().await.unwrap();
         assert_answers(&report, [(Promise::Locking, Answer::No), (Promise::Restart, Answer::Yes)]);
         assert!(

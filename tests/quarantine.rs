@@ -1,4 +1,4 @@
-//! Delayed restarts: a server that restarted empty has no vote until what it may have forgotten is over.
+//! `restart_quarantine`: a server that restarted has no vote until the leases that it may have forgotten are over.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -11,15 +11,15 @@ use common::several::{on, over, over_urls, servers};
 use common::{Server, eventually, key, ms};
 use lockhound::{Error, Guard, Locker};
 
-/// A locker whose servers abstain for so long.
+/// Returns a locker whose servers abstain for `quarantine` after a restart.
 async fn cautious(servers: &[Server], lease: Duration, quarantine: Duration) -> Result<Locker, Error> {
     over(servers, lease).restart_quarantine(quarantine).connect().await
 }
 
-/// One holds the lock on two servers of three, since it cannot reach the third, and one of the two forgets it. Returns
-/// the holder's guard, when it was granted, and who asks next.
+/// Takes the lock on two of three servers, since the third cannot be reached, and restarts one of the two, which
+/// forgets it. Returns the holder's guard, when it was granted, and another locker.
 async fn forgotten(servers: &[Server], key: &str, quarantine: Duration) -> (Guard, Instant, Locker) {
-    // A server's uptime is told in whole seconds: of these it is long enough.
+    // Servers report their uptime in whole seconds: one second more makes sure that the quarantine is over.
     if !quarantine.is_zero() {
         tokio::time::sleep(quarantine + ms(1_100)).await;
     }
@@ -41,10 +41,10 @@ async fn forgotten(servers: &[Server], key: &str, quarantine: Duration) -> (Guar
 }
 
 #[tokio::test]
-async fn without_a_quarantine_a_server_that_forgets_makes_a_second_holder() {
+async fn without_a_quarantine_a_restarted_server_lets_a_second_holder_in() {
     let (servers, key) = (servers(3), key());
     let (guard, _, second) = forgotten(&servers, &key, Duration::ZERO).await;
-    // At once, but for the time that it takes to find out who came back.
+    // At once, except for the time that it takes to identify the server that came back.
     let both = loop {
         guard.check().expect("the first has not run out");
         match second.get(&key).try_lock().await {
@@ -60,7 +60,7 @@ async fn without_a_quarantine_a_server_that_forgets_makes_a_second_holder() {
 async fn with_a_quarantine_the_lock_is_free_when_its_lease_is_over() {
     let (servers, key) = (servers(3), key());
     let (guard, granted, second) = forgotten(&servers, &key, ms(1_000)).await;
-    assert!(second.get(&key).try_lock_for(ms(100)).await.unwrap().is_none(), "one has it, one is free, one abstains");
+    assert!(second.get(&key).try_lock_for(ms(100)).await.unwrap().is_none(), "one held, one free, one abstains");
     let next = second.get(&key).lock().await.unwrap();
     assert!(granted.elapsed() >= ms(1_000), "{:?}", granted.elapsed());
     guard.check().unwrap_err();
@@ -69,7 +69,7 @@ async fn with_a_quarantine_the_lock_is_free_when_its_lease_is_over() {
 }
 
 #[tokio::test]
-async fn a_fresh_deployment_says_who_abstains_and_for_how_long_and_is_waited_for() {
+async fn a_fresh_deployment_reports_who_abstains_and_for_how_long_and_lock_waits_for_it() {
     let (servers, key) = (servers(3), key());
     let started = Instant::now();
     let locks = cautious(&servers, ms(1_500), ms(1_500)).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_lease_that_outlasts_the_quarantine_is_refused() {
     hasty.get(key()).fixed_lease(ms(60_000)).lock().await.unwrap().unlock().await.unwrap();
 }
 
-/// Restarts one server after the other, each in the middle of the contest.
+/// Restarts one server after the other while four lockers contend.
 async fn contest(quarantine: Duration) -> Record {
     let (servers, key) = (servers(3), key());
     tokio::time::sleep(quarantine + ms(1_100)).await;
@@ -116,7 +116,7 @@ async fn contest(quarantine: Duration) -> Record {
                     () = tokio::time::sleep(ms(20)) => {}
                 }
                 let (fence, left) = (guard.fence().get(), record::now());
-                // A guard that is lost was left when its token fired, which is before this.
+                // A visit of a lost guard ended when its token fired, which is before `left`.
                 if !guard.is_lost() {
                     visits.push(Visit { key: key.clone(), who: who.to_string(), fence, entered, left });
                 }
@@ -139,7 +139,7 @@ async fn contest(quarantine: Duration) -> Record {
 }
 
 #[tokio::test]
-async fn servers_that_restart_in_a_contest_let_nobody_in_beside_another() {
+async fn restarts_under_contention_never_let_two_holders_in() {
     let record = contest(ms(300)).await;
     record.check().unwrap();
     assert!(record.visits.len() > 20, "{}", record.visits.len());

@@ -1,4 +1,4 @@
-//! Several independent servers: what a majority of them decides, who is asked, and what is undone.
+//! Several independent servers: which of them count, what a majority decides, and what is undone.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -14,7 +14,7 @@ use common::{Server, eventually, key, ms};
 use lockhound::{Error, HoldState, Locker};
 
 #[tokio::test]
-async fn a_lock_is_on_every_server_and_leaves_every_server() {
+async fn a_lock_is_taken_and_released_on_every_server() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(30_000)).connect().await.unwrap();
     let other = over(&servers, ms(30_000)).connect().await.unwrap();
@@ -30,9 +30,9 @@ async fn a_lock_is_on_every_server_and_leaves_every_server() {
     other.get(&key).lock().await.unwrap().unlock().await.unwrap();
 }
 
-// ---- Which servers there are ----
+// ---- Which servers count ----
 
-/// What is wrong with the servers of a builder.
+/// Returns the error with which these servers are refused.
 async fn refusal(urls: [String; 3]) -> String {
     match over_urls(urls, ms(30_000)).connect().await {
         Err(error @ Error::Config(_)) => error.to_string(),
@@ -53,7 +53,7 @@ async fn one_server_under_two_addresses_and_a_replica_are_refused() {
     assert!(text.contains(&servers[1].url()) && text.contains("replica") && text.contains("127.0.0.1"), "{text}");
 }
 
-/// Of a cluster it would have some keys only, and say MOVED to the others.
+/// A server of a cluster has some of the keys only, and answers MOVED for the others.
 #[tokio::test]
 async fn a_server_that_turns_up_in_cluster_mode_has_no_vote() {
     let servers = servers(2);
@@ -76,7 +76,7 @@ async fn a_server_that_turns_up_in_cluster_mode_has_no_vote() {
 }
 
 #[tokio::test]
-async fn an_even_number_of_servers_is_warned_of() {
+async fn an_even_number_of_servers_causes_a_warning() {
     let (log, _collecting) = Log::of_thread();
     let servers = servers(4);
     over(&servers[..3], ms(30_000)).connect().await.unwrap();
@@ -87,7 +87,7 @@ async fn an_even_number_of_servers_is_warned_of() {
 }
 
 #[tokio::test]
-async fn without_a_majority_there_is_no_locker_and_each_server_is_named() {
+async fn without_a_majority_connecting_fails_and_the_error_names_each_server() {
     let servers = servers(3);
     servers[0].kill();
     servers[1].stop();
@@ -116,12 +116,12 @@ async fn a_server_that_is_away_at_the_start_votes_when_it_is_back() {
     guard.unlock().await.unwrap();
 }
 
-/// A bug: what was begun for a server that did not answer in time was left behind, and connected as well later.
+/// A bug: an attempt to connect that had timed out went on, so that the server later had connections twice.
 #[tokio::test]
 async fn a_server_that_is_slow_to_connect_is_connected_once() {
     let servers = servers(3);
     let proxy = Proxy::start(servers[2].port());
-    // It is silent from the beginning, or once the first of its connections stands.
+    // The server is silent from the beginning, or after its first connection is made.
     for silent in [Mode::BlackHole, Mode::Hold(b"HELLO".to_vec())] {
         proxy.set(silent);
         let urls = [servers[0].url(), servers[1].url(), proxy.url()];
@@ -138,26 +138,26 @@ async fn a_server_that_is_slow_to_connect_is_connected_once() {
 // ---- Votes ----
 
 #[tokio::test]
-async fn a_late_yes_of_a_granted_lock_is_a_vote() {
+async fn a_late_grant_of_a_server_counts_as_a_vote_of_the_hold() {
     let (servers, key) = (servers(3), key());
     let (proxies, builder) = through(&servers, ms(1_500));
     let locks = builder.command_timeout(ms(450)).connect().await.unwrap();
     proxies[2].set(Mode::Delay(ms(100)));
     let guard = locks.get(&key).lock().await.unwrap();
-    // Before any renewal could have taken it back.
+    // Before any renewal could have restored it.
     tokio::time::sleep(ms(250)).await;
     assert_eq!(on(&servers, &key), 3);
-    // The renewal hears that it is gone there before it hears from the slow one.
+    // The renewal learns that the lock is gone there before the slow server answers.
     servers[0].command::<()>(&["DEL", &key]);
     tokio::time::sleep(ms(450)).await;
     guard.check().unwrap();
-    assert!(servers[0].exists(&key), "its vote is taken back");
+    assert!(servers[0].exists(&key), "the lock is acquired there again");
     guard.unlock().await.unwrap();
     eventually(ms(500), "released everywhere", || on(&servers, &key) == 0).await;
 }
 
 #[tokio::test]
-async fn a_late_yes_of_an_attempt_that_failed_is_undone() {
+async fn a_late_grant_of_an_attempt_that_failed_is_undone() {
     let (servers, key) = (servers(3), key());
     let (proxies, builder) = through(&servers, ms(30_000));
     let locks = builder.connect().await.unwrap();
@@ -173,24 +173,24 @@ async fn a_late_yes_of_an_attempt_that_failed_is_undone() {
     settled(&locks).await;
 }
 
-/// Whoever answered that another holds it has nothing of ours: an acquire is sent once a generation.
+/// A server that answered *held* has nothing of ours, because an acquire is sent once per generation.
 #[tokio::test]
-async fn what_was_not_taken_is_not_undone() {
+async fn servers_that_answered_held_are_sent_no_undo() {
     let (servers, key) = (servers(5), key());
     let locks = over(&servers, ms(30_000)).connect().await.unwrap();
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
     settled(&locks).await;
     eventually(ms(500), "released everywhere", || on(&servers, &key) == 0).await;
     servers.iter().for_each(|server| hold_as_redisson(server, &key, 30_000));
-    // What is said of the servers' memories meanwhile does not name the lock.
+    // Commands about the servers' memories do not name the lock, and are not counted.
     let monitors: Vec<Monitor> = servers.iter().map(Monitor::start).collect();
     for _ in 0..10 {
         assert!(locks.get(&key).try_lock().await.unwrap().is_none());
     }
     settled(&locks).await;
     let seen = || monitors.iter().flat_map(|monitor| monitor.called(&key)).collect::<Vec<_>>();
-    // Each acquire looks at the lease and then for its field. An undo would look for its field.
-    eventually(ms(5_000), "all that was sent is seen", || seen().len() >= 100).await;
+    // Each acquire calls PTTL and HEXISTS. An undo would call HEXISTS.
+    eventually(ms(5_000), "the monitors have seen all commands", || seen().len() >= 100).await;
     let seen = seen();
     let calls = |command: &str| seen.iter().filter(|line| line.contains(command)).count();
     assert_eq!((calls("PTTL"), calls("HEXISTS"), seen.len()), (50, 50, 100), "ten acquires on each of five: {seen:#?}");
@@ -211,7 +211,7 @@ async fn a_grant_that_took_longer_than_its_lease_is_undone_everywhere() {
 }
 
 #[tokio::test]
-async fn validity_is_that_of_the_weakest_of_a_majority() {
+async fn validity_is_the_lowest_within_a_majority() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(1_500)).connect().await.unwrap();
     let guard = locks.get(&key).lock().await.unwrap();
@@ -219,7 +219,7 @@ async fn validity_is_that_of_the_weakest_of_a_majority() {
     servers[1].stop();
     servers[2].stop();
     tokio::time::sleep(ms(650)).await;
-    // The first has been renewed since, which helps nobody.
+    // The first server has been renewed, but one server is no majority.
     assert!(servers[0].pttl(&key) > 1_000, "{}", servers[0].pttl(&key));
     assert!(guard.remaining() < ms(840), "{:?}", guard.remaining());
     servers[1].go_on();
@@ -234,12 +234,12 @@ async fn a_hold_lives_through_the_restart_of_every_server_one_by_one() {
         let (servers, key) = (servers(count), key());
         let locks = over(&servers, ms(1_500)).connect().await.unwrap();
         let guard = locks.get(&key).lock().await.unwrap();
-        // A server that abstains takes votes back all the same.
+        // A holder also gets its vote back from a server that abstains.
         let late = over(&servers, ms(1_500)).restart_quarantine(quarantine.max(ms(1_500))).connect().await.unwrap();
         for server in &servers {
             server.kill();
             server.restart();
-            eventually(ms(1_500), "its vote is taken back", || server.exists(&key)).await;
+            eventually(ms(1_500), "the lock is acquired there again", || server.exists(&key)).await;
         }
         assert_eq!(guard.state(), HoldState::Safe);
         drop(late);
@@ -266,9 +266,9 @@ async fn a_waiter_is_woken_by_a_majority_of_messages_and_not_by_fewer() {
     servers[1].command::<u64>(&["PUBLISH", &channel, "0"]);
     servers[1].command::<u64>(&["PUBLISH", &channel, "0"]);
     tokio::time::sleep(ms(150)).await;
-    assert_eq!(asked(), before, "one server's messages");
+    assert_eq!(asked(), before, "the messages of one server wake no waiter");
     servers[2].command::<u64>(&["PUBLISH", &channel, "0"]);
-    eventually(ms(500), "two servers' messages", || asked() == before + 1).await;
+    eventually(ms(500), "the messages of two servers wake the waiter", || asked() == before + 1).await;
     for server in &servers[..2] {
         server.command::<()>(&["DEL", &key]);
         server.command::<u64>(&["PUBLISH", &channel, "0"]);
@@ -286,19 +286,19 @@ async fn a_split_vote_is_tried_again_after_the_retry_delay() {
     let start = Instant::now();
     let guard = locks.get(&key).lock().await.unwrap();
     assert!(start.elapsed() > ms(890), "one was free, one held, one gone: {:?}", start.elapsed());
-    // Each of them took the free one, and gave it back.
+    // Each attempt took the lock on the free server, and released it again.
     let attempts = servers[2].calls("hsetnx");
     assert!((3..=6).contains(&attempts), "one every 200 to 300 ms: {attempts}");
     guard.unlock().await.unwrap();
 }
 
-/// How often all servers together ran a command.
+/// Returns how often all servers together ran a command.
 fn sum(servers: &[Server], command: &str) -> u64 {
     servers.iter().map(|server| server.calls(command)).sum()
 }
 
 #[tokio::test]
-async fn sixteen_contenders_on_five_servers_enter_one_after_the_other() {
+async fn sixteen_contenders_on_five_servers_exclude_each_other() {
     const CONTENDERS: usize = 16;
     const VISITS: usize = 6;
     let (servers, key) = (servers(5), key());
@@ -323,13 +323,13 @@ async fn sixteen_contenders_on_five_servers_enter_one_after_the_other() {
         settled(locks).await;
     }
     let grants = u64::try_from(record.visits.len()).unwrap();
-    // A grant publishes on five servers when it is released; what is more was taken in vain, and undone.
+    // The release of a grant publishes on five servers. Further messages come from attempts that were undone.
     let (messages, scripts) = (sum(&servers, "publish"), sum(&servers, "evalsha"));
     let undone: u64 = contenders.iter().map(|locks| locks.stats().undone).sum();
     let told = format!("{took:?}: {grants} grants, {messages} messages, {undone} undone, {scripts} scripts");
     assert!(took < Duration::from_secs(30), "{told}");
     assert!(undone <= messages, "every undo finds something: {told}");
-    // Of 16 that are woken by a release, on a machine that is busy with other things too.
+    // A release wakes 16 contenders; the bounds leave room for a busy machine.
     assert!(messages <= grants * 40, "{told}");
     assert!(scripts <= grants * 16 * 40, "{told}");
     assert_eq!(on(&servers, &key), 0);
@@ -348,9 +348,9 @@ async fn visit(locks: &Locker, key: &str, who: usize, visits: usize) -> Vec<Visi
     inside
 }
 
-/// What a server answers when a majority has answered already costs one more release at the most.
+/// An answer that comes after the majority's costs one more release at most.
 #[tokio::test]
-async fn a_pair_is_an_acquire_and_a_release_on_every_server() {
+async fn a_lock_and_unlock_cost_one_script_each_on_every_server() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(30_000)).connect().await.unwrap();
     let lock = locks.get(&key);
@@ -359,6 +359,6 @@ async fn a_pair_is_an_acquire_and_a_release_on_every_server() {
     }
     eventually(ms(500), "on none of them", || on(&servers, &key) == 0).await;
     let calls: u64 = servers.iter().map(|server| server.calls("evalsha")).sum();
-    assert!(calls <= 700, "600 and those of answers that came late: {calls}");
-    assert_eq!(locks.stats().pending_undos, 0, "none waits to be sent again");
+    assert!(calls <= 700, "600, and releases for late answers: {calls}");
+    assert_eq!(locks.stats().pending_undos, 0, "no undo is pending");
 }

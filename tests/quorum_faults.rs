@@ -1,5 +1,5 @@
-//! A minority of the servers costs nothing: not while it hangs, is slow or gone, not when it comes back, not at the
-//! end.
+//! A minority of the servers costs nothing: not while it hangs, is slow or is down, not when it comes back, and not at
+//! `close`.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -12,7 +12,7 @@ use common::several::{connections, on, over, servers, settled, through};
 use common::{Server, eventually, key, ms};
 use lockhound::{Error, HoldState, Locker};
 
-/// How long a lock and its unlock take, with a re-entry and a look between: the median, and the longest.
+/// Returns how long a lock and its unlock take, with a re-entry and a query between: the median, and the longest.
 async fn pairs(locks: &Locker) -> (Duration, Duration) {
     let mut times = Vec::new();
     for _ in 0..21 {
@@ -30,7 +30,7 @@ async fn pairs(locks: &Locker) -> (Duration, Duration) {
 }
 
 #[tokio::test]
-async fn two_of_five_that_hang_are_gone_or_are_slow_cost_nothing() {
+async fn two_of_five_servers_that_hang_are_slow_or_are_down_cost_nothing() {
     let servers = servers(5);
     let (proxies, builder) = through(&servers, ms(30_000));
     let locks = builder.connect().await.unwrap();
@@ -38,7 +38,7 @@ async fn two_of_five_that_hang_are_gone_or_are_slow_cost_nothing() {
     let (usual, _) = pairs(&locks).await;
     let held = locks.get(key()).lock().await.unwrap();
     let name = held.key().to_string();
-    // Waiting for the others even a little would cost 20 ms a round trip.
+    // Any wait for the others would cost at least 20 ms per round trip.
     let fine = |what, (median, longest): (Duration, Duration)| {
         assert!(within(median, usual + ms(15)), "{what}: {median:?} instead of {usual:?}");
         assert!(within(longest, ms(250)), "{what}: {longest:?}, and a command may take 3 s");
@@ -63,17 +63,17 @@ async fn two_of_five_that_hang_are_gone_or_are_slow_cost_nothing() {
 }
 
 #[tokio::test]
-async fn a_long_hold_and_its_waiter_do_not_notice_that_a_minority_hangs_and_goes() {
+async fn a_long_hold_and_its_waiter_are_not_affected_by_a_minority_that_hangs_or_is_down() {
     for tried in 1.. {
         let longest = longest_without_a_renewal().await;
         if longest < ms(750) || !common::machine::again(tried) {
-            return assert!(longest < ms(750), "renewed at each tick, but for {longest:?}");
+            return assert!(longest < ms(750), "not renewed for {longest:?}");
         }
     }
 }
 
-/// A hold and its waiter while one of five servers goes and another one hangs; how long its oldest renewal was ago at
-/// most.
+/// Keeps a hold and its waiter while one of five servers is down and another one hangs. Returns the longest time
+/// without a renewal.
 async fn longest_without_a_renewal() -> Duration {
     let (servers, key, lease) = (servers(5), key(), ms(1_500));
     let locks = over(&servers, lease).connect().await.unwrap();
@@ -102,14 +102,14 @@ async fn longest_without_a_renewal() -> Duration {
 }
 
 #[tokio::test]
-async fn with_three_of_five_gone_each_is_named_with_its_error() {
+async fn with_three_of_five_servers_away_the_error_names_each_with_its_reason() {
     let (servers, key) = (servers(5), key());
     let locks = over(&servers, ms(1_500)).connect().await.unwrap();
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
     servers[0].kill();
     servers[2].kill();
     servers[4].stop();
-    // The two are known to be gone.
+    // By now the two killed servers are known to be down.
     tokio::time::sleep(ms(100)).await;
     let result = locks.get(&key).try_lock().await;
     let Err(Error::Unavailable { nodes, .. }) = result else { panic!("{result:?}") };
@@ -121,14 +121,14 @@ async fn with_three_of_five_gone_each_is_named_with_its_error() {
     assert!(about(&servers[4]).reason().contains("timed out"), "{nodes:?}");
     let holder = locks.get(&key).holder().await;
     assert!(matches!(holder, Err(Error::Unavailable { ref nodes, .. }) if nodes.len() == 3), "{holder:?}");
-    // What the attempt took is given back.
+    // What the attempt took is undone.
     eventually(ms(500), "undone", || !servers[1].exists(&key) && !servers[3].exists(&key)).await;
     servers[4].go_on();
 }
 
-/// A bug: the answers of one renewal counted as several, each a few microseconds younger than the last.
+/// A bug: the five answers to one renewal counted as several renewals, a few microseconds apart.
 #[tokio::test]
-async fn a_renewal_on_five_servers_is_one_renewal() {
+async fn a_renewal_on_five_servers_counts_once() {
     let servers = servers(5);
     let locks = over(&servers, ms(600)).connect().await.unwrap();
     let guard = locks.get(key()).lock().await.unwrap();
@@ -138,14 +138,14 @@ async fn a_renewal_on_five_servers_is_one_renewal() {
     assert!((4..=6).contains(&renewals), "one every 200 ms: {renewals}");
 }
 
-/// A bug: what was undone on a server that is away was undone for ever, a task for each lock.
+/// A bug: undos for a server that is down were repeated for ever, with a task for each lock.
 #[tokio::test]
-async fn nothing_piles_up_for_a_server_that_is_away() {
+async fn undos_do_not_pile_up_for_a_server_that_is_down() {
     let servers = servers(3);
     let locks = over(&servers, ms(30_000)).command_timeout(ms(100)).connect().await.unwrap();
     pairs(&locks).await;
     servers[2].kill();
-    // What was in flight is unknown, and waits for the server to come back.
+    // Commands that were in flight are unknown; their undo waits until the server is back.
     tokio::time::sleep(ms(100)).await;
     let before = locks.stats().pending;
     for _ in 0..100 {
@@ -158,10 +158,10 @@ async fn nothing_piles_up_for_a_server_that_is_away() {
     eventually(ms(3_000), "connected", || connections(&servers[2]) == 3).await;
     tokio::time::sleep(ms(300)).await;
     let sent = servers[2].calls("evalsha") + servers[2].calls("eval");
-    assert!(sent < 20, "{sent} releases of what it never had");
+    assert!(sent < 20, "{sent} releases of locks that the server never had");
 }
 
-/// A bug: closing waited for servers that hang.
+/// A bug: `close` waited for servers that hang.
 #[tokio::test]
 async fn closing_does_not_wait_for_a_minority() {
     let servers = servers(3);
@@ -183,17 +183,17 @@ async fn closing_does_not_wait_for_a_minority() {
     assert!(common::machine::within(start.elapsed(), ms(1_000)), "{:?}", start.elapsed());
     assert!(!servers[0].exists(&name) && !servers[2].exists(&name));
     servers[1].go_on();
-    eventually(ms(500), "what was sent is carried out", || !servers[1].exists(&name)).await;
+    eventually(ms(500), "the server executes the release that was sent", || !servers[1].exists(&name)).await;
 }
 
 #[tokio::test]
-async fn a_late_yes_of_a_grant_that_nobody_took_is_undone() {
+async fn a_late_grant_for_a_caller_that_gave_up_is_undone() {
     let (servers, key) = (servers(3), key());
     let (proxies, builder) = through(&servers, ms(30_000));
     let locks = builder.connect().await.unwrap();
     locks.get(common::key()).lock().await.unwrap().unlock().await.unwrap();
     settled(&locks).await;
-    // The acquire is held back on one server, and on the others until the waiter is gone.
+    // The acquire reaches two servers when the waiter has gone, and the third one later still.
     proxies.iter().for_each(|proxy| proxy.set(Mode::Hold(key.clone().into_bytes())));
     assert!(locks.get(&key).try_lock_for(ms(100)).await.is_err());
     proxies[..2].iter().for_each(|proxy| proxy.set(Mode::Pass));

@@ -1,4 +1,4 @@
-//! Fences over several servers: every acquisition's is above all before it, whichever minority missed those.
+//! Fences over several servers: each acquisition's fence is above all earlier ones, whichever minority missed those.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -21,7 +21,7 @@ fn remembered(server: &Server, key: &str) -> Option<u64> {
     server.command(&["GET", &mark(key)])
 }
 
-/// From here on no clock helps: each fence is one more than the last that a server remembers.
+/// Sets a mark an hour ahead, so that clocks play no part: each fence is one more than the last one remembered.
 fn set_ahead(server: &Server, key: &str) -> u64 {
     let ahead = wall_us() + HOUR_US;
     server.command::<()>(&["SET", &mark(key), &ahead.to_string()]);
@@ -57,7 +57,7 @@ async fn fences_grow_whichever_minority_misses_an_acquisition() {
         last = Some(fence);
         servers[stopped].go_on();
         if round % 8 == 7 {
-            // A node that is not connected again would be a third.
+            // A server that is not connected again would be the third one missing.
             for locks in &lockers {
                 let list = || servers[other].command::<String>(&["CLIENT", "LIST"]);
                 eventually(ms(3_000), "connected", || list().matches(&locks.id().to_string()).count() == 3).await;
@@ -81,7 +81,7 @@ async fn answers_that_agree_need_no_second_round_trip() {
         last = Some(fence);
     }
     settled(&locks).await;
-    // raise.lua has a GET, and nothing else of this.
+    // Of the scripts here only raise.lua calls GET.
     let raised: u64 = servers.iter().map(|server| server.calls("get")).sum();
     assert_eq!(raised, 0);
     let acquires: u64 = servers.iter().map(|server| server.calls("hsetnx")).sum();
@@ -89,7 +89,7 @@ async fn answers_that_agree_need_no_second_round_trip() {
 }
 
 #[tokio::test]
-async fn the_highest_fence_is_on_a_majority_before_there_is_a_guard() {
+async fn a_majority_remembers_the_highest_fence_before_lock_returns() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(3_000)).connect().await.unwrap();
     pair(&locks, &key).await;
@@ -108,16 +108,16 @@ async fn the_highest_fence_is_on_a_majority_before_there_is_a_guard() {
     assert!(second > first, "{second} after {first}");
 }
 
-/// Without a majority that knows the highest fence there is no guard.
+/// Without a majority that remembers the highest fence, there is no guard.
 #[tokio::test]
-async fn a_fence_that_no_majority_takes_is_no_grant() {
+async fn a_fence_that_no_majority_remembers_is_no_grant() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(900)).connect().await.unwrap();
     pair(&locks, &key).await;
     settled(&locks).await;
     servers[2].stop();
     set_ahead(&servers[0], &key);
-    // The one that would have to remember it refuses: there it is no string.
+    // The server that would have to remember the fence refuses the raise, which needs GET.
     servers[1].command::<()>(&["ACL", "SETUSER", "default", "-get"]);
     let result = locks.get(&key).try_lock().await;
     assert!(matches!(result, Err(lockhound::Error::Unavailable { .. })), "{result:?}");
@@ -128,7 +128,7 @@ async fn a_fence_that_no_majority_takes_is_no_grant() {
 }
 
 #[tokio::test]
-async fn the_fence_outlives_the_restart_of_every_server_under_a_hold() {
+async fn the_fence_of_a_hold_survives_the_restart_of_every_server() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(900)).connect().await.unwrap();
     servers.iter().for_each(|server| _ = set_ahead(server, &key));
@@ -144,7 +144,7 @@ async fn the_fence_outlives_the_restart_of_every_server_under_a_hold() {
     assert!(second > first, "{second} after {first}");
 }
 
-/// What a locker does whose clock is off by so much: acquires on these servers, and raises where they differ.
+/// Does what a locker does whose clock is off by `offset_us`: acquires on these servers, and raises the lower fences.
 fn acquire(servers: &[&Server], key: &str, offset_us: i64) -> u64 {
     let script = common::acquire_script(include_str!("../lua/acquire.lua"));
     let clock = wall_us() + offset_us;
@@ -170,7 +170,7 @@ fn acquire(servers: &[&Server], key: &str, offset_us: i64) -> u64 {
 }
 
 #[tokio::test]
-async fn clocks_that_are_an_hour_apart_do_not_spoil_the_sequence() {
+async fn fences_grow_though_lockers_clocks_are_hours_apart() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(30_000)).connect().await.unwrap();
     let mut last = 0;
@@ -183,12 +183,12 @@ async fn clocks_that_are_an_hour_apart_do_not_spoil_the_sequence() {
         assert!(ours > theirs, "{offset}: {ours} after {theirs}");
         settled(&locks).await;
         let ahead = i64::try_from(ours).unwrap() - wall_us();
-        assert!(ahead < 40 * SECOND_US, "a clock that is ahead does not carry the fence away: {ahead} us");
+        assert!(ahead < 40 * SECOND_US, "a clock that is ahead moved the fence ahead by {ahead} us");
         last = ours;
     }
 }
 
-/// A late raise must not count where the lock may have been taken by the next, and an absurd one spoils no mark.
+/// A late raise must not count once another holder may have taken the lock, and an absurd one must spoil no mark.
 #[test]
 fn a_raise_is_refused_without_the_lock_and_beyond_30_days() {
     let (server, key) = (Server::start(), key());
@@ -205,7 +205,7 @@ fn a_raise_is_refused_without_the_lock_and_beyond_30_days() {
         let now = wall_us();
         assert_eq!(raise("u:1:1", now), 0, "{name}: free");
         server.command::<redis::Value>(held);
-        assert_eq!(raise("u:1:2", now), 0, "{name}: another's");
+        assert_eq!(raise("u:1:2", now), 0, "{name}: held by another owner");
         assert_eq!(remembered(&server, &key), None, "{name}");
         assert_eq!(raise("u:1:1", now + 31 * 24 * HOUR_US), -1, "{name}: too far ahead");
         assert_eq!(raise("u:1:1", (1 << 53) - 1), -1, "{name}: too far ahead");
@@ -221,9 +221,9 @@ fn a_raise_is_refused_without_the_lock_and_beyond_30_days() {
     }
 }
 
-/// Such a server costs its vote and nothing else.
+/// A server whose fence is too far ahead loses its vote. Nothing else changes.
 #[tokio::test]
-async fn a_fence_that_no_other_server_believes_is_no_vote() {
+async fn a_server_whose_fence_is_too_far_ahead_has_no_vote() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(3_000)).connect().await.unwrap();
     let mut last = pair(&locks, &key).await;
@@ -244,7 +244,7 @@ async fn a_fence_that_no_other_server_believes_is_no_vote() {
 }
 
 #[tokio::test]
-async fn a_number_that_is_not_exact_is_no_grant() {
+async fn a_fence_that_a_double_cannot_hold_exactly_is_no_grant() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(3_000)).connect().await.unwrap();
     for server in &servers {
@@ -255,8 +255,8 @@ async fn a_number_that_is_not_exact_is_no_grant() {
     eventually(ms(2_000), "undone", || on(&servers, &key) == 0).await;
 }
 
-/// With clocks of these milliseconds, each of which jumps now and then, one server down in turn, and holds under which
-/// the clocks pass more time than any key of an earlier version lived.
+/// Asserts that fences grow although the servers' clocks are off by these milliseconds, one server after the other is
+/// down, and the clocks jump between the holds by more time than a fence's key lived in earlier versions.
 async fn fences_grow_with_clocks_at(offsets: [i64; 3]) {
     let aof = ["--appendonly", "yes", "--appendfsync", "always"];
     let started: Option<Vec<Server>> = offsets.iter().map(|offset| Server::start_with_clock(*offset, &aof)).collect();
@@ -281,7 +281,7 @@ async fn fences_grow_with_clocks_at(offsets: [i64; 3]) {
         guard.unlock().await.unwrap();
         servers[down].go_on();
         settled(locks).await;
-        // Nothing is held, so that no lease is shortened by it: a jump back and forth by three minutes and more.
+        // The clocks jump back and forth by three minutes and more. Nothing is held, so no lease is cut short.
         for (server, offset) in servers.iter().zip(offsets) {
             let jump = if round % 2 == 0 { 200_000 } else { -200_000 };
             server.set_clock(offset + jump * i64::try_from(round % 4).unwrap());
@@ -314,9 +314,9 @@ async fn fences_grow_though_servers_clocks_are_ten_days_apart() {
     fences_grow_with_clocks_at([0, 10 * DAY_MS, -10 * DAY_MS]).await;
 }
 
-/// One of three is an hour ahead; under a hold two minutes and more pass; then that one is down.
+/// One of three clocks is an hour ahead, more than two minutes pass during a hold, and then that server is down.
 #[tokio::test]
-async fn a_fence_does_not_fall_after_a_long_hold_without_the_server_that_was_ahead() {
+async fn fences_grow_when_the_server_that_was_ahead_is_down_after_a_long_hold() {
     let started: Option<Vec<Server>> =
         [3_600_000, 0, 0].iter().map(|offset| Server::start_with_clock(*offset, &[])).collect();
     let Some(servers) = started else { return };
@@ -336,7 +336,7 @@ async fn a_fence_does_not_fall_after_a_long_hold_without_the_server_that_was_ahe
     assert!(second > first, "{second} after {first}");
 }
 
-/// Of a snapshot that was taken while nothing was held.
+/// The snapshots are taken while nothing is held.
 #[tokio::test]
 async fn fences_grow_through_a_rolling_restart_with_snapshots() {
     let (servers, key) = (servers(3), key());

@@ -1,6 +1,6 @@
-//! Races of a renewal, a loss or a close with whatever a holder does meanwhile: each run many thousand times.
+//! Races of renewals, losses and `close` with what a holder does meanwhile. Each runs many thousand times.
 //!
-//! What they do to the bookkeeping of a hold is explored exhaustively in `src/hold/interleavings.rs`.
+//! `src/hold/interleavings.rs` explores exhaustively what such races do to the state of a hold.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,11 +15,11 @@ use common::{Server, builder, eventually, key, locker_with, ms};
 use futures_util::future::join_all;
 use lockhound::{Error, Guard, HoldState, Lock, Locker, Loss, Owner};
 
-/// `./dev soak` runs each race so many times as often.
+/// `./dev soak` runs each race 20 times as often.
 const TIMES: usize = if cfg!(feature = "soak") { 20 } else { 1 };
 
-/// Ends holds around the moment at which their first renewal is under way, until so many have met it, and returns their
-/// keys. A busy machine may need several rounds for that.
+/// Ends holds around the moment at which their first renewal is under way, until `MET` of them have met it. Returns
+/// their keys. A busy machine may need several rounds.
 async fn end_during_renewals<F: Future<Output = ()> + Send + 'static>(
     locks: &Locker,
     end: impl Fn(Guard) -> F + Copy + Send + 'static,
@@ -34,7 +34,7 @@ async fn end_during_renewals<F: Future<Output = ()> + Send + 'static>(
 /// How many renewals must meet an end.
 const MET: u64 = 200;
 
-/// How many were begun and are not answered to anybody.
+/// Returns how many renewals were sent and had neither success nor error counted, since their hold had ended.
 fn met(locks: &Locker) -> u64 {
     let stats = locks.stats();
     stats.renewal_lateness.count - stats.renewals - stats.renewal_errors
@@ -52,7 +52,7 @@ async fn end_around_renewals<F: Future<Output = ()> + Send + 'static>(
                 let lock = locks.get(key());
                 let taken = Instant::now();
                 let guard = lock.lock().await.unwrap();
-                // Planned after a third of the lease, less a hundredth; executed 8 ms after its send.
+                // The renewal is sent after a third of the lease minus a hundredth, and executed 8 ms later.
                 let moment = taken + ms(965) + Duration::from_micros(fastrand::u64(0..50_000));
                 tokio::time::sleep_until(moment.into()).await;
                 end(guard).await;
@@ -65,23 +65,23 @@ async fn end_around_renewals<F: Future<Output = ()> + Send + 'static>(
     join_all(tasks).await.into_iter().flat_map(Result::unwrap).collect()
 }
 
-/// What requests contain that renew locks: the digest of the script, as `node::number::numbered` wraps it.
+/// Returns what each renewal request contains: the digest of the script as `node::number::numbered` wraps it.
 fn renewals() -> Vec<u8> {
     let body = include_str!("../lua/renew.lua");
     let script = format!("return cmsgpack.pack(ARGV[#ARGV], pcall(function() {body}\nend))\n");
     redis::Script::new(&script).get_hash().as_bytes().to_vec()
 }
 
-/// Renewals come to the server so late that releases overtake them: these have a connection of their own.
+/// Delays renewals so that releases overtake them: renewals have a connection of their own.
 fn late_renewals() -> Mode {
     Mode::Late(renewals(), ms(8))
 }
 
-/// Nothing stands under these keys, nothing comes to stand there, and nobody renews.
+/// Asserts that these keys are gone and stay gone, and that nothing is renewed.
 async fn assert_gone_for_good(server: &Server, locks: &Locker, keys: &[String]) {
     let words = |keys: &[String]| ["EXISTS"].into_iter().map(str::to_owned).chain(keys.to_vec()).collect::<Vec<_>>();
     let left = || keys.chunks(1_000).map(|keys| count(server, &words(keys))).sum::<u64>();
-    // One that came back would stay for a lease of three seconds.
+    // A key that a late renewal created would stay for a lease of three seconds.
     eventually(ms(2_000), "every key is gone", || left() == 0).await;
     server.command::<()>(&["CONFIG", "RESETSTAT"]);
     tokio::time::sleep(ms(1_200)).await;
@@ -96,7 +96,7 @@ fn count(server: &Server, words: &[String]) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unlock_while_a_renewal_is_in_flight_is_the_end() {
+async fn after_an_unlock_a_renewal_in_flight_brings_nothing_back() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(3_000)).command_timeout(ms(950)).connect().await.unwrap();
@@ -106,7 +106,7 @@ async fn unlock_while_a_renewal_is_in_flight_is_the_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn drop_while_a_renewal_is_in_flight_is_the_end() {
+async fn after_a_drop_a_renewal_in_flight_brings_nothing_back() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(3_000)).command_timeout(ms(950)).connect().await.unwrap();
@@ -115,13 +115,13 @@ async fn drop_while_a_renewal_is_in_flight_is_the_end() {
     assert_gone_for_good(&server, &locks, &keys).await;
 }
 
-/// A renewal that comes after the release would start the lease anew, which is the shorter one here.
+/// A renewal that the server executes after the release must not restart the lease, which is shorter than `min_hold`.
 #[tokio::test]
-async fn a_renewal_that_comes_late_does_not_end_the_time_that_a_lock_is_kept_for() {
+async fn a_late_renewal_does_not_shorten_min_hold() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(3_000)).command_timeout(ms(950)).connect().await.unwrap();
-    // The server has to know the script: a first renewal carries its text, and no digest.
+    // The server has to know the script: the first renewal carries its text and not its digest.
     let guard = locks.get(common::key()).lock().await.unwrap();
     eventually(ms(2_500), "a first renewal", || locks.stats().renewals > 0).await;
     guard.unlock().await.unwrap();
@@ -137,9 +137,9 @@ async fn a_renewal_that_comes_late_does_not_end_the_time_that_a_lock_is_kept_for
     assert_eq!(server.fields(&key), fields);
 }
 
-/// The old guard says Lost for as long as it lives, shuts its owner out, and never touches the hold of another.
+/// The old guard reports the loss for as long as it lives, keeps its owner out, and never affects another's hold.
 #[tokio::test(flavor = "multi_thread")]
-async fn lock_loss_and_lock_again_by_the_same_task() {
+async fn a_task_that_lost_its_lock_may_lock_again_once_the_old_guard_is_gone() {
     let server = Server::start();
     let (here, elsewhere) = (locker_with(&server, ms(10_000)).await, locker_with(&server, ms(10_000)).await);
     let tasks: Vec<_> = (0..16)
@@ -166,11 +166,11 @@ async fn lose_and_lock_again(lock: &Lock, thief: &Lock, loss: Loss) {
     let old = lock.lock().await.unwrap();
     assert!(thief.force_unlock().await.unwrap());
     let stolen = thief.lock().await.unwrap();
-    lost(lock.lock().await.expect_err("a guard of what is lost lives"));
-    lost(lock.try_lock().await.expect_err("a guard of what is lost lives"));
+    lost(lock.lock().await.expect_err("a guard of the lost hold lives"));
+    lost(lock.try_lock().await.expect_err("a guard of the lost hold lives"));
     assert_eq!(old.state(), HoldState::Lost(loss));
     assert!(old.lost().is_cancelled());
-    // The last guard's release is sent all the same. In line behind the thief, or at once: it gets in after it.
+    // The release of the last guard is sent in spite of the loss. The next lock waits behind the thief, or comes later.
     let waiting = fastrand::bool();
     let unlocking = async {
         if fastrand::bool() {
@@ -185,7 +185,7 @@ async fn lose_and_lock_again(lock: &Lock, thief: &Lock, loss: Loss) {
             tokio::task::yield_now().await;
         }
         stolen.check().unwrap();
-        stolen.unlock().await.expect("the old guard never touches it");
+        stolen.unlock().await.expect("the old guard does not affect it");
     };
     let (again, ()) = tokio::join!(unlocking, stealing);
     let again = match again {
@@ -196,9 +196,9 @@ async fn lose_and_lock_again(lock: &Lock, thief: &Lock, loss: Loss) {
     again.unlock().await.unwrap();
 }
 
-/// The guards of a nested lock all hear of it, at one time, whatever its holder does just then.
+/// All guards of a nested hold report it at the same moment, whatever the holder does just then.
 #[tokio::test(flavor = "multi_thread")]
-async fn max_hold_reached_while_nested() {
+async fn max_hold_ends_all_guards_of_a_nested_hold_at_once() {
     let server = Server::start();
     let locks = locker_with(&server, ms(3_000)).await;
     let tasks: Vec<_> = (0..250)
@@ -215,10 +215,10 @@ async fn max_hold_reached_while_nested() {
         task.await.unwrap();
     }
     let stats = locks.stats();
-    // Where cores are missing some are over before their caller is told of the grant, who is then given another.
+    // On a busy machine `max_hold` may be over before the caller has its grant; the caller then gets another one.
     assert_eq!(stats.losses.max_hold, stats.acquired, "{stats:?}");
     assert!(stats.acquired >= 250 * 12 * TIMES as u64, "{stats:?}");
-    eventually(ms(5_000), "released all the same", || locks.stats().pending == 0).await;
+    eventually(ms(5_000), "lost holds are released", || locks.stats().pending == 0).await;
     assert_eq!(server.command::<Vec<String>>(&["KEYS", "test:*"]).len(), 0);
     assert_eq!(locks.stats().holds, 0);
 }
@@ -245,20 +245,20 @@ async fn nest_until_it_is_over(lock: &Lock) {
         }
     }
     assert!(token.is_cancelled());
-    assert!(matches!(lock.lock().await, Err(Error::Lost(Loss::MaxHold))), "a guard of it lives");
+    assert!(matches!(lock.lock().await, Err(Error::Lost(Loss::MaxHold))), "a guard of the lost hold lives");
     for guard in guards {
         assert_eq!(guard.state(), HoldState::Lost(Loss::MaxHold));
         assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::MaxHold))));
     }
 }
 
-/// Redisson's renewals of short holds add up: it would send about 5,000 a period here.
+/// In Redisson the renewals of short holds add up: here it would send about 5,000 in each period.
 #[tokio::test]
 async fn a_long_hold_after_5_000_short_ones_is_renewed_once_a_period() {
     let (server, key) = (Server::start(), key());
     let locks = builder(&server.url(), ms(900)).command_timeout(ms(290)).connect().await.unwrap();
     let lock = locks.get(&key);
-    // Where cores are missing a release may be confirmed late: the next one waits for it.
+    // On a busy machine a release may be confirmed late; the next acquire waits for it.
     let confirmed = |answer| matches!(answer, Ok(()) | Err(Error::Unavailable { .. }));
     for _ in 0..5_000 * TIMES {
         assert!(confirmed(lock.lock().await.unwrap().unlock().await));
@@ -274,10 +274,10 @@ async fn a_long_hold_after_5_000_short_ones_is_renewed_once_a_period() {
     assert!(confirmed(guard.unlock().await));
 }
 
-/// The acquires are executed when the server is back, for callers who have been told that it is not; what they take is
-/// undone at once, and not after the lease of ten seconds.
+/// The server executes the acquires when it is back, for callers that have got an error or have gone. What they take is
+/// undone at once, and not only after the lease of ten seconds.
 #[tokio::test(flavor = "multi_thread")]
-async fn ghosts_of_a_stopped_server_block_the_others_no_longer_than_their_undo() {
+async fn late_grants_of_a_frozen_server_block_others_only_until_they_are_undone() {
     let server = Server::start();
     let lease = ms(10_000);
     let here = builder(&server.url(), lease).command_timeout(ms(400)).connect().await.unwrap();
@@ -290,7 +290,7 @@ async fn ghosts_of_a_stopped_server_block_the_others_no_longer_than_their_undo()
             .map(|key| {
                 let lock = here.get(key);
                 let patience = ms(stopped_for);
-                // The longest of them is told after a command timeout, the others are dropped.
+                // Those that wait the longest get an error after a command timeout, the others are dropped.
                 tokio::spawn(async move { drop(tokio::time::timeout(patience, lock.try_lock()).await) })
             })
             .collect();
@@ -304,14 +304,15 @@ async fn ghosts_of_a_stopped_server_block_the_others_no_longer_than_their_undo()
             async move { lock.lock().await.unwrap().unlock().await.unwrap() }
         });
         join_all(others).await;
-        // An undo that is under way, one that follows a command timeout later, and a connection that is made anew.
+        // Time for an undo under way, a second one after a command timeout, and a reconnect.
         assert!(within(back.elapsed(), ms(1_500)), "stopped for {stopped_for} ms: {:?}", back.elapsed());
         tokio::time::sleep(ms(500)).await;
-        assert_eq!(server.command::<Vec<String>>(&["KEYS", "test:*"]).len(), 0, "nothing comes late");
+        assert_eq!(server.command::<Vec<String>>(&["KEYS", "test:*"]).len(), 0, "no late grant is left");
     }
 }
 
-/// Holds that are safe, nested, of fixed lease, in jeopardy, lost, being released, granted to nobody and waited for.
+/// Closes with holds that are safe, nested, of a fixed lease, in jeopardy, lost, being released, granted to a caller
+/// that does not poll, and waited for.
 async fn close_with_holds_in_every_state(back: bool) {
     let server = Server::start();
     let locks = builder(&server.url(), ms(1_500)).connect().await.unwrap();
@@ -355,7 +356,7 @@ async fn close_with_holds_in_every_state(back: bool) {
     assert!(matches!(in_line.await.unwrap(), Err(Error::Closed)));
     assert!(matches!(in_flight.await.unwrap(), Err(Error::Closed)));
     closing.await.unwrap();
-    // A lease at the most, and then a moment for the connections.
+    // A lease at most, and a moment for the connections.
     assert!(within(start.elapsed(), ms(if back { 1_000 } else { 2_000 })), "{:?}", start.elapsed());
     assert!(matches!(idle.await, Err(Error::Closed)));
     assert_eq!(unlocking.await.is_ok(), back);
@@ -363,8 +364,8 @@ async fn close_with_holds_in_every_state(back: bool) {
     if back {
         assert_eq!(server.command::<Vec<String>>(&["KEYS", "test:*"]).len(), 0, "everything was given back");
     } else {
-        // The longest lease is of two and a half seconds.
-        eventually(ms(2_500), "it runs out", || server.command::<Vec<String>>(&["KEYS", "test:*"]).is_empty()).await;
+        // The longest lease lasts two and a half seconds.
+        eventually(ms(2_500), "it expires", || server.command::<Vec<String>>(&["KEYS", "test:*"]).is_empty()).await;
     }
 }
 
@@ -378,7 +379,7 @@ async fn close_with_holds_in_every_state_while_the_server_is_silent() {
     close_with_holds_in_every_state(false).await;
 }
 
-/// 8,000 operations that a close meets at a random moment.
+/// Closes at a random moment of operations of 80 tasks, a hundred times.
 #[tokio::test(flavor = "multi_thread")]
 async fn close_at_any_moment_leaves_nothing() {
     let server = Server::start();
@@ -396,11 +397,11 @@ async fn close_at_any_moment_leaves_nothing() {
         for task in tasks {
             tokio::time::timeout(ms(10_000), task).await.expect("everybody returns").unwrap();
         }
-        assert!(!keys.iter().any(|key| server.exists(key)), "what was granted is given back");
+        assert!(!keys.iter().any(|key| server.exists(key)), "every grant is released");
     }
 }
 
-/// Enters and leaves in one of several ways. False once the locker is closed.
+/// Locks and releases in one of several ways. Returns false once the locker is closed.
 async fn lock_and_go(lock: &Lock) -> bool {
     let guard = match fastrand::u8(0..3) {
         0 => lock.try_lock().await,
@@ -409,7 +410,7 @@ async fn lock_and_go(lock: &Lock) -> bool {
     };
     match guard {
         Err(Error::Closed) => return false,
-        // No round had an answer within so short a time.
+        // No answer came within so short a time.
         Err(Error::Unavailable { .. }) | Ok(None) => {}
         Err(error) => panic!("{error}"),
         Ok(Some(guard)) => {

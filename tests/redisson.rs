@@ -1,6 +1,6 @@
-//! Redisson itself, the jar, beside this crate: on one server and on three. tests/redisson has the program on the JVM.
+//! Redisson on a JVM together with this crate, on one server and on three. tests/redisson has the program of the JVM.
 //!
-//! docs/redisson.md says what mixes and what does not: each of its claims is a test here.
+//! Each claim of docs/redisson.md has a test here.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -21,16 +21,16 @@ use futures_util::future::join_all;
 use lockhound::{Error, Fencing, Format, Guard, HoldState, Lock, Locker, Loss, Owner};
 use tokio::task::JoinHandle;
 
-/// A lease so long that nobody looks by himself for ten seconds.
+/// A lease so long that no waiter re-checks by itself within ten seconds.
 const LONG: Duration = Duration::from_secs(60);
-/// By then a message has woken whoever waits.
+/// By then a message has woken the waiter.
 const WOKEN: Duration = Duration::from_secs(5);
-/// By so much a server's clock, which leases go by, may be faster than ours while one lasts: it is being set.
+/// How much faster than ours the server's clock may run during a lease, because it is being adjusted.
 const SLEW: Duration = Duration::from_millis(5);
-/// A lease that is waited for, with two seconds for a renewal that is late.
+/// A lease that tests wait for. It leaves two seconds for a late renewal.
 const SHORT: Duration = Duration::from_secs(3);
 
-/// The body of a child process. Run as a test by itself it proves that nobody asked for anything else.
+/// The body of a child process. As an ordinary test it does nothing.
 #[test]
 fn child_process() {
     match children::told() {
@@ -44,21 +44,21 @@ fn child_process() {
     }
 }
 
-/// A locker with this lease that gives an answer as long as it can: JVMs take every core now and then.
+/// Returns a locker with this lease and the longest command timeout it allows: now and then JVMs take every core.
 async fn patient(server: &Server, lease: Duration) -> Locker {
     let command_timeout = (lease * 3 / 10).min(ms(3_000));
     builder(&server.url(), lease).command_timeout(command_timeout).connect().await.unwrap()
 }
 
-/// A server, a locker and a client of the shared JVM, all with this lease.
-async fn beside(lease: Duration) -> Option<(Server, Locker, Client<'static>)> {
+/// Returns a server, a locker and a client of the shared JVM, all with this lease.
+async fn both_sides(lease: Duration) -> Option<(Server, Locker, Client<'static>)> {
     let jvm = Jvm::shared()?;
     let server = Server::start();
     let (locks, redisson) = (patient(&server, lease).await, jvm.client(&server, lease).await);
     Some((server, locks, redisson))
 }
 
-/// Somebody who waits for a lock of ours; when it was granted.
+/// Waits for one of our locks in a task. Returns when it was granted, and its guard.
 fn waiting(lock: Lock) -> JoinHandle<(Instant, Guard)> {
     tokio::spawn(async move {
         let guard = lock.lock().await.unwrap();
@@ -66,8 +66,8 @@ fn waiting(lock: Lock) -> JoinHandle<(Instant, Guard)> {
     })
 }
 
-/// Has somebody come to wait, on either side, until only a message or a look of its own wakes him: the second try is
-/// behind the subscription. Each asks for the lease that is left.
+/// Starts a waiter of either side, and returns when only a message or its next re-check can wake it: its second attempt
+/// comes after the subscription. Each attempt asks for the remaining lease (PTTL).
 async fn waits<T>(server: &Server, comes: impl FnOnce() -> T) -> T {
     let before = server.calls("pttl");
     let waiting = comes();
@@ -75,7 +75,7 @@ async fn waits<T>(server: &Server, comes: impl FnOnce() -> T) -> T {
     waiting
 }
 
-/// When a thread on the JVM got what it asked for.
+/// Returns when a thread of the JVM got what it asked for.
 async fn entered(asked: Asked, bound: Duration) -> Instant {
     let answer = tokio::time::timeout(bound, asked).await.unwrap_or_else(|_| panic!("not in {bound:?}")).unwrap();
     answer.said.unwrap();
@@ -89,8 +89,8 @@ fn is_illegal_monitor_state(unlocked: Result<(), String>) -> bool {
 // ---- One server ----
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_side_is_kept_out_until_the_last_of_nested_holds_is_released() {
-    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+async fn each_side_excludes_the_other_until_the_last_nested_hold_is_released() {
+    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
     let (key, lock) = (key(), |key: &str| locks.get(key));
     let (holder, other) = (redisson.lock(&key), redisson.lock(&key));
     for nested in 1..3 {
@@ -122,8 +122,8 @@ async fn each_side_is_kept_out_until_the_last_of_nested_holds_is_released() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_wake_either_side() {
-    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+async fn releases_of_either_side_wake_waiters_of_the_other() {
+    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
     let (key, mut here, mut there) = (key(), Vec::new(), Vec::new());
     let holder = redisson.lock(&key);
     for _ in 0..5 {
@@ -144,8 +144,8 @@ async fn messages_wake_either_side() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_watchdog_keeps_the_other_out_for_several_leases() {
-    let Some((server, locks, redisson)) = beside(SHORT).await else { return };
+async fn each_watchdog_excludes_the_other_side_for_several_leases() {
+    let Some((server, locks, redisson)) = both_sides(SHORT).await else { return };
     let (ours, theirs) = (key(), key());
     let (guard, holder) = (locks.get(&ours).lock().await.unwrap(), redisson.lock(&theirs));
     holder.lock().await;
@@ -161,8 +161,8 @@ async fn each_watchdog_keeps_the_other_out_for_several_leases() {
     tokio::time::timeout(WOKEN, waiter).await.expect("woken").unwrap().1.unlock().await.unwrap();
 }
 
-/// When a lock is free that nobody renews any more: not before, and then soon for whoever looks every sixth of a lease,
-/// or when the lease is over of which it was told.
+/// Asserts when a waiter got a lock that is no longer renewed: not before its lease was over, and soon after it, by a
+/// re-check each sixth of a lease or when the lease that the waiter was told of was over.
 fn assert_taken_over(asked: Instant, left: i64, lease: Duration, entered: Instant) {
     let (waited, left) = (entered - asked, ms(u64::try_from(left).unwrap()));
     assert!(waited + SLEW >= left, "{waited:?} of {left:?}");
@@ -170,7 +170,7 @@ fn assert_taken_over(asked: Instant, left: i64, lease: Duration, entered: Instan
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_lock_of_a_killed_jvm_is_ours_when_its_lease_is_over_and_not_before() {
+async fn we_take_over_the_lock_of_a_killed_jvm_when_its_lease_is_over() {
     let Some(jvm) = Jvm::start() else { return };
     let (server, key) = (Server::start(), key());
     let locks = patient(&server, SHORT).await;
@@ -186,8 +186,8 @@ async fn the_lock_of_a_killed_jvm_is_ours_when_its_lease_is_over_and_not_before(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_lock_of_a_killed_process_of_ours_is_redissons_when_its_lease_is_over_and_not_before() {
-    let Some((server, _, redisson)) = beside(LONG).await else { return };
+async fn redisson_takes_over_the_lock_of_our_killed_process_when_its_lease_is_over() {
+    let Some((server, _, redisson)) = both_sides(LONG).await else { return };
     let (key, out, lease) = (key(), scratch("held"), ms(2_000));
     let mut child = spawn_child("hold", &server.url(), &[&key], 0, &out);
     eventually(ms(20_000), "the child holds the lock", || out.exists()).await;
@@ -204,7 +204,7 @@ async fn the_lock_of_a_killed_process_of_ours_is_redissons_when_its_lease_is_ove
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fixed_leases_end_for_the_other_side() {
-    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
     let (ours, theirs, lease) = (key(), key(), ms(1_500));
     let (holder, waiter) = (redisson.lock(&theirs), redisson.lock(&ours));
     let start = Instant::now();
@@ -222,17 +222,17 @@ async fn fixed_leases_end_for_the_other_side() {
 
     let at = entered(there, LONG / 12).await;
     assert!(at - begun + SLEW >= lease, "{:?}", at - begun);
-    assert_eq!(guard.state(), HoldState::Lost(Loss::Expired), "told before anybody else is in");
+    assert_eq!(guard.state(), HoldState::Lost(Loss::Expired), "lost before the other side has the lock");
     assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::Expired))));
-    assert!(waiter.is_held().await, "a late unlock hurts nobody");
+    assert!(waiter.is_held().await, "a late unlock does not affect it");
     waiter.unlock().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn force_unlock_frees_the_other_sides_lock_wakes_waiters_and_is_told_as_documented() {
-    let Some((server, locks, redisson)) = beside(SHORT).await else { return };
+async fn force_unlock_releases_the_other_sides_lock_and_wakes_waiters_and_holders_learn_of_it() {
+    let Some((server, locks, redisson)) = both_sides(SHORT).await else { return };
     let (ours, theirs) = (key(), key());
-    // Ours frees theirs: its holder hears of it from its own unlock.
+    // We force their lock: its holder learns of it from its own unlock.
     let holder = redisson.lock(&theirs);
     holder.lock().await;
     let waiter = waits(&server, || waiting(locks.get(&theirs))).await;
@@ -244,39 +244,39 @@ async fn force_unlock_frees_the_other_sides_lock_wakes_waiters_and_is_told_as_do
     guard.check().unwrap();
     guard.unlock().await.unwrap();
 
-    // Theirs frees ours: its holder hears of it at the next renewal.
+    // They force our lock: its holder learns of it at the next renewal.
     let guard = locks.get(&ours).lock().await.unwrap();
     let waiter = redisson.lock(&ours);
     let asked = waits(&server, || waiter.ask("lock", "")).await;
     let forced = Instant::now();
     assert!(redisson.lock(&ours).force_unlock().await);
     entered(asked, WOKEN).await;
-    soon(SHORT, guard.lost().cancelled()).await.expect("told");
+    soon(SHORT, guard.lost().cancelled()).await.expect("lost by the next renewal");
     assert!(within(forced.elapsed(), SHORT / 3 + ms(500)), "a third of the lease: {:?}", forced.elapsed());
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
     assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
-    assert!(waiter.is_held().await, "a late unlock hurts nobody");
+    assert!(waiter.is_held().await, "a late unlock does not affect it");
     waiter.unlock().await.unwrap();
     assert!(!redisson.lock(&ours).force_unlock().await && !operator.get(&ours).force_unlock().await.unwrap());
 }
 
-/// What Redisson leaves behind, and this crate undoes.
+/// Redisson leaves such a lock behind, where this crate undoes it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_redisson_took_by_an_acquire_whose_answer_is_lost_is_nobodys_for_a_lease() {
+async fn a_redisson_acquire_whose_reply_is_lost_blocks_the_lock_for_a_lease() {
     let Some(jvm) = Jvm::shared() else { return };
-    // Longer than the three seconds for which it waits for an answer.
+    // The lease is longer than the three seconds for which Redisson waits for an answer.
     let (server, key, lease) = (Server::start(), key(), SHORT * 3);
     let (proxy, locks) = (Proxy::start(server.port()), patient(&server, lease).await);
     let redisson = jvm.connect(Mode::Single, &[proxy.url()], lease).await;
     let (holder, other) = (redisson.lock(&key), redisson.lock(&common::key()));
-    // The scripts are there, and the connection.
+    // Now the scripts are loaded and the connection stands.
     other.lock().await;
     proxy.set(Fault::SwallowReplyTo(key.clone().into_bytes()));
     let told = holder.done("lock").await.expect_err("no answer");
     let asked = Instant::now();
     assert!(told.contains("RedisResponseTimeoutException"), "{told}");
     let (fields, left) = (server.fields(&key), server.pttl(&key));
-    assert!(fields.len() == 1 && fields[0].0.starts_with(&redisson.id), "its caller was told that he has nothing");
+    assert!(fields.len() == 1 && fields[0].0.starts_with(&redisson.id), "the server has it, the caller got an error");
     assert!(locks.get(&key).try_lock().await.unwrap().is_none());
     let (at, guard) = waiting(locks.get(&key)).await.unwrap();
     assert_taken_over(asked, left, lease, at);
@@ -285,15 +285,15 @@ async fn what_redisson_took_by_an_acquire_whose_answer_is_lost_is_nobodys_for_a_
 
 // ---- Many processes ----
 
-/// How often the lock is taken in all.
+/// How often the lock is taken in total.
 const ACQUISITIONS: usize = if cfg!(feature = "soak") { 50_000 } else { 2_000 };
 /// The longest pause between two visits, in milliseconds, on both sides.
 const PAUSE: u64 = 8;
-/// Of the visits of each process, and of changes from the one side to the other. Hundreds are usual; how many there are
-/// is left to chance and to the machine.
+/// The fewest visits of each process, and the fewest changes from one side to the other. Hundreds are usual; the number
+/// depends on chance and on the machine.
 const FEWEST: usize = 10;
 
-/// Enters and leaves until the counter is at this limit, as the JVMs do; how often.
+/// Locks and unlocks until the counter is at this limit, as the JVMs do. Returns how often.
 async fn visit(url: &str, key: &str, record: &str, counter: &str, limit: u64) -> usize {
     let locks = Locker::connect(url).await.unwrap();
     let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
@@ -302,7 +302,7 @@ async fn visit(url: &str, key: &str, record: &str, counter: &str, limit: u64) ->
     let mut visits = 0;
     loop {
         let guard = lock.lock().await.unwrap();
-        // Two calls: whoever is inside beside another loses one.
+        // A GET and a SET: if two holders are inside at once, a count is lost.
         let count: Option<u64> = redis::cmd("GET").arg(counter).query(&mut connection).unwrap();
         if count.is_some_and(|count| count >= limit) {
             guard.unlock().await.unwrap();
@@ -320,7 +320,7 @@ async fn visit(url: &str, key: &str, record: &str, counter: &str, limit: u64) ->
     visits
 }
 
-/// A process of ours beside JVMs, which ends with this.
+/// A process of ours that contends with JVMs. It is killed on drop.
 struct Visitor {
     child: Child,
     out: PathBuf,
@@ -336,10 +336,10 @@ impl Visitor {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits until it is done, and well; its visits.
+    /// Waits until the process has succeeded. Returns how many visits it made.
     async fn done(mut self) -> usize {
         eventually(Duration::from_secs(60), "every waiter returns", || !self.is_running()).await;
-        assert!(self.child.wait().unwrap().success(), "what it says is above");
+        assert!(self.child.wait().unwrap().success(), "its output is above");
         std::fs::read_to_string(&self.out).unwrap().parse().unwrap()
     }
 }
@@ -353,7 +353,7 @@ impl Drop for Visitor {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn four_jvms_and_four_processes_of_ours_are_inside_one_after_the_other() {
+async fn four_jvms_and_four_of_our_processes_exclude_each_other() {
     let mut jvms = Vec::new();
     while jvms.len() < 4 {
         let Some(jvm) = Jvm::start() else { return };
@@ -371,7 +371,7 @@ async fn four_jvms_and_four_processes_of_ours_are_inside_one_after_the_other() {
     let visiting: Vec<Asked> = visiting.collect();
     let channel = format!("redisson_lock__channel:{{{key}}}");
     eventually(Duration::from_secs(60), "all eight wait", || {
-        assert!(ours.iter_mut().all(Visitor::is_running), "what it says is above");
+        assert!(ours.iter_mut().all(Visitor::is_running), "its output is above");
         server.command::<(String, u64)>(&["PUBSUB", "NUMSUB", &channel]).1 == 8
     })
     .await;
@@ -399,20 +399,20 @@ async fn four_jvms_and_four_processes_of_ours_are_inside_one_after_the_other() {
         sum(&here)
     ));
     assert_eq!((visits.len(), sum(&there) + sum(&here)), (ACQUISITIONS, ACQUISITIONS));
-    assert_eq!(server.command::<usize>(&["GET", &counter]), ACQUISITIONS, "nobody's count was lost");
-    assert!(there.iter().chain(&here).all(|visits| *visits >= FEWEST) && changes >= FEWEST, "nobody is starved");
-    assert!(!server.exists(&key), "nothing is left");
+    assert_eq!(server.command::<usize>(&["GET", &counter]), ACQUISITIONS, "no count was lost");
+    assert!(there.iter().chain(&here).all(|visits| *visits >= FEWEST) && changes >= FEWEST, "no side starves");
+    assert!(!server.exists(&key), "no lock is left");
 }
 
 // ---- Three servers ----
 
-/// A client of the shared JVM for each of these servers, as RedLock is used.
+/// Returns a client of the shared JVM for each of these servers, as RedLock needs.
 async fn clients_of(servers: &[Server], jvm: &'static Jvm) -> Vec<Client<'static>> {
     join_all(servers.iter().map(|server| jvm.client(server, LONG))).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn red_lock_and_multi_lock_over_three_servers_and_our_quorum_keep_each_other_out() {
+async fn red_lock_and_multi_lock_over_three_servers_and_our_quorum_exclude_each_other() {
     let Some(jvm) = Jvm::shared() else { return };
     let (servers, key) = (servers(3), key());
     let clients = clients_of(&servers, jvm).await;
@@ -434,9 +434,9 @@ async fn red_lock_and_multi_lock_over_three_servers_and_our_quorum_keep_each_oth
     }
 }
 
-/// Two of three are a RedLock; a MultiLock needs all, and is kept out by one.
+/// A RedLock needs two of three servers. A MultiLock needs all of them, and one that is held keeps it out.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_minority_keeps_a_multi_lock_out_and_no_red_lock() {
+async fn a_minority_keeps_out_a_multi_lock_but_no_red_lock() {
     let Some(jvm) = Jvm::shared() else { return };
     let (servers, key) = (servers(3), key());
     let clients = clients_of(&servers, jvm).await;
@@ -457,7 +457,7 @@ async fn a_minority_keeps_a_multi_lock_out_and_no_red_lock() {
 const OVER_THREE: u64 = if cfg!(feature = "soak") { 2_000 } else { 120 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn red_lock_multi_lock_and_our_quorum_are_inside_one_after_the_other() {
+async fn contending_red_locks_multi_locks_and_our_quorum_exclude_each_other() {
     let Some(jvm) = Jvm::shared() else { return };
     let (servers, key, record, counter) = (Arc::new(servers(3)), key(), common::key(), common::key());
     let clients = clients_of(&servers, jvm).await;
@@ -505,7 +505,7 @@ async fn red_lock_multi_lock_and_our_quorum_are_inside_one_after_the_other() {
 
 // ---- Fences ----
 
-/// What a holder is given, noted while he is inside: so the order is that of the acquisitions.
+/// The fences of holders, noted while they hold the lock and so in the order of the acquisitions.
 type Notes = Arc<Mutex<Vec<u64>>>;
 
 async fn with_tokens(server: &Server) -> Locker {
@@ -538,20 +538,20 @@ async fn fences_and_tokens_of_fenced_locks_are_one_sequence() {
     }
     let counter = format!("redisson_lock_token:{{{key}}}");
     assert_eq!((server.command(&["GET", &counter]), server.pttl(&counter)), ("12".to_owned(), -1));
-    // An attempt that somebody keeps out counts nothing.
+    // An attempt that finds the lock taken does not count.
     let guard = locks.get(&key).lock().await.unwrap();
     assert!(!theirs.try_lock().await && with_tokens(&server).await.get(&key).try_lock().await.unwrap().is_none());
     assert_eq!((guard.fence().get(), server.command(&["GET", &counter])), (13, "13".to_owned()));
     guard.unlock().await.unwrap();
 
-    // What Redisson itself does to the counter, and so to both.
+    // Redisson gives the counter a lifetime, which concerns both sides.
     let leased = jvm.lock_over("multifenced", std::slice::from_ref(&redisson), &key);
     leased.lock_leased(LONG).await;
     assert!((1..=60_000).contains(&server.pttl(&counter)), "its lease is the lifetime of the counter");
     leased.unlock().await.unwrap();
     server.command::<()>(&["PERSIST", &counter]);
 
-    // Both at once.
+    // Both sides at once.
     let notes = Notes::default();
     let ours = (0..2).map(|_| {
         let (lock, notes) = (locks.get(&key).owned_by(Owner::new()), Arc::clone(&notes));
@@ -586,8 +586,8 @@ async fn fences_and_tokens_of_fenced_locks_are_one_sequence() {
 // ---- What does not mix ----
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_read_write_lock_gets_in_beside_our_holder_and_keeps_us_out_itself() {
-    let Some((_server, locks, redisson)) = beside(LONG).await else { return };
+async fn a_read_write_lock_ignores_our_holder_and_keeps_us_out() {
+    let Some((_server, locks, redisson)) = both_sides(LONG).await else { return };
     for kind in ["read", "write"] {
         let (ours, theirs) = (key(), key());
         let guard = locks.get(&ours).lock().await.unwrap();
@@ -601,8 +601,8 @@ async fn a_read_write_lock_gets_in_beside_our_holder_and_keeps_us_out_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn spin_locks_and_fair_locks_exclude_us_and_tell_us_of_nothing() {
-    let Some((server, locks, redisson)) = beside(SHORT).await else { return };
+async fn spin_locks_and_fair_locks_exclude_us_and_publish_no_release() {
+    let Some((server, locks, redisson)) = both_sides(SHORT).await else { return };
     for kind in ["spin", "fair"] {
         let key = key();
         let (holder, lock) = (redisson.lock_of(kind, &key), locks.get(&key));
@@ -621,7 +621,7 @@ async fn spin_locks_and_fair_locks_exclude_us_and_tell_us_of_nothing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plain_lock_and_an_rlock_of_one_name_get_errors_and_no_locks() {
-    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
     let plain = builder(&server.url(), LONG).format(Format::Plain).connect().await.unwrap();
     let (key, lock) = (key(), |key: &str| plain.get(key));
     let guard = lock(&key).lock().await.unwrap();
@@ -636,8 +636,8 @@ async fn a_plain_lock_and_an_rlock_of_one_name_get_errors_and_no_locks() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transaction_and_a_lock_of_what_it_changes_know_nothing_of_each_other() {
-    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+async fn a_transaction_and_a_lock_of_the_same_name_do_not_exclude_each_other() {
+    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
     let key = key();
     let transaction = redisson.begin_to_change(&key).await;
     assert!(server.exists(&format!("{key}:transaction_lock")), "its own lock");
@@ -649,10 +649,10 @@ async fn a_transaction_and_a_lock_of_what_it_changes_know_nothing_of_each_other(
     guard.unlock().await.unwrap();
 }
 
-/// A spin lock looks every 128 ms at the least. A fair one listens to a channel that only fair ones know.
+/// A spin lock polls at least every 128 ms. A fair lock listens to a channel on which only fair locks publish.
 #[tokio::test(flavor = "multi_thread")]
-async fn our_release_is_found_by_a_spin_lock_and_slept_through_by_a_fair_one() {
-    let Some((server, locks, redisson)) = beside(LONG).await else { return };
+async fn a_spin_lock_notices_our_release_and_a_fair_lock_waits_for_the_lease() {
+    let Some((server, locks, redisson)) = both_sides(LONG).await else { return };
     let key = key();
     let guard = locks.get(&key).lock().await.unwrap();
     let spinning = redisson.lock_of("spin", &key);
@@ -669,8 +669,8 @@ async fn our_release_is_found_by_a_spin_lock_and_slept_through_by_a_fair_one() {
     let past_the_line = locks.get(&key).try_lock().await.unwrap().expect("free");
     past_the_line.unlock().await.unwrap();
     let slept = entered(asked, LONG).await - start;
-    assert!(slept + SLEW >= lease, "until the lease is over of which it was told: {slept:?}");
-    // By another fair lock's release it is woken.
+    assert!(slept + SLEW >= lease, "until the lease that it was told of is over: {slept:?}");
+    // The release of another fair lock wakes it.
     let other = redisson.lock_of("fair", &key);
     let asked = waits(&server, || other.ask("lock", "")).await;
     fair.unlock().await.unwrap();
@@ -678,10 +678,10 @@ async fn our_release_is_found_by_a_spin_lock_and_slept_through_by_a_fair_one() {
     other.unlock().await.unwrap();
 }
 
-/// Somebody's hash without a lease, which he deletes without a message.
+/// The lock is a hash without a lease, and is deleted without a message.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_without_a_lease_is_looked_at_by_us_and_waited_for_by_redisson_until_a_message_comes() {
-    let Some((server, locks, redisson)) = beside(SHORT).await else { return };
+async fn we_re_check_a_lock_without_a_lease_and_redisson_waits_for_a_message() {
+    let Some((server, locks, redisson)) = both_sides(SHORT).await else { return };
     let key = key();
     server.command::<()>(&["HSET", &key, "5cb1f0b5-0000-4000-8000-000000000000:1", "1"]);
     let there = redisson.lock(&key);
@@ -699,10 +699,10 @@ async fn a_lock_without_a_lease_is_looked_at_by_us_and_waited_for_by_redisson_un
 
 /// The programs of docs/redisson.md are files that are compiled, and they do what the page says.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_programs_of_the_page_share_a_lock() {
+async fn the_programs_in_docs_redisson_share_a_lock() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| std::fs::read_to_string(root.join(path));
-    let Ok(page) = read("docs/redisson.md") else { return say("skipped: the page is not a part of the package") };
+    let Ok(page) = read("docs/redisson.md") else { return say("skipped: docs/redisson.md is not in the package") };
     let (rust, java) =
         (read("examples/redisson.rs").unwrap(), read("tests/redisson/src/main/java/Orders.java").unwrap());
     for (language, program) in [("rust,no_run", &rust), ("java", &java)] {
@@ -736,9 +736,9 @@ async fn the_programs_of_the_page_share_a_lock() {
     assert_eq!(all, (1..=10).collect::<Vec<_>>(), "each number once");
 }
 
-/// Both tell and are told by sharded messages: without one a waiter would sleep for as long as the lease lasts.
+/// Both sides publish and receive sharded messages: without one a waiter would sleep until the lease is over.
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_cluster_either_side_keeps_the_other_out_and_wakes_it_by_a_sharded_message() {
+async fn in_a_cluster_each_side_excludes_the_other_and_wakes_it_by_sharded_messages() {
     let Some(jvm) = Jvm::shared() else { return };
     let server = Server::start_with(&["--cluster-enabled", "yes", "--cluster-announce-ip", "127.0.0.1"]);
     server.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);

@@ -1,6 +1,6 @@
-//! Redisson's RedLock: an RLock on each of several independent servers, of which a majority decides. RedissonRedLock of
-//! n locks takes n / 2 + 1 of them, and on each server it is what `getLock` writes there. And what Redlock asks for
-//! beyond a majority: a limit on how long a lock is extended.
+//! Redisson's RedLock: an RLock on each of several independent servers, of which a majority decides. A RedissonRedLock
+//! of n locks takes n / 2 + 1 of them, and writes on each server what `getLock` writes. Redlock also asks for a limit
+//! on how long a lock is extended.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -14,7 +14,7 @@ use common::{Server, eventually, key, ms};
 use lockhound::{HoldState, Holder, LockerBuilder, Loss};
 
 #[tokio::test]
-async fn each_server_has_what_get_lock_writes() {
+async fn each_server_has_what_redissons_get_lock_writes() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(30_000)).connect().await.unwrap();
     let guard = locks.get(&key).lock().await.unwrap();
@@ -47,19 +47,19 @@ async fn a_redisson_holder_of_a_majority_excludes_us_and_is_waited_for() {
     assert!(holder.owner().contains("5cb1f0b5"), "{holder:?}");
     let guard = locks.get(&key).lock().await.unwrap();
     let waited = start.elapsed();
-    assert!(waited > ms(650) && within(waited, ms(1_500)), "until its lease is over, and not for a look: {waited:?}");
+    assert!(waited > ms(650) && within(waited, ms(1_500)), "waits until the lease is over, without polls: {waited:?}");
     guard.unlock().await.unwrap();
 }
 
 #[tokio::test]
-async fn a_redisson_holder_of_a_minority_does_not_exclude_us_and_keeps_what_it_has() {
+async fn a_redisson_holder_of_a_minority_does_not_exclude_us_and_keeps_its_keys() {
     let (servers, key) = (servers(5), key());
     let locks = over(&servers, ms(900)).connect().await.unwrap();
     servers[..2].iter().for_each(|server| hold_as_redisson(server, &key, 60_000));
     let theirs = servers[0].fields(&key);
     assert!(!locks.get(&key).is_locked().await.unwrap());
     let guard = locks.get(&key).try_lock().await.unwrap().expect("three of five are free");
-    // Renewals find it gone there, and do not take what is another's.
+    // Renewals find the lock gone on those servers, and do not take the keys of another owner.
     tokio::time::sleep(ms(1_300)).await;
     guard.check().unwrap();
     assert_eq!(servers[0].fields(&key), theirs);
@@ -68,9 +68,9 @@ async fn a_redisson_holder_of_a_minority_does_not_exclude_us_and_keeps_what_it_h
     assert_eq!(servers.iter().map(|server| server.exists(&key)).collect::<Vec<_>>(), [true, true, false, false, false]);
 }
 
-// ---- Who holds it, where the servers differ ----
+// ---- The holder, when the servers differ ----
 
-/// What the RLocks of a RedissonRedLock send: each is of a client of its own, one for each server, and has its uuid.
+/// Takes the lock as a RedissonRedLock does. Each of its RLocks belongs to a client of its own, with a uuid of its own.
 fn hold_as_redlock(servers: &[Server], key: &str) -> Vec<String> {
     let owner = |server: &Server| {
         let owner = format!("{}:53", lockhound::Uuid::new_v4());
@@ -81,7 +81,7 @@ fn hold_as_redlock(servers: &[Server], key: &str) -> Vec<String> {
     servers.iter().map(owner).collect()
 }
 
-/// Server and owner, as `holder()` names them.
+/// Returns each server and owner that `holder()` names.
 fn named(holder: &Holder) -> Vec<(String, String)> {
     holder.by_node().iter().map(|node| (node.node().to_owned(), node.owner().into_owned())).collect()
 }
@@ -95,11 +95,11 @@ async fn a_redlock_of_three_clients_does_not_look_free() {
         let owners = hold_as_redlock(&servers[..count], &key);
         assert!(lock.try_lock().await.unwrap().is_none());
         settled(&locks).await;
-        assert!(lock.is_locked().await.unwrap(), "an attempt finds it locked");
+        assert!(lock.is_locked().await.unwrap(), "is_locked() agrees with try_lock()");
         let holder = lock.holder().await.unwrap().expect("locked");
         assert!(!holder.is_agreed() && holder.owner() == owners[0], "{holder:?}");
         let stand: Vec<_> = servers.iter().map(Server::url).zip(owners).collect();
-        assert_eq!(named(&holder), stand, "each server's, and none of one that is free");
+        assert_eq!(named(&holder), stand, "the owner on each server, and none for a free one");
         for node in holder.by_node() {
             let remaining = node.remaining().expect("a lease");
             assert!(node.hold_count() == 1 && remaining <= ms(30_000) && remaining > ms(20_000), "{node:?}");
@@ -109,7 +109,7 @@ async fn a_redlock_of_three_clients_does_not_look_free() {
 }
 
 #[tokio::test]
-async fn the_owner_that_a_majority_names_comes_before_another() {
+async fn the_owner_on_a_majority_comes_first() {
     let (servers, key) = (servers(3), key());
     let lock = over(&servers, ms(30_000)).connect().await.unwrap().get(&key);
     let stray = hold_as_redlock(&servers[..1], &key).remove(0);
@@ -118,19 +118,19 @@ async fn the_owner_that_a_majority_names_comes_before_another() {
     let all = [1, 2, 0].map(|at| (servers[at].url(), if at == 0 { stray.clone() } else { theirs.to_owned() }));
     let holder = lock.holder().await.unwrap().expect("locked");
     assert!(holder.is_agreed() && holder.owner() == theirs, "{holder:?}");
-    // Nobody waits for the third once two of them agree.
+    // Once two servers agree, `holder` does not wait for the third.
     let said = named(&holder);
     assert!(said.len() >= 2 && all.starts_with(&said), "{said:?}");
     assert!(lock.is_locked().await.unwrap());
-    // The lease of the two is over: what stands on the third is nobody's lock.
+    // The leases on the two servers are over. A key on the third alone is no lock.
     servers[1..].iter().for_each(|server| server.command::<()>(&["DEL", &key]));
     assert!(!lock.is_locked().await.unwrap() && lock.holder().await.unwrap().is_none());
     lock.try_lock().await.unwrap().expect("and an attempt gets it").unlock().await.unwrap();
 }
 
-/// The third is away, and may be where the holder has its majority.
+/// The holder may have its majority by the server that is down.
 #[tokio::test]
-async fn what_a_holder_may_have_on_a_server_that_is_away_does_not_look_free() {
+async fn a_lock_whose_majority_may_include_a_server_that_is_down_does_not_look_free() {
     let (servers, key) = (servers(3), key());
     let lock = over(&servers, ms(30_000)).connect().await.unwrap().get(&key);
     let owners = hold_as_redlock(&servers[..1], &key);
@@ -145,7 +145,7 @@ async fn what_a_holder_may_have_on_a_server_that_is_away_does_not_look_free() {
     assert!(!lock.is_locked().await.unwrap());
 }
 
-/// A locker's builder with a lease that is short enough to be waited for.
+/// Returns a builder whose lease is short enough to wait for.
 fn short(servers: &[Server]) -> LockerBuilder {
     over(servers, ms(1_400))
 }
@@ -162,7 +162,7 @@ async fn max_hold_limits_for_how_long_a_lock_is_extended_on_every_server() {
     let waiting = tokio::spawn(async move { waiter.lock().await.map(|guard| (Instant::now(), guard)).unwrap() });
     servers[0].kill();
     while start.elapsed() < ms(2_700) {
-        assert_eq!(guard.state(), HoldState::Safe, "two leases long it is extended, by two of three");
+        assert_eq!(guard.state(), HoldState::Safe, "two of three servers renew it for two leases");
         assert!(guard.remaining() <= ms(2_900).saturating_sub(start.elapsed()) + ms(100));
         tokio::time::sleep(ms(20)).await;
     }
@@ -170,10 +170,10 @@ async fn max_hold_limits_for_how_long_a_lock_is_extended_on_every_server() {
     let told = Instant::now();
     assert!(told - start >= ms(2_850) && within(told - start, ms(3_500)), "{:?}", told - start);
     assert_eq!(guard.loss(), Some(Loss::MaxHold));
-    // Its holder does nothing: nobody extends it any more, and it ends with its lease.
+    // The holder does nothing. The lock is no longer renewed, and ends with its lease.
     let (entered, other) = waiting.await.unwrap();
     assert!(entered > told && within(entered - told, ms(2_400)), "{:?} after the token", entered - told);
-    assert!(guard.unlock().await.is_err(), "and the late release hurts nobody");
+    assert!(guard.unlock().await.is_err(), "and the late release does not affect the next holder");
     other.check().unwrap();
     other.unlock().await.unwrap();
     eventually(ms(500), "released", || !servers[1..].iter().any(|server| server.exists(&key))).await;
@@ -193,5 +193,5 @@ fn the_example_survives_the_loss_of_a_server() {
     for line in ["on A and B and C; its holder: Safe", "on A and C; its holder: Safe", "on A and B; its holder: Safe"] {
         assert!(said.contains(line), "{said}");
     }
-    assert!(said.contains("somebody else gets in: false") && said.ends_with('\n'), "{said}");
+    assert!(said.contains("another program gets the lock: false") && said.ends_with('\n'), "{said}");
 }

@@ -1,4 +1,4 @@
-//! Who may enter again, and what stands on the server while it does.
+//! Re-entry: which callers may enter again, and what the server stores meanwhile.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -31,13 +31,13 @@ async fn nested_locks_count_up_and_down() {
     assert!(!server.exists(&key));
 }
 
-/// Whether somebody who has not got it waits.
+/// Returns whether the call is still waiting after a moment.
 async fn waits<T>(future: &mut (impl Future<Output = T> + Unpin)) -> bool {
     tokio::time::timeout(ms(150), future).await.is_err()
 }
 
 #[tokio::test]
-async fn a_spawned_task_is_somebody_else_and_waits() {
+async fn a_spawned_task_is_another_owner_and_waits() {
     let server = Server::start();
     let lock = locker(&server).await.get(key());
     let guard = lock.lock().await.unwrap();
@@ -62,7 +62,7 @@ async fn a_child_in_its_parents_scope_enters_again() {
 }
 
 #[tokio::test]
-async fn branches_of_one_task_enter_unless_each_has_its_owner() {
+async fn branches_of_one_task_share_a_hold_unless_each_has_its_own_owner() {
     let server = Server::start();
     let lock = locker(&server).await.get(key());
     let (one, two) = tokio::join!(lock.lock(), lock.lock());
@@ -78,7 +78,7 @@ async fn branches_of_one_task_enter_unless_each_has_its_owner() {
     waiting.await.unwrap().unlock().await.unwrap();
 }
 
-/// Two first acquires of one owner at once, many times: by the line, past it, and both.
+/// The first acquires of one owner at once, many times: through the line (`lock`) and past it (`try_lock`).
 #[tokio::test]
 async fn first_acquires_of_one_owner_at_once_never_block_each_other() {
     let server = Server::start();
@@ -98,7 +98,7 @@ async fn first_acquires_of_one_owner_at_once_never_block_each_other() {
 }
 
 #[tokio::test]
-async fn guards_go_in_any_order_and_from_any_task() {
+async fn guards_may_be_released_in_any_order_and_from_any_task() {
     let server = Server::start();
     let lock = locker(&server).await.get(key());
     let first = lock.lock().await.unwrap();
@@ -113,7 +113,7 @@ async fn guards_go_in_any_order_and_from_any_task() {
 }
 
 #[tokio::test]
-async fn what_is_detached_is_not_entered_again() {
+async fn a_detached_guard_cannot_be_entered_again() {
     let server = Server::start();
     let lock = locker(&server).await.get(key());
     let guard = lock.lock().await.unwrap();
@@ -129,7 +129,7 @@ async fn what_is_detached_is_not_entered_again() {
 }
 
 #[test]
-fn threads_without_async_code_lock_as_themselves() {
+fn a_blocking_thread_is_its_own_owner() {
     let server = Server::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let lock = runtime.block_on(locker(&server)).get(key());
@@ -140,7 +140,7 @@ fn threads_without_async_code_lock_as_themselves() {
     let (other, (tried, has_tried)) = (lock.clone(), std::sync::mpsc::channel());
     let waited = std::thread::spawn(move || {
         assert!(other.blocking_try_lock().unwrap().is_none());
-        // Time enough for one answer, without a core too.
+        // Time enough for one answer, on a busy machine too.
         assert!(other.blocking_try_lock_for(ms(500)).unwrap().is_none());
         tried.send(()).unwrap();
         other.blocking_lock().unwrap().blocking_unlock()
@@ -154,7 +154,7 @@ fn threads_without_async_code_lock_as_themselves() {
 }
 
 #[test]
-fn another_executor_works_with_an_owner_and_without() {
+fn another_executor_works_with_and_without_a_named_owner() {
     let server = Server::start();
     futures_executor::block_on(async {
         let lock = locker(&server).await.get(key());
@@ -180,7 +180,7 @@ async fn the_root_of_a_runtime_is_an_owner() {
 }
 
 #[tokio::test]
-async fn terms_belong_to_the_outermost_acquisition() {
+async fn the_options_of_the_outermost_acquisition_count() {
     let server = Server::start();
     let locks = common::locker_with(&server, ms(3_000)).await;
     let lock = locks.get(key());
@@ -199,7 +199,7 @@ async fn terms_belong_to_the_outermost_acquisition() {
 }
 
 #[tokio::test]
-async fn names_and_terms_that_cannot_be_used_are_reported_by_lock() {
+async fn invalid_names_and_options_are_errors_of_the_call() {
     let server = Server::start();
     let locks = locker(&server).await;
     let option = |error: Error| match error {
@@ -209,7 +209,7 @@ async fn names_and_terms_that_cannot_be_used_are_reported_by_lock() {
     assert_eq!(option(locks.get("").lock().await.unwrap_err()), "key");
     assert_eq!(option(locks.get("").is_locked().await.unwrap_err()), "key");
     assert_eq!(option(locks.get("").force_unlock().await.unwrap_err()), "key");
-    // Before it waits for its turn.
+    // `run` reports it before it waits for its turn.
     let inner = || locks.get("k").non_reentrant().max_hold(ms(99));
     let outer = locks.get("k").non_reentrant();
     let nested = outer.run(|_| async { inner().run(|_| async {}).await.unwrap_err() });

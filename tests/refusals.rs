@@ -1,6 +1,5 @@
-//! A server that answers with an error: what becomes of a lock, a nested lock, an unlock and a renewal, in the real
-//! state.
-
+//! A server that refuses commands: what happens to a lock, a nested lock, an unlock and a renewal, with real servers in
+//! each state.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -11,9 +10,9 @@ use common::proxy::{Mode, Proxy};
 use common::{Server, builder, eventually, key, ms};
 use lockhound::{Error, HoldState, Loss, Owner, ServerErrorKind};
 
-/// What a state does to the operations.
+/// What the operations do while the server is in a state.
 struct Expected {
-    /// `None`: they ride it out, and enter when it is over.
+    /// The error of `lock`. `None`: `lock` rides the state out, and succeeds when it is over.
     lock: Option<ServerErrorKind>,
     unlock: Unlock,
     /// Whether renewals fail meanwhile.
@@ -24,13 +23,13 @@ enum Unlock {
     Done,
     /// Not confirmed; released once the state is over.
     Later,
-    /// The lock runs out with its lease.
+    /// Refused; the lock ends with its lease.
     Refused(ServerErrorKind),
 }
 
-/// Takes locks, brings the server into a state, looks at every operation, and ends the state again.
+/// Takes locks, brings the server into a state, checks each operation, and ends the state.
 async fn in_state(server: &Server, name: &str, enter: impl FnOnce(), leave: impl FnOnce(), expected: Expected) {
-    // A tick is of 1.5 s, and has 450 ms: the first has failed after two seconds, and the second after 3.4.
+    // A tick comes every 1.5 s and has 450 ms: the first has failed after two seconds, and the second after 3.4 s.
     let locks = builder(&server.url(), ms(4_500)).outage_tolerance(Duration::from_secs(10)).connect().await.unwrap();
     let lock = || locks.get(key()).owned_by(Owner::new());
     let (nested, unlocked, renewed, waited) = (lock(), lock(), lock(), lock());
@@ -57,8 +56,8 @@ async fn in_state(server: &Server, name: &str, enter: impl FnOnce(), leave: impl
         Err(Error::Unavailable { nodes, .. }) => nodes[0].reason().contains("timed out"),
         _ => false,
     };
-    // Once, a connection that was killed may still be on its way back. Without a core the server does not get to say it
-    // in time.
+    // The first attempt may come while a killed connection is being made again. On a busy machine the server's answer
+    // may be late.
     for tried in 0.. {
         if !is_silence(&answer) || (tried > 0 && !common::machine::again(tried)) {
             break;
@@ -98,12 +97,12 @@ async fn in_state(server: &Server, name: &str, enter: impl FnOnce(), leave: impl
         (_, answer) => panic!("{name}: lock: {answer:?}"),
     }
     eventually(ms(3_000), "safe again", || to_renew.state() == HoldState::Safe).await;
-    eventually(ms(5_000), "released, or run out", || !server.exists(unlocked.key().as_str())).await;
+    eventually(ms(5_000), "released, or expired", || !server.exists(unlocked.key().as_str())).await;
     inner.unlock().await.unwrap();
     outer.unlock().await.unwrap();
     to_renew.unlock().await.unwrap();
     assert!(since.elapsed() > ms(1_500), "{name}: the state lasted over a tick");
-    eventually(ms(1_000), "nothing is left", || {
+    eventually(ms(1_000), "no key is left", || {
         [&nested, &unlocked, &renewed, &waited].iter().all(|lock| !server.exists(lock.key().as_str()))
     })
     .await;
@@ -112,7 +111,7 @@ async fn in_state(server: &Server, name: &str, enter: impl FnOnce(), leave: impl
 const RIDDEN_OUT: Expected = Expected { lock: None, unlock: Unlock::Later, jeopardy: true };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readonly() {
+async fn a_server_that_becomes_a_replica_is_ridden_out() {
     let server = Server::start();
     let replica = || server.command::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
     let master = || server.command::<()>(&["REPLICAOF", "NO", "ONE"]);
@@ -120,9 +119,9 @@ async fn readonly() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn loading() {
+async fn a_server_that_loads_its_data_is_ridden_out() {
     let server = std::sync::Arc::new(Server::start_with(&["--loading-process-events-interval-bytes", "1024"]));
-    // A millisecond each: longer than to the end of the second tick, if nobody makes it shorter.
+    // A millisecond for each key: loading lasts longer than the second tick, until the delay is set to 0.
     server.command::<()>(&["DEBUG", "POPULATE", "5000"]);
     server.command::<()>(&["CONFIG", "SET", "key-load-delay", "1000"]);
     let reloading = std::sync::Mutex::new(None);
@@ -141,7 +140,7 @@ async fn loading() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn busy() {
+async fn a_server_busy_with_a_script_is_ridden_out() {
     let server = Server::start_with(&["--busy-reply-threshold", "20"]);
     let spin = || {
         let mut connection = server.connection().unwrap();
@@ -155,7 +154,7 @@ async fn busy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_password_that_was_changed() {
+async fn a_changed_password_is_ridden_out() {
     let server = Server::start_with(&["--user", "admin", "on", ">pw", "~*", "&*", "+@all"]);
     let admin = redis::Client::open(format!("redis://admin:pw@127.0.0.1:{}", server.port())).unwrap();
     let admin = |words: &[&str]| {
@@ -172,7 +171,7 @@ async fn a_password_that_was_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn out_of_memory() {
+async fn without_memory_lock_is_an_error_while_unlock_and_renewals_succeed() {
     let server = Server::start();
     let full = || server.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     let free = || server.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
@@ -182,7 +181,7 @@ async fn out_of_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_permission() {
+async fn without_rights_lock_and_unlock_are_errors_and_renewals_fail() {
     let server = Server::start();
     let forbid = || server.command::<()>(&["ACL", "SETUSER", "default", "resetkeys", "~other:*"]);
     let allow = || server.command::<()>(&["ACL", "SETUSER", "default", "allkeys"]);
@@ -192,7 +191,7 @@ async fn no_permission() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_cannot_persist() {
+async fn a_server_that_cannot_persist_is_ridden_out() {
     let server = Server::start();
     server.remove_directory();
     let fail = || {
@@ -206,20 +205,20 @@ async fn a_server_that_cannot_persist() {
     in_state(&server, "MISCONF", fail, mend, RIDDEN_OUT).await;
 }
 
-/// A server that wants more replicas than it has refuses writes.
+/// Makes a server require this many replicas. With fewer it refuses writes.
 fn want_replicas(server: &Server, count: u32) {
     server.command::<()>(&["CONFIG", "SET", "min-replicas-to-write", &count.to_string()]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_without_its_replicas() {
+async fn a_server_without_its_replicas_is_ridden_out() {
     let server = Server::start();
     in_state(&server, "NOREPLICAS", || want_replicas(&server, 1), || want_replicas(&server, 0), RIDDEN_OUT).await;
 }
 
-/// A bug: whatever was to be given back while the server refused writes stood there for the rest of its lease.
+/// A bug: a lock that was released while the server refused writes stayed for the rest of its lease.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_given_back_while_writes_are_refused_is_gone_soon_after() {
+async fn locks_released_while_writes_are_refused_are_gone_soon_after() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(30_000)).connect().await.unwrap();
@@ -227,7 +226,7 @@ async fn what_is_given_back_while_writes_are_refused_is_gone_soon_after() {
     let (dropped, unlocked, undone, waited) = (lock(), lock(), lock(), lock());
     lock().lock().await.unwrap().unlock().await.unwrap();
     let (to_drop, to_unlock) = (dropped.lock().await.unwrap(), unlocked.lock().await.unwrap());
-    // Its caller gives up while the answer is on its way: it is granted, and undone in vain for now.
+    // The caller gives up while the answer is on its way: the lock is granted, and its undo is refused at first.
     proxy.set(Mode::Delay(ms(400)));
     assert!(undone.try_lock_for(ms(50)).await.is_err());
     eventually(ms(300), "granted", || server.exists(undone.key().as_str())).await;
@@ -240,18 +239,18 @@ async fn what_is_given_back_while_writes_are_refused_is_gone_soon_after() {
     proxy.set(Mode::Pass);
     eventually(ms(2_000), "the undo has been refused", || locks.stats().pending_undos > 0).await;
     let kept = [&dropped, &unlocked, &undone];
-    assert!(kept.iter().all(|lock| server.exists(lock.key().as_str())), "it refuses writes");
+    assert!(kept.iter().all(|lock| server.exists(lock.key().as_str())), "the server refuses writes");
     want_replicas(&server, 0);
 
     waiting.await.unwrap().expect("an outage is ridden out").unlock().await.unwrap();
     unlocking.await.unwrap().unwrap();
-    eventually(ms(4_000), "given back", || kept.iter().all(|lock| !server.exists(lock.key().as_str()))).await;
+    eventually(ms(4_000), "released", || kept.iter().all(|lock| !server.exists(lock.key().as_str()))).await;
     eventually(ms(4_000), "nothing is under way", || locks.stats().pending == 0).await;
 }
 
-/// One script renews all of them, and the server refuses it as a whole for the sake of one key.
+/// One script renews all of them, and the server refuses the whole script because of one key.
 #[tokio::test]
-async fn a_key_that_is_refused_costs_the_others_no_renewal() {
+async fn a_refused_key_costs_other_keys_no_renewal() {
     let server = Server::start_with(&["--user", "weak", "on", ">pw", "~*", "&*", "+@all"]);
     let lease = ms(3_000);
     let locks = builder(&format!("redis://weak:pw@127.0.0.1:{}", server.port()), lease).connect().await.unwrap();
@@ -265,7 +264,7 @@ async fn a_key_that_is_refused_costs_the_others_no_renewal() {
     assert_eq!(refused.loss(), Some(Loss::RenewalFailed));
     tokio::time::sleep(lease).await;
     kept.iter().for_each(|guard| guard.check().unwrap());
-    // Again after 20 ms each, and no sooner.
+    // Renewals are repeated after 20 ms, and no sooner.
     let sent = locks.stats().renewal_batches.count;
     assert!(sent < 1_000, "{sent} renewals in two leases");
 }

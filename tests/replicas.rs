@@ -1,4 +1,4 @@
-//! Replicas that acknowledge: what has not reached enough of them is not held, and what has survives its server.
+//! Replicas that acknowledge: a lock that too few of them have is not granted, and a granted one survives its server.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -14,7 +14,7 @@ use common::several::settled;
 use common::{Server, builder, eventually, key, ms};
 use lockhound::{Error, HoldState, Locker, LockerBuilder, Loss, ServerErrorKind};
 
-/// A server with so many replicas, all in step.
+/// Starts a server with this many replicas, all in step.
 async fn with_replicas(count: usize) -> (Server, Vec<Server>) {
     let server = Server::start();
     let replicas: Vec<_> = (0..count).map(|_| server.replica()).collect();
@@ -26,7 +26,7 @@ async fn locker(server: &Server, count: u32, timeout: Duration) -> Locker {
     builder(&server.url(), ms(10_000)).replicas(count, timeout).connect().await.unwrap()
 }
 
-/// What `Unavailable` says of each server.
+/// Returns the reason that `Unavailable` gives for each server.
 fn reasons(error: &Error) -> Vec<String> {
     let Error::Unavailable { nodes, .. } = error else { panic!("{error}") };
     nodes.iter().map(|node| node.reason().to_owned()).collect()
@@ -39,7 +39,7 @@ async fn a_lock_that_too_few_replicas_have_is_undone() {
     replicas[1].stop();
     let guard = one.get(&key).try_lock().await.unwrap().expect("one replica acknowledges");
     assert!(replicas[0].exists(&key));
-    assert!(two.get(&key).try_lock().await.unwrap().is_none(), "that it is held needs no acknowledgement");
+    assert!(two.get(&key).try_lock().await.unwrap().is_none(), "the answer *held* needs no acknowledgement");
     guard.unlock().await.unwrap();
     let error = two.get(&key).try_lock().await.expect_err("the other one does not");
     assert_eq!(reasons(&error), ["acknowledged by 1 of 2 replicas within 200ms"]);
@@ -67,7 +67,7 @@ async fn lock_rides_out_replicas_that_are_away() {
 }
 
 #[tokio::test]
-async fn a_renewal_that_too_few_replicas_have_is_a_failed_one() {
+async fn a_renewal_that_too_few_replicas_acknowledge_fails() {
     let (server, replicas) = with_replicas(1).await;
     let lease = ms(1_500);
     let locks = builder(&server.url(), lease).replicas(1, ms(70)).connect().await.unwrap();
@@ -88,26 +88,26 @@ async fn a_renewal_that_too_few_replicas_have_is_a_failed_one() {
     let told = stopped.elapsed();
     assert!(in_time(told, lease), "{told:?}: the last renewal was before that");
     assert_eq!(lost_guard.state(), HoldState::Lost(Loss::RenewalFailed));
-    assert!(server.exists(&lost), "the server itself has renewed it all the time");
+    assert!(server.exists(&lost), "the server itself kept renewing it");
     drop(lost_guard);
-    eventually(ms(1_000), "released all the same", || !server.exists(&lost)).await;
+    eventually(ms(1_000), "the lost lock is released", || !server.exists(&lost)).await;
 }
 
 #[tokio::test]
-async fn that_a_lock_is_gone_is_told_whatever_the_replicas_say() {
+async fn a_lock_that_is_gone_is_lost_whatever_replicas_acknowledge() {
     let ((server, replicas), key) = (with_replicas(1).await, key());
     let locks = builder(&server.url(), ms(1_500)).replicas(1, ms(70)).connect().await.unwrap();
     let guard = locks.get(&key).lock().await.unwrap();
     replicas[0].stop();
     server.command::<()>(&["DEL", &key]);
-    common::soon(ms(700), guard.lost().cancelled()).await.expect("told by the next renewal");
+    common::soon(ms(700), guard.lost().cancelled()).await.expect("lost by the next renewal");
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
 }
 
-/// In each round six tasks lock one key after the other until the server dies. Whatever `lock()` returned is on the
-/// replica, which takes the server's place.
+/// In each round six tasks lock one key after the other until the server is killed. Every lock that was granted is on
+/// the replica, which takes the server's place.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_granted_survives_its_server_fifty_times_of_fifty() {
+async fn every_granted_lock_survives_fifty_failovers_to_the_replica() {
     let (mut server, mut replicas) = with_replicas(1).await;
     let (mut lost, mut granted) = (0, 0);
     for round in 0..50 {
@@ -122,7 +122,7 @@ async fn what_was_granted_survives_its_server_fifty_times_of_fifty() {
                     let key = key();
                     let Ok(Some(guard)) = locks.get(&key).try_lock().await else { return };
                     held.lock().unwrap().push(key);
-                    // It is neither released nor renewed.
+                    // Forgotten, so that it is not released.
                     std::mem::forget(guard);
                 }
             }));
@@ -145,16 +145,16 @@ async fn what_was_granted_survives_its_server_fifty_times_of_fifty() {
     assert_eq!(lost, 0, "of {granted}");
 }
 
-/// The same without acknowledgement: the loss happens, and it is told.
+/// The same without acknowledgement: the lock is lost, and its holder learns of it.
 #[tokio::test]
-async fn without_replicas_a_failover_loses_a_lock_and_its_holder_is_told() {
+async fn without_acknowledgement_a_failover_may_lose_a_lock_and_its_holder_learns_of_it() {
     let (server, key) = (Server::start(), key());
     let between = Proxy::start(server.port());
     let replica = Server::start_with(&["--replicaof", "127.0.0.1", &between.port().to_string()]);
     eventually(ms(5_000), "in step", || server.has_replicas(1)).await;
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(3_000)).connect().await.unwrap();
-    // A stopped replica would find what was sent to it in its socket, and have it.
+    // A stopped replica would read the lock from its socket when it goes on.
     between.set(Mode::BlackHole);
     let guard = locks.get(&key).lock().await.unwrap();
     server.kill();
@@ -189,7 +189,7 @@ async fn one_wait_covers_many_locks() {
 }
 
 #[tokio::test]
-async fn without_replicas_nothing_is_added() {
+async fn without_the_option_there_is_no_wait_and_no_fourth_connection() {
     let (server, _replicas) = with_replicas(1).await;
     let names = |locks: &Locker| {
         let list: String = server.command(&["CLIENT", "LIST"]);
@@ -212,13 +212,13 @@ async fn without_replicas_nothing_is_added() {
     let asking = locker(&server, 1, ms(500)).await;
     assert_eq!(names(&asking), ["acknowledged", "commands", "renewals", "subscriber"]);
     asking.get(key()).lock().await.unwrap().unlock().await.unwrap();
-    assert_eq!(server.calls("wait"), 2, "one by connect, and one by the lock");
+    assert_eq!(server.calls("wait"), 2, "one by connect, and one for the lock");
 }
 
-/// An address leads to one server and then to another, as in failovers. The replica of the first has stopped: whatever
-/// is granted is on the second. A WAIT there knows nothing of an acquire here, and is content.
+/// An address leads to one server and then to another, as in failovers. The replica of the first one has stopped, so
+/// every granted lock has to be on the second. A WAIT there succeeds, but says nothing of an acquire on the first.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_wait_behind_a_reconnect_acknowledges_nothing_before_it() {
+async fn a_wait_after_a_reconnect_acknowledges_no_earlier_acquire() {
     let ((silent, stopped), (server, _replicas)) = (with_replicas(1).await, with_replicas(1).await);
     let proxy = Proxy::start(silent.port());
     let mut lockers = Vec::new();
@@ -262,31 +262,31 @@ async fn a_wait_behind_a_reconnect_acknowledges_nothing_before_it() {
     assert!(granted.len() > 100, "{}", granted.len());
 }
 
-/// The acquire is held back on its way. Its undo waits behind it, and does not overtake it on another connection.
+/// The acquire is held back on its way. Its undo follows it on the same connection, and cannot overtake it.
 #[tokio::test]
-async fn an_undo_comes_behind_its_acquire() {
+async fn an_undo_is_executed_after_its_acquire() {
     let ((server, _replicas), key) = (with_replicas(1).await, key());
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(10_000)).replicas(1, ms(100)).connect().await.unwrap();
-    // From here on the scripts are known.
+    // The server learns the scripts.
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
     let fence = common::marks::mark(&key);
     server.command::<()>(&["DEL", &fence]);
     proxy.set(Mode::Hold(fence.clone().into_bytes()));
     let error = locks.get(&key).try_lock().await.expect_err("nothing answers");
     assert_eq!(reasons(&error).len(), 1);
-    // On another connection it would have been there long ago.
+    // On another connection the undo would have been executed by then.
     tokio::time::sleep(ms(100)).await;
-    assert!(!server.exists(&fence), "it is held back");
+    assert!(!server.exists(&fence), "the acquire is held back");
     proxy.set(Mode::Pass);
     eventually(ms(500), "executed", || server.exists(&fence)).await;
     eventually(ms(500), "and undone, before the undo is repeated", || !server.exists(&key)).await;
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
 }
 
-/// One WAIT after the other blocks the connection of the acquires.
+/// One WAIT after the other blocks the connection for acquires.
 #[tokio::test]
-async fn a_wait_holds_an_undo_up_once_and_a_release_never() {
+async fn a_wait_delays_an_undo_at_most_once_and_a_release_never() {
     let ((server, replicas), held, refused) = (with_replicas(1).await, key(), key());
     let locks = builder(&server.url(), ms(10_000)).replicas(1, ms(400)).connect().await.unwrap();
     let guard = locks.get(&held).lock().await.unwrap();
@@ -306,7 +306,7 @@ async fn a_wait_holds_an_undo_up_once_and_a_release_never() {
     busy.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// So many servers with a replica each, and a builder over them.
+/// Starts this many servers with a replica each, and returns them with a builder over them.
 async fn quorum(count: usize, lease: Duration) -> (Vec<(Server, Server)>, LockerBuilder) {
     let mut pairs = Vec::new();
     let mut builder = Locker::builder().lease(lease).restart_quarantine(Duration::ZERO);
@@ -319,16 +319,16 @@ async fn quorum(count: usize, lease: Duration) -> (Vec<(Server, Server)>, Locker
 }
 
 #[tokio::test]
-async fn with_several_servers_a_yes_counts_once_its_replicas_acknowledge() {
+async fn over_several_servers_a_vote_counts_once_its_replicas_acknowledge() {
     let (pairs, builder) = quorum(3, ms(10_000)).await;
     let (locks, key) = (builder.replicas(1, ms(600)).connect().await.unwrap(), key());
-    // The scripts are known: an EVAL after a NOSCRIPT would be behind the WAIT, and come after the release.
+    // The servers learn the scripts: an EVAL after a NOSCRIPT would come behind the WAIT, and after the release.
     locks.get(common::key()).lock().await.unwrap().unlock().await.unwrap();
     settled(&locks).await;
     pairs[0].1.stop();
     let start = Instant::now();
     let guard = locks.get(&key).lock().await.unwrap();
-    assert!(common::machine::within(start.elapsed(), ms(500)), "{:?}: nobody waits for the first", start.elapsed());
+    assert!(common::machine::within(start.elapsed(), ms(500)), "{:?}: it does not wait for the first", start.elapsed());
     assert!(pairs[1].1.exists(&key) && pairs[2].1.exists(&key));
     guard.unlock().await.unwrap();
     pairs[2].1.stop();
@@ -339,10 +339,10 @@ async fn with_several_servers_a_yes_counts_once_its_replicas_acknowledge() {
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
 }
 
-/// A server that forgot its votes is asked for them again, behind the WAITs of a replica that has stopped, while
-/// the releases travel on another connection.
+/// A server that forgot its votes is asked for them again. These commands wait behind WAITs for a replica that has
+/// stopped, while the releases travel on another connection.
 #[tokio::test]
-async fn what_is_taken_back_behind_a_wait_is_released_too() {
+async fn a_vote_acquired_again_behind_a_wait_is_released_too() {
     let (pairs, builder) = quorum(3, ms(3_000)).await;
     let locks = builder.command_timeout(ms(300)).replicas(1, ms(250)).connect().await.unwrap();
     let mut guards = Vec::new();
@@ -354,13 +354,13 @@ async fn what_is_taken_back_behind_a_wait_is_released_too() {
     eventually(ms(500), "on all", || keys.iter().all(|key| forgetful.exists(key))).await;
     replica.stop();
     forgetful.command::<()>(&["FLUSHALL"]);
-    // A third of the lease after the grants they are renewed, and then taken back, one WAIT being under way at any
-    // time.
+    // A third of the lease after the grants they are renewed, and then acquired there again. A WAIT is under way all
+    // the time.
     let busy = {
         let locks = locks.clone();
         tokio::spawn(async move { while locks.get(key()).try_lock().await.is_ok() {} })
     };
-    eventually(ms(2_800), "taken back", || keys.iter().any(|key| forgetful.exists(key))).await;
+    eventually(ms(2_800), "acquired again", || keys.iter().any(|key| forgetful.exists(key))).await;
     for guard in guards {
         guard.unlock().await.unwrap();
         tokio::time::sleep(ms(fastrand::u64(0..30))).await;
@@ -370,7 +370,7 @@ async fn what_is_taken_back_behind_a_wait_is_released_too() {
     let left = || keys.iter().filter(|key| pairs.iter().any(|(server, _)| server.exists(key))).count();
     eventually(ms(900), "released", || left() == 0).await;
     tokio::time::sleep(ms(300)).await;
-    assert_eq!(left(), 0, "nothing comes late");
+    assert_eq!(left(), 0, "no late acquire is left");
 }
 
 #[tokio::test]
@@ -387,7 +387,7 @@ async fn options_that_contradict_each_other_name_both_values() {
 }
 
 #[tokio::test]
-async fn a_user_that_may_not_ask_replicas_is_told_by_connect() {
+async fn connect_reports_a_user_without_the_right_to_wait() {
     let server = Server::start_with(&["--user", "half", "on", ">pw", "~*", "&*", "+@all", "-wait"]);
     let url = format!("redis://half:pw@127.0.0.1:{}", server.port());
     let error = builder(&url, ms(10_000)).replicas(1, ms(50)).connect().await.expect_err("refused");
@@ -395,9 +395,9 @@ async fn a_user_that_may_not_ask_replicas_is_told_by_connect() {
     builder(&url, ms(10_000)).connect().await.unwrap();
 }
 
-/// What WAIT means with clocks apart: a replica counts a lease by its own clock, from the end that its master's told.
+/// The limit of WAIT when clocks differ: the replica compares its own clock with the end of a lease by its master's.
 #[tokio::test]
-async fn a_replica_whose_clock_is_ahead_counts_a_lock_as_free_that_it_acknowledged() {
+async fn a_replica_whose_clock_is_ahead_frees_a_lock_early_that_it_acknowledged() {
     let master = Server::start();
     let of = ["--replicaof", "127.0.0.1", &master.port().to_string()];
     let Some(replica) = Server::start_with_clock(5_000, &of) else { return };
@@ -405,14 +405,14 @@ async fn a_replica_whose_clock_is_ahead_counts_a_lock_as_free_that_it_acknowledg
     let (locks, key) = (builder(&master.url(), ms(4_000)).replicas(1, ms(200)).connect().await.unwrap(), key());
     let guard = locks.get(&key).lock().await.unwrap();
     assert!(master.exists(&key) && guard.check().is_ok());
-    assert!(!replica.exists(&key), "its lease is over there");
+    assert!(!replica.exists(&key), "on the replica the lease is over");
     replica.set_clock(0);
     guard.unlock().await.unwrap();
 }
 
-/// SECURITY.md: that right is not needed.
+/// SECURITY.md does not list the right to PING.
 #[tokio::test]
-async fn a_user_that_may_not_ping_locks_with_replicas_too() {
+async fn acknowledgement_by_replicas_needs_no_right_to_ping() {
     let (server, _replicas) = with_replicas(1).await;
     server.command::<()>(&["ACL", "SETUSER", "half", "on", ">pw", "~*", "&*", "+@all", "-ping"]);
     let url = format!("redis://half:pw@127.0.0.1:{}", server.port());

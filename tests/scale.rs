@@ -1,8 +1,7 @@
-//! Very many holds: all of them in jeopardy, safe again, lost at once; and all of them renewed after a reconnect. Very
-//! many callers in one line. One test at a time, since each looks at milliseconds.
-
+//! Very many holds: all in jeopardy, safe again and lost at once, and all renewed after a reconnect. Very many callers
+//! in one line. The tests run one at a time, since each measures milliseconds.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are for the person who runs it")]
 
 mod common;
 
@@ -18,11 +17,11 @@ use tokio::sync::Mutex;
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 const HOLDS: usize = 10_000;
-/// Within what the tokens of one step have to fire; an unoptimized build takes longer over 10,000.
+/// The time within which the tokens of one step have to fire. An unoptimized build takes longer for 10,000.
 const TOGETHER: Duration = Duration::from_millis(if cfg!(debug_assertions) { 150 } else { 50 });
 const LEASE: Duration = Duration::from_secs(if cfg!(feature = "soak") { 30 } else { 6 });
 
-/// So long that what is taken in one go is due well within a tick, however slow a busy machine is.
+/// Returns a lease so long that all locks are taken well within a tick, however slow the machine is.
 async fn lease(server: &Server) -> Duration {
     let locks = locker_with(server, ms(60_000)).await;
     let start = Instant::now();
@@ -44,15 +43,15 @@ async fn hold(locks: &Locker, many: usize) -> Vec<Guard> {
     guards
 }
 
-/// The clock of the watchdog, since its origin: the lines of its grid are multiples of the grid's width.
+/// Returns the time of the watchdog's clock since its origin. Ticks are due at multiples of the grid's width.
 fn clock() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(u64::try_from(now.tv_sec).unwrap(), u32::try_from(now.tv_nsec).unwrap())
 }
 
-/// A tick fails for all, the next succeeds for all, and two in a row fire every token. Ticks are due by when each lock
-/// was last renewed, in steps of a hundredth of the lease; those of one step fail together, and their tokens fire
-/// together.
+/// A tick fails for all, the next succeeds for all, and then two failures in a row fire every token. When a lock's tick
+/// is due depends on its last renewal, in steps of a hundredth of the lease. The ticks of one step fail together, and
+/// their tokens fire together.
 #[tokio::test(flavor = "multi_thread")]
 async fn ticks_of_very_many_holds_fail_and_succeed_together() {
     let _alone = ALONE.lock().await;
@@ -70,7 +69,7 @@ async fn ticks_of_very_many_holds_fail_and_succeed_together() {
     eventually(tick * 2, "the next succeeds for all", || all(HoldState::Safe)).await;
 
     server.stop();
-    // An answer that was on its way may still count.
+    // A reply that was on its way may still count.
     tokio::time::sleep(ms(100)).await;
     let validity = lease - lease / 100 - ms(2);
     let second_tick = |guard: &Guard| {
@@ -95,16 +94,16 @@ async fn ticks_of_very_many_holds_fail_and_succeed_together() {
     let (widest, latest) = (groups.values().map(spread).max().unwrap(), groups.values().flatten().max().unwrap());
     let largest = groups.values().map(Vec::len).max().unwrap();
     println!(
-        "{HOLDS} tokens in {} steps, the largest of {largest}: {widest:?} apart in a step, {latest:?} late at the most",
+        "{HOLDS} tokens in {} steps of at most {largest}: within {widest:?} in a step, at most {latest:?} late",
         groups.len()
     );
     assert!(within(widest, TOGETHER), "the tokens of one step fire within {widest:?}");
     assert!(within(*latest, TOGETHER), "a token fires {latest:?} after the end of its tick");
 }
 
-/// The next regular renewal would be twenty seconds later.
+/// The next regular renewal would come twenty seconds later.
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_reconnect_everything_is_renewed_spread_over_a_second() {
+async fn after_a_reconnect_all_holds_are_renewed_spread_over_a_second() {
     let _alone = ALONE.lock().await;
     let server = Server::start();
     let locks = locker_with(&server, ms(60_000)).await;
@@ -116,7 +115,7 @@ async fn after_a_reconnect_everything_is_renewed_spread_over_a_second() {
     assert_eq!(locks.stats().renewals, 0);
     server.cut_connections();
     let start = Instant::now();
-    // How many were renewed by when, every few milliseconds.
+    // How many were renewed after which time, sampled every few milliseconds.
     let mut seen = vec![(Duration::ZERO, 0)];
     eventually(ms(5_000), "all are renewed", || {
         let renewals = locks.stats().renewals;
@@ -125,13 +124,13 @@ async fn after_a_reconnect_everything_is_renewed_spread_over_a_second() {
     })
     .await;
     for guard in &gone {
-        tokio::time::timeout(ms(5_000), guard.lost().cancelled()).await.expect("what is gone is told");
+        tokio::time::timeout(ms(5_000), guard.lost().cancelled()).await.expect("a deleted lock is lost");
         assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
     }
     let first = seen.iter().find(|(_, renewals)| *renewals > 0).unwrap().0;
     let took = start.elapsed() - first;
     assert!(took >= ms(700) && within(took, ms(1_500)), "from the first to the last in {took:?}");
-    // 200 ms hold a fifth of them. Where cores are missing the engine, or this thread, stands still and catches up.
+    // 200 ms should hold a fifth of them. On a busy machine the engine or this thread may pause and catch up.
     let starved = starved();
     for (at, renewals) in &seen {
         let before =
@@ -140,22 +139,22 @@ async fn after_a_reconnect_everything_is_renewed_spread_over_a_second() {
         assert!(together < HOLDS as u64 / 2 || starved, "{together} at a time, after {at:?}");
     }
     tokio::time::sleep(ms(300)).await;
-    assert!(common::machine::within(start.elapsed(), ms(10_000)), "the next tick is not there yet");
+    assert!(common::machine::within(start.elapsed(), ms(10_000)), "the next tick has not come yet");
     assert_eq!(locks.stats().renewals, guards.len() as u64, "once each");
     assert!(guards.iter().all(|guard| guard.state() == HoldState::Safe));
 }
 
-/// 20,000 callers stand in one line and give up within 20 ms, the last one first.
+/// 20,000 callers wait in one line and give up within 20 ms, the last one first.
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_that_give_up_together_cost_no_other_key_its_lock() {
     const CALLERS: u32 = 20_000;
     let _alone = ALONE.lock().await;
     let server = Server::start();
-    // What bounds the delay is the lease. A server that waits for a CPU is not what is looked for here.
+    // The lease bounds the delay. The command timeout leaves time for a server that waits for a CPU.
     let locks = builder(&server.url(), ms(2_000)).command_timeout(ms(600)).connect().await.unwrap();
     let (held, beside) = (locks.get(key()).lock().await.unwrap(), locks.get(key()).lock().await.unwrap());
     let lock = locks.get(held.key());
-    // They have to come before it is over.
+    // All callers have to be in line before the deadline.
     let patience = ms(3_000) + common::machine::grace() * 10;
     let deadline = Instant::now() + patience;
     let callers = tokio::spawn(async move {
@@ -166,7 +165,7 @@ async fn callers_that_give_up_together_cost_no_other_key_its_lock() {
         });
         join_all(callers).await
     });
-    eventually(patience - ms(100), "all stand in line", || locks.stats().waiters == CALLERS as usize).await;
+    eventually(patience - ms(100), "all wait in line", || locks.stats().waiters == CALLERS as usize).await;
     for answer in callers.await.unwrap() {
         assert!(answer.unwrap().is_none());
     }

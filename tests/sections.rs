@@ -11,7 +11,7 @@ use common::{Server, eventually, key, locker, locker_with, ms};
 use lockhound::{Error, Guard, HoldState, Lock, Locker, Loss, MultiGuard, MultiLock, MultiSection, Section};
 
 #[tokio::test]
-async fn run_returns_what_the_section_does_and_releases() {
+async fn run_returns_the_sections_result_and_releases_the_lock() {
     let (server, key) = (Server::start(), key());
     let lock = locker(&server).await.get(&key);
     let fence = lock
@@ -48,7 +48,7 @@ async fn run_drops_a_section_whose_lock_is_lost() {
         .await;
     assert!(matches!(result, Err(Error::Lost(Loss::NotOwner))), "{result:?}");
     assert!(dropped.load(Ordering::SeqCst));
-    lock.run(|_| async {}).await.expect("its owner is not shut out: the guard is gone");
+    lock.run(|_| async {}).await.expect("the owner may lock again, since the guard is gone");
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn run_reports_a_loss_that_only_the_release_finds() {
 }
 
 #[tokio::test]
-async fn the_token_of_a_guard_is_a_child() {
+async fn cancelling_a_token_of_a_guard_cancels_no_other_token() {
     let server = Server::start();
     let lock = locker(&server).await.get(key());
     let guard = lock.lock().await.unwrap();
@@ -90,7 +90,7 @@ async fn select_and_check_stop_at_a_loss() {
 }
 
 #[tokio::test]
-async fn unlock_after_a_loss_says_so_for_every_guard() {
+async fn unlock_after_a_loss_is_an_error_for_every_guard() {
     let (server, key) = (Server::start(), key());
     let lock = locker_with(&server, ms(900)).await.get(&key);
     let (outer, nested) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
@@ -103,7 +103,7 @@ async fn unlock_after_a_loss_says_so_for_every_guard() {
 }
 
 #[tokio::test]
-async fn a_reentry_finds_a_loss() {
+async fn a_reentry_notices_a_loss() {
     let (server, key) = (Server::start(), key());
     let lock = locker(&server).await.get(&key);
     let guard = lock.lock().await.unwrap();
@@ -124,7 +124,7 @@ fn handles_and_futures_can_be_sent_and_shared() {
     both::<MultiGuard>();
     both::<MultiSection>();
     both::<Error>();
-    // Never called: the futures only have to be of these types.
+    // Never called: the futures only have to have these types.
     let _ = |locks: Locker, lock: Lock, guard: Guard, all: MultiLock, both: MultiGuard| {
         send(&Locker::connect(""));
         send(&locks.close());
@@ -146,7 +146,7 @@ fn handles_and_futures_can_be_sent_and_shared() {
 }
 
 #[tokio::test]
-async fn a_panicking_section_releases() {
+async fn a_panicking_section_releases_the_lock() {
     let (server, key) = (Server::start(), key());
     let lock = locker(&server).await.get(&key);
     let panicking = tokio::spawn(async move {
@@ -157,7 +157,7 @@ async fn a_panicking_section_releases() {
 }
 
 #[tokio::test]
-async fn a_section_that_outlives_its_run_is_told_that_it_was_released() {
+async fn a_section_that_outlives_its_run_reports_that_the_lock_was_released() {
     let server = Server::start();
     let lock = locker(&server).await.get(key());
     let escaped = lock.run(|section| async move { section }).await.unwrap();

@@ -1,5 +1,4 @@
-//! Locks on a master that Sentinels name: failovers under load, what they lose, and a master that comes back and is not
-//! believed.
+//! Locks on a master that Sentinels name: failovers under load, what they lose, and deposed masters that come back.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -13,26 +12,25 @@ use common::sentinel::Sentinels;
 use common::{Server, eventually, key, ms};
 use lockhound::{Error, HoldState, Locker, Loss};
 
-/// The Sentinels promote the replica first and tell everybody about it after that: what the old master grants meanwhile
-/// is lost.
+/// The Sentinels first promote the replica and then announce it. What the old master grants in between is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ordered_failover_under_load_keeps_what_was_replicated_and_wakes_the_waiters() {
     println!("{}", under_load(Failover::Ordered, ms(2_000)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_master_is_followed_under_load() {
+async fn after_the_master_was_killed_lockers_follow_the_new_one_under_load() {
     println!("{}", under_load(Failover::Killed, ms(2_000)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stopped_master_is_followed_under_load_and_not_believed_when_it_goes_on() {
+async fn lockers_follow_the_new_master_under_load_and_ignore_the_frozen_one_when_it_goes_on() {
     println!("{}", under_load(Failover::Stopped, ms(4_000)).await);
 }
 
-/// The failover lasts from 100 to 200.
+/// In these records the failover lasts from 100 to 200.
 #[test]
-fn only_what_a_failover_explains_passes_the_record() {
+fn the_record_check_accepts_only_overlaps_that_a_failover_explains() {
     let judged = |visits: [(u64, u64, u64); 2]| {
         let visit = |(fence, entered, left): (u64, u64, u64)| {
             let (key, who) = ("k".to_owned(), fence.to_string());
@@ -55,12 +53,12 @@ fn only_what_a_failover_explains_passes_the_record() {
     }
 }
 
-/// Two locks that the replica does not hear of, of which one has to be acknowledged, and one that it has. The Sentinels
-/// stand still while it is promoted, so that the holders hear nothing.
+/// The replica has one lock and misses two, one of which has to be acknowledged. The Sentinels are frozen while the
+/// replica is promoted, so that the holders learn nothing.
 #[tokio::test]
-async fn what_was_not_replicated_may_have_two_holders_until_the_next_renewal_and_acknowledged_locks_never() {
+async fn an_unreplicated_lock_may_have_two_holders_until_the_next_renewal_and_an_acknowledged_one_never() {
     let group = Sentinels::start();
-    // It outlasts what the Sentinels take to notice.
+    // The lease is longer than the Sentinels take to notice.
     let lease = ms(15_000);
     let locks = group.builder(lease).connect().await.unwrap();
     let careful = group.builder(lease).replicas(1, ms(200)).connect().await.unwrap();
@@ -68,14 +66,14 @@ async fn what_was_not_replicated_may_have_two_holders_until_the_next_renewal_and
     let (kept, lost, never) = (key(), key(), key());
     let held = locks.get(&kept).lock().await.unwrap();
     eventually(ms(10_000), "replicated", || group.replica.exists(&kept)).await;
-    // From here on the replica hears nothing of it, and cannot ask again.
+    // From here on the replica receives nothing, and cannot ask for it again.
     group.replica.stop();
     group.master.command::<()>(&["CLIENT", "KILL", "TYPE", "replica"]);
     let unreplicated = locks.get(&lost).lock().await.unwrap();
     let fence = unreplicated.fence();
     let Error::Unavailable { nodes, .. } = careful.get(&never).try_lock().await.expect_err("nobody acknowledges")
     else {
-        panic!("it is not there")
+        panic!("the replica does not answer")
     };
     assert!(nodes[0].reason().contains("acknowledged by 0 of 1 replicas"), "{}", nodes[0]);
     group.sentinels.iter().for_each(Server::stop);
@@ -94,8 +92,8 @@ async fn what_was_not_replicated_may_have_two_holders_until_the_next_renewal_and
     group.sentinels.iter().for_each(Server::go_on);
     group.failed_over().await;
     let (failed_over, took) = (Instant::now(), killed.elapsed());
-    common::soon(lease, unreplicated.lost().cancelled()).await.expect("told");
-    // Sentinels that stood still for two seconds, on a busy machine, do nothing for half a minute.
+    common::soon(lease, unreplicated.lost().cancelled()).await.expect("lost");
+    // Sentinels that were frozen for two seconds, as may be on a busy machine, do nothing for half a minute.
     if took < lease / 2 {
         assert_eq!(unreplicated.loss(), Some(Loss::NotOwner));
         assert!(within(failed_over.elapsed(), lease / 3 + ms(2_000)), "{:?}", failed_over.elapsed());
@@ -104,36 +102,36 @@ async fn what_was_not_replicated_may_have_two_holders_until_the_next_renewal_and
     assert!(second.check().is_ok() && acknowledged.check().is_ok());
     let released = held.unlock().await;
     assert!(released.is_ok() || took >= lease / 2, "{released:?}");
-    // What it lost is another's: its release takes nothing away.
+    // Another holder has the lost lock; the first guard's release does not affect it.
     drop(unreplicated);
     second.unlock().await.unwrap();
     acknowledged.unlock().await.unwrap();
 }
 
-/// It grants whatever it is asked for until the Sentinels turn it into a replica, which takes seconds.
+/// A deposed master grants every lock until the Sentinels turn it into a replica, which takes seconds.
 #[tokio::test]
-async fn a_master_that_comes_back_is_not_believed() {
+async fn a_deposed_master_that_comes_back_is_not_asked() {
     let group = Sentinels::start();
     let lease = ms(30_000);
     let (idle, busy) = (group.builder(lease).connect().await.unwrap(), group.builder(lease).connect().await.unwrap());
     let key = key();
     group.master.stop();
     group.failed_over().await;
-    // The idle one has not noticed anything: its next heartbeat comes later.
+    // The idle locker has not noticed anything: its next heartbeat comes later.
     let guard = busy.get(&key).lock().await.unwrap();
     assert!(group.replica.exists(&key));
     group.master.go_on();
-    assert!(idle.get(&key).try_lock().await.unwrap().is_none(), "it asks the master that there is");
+    assert!(idle.get(&key).try_lock().await.unwrap().is_none(), "it asks the new master");
     guard.unlock().await.unwrap();
     let other = idle.get(&key).lock().await.unwrap();
     assert!(group.replica.exists(&key));
     other.unlock().await.unwrap();
 }
 
-/// The machine takes connections for a server that stands still. Whoever was connecting to it when it was deposed is
-/// connected when it goes on.
+/// The operating system accepts connections for a frozen server. A locker that was connecting to it when it was deposed
+/// is connected when it goes on.
 #[tokio::test]
-async fn a_connection_to_a_master_that_was_deposed_meanwhile_is_sent_nothing() {
+async fn nothing_is_sent_to_a_master_that_was_deposed_while_the_locker_connected() {
     let group = Sentinels::start();
     // The Sentinels notice later than the locker, which goes on connecting for longer than they take.
     for sentinel in &group.sentinels {
@@ -143,7 +141,7 @@ async fn a_connection_to_a_master_that_was_deposed_meanwhile_is_sent_nothing() {
     let hasty = builder().command_timeout(ms(200)).connect().await.unwrap();
     let key = key();
     group.master.stop();
-    // It gives the silent connections up, and makes new ones to the server that the Sentinels name.
+    // It gives up the silent connections, and makes new ones to the server that the Sentinels name.
     let begun = Instant::now();
     while begun.elapsed() < ms(2_500) {
         drop(hasty.get(common::key()).try_lock().await);
@@ -157,14 +155,14 @@ async fn a_connection_to_a_master_that_was_deposed_meanwhile_is_sent_nothing() {
         if let Ok(second) = hasty.get(&key).try_lock().await {
             assert!(second.is_none(), "the old master granted it");
         }
-        // Once it is a replica it has what the new master has.
-        assert!(!group.master.exists(&key) || !group.master.is_master(), "it was asked for it");
+        // As a replica it has what the new master has.
+        assert!(!group.master.exists(&key) || !group.master.is_master(), "the old master was asked for the lock");
     }
     guard.unlock().await.unwrap();
     hasty.get(&key).lock().await.unwrap().unlock().await.unwrap();
 }
 
-/// The words of a list of rights in SECURITY.md, which begins so.
+/// Returns the words of the list of rights in SECURITY.md that begins with `list`.
 fn documented(list: &str) -> Vec<&'static str> {
     let text = include_str!("../SECURITY.md").split(list).nth(1).unwrap().split("```").next().unwrap();
     text.split_whitespace().filter(|word| *word != "\\").map(|word| word.trim_matches('\'')).collect()
@@ -176,7 +174,7 @@ fn permit(server: &Server, user: &str, rules: &[&str]) {
 }
 
 #[tokio::test]
-async fn users_of_the_sentinels_and_the_master_need_no_more_rights_than_are_documented() {
+async fn the_documented_rights_suffice_for_the_sentinels_and_the_master() {
     let group = Sentinels::start();
     let of_lock = documented("ACL SETUSER app reset on '>PASSWORD'");
     let watching = documented("ACL SETUSER watcher reset on '>PASSWORD'");
@@ -198,15 +196,15 @@ async fn users_of_the_sentinels_and_the_master_need_no_more_rights_than_are_docu
     group.sentinels[0].command::<()>(&["SENTINEL", "FAILOVER", common::sentinel::NAME]);
     group.failed_over().await;
     guard.unlock().await.unwrap();
-    // It is told in this moment. The old master is one for ten more seconds.
+    // The locker is told in this moment. The old master stays a master for ten more seconds.
     let mut followed = false;
     while !followed {
         let guard = locks.get("app:2").lock().await.unwrap();
-        assert!(group.master.is_master(), "nobody told it");
+        assert!(group.master.is_master(), "the locker followed only when the old master was a replica");
         followed = group.replica.exists("app:2");
         guard.unlock().await.unwrap();
     }
-    // What the client library asks besides: `client|id`, `client|setname`, `info`.
+    // The client library also calls `client|id`, `client|setname` and `info`.
     for sentinel in &group.sentinels {
         assert!(sentinel.command::<Vec<redis::Value>>(&["ACL", "LOG"]).len() <= 3);
     }
@@ -217,7 +215,7 @@ async fn users_of_the_sentinels_and_the_master_need_no_more_rights_than_are_docu
 }
 
 #[tokio::test]
-async fn an_address_of_sentinels_says_what_is_wrong_with_it() {
+async fn errors_about_sentinel_addresses_say_what_is_wrong() {
     let group = Sentinels::start();
     let refusal = |url: String| async move {
         let builder = Locker::builder().node(url).connect_timeout(ms(2_000));
@@ -236,7 +234,7 @@ async fn an_address_of_sentinels_says_what_is_wrong_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sentinels_and_a_master_that_start_a_second_later_are_waited_for() {
+async fn connect_and_lock_wait_for_sentinels_and_a_master_that_start_later() {
     let group = Sentinels::start();
     let builder = || group.builder(ms(60_000)).connect_timeout(ms(60_000));
     let (patient, hasty, lazy) = (builder(), builder().connect_timeout(ms(300)), builder());

@@ -1,8 +1,8 @@
-//! What takes minutes: long bad days, many losses; `holds.rs` has many holds. `./dev soak` runs it, one test after the
-//! other.
+//! Tests that take minutes: long chaos, many losses, many failovers. (`holds.rs` has many holds.) `./dev soak` runs
+//! them one after the other.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are for the person who runs it")]
 
 mod common;
 
@@ -13,7 +13,7 @@ use common::children;
 use common::failovers::{self, Failover};
 use common::losses::{self, Kind};
 
-/// The body of a child process. Run as a test by itself it proves that nobody asked for anything else.
+/// The body of a child process. As an ordinary test it does nothing.
 #[test]
 fn child_process() {
     children::run();
@@ -21,18 +21,18 @@ fn child_process() {
 
 /// 8 processes x 8 tasks, more than 10,000 acquisitions, five times each.
 #[test]
-fn bad_days() {
+fn bad_days_never_let_two_holders_overlap() {
     for chaos in [Chaos::Kills, Chaos::Stops, Chaos::Swallows] {
         for run in 1..=5 {
             let time = survive(chaos, 8, 157);
-            println!("{chaos:?}, run {run} of 5: 10,048 acquisitions, nobody inside beside another, in {time:.1?}");
+            println!("{chaos:?}, run {run} of 5: 10,048 acquisitions without an overlap in {time:.1?}");
         }
     }
 }
 
-/// 1,000 losses of each kind: none is told late. The picture is written to target/losses.svg.
+/// Causes 1,000 losses of each kind, none of which is reported late. Writes the picture to target/losses.svg.
 #[tokio::test(flavor = "multi_thread")]
-async fn losses_of_every_kind() {
+async fn losses_of_every_kind_are_reported_in_time() {
     let mut all = Vec::new();
     for kind in Kind::ALL {
         all.push(losses::lose(kind, 1_000).await);
@@ -41,9 +41,9 @@ async fn losses_of_every_kind() {
     std::fs::write("target/losses.svg", losses::picture(&all)).unwrap();
 }
 
-/// Twelve failovers of each kind that Sentinels make, and three with replicas that have to acknowledge.
+/// Twelve failovers of each kind by Sentinels, and three of each with replicas that have to acknowledge.
 #[tokio::test(flavor = "multi_thread")]
-async fn failovers_by_sentinels() {
+async fn failovers_by_sentinels_lose_only_what_they_explain() {
     for failover in [Failover::Ordered, Failover::Killed, Failover::Stopped] {
         let mut seen = Vec::new();
         for _ in 0..12 {

@@ -1,7 +1,7 @@
-//! Threads that do not run: the user's cost no lock, and a whole process that did not run knows what it has lost.
-
+//! Threads that do not run: blocked threads of the user cost no lock, and a process that was stopped knows at once
+//! which locks it has lost.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are for the person who runs it")]
 
 mod common;
 
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use common::{Server, builder, children, key, ms};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The body of a child process. Run as a test by itself it proves that nobody asked for anything else.
+/// The body of a child process. As an ordinary test it does nothing.
 #[test]
 fn child_process() {
     children::run();
 }
 
-/// For three leases every worker sleeps. (For a runtime of one thread see `watchdog`.)
+/// Every worker sleeps for three leases. (`watchdog` has the same for a runtime of one thread.)
 #[test]
 fn a_runtime_whose_workers_are_all_blocked_keeps_its_locks() {
     let (server, names) = (Server::start(), [key(), key()]);
@@ -30,7 +30,7 @@ fn a_runtime_whose_workers_are_all_blocked_keeps_its_locks() {
             let (lock, all_blocked) = (locks.get(name), Arc::clone(&all_blocked));
             runtime.spawn(async move {
                 let guard = lock.lock().await.unwrap();
-                // A worker each.
+                // Each task blocks one worker.
                 all_blocked.wait();
                 std::thread::sleep(ms(1_800));
                 guard.check().unwrap();
@@ -52,10 +52,10 @@ fn a_runtime_whose_workers_are_all_blocked_keeps_its_locks() {
 
 /// Four processes get no CPU for longer than their lease, and others take their locks meanwhile.
 #[tokio::test]
-async fn a_process_without_cpu_knows_at_its_first_look_what_it_has_lost() {
+async fn a_stopped_process_reports_its_losses_at_its_first_check() {
     for tried in 1.. {
         match stall_some().await {
-            // One that is not stopped yet has lost a lock: that is not what is looked at here.
+            // A process lost a lock before it was stopped, which is not what this test is about.
             Err(_) if tried < 5 => {}
             ended => return ended.unwrap(),
         }
@@ -94,11 +94,11 @@ async fn stall_some() -> Result<(), String> {
         late.push(Duration::from_micros(std::fs::read_to_string(&*out).unwrap().parse().unwrap()));
         std::fs::remove_file(out).unwrap();
     }
-    println!("tokens fired so long after their process woke: {late:?}");
+    println!("tokens fired this long after their process went on: {late:?}");
     assert!(late.iter().all(|late| common::machine::within(*late, ms(500))), "{late:?}");
     for guard in taken {
         guard.check().unwrap();
-        guard.unlock().await.expect("nobody who woke late touches it");
+        guard.unlock().await.expect("the processes that went on late do not affect it");
     }
     Ok(())
 }

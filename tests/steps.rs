@@ -1,4 +1,4 @@
-//! What is asked for in the same moment travels as one script, and each caller gets an answer of its own.
+//! Commands of the same moment travel as one script, and each caller gets its own answer.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -14,7 +14,7 @@ use futures_util::future::join_all;
 use lockhound::{Error, Format, Guard, Locker, Owner, ServerErrorKind};
 use tokio::time::timeout;
 
-/// So many that most of them share scripts.
+/// Enough commands that most of them share scripts.
 const MANY: usize = 200;
 
 type Answers = Vec<Result<Option<Guard>, Error>>;
@@ -23,7 +23,7 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|_| key()).collect()
 }
 
-/// Tries all of these at once, so that they share scripts.
+/// Tries to take all of these at once, so that they share scripts.
 async fn try_at_once(server: &Server, locks: &Locker, names: &[String]) -> Answers {
     let before = scripts(server);
     let tries = names.iter().map(|name| locks.get(name).owned_by(Owner::new()));
@@ -33,22 +33,22 @@ async fn try_at_once(server: &Server, locks: &Locker, names: &[String]) -> Answe
     answers
 }
 
-/// Begins while the server stands still: what is asked for has to wait for each other.
+/// Starts the calls while the server is frozen, so that their commands wait together.
 async fn meanwhile_stopped<T>(server: &Server, asking: impl Future<Output = T>) -> T {
     let mut asking = std::pin::pin!(asking);
     server.stop();
-    assert!(timeout(ms(50), &mut asking).await.is_err(), "nobody answers");
+    assert!(timeout(ms(50), &mut asking).await.is_err(), "the server is frozen");
     server.go_on();
     asking.await
 }
 
-/// How many scripts the server has run, or has been asked to.
+/// Returns how many scripts the server has run or refused.
 fn scripts(server: &Server) -> u64 {
     server.calls("evalsha") + server.calls("eval")
 }
 
 #[tokio::test]
-async fn many_locks_of_one_moment_are_few_scripts_and_each_has_its_own() {
+async fn many_locks_taken_at_once_share_few_scripts_and_each_has_its_own_answer() {
     let server = Server::start();
     for format in [Format::Redisson, Format::Plain] {
         let locks = || Locker::builder().node(server.url()).format(format).connect();
@@ -69,7 +69,7 @@ async fn many_locks_of_one_moment(server: &Server, locks: &Locker, others: &Lock
         let alone = names.iter().filter(|name| common::marks::mark(name) == mark).count() == 1;
         assert!(guard.fence().get() == last || !alone && guard.fence().get() < last, "its own fence");
     }
-    // Held by another, each of them, and told so.
+    // Another locker finds each of them held.
     assert!(try_at_once(server, others, &names).await.into_iter().all(|answer| answer.unwrap().is_none()));
     for answer in join_all(guards.into_iter().map(Guard::unlock)).await {
         answer.unwrap();
@@ -78,7 +78,7 @@ async fn many_locks_of_one_moment(server: &Server, locks: &Locker, others: &Lock
 }
 
 #[tokio::test]
-async fn acquires_and_releases_share_scripts_too() {
+async fn acquires_and_releases_share_scripts() {
     let server = Server::start();
     let locks = locker(&server).await;
     let (first, second) = (names(50), names(50));
@@ -97,9 +97,9 @@ async fn acquires_and_releases_share_scripts_too() {
     assert!(scripts(&server) - before < 50);
 }
 
-/// A server looks at the keys of a script before it runs it, and refuses it as a whole.
+/// A server checks the keys of a script before it runs it, and refuses the whole script.
 #[tokio::test]
-async fn a_key_that_the_user_may_not_have_is_the_error_of_its_own_lock_alone() {
+async fn a_forbidden_key_is_an_error_of_its_own_lock_only() {
     let server = Server::start();
     let () =
         server.command(&["ACL", "SETUSER", "app", "on", ">secret", "+@all", "~test:*", "~lockhound_fence:*", "&*"]);
@@ -118,7 +118,7 @@ async fn a_key_that_the_user_may_not_have_is_the_error_of_its_own_lock_alone() {
 }
 
 #[tokio::test]
-async fn without_memory_each_is_refused_and_nothing_is_taken() {
+async fn without_memory_each_lock_is_refused_and_none_is_taken() {
     let server = Server::start();
     let locks = locker(&server).await;
     let names = names(40);
@@ -132,7 +132,7 @@ async fn without_memory_each_is_refused_and_nothing_is_taken() {
 }
 
 #[tokio::test]
-async fn by_a_replica_none_is_executed() {
+async fn a_replica_refuses_each_lock_with_readonly() {
     let server = Server::start();
     let master = Server::start();
     let locks = locker(&server).await;
@@ -145,7 +145,7 @@ async fn by_a_replica_none_is_executed() {
 }
 
 #[tokio::test]
-async fn what_waits_behind_a_silent_server_is_told_in_time_and_undone() {
+async fn calls_to_a_silent_server_fail_in_time_and_are_undone() {
     let server = Server::start();
     let locks = builder(&server.url(), ms(10_000)).command_timeout(ms(300)).connect().await.unwrap();
     let names = names(100);
@@ -161,7 +161,7 @@ async fn what_waits_behind_a_silent_server_is_told_in_time_and_undone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_of_many_has_its_own_answer() {
+async fn each_of_many_callers_gets_its_own_answer() {
     for format in [Format::Redisson, Format::Plain] {
         let server = Server::start();
         let locks = builder(&server.url(), ms(10_000)).format(format).connect().await.unwrap();
@@ -195,7 +195,7 @@ async fn each_of_many_has_its_own_answer() {
         for (i, _) in guards.iter() {
             assert!(server.exists(&names[*i]));
         }
-        // A third of what is released is not there any more, and another is not a lock.
+        // Some of what is released is gone, and some is no lock any more.
         for (i, _) in guards.iter() {
             match i % 12 {
                 0 => server.command(&["DEL", &names[*i]]),
@@ -221,12 +221,12 @@ async fn each_of_many_has_its_own_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_asks_later_waits_for_the_connection_as_long_as_who_came_first() {
+async fn each_call_waits_equally_long_for_a_connection() {
     let server = Server::start();
     let locks = builder(&server.url(), ms(10_000)).command_timeout(ms(1_000)).connect().await.unwrap();
     locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
     server.kill();
-    // The loss of the connection is noticed.
+    // This call notices the loss of the connection.
     assert!(locks.get(key()).owned_by(Owner::new()).try_lock().await.is_err());
     let asked = (0..20).map(|i| {
         let lock = locks.get(key()).owned_by(Owner::new());
@@ -238,13 +238,13 @@ async fn who_asks_later_waits_for_the_connection_as_long_as_who_came_first() {
         }
     });
     let waited: Vec<Duration> = join_all(asked).await;
-    // One that was handed over before the loss was noticed may take a command timeout.
+    // A command that was sent before the loss was noticed may take a command timeout.
     assert!(waited.iter().all(|waited| (ms(490)..ms(1_300)).contains(waited)), "{waited:?}");
 }
 
-/// A server that has never run the release gets it behind the acquire that it knows already.
+/// The server knows the script of the acquire and not that of the release, which has to be sent again.
 #[tokio::test]
-async fn a_release_that_the_server_has_to_be_told_is_not_overtaken_by_the_next_acquire() {
+async fn a_release_whose_script_is_unknown_is_not_overtaken_by_the_next_acquire() {
     for format in [Format::Redisson, Format::Plain] {
         let server = Server::start();
         let locks = builder(&server.url(), ms(60_000)).format(format).connect().await.unwrap();
@@ -252,17 +252,17 @@ async fn a_release_that_the_server_has_to_be_told_is_not_overtaken_by_the_next_a
         for round in 0..20 {
             let guard = lock.try_lock().await.unwrap().expect("free");
             let () = server.command(&["SCRIPT", "FLUSH", "SYNC"]);
-            // It knows the acquire again, and only that.
+            // The server learns the acquire again, and only that.
             let kept = other.try_lock().await.unwrap().expect("free");
             drop(guard);
             let again = lock.try_lock().await.unwrap();
-            drop(again.unwrap_or_else(|| panic!("round {round}: nobody else is there")));
+            drop(again.unwrap_or_else(|| panic!("round {round}: there is no other client")));
             kept.unlock().await.unwrap();
         }
     }
 }
 
-/// The same after a restart; what was in flight then had no answer, and its undo comes before what comes next.
+/// The same after a restart. Commands in flight then had no answer, and are undone before later commands are sent.
 #[tokio::test]
 async fn after_a_restart_a_release_is_not_overtaken_by_the_next_acquire() {
     let server = Server::start();
@@ -271,20 +271,20 @@ async fn after_a_restart_a_release_is_not_overtaken_by_the_next_acquire() {
     for round in 0..5 {
         server.kill();
         server.restart();
-        // It has been told the acquire, and not the release yet.
+        // The server learns the acquire, and not the release yet.
         let kept = other.lock().await.unwrap();
         drop(lock.try_lock().await.unwrap().expect("free"));
-        assert!(lock.try_lock().await.unwrap().is_some(), "round {round}: nobody else is there");
+        assert!(lock.try_lock().await.unwrap().is_some(), "round {round}: there is no other client");
         kept.unlock().await.unwrap();
     }
 }
 
-/// For how long something is tried: a time, and on a busy machine until it was tried often enough.
+/// How long something is tried: for a time, and on a busy machine until it was tried often enough.
 #[derive(Clone)]
 struct Trial {
     ended: Instant,
     latest: Instant,
-    /// Rounds, and how often the server forgets its scripts.
+    /// How many rounds are wanted, and how often the server has to forget its scripts.
     wanted: (u32, u32),
     rounds: Arc<AtomicU32>,
     flushes: Arc<AtomicU32>,
@@ -314,7 +314,7 @@ impl Trial {
         now < self.ended || (now < self.latest && !self.often_enough())
     }
 
-    /// Forgets all scripts at random moments for as long as there are rounds.
+    /// Makes the server forget all scripts at random moments during the trial.
     fn forget_scripts(&self, server: &Server) -> impl Future<Output = ()> + use<> {
         let (mut connection, trial) = (server.connection().unwrap(), self.clone());
         let forgetting = tokio::task::spawn_blocking(move || {
@@ -327,7 +327,7 @@ impl Trial {
         async move { forgetting.await.unwrap() }
     }
 
-    /// Each task has a lock of its own, so that nobody is ever in its way.
+    /// Takes and drops locks in many tasks. Each task has locks of its own, which must always be free.
     async fn drop_and_try_again(&self, locks: &Locker, tasks: usize) {
         let tasks = (0..tasks).map(|task| {
             let (lock, pair, trial) = (locks.get(key()), [key(), key()], self.clone());
@@ -360,7 +360,7 @@ async fn nothing_is_left(server: &Server, locks: &Locker) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_forgets_its_scripts_keeps_the_order_of_one_task() {
+async fn the_commands_of_one_task_keep_their_order_when_the_server_forgets_its_scripts() {
     let server = Server::start();
     let locks = builder(&server.url(), ms(60_000)).connect().await.unwrap();
     let trial = Trial::new(ms(2_000), (200, 50));
@@ -370,7 +370,7 @@ async fn a_server_that_forgets_its_scripts_keeps_the_order_of_one_task() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_forgets_its_scripts_keeps_the_order_of_steps_that_share_them() {
+async fn batched_commands_keep_their_order_when_the_server_forgets_its_scripts() {
     let server = Server::start();
     for format in [Format::Redisson, Format::Plain] {
         let locks = builder(&server.url(), ms(60_000)).format(format).connect().await.unwrap();
@@ -382,7 +382,7 @@ async fn a_server_that_forgets_its_scripts_keeps_the_order_of_steps_that_share_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_forgets_its_scripts_keeps_the_order_when_its_replies_are_late() {
+async fn commands_keep_their_order_when_the_server_forgets_its_scripts_and_replies_late() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(60_000)).connect().await.unwrap();
@@ -395,9 +395,9 @@ async fn a_server_that_forgets_its_scripts_keeps_the_order_when_its_replies_are_
     nothing_is_left(&server, &locks).await;
 }
 
-/// An undo comes behind its acquire, whatever the server has to be told again on the way.
+/// An undo is executed after its acquire, whatever scripts have to be sent again in between.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_forgets_its_scripts_undoes_what_nobody_waits_for() {
+async fn abandoned_acquires_are_undone_when_the_server_forgets_its_scripts() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(60_000)).command_timeout(ms(150)).connect().await.unwrap();
@@ -413,7 +413,7 @@ async fn a_server_that_forgets_its_scripts_undoes_what_nobody_waits_for() {
         })
     });
     let tasks: Vec<_> = tasks.collect();
-    // Some have no answer within the command timeout.
+    // Some commands get no answer within the command timeout.
     let silence = async {
         while Instant::now() < ended {
             tokio::time::sleep(ms(fastrand::u64(50..300))).await;
@@ -428,13 +428,13 @@ async fn a_server_that_forgets_its_scripts_undoes_what_nobody_waits_for() {
     nothing_is_left(&server, &locks).await;
 }
 
-/// Those that travelled with a key that the server refuses are sent again, before what came after them.
+/// Commands that travelled with a refused key are sent again, before those that came after them.
 #[tokio::test(flavor = "multi_thread")]
-async fn steps_that_are_sent_alone_because_of_another_are_not_overtaken() {
+async fn commands_sent_again_because_of_a_refused_key_are_not_overtaken() {
     let server = Server::start();
     let () =
         server.command(&["ACL", "SETUSER", "app", "on", ">secret", "+@all", "~test:*", "~lockhound_fence:*", "&*"]);
-    // The channel is given to a script as a key.
+    // Scripts get the channel as a key.
     let () = server.command(&["ACL", "SETUSER", "app", "~redisson_lock__channel:*"]);
     let url = server.url().replace("redis://", "redis://app:secret@");
     let locks = builder(&url, ms(60_000)).connect().await.unwrap();
@@ -458,9 +458,9 @@ async fn steps_that_are_sent_alone_because_of_another_are_not_overtaken() {
     nothing_is_left(&server, &locks).await;
 }
 
-/// Something is always under way, and what has to be sent again does not wait for the end of that.
+/// Commands are always under way. One that has to be sent again does not wait until there are none.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_forgets_its_scripts_keeps_nobody_waiting_while_others_go_on() {
+async fn a_command_that_is_sent_again_does_not_wait_until_others_are_answered() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(60_000)).connect().await.unwrap();
@@ -485,9 +485,9 @@ async fn a_server_that_forgets_its_scripts_keeps_nobody_waiting_while_others_go_
     nothing_is_left(&server, &locks).await;
 }
 
-/// Each has the acknowledgement of its own step, also when it is sent twice.
+/// Each command gets an acknowledgement of its own, also when it is sent twice.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_forgets_its_scripts_has_what_is_sent_again_acknowledged() {
+async fn commands_that_are_sent_again_are_acknowledged_by_replicas() {
     let server = Server::start();
     let replica = server.replica();
     eventually(ms(10_000), "in step", || server.has_replicas(1)).await;

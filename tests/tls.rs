@@ -1,4 +1,4 @@
-//! Encrypted connections: who is believed, who is not and what is said about it, and that locks do not mind.
+//! Encrypted connections: which certificates are accepted, what the errors say, and locks over them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -17,8 +17,8 @@ use rustls::pki_types::pem::PemObject as _;
 
 const PASSWORD: &str = "S3CRET";
 
-/// What keeps somebody from connecting to a server, in words without a secret. What does not change by itself is told
-/// at once, and not when `connect_timeout` is over.
+/// Returns the error of connecting to a server, and asserts that it shows no secret. An error that does not pass by
+/// itself is returned at once, and not when `connect_timeout` is over.
 async fn refusal(url: &str, tls: Tls) -> String {
     let start = Instant::now();
     let error = attempt(url, tls, ms(60_000)).await;
@@ -43,7 +43,7 @@ fn assert_says(error: &str, words: &[&str]) {
     assert!(words.iter().all(|word| error.contains(word)), "{words:?}: {error}");
 }
 
-/// Takes a lock and gives it back.
+/// Takes and releases a lock.
 async fn assert_locks(builder: LockerBuilder, server: &Server) {
     let (locks, key) = (builder.connect().await.unwrap(), key());
     let guard = locks.get(&key).lock().await.unwrap();
@@ -53,7 +53,7 @@ async fn assert_locks(builder: LockerBuilder, server: &Server) {
 }
 
 #[tokio::test]
-async fn a_server_with_a_certificate_of_an_own_ca_is_believed_by_each_of_its_names() {
+async fn a_certificate_of_a_private_ca_is_accepted_for_each_of_its_names() {
     let ca = Authority::new();
     let server = ca.server();
     for host in ["127.0.0.1", "localhost"] {
@@ -71,7 +71,7 @@ async fn a_certificate_of_an_unknown_ca_is_refused() {
     let url = server.tls_url("127.0.0.1");
     let error = refusal(&url, other.trusted()).await;
     assert_says(&error, &["is signed by no CA that is trusted here", "Tls::ca_file", &url[9..]]);
-    // Each of several is trusted.
+    // With several CAs each is trusted.
     assert_locks(Locker::builder().node(url).tls(other.trusted().ca_file(ca.file())), &server).await;
 }
 
@@ -98,7 +98,7 @@ async fn the_roots_of_the_system_are_the_default() {
     assert!(!succeeded && said.contains("is signed by no CA that is trusted here"), "{said}");
 }
 
-/// What a child process does, which has the roots of another system.
+/// The body of a child process whose system roots are those of the test. As an ordinary test it does nothing.
 #[tokio::test]
 async fn child_connects_without_options() {
     let Ok(url) = std::env::var(CHILD) else { return };
@@ -107,7 +107,7 @@ async fn child_connects_without_options() {
 }
 
 #[tokio::test]
-async fn a_certificate_for_another_host_is_refused_and_says_for_which() {
+async fn a_certificate_for_another_host_is_refused_and_the_error_names_its_hosts() {
     let ca = Authority::new();
     let server = ca.server_with(&ca.issue(&["other.example", "10.9.8.7"]), &[]);
     let error = refusal(&server.tls_url("localhost"), ca.trusted()).await;
@@ -117,7 +117,7 @@ async fn a_certificate_for_another_host_is_refused_and_says_for_which() {
 }
 
 #[tokio::test]
-async fn a_certificate_out_of_its_time_is_refused() {
+async fn an_expired_or_not_yet_valid_certificate_is_refused() {
     let ca = Authority::new();
     let expired = ca.issue_with(&HOSTS, |params| params.not_after = rcgen::date_time_ymd(2020, 1, 1));
     let server = ca.server_with(&expired, &[]);
@@ -130,14 +130,14 @@ async fn a_certificate_out_of_its_time_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_that_wants_a_client_certificate_is_shown_one() {
+async fn a_client_certificate_is_shown_to_a_server_that_wants_one() {
     let (ca, other) = (Authority::new(), Authority::new());
     for protocols in ["TLSv1.3", "TLSv1.2"] {
         let args = ["--tls-auth-clients", "yes", "--tls-protocols", protocols];
         let server = ca.server_with(&ca.issue(&HOSTS), &args);
         let url = server.tls_url("localhost");
-        // In TLS 1.3 a client sends its first command before it hears that it is refused, and may hear of the end
-        // first.
+        // In TLS 1.3 a client sends its first command before it learns that it is refused, and may see the connection
+        // closed first.
         let missing = attempt(&url, ca.trusted(), ms(1_000)).await;
         assert_says(&missing, &["client certificate", "Tls::client_files"]);
         let stranger = other.issue(&["me"]);
@@ -150,9 +150,9 @@ async fn a_server_that_wants_a_client_certificate_is_shown_one() {
 }
 
 #[tokio::test]
-async fn a_plain_server_at_an_encrypted_address_is_told_from_one_that_speaks_tls() {
+async fn the_error_for_a_plain_server_at_a_rediss_address_says_so() {
     let (ca, server) = (Authority::new(), Server::start());
-    // It waits for the end of a line that never comes.
+    // Redis waits for the end of a line that never comes.
     let error = attempt(&server.url().replace("redis", "rediss"), ca.trusted(), ms(1_000)).await;
     assert_says(&error, &["did not answer", "if it does not speak TLS, write redis://"]);
     let talkative = TcpListener::bind(("127.0.0.1", 0)).unwrap();
@@ -168,7 +168,7 @@ async fn a_plain_server_at_an_encrypted_address_is_told_from_one_that_speaks_tls
 }
 
 #[tokio::test]
-async fn a_server_that_speaks_tls_at_a_plain_address_leads_to_the_right_one() {
+async fn the_error_for_a_tls_server_at_a_redis_address_suggests_rediss() {
     let server = Authority::new().server();
     let url = server.tls_url("127.0.0.1").replace("rediss", "redis");
     let error = attempt(&url, Tls::new(), ms(1_000)).await;
@@ -204,7 +204,7 @@ async fn a_ready_configuration_is_used_as_it_is() {
     assert_says(&error, &["is signed by no CA"]);
 }
 
-/// How many connections a server has taken since it was started.
+/// Returns how many connections a server has accepted since it was started.
 fn connections(looking: &mut redis::Connection) -> u64 {
     let stats: String = redis::cmd("INFO").arg("stats").query(looking).unwrap();
     let line = stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
@@ -212,7 +212,7 @@ fn connections(looking: &mut redis::Connection) -> u64 {
 }
 
 #[tokio::test]
-async fn no_acquire_makes_a_connection() {
+async fn acquires_make_no_new_connections() {
     let ca = Authority::new();
     let server = ca.server();
     let mut looking = server.connection().unwrap();
@@ -247,14 +247,14 @@ async fn a_lock_is_kept_while_its_connections_are_killed() {
         server.command::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         tokio::time::sleep(ms(700)).await;
         guard.check().unwrap();
-        assert!(!waiting.is_finished(), "two are inside");
+        assert!(!waiting.is_finished(), "two hold the lock");
     }
     guard.unlock().await.unwrap();
     common::soon(ms(10_000), waiting).await.expect("in its turn").unwrap().unwrap().unlock().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_comes_back_with_a_certificate_of_another_ca_is_not_believed() {
+async fn a_server_that_comes_back_with_a_certificate_of_another_ca_is_refused() {
     let (ca, other) = (Authority::new(), Authority::new());
     let files = ca.issue(&HOSTS);
     let server = ca.server_with(&files, &[]);
@@ -273,7 +273,7 @@ async fn a_server_that_comes_back_with_a_certificate_of_another_ca_is_not_believ
         match lock.try_lock().await {
             Err(error) if says(&error) => break,
             Err(error) => assert!(start.elapsed() < ms(60_000), "{error}"),
-            Ok(_) => panic!("it is another server"),
+            Ok(_) => panic!("the server's certificate was accepted"),
         }
         tokio::time::sleep(ms(100)).await;
     }
@@ -288,7 +288,7 @@ async fn a_server_that_comes_back_with_a_certificate_of_another_ca_is_not_believ
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_of_three_servers_with_an_expired_certificate_is_away() {
+async fn one_of_three_servers_with_an_expired_certificate_counts_as_away() {
     let ca = Authority::new();
     let files = ca.issue_with(&HOSTS, |params| params.not_after = rcgen::date_time_ymd(2020, 1, 1));
     let servers = [ca.server_with(&files, &[]), ca.server(), ca.server()];
@@ -299,7 +299,7 @@ async fn one_of_three_servers_with_an_expired_certificate_is_away() {
     let guard = locks.get(&key).lock().await.unwrap();
     assert_eq!(servers.each_ref().map(|server| server.exists(&key)), [false, true, true]);
     guard.unlock().await.unwrap();
-    // It is connected once it has another one.
+    // It is connected once it has a valid certificate.
     servers[0].kill();
     ca.issue_into(&files, &HOSTS, |_| ());
     servers[0].restart();

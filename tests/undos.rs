@@ -1,4 +1,4 @@
-//! Servers that are stopped and go on: what was asked of them meanwhile is given back, and the others do not notice.
+//! Undos: what a frozen server was asked for is undone when it goes on, and the other servers are not affected.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -15,24 +15,24 @@ use common::{Server, builder, eventually, ms, several};
 use lockhound::{Error, Locker, Owner};
 use tokio::sync::RwLock;
 
-/// Whoever looks at this process's memory runs alone.
+/// A test that measures this process's memory runs alone.
 static TESTS: RwLock<()> = RwLock::const_new(());
 
-/// Under which names locks are taken.
+/// The prefix of the locks' names.
 const NAMES: &str = "undos:";
 
-/// How many locks there are on a server, whose fences have other names.
+/// Returns how many locks there are on a server. Marks of fences have other names, and do not count.
 fn locks_on(server: &Server) -> usize {
     server.command::<Vec<String>>(&["KEYS", &format!("{NAMES}*")]).len()
 }
 
-/// What this process has in memory.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
-/// Tasks that take locks, each a new one, and give up at random.
+/// Tasks that take new locks and give up at random moments.
 struct Load {
     begun: Arc<AtomicUsize>,
     over: Arc<AtomicBool>,
@@ -49,7 +49,7 @@ impl Load {
                     let number = begun.fetch_add(1, Ordering::Relaxed);
                     let lock = locks.get(format!("{NAMES}{number}")).owned_by(Owner::new());
                     let patience = Duration::from_micros(fastrand::u64(0..20_000));
-                    // Dropped in the midst of it, or held for a moment, and unlocked or dropped.
+                    // The call is dropped halfway, or the lock is unlocked or its guard dropped.
                     let Ok(Ok(guard)) = tokio::time::timeout(patience, lock.lock()).await else { continue };
                     if fastrand::bool() {
                         drop(guard.unlock().await);
@@ -73,9 +73,9 @@ impl Load {
     }
 }
 
-/// A bug: the undos of a server that hung were so many after a while that nothing was undone on the others either.
+/// A bug: the undos for a server that hung became so many that nothing was undone on the other servers either.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_hangs_leaves_nothing_behind_on_the_others_nor_on_itself() {
+async fn a_server_that_hangs_leaves_no_locks_behind_on_any_server() {
     let _turn = TESTS.write().await;
     const TASKS: usize = 64;
     let (lease, command_timeout) = (ms(2_000), ms(500));
@@ -86,7 +86,7 @@ async fn a_server_that_hangs_leaves_nothing_behind_on_the_others_nor_on_itself()
 
     let (stopped, before) = (Instant::now(), load.begun());
     servers[2].stop();
-    // By then a command has timed out, and nothing more is sent that would have to be undone.
+    // By then a command has timed out, and the server is sent nothing more that would have to be undone.
     tokio::time::sleep(command_timeout * 2).await;
     let in_flight = load.begun() - before;
     let (memory, mut most) = (resident(), 0);
@@ -97,21 +97,21 @@ async fn a_server_that_hangs_leaves_nothing_behind_on_the_others_nor_on_itself()
     let grown = resident().saturating_sub(memory);
     let asked = load.begun() - before;
     println!("{most} undos at most; {in_flight} acquires of {asked} could be in flight; {grown} bytes more");
-    // Of each caller besides, what is being undone on each of the three just now.
+    // In addition, each caller may have an undo under way on each of the three servers.
     assert!(most <= in_flight + 3 * TASKS, "{most} undos, and {in_flight} of {asked} acquires in flight");
     assert!(grown < 32 << 20, "{grown} bytes more");
     load.end().await;
-    eventually(command_timeout * 2, "the others have nothing", || servers[..2].iter().all(|s| locks_on(s) == 0)).await;
+    eventually(command_timeout * 2, "the others have no lock", || servers[..2].iter().all(|s| locks_on(s) == 0)).await;
 
     servers[2].go_on();
-    eventually(lease + command_timeout * 2, "it has nothing", || locks_on(&servers[2]) == 0).await;
-    eventually(lease + command_timeout * 2, "nothing is left to be done", || locks.stats().pending == 0).await;
+    eventually(lease + command_timeout * 2, "it has no lock", || locks_on(&servers[2]) == 0).await;
+    eventually(lease + command_timeout * 2, "no operation is pending", || locks.stats().pending == 0).await;
     assert_eq!(locks_on(&servers[2]), 0);
 }
 
-/// For shorter and for longer than a lease, and on the connection that there was and on another.
+/// The server is frozen for shorter and for longer than a lease, so that connections survive or are replaced.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_stopped_server_was_asked_for_is_undone_when_it_goes_on() {
+async fn what_a_frozen_server_was_asked_for_is_undone_when_it_goes_on() {
     let _turn = TESTS.read().await;
     for (lease, stops) in [(ms(30_000), ms(300)), (ms(30_000), ms(4_000)), (ms(2_000), ms(5_000))] {
         let command_timeout = ms(500);
@@ -124,13 +124,13 @@ async fn what_a_stopped_server_was_asked_for_is_undone_when_it_goes_on() {
         tokio::time::sleep(stops).await;
         load.end().await;
         server.go_on();
-        eventually(command_timeout * 3, "nothing is left", || locks_on(&server) == 0).await;
-        eventually(command_timeout * 4, "nothing is left to be done", || locks.stats().pending == 0).await;
+        eventually(command_timeout * 3, "no lock is left", || locks_on(&server) == 0).await;
+        eventually(command_timeout * 4, "no operation is pending", || locks.stats().pending == 0).await;
         assert_eq!(locks_on(&server), 0);
     }
 }
 
-/// Acquires that replicas acknowledge have a connection of their own: their undos travel behind them there.
+/// Acquires that replicas acknowledge have a connection of their own. Their undos travel behind them on it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_undo_does_not_overtake_its_acquire() {
     let _turn = TESTS.read().await;
@@ -146,11 +146,11 @@ async fn an_undo_does_not_overtake_its_acquire() {
     proxy.set(Mode::Hold(fence.clone().into_bytes()));
     assert!(locks.get(&key).try_lock().await.is_err(), "its answer never comes");
     eventually(ms(1_000), "it is undone", || locks.stats().pending_undos > 0).await;
-    // Behind an undo that went another way.
+    // If the undo had travelled on another connection, it would have been executed before these.
     for _ in 0..3 {
         assert_eq!(locks.get(&key).holder().await.unwrap(), None);
     }
-    assert!(!server.exists(&fence), "it is held back yet");
+    assert!(!server.exists(&fence), "the acquire is still held back");
     proxy.set(Mode::Pass);
     eventually(ms(1_000), "it is executed late", || server.exists(&fence)).await;
     eventually(ms(2_000), "undone", || !server.exists(&key)).await;
@@ -161,7 +161,7 @@ async fn an_undo_does_not_overtake_its_acquire() {
 }
 
 #[tokio::test]
-async fn nothing_that_takes_is_sent_over_a_silent_connection() {
+async fn no_acquire_is_sent_over_a_silent_connection() {
     let _turn = TESTS.read().await;
     let server = Server::start();
     let locks = builder(&server.url(), ms(30_000)).command_timeout(ms(300)).connect().await.unwrap();
@@ -170,9 +170,9 @@ async fn nothing_that_takes_is_sent_over_a_silent_connection() {
     server.stop();
     assert!(lock(1).try_lock().await.is_err());
     eventually(ms(1_000), "it is undone", || locks.stats().pending_undos == 1).await;
-    // Until the connection is given up, and afterwards.
+    // Before the connection is given up, and afterwards.
     for n in 2..10 {
-        let Err(Error::Unavailable { nodes, .. }) = lock(n).try_lock().await else { panic!("it is stopped") };
+        let Err(Error::Unavailable { nodes, .. }) = lock(n).try_lock().await else { panic!("the server is frozen") };
         let reason = nodes[0].reason();
         assert!(reason.contains("silent") || reason.contains("not connected"), "{reason}");
         assert_eq!(locks.stats().pending_undos, 1, "nothing more may have been taken");
@@ -183,10 +183,10 @@ async fn nothing_that_takes_is_sent_over_a_silent_connection() {
     lock(1).lock().await.unwrap().unlock().await.unwrap();
 }
 
-/// A server that is paused for a failover takes connections, answers PING, and runs no script: it fell silent anew on
-/// each connection.
+/// A server that is paused for a failover accepts connections and answers PING, but runs no script: each new connection
+/// falls silent again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_takes_connections_and_runs_no_script_piles_up_no_undos() {
+async fn undos_do_not_pile_up_for_a_server_that_accepts_connections_but_runs_no_script() {
     let _turn = TESTS.read().await;
     const TASKS: usize = 64;
     for count in [1, 3] {
@@ -208,14 +208,14 @@ async fn a_server_that_takes_connections_and_runs_no_script_piles_up_no_undos() 
         println!("{most} undos at most; {in_flight} acquires of {asked} could be in flight");
         load.end().await;
         paused.command::<()>(&["CLIENT", "UNPAUSE"]);
-        eventually(ms(10_000), "nothing is left to be done", || locks.stats().pending == 0).await;
+        eventually(ms(10_000), "no operation is pending", || locks.stats().pending == 0).await;
         assert_eq!(servers.iter().map(locks_on).sum::<usize>(), 0);
         assert!(most <= in_flight + 3 * TASKS, "{most} undos, and {in_flight} of {asked} acquires in flight");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn guards_that_are_dropped_in_an_outage_leave_nothing_behind() {
+async fn guards_dropped_in_an_outage_leave_no_locks_behind() {
     let _turn = TESTS.read().await;
     let (server, command_timeout) = (Server::start(), ms(300));
     let locks = builder(&server.url(), ms(30_000)).command_timeout(command_timeout).connect().await.unwrap();
@@ -228,7 +228,7 @@ async fn guards_that_are_dropped_in_an_outage_leave_nothing_behind() {
         drop(guards);
         tokio::time::sleep(outage).await;
         server.go_on();
-        eventually(command_timeout * 4, "nothing is left", || locks_on(&server) == 0).await;
-        eventually(command_timeout * 8, "nothing is left to be done", || locks.stats().pending == 0).await;
+        eventually(command_timeout * 4, "no lock is left", || locks_on(&server) == 0).await;
+        eventually(command_timeout * 8, "no operation is pending", || locks.stats().pending == 0).await;
     }
 }

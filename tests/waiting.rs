@@ -1,4 +1,4 @@
-//! Waiting: woken by the message, never by asking again and again, and never for ever.
+//! Waiting: a message wakes the waiter without polling, and no waiter waits for ever.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -23,7 +23,7 @@ fn take(server: &Server, key: &str, lease: &str) {
     server.command::<bool>(&["PEXPIRE", key, lease]);
 }
 
-/// Releases it, as Redisson does.
+/// Releases a foreign holder's lock, as Redisson does.
 fn give_back(server: &Server, key: &str) {
     server.command::<bool>(&["DEL", key]);
     server.command::<u64>(&["PUBLISH", &format!("redisson_lock__channel:{{{key}}}"), "0"]);
@@ -37,7 +37,7 @@ async fn listens(server: &Server) {
 }
 
 #[tokio::test]
-async fn a_message_of_a_foreign_holder_wakes_at_once() {
+async fn the_message_of_a_foreign_holder_wakes_a_waiter_at_once() {
     let (server, key) = (Server::start(), key());
     take(&server, &key, "30000");
     let lock = locker(&server).await.get(&key);
@@ -49,12 +49,12 @@ async fn a_message_of_a_foreign_holder_wakes_at_once() {
     let entered = waiting.await.unwrap().unwrap();
     assert!(
         common::machine::within(entered.duration_since(released), ms(500)),
-        "the next look would have been after 5 s"
+        "the next re-check would have come after 5 s"
     );
 }
 
 #[tokio::test]
-async fn a_lease_that_runs_out_without_a_message_is_noticed() {
+async fn a_lease_that_ends_without_a_message_is_noticed() {
     let (server, key) = (Server::start(), key());
     take(&server, &key, "700");
     let start = Instant::now();
@@ -72,12 +72,12 @@ async fn a_release_between_subscribe_and_its_barrier_is_not_missed() {
     proxy.set(Mode::Hold(b"SUBSCRIBE".to_vec()));
     let waiting = tokio::spawn(async move { lock.lock().await.map(|_| Instant::now()) });
     eventually(ms(3_000), "SUBSCRIBE is on its way", || proxy.held() > 0).await;
-    // Nobody is subscribed yet: this message reaches nobody.
+    // The waiter is not subscribed yet: it does not get this message.
     give_back(&server, &key);
     let released = Instant::now();
     proxy.set(Mode::Pass);
     let entered = waiting.await.unwrap().unwrap();
-    assert!(entered.duration_since(released) < ms(1_000), "the next look would have been after 5 s");
+    assert!(entered.duration_since(released) < ms(1_000), "the next re-check would have come after 5 s");
 }
 
 #[tokio::test]
@@ -87,19 +87,19 @@ async fn a_release_while_the_subscriber_is_cut_off_is_not_missed() {
     let lock = locker(&server).await.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await.map(|_| Instant::now()) });
     listens(&server).await;
-    // Both in one transaction: the message is published while no subscriber is there.
+    // The message is published right after the subscriber was cut off.
     let released = Instant::now();
     server.command::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     give_back(&server, &key);
     let entered = waiting.await.unwrap().unwrap();
-    assert!(entered.duration_since(released) < ms(1_500), "the next look would have been after 5 s");
+    assert!(entered.duration_since(released) < ms(1_500), "the next re-check would have come after 5 s");
 }
 
 #[tokio::test]
-async fn a_thousand_local_waiters_cost_one_call_per_recheck() {
+async fn a_thousand_local_waiters_cost_one_script_per_re_check() {
     let (server, key) = (Server::start(), key());
     take(&server, &key, "600000");
-    // A look every 100 ms.
+    // A re-check every 100 ms.
     let locks = builder(&server.url(), ms(600)).connect().await.unwrap();
     let waiters: Vec<_> = (0..1_000)
         .map(|_| {
@@ -143,7 +143,7 @@ async fn waiters_behind_a_local_holder_send_nothing() {
 }
 
 #[tokio::test]
-async fn try_lock_for_gives_up_in_time_and_leaves_nothing() {
+async fn try_lock_for_gives_up_in_time_and_leaves_no_waiter() {
     let (server, key) = (Server::start(), key());
     take(&server, &key, "30000");
     let lock = locker(&server).await.get(&key);
@@ -154,7 +154,7 @@ async fn try_lock_for_gives_up_in_time_and_leaves_nothing() {
     assert!(lock.try_lock().await.unwrap().is_none());
     give_back(&server, &key);
     tokio::time::sleep(ms(200)).await;
-    assert!(!server.exists(&key), "nobody waits any more");
+    assert!(!server.exists(&key), "no waiter is left");
     lock.try_lock_for(ms(300)).await.unwrap().expect("free").unlock().await.unwrap();
     eventually(ms(3_000), "the subscription lingers for about a second", || {
         server.command::<Vec<String>>(&["PUBSUB", "CHANNELS", "redisson_lock__channel:*"]).is_empty()
@@ -163,28 +163,28 @@ async fn try_lock_for_gives_up_in_time_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_grant_that_is_not_polled_for_is_handed_on() {
+async fn a_grant_whose_caller_does_not_poll_goes_to_the_next_waiter() {
     let (server, key) = (Server::start(), key());
     let locks = builder(&server.url(), ms(1_200)).connect().await.unwrap();
     let lock = locks.get(&key);
     let idle = lock.lock();
     tokio::pin!(idle);
-    // No grant can come between the call and its first look.
+    // The server is frozen, so that no grant can come before the first poll.
     server.stop();
     assert!(futures_util::poll!(&mut idle).is_pending());
     server.go_on();
-    // Nobody polls it. A sixth of the lease later somebody else gets in, and it stands in line again.
+    // The future is not polled. After a sixth of the lease another caller gets the lock; the first one queues again.
     let other = soon(ms(1_000), lock.clone().owned_by(Owner::new()).lock()).await;
-    let guard = other.expect("not held up").unwrap();
+    let guard = other.expect("not blocked").unwrap();
     assert!(futures_util::poll!(&mut idle).is_pending());
     guard.unlock().await.unwrap();
     idle.await.unwrap().unlock().await.unwrap();
 }
 
 #[tokio::test]
-async fn all_waiters_end_together_when_an_outage_lasts() {
+async fn a_long_outage_ends_all_waiters_at_the_same_time() {
     let server = Server::start();
-    // A look every second: those who only wait for a message are told by those who try.
+    // Re-checks come every second: waiters that only wait for a message end with those that make attempts.
     let lease = ms(6_000);
     let locks =
         builder(&server.url(), lease).command_timeout(ms(150)).outage_tolerance(ms(1_000)).connect().await.unwrap();
@@ -192,7 +192,7 @@ async fn all_waiters_end_together_when_an_outage_lasts() {
     take(&server, &held, "600000");
     let mut waiters = Vec::new();
     for i in 0..20 {
-        // One line behind a foreign holder, and many keys.
+        // Ten wait in one line behind a foreign holder, and ten each for another key.
         let lock = if i < 10 { locks.get(&held).owned_by(Owner::new()) } else { locks.get(key()) };
         if i == 10 {
             listens(&server).await;
@@ -210,7 +210,7 @@ async fn all_waiters_end_together_when_an_outage_lasts() {
     }
     let spread = ends.iter().max().unwrap().duration_since(*ends.iter().min().unwrap());
     assert!(within(spread, ms(400)), "{spread:?}");
-    // A call after the clock ran out makes one round first.
+    // A call that comes after the tolerated time makes one round before it fails.
     let start = Instant::now();
     let error = locks.get(key()).lock().await.expect_err("stopped");
     let took = start.elapsed();
@@ -237,7 +237,7 @@ async fn a_short_outage_is_ridden_out() {
 }
 
 #[tokio::test]
-async fn closing_ends_waiters_and_holders() {
+async fn close_ends_waiters_and_waits_for_holders() {
     let (server, key) = (Server::start(), key());
     let locks = builder(&server.url(), ms(2_000)).connect().await.unwrap();
     let guard = locks.get(&key).lock().await.unwrap();
@@ -254,7 +254,7 @@ async fn closing_ends_waiters_and_holders() {
     assert!(matches!(locks.get(&key).lock().await, Err(Error::Closed)));
     assert!(matches!(locks.get(&key).try_lock().await, Err(Error::Closed)));
     assert!(matches!(locks.get(&key).is_locked().await, Err(Error::Closed)));
-    assert!(!closing.is_finished(), "it waits for the guard");
+    assert!(!closing.is_finished(), "close waits for the guard");
     let unlocked = guard.unlock().await;
     assert!(matches!(unlocked, Err(Error::Lost(Loss::Closed))), "{unlocked:?}");
     closing.await.unwrap();
@@ -265,9 +265,9 @@ async fn closing_ends_waiters_and_holders() {
     .await;
 }
 
-/// Two futures of one task are granted together; one is polled and its guard goes, the other never is.
+/// Two futures of one task are granted together. One is polled and its guard released; the other is not polled.
 #[tokio::test]
-async fn a_second_future_of_the_same_owner_that_is_not_polled_holds_nobody_up() {
+async fn a_second_future_of_the_same_owner_that_is_not_polled_blocks_no_other_owner() {
     let (server, key) = (Server::start(), key());
     let lock = builder(&server.url(), ms(1_200)).connect().await.unwrap().get(&key);
     let mut polled = Box::pin(lock.lock());
@@ -278,27 +278,27 @@ async fn a_second_future_of_the_same_owner_that_is_not_polled_holds_nobody_up() 
     server.go_on();
     polled.await.unwrap().unlock().await.unwrap();
     let other = soon(ms(1_000), lock.clone().owned_by(Owner::new()).lock()).await;
-    other.expect("not held up").unwrap().unlock().await.unwrap();
+    other.expect("not blocked").unwrap().unlock().await.unwrap();
     idle.await.unwrap().unlock().await.unwrap();
     assert!(!server.exists(&key));
 }
 
 #[tokio::test]
-async fn try_lock_for_does_not_take_silence_for_a_holder() {
+async fn try_lock_for_reports_a_silent_server_as_unavailable() {
     let server = Server::start();
     let locks = builder(&server.url(), ms(30_000)).connect().await.unwrap();
     server.stop();
-    // The first round is under way for three seconds.
+    // The first round may take three seconds.
     let answer = locks.get(key()).try_lock_for(ms(300)).await;
     assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
     server.go_on();
 }
 
 #[tokio::test]
-async fn closing_gives_back_what_is_granted_meanwhile() {
+async fn close_releases_what_is_granted_meanwhile() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    // How long an answer is on its way, and how often the close has met one.
+    // How long an answer is on its way, and how often `close` came while one was.
     let (mut delay, mut met) = (ms(30), 0);
     for _ in 0..100 {
         let key = key();
@@ -316,10 +316,10 @@ async fn closing_gives_back_what_is_granted_meanwhile() {
         proxy.set(Mode::Pass);
         let (tried, waited) = (trying.await.unwrap(), waiting.await.unwrap());
         if !early && tried.is_err() && waited.is_err() {
-            assert!(!left, "what nobody was given is given back");
+            assert!(!left, "a grant that no caller got is released");
             met += 1;
         } else {
-            // The answers were there before the close: on a busy machine they have to be later.
+            // The answers came before `close`. On a busy machine they need a longer delay.
             let lost = |guard: lockhound::Guard| guard.loss() == Some(Loss::Closed);
             assert!(tried.map_or(true, |guard| guard.is_some_and(lost)) && waited.map_or(true, lost));
             delay = (delay * 2).min(ms(1_000));
@@ -328,12 +328,12 @@ async fn closing_gives_back_what_is_granted_meanwhile() {
             return;
         }
     }
-    panic!("the close has met {met} answers");
+    panic!("close came only {met} times while an answer was on its way");
 }
 
-/// A grant that nobody took is lost: others are not kept out by it, and its owner gets in again.
+/// A grant is lost before its caller polled for it. It blocks no one, and its owner may lock again.
 #[tokio::test]
-async fn a_grant_that_is_lost_before_it_is_polled_for_is_given_back() {
+async fn a_grant_that_is_lost_before_it_is_polled_for_is_released() {
     let (server, key) = (Server::start(), key());
     let locks = builder(&server.url(), ms(30_000)).connect().await.unwrap();
     let lock = locks.get(&key);
@@ -343,8 +343,8 @@ async fn a_grant_that_is_lost_before_it_is_polled_for_is_given_back() {
     server.go_on();
     eventually(ms(1_000), "granted", || server.exists(&key)).await;
     assert!(lock.force_unlock().await.unwrap());
-    eventually(ms(1_000), "nothing of it stays", || locks.stats().holds == 0).await;
-    // Another future of the same owner is not told of a loss that it has no guard of.
+    eventually(ms(1_000), "the hold is gone", || locks.stats().holds == 0).await;
+    // Another future of the same owner gets no error for this loss, since there is no guard.
     lock.lock().await.unwrap().unlock().await.unwrap();
     idle.await.unwrap().unlock().await.unwrap();
     let mut idle = Box::pin(lock.lock());
@@ -353,11 +353,11 @@ async fn a_grant_that_is_lost_before_it_is_polled_for_is_given_back() {
     server.go_on();
     eventually(ms(1_000), "granted", || server.exists(&key)).await;
     locks.close().await;
-    assert!(!server.exists(&key), "closing gives back what nobody took");
+    assert!(!server.exists(&key), "close releases a grant that was not polled for");
     assert!(matches!(idle.await, Err(Error::Closed)));
 }
 
-/// Two names of one channel: Redisson puts braces around a name that has none.
+/// Returns pairs of names that share a channel: Redisson puts braces around a name that has none.
 fn one_channel() -> [[String; 2]; 2] {
     let (plain, odd) = (key(), format!("a}}b:{}", key()));
     [plain, odd].map(|name| [format!("{{{name}}}"), name])
@@ -368,16 +368,16 @@ async fn wake_each_by_its_own_release(servers: &[Server], names: &[String; 2], f
     for name in names {
         servers.iter().for_each(|server| hold_as_redisson(server, name, 600_000));
     }
-    // A look every five seconds.
+    // A re-check every five seconds.
     let locks = over(servers, ms(30_000)).connect().await.unwrap();
-    // Whoever tries looks for the TTL first.
+    // Each attempt calls PTTL first.
     let tries = || servers.iter().map(|server| server.calls("pttl")).sum::<u64>();
     let before = tries();
     let mut waiting = names.clone().map(|name| {
         let lock = locks.get(name);
         Some(tokio::spawn(async move { lock.lock().await.map(|guard| (guard, Instant::now())) }))
     });
-    // Once, and once more behind the barrier; what comes after the answer to that finds them waiting.
+    // Two attempts of each, the second one behind the barrier. After that the waiters are woken by messages.
     let twice = 4 * servers.len() as u64;
     eventually(ms(5_000), "both wait", || tries() >= before + twice).await;
     for at in [first, 1 - first] {
@@ -392,13 +392,13 @@ async fn wake_each_by_its_own_release(servers: &[Server], names: &[String; 2], f
         assert!(waited < ms(2_000), "{} after its release: {waited:?}", names[at]);
         guard.unlock().await.unwrap();
     }
-    // What is left over of scripts that only looked belongs to this round.
+    // Scripts that are still under way belong to this round.
     settled(&locks).await;
     locks.close().await;
 }
 
 #[tokio::test]
-async fn a_release_wakes_its_own_waiter_and_not_only_that_of_another_lock_with_the_same_channel() {
+async fn a_release_wakes_the_waiter_of_its_own_lock_when_two_locks_share_a_channel() {
     let servers = [Server::start()];
     for names in &one_channel() {
         for first in [0, 1] {
@@ -408,7 +408,7 @@ async fn a_release_wakes_its_own_waiter_and_not_only_that_of_another_lock_with_t
 }
 
 #[tokio::test]
-async fn over_three_servers_a_release_wakes_its_own_waiter_whatever_has_the_same_channel() {
+async fn over_three_servers_a_release_wakes_the_waiter_of_its_own_lock_when_two_locks_share_a_channel() {
     let servers = several::servers(3);
     let [names, _] = &one_channel();
     for first in [0, 1] {
@@ -416,9 +416,9 @@ async fn over_three_servers_a_release_wakes_its_own_waiter_whatever_has_the_same
     }
 }
 
-/// A message concerns every lock of its channel: the one that is held looks at once whether it still is.
+/// A message concerns every lock of its channel: one that is held here is checked at once.
 #[tokio::test]
-async fn a_deletion_is_told_where_only_another_lock_of_the_channel_is_waited_for() {
+async fn a_deleted_lock_is_noticed_by_a_message_while_only_another_lock_of_its_channel_is_waited_for() {
     let server = Server::start();
     let [[held, awaited], _] = one_channel();
     // A renewal every ten seconds.
@@ -428,7 +428,7 @@ async fn a_deletion_is_told_where_only_another_lock_of_the_channel_is_waited_for
     let lock = locks.get(&awaited);
     let waiting = tokio::spawn(async move { lock.lock().await });
     listens(&server).await;
-    // The echo of a release of its own may come for a command timeout.
+    // For a command timeout, messages may be echoes of the locker's own releases.
     tokio::time::sleep(ms(400)).await;
     assert!(locker(&server).await.get(&held).force_unlock().await.unwrap());
     let told = soon(ms(3_000), guard.lost().cancelled()).await;
@@ -436,14 +436,14 @@ async fn a_deletion_is_told_where_only_another_lock_of_the_channel_is_waited_for
     waiting.abort();
 }
 
-/// How many channels lockers have subscribed to.
+/// Returns how many channels lockers have subscribed to.
 fn subscribed(connection: &mut redis::Connection) -> usize {
     let clients: String = redis::cmd("CLIENT").arg("LIST").arg("TYPE").arg("PUBSUB").query(connection).unwrap();
     let counts = clients.split_whitespace().filter_map(|word| word.strip_prefix("sub="));
     counts.map(|count| count.parse::<usize>().unwrap()).sum()
 }
 
-/// When each of many waits began, and when it ended.
+/// How many waits began, and when each ended.
 #[derive(Default)]
 struct Waits {
     begun: AtomicUsize,
@@ -451,18 +451,18 @@ struct Waits {
 }
 
 impl Waits {
-    /// Those that had begun by now, without those that had ended by then.
+    /// Returns how many waits had begun by now and not ended by `then`.
     fn since(&self, then: Instant) -> usize {
         let ended = self.ended.lock().unwrap();
         self.begun.load(Ordering::SeqCst) - ended.iter().filter(|ended| **ended < then).count()
     }
 }
 
-/// A channel is subscribed for as long as it is waited for, then for a second, then until it is swept with others of a
-/// tenth of a second, then for two round trips: that of the batch under way and its own. A busy machine gets a second
-/// more.
+/// A channel stays subscribed while callers wait, then for a second, then for up to a tenth of a second until it is
+/// swept with others, and then for two round trips: that of the batch under way and its own. A busy machine gets a
+/// second more.
 #[tokio::test(flavor = "multi_thread")]
-async fn subscriptions_do_not_grow_while_ever_new_locks_are_waited_for() {
+async fn subscriptions_do_not_grow_while_new_locks_are_waited_for() {
     const LOCKS: usize = 10_000;
     const AT_ONCE: usize = 256;
     let server = Server::start();
@@ -503,7 +503,7 @@ async fn subscriptions_do_not_grow_while_ever_new_locks_are_waited_for() {
             let looked = Instant::now();
             let count = subscribed(&mut direct);
             let most = sampled.since(looked - (ms(1_100) + 2 * slowest + ms(1_000)));
-            assert!(count <= most, "{count} channels, of {most} locks that were waited for; a round trip: {slowest:?}");
+            assert!(count <= most, "{count} channels for {most} locks that were waited for; a round trip: {slowest:?}");
             peak = peak.max(count);
         }
         peak
@@ -513,10 +513,10 @@ async fn subscriptions_do_not_grow_while_ever_new_locks_are_waited_for() {
     }
     let peak = sampling.await.unwrap();
     assert!(peak > AT_ONCE / 2, "{peak}");
-    eventually(ms(5_000), "none is left but the locker's own", || subscribed(&mut connection) == 1).await;
+    eventually(ms(5_000), "only the locker's own channel is left", || subscribed(&mut connection) == 1).await;
 }
 
-/// Whatever becomes of a hand-over's answer: nobody is inside beside another, fences grow, and nothing is left.
+/// Whatever happens to the answer of a hand-over, holders never overlap, fences grow, and no lock is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hand_overs_whose_connections_are_killed_leave_nothing_behind() {
     const TURNS: usize = 25;
@@ -532,12 +532,12 @@ async fn hand_overs_whose_connections_are_killed_leave_nothing_behind() {
             while turns < TURNS {
                 // An outage is an error of the call, and the next one tries again.
                 let Ok(guard) = lock.lock().await else { continue };
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "nobody else is inside");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two hold the lock");
                 let fence = guard.fence().get();
                 assert!(highest.swap(fence, Ordering::SeqCst) < fence);
                 inside.fetch_sub(1, Ordering::SeqCst);
                 turns += 1;
-                // What nobody confirmed is released in the background.
+                // An unconfirmed release is completed in the background.
                 drop(guard.unlock().await);
             }
         })
@@ -547,7 +547,7 @@ async fn hand_overs_whose_connections_are_killed_leave_nothing_behind() {
         let mut seen = 0;
         loop {
             tokio::time::sleep(ms(10)).await;
-            // As soon as somebody got in since the last time, however slow the machine is.
+            // Kills connections whenever the lock was granted since the last time, however slow the machine is.
             let fence = highest.load(Ordering::SeqCst);
             if std::mem::replace(&mut seen, fence) < fence {
                 server.command::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
@@ -556,8 +556,8 @@ async fn hand_overs_whose_connections_are_killed_leave_nothing_behind() {
     };
     let worked = tokio::select! {
         worked = working => worked,
-        () = killing => unreachable!("it has no end"),
-        () = tokio::time::sleep(ms(120_000)) => panic!("somebody waits for ever: {:?}", locks.stats()),
+        () = killing => unreachable!("it never ends"),
+        () = tokio::time::sleep(ms(120_000)) => panic!("a waiter waits for ever: {:?}", locks.stats()),
     };
     worked.into_iter().for_each(|worker| worker.unwrap());
     eventually(lease * 2, "nothing is left", || {
@@ -565,5 +565,5 @@ async fn hand_overs_whose_connections_are_killed_leave_nothing_behind() {
         !server.exists(&key) && (stats.holds, stats.waiters, stats.pending) == (0, 0, 0)
     })
     .await;
-    assert_eq!(locks.stats().losses, lockhound::Losses::default(), "nobody lost what it had");
+    assert_eq!(locks.stats().losses, lockhound::Losses::default(), "no lock was lost");
 }

@@ -1,4 +1,4 @@
-//! Renewal, and how a loss comes to the holder's ears: in time, every time.
+//! The watchdog: renewals, and losses that are reported in time.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -23,7 +23,7 @@ async fn a_lock_is_held_for_many_leases_and_renewed_at_thirds() {
     }
     guard.check().unwrap();
     assert_eq!(guard.state(), HoldState::Safe);
-    // A third is 300 ms. On a machine that is busy a renewal is late, but not by as much as the next one is away.
+    // A third is 300 ms. On a busy machine a renewal is late, but by less than the time until the next one.
     assert!(least > 300, "renewed at a third: {least} ms were left");
     let renewals = server.calls("evalsha");
     assert!((8..=18).contains(&renewals), "{renewals} renewals in 15 thirds");
@@ -31,10 +31,10 @@ async fn a_lock_is_held_for_many_leases_and_renewed_at_thirds() {
 }
 
 #[tokio::test]
-async fn a_blocked_runtime_of_the_user_loses_nothing() {
+async fn a_blocked_runtime_of_the_user_loses_no_lock() {
     let (server, key) = (Server::start(), key());
     let guard = locker_with(&server, ms(600)).await.get(&key).lock().await.unwrap();
-    // This runtime has one thread, and it does nothing for three leases.
+    // This runtime has one thread, which is blocked for three leases.
     std::thread::sleep(ms(1_800));
     guard.check().unwrap();
     guard.unlock().await.unwrap();
@@ -58,9 +58,9 @@ async fn remaining_and_state_follow_the_renewals() {
     guard.unlock().await.unwrap();
 }
 
-/// 100 losses by silence: the token fires before anybody else could have entered.
+/// 100 losses by silence: each token fires before another owner could have the lock.
 #[tokio::test]
-async fn losses_by_silence_are_told_before_the_lease_is_over() {
+async fn losses_by_silence_are_reported_before_the_lease_is_over() {
     let server = Server::start();
     for round in 0..4 {
         let locks = locker_with(&server, ms(1_500)).await;
@@ -87,21 +87,22 @@ async fn losses_by_silence_are_told_before_the_lease_is_over() {
         for (sent, fired, guard, key) in lost {
             let after = fired.duration_since(sent);
             assert!(in_time(after, ms(1_500)), "round {round}: the token fired {after:?} after the send");
-            // Two ticks of 150 ms failed, the second of them begun at two thirds.
+            // Two ticks of 150 ms failed, the second of which began at two thirds.
             assert!(after > ms(1_100), "round {round}: only {after:?} after the send");
             assert_eq!(guard.state(), HoldState::Lost(Loss::RenewalFailed));
             assert!(guard.is_lost() && guard.remaining().is_zero());
             assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::RenewalFailed))));
-            eventually(ms(1_000), "released all the same", || !server.exists(&key)).await;
+            eventually(ms(1_000), "the lost lock is released", || !server.exists(&key)).await;
         }
         assert!(within(stopped.elapsed(), ms(4_000)));
         locks.close().await;
     }
 }
 
-/// 100 losses by theft: told by the next renewal, and the stale unlock never touches the thief.
+/// 100 losses by deletion, half of them with a new owner: the next renewal notices each, and the stale unlock does not
+/// affect the new owner.
 #[tokio::test]
-async fn losses_by_theft_are_told_by_the_next_renewal() {
+async fn the_next_renewal_notices_that_a_lock_was_deleted_or_taken() {
     let server = Server::start();
     let locks = locker_with(&server, ms(1_500)).await;
     let mut holds = Vec::new();
@@ -147,12 +148,12 @@ async fn a_key_of_another_type_is_a_loss_of_this_key_alone() {
 }
 
 #[tokio::test]
-async fn a_message_for_what_is_held_here_is_looked_into_at_once() {
+async fn a_message_for_a_lock_held_here_makes_it_check_at_once() {
     let (server, key) = (Server::start(), key());
     let here = builder(&server.url(), ms(30_000)).command_timeout(ms(100)).connect().await.unwrap();
     let elsewhere = builder(&server.url(), ms(30_000)).connect().await.unwrap();
     let foreign = elsewhere.get(&key).lock().await.unwrap();
-    // Two wait here for a foreign holder; the second still does, and listens, when the first has got in.
+    // Two wait here for a foreign holder. When the first has the lock, the second still waits, and so listens.
     let first = tokio::spawn(enter(here.get(&key).owned_by(Owner::new())));
     tokio::time::sleep(ms(100)).await;
     let second = tokio::spawn(enter(here.get(&key).owned_by(Owner::new())));
@@ -173,7 +174,7 @@ async fn enter(lock: Lock) -> Guard {
 }
 
 #[tokio::test]
-async fn a_fixed_lease_is_not_renewed_and_a_max_hold_ends_it() {
+async fn a_fixed_lease_is_not_renewed_and_max_hold_ends_a_hold() {
     let server = Server::start();
     let locks = locker_with(&server, ms(900)).await;
     let (fixed_key, max_key) = (key(), key());
@@ -189,13 +190,13 @@ async fn a_fixed_lease_is_not_renewed_and_a_max_hold_ends_it() {
     let after = start.elapsed();
     assert!(in_time(after, ms(1_700)) && after > ms(1_500), "{after:?}");
     assert_eq!(max.state(), HoldState::Lost(Loss::MaxHold));
-    assert!(server.exists(&max_key), "it is not released by itself");
+    assert!(server.exists(&max_key), "it is not released before its guard is gone");
     assert!(matches!(max.unlock().await, Err(Error::Lost(Loss::MaxHold))));
-    eventually(ms(500), "released all the same", || !server.exists(&max_key)).await;
+    eventually(ms(500), "the lost lock is released", || !server.exists(&max_key)).await;
 }
 
 #[tokio::test]
-async fn a_lost_lock_shuts_its_owner_out_until_the_guard_is_gone() {
+async fn a_lost_lock_keeps_its_owner_out_until_the_guard_is_gone() {
     let (server, key) = (Server::start(), key());
     let lock = locker_with(&server, ms(900)).await.get(&key);
     let guard = lock.lock().await.unwrap();
@@ -205,7 +206,7 @@ async fn a_lost_lock_shuts_its_owner_out_until_the_guard_is_gone() {
     assert!(matches!(lock.try_lock().await, Err(Error::Lost(Loss::NotOwner))));
     let other = lock.clone().owned_by(Owner::new()).lock().await.unwrap();
     drop(guard);
-    assert!(lock.try_lock().await.unwrap().is_none(), "somebody else has it");
+    assert!(lock.try_lock().await.unwrap().is_none(), "another owner has it");
     other.check().unwrap();
     other.unlock().await.unwrap();
     lock.lock().await.unwrap().unlock().await.unwrap();
@@ -228,7 +229,7 @@ async fn a_killed_connection_or_a_flushed_script_costs_no_tick() {
 }
 
 #[tokio::test]
-async fn after_a_reconnect_what_is_gone_is_told_at_once() {
+async fn after_a_reconnect_locks_that_are_gone_are_lost_at_once() {
     let server = Server::start();
     let locks = locker_with(&server, ms(30_000)).await;
     let guards = hold(&locks, 10).await;
@@ -250,7 +251,7 @@ async fn hold(locks: &Locker, many: usize) -> Vec<Guard> {
     guards
 }
 
-/// A thousand held locks with a lease of two seconds: for half a minute nothing expires.
+/// Holds a thousand locks with a lease of two seconds for half a minute: none of them expires.
 #[tokio::test]
 async fn a_thousand_locks_do_not_expire() {
     let server = Server::start();
@@ -267,9 +268,9 @@ async fn a_thousand_locks_do_not_expire() {
     locks.close().await;
 }
 
-/// A lease of 30 s is looked at every 300 ms, and a short `max_hold` ends before that.
+/// The watchdog checks a lease of 30 s every 300 ms; a shorter `max_hold` ends in time all the same.
 #[tokio::test]
-async fn a_short_max_hold_of_a_long_lease_is_told_in_time() {
+async fn a_short_max_hold_of_a_long_lease_ends_in_time() {
     let server = Server::start();
     let locks = locker_with(&server, ms(30_000)).await;
     for _ in 0..5 {
@@ -281,15 +282,15 @@ async fn a_short_max_hold_of_a_long_lease_is_told_in_time() {
     }
 }
 
-/// A reconnect renews everything out of turn. That this fails is no failure of a tick: flaps do not add up to a loss.
+/// A reconnect renews all holds out of turn. Such a failed renewal is no failed tick: flaps do not add up to a loss.
 #[tokio::test]
-async fn renewals_out_of_turn_that_fail_do_not_count() {
+async fn failed_renewals_out_of_turn_do_not_count_as_failed_ticks() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(9_000)).command_timeout(ms(200)).connect().await.unwrap();
     let guard = locks.get(key()).lock().await.unwrap();
     tokio::time::sleep(ms(150)).await;
-    // Each time everything is cut, reconnects, and no renewal is answered until the flap is over.
+    // Each time all connections are cut and made again, and no renewal is answered until the flap is over.
     for _ in 0..3 {
         proxy.set(Mode::SwallowReplyTo(b"EVALSHA".to_vec()));
         proxy.cut();

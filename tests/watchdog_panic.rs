@@ -1,5 +1,5 @@
-//! A subscriber that panics changes nothing: locks are renewed, losses are told, and others get in. One test: the
-//! subscriber is the whole process's. (What a panic of the watchdog itself does, its unit tests show.)
+//! A subscriber that panics changes nothing: locks are renewed, losses reported and waiters granted. There is one test,
+//! since a process has one subscriber. (Unit tests show what a panic of the watchdog itself does.)
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,11 +19,11 @@ use tracing::{Event, Metadata, Subscriber};
 /// The messages that the subscriber has panicked at.
 static TOLD: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Panics at whatever the engine tells it.
+/// Panics at every span and event of the engine.
 struct Sick;
 
 impl Sick {
-    /// As `panic!` does, without a word.
+    /// Panics without a message on stderr.
     fn panic(message: &str) -> ! {
         TOLD.lock().unwrap().insert(message.to_owned());
         std::panic::resume_unwind(Box::new("sick"))
@@ -54,7 +54,7 @@ impl Subscriber for Sick {
     fn exit(&self, _: &Id) {}
 
     fn register_callsite(&self, _: &'static Metadata<'static>) -> tracing::subscriber::Interest {
-        // Which thread asks is another question each time.
+        // Whether it is enabled depends on the thread.
         tracing::subscriber::Interest::sometimes()
     }
 }
@@ -71,7 +71,7 @@ impl Visit for Message {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subscriber_that_panics_changes_nothing() {
+async fn a_subscriber_that_panics_affects_no_lock() {
     tracing::subscriber::set_global_default(Sick).unwrap();
     let server = Server::start();
     let lease = ms(1_500);
@@ -82,9 +82,9 @@ async fn a_subscriber_that_panics_changes_nothing() {
     }
     let wanted = locks.get(guards[0].key()).owned_by(Owner::new());
     let waiting = tokio::spawn(async move { wanted.lock().await });
-    eventually(ms(1_000), "it stands in line", || locks.stats().waiters == 1).await;
+    eventually(ms(1_000), "it waits in line", || locks.stats().waiters == 1).await;
 
-    // For two leases they are renewed.
+    // They are renewed for two leases.
     let held = Instant::now();
     while held.elapsed() < lease * 2 {
         assert!(guards.iter().all(|guard| guard.check().is_ok()), "{:?}", locks.stats());
@@ -92,7 +92,7 @@ async fn a_subscriber_that_panics_changes_nothing() {
     }
     assert!(locks.stats().renewals >= 50 * 4, "{:?}", locks.stats());
 
-    // The server falls silent: all are in jeopardy, and lost, and told so.
+    // The server falls silent: all are in jeopardy and then lost, and all tokens fire.
     server.stop();
     let silent = Instant::now();
     eventually(lease, "in jeopardy", || guards.iter().all(|guard| guard.state() != HoldState::Safe)).await;

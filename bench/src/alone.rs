@@ -1,5 +1,5 @@
-//! What lies under lockhound besides the server: fred on a thread of its own, asked from the caller's task, and nothing
-//! else. Its pair is the two scripts, four changes of the thread, and no lock library at all.
+//! fred alone, the client below lockhound: it runs on a thread of its own and is asked from the caller's task. A pair
+//! is the two scripts and four thread changes, without a lock library.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use crate::contender::{ACQUIRE, LEASE, OWNER, RELEASE, clock, mark};
 use crate::laps::Laps;
 use crate::server::Server;
 
-/// A client and the thread that drives it. It ends with the bench.
+/// A client and the thread that drives it, which ends with the bench.
 #[derive(Clone)]
 pub(crate) struct Alone {
     engine: Handle,
@@ -25,7 +25,7 @@ pub(crate) struct Alone {
 }
 
 impl Alone {
-    /// Configured as `node/link.rs` of the library does, as far as it matters for speed.
+    /// Connects a client, configured as the library's `node/client.rs` does it as far as that matters for speed.
     pub(crate) async fn connect(server: &Server) -> Result<Self, Failure> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let engine = runtime.handle().clone();

@@ -1,4 +1,4 @@
-//! What lockhound sets itself to reach. The bench says whether it does; it never fails because it does not.
+//! The bars: bounds that lockhound is to keep. The bench reports whether it does, and does not fail if it does not.
 
 use serde::Serialize;
 
@@ -19,16 +19,16 @@ pub(crate) struct Bar {
     pub(crate) met: bool,
 }
 
-/// Scenario, figure, rival, and the bound: on the one side of it or on the other.
+/// Scenario, figure, the rival by whose figure it is divided, and the bound.
 const BARS: [(&str, &str, &str, Bound); 9] = [
     ("pair", "pair_p50_us", SOCKET, Bound::AtMost(1.7)),
     ("pair", "pair_p50_us", RSLOCK, Bound::AtMost(1.0)),
     // The same from a spawned task, which may share its worker with rslock's connection.
     ("tasks-1", "pair_p50_us", SOCKET, Bound::AtMost(1.7)),
     ("tasks-1", "pair_p50_us", RSLOCK, Bound::AtMost(1.0)),
-    // rslock has it easier: its lock is a string without a fence, a message or a count.
+    // rslock's lock costs less: a string without a fence, a message or a count.
     ("tasks-64", "pairs_per_second", RSLOCK, Bound::AtLeast(0.5)),
-    // It waits for every server; a majority is enough.
+    // rslock waits for every server, where a majority is enough.
     ("quorum-3", "pair_p50_us", RSLOCK, Bound::AtMost(1.0)),
     ("quorum-5", "pair_p50_us", RSLOCK, Bound::AtMost(1.0)),
     ("quorum-3-64", "pairs_per_second", RSLOCK, Bound::AtLeast(1.0)),
@@ -42,7 +42,7 @@ pub(crate) enum Bound {
 }
 
 impl Bar {
-    /// Those that what was measured can tell about.
+    /// Returns the bars for everything that was measured.
     pub(crate) fn all(report: &Report) -> Vec<Self> {
         let mut bars: Vec<Self> = BARS.into_iter().filter_map(|bar| Self::on_ratio(&report.scenarios, bar)).collect();
         bars.extend(report.memory.iter().filter_map(Memory::bar));
@@ -58,7 +58,7 @@ impl Bar {
         Some(Self::within(&format!("{name}: {figure} / {rival}"), ratio, bound))
     }
 
-    /// By the median.
+    /// Judges the median.
     pub(crate) fn within(what: &str, figure: Spread, bound: Bound) -> Self {
         match bound {
             Bound::AtMost(bound) => Self::at_most(what, figure, bound),
@@ -66,17 +66,17 @@ impl Bar {
         }
     }
 
-    /// By the median.
+    /// Judges the median.
     pub(crate) fn at_most(what: &str, figure: Spread, bound: f64) -> Self {
         Self { what: format!("{what} at most {bound}"), figure, bound, met: figure.median <= bound }
     }
 
-    /// By the median.
+    /// Judges the median.
     pub(crate) fn at_least(what: &str, figure: Spread, bound: f64) -> Self {
         Self { what: format!("{what} at least {bound}"), figure, bound, met: figure.median >= bound }
     }
 
-    /// By the worst.
+    /// Judges the worst round.
     pub(crate) fn never_above(what: &str, figure: Spread, bound: f64) -> Self {
         Self { what: format!("{what} never above {bound}"), figure, bound, met: figure.max <= bound }
     }

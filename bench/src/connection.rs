@@ -1,25 +1,25 @@
-//! The bare socket: a blocking TcpStream that speaks just enough of RESP2, with no client library above it.
+//! The bare socket: a blocking TcpStream that speaks as much RESP2 as the bench needs, without a client library.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A socket and its two buffers, which are used again so that a call allocates nothing.
+/// A socket and its two buffers, which are reused so that a call allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
-    /// What is queued.
+    /// The queued commands.
     request: Vec<u8>,
-    /// What has come. It begins with the reply that was returned last.
+    /// The bytes that have been received. They begin with the reply that was returned last.
     replies: Vec<u8>,
     returned: usize,
 }
 
-/// What a server has counted of one command since its statistics were reset.
+/// What a server has counted for one command since its statistics were reset.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Calls {
     pub(crate) count: f64,
-    /// What they took, all together.
+    /// The time of all calls together.
     pub(crate) us: f64,
 }
 
@@ -27,15 +27,15 @@ impl Connection {
     pub(crate) fn open(port: u16) -> io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
-        // Far above any answer of a server that lives; a bench does not hang on one that does not.
+        // Far longer than a live server takes to answer. The bench must not hang on a dead one.
         stream.set_read_timeout(Some(Duration::from_secs(10)))?;
         Ok(Self { stream, request: Vec::new(), replies: Vec::new(), returned: 0 })
     }
 
-    /// Sends one command and returns its reply as it came: one write, and as a rule one read.
+    /// Sends one command and returns its raw reply: one write, and as a rule one read.
     ///
     /// # Errors
-    /// Those of the socket, and an error reply.
+    /// Errors of the socket, and an error reply.
     pub(crate) fn call(&mut self, words: &[&[u8]]) -> io::Result<&[u8]> {
         self.send(words)?;
         self.receive()
@@ -58,17 +58,17 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends what is queued, in one write. Each command has a reply, in their order.
+    /// Sends the queued commands in one write. The replies come in their order.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         let sent = self.stream.write_all(&self.request);
         self.request.clear();
         sent
     }
 
-    /// The next reply.
+    /// Returns the next reply.
     ///
     /// # Errors
-    /// Those of the socket, and an error reply.
+    /// Errors of the socket, and an error reply.
     pub(crate) fn receive(&mut self) -> io::Result<&[u8]> {
         self.replies.drain(..std::mem::take(&mut self.returned));
         let len = loop {
@@ -90,10 +90,10 @@ impl Connection {
         Ok(reply)
     }
 
-    /// The next reply, which begins as this.
+    /// Receives a reply that begins with these bytes.
     ///
     /// # Errors
-    /// As [`receive`](Self::receive), and any other reply: what did not lock would be fast.
+    /// Those of [`receive`](Self::receive), and any other reply: an attempt that did not lock would look fast.
     pub(crate) fn expect(&mut self, beginning: &[u8]) -> io::Result<()> {
         let reply = self.receive()?;
         if reply.starts_with(beginning) {
@@ -102,26 +102,26 @@ impl Connection {
         Err(io::Error::other(format!("the server answered {:?}", String::from_utf8_lossy(reply))))
     }
 
-    /// Makes a script known to the server and returns its digest.
+    /// Loads a script into the server and returns its digest.
     pub(crate) fn load(&mut self, script: &str) -> io::Result<Vec<u8>> {
         let reply = self.call(&[b"SCRIPT", b"LOAD", script.as_bytes()])?;
         let digest = reply.split(|&byte| byte == b'\n').nth(1).unwrap_or_default();
         Ok(digest.trim_ascii().to_vec())
     }
 
-    /// A value of INFO, as text.
+    /// Returns a value of INFO as text.
     pub(crate) fn info(&mut self, section: &str, name: &str) -> io::Result<String> {
         let reply = String::from_utf8_lossy(self.call(&[b"INFO", section.as_bytes()])?);
         let value = reply.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         value.map(str::to_owned).ok_or_else(|| io::Error::other(format!("INFO {section} does not tell {name}")))
     }
 
-    /// Sets back to zero what [`calls`](Self::calls) tells.
+    /// Resets the counts that [`calls`](Self::calls) returns.
     pub(crate) fn reset_calls(&mut self) -> io::Result<()> {
         self.call(&[b"CONFIG", b"RESETSTAT"]).map(drop)
     }
 
-    /// What the server has counted of a command.
+    /// Returns what the server has counted for a command.
     pub(crate) fn calls(&mut self, command: &str) -> io::Result<Calls> {
         let line = self.info("commandstats", &format!("cmdstat_{command}"))?;
         let value = |name: &str| line.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok());
@@ -129,7 +129,7 @@ impl Connection {
         calls.ok_or_else(|| io::Error::other(format!("INFO commandstats has changed its form: {line}")))
     }
 
-    /// How often the server has run these commands, all together. One within a script counts as well.
+    /// Returns how often the server has run these commands in total, within scripts too.
     pub(crate) fn count(&mut self, commands: &[&str]) -> io::Result<f64> {
         let reply = String::from_utf8_lossy(self.call(&[b"INFO", b"commandstats"])?);
         let count = |line: &str| {
@@ -139,7 +139,7 @@ impl Connection {
         Ok(reply.lines().filter_map(count).sum())
     }
 
-    /// The seconds of CPU time that the server has used so far.
+    /// Returns the seconds of CPU time that the server has used so far.
     pub(crate) fn cpu(&mut self) -> io::Result<f64> {
         let reply = String::from_utf8_lossy(self.call(&[b"INFO", b"cpu"])?);
         let of = |name| reply.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
@@ -148,7 +148,7 @@ impl Connection {
     }
 }
 
-/// The length of the reply that the bytes begin with, once all of it is there.
+/// Returns the length of the reply that the bytes begin with, once it is complete.
 fn reply_len(bytes: &[u8]) -> Option<usize> {
     let line = bytes.windows(2).position(|end| end == b"\r\n")? + 2;
     let number = || std::str::from_utf8(&bytes[1..line - 2]).ok()?.parse::<i64>().ok();

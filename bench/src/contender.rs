@@ -1,5 +1,4 @@
-//! Those that are measured: the bare socket, fred alone, lockhound and rslock, each with a loop of pairs that does the
-//! same.
+//! The contenders: the bare socket, fred alone, lockhound and rslock, each with the same loop of lock and unlock pairs.
 
 use std::io;
 use std::sync::{Barrier, LazyLock};
@@ -15,34 +14,34 @@ use crate::connection::Connection;
 use crate::laps::Laps;
 use crate::server::Server;
 
-/// The scripts of the library, word for word.
+/// The scripts of the library, unchanged.
 pub(crate) static ACQUIRE: LazyLock<String> =
     LazyLock::new(|| ACQUIRE_BODY.replace("-- fence.lua\n", include_str!("../../lua/fence.lua")));
-/// Without the lines that make the fence.
+/// `acquire.lua` without the lines of `fence.lua`.
 pub(crate) const ACQUIRE_BODY: &str = include_str!("../../lua/acquire.lua");
 pub(crate) const RELEASE: &str = include_str!("../../lua/release.lua");
 
-/// What stands before the generation in a field of those who send the scripts themselves.
+/// The part before the generation in the field of contenders that send the scripts themselves.
 pub(crate) const OWNER: &str = "6f1d9a52-0c8e-4b57-9d35-5a1c7e2b9f40:1";
 
-/// lockhound's default, given to all.
+/// lockhound's default, used by all contenders.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
-/// More blocking threads than this measure the scheduler and not the server.
+/// With more blocking threads the bench would measure the scheduler and not the server.
 pub(crate) const MOST_SOCKETS: usize = 64;
 
-/// One of those that are compared.
+/// A contender.
 pub(crate) enum Contender {
     Socket(Floor),
     Fred(Alone),
     Lockhound(Locker),
-    /// lockhound, for which a replica acknowledges.
+    /// lockhound with `replicas(1)`.
     Replicated(Locker),
     Rslock(LockManager),
 }
 
 impl Contender {
-    /// Over all of these servers, which have only just been started and forget nothing.
+    /// Connects lockhound to these servers. They are new and have forgotten nothing, so there is no quarantine.
     pub(crate) async fn lockhound(servers: &[Server]) -> Result<Self, Failure> {
         let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
         Ok(Self::Lockhound(nodes.restart_quarantine(Duration::ZERO).connect().await?))
@@ -67,7 +66,7 @@ impl Contender {
         }
     }
 
-    /// Locks and unlocks for this time, each task its own key.
+    /// Locks and unlocks for this time, with a key for each task.
     pub(crate) fn run(&mut self, runtime: &Runtime, callers: Callers, slot: Duration) -> Result<Laps, Failure> {
         let prefix = prefix(self.name());
         let keys: Vec<String> = (0..callers.count()).map(|caller| format!("{prefix}{caller}")).collect();
@@ -88,7 +87,7 @@ impl Contender {
         }
     }
 
-    /// Takes leave of the server.
+    /// Closes the connections of a locker.
     pub(crate) async fn close(self) {
         if let Self::Lockhound(locker) | Self::Replicated(locker) = self {
             locker.close().await;
@@ -96,15 +95,15 @@ impl Contender {
     }
 }
 
-/// What the names of a contender's keys begin with: every one has keys of its own.
+/// Returns the prefix of a contender's keys: each contender has keys of its own.
 pub(crate) fn prefix(contender: &str) -> String {
     format!("bench:{contender}:")
 }
 
-/// Who locks.
+/// The callers that lock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Callers {
-    /// The future of `block_on`, which is what an `async fn main` is. The thread that polls it is none of the workers.
+    /// The future of `block_on`, as an `async fn main` is one. The thread that polls it is no worker.
     Main,
     /// This many spawned tasks.
     Tasks(usize),
@@ -162,10 +161,10 @@ async fn rslock_pairs(manager: LockManager, key: String, slot: Duration) -> Resu
     Ok(laps)
 }
 
-/// The scripts on blocking sockets: what a pair costs before there is any library.
+/// The scripts on blocking sockets: what a pair costs without any library.
 pub(crate) struct Floor {
     scripts: Scripts,
-    /// For each thread a socket to each server.
+    /// The sockets of each thread, one to each server.
     threads: Vec<Vec<Connection>>,
 }
 
@@ -177,7 +176,7 @@ struct Scripts {
 }
 
 impl Floor {
-    /// The library's scripts, on all of these servers at once, by so many threads.
+    /// Connects this many threads to all of these servers, and loads the library's scripts.
     pub(crate) fn new(servers: &[Server], threads: usize) -> io::Result<Self> {
         let sockets = || servers.iter().map(Server::connect).collect::<io::Result<Vec<_>>>();
         let mut threads = (0..threads).map(|_| sockets()).collect::<io::Result<Vec<_>>>()?;
@@ -188,7 +187,7 @@ impl Floor {
         Ok(Self { scripts, threads })
     }
 
-    /// Where there are more keys than threads, each thread goes round its share of them.
+    /// If there are more keys than threads, each thread takes turns with its share of the keys.
     fn run(&mut self, keys: &[String], slot: Duration) -> io::Result<Laps> {
         let threads = keys.len().min(self.threads.len());
         let (scripts, barrier) = (&self.scripts, &Barrier::new(threads));
@@ -217,7 +216,7 @@ impl Scripts {
             .collect();
         let lease_ms = LEASE.as_millis().to_string();
         let mut laps = Laps::start();
-        // The thread stands in for a task; the number behind it for a generation.
+        // The number of the pair is the generation.
         while let Some(asked) = laps.next(slot) {
             let [key, mark, channel] = &names[laps.pairs() % names.len()];
             let field = format!("{OWNER}:{}", laps.pairs());
@@ -233,7 +232,7 @@ impl Scripts {
     }
 }
 
-/// Sends a command to all servers and waits for all of them, whose replies begin as this.
+/// Sends a command to all servers and waits for all replies, which begin with these bytes.
 fn on_all(sockets: &mut [Connection], words: &[&[u8]], beginning: &[u8]) -> io::Result<()> {
     for socket in &mut *sockets {
         socket.send(words)?;
@@ -241,13 +240,13 @@ fn on_all(sockets: &mut [Connection], words: &[&[u8]], beginning: &[u8]) -> io::
     sockets.iter_mut().try_for_each(|socket| socket.expect(beginning))
 }
 
-/// The key of a lock's mark, as the library has it.
+/// Returns the key of a lock's mark, as the library has it.
 pub(crate) fn mark(key: &str) -> String {
     let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     format!("lockhound_fence:{{{}}}", key.bytes().fold(0xcbf2_9ce4_8422_2325, fnv) % 1_024)
 }
 
-/// What the library tells so many servers of the clock.
+/// Returns the clock's value as the library sends it to this many servers.
 pub(crate) fn clock(servers: usize) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     if servers > 1 { now.to_string() } else { format!("-{}", now - now % 100_000) }

@@ -1,5 +1,5 @@
-//! Servers that are far apart: contenders for one lock, to each of whom another server is the nearest. When all of them
-//! ask three servers at once, each gets the nearest one, and nobody a majority.
+//! Contenders for one lock of three distant servers, with another server nearest to each. If all contenders ask all
+//! three servers at once, each gets its nearest one, and none gets a majority.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,16 +17,16 @@ use crate::server::Server;
 use crate::spread::Spread;
 use crate::stuck;
 
-/// The round trips to the three servers in milliseconds, for each contender in another order.
+/// The round trips to the three servers in milliseconds, in a different order for each contender.
 const ROUND_TRIPS_MS: [[u64; 3]; 6] = [[2, 9, 16], [9, 16, 2], [16, 2, 9], [2, 16, 9], [16, 9, 2], [9, 2, 16]];
 const CONTENDERS: [usize; 3] = [2, 10, 20];
 const ROUNDS: usize = 3;
 const SLOT: Duration = Duration::from_secs(3);
 
-/// When somebody was inside.
+/// From when to when each holder had the lock.
 type Visits = Arc<Mutex<Vec<(Instant, Instant)>>>;
 
-/// What became of all contests.
+/// The results of all contests.
 #[derive(Debug, Serialize)]
 pub(crate) struct Far {
     pub(crate) contests: Vec<Contest>,
@@ -34,14 +34,14 @@ pub(crate) struct Far {
     pub(crate) ten_to_two: Spread,
 }
 
-/// That of so many contenders.
+/// The results of one number of contenders.
 #[derive(Debug, Serialize)]
 pub(crate) struct Contest {
     pub(crate) contenders: usize,
     pub(crate) acquisitions_per_second: Spread,
-    /// An acquisition, on all servers together.
+    /// Scripts per acquisition, on all servers together.
     pub(crate) scripts: Spread,
-    /// The longest time in which the lock was free and all wanted it.
+    /// The longest time for which the lock was free while all contenders wanted it.
     pub(crate) longest_free_ms: Spread,
     pub(crate) rounds: Vec<Round>,
 }
@@ -64,7 +64,7 @@ impl Far {
         let most = CONTENDERS.into_iter().max().unwrap_or_default();
         let lockers = runtime.block_on(connect(&servers, &distances, most))?;
         let mut rounds = CONTENDERS.map(|_| Vec::with_capacity(ROUNDS));
-        // A short one warms up.
+        // A short contest warms up.
         runtime.block_on(contest(&lockers, &mut controls, SLOT / 6))?;
         for _ in 0..ROUNDS {
             for (contenders, rounds) in CONTENDERS.into_iter().zip(&mut rounds) {
@@ -123,7 +123,7 @@ async fn connect(servers: &[Server], distances: &Distances, contenders: usize) -
     Ok(lockers)
 }
 
-/// All of them want one lock all the time, and keep it for no time.
+/// All lockers contend for one lock all the time, and release it at once.
 async fn contest(lockers: &[Locker], controls: &mut [Connection], slot: Duration) -> Result<Round, Failure> {
     for control in &mut *controls {
         control.reset_calls()?;
@@ -132,7 +132,7 @@ async fn contest(lockers: &[Locker], controls: &mut [Connection], slot: Duration
     let contenders = lockers.iter().map(|locker| visit(locker.get("bench:far"), start + slot, Arc::clone(&visits)));
     let contenders: Vec<_> = contenders.map(tokio::spawn).collect();
     sleep(slot).await;
-    // Those that wait now come in yet, and are no part of the rate.
+    // Those that still wait get the lock later, and do not count for the rate.
     let (acquisitions, took) = (seen(&visits).len(), start.elapsed());
     let mut scripts = 0.0;
     for control in controls {
@@ -144,7 +144,7 @@ async fn contest(lockers: &[Locker], controls: &mut [Connection], slot: Duration
     let mut visits = seen(&visits);
     visits.sort_unstable_by_key(|visit| visit.0);
     if visits.windows(2).any(|pair| pair[1].0 < pair[0].1) {
-        return Err("two contenders were inside at the same time".into());
+        return Err("two contenders held the lock at the same time".into());
     }
     let left = std::iter::once(start).chain(visits.iter().map(|visit| visit.1));
     let longest_free = visits.iter().zip(left).map(|(visit, left)| visit.0 - left).max().unwrap_or_default();

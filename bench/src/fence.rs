@@ -1,7 +1,7 @@
-//! What a fence costs: `acquire.lua` as it is, and the same script without the lines that make the fence.
+//! What a fence costs: `acquire.lua`, compared with the same script without the lines that make the fence.
 //!
-//! The difference is a microsecond, which no clock of a client sees above a round trip. So the scripts come in one
-//! stream, and the server tells what it has counted for them.
+//! The difference is a microsecond, which a client cannot measure on top of a round trip. So the scripts are sent in
+//! one stream, and the server's own counts are used.
 
 use std::fmt;
 use std::io;
@@ -15,34 +15,34 @@ use crate::contender::{ACQUIRE, ACQUIRE_BODY, LEASE, OWNER, clock, mark, prefix}
 use crate::spread::Spread;
 use crate::stuck;
 
-/// Many and short ones: what else runs disturbs some of them, and not most.
+/// Many short rounds: other programs disturb some of them, but not most.
 const ROUNDS: usize = 200;
-/// Of one slot.
+/// Calls in one slot.
 const CALLS: usize = 2_000;
-/// So many are on their way at once, each for another lock.
+/// How many calls are in flight at once, each for another lock.
 const BATCH: usize = 200;
 
 /// The script without the lines of the fence.
 const WITHOUT: &str = "without";
-/// One `INCR` in their place: no fence can cost less.
+/// The script with an `INCR` in place of the fence: no fence can cost less.
 const INCR: &str = "a bare INCR";
-/// The script as it is, asked as a server alone is.
+/// The script as it is, called as for a single server.
 const ONE: &str = "one server";
-/// The same, where no other lock of the mark was acquired within 0.1 s: then the mark is set to the server's clock.
+/// The same, if no other lock of the mark was acquired within 0.1 s: the mark is then set to the server's clock.
 const RESTED: &str = "one server, mark at rest";
-/// The script as it is, asked as each of several servers is.
+/// The script as it is, called as for each of several servers.
 const SEVERAL: &str = "each of several";
 
-/// What has to change for the fence to be gone: each of these stands once in `acquire.lua`, or the bench says that it
-/// has to be brought up to date.
+/// The edits that remove the fence. Each text occurs once in `acquire.lua`; otherwise the bench reports that this list
+/// has to be updated.
 const EDITS: [(&str, &str); 3] = [
     ("local lock, mark = KEYS[1], KEYS[2]\n", "local lock = KEYS[1]\n"),
     ("local lease_ms, field, asked = ARGV[1], ARGV[2], ARGV[3]\n", "local lease_ms, field = ARGV[1], ARGV[2]\n"),
     ("return {1, fence}", "return {1}"),
 ];
 
-/// The given `acquire.lua` without its fence, which `fence.lua` makes in the place of a comment: neither its key nor
-/// the clock of the client is sent.
+/// Returns the given `acquire.lua` without its fence, for which `fence.lua` replaces a comment. The script then takes
+/// neither the key of the mark nor the client's clock.
 fn removed_from(acquire: &str) -> Result<String, Failure> {
     let code: Vec<&str> = acquire.lines().filter(|line| !line.trim_start().starts_with("--")).collect();
     let mut script = code.join("\n");
@@ -58,7 +58,7 @@ fn removed_from(acquire: &str) -> Result<String, Failure> {
     Ok(script)
 }
 
-/// The same with an `INCR` of the mark.
+/// Returns the script with an `INCR` of the mark.
 fn counting(without: &str) -> Result<String, Failure> {
     let (granted, counted) = ("return {1}", "return {1, redis.call('INCR', KEYS[2])}");
     if without.matches(granted).count() != 1 {
@@ -67,12 +67,12 @@ fn counting(without: &str) -> Result<String, Failure> {
     Ok(without.replace(granted, counted))
 }
 
-/// One way to ask for a lock.
+/// One version of the script, and how it is called.
 #[derive(Debug)]
 struct Variant {
     name: &'static str,
     digest: Vec<u8>,
-    /// What is told of the clock, if the script has a mark.
+    /// Returns the clock's value to send, if the script has a mark.
     clock: Option<fn() -> String>,
     /// The locks and their marks.
     keys: Vec<(String, String)>,
@@ -90,7 +90,7 @@ impl Variant {
         Ok(Self { name, digest: control.load(script)?, clock, keys })
     }
 
-    /// What the server counts for one acquire, in microseconds.
+    /// Returns the server's time for one acquire, in microseconds.
     fn slot(&self, control: &mut Connection) -> io::Result<f64> {
         control.reset_calls()?;
         for _ in 0..CALLS / BATCH {
@@ -110,7 +110,7 @@ impl Variant {
         Ok(calls.us / calls.count)
     }
 
-    /// An acquire, and what makes the lock free again and is no script.
+    /// Queues an acquire and a `DEL`, which frees the lock again and does not count as a script.
     fn queue(&self, control: &mut Connection, key: &str, mark: &str) -> io::Result<()> {
         let (lease_ms, field) = (LEASE.as_millis().to_string(), format!("{OWNER}:1"));
         let (lease_ms, field, clock_us) = (lease_ms.as_bytes(), field.as_bytes(), self.clock.map(|clock| clock()));
@@ -130,19 +130,18 @@ impl Variant {
 pub(crate) struct Price {
     pub(crate) calls_a_slot: usize,
     pub(crate) variants: Vec<Cost>,
-    /// What MEMORY USAGE says about a mark, of which a server has 1,024 at the most.
+    /// The MEMORY USAGE of a mark. A server has at most 1,024 of them.
     pub(crate) bytes: u64,
 }
 
-/// What the server counts for one acquire, in microseconds: medians, and the intervals that they lie in.
+/// The server's time for one acquire, in microseconds: medians and their intervals.
 #[derive(Debug, Serialize)]
 pub(crate) struct Cost {
     pub(crate) name: &'static str,
     pub(crate) us: Spread,
-    /// Above the script without a fence, in the same round.
+    /// The time above that of the script without a fence in the same round.
     pub(crate) fence_us: Spread,
-    /// The least of all rounds above the least of those without a fence: what disturbs the machine makes rounds longer,
-    /// and none shorter.
+    /// The shortest of all rounds above the shortest of those without a fence: disturbances make rounds longer only.
     pub(crate) least_us: f64,
     pub(crate) rounds: Vec<f64>,
 }
@@ -152,7 +151,7 @@ impl Price {
         eprintln!("measuring fence: 10 s");
         let without = removed_from(ACQUIRE_BODY)?;
         let counting = counting(&without)?;
-        // Not cut to 0.1 s, it is ahead of every mark.
+        // A clock that is not cut to 0.1 s is ahead of every mark.
         let rested = || format!("-{}", clock(2));
         let variants = [
             Variant::load(WITHOUT, &without, None, control)?,
@@ -166,7 +165,7 @@ impl Price {
             for (variant, rounds) in variants.iter().zip(&mut rounds) {
                 stuck::at("fence", variant.name);
                 let us = variant.slot(control)?;
-                // The first one warms up.
+                // The first round warms up.
                 if round > 0 {
                     rounds.push(us);
                 }
@@ -208,7 +207,7 @@ impl fmt::Display for Price {
         let cell = |s: &Spread| format!("{:.2} ({:.2}..{:.2})", s.median, s.min, s.max);
         writeln!(
             f,
-            "fence: acquire.lua {} times in a row, {ROUNDS} rounds; us that the server counts for one (95 % interval)",
+            "fence: acquire.lua {} times in a row, {ROUNDS} rounds; the server's us for one call (95 % interval)",
             self.calls_a_slot
         )?;
         writeln!(f, "  {:<24} {:>18} {:>20} {:>18}", "", "the script", "its fence", "least above least")?;

@@ -1,4 +1,4 @@
-//! The pairs of one slot, each with the time that its two halves took.
+//! The pairs of one slot, with the times of their locks and unlocks.
 
 use std::time::{Duration, Instant};
 
@@ -19,20 +19,20 @@ impl Laps {
         Self { start: now, end: now, locks: Vec::new(), unlocks: Vec::new() }
     }
 
-    /// When the next pair begins, unless the slot is over.
+    /// Returns the time at which the next pair begins, unless the slot is over.
     pub(crate) fn next(&self, slot: Duration) -> Option<Instant> {
         let now = Instant::now();
         (now - self.start < slot).then_some(now)
     }
 
-    /// Notes a pair: when its lock was asked for and when it was there; that it was released is now.
+    /// Notes a pair that has just been released: when its lock was asked for, and when it was granted.
     pub(crate) fn note(&mut self, asked: Instant, locked: Instant) {
         self.end = Instant::now();
         self.locks.push(nanos(locked - asked));
         self.unlocks.push(nanos(self.end - locked));
     }
 
-    /// Those of all tasks of a slot as one.
+    /// Merges the pairs of all tasks of a slot.
     pub(crate) fn merge(all: Vec<Self>) -> Self {
         let merged = all.into_iter().reduce(|mut merged, other| {
             merged.start = merged.start.min(other.start);
@@ -48,22 +48,22 @@ impl Laps {
         self.locks.len()
     }
 
-    /// From the first lock of any task to the last release.
+    /// Returns the time from the first lock of any task to the last release.
     pub(crate) fn elapsed(&self) -> Duration {
         self.end - self.start
     }
 
-    /// Microseconds of `lock()` in which this share of them was done.
+    /// Returns a percentile of `lock()`, in microseconds.
     pub(crate) fn lock(&self, share: f64) -> f64 {
         percentile(self.locks.clone(), share)
     }
 
-    /// Microseconds of `unlock()` in which this share of them was done.
+    /// Returns a percentile of `unlock()`, in microseconds.
     pub(crate) fn unlock(&self, share: f64) -> f64 {
         percentile(self.unlocks.clone(), share)
     }
 
-    /// Microseconds of both in which this share of the pairs was done.
+    /// Returns a percentile of both together, in microseconds.
     pub(crate) fn pair(&self, share: f64) -> f64 {
         percentile(self.locks.iter().zip(&self.unlocks).map(|(lock, unlock)| lock + unlock).collect(), share)
     }
@@ -73,7 +73,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// By the nearest rank; nothing is interpolated.
+/// Takes the nearest rank, without interpolation.
 fn percentile(mut nanos: Vec<u64>, share: f64) -> f64 {
     if nanos.is_empty() {
         return f64::NAN;

@@ -1,13 +1,13 @@
-//! What a lock costs, beside rslock and the same scripts on a bare socket: `./dev bench [NAME] [--json]`.
+//! What a lock costs, compared with rslock and the same scripts on a bare socket: `./dev bench [NAME] [--json]`.
 
 mod alone;
 mod bar;
 mod connection;
 mod contender;
 mod contention;
-// As the tests have them: what is far apart there is so here.
+// The tests' proxy for distances.
 #[path = "../../tests/common/distance.rs"]
-#[allow(unreachable_pub, reason = "of the tests, whose helpers are public")]
+#[allow(unreachable_pub, reason = "a file of the tests, whose helpers are public")]
 mod distance;
 mod far;
 mod fence;
@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use crate::report::Report;
 use crate::scenario::Name;
 
-/// Nothing here can be put right by the program: whatever fails is shown, and ends it.
+/// Any error. The bench cannot recover from one: it prints it and ends.
 type Failure = Box<dyn Error + Send + Sync>;
 
 const USAGE: &str = "\
@@ -104,7 +104,7 @@ struct Request {
     names: Vec<Name>,
     json: bool,
     help: bool,
-    /// Where the picture of `contention` goes.
+    /// The file for the picture of `contention`.
     picture: Option<PathBuf>,
 }
 
@@ -127,14 +127,14 @@ impl Request {
                 "replicas" => request.names.push(Name::Replicas),
                 "waiters" => request.names.push(Name::Waiters),
                 "contention" => request.names.push(Name::Contention),
-                other => return Err(format!("there is nothing to measure by the name \"{other}\"")),
+                other => return Err(format!("there is no measurement named \"{other}\"")),
             }
         }
         if request.names.is_empty() {
             request.names = Name::ALL.to_vec();
         }
         if request.picture.is_some() && !request.names.contains(&Name::Contention) {
-            return Err("--picture draws what \"contention\" finds, which was not asked for".to_owned());
+            return Err("--picture draws the results of \"contention\", which was not asked for".to_owned());
         }
         Ok(request)
     }

@@ -1,6 +1,6 @@
-//! What the servers' memory costs a lock: less than the machine changes by from one slot of the other scenarios to the
-//! next. So three lockers take short turns, one with a memory and two without. Some lockers are faster than others for
-//! as long as they live, by where their threads and sockets came to be: each cycle has new ones.
+//! What the servers' memory costs a lock: less than the machine's speed changes between two slots of the other
+//! scenarios. So three lockers take short turns, one with a memory and two without. A locker may be faster than another
+//! for its whole life, depending on where its threads and sockets are: each cycle has new ones.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use crate::server::Server;
 use crate::spread::Spread;
 use crate::stuck;
 
-/// For how many tasks, how long a turn is, and how many cycles. One task soon has a p50; many have to get going.
+/// How many tasks, how long a turn is, and how many cycles. One task has a p50 soon; many tasks take longer.
 const PLANS: [(usize, Duration, usize); 2] = [(1, Duration::from_millis(20), 300), (64, Duration::from_millis(50), 60)];
-/// There and back: a machine that gets slower all the while does so for each of the three alike.
+/// There and back, so that a machine that gets slower slows down all three equally.
 const CYCLE: [usize; 6] = [0, 1, 2, 2, 1, 0];
-/// Short, since servers that begin abstain for so long; the same for all, so that nothing but the memory differs.
+/// Short, since new servers abstain for a lease. The same for all, so that only the memory differs.
 const LEASE: Duration = Duration::from_secs(3);
-/// The longest that goes with it: with 64 tasks on a busy machine a reply takes its time.
+/// The longest that such a lease allows: with 64 tasks on a busy machine a reply may take long.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(900);
 
 /// The three, in the order of their numbers in a cycle.
 const LOCKERS: [&str; 3] = ["without memory", "with memory", "without memory, another"];
 
-/// What it costs on so many servers.
+/// What the memory costs on this many servers.
 #[derive(Debug, Serialize)]
 pub(crate) struct Memory {
     pub(crate) servers: usize,
@@ -37,24 +37,23 @@ pub(crate) struct Memory {
     pub(crate) figure: &'static str,
     pub(crate) without: Spread,
     pub(crate) with: Spread,
-    /// With a memory / the geometric mean of both without: the median of the cycles' ratios, and where it lies 19 times
-    /// of 20.
+    /// With a memory / the geometric mean of both without: the median of the cycles' ratios, and its 95 % interval.
     pub(crate) ratio: Spread,
-    /// A second locker without / without, likewise: by how much it is not 1, the bench errs.
+    /// The second locker without / the first without, likewise. Its distance from 1 is the error of the bench.
     pub(crate) control: Spread,
-    /// The three's figures in each cycle, of both turns.
+    /// The figures of the three in each cycle: means of their two turns.
     pub(crate) cycles: Vec<[f64; 3]>,
 }
 
 impl Memory {
-    /// One task, by the p50 of its locks, and 64, by their pairs a second.
+    /// Measures the lock p50 of one task, and the pairs a second of 64.
     pub(crate) fn measure(servers: &[Server], runtime: &Runtime) -> Result<Vec<Self>, Failure> {
         let mut all = Vec::new();
         for (tasks, turn, count) in PLANS {
             let time = (turn * CYCLE.len() as u32).as_secs_f64() * count as f64;
             eprintln!("measuring memory of {} servers, {tasks} tasks: {time:.0} s", servers.len());
             let mut cycles = Vec::with_capacity(count);
-            // The first one warms up, and waits until servers that have begun vote.
+            // The first cycle warms up, and waits until new servers vote.
             for at in 0..=count {
                 let figures = cycle(servers, at, tasks, turn, runtime)?;
                 if at > 0 {
@@ -77,14 +76,15 @@ impl Memory {
         Self { servers, tasks, turn_ms: turn.as_millis(), figure, without, with, ratio, control, cycles }
     }
 
-    /// What an acquire may take longer.
+    /// Returns the bar for how much longer an acquire may take.
     pub(crate) fn bar(&self) -> Option<Bar> {
         let what = format!("quorum-{}: lock p50 with memory / without", self.servers);
         (self.tasks == 1).then(|| Bar::at_most(&what, self.ratio, 1.03))
     }
 }
 
-/// The figure of each, the mean of both turns. Another one is the first in each cycle.
+/// Runs one cycle and returns the figure of each locker, the mean of its two turns. The first locker changes with each
+/// cycle.
 fn cycle(servers: &[Server], at: usize, tasks: usize, turn: Duration, runtime: &Runtime) -> Result<[f64; 3], Failure> {
     let order: [usize; 3] = std::array::from_fn(|place| (at + place) % LOCKERS.len());
     let mut lockers = Vec::with_capacity(order.len());
@@ -108,7 +108,7 @@ fn cycle(servers: &[Server], at: usize, tasks: usize, turn: Duration, runtime: &
     Ok(figures)
 }
 
-/// Votes of all servers count by then.
+/// Connects a locker. When this returns, the votes of a majority count.
 async fn connect(servers: &[Server], who: &str) -> Result<Locker, Failure> {
     let options = Locker::builder().lease(LEASE).command_timeout(COMMAND_TIMEOUT);
     let nodes = servers.iter().fold(options, |builder, server| builder.node(server.url()));

@@ -1,5 +1,5 @@
-//! What the renewal of many locks costs: lockhound's watchdog beside crates with a task and a script for each lock, and
-//! beside a bare socket that sends the watchdog's script.
+//! What the renewal of many locks costs: lockhound's watchdog, compared with crates that have a task and a script for
+//! each lock, and with a bare socket that sends the watchdog's script.
 
 use std::fmt;
 use std::io;
@@ -26,19 +26,19 @@ use crate::server::Server;
 use crate::spread::Spread;
 
 const RENEW: &str = include_str!("../../lua/renew.lua");
-/// As the watchdog has it.
+/// As in the watchdog.
 const BATCH: usize = 100;
 
 const ROUNDS: usize = 3;
-/// So many tasks take the locks.
+/// How many tasks take the locks.
 const TAKERS: usize = 64;
 
 const RLOCK: &str = "rlock";
 const DISTKIT: &str = "distkit";
-/// lockhound on a cluster of one server, whose slots have a script each.
+/// lockhound on a cluster of one server, with a script for each slot.
 const IN_SLOTS: &str = "in slots";
 
-/// So many holds, all of which their crate renews at a third of the lease.
+/// A number of holds, each of which its crate renews at a third of the lease.
 #[derive(Debug, Clone, Copy)]
 struct Size {
     holds: usize,
@@ -56,7 +56,7 @@ const SIZES: [Size; 3] = [
         renewals: 5,
         contenders: &[SOCKET, LOCKHOUND, IN_SLOTS, RLOCK, DISTKIT],
     },
-    // With a task each this machine has no time left to renew them.
+    // With a task for each lock the machine has too little CPU time to renew this many.
     Size { holds: 100_000, lease: Duration::from_secs(30), renewals: 1, contenders: &[SOCKET, LOCKHOUND] },
 ];
 
@@ -65,7 +65,7 @@ impl Size {
         self.lease / 3
     }
 
-    /// What one contender takes in one round.
+    /// Returns how long one contender takes in one round.
     fn time(&self) -> Duration {
         self.third() * (self.renewals + 2)
     }
@@ -79,21 +79,21 @@ pub(crate) struct Renewals {
     pub(crate) contenders: Vec<Cost>,
 }
 
-/// A contender's figures, all of them a renewal of one lock.
+/// A contender's figures, each for one renewal of one lock.
 #[derive(Debug, Serialize)]
 pub(crate) struct Cost {
     pub(crate) name: &'static str,
-    /// CPU time of the server, above what it takes idle.
+    /// CPU time of the server above its idle time.
     pub(crate) server_us: Spread,
-    /// CPU time of the bench's process, which does nothing else meanwhile.
+    /// CPU time of the bench's process, which does nothing else in that time.
     pub(crate) client_us: Spread,
     pub(crate) commands: Spread,
-    /// This one's figures divided by lockhound's of the same round: server, client, commands.
+    /// This contender's figures divided by lockhound's of the same round: server, client, commands.
     pub(crate) ratios: [Spread; 3],
     pub(crate) rounds: Vec<[f64; 3]>,
 }
 
-/// Guards of as many locks, whose crate renews them.
+/// The guards of the locks, which their crate renews.
 enum Held {
     Socket(Arc<AtomicBool>, JoinHandle<io::Result<()>>),
     Lockhound(Locker, Vec<Guard>),
@@ -132,16 +132,16 @@ pub(crate) fn measure(server: &Server, control: &mut Connection, runtime: &Runti
     Ok(all)
 }
 
-/// What a server takes idle, of each second.
+/// Returns the CPU time that an idle server uses per second.
 fn idle(control: &mut Connection) -> Result<f64, Failure> {
     let (before, pause) = (control.cpu()?, Duration::from_secs(3));
     std::thread::sleep(pause);
     Ok((control.cpu()? - before) / pause.as_secs_f64())
 }
 
-/// Server CPU, client CPU and commands, a renewal.
+/// Measures server CPU, client CPU and commands for one renewal.
 fn slot(control: &mut Connection, idle: f64, size: Size) -> Result<[f64; 3], Failure> {
-    // What the acquires left behind is cleared away, and every lock has been renewed once.
+    // By then the work of the acquires is over, and every lock has been renewed once.
     std::thread::sleep(size.third() + size.third() / 2);
     control.reset_calls()?;
     let time = size.third() * size.renewals;
@@ -202,7 +202,7 @@ impl Held {
                 let lock = |key: String| {
                     let connection = connection.clone();
                     async move {
-                        // It allows no colons.
+                        // distkit allows no colons in names.
                         let options =
                             LockOptions::builder(DistkitRedisKey::try_from(key.replace(':', "-"))?, connection)
                                 .ttl(size.lease);
@@ -242,7 +242,7 @@ impl Held {
     }
 }
 
-/// Takes the locks with some tasks at once, as they would come.
+/// Takes the locks with some tasks at once.
 async fn take<G, F>(keys: Vec<String>, lock: impl Fn(String) -> F) -> Result<Vec<G>, Failure>
 where
     G: Send + 'static,
@@ -254,13 +254,13 @@ where
         for guard in taken {
             guards.push(guard.await??);
         }
-        // They are taken over a while, as the locks of a program are; at once they would all be renewed at once.
+        // Spread over time, as in a program: locks taken all at once would be renewed all at once.
         sleep(Duration::from_millis(2)).await;
     }
     Ok(guards)
 }
 
-/// What stands in a lock of the bare socket.
+/// Returns the field of a lock of the bare socket.
 fn field(at: usize) -> String {
     format!("{OWNER}:{at}")
 }
@@ -275,7 +275,7 @@ fn take_bare(socket: &mut Connection, keys: &[String], size: Size) -> io::Result
     Ok(())
 }
 
-/// Renews the locks in batches that are spread over the time until each is due again.
+/// Renews the locks in batches that are spread over a third of the lease.
 fn renew_bare(socket: &mut Connection, keys: &[String], size: Size, stop: &AtomicBool) -> io::Result<()> {
     let (renew, lease_ms) = (socket.load(RENEW)?, size.lease.as_millis().to_string());
     let fields: Vec<String> = (0..keys.len()).map(field).collect();

@@ -1,4 +1,4 @@
-//! Everything that was measured, as numbers: what `--json` writes and the table is made from.
+//! The numbers of everything that was measured: `--json` writes them, and the table is made from them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,10 +17,10 @@ use crate::renewal::Renewals;
 use crate::spread::Spread;
 use crate::waiters::Lines;
 
-/// The lock file that this program was built with: it knows the releases that were measured.
+/// The lock file that this program was built with. It names the releases that were measured.
 const LOCK_FILE: &str = include_str!("../Cargo.lock");
 
-/// The whole of a run.
+/// The results of a run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) setting: Setting,
@@ -78,7 +78,7 @@ impl Setting {
     }
 }
 
-/// The version of a crate in a lock file.
+/// Returns the version of a crate in a lock file.
 fn locked<'a>(lock_file: &'a str, name: &str) -> Option<&'a str> {
     let entry = lock_file.split("[[package]]").find(|entry| entry.contains(&format!("\nname = \"{name}\"\n")))?;
     entry.lines().find_map(|line| line.strip_prefix("version = "))?.trim_matches('"').into()
@@ -94,13 +94,13 @@ pub(crate) struct Sample {
     pub(crate) pair_p50_us: f64,
     pub(crate) pair_p99_us: f64,
     pub(crate) pairs_per_second: f64,
-    /// CPU time a pair.
+    /// CPU time per pair.
     pub(crate) server_us: f64,
     pub(crate) client_us: f64,
 }
 
 impl Sample {
-    /// The CPU times are in seconds, of the whole slot.
+    /// The CPU times are given in seconds, for the whole slot.
     pub(crate) fn of(laps: &Laps, server: f64, client: f64) -> Self {
         let (pairs, seconds) = (laps.pairs(), laps.elapsed().as_secs_f64());
         Self {
@@ -117,7 +117,7 @@ impl Sample {
     }
 }
 
-/// A figure of a slot: its name in JSON, its name in the table, and where it stands.
+/// A figure of a slot: its name in JSON, its name in the table, and how it is read.
 pub(crate) struct Figure {
     pub(crate) key: &'static str,
     pub(crate) label: &'static str,
@@ -134,25 +134,25 @@ pub(crate) const FIGURES: [Figure; 7] = [
     Figure { key: "client_us", label: "client CPU a pair, us", of: |sample| sample.client_us },
 ];
 
-/// What a scenario found out.
+/// The results of a scenario.
 #[derive(Debug, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) name: &'static str,
     pub(crate) title: String,
     pub(crate) tasks: usize,
-    /// Whom the others are compared with.
+    /// The contenders that the others are compared with.
     pub(crate) rivals: Vec<&'static str>,
     pub(crate) contenders: Vec<Entry>,
 }
 
-/// What it found out about one contender.
+/// The results of one contender.
 #[derive(Debug, Serialize)]
 pub(crate) struct Entry {
     pub(crate) name: &'static str,
-    /// By the keys of [`FIGURES`].
+    /// Keyed by the keys of [`FIGURES`].
     pub(crate) figures: BTreeMap<&'static str, Spread>,
-    /// By the name of a rival, then by the keys of [`FIGURES`]: this one's figure divided by the other one's
-    /// of the same round.
+    /// Keyed by a rival's name, then by the keys of [`FIGURES`]: this contender's figure divided by the rival's of the
+    /// same round.
     pub(crate) ratios: BTreeMap<&'static str, BTreeMap<&'static str, Spread>>,
     pub(crate) rounds: Vec<Sample>,
 }
@@ -183,13 +183,13 @@ impl Outcome {
         self.contenders.iter().find(|entry| entry.name == contender)
     }
 
-    /// The ratio of one contender's figure to another's.
+    /// Returns the ratio of one contender's figure to another's.
     pub(crate) fn ratio(&self, one: &str, other: &str, figure: &str) -> Option<Spread> {
         self.entry(one)?.ratios.get(other)?.get(figure).copied()
     }
 }
 
-/// Each figure of one contender divided by the other's of the same round.
+/// Divides each figure of one contender by the other's of the same round.
 fn compare(rounds: &[Sample], others: &[Sample]) -> BTreeMap<&'static str, Spread> {
     let ratio = |figure: &Figure| {
         Spread::of(rounds.iter().zip(others).map(|(one, other)| (figure.of)(one) / (figure.of)(other)))
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lock_file_tells_the_release_that_is_measured() {
+    fn the_lock_file_names_the_release_that_is_measured() {
         assert_eq!(locked(LOCK_FILE, "rslock"), Some("0.10.0"));
         assert_eq!(locked(LOCK_FILE, "roclck"), None);
     }
@@ -225,6 +225,6 @@ mod tests {
         let outcome = Outcome::new("test", "", 1, &["b", "c"], &measured);
         assert_eq!(outcome.ratio("a", "b", "pair_p50_us"), Some(Spread { median: 2.0, min: 2.0, max: 2.0 }));
         assert_eq!(outcome.ratio("a", "c", "pair_p50_us"), None);
-        assert_eq!(outcome.ratio("b", "a", "pair_p50_us"), None, "it is no rival");
+        assert_eq!(outcome.ratio("b", "a", "pair_p50_us"), None, "a is no rival");
     }
 }

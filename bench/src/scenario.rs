@@ -1,4 +1,4 @@
-//! What is measured, and how: in rounds, in each of which every contender has a slot, one after the other.
+//! What is measured and how: there are rounds, and in each round every contender has a slot, one after the other.
 
 use std::time::Duration;
 
@@ -20,18 +20,18 @@ use crate::server::Server;
 use crate::stuck;
 use crate::waiters;
 
-/// What the machine does besides comes and goes; an odd number of rounds has a median that was measured.
+/// Several, since other load comes and goes. With an odd number the median is a value that was measured.
 const ROUNDS: usize = 9;
-/// Some thousand pairs each, which is enough for a p99.
+/// A few thousand pairs for each contender, enough for a p99.
 const SLOT: Duration = Duration::from_millis(400);
-/// Before the first round: scripts are loaded, memory is allocated, connections are made.
+/// Before the first round, to load scripts, allocate memory and connect.
 const WARM_UP: Duration = Duration::from_millis(100);
 
 pub(crate) const SOCKET: &str = "socket";
 pub(crate) const FRED: &str = "fred";
 pub(crate) const LOCKHOUND: &str = "lockhound";
 pub(crate) const RSLOCK: &str = "rslock";
-/// Whom the others are compared with.
+/// The contenders that the others are compared with.
 const PEERS: [&str; 3] = [SOCKET, FRED, RSLOCK];
 
 /// What can be asked for.
@@ -62,7 +62,7 @@ impl Name {
     ];
 }
 
-/// How many servers, and the names of what is measured on them: one task, and many.
+/// How many servers, and the names of the scenarios with one task and with many.
 const QUORUMS: [(usize, &str, &str); 3] =
     [(1, "quorum-1", "quorum-1-64"), (3, "quorum-3", "quorum-3-64"), (5, "quorum-5", "quorum-5-64")];
 
@@ -74,15 +74,15 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
     if names.contains(&Name::Pair) || names.contains(&Name::Tasks) {
         let mut contenders = bench.peers()?;
         if names.contains(&Name::Pair) {
-            let title = "one key, nobody else; in the `async fn main` of a program";
+            let title = "one key without contention; in the `async fn main` of a program";
             report.scenarios.push(bench.rounds("pair", title, Callers::Main, &PEERS, &mut contenders)?);
         }
         if names.contains(&Name::Tasks) {
             let title = "1 spawned task";
             report.scenarios.push(bench.rounds("tasks-1", title, Callers::Tasks(1), &PEERS, &mut contenders)?);
-            let title = "64 tasks, a key each; a socket and a thread each";
+            let title = "64 tasks with a key each; the bare socket: a thread and a socket each";
             report.scenarios.push(bench.rounds("tasks-64", title, Callers::Tasks(64), &PEERS, &mut contenders)?);
-            let title = format!("1024 tasks, a key each; the bare socket: {MOST_SOCKETS} of them share the keys");
+            let title = format!("1024 tasks with a key each; the bare socket: {MOST_SOCKETS} threads share the keys");
             report.scenarios.push(bench.rounds("tasks-1024", &title, Callers::Tasks(1024), &PEERS, &mut contenders)?);
         }
         for contender in contenders {
@@ -117,7 +117,7 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// Measures locks over so many servers.
+/// Measures locks over this many servers.
 fn quorum(report: &mut Report, servers: usize, one: &'static str, many: &'static str) -> Result<(), Failure> {
     let mut bench = Bench::over(servers)?;
     let mut contenders = [
@@ -128,7 +128,7 @@ fn quorum(report: &mut Report, servers: usize, one: &'static str, many: &'static
     let title = |callers: &str| format!("{servers} independent servers; {callers}");
     let rivals = [SOCKET, RSLOCK];
     report.scenarios.push(bench.rounds(one, &title("1 spawned task"), Callers::Tasks(1), &rivals, &mut contenders)?);
-    let together = title("64 tasks, a key each; a thread each with a socket to each server");
+    let together = title("64 tasks with a key each; the bare socket: threads with a socket to each server");
     report.scenarios.push(bench.rounds(many, &together, Callers::Tasks(64), &rivals, &mut contenders)?);
     for contender in contenders {
         bench.runtime.block_on(contender.close());
@@ -139,7 +139,7 @@ fn quorum(report: &mut Report, servers: usize, one: &'static str, many: &'static
     Ok(())
 }
 
-/// On servers of its own: a replica is fed with whatever is written to its master.
+/// Measures `replicas(1)`, on a server of its own, since replication costs a master CPU time.
 fn replicas() -> Result<Outcome, Failure> {
     let master = Server::start()?;
     let _replica = master.replica()?;
@@ -148,7 +148,7 @@ fn replicas() -> Result<Outcome, Failure> {
         bench.runtime.block_on(Contender::lockhound(&bench.servers))?,
         bench.runtime.block_on(Contender::replicated(&bench.servers[0]))?,
     ];
-    let title = "as pair, on a server with one replica on the same machine";
+    let title = "like pair, on a server with one replica on the same machine";
     let outcome = bench.rounds("replicas", title, Callers::Main, &[LOCKHOUND], &mut contenders)?;
     for contender in contenders {
         bench.runtime.block_on(contender.close());
@@ -164,14 +164,14 @@ struct Bench {
 }
 
 impl Bench {
-    /// Starts so many servers.
+    /// Starts this many servers.
     fn over(servers: usize) -> Result<Self, Failure> {
         Self::on((0..servers).map(|_| Server::start()).collect::<Result<_, _>>()?)
     }
 
     fn on(servers: Vec<Server>) -> Result<Self, Failure> {
         let controls = servers.iter().map(Server::connect).collect::<Result<_, _>>()?;
-        // As #[tokio::main] makes it: a worker a CPU, which lockhound's and rslock's tasks have one after the other.
+        // As `#[tokio::main]` makes it, with a worker for each CPU. lockhound and rslock use it one after the other.
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         Ok(Self { controls, servers, runtime })
     }
@@ -185,7 +185,7 @@ impl Bench {
         ])
     }
 
-    /// A B C, A B C, ..: whatever disturbs the machine for a while disturbs all of them.
+    /// Runs the contenders in turn (A B C, A B C, ..), so that a disturbance of some length hits all of them.
     fn rounds(
         &mut self,
         name: &'static str,
@@ -219,13 +219,13 @@ impl Bench {
         Ok(Sample::of(&laps, server, client))
     }
 
-    /// The seconds of CPU time that the servers have used so far, all together.
+    /// Returns the seconds of CPU time that all servers together have used so far.
     fn server_cpu(&mut self) -> Result<f64, Failure> {
         Ok(self.controls.iter_mut().map(Connection::cpu).sum::<Result<f64, _>>()?)
     }
 }
 
-/// The seconds of CPU time that this process has used so far, all of its threads together.
+/// Returns the seconds of CPU time that all threads of this process together have used so far.
 pub(crate) fn client_cpu() -> f64 {
     let used = clock_gettime(ClockId::ProcessCPUTime);
     used.tv_sec as f64 + used.tv_nsec as f64 / 1e9

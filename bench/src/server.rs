@@ -1,4 +1,4 @@
-//! A private redis-server, gone with the value.
+//! A private redis-server, which ends when the value is dropped.
 
 use std::io;
 use std::net::TcpListener;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::connection::Connection;
 
-/// How long a server may take to answer at first.
+/// How long a server may take until its first answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A server on a free port of the loopback interface that keeps nothing on disk.
@@ -20,7 +20,7 @@ pub(crate) struct Server {
     child: Child,
 }
 
-/// Whether there is a redis-server to start.
+/// Returns whether redis-server is on the PATH.
 pub(crate) fn is_installed() -> bool {
     let tried = Command::new("redis-server").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     !tried.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
@@ -31,7 +31,7 @@ impl Server {
         Self::start_with(&[])
     }
 
-    /// Starts a replica of it, and waits until that acknowledges what is written.
+    /// Starts a replica of this server, and waits until it acknowledges writes.
     pub(crate) fn replica(&self) -> Result<Self, Failure> {
         let replica = Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()])?;
         let (mut connection, start) = (self.connect()?, Instant::now());
@@ -56,7 +56,7 @@ impl Server {
                 return Ok(server);
             }
         }
-        Err(format!("the cluster is not whole within {PATIENCE:?}").into())
+        Err(format!("the cluster is not ok within {PATIENCE:?}").into())
     }
 
     pub(crate) fn cluster_url(&self) -> String {
@@ -64,7 +64,7 @@ impl Server {
     }
 
     fn start_with(args: &[&str]) -> Result<Self, Failure> {
-        // Somebody else may take the port between the look and the start; a server whose port is taken ends at once.
+        // Another program may take the port before the server does; the server then ends at once.
         for _ in 0..10 {
             let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
             let mut server = Self::spawn(port, args)?;
@@ -72,7 +72,7 @@ impl Server {
                 return Ok(server);
             }
         }
-        Err("redis-server did not start ten times; `redis-server --port 0` may tell why".into())
+        Err("redis-server failed to start ten times; `redis-server --port 0` may show why".into())
     }
 
     fn spawn(port: u16, args: &[&str]) -> Result<Self, Failure> {
@@ -96,11 +96,11 @@ impl Server {
         }
     }
 
-    /// Whether it comes up before it ends.
+    /// Waits until the server answers. Returns false if it ends before.
     fn answers(&mut self) -> io::Result<bool> {
         let start = Instant::now();
         while start.elapsed() < PATIENCE && self.child.try_wait()?.is_none() {
-            // Another server may have the port, and ours is about to find that out.
+            // Another server may have the port, and ours is about to fail.
             let process = self.connect().and_then(|mut connection| connection.info("server", "process_id"));
             if process.is_ok_and(|id| id == self.child.id().to_string()) {
                 return Ok(true);
@@ -125,7 +125,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It has nothing to save. An error means that it has ended already.
+        // The server has nothing to save. An error means that it has ended already.
         drop(self.child.kill());
         drop(self.child.wait());
         drop(std::fs::remove_dir_all(&self.directory));

@@ -1,4 +1,4 @@
-//! The median of several rounds, and how far they lie apart, or how far it is to be believed.
+//! The median of several rounds, with their range or its 95 % interval.
 
 use serde::Serialize;
 
@@ -23,14 +23,14 @@ impl Spread {
         Self { median, min: end(values.first()), max: end(values.last()) }
     }
 
-    /// The median, and in place of the range the values between which the true one lies, 19 times of 20: it is the toss
-    /// of a coin whether a round is above that.
+    /// Returns the median, with its 95 % interval in place of the range: each round is above the true median with
+    /// probability one half.
     pub(crate) fn of_median(rounds: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = rounds.into_iter().collect();
         values.sort_by(f64::total_cmp);
         let count = values.len() as f64;
         let cut = ((count - 1.96 * count.sqrt()) / 2.0 - 1.0).max(0.0) as usize;
-        // As many from either end: the median stays.
+        // The same number from either end, which keeps the median.
         Self::of(values[cut..values.len() - cut].iter().copied())
     }
 }
@@ -40,14 +40,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_bears_one_bad_round() {
+    fn one_bad_round_does_not_change_the_median() {
         assert_eq!(Spread::of([2.0, 900.0, 1.0]), Spread { median: 2.0, min: 1.0, max: 900.0 });
         assert_eq!(Spread::of([1.0, 2.0]).median, 1.5);
     }
 
     #[test]
-    fn the_more_rounds_the_narrower_the_interval_of_their_median() {
-        // Of a hundred rounds the 40th and the 61st, as tables of the binomial distribution have it.
+    fn the_interval_of_the_median_gets_narrower_with_more_rounds() {
+        // For a hundred rounds the 40th and the 61st, as in tables of the binomial distribution.
         let hundred = Spread::of_median((1..=100).map(f64::from));
         assert_eq!(hundred, Spread { median: 50.5, min: 40.0, max: 61.0 });
         assert_eq!(Spread::of_median([3.0, 1.0, 2.0]), Spread { median: 2.0, min: 1.0, max: 3.0 });

@@ -1,4 +1,4 @@
-//! A measurement that hangs says who hangs: a run without an end tells nobody anything.
+//! Ends a measurement that hangs, and names the contender that hangs.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -8,18 +8,18 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 static NOW: Mutex<Option<(Instant, String)>> = Mutex::new(None);
 
-/// Whatever comes next is this contender's, in this scenario.
+/// Notes that this contender is now measured in this scenario.
 pub(crate) fn at(scenario: &str, contender: &str) {
     let now = (Instant::now(), format!("{contender}, in {scenario}"));
     *NOW.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
 }
 
-/// Nothing is measured for now.
+/// Notes that nothing is measured for now.
 pub(crate) fn over() {
     *NOW.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
-/// Ends the process with a core dump, where the system writes them, when somebody is stuck.
+/// Watches for a contender that is stuck, and aborts the process then, with a core dump where the system writes them.
 pub(crate) fn watch() {
     std::thread::spawn(|| {
         loop {

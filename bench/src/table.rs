@@ -1,4 +1,5 @@
-//! The report for people: a block a scenario, a column a contender, a row a figure; the median, and the rounds' range.
+//! The report for people: a block for each scenario, with a column for each contender and a row for each figure. A cell
+//! has the median and the range of the rounds.
 
 use std::fmt::Write as _;
 
@@ -6,10 +7,10 @@ use crate::bar::Bar;
 use crate::report::{FIGURES, Outcome, Report, Setting};
 use crate::spread::Spread;
 
-/// The ratios that are shown are those of these figures; JSON has all of them.
+/// The figures whose ratios are shown. JSON has all of them.
 const SHOWN_RATIOS: [(&str, &str); 2] = [("pair_p50_us", "pair p50"), ("pairs_per_second", "pairs a second")];
 
-/// All that a report says, in lines.
+/// Returns a report as text.
 pub(crate) fn text(report: &Report) -> String {
     let mut blocks = vec![header(&report.setting)];
     blocks.extend(report.scenarios.iter().map(scenario));
@@ -29,7 +30,7 @@ fn header(setting: &Setting) -> String {
     let crates: Vec<String> = setting.crates.iter().map(|(name, version)| format!("{name} {version}")).collect();
     format!(
         "{} CPUs ({}), {} on the same machine\n{}\n\
-         Where nothing else is said: {} rounds, {:.1} s a slot; the median of the rounds (their range)\n",
+         Unless noted otherwise: {} rounds, {:.1} s a slot; the median of the rounds (their range)\n",
         setting.cpus,
         setting.system,
         setting.server,
@@ -59,7 +60,7 @@ pub(crate) fn cell(spread: Option<&Spread>) -> String {
     spread.map_or_else(|| "-".to_owned(), |s| format!("{} ({}..{})", number(s.median), number(s.min), number(s.max)))
 }
 
-/// Three figures are as many as the spread allows.
+/// Formats a number with three significant digits, as many as the spread justifies.
 pub(crate) fn number(value: f64) -> String {
     let decimals = match value.abs() {
         v if v < 10.0 => 2,
@@ -74,10 +75,10 @@ fn bars(bars: &[Bar]) -> String {
         .iter()
         .map(|bar| vec![bar.what.clone(), cell(Some(&bar.figure)), if bar.met { "met" } else { "missed" }.to_owned()])
         .collect();
-    format!("The bars, by the median; \"never\" by the worst:\n{}", aligned(&rows))
+    format!("The bars, judged by the median (\"never\": by the worst round):\n{}", aligned(&rows))
 }
 
-/// The first column to the left, the others to the right.
+/// Aligns the first column to the left and the others to the right.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     let width =
         |column| rows.iter().filter_map(|row: &Vec<String>| row.get(column)).map(String::len).max().unwrap_or(0);

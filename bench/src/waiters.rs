@@ -1,5 +1,5 @@
-//! What a long line costs: callers of one key that give up together, and such whose futures are dropped, beside a lock
-//! of another key that has to be renewed meanwhile.
+//! What a long line costs: callers of one key that give up together, and callers whose futures are dropped, while the
+//! lock of another key has to be renewed.
 
 use std::fmt;
 use std::task::{Context, Poll, Waker};
@@ -19,11 +19,11 @@ use crate::spread::Spread;
 
 const ROUNDS: usize = 5;
 const SIZES: [usize; 2] = [1_000, 80_000];
-/// Of the lock beside the line: it is renewed every third of this.
+/// The lease of the other lock, which is renewed every third of this.
 const LEASE: Duration = Duration::from_secs(1);
-/// From the first caller to the end of all: they have to be in line by then.
+/// From the first call to the end of all waits. All callers have to be in line before that.
 const WAIT: Duration = Duration::from_secs(2);
-/// In the midst of which callers are dropped: the lock beside them is renewed before and after.
+/// A pause before and after callers are dropped, in which the other lock is renewed.
 const PAUSE: Duration = Duration::from_millis(700);
 
 /// What a line of one length costs.
@@ -31,20 +31,20 @@ const PAUSE: Duration = Duration::from_millis(700);
 pub(crate) struct Lines {
     pub(crate) waiters: usize,
     pub(crate) lease_seconds: f64,
-    /// Until one more stands in line.
+    /// The time that one more caller takes to join the line.
     pub(crate) arrive_us: Spread,
-    /// From the end of their time to the last answer.
+    /// From the end of the wait time to the last answer.
     pub(crate) end_ms: Spread,
-    /// As many tasks that wait for a channel each, and a thread that sends to all: from the first to the last.
+    /// For comparison, as many tasks that each wait for a channel, and a thread that sends to all: from first to last.
     pub(crate) bare_ms: Spread,
-    /// The CPU time of the process from the end of their time to the last answer, for each of them.
+    /// The CPU time of the process from the end of the wait time to the last answer, for each caller.
     pub(crate) end_us: Spread,
     pub(crate) bare_us: Spread,
-    /// The drop of all futures, the last one first.
+    /// The time to drop all futures, the last one first.
     pub(crate) drop_ms: Spread,
-    /// The renewal of the lock beside them that was begun the latest, after it was due.
+    /// How late the latest renewal of the other lock began.
     pub(crate) late_ms: Spread,
-    /// In how many rounds that lock was lost.
+    /// In how many rounds the other lock was lost.
     pub(crate) lost: usize,
     pub(crate) rounds: Vec<Round>,
 }
@@ -113,7 +113,7 @@ impl Round {
     }
 }
 
-/// All of them give up at the same time: how long the last one takes, and what each of them costs.
+/// Has all callers give up at the same time. Returns how long the last one takes, and the CPU time of each.
 async fn give_up(locker: &Locker, lock: &Lock, waiters: usize) -> Result<(f64, f64), Failure> {
     let deadline = Instant::now() + WAIT;
     let callers = (0..waiters).map(|_| {
@@ -143,7 +143,7 @@ async fn give_up(locker: &Locker, lock: &Lock, waiters: usize) -> Result<(f64, f
     Ok(((last - deadline).as_secs_f64() * 1e3, cpu * 1e6 / waiters as f64))
 }
 
-/// What tokio takes by itself for as many tasks that are answered by another thread.
+/// Measures what tokio itself takes for as many tasks that another thread answers.
 async fn bare(waiters: usize) -> Result<(f64, f64), Failure> {
     let (senders, callers): (Vec<_>, Vec<_>) = (0..waiters)
         .map(|_| {
@@ -151,7 +151,7 @@ async fn bare(waiters: usize) -> Result<(f64, f64), Failure> {
             (sender, tokio::spawn(async move { answer.await.map(|()| Instant::now()) }))
         })
         .unzip();
-    // All of them are waiting by then.
+    // By then all tasks wait.
     sleep(PAUSE).await;
     let (cpu, start) = (client_cpu(), Instant::now());
     let answering = thread::spawn(move || senders.into_iter().for_each(|sender| _ = sender.send(())));
@@ -164,7 +164,7 @@ async fn bare(waiters: usize) -> Result<(f64, f64), Failure> {
     Ok(((last - start).as_secs_f64() * 1e3, cpu * 1e6 / waiters as f64))
 }
 
-/// They stand in line, and their futures are dropped, the last one first.
+/// Has callers join the line, and drops their futures, the last one first.
 fn go_away(locker: &Locker, lock: &Lock, waiters: usize) -> Result<(f64, f64), Failure> {
     let locks: Vec<Lock> = (0..waiters).map(|_| lock.clone().owned_by(Owner::new())).collect();
     let mut callers: Vec<_> = locks.iter().map(|lock| Box::pin(lock.lock())).collect();
@@ -183,7 +183,7 @@ fn go_away(locker: &Locker, lock: &Lock, waiters: usize) -> Result<(f64, f64), F
     }
     let dropped = start.elapsed();
     if locker.stats().waiters > 0 {
-        return Err("a caller that is gone stands in line".into());
+        return Err("a dropped caller is still in line".into());
     }
     Ok((arrived.as_secs_f64() * 1e6 / waiters as f64, dropped.as_secs_f64() * 1e3))
 }
@@ -193,7 +193,7 @@ impl fmt::Display for Lines {
         let cell = |s: &Spread| format!("{:.2} ({:.2}..{:.2})", s.median, s.min, s.max);
         writeln!(
             f,
-            "waiters: {} callers in one line, beside a lock with a lease of {} s",
+            "waiters: {} callers in one line, and another lock with a lease of {} s",
             self.waiters, self.lease_seconds
         )?;
         for (what, spread) in [

@@ -1,29 +1,41 @@
 //! A job that a fleet of machines does once in each period. Start several:
 //! `cargo run --manifest-path recipes/Cargo.toml -- cron`.
 //!
-//! A timer goes off on every machine, and whoever takes the lock first does the job. The job takes a second and the
-//! clocks of the machines differ by more than that, so that a lock alone is not enough: the last machine would find it
-//! free again, and do the job a second time. `min_hold` keeps the lock taken after the job is done.
+//! A timer goes off on every machine, and every machine waits for the lock for a while. The first one does the job:
 //!
-//! For how long? The lock has to be taken when the slowest clock goes off, and free when the fastest one does in the
-//! next period. Half of the period does for clocks that differ by anything less than that.
+//! - **The job succeeds.** `min_hold` keeps the lock taken after its release, so that no other machine gets it in this
+//!   period. A plain lock is not enough: the job takes a second and the clocks differ by more than that, so a machine
+//!   with a slow clock would find the lock free and do the job again.
+//! - **The job fails.** The lock is released at once, and the next machine that waits does the job. Each machine tries
+//!   once in a period, so a full disk on one of them does not cost the report.
+//! - **The machine dies or loses contact.** The lock is free after a lease, and a machine that still waits does the
+//!   job. If none waits any more, the job is left out until the next period.
 //!
-//! What happens if the machine dies in the midst of the job: the lock is free after a lease, and the next period's
-//! timer does the job again. `fixed_lease(min_hold)` in addition would keep it for the whole time.
+//! In the last two cases the first machine may have done a part of the job: it has to be one that can be begun again.
+//!
+//! The times fit together for clocks that differ by less than a quarter of the period. Every machine has given up
+//! waiting half a period after the fastest clock goes off, and the lock is kept for at least as long. A job that takes
+//! clearly less than a quarter of the period leaves it free for the next one.
 
 use std::future::Future;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockhound::{Error, Lock, Locker};
-use tokio::time::{Instant, Interval, interval_at};
+use lockhound::{Error, Lock, Locker, Owner};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use crate::Outcome;
+use crate::{Failure, Outcome};
 
 const PERIOD: Duration = Duration::from_secs(60);
+/// How long a machine waits for one that does the job.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// How long the lock is kept after a job that succeeded.
+const KEPT: Duration = Duration::from_secs(30);
+/// Shorter than the wait, so that a machine that waits can take over from one that dies.
+const LEASE: Duration = Duration::from_secs(10);
 
 #[tokio::main]
 pub(crate) async fn run(url: &str) -> Outcome {
-    let locks = Locker::connect(url).await?;
+    let locks = Locker::builder().node(url).lease(LEASE).connect().await?;
     println!("each full minute one of the machines makes the report; Ctrl-C stops");
     let (lock, timer) = (locks.get("recipes:report"), interval_at(Instant::now() + until_next_period(), PERIOD));
     tokio::select! {
@@ -34,47 +46,63 @@ pub(crate) async fn run(url: &str) -> Outcome {
     Ok(())
 }
 
-/// How long it is until the next period begins, which is the same moment on all machines whose clocks are right.
+/// Returns the time until the next period begins, which is the same moment on all machines whose clocks are right.
 fn until_next_period() -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     PERIOD - Duration::from_secs(now.as_secs() % PERIOD.as_secs()) - Duration::from_nanos(now.subsec_nanos().into())
 }
 
-/// Does the job whenever the timer goes off, unless another machine did.
-async fn at_each<F: Future<Output = ()>>(mut timer: Interval, lock: &Lock, job: impl Fn() -> F) {
+/// Does the job whenever the timer goes off, unless another machine does it.
+async fn at_each<F: Future<Output = Outcome>>(mut timer: Interval, lock: &Lock, job: impl Fn() -> F) {
+    // A job that takes longer than a period does not make up for the ones that it missed.
+    timer.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         timer.tick().await;
         match once(lock, job()).await {
             Ok(true) => println!("done"),
-            Ok(false) => println!("another machine does it"),
-            // The next period is another chance. A job that must not be left out is reported here.
-            Err(error) => eprintln!("not done: {error}"),
+            Ok(false) => println!("another machine has done it, or is still at work"),
+            // Raise an alert here if the job must not be left out.
+            Err(failure) => eprintln!("{failure}"),
         }
     }
 }
 
-/// Does the job, and returns true, unless another machine has done it in this period or is doing it now.
-async fn once(lock: &Lock, job: impl Future<Output = ()>) -> Result<bool, Error> {
-    let lock = lock.clone().min_hold(PERIOD / 2);
-    let Some(guard) = lock.try_lock().await? else { return Ok(false) };
+/// Does the job, unless another machine has done it in this period or is at work. Returns whether it did.
+async fn once(lock: &Lock, job: impl Future<Output = Outcome>) -> Result<bool, Failure> {
+    // An owner of its own: it may enter its lock again, and excludes every other call.
+    let lock = lock.clone().owned_by(Owner::new());
+    let Some(guard) = lock.try_lock_for(PATIENCE).await? else { return Ok(false) };
     let lost = guard.lost();
-    tokio::select! {
+    let outcome = tokio::select! {
         biased;
         // The error says how it was lost.
-        () = lost.cancelled() => guard.check()?,
-        () = job => {}
+        () = lost.cancelled() => Err(guard.check().err().map_or_else(|| "the lock was lost".into(), Failure::from)),
+        outcome = job => outcome,
+    };
+    if let Err(failure) = outcome {
+        // Frees the lock for the next machine. If the release fails, the lock is free after a lease.
+        drop(guard.unlock().await);
+        return Err(format!("not done: {failure}").into());
     }
-    guard.unlock().await?;
+    // `min_hold` of any guard applies to the whole hold. The first guard does not have it, since a job that fails must
+    // not keep the lock.
+    let kept = async {
+        lock.min_hold(KEPT).lock().await?.unlock().await?;
+        guard.unlock().await
+    };
+    kept.await.map_err(|error: Error| format!("done, but the lock may not be kept: {error}"))?;
     Ok(true)
 }
 
-async fn make_report() {
+async fn make_report() -> Outcome {
     println!("making the report");
     tokio::time::sleep(Duration::from_secs(1)).await;
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use lockhound::testing::Server;
@@ -82,36 +110,85 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_fleet_whose_clocks_differ_does_the_job_once_in_each_period() {
-        static DONE: AtomicU32 = AtomicU32::new(0);
-        async fn job() {
-            sleep(Duration::from_secs(1)).await;
-            DONE.fetch_add(1, Ordering::SeqCst);
+    /// How often the machines of a fleet began the job, and how often it succeeded.
+    #[derive(Debug, Default)]
+    struct Jobs {
+        begun: AtomicU32,
+        done: AtomicU32,
+    }
+
+    impl Jobs {
+        async fn job(self: Arc<Self>, fails: bool) -> Outcome {
+            self.begun.fetch_add(1, Ordering::SeqCst);
+            sleep(Duration::from_secs(5)).await;
+            if fails {
+                return Err("the disk is full".into());
+            }
+            self.done.fetch_add(1, Ordering::SeqCst);
+            Ok(())
         }
-        let (server, start) = (Server::new(), Instant::now());
-        for late in [0, 3, 12, 25] {
-            let lock = Locker::builder().memory(&server).connect().await.expect("connected").get("report");
-            let timer = interval_at(start + PERIOD + Duration::from_secs(late), PERIOD);
-            tokio::spawn(async move { at_each(timer, &lock, job).await });
+    }
+
+    async fn connect(server: &Server) -> Lock {
+        Locker::builder().memory(server).lease(LEASE).connect().await.expect("connected").get("report")
+    }
+
+    /// Starts a fleet, with each machine's clock slow by some seconds and its job failing or not, and asserts how often
+    /// the job was begun and done in each of ten periods.
+    async fn assert_each_period(fleet: &[(u64, bool)], begun: u32, done: u32) {
+        let (server, start, jobs) = (Server::new(), Instant::now(), Arc::<Jobs>::default());
+        for &(slow, fails) in fleet {
+            let (lock, jobs) = (connect(&server).await, Arc::clone(&jobs));
+            let timer = interval_at(start + PERIOD + Duration::from_secs(slow), PERIOD);
+            tokio::spawn(async move { at_each(timer, &lock, || Arc::clone(&jobs).job(fails)).await });
         }
-        sleep(PERIOD / 2 + Duration::from_secs(10)).await;
+        sleep(PERIOD * 3 / 4).await;
         for period in 0..10 {
-            assert_eq!(DONE.load(Ordering::SeqCst), period);
+            let counts = (jobs.begun.load(Ordering::SeqCst), jobs.done.load(Ordering::SeqCst));
+            assert_eq!(counts, (begun * period, done * period), "after {period} periods");
             sleep(PERIOD).await;
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_job_whose_lock_is_lost_is_not_reported_as_done() {
+    async fn a_fleet_whose_clocks_differ_does_the_job_once_in_each_period() {
+        assert_each_period(&[(0, false), (3, false), (9, false), (14, false)], 1, 1).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_the_job_fails_the_next_machine_does_it_in_the_same_period() {
+        assert_each_period(&[(0, true), (3, false), (9, false), (14, false)], 2, 1).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_that_fails_everywhere_is_tried_once_by_each_machine_in_each_period() {
+        assert_each_period(&[(0, true), (3, true), (14, true)], 3, 0).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_waits_takes_over_from_one_that_loses_contact() {
+        let (server, jobs) = (Server::new(), Arc::<Jobs>::default());
+        let far = server.route();
+        let (first, next) = (connect(&far).await, connect(&server).await);
+        let first = tokio::spawn(async move { once(&first, std::future::pending()).await });
+        sleep(Duration::from_secs(3)).await;
+        far.cut();
+        assert!(once(&next, Arc::clone(&jobs).job(false)).await.expect("its lock is kept"));
+        let failure = first.await.expect("no panic").expect_err("its lock is lost").to_string();
+        assert!(failure.starts_with("not done: "), "{failure}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_job_whose_lock_is_deleted_is_not_reported_as_done() {
         let server = Server::new();
-        let lock = Locker::builder().memory(&server).connect().await.expect("connected").get("report");
-        let taken_away = async {
+        let lock = connect(&server).await;
+        let deleting = async {
             sleep(Duration::from_secs(5)).await;
             server.delete("report");
         };
-        let (done, ()) = tokio::join!(once(&lock, sleep(PERIOD)), taken_away);
-        assert!(matches!(done, Err(Error::Lost(_))), "{done:?}");
+        let (outcome, ()) = tokio::join!(once(&lock, std::future::pending()), deleting);
+        let failure = outcome.expect_err("its lock is lost").to_string();
+        assert!(failure.starts_with("not done: "), "{failure}");
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! Workers of which one leads. Start several: `cargo run --manifest-path recipes/Cargo.toml -- leader`.
+//! Several workers, one of which leads. Start several: `cargo run --manifest-path recipes/Cargo.toml -- leader`.
 //!
-//! Whoever holds the lock leads. The others wait for it, and one of them leads when the leader stops, dies or loses
-//! contact: a leader that is killed is followed after a lease, here ten seconds.
+//! The holder of the lock leads. The others wait for it, and one of them takes over when the leader stops, dies or
+//! loses contact. After a leader was killed, that takes a lease, here ten seconds.
 //!
-//! A leader that loses contact is told before another one can lead, and stops. Two cannot be told in time: a leader
-//! that was *paused*, by a suspended machine or a slow disk, and one whose lock an operator deleted, who hears of it at
-//! the next renewal. The fence is for those: whoever carries out the leader's orders remembers the highest fence that
-//! it has seen, and refuses lower ones.
+//! A leader that loses contact learns of it before another one can lead, and stops. Two leaders learn too late: one
+//! that was *paused*, by a suspended machine or a slow disk, and one whose lock an operator deleted, which notices at
+//! the next renewal. The fence guards against those: the resource that carries out the leader's orders remembers the
+//! highest fence that it has seen, and refuses lower ones.
 
 use std::future::Future;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use crate::Outcome;
 
-/// A short lease names a new leader sooner; a long one bears longer outages of the server.
+/// With a short lease a new leader follows sooner; with a long one the leader survives longer outages of the server.
 const LEASE: Duration = Duration::from_secs(10);
 
 #[tokio::main]
@@ -35,7 +35,7 @@ pub(crate) async fn run(url: &str) -> Outcome {
     Ok(outcome?)
 }
 
-/// Leads whenever this worker is elected, until it is told to stop.
+/// Leads whenever this worker is elected, until `stop` is cancelled.
 async fn work<F: Future<Output = ()>>(
     election: &Lock,
     stop: &CancellationToken,
@@ -46,12 +46,12 @@ async fn work<F: Future<Output = ()>>(
             () = stop.cancelled() => return Ok(()),
             elected = election.lock() => match elected {
                 Ok(guard) => guard,
-                // The servers are away. The call has ridden that out for a lease already, and the next one does too.
+                // The servers are away. This call has tried for a lease already, and the next one does so too.
                 Err(error @ Error::Unavailable { .. }) => {
                     eprintln!("no election: {error}");
                     continue;
                 }
-                // Something that waiting does not put right.
+                // An error that does not pass by waiting.
                 Err(error) => return Err(error),
             },
         };
@@ -66,8 +66,8 @@ async fn work<F: Future<Output = ()>>(
     }
 }
 
-/// What only the leader does. It is dropped where it stands when the lock is lost: what must not stop half-way belongs
-/// into one command of the resource, with the fence.
+/// Does what only the leader does. This future is dropped at an await when the lock is lost: what must not stop halfway
+/// has to be one command to the resource, with the fence.
 async fn lead(fence: Fence) {
     println!("leading, fence {fence}");
     loop {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_worker_leads_and_another_one_when_it_cannot() {
+    async fn one_worker_leads_and_another_takes_over_when_it_stops_or_loses_contact() {
         static LEADING: AtomicU32 = AtomicU32::new(0);
         static FENCES: Mutex<Vec<Fence>> = Mutex::new(Vec::new());
 
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!((terms(), LEADING.load(Ordering::SeqCst)), (2, 1));
         far.mend();
 
-        // Both others stop. The first one is back, and leads at once.
+        // Both others stop. The first one has contact again, and leads at once.
         stops[1..].iter().for_each(CancellationToken::cancel);
         sleep(Duration::from_secs(1)).await;
         assert_eq!((terms() >= 3, LEADING.load(Ordering::SeqCst)), (true, 1));
@@ -131,7 +131,7 @@ mod tests {
 
         stops.iter().for_each(CancellationToken::cancel);
         for worker in workers {
-            worker.await.expect("no panic").expect("each gives its lock back");
+            worker.await.expect("no panic").expect("each releases its lock");
         }
         assert_eq!((server.holder("leader"), LEADING.load(Ordering::SeqCst)), (None, 0));
         assert!(FENCES.lock().expect("no panic").is_sorted(), "each leader has a greater fence");

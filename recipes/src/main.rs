@@ -1,7 +1,7 @@
-//! Runs one of the recipes: `cargo run --manifest-path recipes/Cargo.toml -- leader`. It needs a Redis: the one that
-//! REDIS_URL names, or one on this machine.
+//! Runs one of the recipes: `cargo run --manifest-path recipes/Cargo.toml -- leader`. It needs a Redis: the server at
+//! REDIS_URL, or one on this machine.
 //!
-//! Each recipe is one file, to be read from its first line to its tests, and to be copied.
+//! Each recipe is one file, to be read from top to bottom and copied.
 
 use std::env;
 use std::error::Error;
@@ -15,7 +15,7 @@ mod redis;
 mod threads;
 mod web_service;
 
-/// What a recipe, and this program, ends with.
+/// The result of a recipe, and of this program.
 type Outcome = Result<(), Failure>;
 
 /// Any error.

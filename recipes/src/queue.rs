@@ -1,10 +1,10 @@
 //! A consumer of a job queue. Start several: `cargo run --manifest-path recipes/Cargo.toml -- queue`.
 //!
-//! Sixteen jobs at a time, and of each customer only one, on however many machines the consumer runs.
+//! It handles sixteen jobs at a time, but only one of each customer, on however many machines the consumer runs.
 //!
-//! `for_each_concurrent` polls all of its jobs in one task. A guard belongs to the task, so that with guards all jobs
-//! would have one owner, and all of them would get in. `run` is made for this: each run is an owner of its own, and
-//! runs exclude each other, in one task or in several.
+//! `for_each_concurrent` polls all its jobs in one task. A guard belongs to the task, so with guards all jobs would
+//! have one owner and would not exclude each other. `run` is made for this: each run is an owner of its own, and runs
+//! exclude each other, in one task or in several.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ pub(crate) async fn run(url: &str) -> Outcome {
     Ok(())
 }
 
-/// Handles all jobs of a queue, and gives back those that could not be done under the lock of their customer.
+/// Handles all jobs of a queue, and gives back those that did not succeed under the lock of their customer.
 async fn consume(
     locks: &Locker,
     jobs: impl Stream<Item = Job>,
@@ -46,10 +46,10 @@ async fn consume(
 ) {
     jobs.for_each_concurrent(AT_ONCE, async |job| {
         let lock = locks.get(format!("customer:{}", job.customer));
-        // If the lock is lost, the section is dropped where it stands, and `run` returns `Error::Lost`.
+        // If the lock is lost, `run` drops the section at an await, and returns `Error::Lost`.
         let done = lock.run(|section| handle(job.clone(), section.fence())).await;
         if let Err(error) = done {
-            // It may have been done in part: a queue that delivers a job twice needs jobs that bear that.
+            // A part of it may have been done: the job has to be one that can be done again.
             give_back(job, error);
         }
     })
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// The jobs that are being handled, by their customers, and those that were.
+    /// The jobs under way, keyed by customer, the most at once, and the jobs that are done.
     #[derive(Debug, Default)]
     struct Seen {
         now: HashMap<u32, u32>,
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn jobs_of_one_customer_are_done_one_after_the_other_and_all_others_at_once() {
+    async fn jobs_of_one_customer_run_in_turn_and_those_of_others_at_the_same_time() {
         let (server, seen, start) = (Server::new(), Mutex::new(Seen::default()), Instant::now());
         let handle = async |job: Job, _| {
             {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_job_whose_lock_is_lost_goes_back() {
+    async fn a_job_whose_lock_is_lost_is_given_back() {
         let (server, given_back) = (Server::new(), Mutex::new(Vec::new()));
         let locks = Locker::builder().memory(&server).connect().await.expect("connected");
         let taken_away = async {

@@ -33,7 +33,7 @@ impl Redis {
             }
             sleep(Duration::from_millis(10));
         }
-        // Somebody else's server may have answered.
+        // Another server may have answered, if ours did not get the port.
         server.process.try_wait().ok()?.is_none().then_some(server)
     }
 

@@ -1,10 +1,10 @@
 //! Threads without async code: `cargo run --manifest-path recipes/Cargo.toml -- threads`, several times at once.
 //!
-//! Every call has a twin with `blocking_` in front, which needs no runtime. The owner is the thread: a function that
-//! takes the lock itself enters again when a caller in the same thread has it, and other threads wait.
+//! Every call has a twin with the prefix `blocking_`, which needs no runtime. The owner is the thread: a function that
+//! takes the lock itself enters again if a caller in the same thread has it, and other threads wait.
 //!
-//! A thread that works in turns with others, as in a pool that steals work, is no good owner: name one with
-//! `lock.owned_by(Owner::new())` there.
+//! If one thread works on several jobs in turns, as in a pool that steals work, the thread is the wrong owner. Name one
+//! for each job with `lock.owned_by(Owner::new())`.
 
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub(crate) fn run(url: &str) -> Outcome {
     let lock = locks.get("recipes:threads");
     count_in_threads(&lock, &file)?;
     println!("{} has been counted up to {}", file.display(), fs::read_to_string(&file)?);
-    // After all guards are gone, and before `main` ends.
+    // Once all guards are gone, and before `main` ends.
     locks.blocking_close();
     Ok(())
 }
@@ -33,22 +33,22 @@ fn count_in_threads(lock: &Lock, file: &Path) -> Outcome {
     thread::scope(|scope| {
         let count = || (0..10).try_for_each(|_| count_up(lock, file));
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(count)).collect();
-        // A panic of a thread goes on here.
+        // A panic of a thread continues here.
         threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
     })
 }
 
-/// Reads a number, and writes it back one higher. Two that do so at once would lose one of their counts.
+/// Reads a number, and writes it back one higher. Two threads that do so at once would lose a count.
 fn count_up(lock: &Lock, file: &Path) -> Outcome {
     let guard = lock.blocking_lock()?;
     let number = read(lock, file)?;
-    // It reads the clock: a thread that was held up for longer than the lease does not write.
+    // This reads the clock: a thread that was paused for longer than the lease does not write.
     guard.check()?;
     fs::write(file, (number + 1).to_string())?;
     Ok(guard.blocking_unlock()?)
 }
 
-/// Takes the lock itself, so that it may be called alone too.
+/// Takes the lock itself, so that it may be called without it too.
 fn read(lock: &Lock, file: &Path) -> Result<u32, Failure> {
     let guard = lock.blocking_lock()?;
     let number = match fs::read_to_string(file) {
@@ -67,7 +67,7 @@ mod tests {
     use crate::redis::Redis;
 
     #[test]
-    fn no_count_of_two_programs_is_lost() {
+    fn two_programs_lose_no_count() {
         let redis = Redis::start();
         let programs = [0, 1].map(|_| Locker::blocking_connect(redis.url()).expect("connected"));
         let file = env::temp_dir().join(format!("lockhound-recipes-{}", lockhound::Uuid::new_v4()));

@@ -1,15 +1,15 @@
-//! A web service that works on an order for one request at a time, on however many machines it runs.
+//! A web service that works on each order for one request at a time, on however many machines it runs.
 //!
 //! ```text
 //! cargo run --manifest-path recipes/Cargo.toml -- web_service
 //! curl -X POST http://127.0.0.1:8080/orders/42/pay
 //! ```
 //!
-//! A request that finds the order taken waits for two seconds and is then answered with *409 Conflict*: the client
-//! decides whether it asks again. A Redis that does not answer is *503 Service Unavailable*.
+//! A request for an order that is locked waits for two seconds, and is then answered with *409 Conflict*: the client
+//! decides whether to try again. If Redis does not answer, the answer is *503 Service Unavailable*.
 //!
-//! The functions below `pay` take the lock themselves. Each of them is right when it is called alone, and inside
-//! `pay` it enters again, because axum runs a request in one task, and the task is the lock's owner.
+//! The functions below `pay` take the lock themselves. Each of them is correct when it is called alone. Inside `pay` it
+//! enters again, because axum runs a request in one task, and the task is the lock's owner.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use tokio::time::sleep;
 
 use crate::Outcome;
 
-/// How long a request waits for another one that works on the same order.
+/// How long a request waits for another one on the same order.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[tokio::main]
@@ -35,7 +35,7 @@ pub(crate) async fn run(url: &str) -> Outcome {
     let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 8080))).await?;
     println!("listening on http://{}", listener.local_addr()?);
     let stopped = async { drop(tokio::signal::ctrl_c().await) };
-    // First the requests end, and give their locks back. Then the locker is closed.
+    // First the requests end and release their locks. Then the locker is closed.
     axum::serve(listener, routes(Shop { locks: locks.clone() })).with_graceful_shutdown(stopped).await?;
     locks.close().await;
     Ok(())
@@ -57,15 +57,15 @@ async fn pay(State(shop): State<Shop>, Path(order): Path<u64>) -> Result<String,
         Ok(None) => return Err((StatusCode::CONFLICT, format!("order {order} is being worked on; try again\n"))),
         Err(error) => return Err(unavailable(&error)),
     };
-    // Copied out first, so that the guard itself is free to be unlocked.
+    // Copied first, since `unlock` below takes the guard.
     let (lost, fence) = (guard.lost(), guard.fence());
     let receipt = tokio::select! {
-        // The loss is looked at first, every time.
+        // The loss is polled first.
         biased;
         () = lost.cancelled() => Err(unavailable(&"the lock of the order was lost")),
         receipt = shop.collect(order) => receipt.map_err(|error| unavailable(&error)),
     }?;
-    // The work is done. An answer that is missing here changes nothing about that: the lock ends with its lease.
+    // The work is done, also if the release is not confirmed: the lock then ends with its lease.
     if let Err(error) = guard.unlock().await {
         eprintln!("order {order}: {error}");
     }
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::redis::Redis;
 
-    /// A request in a task of its own, as axum has it; its status, and after how long it was answered.
+    /// Makes a request in a task of its own, as axum does. Returns its status, and how long it took.
     async fn request(shop: &Shop, order: u64) -> (StatusCode, Duration) {
         let (shop, start) = (shop.clone(), Instant::now());
         let answer = tokio::spawn(pay(State(shop), Path(order))).await.expect("no panic");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_order_that_is_taken_is_a_conflict_after_two_seconds() {
+    async fn a_request_for_a_locked_order_is_a_conflict_after_two_seconds() {
         let server = Server::new();
         let connect = || Locker::builder().memory(&server).connect();
         let shop = Shop { locks: connect().await.expect("connected") };
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_is_served_over_http() {
+    async fn an_order_is_paid_over_http() {
         let redis = Redis::start();
         let locks = Locker::connect(redis.url()).await.expect("connected");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");

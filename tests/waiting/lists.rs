@@ -1,4 +1,4 @@
-//! Lockers that wait stand in a list: a release wakes the next of them, and not all.
+//! Waiting lockers are in a list on the server: a release wakes the next one, and not all of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::common::machine::{again, within};
 use crate::common::proxy::{Mode, Proxy};
 use crate::common::{Server, builder, eventually, key, locker, ms};
 
-/// The list of a lock.
+/// Returns the key of a lock's list.
 fn list(key: &str) -> String {
     format!("lockhound_waiting:{{{key}}}")
 }
@@ -22,17 +22,17 @@ fn listed(server: &Server, key: &str) -> usize {
     server.command::<Vec<String>>(&["ZRANGE", &list(key), "0", "-1"]).len()
 }
 
-/// How many scripts a server has run.
+/// Returns how many scripts a server has run.
 fn scripts(server: &Server) -> u64 {
     server.calls("evalsha") + server.calls("eval")
 }
 
-/// So many lockers, with so many tasks each, take one lock in turns until it is over: how often each locker had it.
+/// Has lockers with several tasks each contend for one lock. Returns how often each locker had it.
 async fn contend(server: &Server, key: &str, lockers: usize, tasks: usize, time: Duration) -> Vec<u64> {
     contend_for(server, key, lockers, tasks, Duration::ZERO, time).await
 }
 
-/// .. and keep it for a while.
+/// Does the same, with holders that keep the lock for `hold`.
 async fn contend_for(
     server: &Server,
     key: &str,
@@ -75,7 +75,7 @@ async fn contend_for(
     counts.iter().map(|(_, count)| count.load(Ordering::Relaxed)).collect()
 }
 
-/// Whoever is not woken sends nothing: what an acquisition costs does not grow with those who wait.
+/// Lockers that are not woken send nothing, so the cost of an acquisition does not grow with the number of waiters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquisition_costs_two_scripts_however_many_wait() {
     for lockers in [2, 16] {
@@ -83,20 +83,20 @@ async fn an_acquisition_costs_two_scripts_however_many_wait() {
         let counts = contend(&server, &key, lockers, 4, ms(1_500)).await;
         let (all, sent) = (counts.iter().sum::<u64>(), scripts(&server));
         println!("{lockers} lockers: {all} acquisitions, {sent} scripts, {counts:?}");
-        // Beginning and ending cost some for each task.
+        // Each task costs a few more at the beginning and at the end.
         let most = all * 3 + 8 * (lockers as u64 * 4);
         assert!(sent <= most, "{lockers} lockers: {sent} scripts for {all} acquisitions");
         let (fewest, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
-        assert!(*fewest * 2 + 10 >= *most, "each comes in turn: {counts:?}");
+        assert!(*fewest * 2 + 10 >= *most, "each locker has its turns: {counts:?}");
     }
 }
 
 /// How many hand-overs there are while connections are cut.
 const HAND_OVERS: u64 = if cfg!(feature = "soak") { 100_000 } else { 1_000 };
 
-/// A wake-up that is lost with its connection costs no more than it takes to notice that, which is no re-check.
+/// A wake-up that is lost with its connection costs as much time as it takes to notice that, and not a re-check.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_wake_up_is_lost_with_a_connection() {
+async fn a_wake_up_lost_with_its_connection_is_made_up_for_without_a_re_check() {
     let (server, key) = (Server::start(), key());
     let lease = Duration::from_secs(60);
     let (count, inside, mut running) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)), Vec::new());
@@ -109,7 +109,7 @@ async fn no_wake_up_is_lost_with_a_connection() {
                     let guard = lock.lock().await.unwrap();
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
                     assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
-                    // The answer to a release may be lost, and the caller is told so.
+                    // The answer to a release may be lost, which is an error.
                     let _: Result<_, _> = guard.unlock().await;
                 }
             }));
@@ -118,7 +118,7 @@ async fn no_wake_up_is_lost_with_a_connection() {
     let (mut last, mut since, mut longest) = (0, Instant::now(), Duration::ZERO);
     while running.iter().any(|task| !task.is_finished()) {
         tokio::time::sleep(ms(20 + u64::from(lockhound::Uuid::new_v4().as_bytes()[0]))).await;
-        // Of commands and renewals, or of messages.
+        // Cuts the connections of commands and renewals, or those of messages.
         if since.elapsed() < ms(200) && last % 2 == 0 {
             server.cut_connections();
         } else {
@@ -129,8 +129,8 @@ async fn no_wake_up_is_lost_with_a_connection() {
             (last, since) = (now, Instant::now());
         }
         longest = longest.max(since.elapsed());
-        // They look every sixth of a lease, that is 10 s.
-        assert!(within(longest, ms(5_000)), "nobody had it for {longest:?}");
+        // Re-checks come every sixth of a lease, that is 10 s.
+        assert!(within(longest, ms(5_000)), "no holder for {longest:?}");
     }
     println!("the longest pause: {longest:?}");
     for task in running {
@@ -138,12 +138,12 @@ async fn no_wake_up_is_lost_with_a_connection() {
     }
 }
 
-/// A holder that is none of this crate's lockers.
+/// Puts a holder into a lock that is no locker of this crate.
 fn take(server: &Server, key: &str) {
     crate::take(server, key, "30000");
 }
 
-/// Waits for the lock in a task of its own; when it was granted.
+/// Waits for the lock in a task, which returns when it was granted.
 fn wait(locker: &Locker, key: &str) -> tokio::task::JoinHandle<Instant> {
     let lock = locker.get(key);
     tokio::spawn(async move {
@@ -155,7 +155,7 @@ fn wait(locker: &Locker, key: &str) -> tokio::task::JoinHandle<Instant> {
 }
 
 #[tokio::test]
-async fn a_list_is_there_while_somebody_waits_and_has_a_lifetime() {
+async fn a_list_exists_while_lockers_wait_and_has_a_lifetime() {
     let (server, key) = (Server::start(), key());
     take(&server, &key);
     let (one, other) = (locker(&server).await, locker(&server).await);
@@ -167,7 +167,7 @@ async fn a_list_is_there_while_somebody_waits_and_has_a_lifetime() {
     for waiting in waiting {
         waiting.await.unwrap();
     }
-    eventually(ms(3_000), "nobody is in the list", || !server.exists(&list(&key))).await;
+    eventually(ms(3_000), "the list is empty", || !server.exists(&list(&key))).await;
 }
 
 #[tokio::test]
@@ -179,13 +179,13 @@ async fn a_waiter_that_leaves_takes_its_locker_off_the_list() {
     let waiting = tokio::spawn(async move { lock.try_lock_for(ms(30_000)).await.unwrap().is_some() });
     eventually(ms(3_000), "it is in the list", || listed(&server, &key) == 1).await;
     waiting.abort();
-    eventually(ms(3_000), "it is not in the list any more", || !server.exists(&list(&key))).await;
+    eventually(ms(3_000), "it has left the list", || !server.exists(&list(&key))).await;
 }
 
-/// The first in the list does not answer, and the server does not know that: the next one gets in after a moment, and
-/// not when it looks for itself.
+/// The first locker in the list does not respond, which the server cannot know. The next one gets the lock after a
+/// moment, before its own re-check.
 #[tokio::test]
-async fn a_locker_that_stands_still_is_passed_over() {
+async fn an_unresponsive_locker_is_passed_over_after_a_moment() {
     let (server, key) = (Server::start(), key());
     let holder = locker(&server).await;
     let guard = holder.get(&key).lock().await.unwrap();
@@ -210,7 +210,7 @@ async fn a_locker_that_is_gone_is_passed_over_at_once() {
     let (server, key) = (Server::start(), key());
     let holder = locker(&server).await;
     let guard = holder.get(&key).lock().await.unwrap();
-    // Ten that are not there any more, before the one that is.
+    // Ten lockers that no longer exist, in front of one that does.
     for dead in 0..10 {
         server.command::<u64>(&["ZADD", &list(&key), &dead.to_string(), &format!("dead{dead}")]);
     }
@@ -220,13 +220,13 @@ async fn a_locker_that_is_gone_is_passed_over_at_once() {
     server.command::<()>(&["CONFIG", "RESETSTAT"]);
     guard.unlock().await.unwrap();
     waiting.await.unwrap();
-    eventually(ms(3_000), "nobody is in the list", || !server.exists(&list(&key))).await;
+    eventually(ms(3_000), "the list is empty", || !server.exists(&list(&key))).await;
     assert!(server.calls("evalsha") <= 4, "{}", server.calls("evalsha"));
 }
 
-/// What stands in the place of the list, whoever put it there, keeps nobody from being told.
+/// A foreign key under the name of the list keeps no waiter from being notified.
 #[tokio::test]
-async fn something_else_in_the_place_of_the_list_costs_no_wake_up() {
+async fn a_foreign_key_in_the_place_of_the_list_costs_no_wake_up() {
     let (server, key) = (Server::start(), key());
     server.command::<()>(&["SET", &list(&key), "x"]);
     let (one, other) = (locker(&server).await, locker(&server).await);
@@ -242,9 +242,9 @@ async fn something_else_in_the_place_of_the_list_costs_no_wake_up() {
     assert_eq!(server.command::<String>(&["GET", &list(&key)]), "x");
 }
 
-/// A user whose rights are those of an earlier version: there are no lists, all are told, and nothing else changes.
+/// A user has the rights of an earlier version: there are no lists, all waiters are notified, and nothing else changes.
 #[tokio::test]
-async fn without_the_rights_all_are_told() {
+async fn without_rights_to_lists_all_waiters_are_notified() {
     let (server, key) = (Server::start(), key());
     let rules = "~test:* ~lockhound_fence:* ~redisson_lock__channel:* &redisson_lock__channel:* +hello +ping \
                  +eval +evalsha +client|setname +client|id +info +subscribe +unsubscribe +publish +del +pttl \
@@ -270,9 +270,9 @@ async fn without_the_rights_all_are_told() {
     assert!(server.command::<Vec<String>>(&["KEYS", "lockhound_waiting:*"]).is_empty());
 }
 
-/// What a locker has in its list is forgotten with the lock itself.
+/// The server forgets the list together with the lock.
 #[tokio::test]
-async fn a_server_that_is_emptied_leaves_nobody_waiting() {
+async fn waiters_go_on_after_the_server_is_emptied() {
     let (server, key) = (Server::start(), key());
     let lease = ms(3_000);
     take(&server, &key);
@@ -286,12 +286,12 @@ async fn a_server_that_is_emptied_leaves_nobody_waiting() {
     let emptied = Instant::now();
     for waiting in waiting {
         let granted = waiting.await.unwrap();
-        // They look every sixth of a lease, and wake each other from there on.
+        // Re-checks come every sixth of a lease, and from then on the lockers wake each other.
         assert!(within(granted - emptied, ms(1_500)), "{:?}", granted - emptied);
     }
 }
 
-/// A client of the JVM, as far as a server sees it: it asks, waits for a message, which it hears 2 ms late, and asks
+/// Contends like Redisson on a JVM: it makes an attempt, waits for a message, which reaches it 2 ms late, and tries
 /// again.
 fn foreign(server: &Server, key: &str, over: &Arc<AtomicBool>) -> thread::JoinHandle<u64> {
     let (client, key, over) = (redis::Client::open(server.url()).unwrap(), key.to_owned(), Arc::clone(over));
@@ -321,9 +321,9 @@ fn foreign(server: &Server, key: &str, over: &Arc<AtomicBool>) -> thread::JoinHa
     })
 }
 
-/// It is slower than the lockers of the list, each of which is woken by its name.
+/// The foreign client is slower than the lockers in the list, each of which is woken by its name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_know_no_list_have_their_turns() {
+async fn clients_that_use_no_list_have_their_turns() {
     let (server, key, over) = (Server::start(), key(), Arc::new(AtomicBool::new(false)));
     let theirs = foreign(&server, &key, &over);
     let ours: u64 = contend(&server, &key, 3, 1, ms(3_000)).await.iter().sum();
@@ -334,10 +334,10 @@ async fn clients_that_know_no_list_have_their_turns() {
     assert!(ours * 4 >= theirs, "ours {ours}, theirs {theirs}");
 }
 
-/// One that subscribes and never asks costs the hand-overs within lockers, and little more: turns that nobody takes are
-/// offered ever less often. A turn for each release would cost fifty times as much.
+/// A client that subscribes and never makes an attempt costs the hand-overs within lockers, and little more: turns that
+/// no client takes are offered ever less often. A turn for each release would cost fifty times as much.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn somebody_who_only_listens_costs_little() {
+async fn a_client_that_only_listens_costs_little() {
     let mut rates = BTreeMap::new();
     let mut tried = 0;
     while rates.is_empty() || (rates[&true] * 4 < rates[&false] && again(tried)) {
@@ -347,7 +347,7 @@ async fn somebody_who_only_listens_costs_little() {
     assert!(rates[&true] * 4 >= rates[&false], "{rates:?}");
 }
 
-/// How often three lockers have a lock in a while: without and with one that only listens.
+/// Measures how often three lockers have a lock within some time, without and with a client that only listens.
 async fn measure(rates: &mut BTreeMap<bool, u64>) {
     for listens in [false, true] {
         let (server, key) = (Server::start(), key());
@@ -362,14 +362,14 @@ async fn measure(rates: &mut BTreeMap<bool, u64>) {
     println!("{rates:?}");
 }
 
-/// They are subscribed as before, and come no more: a host that is lost, or a machine that is suspended.
+/// The unresponsive lockers are still subscribed: their host is lost, or their machine is suspended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lockers_that_stand_still_at_the_head_of_a_list_cost_one_re_check() {
-    // The one that holds it may be the only one that lives: then its own releases wake them.
-    tokio::join!(behind_two_that_stand_still(0), behind_two_that_stand_still(3));
+async fn unresponsive_lockers_at_the_head_of_a_list_cost_one_re_check() {
+    // Without others the holder's locker is the only one that lives, and its own releases have to wake it.
+    tokio::join!(behind_two_unresponsive_lockers(0), behind_two_unresponsive_lockers(3));
 }
 
-async fn behind_two_that_stand_still(others: usize) {
+async fn behind_two_unresponsive_lockers(others: usize) {
     let (server, key, lease) = (Server::start(), key(), ms(12_000));
     let mut lockers = vec![builder(&server.url(), lease).connect().await.unwrap()];
     let guard = lockers[0].get(&key).owned_by(Owner::new()).lock().await.unwrap();
@@ -401,16 +401,16 @@ async fn behind_two_that_stand_still(others: usize) {
     }
     proxy.set(Mode::BlackHole);
     guard.unlock().await.unwrap();
-    // A sixth of the lease later somebody looks. There are eight hand-overs before that.
-    eventually(ms(10_000), "somebody looks", || entered.load(Ordering::Relaxed) > 50).await;
+    // A locker re-checks after a sixth of the lease. Before that there are eight hand-overs.
+    eventually(ms(10_000), "a locker re-checks", || entered.load(Ordering::Relaxed) > 50).await;
     let before = entered.load(Ordering::Relaxed);
     eventually(ms(1_500), "it goes on at once", || entered.load(Ordering::Relaxed) > before + 100).await;
     still.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// A monitor that is subscribed to each channel there is.
+/// A monitor is subscribed to all channels, those of lockers that are gone among them.
 #[tokio::test]
-async fn whoever_hears_everything_does_not_stand_for_a_locker_that_is_gone() {
+async fn a_monitor_of_all_channels_is_not_taken_for_a_locker_that_is_gone() {
     let (server, key) = (Server::start(), key());
     let client = redis::Client::open(server.url()).unwrap();
     let mut connection = client.get_connection().unwrap();
@@ -431,9 +431,9 @@ async fn whoever_hears_everything_does_not_stand_for_a_locker_that_is_gone() {
     }
 }
 
-/// A turn that nobody takes is not for the one that has just had the lock.
+/// A turn that no foreign client takes does not go to the locker that has just had the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_locker_that_gives_others_a_turn_does_not_take_it_itself() {
+async fn a_locker_does_not_take_the_turn_that_it_offers_to_others() {
     let (server, key) = (Server::start(), key());
     let client = redis::Client::open(server.url()).unwrap();
     let mut connection = client.get_connection().unwrap();
@@ -441,12 +441,12 @@ async fn a_locker_that_gives_others_a_turn_does_not_take_it_itself() {
     listens.subscribe(format!("redisson_lock__channel:{{{key}}}")).unwrap();
     let counts = contend_for(&server, &key, 4, 1, ms(100), ms(4_000)).await;
     println!("{counts:?}");
-    assert!(counts.iter().min().unwrap() * 4 >= *counts.iter().max().unwrap(), "each comes in turn: {counts:?}");
+    assert!(counts.iter().min().unwrap() * 4 >= *counts.iter().max().unwrap(), "each has its turns: {counts:?}");
 }
 
-/// Its holder never waited for it, so that it knows nothing of others who do.
+/// The holder never waited for the lock, so it does not know of other clients that do.
 #[tokio::test]
-async fn those_in_no_list_hear_of_the_first_release_too() {
+async fn clients_outside_the_list_are_notified_of_the_first_release() {
     let (server, key) = (Server::start(), key());
     let (client, channel) = (redis::Client::open(server.url()).unwrap(), format!("redisson_lock__channel:{{{key}}}"));
     let listens = thread::spawn(move || {
@@ -458,7 +458,7 @@ async fn those_in_no_list_hear_of_the_first_release_too() {
     });
     let guard = locker(&server).await.get(&key).lock().await.unwrap();
     let others = [locker(&server).await, locker(&server).await];
-    // They keep it: no release but the first.
+    // They keep the lock, so that there is only the first release.
     let waiting = others.each_ref().map(|other| {
         let lock = other.get(&key);
         tokio::spawn(async move { lock.lock().await.unwrap() })
@@ -470,9 +470,9 @@ async fn those_in_no_list_hear_of_the_first_release_too() {
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
-/// One that never found the lock held would ask first each time.
+/// A locker that never finds the lock held would make the first attempt each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_near_locker_of_many_tasks_lets_one_in_that_is_further_away() {
+async fn a_near_locker_with_many_tasks_lets_a_distant_one_in() {
     let (server, key, distances) = (Server::start(), key(), Distances::new());
     let near = locker(&server).await;
     let over = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! In which lists a locker stands, for how long, and how it leaves them.
+//! Which lists a locker is in, for how long, and how it leaves them.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use lockhound::Locker;
 use crate::common::machine::within;
 use crate::common::{Server, builder, eventually, key, locker, ms, soon};
 
-/// The list of a lock.
+/// Returns the key of a lock's list.
 fn list(key: &str) -> String {
     if key.contains('{') { format!("lockhound_waiting:={key}") } else { format!("lockhound_waiting:{{{key}}}") }
 }
@@ -16,7 +16,7 @@ fn listed(server: &Server, key: &str) -> usize {
     server.command::<Vec<String>>(&["ZRANGE", &list(key), "0", "-1"]).len()
 }
 
-/// Waits for the lock in a task of its own; when it was granted.
+/// Waits for the lock in a task, which returns when it was granted.
 fn wait(locker: &Locker, key: &str) -> tokio::task::JoinHandle<Instant> {
     let lock = locker.get(key);
     tokio::spawn(async move {
@@ -27,14 +27,14 @@ fn wait(locker: &Locker, key: &str) -> tokio::task::JoinHandle<Instant> {
     })
 }
 
-/// Waits until this many stand in the list of a lock.
+/// Waits until this many lockers are in the list of a lock.
 async fn stand(server: &Server, key: &str, count: usize) {
     eventually(ms(3_000), "they are in the list", || listed(server, key) == count).await;
 }
 
-/// Whoever may publish to it cannot make a locker work on locks that it has nothing to do with.
+/// A client that may publish to a locker's channel cannot make it send commands for locks that it does not wait for.
 #[tokio::test]
-async fn a_wake_up_for_a_lock_that_was_never_waited_for_sends_nothing() {
+async fn a_wake_up_for_a_lock_that_the_locker_never_waited_for_sends_no_command() {
     let (server, key) = (Server::start(), key());
     crate::take(&server, &key, "30000");
     let locker = locker(&server).await;
@@ -45,7 +45,7 @@ async fn a_wake_up_for_a_lock_that_was_never_waited_for_sends_nothing() {
     for n in 0..300 {
         server.command::<u64>(&["PUBLISH", &channel, &format!("go {key}:{n}")]);
     }
-    // It comes behind all of them.
+    // This message comes behind all of them.
     crate::give_back(&server, &key);
     soon(ms(3_000), waiting).await.unwrap().unwrap();
     eventually(ms(3_000), "nothing is under way", || locker.stats().pending == 0).await;
@@ -53,7 +53,7 @@ async fn a_wake_up_for_a_lock_that_was_never_waited_for_sends_nothing() {
     assert!(sent <= 10, "{sent} scripts");
 }
 
-/// A user who may have the lists of `test:*`, and of no name in braces.
+/// Adds a user with rights to the lists of `test:*`, except those of names with braces. Returns its URL.
 fn user(server: &Server) -> String {
     let rules = "~test:* ~lockhound_fence:* ~redisson_lock__channel:* ~lockhound_waiting:{test:* \
                  &redisson_lock__channel:* &lockhound_wake:* +hello +ping +eval +evalsha +client|setname +client|id \
@@ -65,9 +65,9 @@ fn user(server: &Server) -> String {
     server.url().replace("redis://", "redis://app:secret@")
 }
 
-/// A release, and a waiter, of a lock whose list the user may not have: the lists of other locks stay.
+/// A lock whose list the user has no rights to is released and waited for: the lists of other locks stay.
 #[tokio::test]
-async fn a_list_without_the_rights_takes_no_other_list_away() {
+async fn missing_rights_to_one_list_do_not_end_other_lists() {
     let (server, key) = (Server::start(), key());
     let braced = format!("test:{{{key}}}");
     let url = user(&server);
@@ -84,11 +84,11 @@ async fn a_list_without_the_rights_takes_no_other_list_away() {
         server.command::<bool>(&["DEL", key]);
         let channel = if key.contains('{') { key.clone() } else { format!("{{{key}}}") };
         server.command::<u64>(&["PUBLISH", &format!("redisson_lock__channel:{channel}"), "0"]);
-        soon(ms(3_000), waiting).await.expect("the next look is after 5 s").unwrap();
+        soon(ms(3_000), waiting).await.expect("the next re-check comes after 5 s").unwrap();
     }
 }
 
-/// Nobody is to be woken who is about to go.
+/// A release must not wake a locker that is about to close.
 #[tokio::test]
 async fn a_locker_that_closes_leaves_its_lists_first() {
     let (server, key) = (Server::start(), key());
@@ -101,12 +101,12 @@ async fn a_locker_that_closes_leaves_its_lists_first() {
     stand(&server, &key, 2).await;
     closing.close().await;
     assert!(ended.await.unwrap().is_err());
-    assert_eq!(listed(&server, &key), 1, "it is gone, and was in the list no more");
+    assert_eq!(listed(&server, &key), 1, "the closed locker has left the list");
     crate::give_back(&server, &key);
     soon(ms(3_000), waiting).await.unwrap().unwrap();
 }
 
-/// Its list is kept for as long as it takes to look again, whatever lease it asks for.
+/// The list lives for three of the locker's leases, however short the lease is that the waiter asks for.
 #[tokio::test]
 async fn a_waiter_that_asks_for_a_short_lease_stays_in_the_list() {
     let (server, key) = (Server::start(), key());
@@ -120,9 +120,9 @@ async fn a_waiter_that_asks_for_a_short_lease_stays_in_the_list() {
     soon(ms(3_000), waiting).await.unwrap().unwrap().unwrap();
 }
 
-/// Nobody is told of it: a waiter that was told of the whole lease looks after a sixth of its own.
+/// The end of `min_hold` is not published: a waiter that knows of a long lease re-checks after a sixth of its own.
 #[tokio::test]
-async fn a_lock_that_a_min_hold_keeps_is_taken_within_a_sixth_of_a_lease_after_its_time() {
+async fn a_waiter_gets_a_lock_within_a_sixth_of_a_lease_after_its_min_hold() {
     let (server, key, lease) = (Server::start(), key(), ms(9_000));
     let min_hold = ms(2_000);
     let holder = builder(&server.url(), ms(60_000)).connect().await.unwrap();

@@ -1,11 +1,11 @@
-//! What lockhound set itself to reach under contention.
+//! The bars under contention.
 
 use super::Contention;
 use crate::bar::Bar;
 use crate::bar::Bound::{self, AtLeast, AtMost};
 use crate::spread::Spread;
 
-/// Contest, crew, figure, the crew by whose figure it is divided, and the bound.
+/// Contest, crew, figure, the crew by whose figure it is divided if any, and the bound.
 type Goal = (&'static str, &'static str, &'static str, Option<&'static str>, Bound);
 
 const GOALS: [Goal; 21] = [
@@ -32,17 +32,17 @@ const GOALS: [Goal; 21] = [
     ("quorum-20", "20 contenders", "per_second", Some("1 alone"), AtLeast(QUORUM)),
 ];
 
-/// Twice what it was before hand-overs.
+/// Twice the value from before hand-overs.
 const QUORUM: f64 = 0.6;
 
 impl Contention {
-    /// Those that what could be tried tells about.
+    /// Returns the bars for everything that was measured.
     pub(crate) fn bars(&self) -> Vec<Bar> {
         let mut bars: Vec<Bar> = GOALS.iter().filter_map(|goal| self.bar(goal)).collect();
         bars.extend(self.hand_over.bars());
         let crews = self.contests.iter().flat_map(|contest| &contest.crews).filter(|entry| entry.has_lockhound);
         let overlaps = crews.flat_map(|entry| &entry.rounds).map(|round| round.overlaps as f64);
-        bars.push(Bar::never_above("contention: two inside at the same time", Spread::of(overlaps), 0.0));
+        bars.push(Bar::never_above("contention: two holders at the same time", Spread::of(overlaps), 0.0));
         bars
     }
 

@@ -1,4 +1,4 @@
-//! The processes that contend in the same slot, and what is read of the servers meanwhile.
+//! The processes that contend in the same slot, and the servers' counts for that slot.
 
 use std::time::Duration;
 
@@ -9,24 +9,24 @@ use super::round::{Round, Said, Served};
 use crate::Failure;
 use crate::connection::Connection;
 
-/// Between the order and its beginning: the last process has read it by then.
+/// From the order to its beginning. By then the last process has read it.
 const NOTICE: Duration = Duration::from_millis(50);
-/// All contend before they are counted, and a while after: what is counted has neither a beginning nor an end.
+/// All contend for this long before and after the part that counts, so that it includes neither start nor end.
 const LEAD: Duration = Duration::from_millis(250);
-/// A JVM compiles what it runs often.
+/// Longer, since a JVM compiles code that runs often.
 const WARM_UP_OF_JVM: Duration = Duration::from_secs(3);
 const WARM_UP: Duration = Duration::from_millis(250);
 
-/// A crew whose processes are there.
+/// A crew whose processes run.
 pub(crate) struct Running {
     crew: &'static Crew,
-    /// Of each member.
+    /// The processes of each member.
     processes: Vec<Vec<Process>>,
     slots: usize,
 }
 
 impl Crew {
-    /// Whether a program is needed for it that may not be there.
+    /// Returns whether the crew needs a program that may be missing.
     pub(crate) fn is_foreign(&self) -> bool {
         self.members.iter().any(|member| member.program.is_foreign())
     }
@@ -34,7 +34,7 @@ impl Crew {
 
 impl Running {
     /// # Errors
-    /// Of a foreign crew: why it cannot be tried.
+    /// For a foreign crew, the reason why it cannot run here.
     pub(crate) fn start(crew: &'static Crew, urls: &[String]) -> Result<Self, Failure> {
         let mut processes = Vec::with_capacity(crew.members.len());
         for member in crew.members {
@@ -60,9 +60,9 @@ impl Running {
         self.slot(plan, time, controls).map(drop)
     }
 
-    /// Has all of them contend for this time, for keys that nobody has used.
+    /// Has all processes contend for this time, for new keys.
     pub(crate) fn slot(&mut self, plan: &Plan, time: Duration, controls: &mut [Connection]) -> Result<Round, Failure> {
-        // Names of keys have no spaces in a line, and no commas.
+        // The names of keys must have no spaces and no commas, which separate words and keys in a line.
         let prefix = format!("contention:{}:{}:{}", plan.name, self.crew.name, self.slots).replace([' ', ','], "");
         self.slots += 1;
         let begin = now() + nanos(NOTICE);
@@ -79,7 +79,7 @@ impl Running {
         let cpu_before = cpu(controls)?;
         let start = now();
         sleep_until(to);
-        // Where this process was late, the slot was longer: what is counted is what the servers had done by then.
+        // If this process woke late, the slot was longer, as the servers' counts are.
         let slot = start..now().min(order.end);
         let cpu_seconds = cpu(controls)? - cpu_before;
         let commands = self.crew.members.iter().flat_map(|member| member.program.commands());

@@ -1,5 +1,5 @@
-//! How long it takes from the call of `unlock()` in one locker until a waiter of another one is inside, beside the
-//! floor: a release, its message, and an acquire, by two threads that block on bare sockets.
+//! How long it takes from `unlock()` in one locker until a waiter of another one has the lock, compared with the floor:
+//! a release, its message and an acquire, by two threads that block on bare sockets.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,42 +21,42 @@ use crate::server::Server;
 use crate::spread::Spread;
 use crate::stuck;
 
-/// Of each round: enough for a p99.9.
+/// Hand-overs in each round: enough for a p99.9.
 const PASSES: usize = 2_000;
-/// For which the lock is kept once the other one waits for it: whoever waits is at rest by then.
+/// How long the lock is kept once the other side waits. By then the waiter is idle.
 const HOLD: Duration = Duration::from_millis(1);
 const KEY: &str = "contention:hand-over";
 
-/// What came of all rounds.
+/// The results of all rounds.
 #[derive(Debug, Serialize)]
 pub(crate) struct HandOver {
     pub(crate) lockhound: Times,
     pub(crate) floor: Times,
-    /// Of the p50s of one round.
+    /// The ratio of the p50s of the same round.
     pub(crate) p50_to_floor: Spread,
     pub(crate) p99_to_p50: Spread,
 }
 
-/// Microseconds, over the rounds.
+/// Times in microseconds, over the rounds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Times {
     pub(crate) p50_us: Spread,
     pub(crate) p99_us: Spread,
     pub(crate) p999_us: Spread,
-    /// p50, p99 and p99.9 of each.
+    /// p50, p99 and p99.9 of each round.
     pub(crate) rounds: Vec<[f64; 3]>,
 }
 
-/// What the two of a round share.
+/// What the two sides of a round share.
 #[derive(Debug, Default)]
 struct Passes {
-    /// When the one who was inside called `unlock()`.
+    /// When the last holder called `unlock()`.
     left: AtomicU64,
     count: AtomicUsize,
 }
 
 impl Passes {
-    /// Counts one, and returns how long it took.
+    /// Counts a hand-over, and returns how long it took.
     fn entered(&self) -> Option<u64> {
         let entered = now();
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -107,7 +107,7 @@ impl Times {
     }
 }
 
-/// p50, p99 and p99.9 in microseconds, by the nearest rank.
+/// Returns p50, p99 and p99.9 in microseconds, by the nearest rank.
 fn shares(mut nanos: Vec<u64>) -> Result<[f64; 3], Failure> {
     nanos.sort_unstable();
     let last = nanos.len().checked_sub(1).ok_or("nothing was handed over")?;
@@ -115,7 +115,7 @@ fn shares(mut nanos: Vec<u64>) -> Result<[f64; 3], Failure> {
     Ok([0.5, 0.99, 0.999].map(|share| at(share) as f64 / 1e3))
 }
 
-/// A task of each locker: the one keeps the lock until the other one waits.
+/// Runs a task of each locker. Each keeps the lock until the other one waits.
 fn between(runtime: &Runtime, lockers: &[Locker; 2]) -> Result<Vec<u64>, Failure> {
     let passes = Arc::new(Passes::default());
     let [one, other] = lockers;
@@ -144,7 +144,7 @@ async fn pass(mine: Locker, other: Locker, passes: Arc<Passes>) -> Result<Vec<u6
     }
 }
 
-/// A thread of each, with a socket for its scripts and one for its messages.
+/// Runs two threads, each with a socket for its scripts and one for its messages.
 fn between_sockets(server: &Server) -> Result<Vec<u64>, Failure> {
     let passes = Passes::default();
     let mut pair = [Socket::open(server, 1)?, Socket::open(server, 2)?];
@@ -159,7 +159,7 @@ fn between_sockets(server: &Server) -> Result<Vec<u64>, Failure> {
     Ok(took)
 }
 
-/// Who acquires and releases by hand.
+/// Sends the scripts on bare sockets.
 struct Socket {
     scripts: Connection,
     messages: Connection,
@@ -182,7 +182,7 @@ impl Socket {
         Ok(Self { scripts, messages, acquire, release, mark: mark(&key), key, channel, field })
     }
 
-    /// They take turns, and each hears every message: its own, and then the other one's.
+    /// Takes turns with the other side. Each side receives all messages: its own, and then the other side's.
     fn pass(&mut self, passes: &Passes, first: bool) -> Result<Vec<u64>, Failure> {
         let mut took = Vec::with_capacity(PASSES);
         if !first {
@@ -239,7 +239,7 @@ impl fmt::Display for HandOver {
         }
         writeln!(
             f,
-            "  its p50 is {} times the sockets', its p99 {} times its p50",
+            "  lockhound's p50 is {} times the sockets' p50; its p99 is {} times its own p50",
             cell(&self.p50_to_floor, 2),
             cell(&self.p99_to_p50, 2)
         )

@@ -1,21 +1,21 @@
-//! What the bench and a program that contends say to each other, by lines: orders on its stdin, answers on its stdout.
+//! The line protocol between the bench and a program that contends: orders on its stdin, answers on its stdout.
 //!
 //! ```text
 //! program  ready NOW
 //! bench    KEY[,KEY..] BEGIN END HOLD_US
-//! program  TASK ASKED ENTERED LEFT           a line for each wait; ENTERED and LEFT are 0 where END came first
+//! program  TASK ASKED ENTERED LEFT           a line for each wait; ENTERED and LEFT are 0 if END came first
 //! program  over
 //! bench    KEY[,KEY..] BEGIN ..              and so on, until stdin ends
 //! ```
 //!
 //! Times are in nanoseconds of `CLOCK_MONOTONIC`, which all processes of a machine share. Task n contends for key n
-//! modulo the number of keys, again and again from BEGIN to END, and keeps it for `HOLD_US` of real time.
+//! modulo the number of keys in a loop from BEGIN to END, and keeps it for `HOLD_US` of real time.
 
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::Failure;
 
-/// The clock of all processes, in nanoseconds.
+/// Returns the time of the clock that all processes share, in nanoseconds.
 pub(crate) fn now() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -46,7 +46,7 @@ impl Order {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Wait {
     pub(crate) asked: u64,
-    /// When it was inside, and when it decided to unlock. `None` if the end came first.
+    /// When it got the lock, and when it called unlock. `None` if the end came first.
     pub(crate) inside: Option<(u64, u64)>,
 }
 
@@ -56,7 +56,7 @@ impl Wait {
         format!("{task} {} {entered} {left}\n", self.asked)
     }
 
-    /// The task, and its wait.
+    /// Returns the task and its wait.
     pub(crate) fn parse(line: &str) -> Result<(usize, Self), Failure> {
         let [task, asked, entered, left] = words(line)?;
         let (entered, left) = (entered.parse()?, left.parse()?);

@@ -1,5 +1,5 @@
-//! A process that contends, in Rust: `lockhound-bench contend CLIENT LOCKERS TASKS URL..`. It has `LOCKERS` lockers,
-//! each with `TASKS` tasks, and follows the lines of [`line`](super::line).
+//! A process that contends, in Rust: `lockhound-bench contend CLIENT LOCKERS TASKS URL..`. It has `LOCKERS` lockers
+//! with `TASKS` tasks each, and follows the protocol of [`line`](super::line).
 
 use std::io::{BufRead as _, Write as _, stdin, stdout};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::line::{Order, Wait, now};
 use crate::Failure;
 use crate::contender::LEASE;
 
-/// What the locks are taken with.
+/// The client that takes the locks.
 #[derive(Clone)]
 enum Client {
     Lockhound(Locker),
@@ -32,7 +32,7 @@ enum Inside {
     Rslock(LockGuard),
 }
 
-/// Contends as it is told, until there are no more lines.
+/// Contends as the orders say, until there are no more lines.
 pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
     let [client, lockers, tasks, urls @ ..] = arguments else { return Err("CLIENT LOCKERS TASKS URL..".into()) };
     let (lockers, tasks): (usize, usize) = (lockers.parse()?, tasks.parse()?);
@@ -63,13 +63,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<(), Failure> {
 impl Client {
     async fn connect(client: &str, urls: &[String]) -> Result<Self, Failure> {
         let builder = urls.iter().fold(Locker::builder(), |builder, url| builder.node(url));
-        // The servers have only just been started, and forget nothing.
+        // The servers are new and have forgotten nothing.
         let builder = builder.restart_quarantine(Duration::ZERO);
         Ok(match client {
             "lockhound" => Self::Lockhound(builder.connect().await?),
             "plain" => Self::Lockhound(builder.format(Format::Plain).connect().await?),
             "rslock" => Self::Rslock(LockManager::new(urls.to_vec())),
-            other => return Err(format!("there is no client \"{other}\"").into()),
+            other => return Err(format!("there is no client named \"{other}\"").into()),
         })
     }
 
@@ -100,7 +100,7 @@ impl Inside {
     }
 }
 
-/// The waits of each task.
+/// Contends, and returns the waits of each task.
 async fn contend(clients: &[Client], tasks: usize, order: &Order) -> Result<Vec<Vec<Wait>>, Failure> {
     let doors: Vec<Door> = clients
         .iter()
@@ -132,7 +132,7 @@ async fn again_and_again(door: Door, end: u64, hold_us: u64) -> Result<Vec<Wait>
         };
         let (guard, entered) = (entered?, now());
         if hold_us > 0 {
-            // tokio's timers would make two milliseconds of one.
+            // tokio's timers would turn one millisecond into two.
             spawn_blocking(move || std::thread::sleep(Duration::from_micros(hold_us))).await?;
         }
         waits.push(Wait { asked, inside: Some((entered, now())) });

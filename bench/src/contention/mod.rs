@@ -1,7 +1,7 @@
-//! Contention: how fast a lock goes from one to the next that wants it, what that costs, and whether everybody gets it.
+//! Contention: how fast a lock goes from one waiter to the next, what that costs, and whether all waiters get it.
 //!
-//! Those that contend are processes of their own, of this program or in another language. Each notes when it was
-//! inside, by a clock that all of them share; what came of a slot is worked out here, from what all of them say.
+//! The contenders are processes of their own, of this program or in another language. Each notes when it held the lock,
+//! by a clock that all of them share. The results of a slot are computed here from all these notes.
 
 mod bars;
 mod crew;
@@ -29,35 +29,35 @@ use crate::stuck;
 
 const ROUNDS: usize = 3;
 
-/// What came of all contests.
+/// The results of all contests.
 #[derive(Debug, Serialize)]
 pub(crate) struct Contention {
     pub(crate) contests: Vec<Contest>,
     pub(crate) hand_over: HandOver,
 }
 
-/// What came of one.
+/// The results of one contest.
 #[derive(Debug, Serialize)]
 pub(crate) struct Contest {
     pub(crate) name: &'static str,
     title: &'static str,
     slot_seconds: f64,
     crews: Vec<Entry>,
-    /// Who could not be tried, and why.
+    /// The crews that could not run, and why.
     skipped: BTreeMap<&'static str, String>,
 }
 
-/// What came of one crew in it.
+/// The results of one crew.
 #[derive(Debug, Serialize)]
 pub(crate) struct Entry {
     name: &'static str,
     has_lockhound: bool,
-    /// By the keys of [`FIGURES`].
+    /// Keyed by the names of [`FIGURES`].
     figures: BTreeMap<&'static str, Spread>,
     rounds: Vec<Round>,
 }
 
-/// A figure of a round: its name, and where it stands.
+/// The figures of a round: their names, and how they are read.
 const FIGURES: [(&str, fn(&Round) -> f64); 10] = [
     ("per_second", |round| round.per_second),
     ("scripts", |round| round.scripts),
@@ -85,7 +85,7 @@ impl Contention {
 }
 
 impl Contest {
-    /// On servers of its own. The crews are there from the beginning to the end, and idle while another has its slot.
+    /// Measures a contest on servers of its own. All crews run until its end, and are idle during the slots of others.
     fn measure(plan: &Plan) -> Result<Self, Failure> {
         let slots = plan.crews.len() * ROUNDS;
         eprintln!("measuring {}: {:.0} s", plan.name, plan.slot.as_secs_f64() * slots as f64);
@@ -123,7 +123,7 @@ impl Contest {
         self.crews.iter().find(|entry| entry.name == crew)
     }
 
-    /// One crew's figure divided by another's of the same round.
+    /// Divides one crew's figure by another's of the same round.
     fn ratio(&self, crew: &str, other: &str, figure: &str) -> Option<Spread> {
         let (crew, other) = (self.entry(crew)?, self.entry(other)?);
         let (_, of) = FIGURES.iter().find(|(key, _)| *key == figure)?;
@@ -138,7 +138,7 @@ impl Entry {
     }
 
     /// # Panics
-    /// Where there is no such figure, which is a mistake of this program.
+    /// If there is no such figure, which is a bug of this program.
     fn figure(&self, key: &str) -> Spread {
         self.figures[key]
     }

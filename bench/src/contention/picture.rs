@@ -1,10 +1,10 @@
-//! The contests as a picture: for each of some, a bar a crew, as long as it had acquisitions.
+//! The contests as a picture: for some of them a bar for each crew, whose length is its number of acquisitions.
 
 use std::fmt::Write as _;
 
 use super::{Contention, Contest, Entry};
 
-/// Contests, and the crews that are shown of each; the first is lockhound.
+/// The contests that are shown, and their crews. The first crew is lockhound.
 const SHOWN: [(&str, &str, &[&str]); 5] = [
     ("one-process", "64 tasks of one process", &["64 tasks", "rslock, 64 tasks"]),
     ("one-process-1ms", "64 tasks of one process, kept for 1 ms", &["64 tasks", "rslock, 64 tasks"]),
@@ -24,7 +24,7 @@ const ROW: usize = 22;
 const TITLE: usize = 30;
 
 impl Contention {
-    /// As SVG.
+    /// Returns the picture as SVG.
     pub(crate) fn picture(&self) -> String {
         let (mut body, mut y) = (String::new(), 34);
         for (name, title, crews) in SHOWN {
@@ -42,7 +42,7 @@ impl Contention {
     }
 }
 
-/// Draws one contest from this line on; the line below it.
+/// Draws one contest from this line on, and returns the line below it.
 fn group(body: &mut String, y: usize, title: &str, contest: &Contest, entries: &[&Entry]) -> usize {
     let most = entries.iter().map(|entry| entry.figure("per_second").median).fold(0.0, f64::max);
     // Writing to a String cannot fail.
@@ -78,7 +78,7 @@ fn said(contest: &Contest, entry: &Entry, rate: f64) -> String {
     )
 }
 
-/// A crew's name without what the title says.
+/// Returns a crew's name without the part that the title has.
 fn short(name: &str) -> &str {
     name.split(',').next().unwrap_or(name)
 }

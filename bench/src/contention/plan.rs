@@ -1,10 +1,10 @@
-//! The contests: who contends for what, how long it is kept, and in what company.
+//! The contests: which crews contend, for which keys, and how long they keep a lock.
 
 use std::time::Duration;
 
 use super::process::Program::{self, Lockhound, NodeRedlock, Plain, RedisPy, Redisson, Redsync, Rslock};
 
-/// What is measured under one name: its crews have a slot each in every round.
+/// One contest. Each of its crews has a slot in every round.
 pub(crate) struct Plan {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
@@ -15,7 +15,7 @@ pub(crate) struct Plan {
     pub(crate) crews: &'static [Crew],
 }
 
-/// Who contends at the same time.
+/// The processes that contend at the same time.
 pub(crate) struct Crew {
     pub(crate) name: &'static str,
     pub(crate) members: &'static [Member],
@@ -25,9 +25,9 @@ pub(crate) struct Crew {
 pub(crate) struct Member {
     pub(crate) program: Program,
     pub(crate) processes: usize,
-    /// Of each process.
+    /// Lockers of each process.
     pub(crate) lockers: usize,
-    /// Of each locker.
+    /// Tasks of each locker.
     pub(crate) tasks: usize,
 }
 
@@ -36,7 +36,7 @@ impl Crew {
         Self { name, members }
     }
 
-    /// Whether lockhound is the only one, or one of several, to keep the others out.
+    /// Returns whether lockhound is a member.
     pub(crate) fn has_lockhound(&self) -> bool {
         self.members.iter().any(|member| matches!(member.program, Lockhound | Plain))
     }
@@ -102,7 +102,7 @@ pub(crate) const PLANS: [Plan; 10] = [
         servers: 1,
         keys: 1,
         hold_us: 1_000,
-        // Each process is to have its share of these.
+        // Long enough for each process to have its share.
         slot: Duration::from_secs(10),
         crews: PROCESSES,
     },

@@ -1,4 +1,4 @@
-//! The programs that contend, each in a process of its own, and what they are told: see [`line`](super::line).
+//! The programs that contend, each in a process of its own. They follow the protocol of [`line`](super::line).
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -8,12 +8,12 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use super::line::{Order, Wait, now};
 use crate::Failure;
 
-/// Where `./dev` prepares the clients in other languages.
+/// The variable that names the directory in which `./dev` prepares the clients in other languages.
 const FOREIGN: &str = "LOCKHOUND_FOREIGN";
-/// A program on this machine whose clock is so far from ours reads another one.
+/// A program whose time differs from ours by more than this reads another clock.
 const SAME_CLOCK_NS: u64 = 5_000_000_000;
 
-/// What contends.
+/// A program that contends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
     Lockhound,
@@ -27,10 +27,10 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    /// Its command, for so many lockers with so many tasks each.
+    /// Returns the command that starts it with this many lockers and tasks.
     ///
     /// # Errors
-    /// Why it cannot be tried here.
+    /// The reason why it cannot run here.
     fn command(self, lockers: usize, tasks: usize, urls: &[String]) -> Result<Command, Failure> {
         let client = match self {
             Self::Lockhound => "lockhound",
@@ -45,7 +45,7 @@ impl Program {
 
     fn foreign(self, tasks: usize, urls: &[String]) -> Result<Command, Failure> {
         let Some(foreign) = std::env::var_os(FOREIGN).map(PathBuf::from) else {
-            return Err("./dev bench prepares it, and did not start this".into());
+            return Err("it is prepared by ./dev bench, which did not start this program".into());
         };
         let (name, program): (_, fn(PathBuf) -> Vec<OsString>) = match self {
             Self::RedisPy => ("python", |at| vec![at.join("bin/python").into(), at.join("main.py").into()]),
@@ -62,7 +62,7 @@ impl Program {
         };
         let at = foreign.join(name);
         if !at.join("prepared").exists() {
-            return Err(format!("{} is not prepared; what ./dev says above tells why", at.display()).into());
+            return Err(format!("{} is not prepared; the output of ./dev above says why", at.display()).into());
         }
         let words = program(at);
         let mut command = Command::new(&words[0]);
@@ -70,22 +70,22 @@ impl Program {
         Ok(command)
     }
 
-    /// Whether it is no part of this program, so that it may not be there.
+    /// Returns whether it is a separate program, which may be missing.
     pub(crate) fn is_foreign(self) -> bool {
         matches!(self, Self::Redisson | Self::RedisPy | Self::NodeRedlock | Self::Redsync)
     }
 
-    /// What it asks of a server is one of these commands: scripts, and what other clients take a lock with.
+    /// Returns the commands that count as its scripts: scripts, and the commands with which other clients take a lock.
     pub(crate) fn commands(self) -> &'static [&'static str] {
         match self {
-            // A SET that is counted here is one within a script.
+            // Their SETs run within scripts, and must not be counted twice.
             Self::Lockhound | Self::Plain | Self::Redisson => &["evalsha", "eval"],
             Self::Rslock | Self::RedisPy | Self::NodeRedlock | Self::Redsync => &["evalsha", "eval", "set", "setnx"],
         }
     }
 }
 
-/// A program that runs. It ends with this.
+/// A running program, which is killed on drop.
 pub(crate) struct Process {
     child: Child,
     to: ChildStdin,
@@ -93,10 +93,10 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts one. [`ready`](Self::ready) waits until it is.
+    /// Starts a program. [`ready`](Self::ready) waits until it is connected.
     ///
     /// # Errors
-    /// Why it cannot be tried here.
+    /// The reason why it cannot run here.
     pub(crate) fn start(program: Program, lockers: usize, tasks: usize, urls: &[String]) -> Result<Self, Failure> {
         let mut command = program.command(lockers, tasks, urls)?;
         let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
@@ -109,12 +109,12 @@ impl Process {
     /// Waits until it is connected.
     ///
     /// # Errors
-    /// Why it cannot be tried here.
+    /// The reason why it cannot run here.
     pub(crate) fn ready(&mut self) -> Result<(), Failure> {
         let line = self.line()?;
         let theirs: u64 = line.strip_prefix("ready ").ok_or_else(|| format!("it says {line:?}"))?.parse()?;
         if now().abs_diff(theirs) > SAME_CLOCK_NS {
-            return Err("it has another clock, so that overlaps could not be told".into());
+            return Err("it has another clock, so that overlaps could not be seen".into());
         }
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Process {
         Ok(self.to.flush()?)
     }
 
-    /// What came of the last order: tasks, and one wait of each after the other.
+    /// Returns the waits of the last order, each with its task.
     pub(crate) fn hear(&mut self) -> Result<Vec<(usize, Wait)>, Failure> {
         let mut waits = Vec::new();
         loop {
@@ -140,7 +140,7 @@ impl Process {
         let mut line = String::new();
         if self.from.read_line(&mut line)? == 0 {
             let status = self.child.wait()?;
-            return Err(format!("a process that contends has ended ({status}); what it says is above").into());
+            return Err(format!("a process that contends has ended ({status}); its output is above").into());
         }
         Ok(line.trim_end().to_owned())
     }
@@ -148,7 +148,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nothing of it is wanted any more. An error means that it has ended already.
+        // An error means that it has ended already.
         drop(self.child.kill());
         drop(self.child.wait());
     }

@@ -1,4 +1,4 @@
-//! What came of one slot: how often each task was inside, how long the longest wait was, and whether two were inside.
+//! The results of one slot: how often each task had the lock, the longest wait, and whether two holders overlapped.
 
 use std::ops::Range;
 
@@ -11,29 +11,29 @@ use super::line::Wait;
 pub(crate) struct Round {
     pub(crate) acquisitions: usize,
     pub(crate) per_second: f64,
-    /// An acquisition, on all servers together: scripts, and what other clients send instead of one.
+    /// Scripts per acquisition on all servers together, or the commands that other clients send instead.
     pub(crate) scripts: f64,
-    /// CPU time an acquisition, of all servers together.
+    /// CPU time of all servers together per acquisition.
     pub(crate) server_us: f64,
-    /// Acquisitions of the task that had the fewest, and of the one that had the most.
+    /// Acquisitions of the task with the fewest, and of the task with the most.
     pub(crate) fewest: usize,
     pub(crate) most: usize,
-    /// The same of processes.
+    /// The same for processes.
     pub(crate) fewest_of_process: usize,
     pub(crate) most_of_process: usize,
-    /// Of all acquisitions, that of each kind of program in the crew.
+    /// The share of all acquisitions that each kind of program in the crew had.
     pub(crate) shares: Vec<f64>,
-    /// From the call of `lock()`; a wait that the end of the slot cut off counts as far as it went.
+    /// From the call of `lock()`. A wait that was not over at the end of the slot counts until then.
     pub(crate) longest_wait_ms: f64,
-    /// How often somebody came in while another was inside.
+    /// How often a task got the lock while another one held it.
     pub(crate) overlaps: usize,
 }
 
-/// What the processes of one kind of program said.
+/// The notes of the processes of one kind of program.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) tasks: usize,
-    /// Of each process: its tasks' waits, in any order.
+    /// For each process the waits of its tasks, in any order.
     pub(crate) processes: Vec<Vec<(usize, Wait)>>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Served {
 }
 
 impl Round {
-    /// Who came in within `slot` counts. Overlaps are looked for in all that was said, over so many keys.
+    /// Acquisitions within `slot` count. Overlaps are looked for in all notes, for each of `keys` keys.
     pub(crate) fn of(said: &[Said], keys: usize, slot: &Range<u64>, served: Served) -> Self {
         let counts: Vec<Vec<Vec<usize>>> = said.iter().map(|said| said.counts(slot)).collect();
         let tasks = || counts.iter().flatten().flatten().copied();
@@ -68,7 +68,7 @@ impl Round {
         }
     }
 
-    /// The one that had the fewest against the one that had the most.
+    /// Returns the fewest acquisitions of a task divided by the most.
     pub(crate) fn evenness(&self) -> f64 {
         self.fewest as f64 / self.most as f64
     }
@@ -77,14 +77,14 @@ impl Round {
         self.fewest_of_process as f64 / self.most_of_process as f64
     }
 
-    /// The least share of a kind of program.
+    /// Returns the least share of a kind of program.
     pub(crate) fn least_share(&self) -> f64 {
         self.shares.iter().copied().fold(1.0, f64::min)
     }
 }
 
 impl Said {
-    /// Of each process, of each of its tasks: how often it came in within the slot.
+    /// Returns for each process how often each of its tasks got the lock within the slot.
     fn counts(&self, slot: &Range<u64>) -> Vec<Vec<usize>> {
         let count = |waits: &Vec<(usize, Wait)>| {
             let mut counts = vec![0; self.tasks];
@@ -103,7 +103,7 @@ impl Said {
     }
 }
 
-/// Of those that were over within the slot, or not yet at its end.
+/// Returns the longest wait that ended within the slot or was not over at its end.
 fn longest_wait(said: &[Said], slot: &Range<u64>) -> u64 {
     let waits = said.iter().flat_map(Said::waits);
     let within = waits.filter_map(|(_, wait)| {
@@ -121,7 +121,7 @@ fn overlaps(said: &[Said], keys: usize) -> usize {
     visits.iter_mut().map(|visits| overlaps_of_one(visits)).sum()
 }
 
-/// Of one key: those who came in before everybody who had come in before them was out.
+/// Counts, for one key, the visits that began before all earlier ones were over.
 fn overlaps_of_one(visits: &mut [(u64, u64)]) -> usize {
     visits.sort_unstable();
     let mut all_out = 0;
@@ -144,18 +144,18 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_in_before_another_is_out_is_counted() {
-        assert_eq!(overlaps_of_one(&mut [(5, 9), (1, 5)]), 0, "at the same moment at the most");
+    fn a_visit_that_begins_before_another_ends_is_an_overlap() {
+        assert_eq!(overlaps_of_one(&mut [(5, 9), (1, 5)]), 0, "at the same moment is no overlap");
         assert_eq!(overlaps_of_one(&mut [(1, 9), (2, 3), (4, 5), (10, 11)]), 2);
         let said = |other| {
             let processes = vec![vec![(0, wait(0, Some((1, 9))))], vec![(other, wait(0, Some((4, 5))))]];
             [Said { tasks: 2, processes }]
         };
-        assert_eq!((overlaps(&said(0), 2), overlaps(&said(1), 2)), (1, 0), "of one key");
+        assert_eq!((overlaps(&said(0), 2), overlaps(&said(1), 2)), (1, 0), "only on one key");
     }
 
     #[test]
-    fn a_round_counts_what_came_in_within_its_slot() {
+    fn a_round_counts_acquisitions_within_its_slot() {
         let one = vec![(0, wait(1, Some((5, 6)))), (0, wait(7, Some((10, 11)))), (1, wait(9, Some((12, 13))))];
         let other = vec![(0, wait(8, Some((14, 15)))), (0, wait(16, Some((30, 31)))), (1, wait(2, None))];
         let said = [Said { tasks: 2, processes: vec![one] }, Said { tasks: 2, processes: vec![other] }];
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!((round.acquisitions, round.fewest, round.most), (3, 0, 1));
         assert_eq!((round.fewest_of_process, round.most_of_process), (1, 2));
         assert_eq!((round.shares[1], round.least_share()), (1.0 / 3.0, 1.0 / 3.0));
-        assert_eq!(round.longest_wait_ms, 18.0 / 1e6, "the one that never came in, until the end");
+        assert_eq!(round.longest_wait_ms, 18.0 / 1e6, "the wait that never ended, until the end of the slot");
         assert_eq!((round.scripts, round.overlaps), (8.0 / 3.0, 0));
     }
 }

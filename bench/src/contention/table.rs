@@ -1,4 +1,4 @@
-//! The contests as a table: a row a crew.
+//! The contests as tables, with a row for each crew.
 
 use std::fmt;
 
@@ -58,7 +58,7 @@ fn row(entry: &Entry) -> Vec<String> {
     ]
 }
 
-/// The name of a crew, and what part each kind of program in it has.
+/// Returns the name of a crew, with the share of each kind of program in it.
 fn shares(entry: &Entry) -> String {
     let Some(kinds) = entry.rounds.first().map(|round| round.shares.len()).filter(|&kinds| kinds > 1) else {
         return entry.name.to_owned();

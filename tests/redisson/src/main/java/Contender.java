@@ -15,8 +15,8 @@ import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
 /**
- * Redisson as a contender of {@code ./dev bench contention}: {@code contend ADDRESS THREADS}. It reads and writes the
- * lines of bench/src/contention/line.rs.
+ * Runs Redisson as a contender of {@code ./dev bench contention}: {@code contend ADDRESS THREADS}. It reads and writes
+ * the lines of bench/src/contention/line.rs.
  */
 public final class Contender {
     private Contender() {
@@ -36,7 +36,7 @@ public final class Contender {
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             contend(redisson, pool, threads, line.split(" "));
         }
-        // Whoever drove it is gone. Nothing is released, and nobody is waited for.
+        // The bench has gone. Nothing is released, and nothing is waited for.
         Runtime.getRuntime().halt(0);
     }
 

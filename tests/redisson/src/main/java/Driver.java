@@ -24,38 +24,38 @@ import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
 
 /**
- * Redisson, driven by lines on stdin: {@code NUMBER THREAD VERB WORDS...}. Each is answered on stdout by {@code NUMBER
- * ok WORD} or {@code NUMBER error EXCEPTION}, when it is done. Lines of one thread are carried out one after the other,
- * by one Java thread: that is who owns a lock. Times are in milliseconds.
+ * Runs Redisson's locks as lines on stdin say: {@code NUMBER THREAD VERB WORDS...}. When a line is done, it is
+ * answered on stdout by {@code NUMBER ok WORD} or {@code NUMBER error EXCEPTION}. The lines of one thread are run in
+ * order by one Java thread, which is the owner of its locks. Times are in milliseconds.
  *
  * <pre>
- * connect CLIENT single|cluster ADDRESS[,ADDRESS] WATCHDOG   a client with this lockWatchdogTimeout; its id
+ * connect CLIENT single|cluster ADDRESS[,ADDRESS] WATCHDOG   a client with this lockWatchdogTimeout; answers its id
  * shutdown CLIENT
- * transaction CLIENT BUCKET                                  begins one, and changes this in it
+ * transaction CLIENT BUCKET                                  begins a transaction, and changes this bucket in it
  * rollback
- * VERB KIND CLIENT[,CLIENT] KEY ...                          of the lock of this name, or of several clients' as one:
+ * VERB KIND CLIENT[,CLIENT] KEY ...                          for the lock of this name, or one over several clients:
  *   lock [LEASE]        without a lease the watchdog renews it
- *   try [WAIT]          whether it was taken
+ *   try [WAIT]          answers whether it was taken
  *   unlock
- *   force               whether it was held
- *   held                whether this thread holds it
- *   count               how often
- *   locked              whether anybody does
- *   token               of "fenced": locks, and the token
+ *   force               answers whether it was held
+ *   held                answers whether this thread holds it
+ *   count               answers this thread's hold count
+ *   locked              answers whether anybody holds it
+ *   token               locks a "fenced" lock; answers the token
  *   visit RECORD COUNTER NAME LIMIT PAUSE
- *                       enters and leaves until the counter is at this limit, with random pauses up to this one; how
- *                       often
+ *                       locks and unlocks until the counter is at this limit, with random pauses up to this one;
+ *                       answers how often
  * </pre>
  *
- * Kinds: plain, fenced, fair, spin, read, write; multi and red, of one plain lock for each client; multifenced, of
- * fenced ones.
+ * Kinds: plain, fenced, fair, spin, read, write; multi and red, of a plain lock for each client; multifenced, of a
+ * fenced lock for each client.
  */
 public final class Driver {
     private static final Map<String, ExecutorService> THREADS = new ConcurrentHashMap<>();
     private static final Map<String, RedissonClient> CLIENTS = new ConcurrentHashMap<>();
-    /** A program keeps its lock objects: they remember their leases. */
+    /** Lock objects are kept, as programs keep them: they remember their leases. */
     private static final Map<String, RLock> LOCKS = new ConcurrentHashMap<>();
-    /** That of each thread. */
+    /** The transaction of each thread. */
     private static final ThreadLocal<RTransaction> TRANSACTION = new ThreadLocal<>();
     private static final PrintStream OUT = new PrintStream(System.out, false, StandardCharsets.UTF_8);
 
@@ -79,7 +79,7 @@ public final class Driver {
                 answer(words[0] + " " + said);
             });
         }
-        // Whoever drove it is gone. Nothing is released, and no client is waited for.
+        // The test has gone. Nothing is released, and no client is waited for.
         Runtime.getRuntime().halt(0);
     }
 
@@ -214,7 +214,7 @@ public final class Driver {
         for (int visits = 0;; visits++) {
             lock.lock();
             try {
-                // Two calls: whoever is inside beside another loses one.
+                // A get and a set: if two holders are inside at once, a count is lost.
                 Long count = counter.get();
                 if (count != null && count >= limit) {
                     return visits;
