@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::distance::Distances;
-use common::machine::{starved, within};
+use common::machine::{Stalls, starved};
 use common::several::{hold_as_redisson, over_urls, servers};
 use common::{Server, key, ms};
 use lockhound::Locker;
@@ -25,11 +25,18 @@ struct Contest {
     scripts: u64,
     /// The longest time in which nobody was inside, and all wanted to be.
     longest_free: Duration,
+    /// The longest time for which a thread had to wait for a core meanwhile.
+    stalled: Duration,
 }
 
 impl Contest {
     fn scripts_each(&self) -> f64 {
         self.scripts as f64 / self.acquisitions as f64
+    }
+
+    /// A round that a stall interrupts comes to nothing, and those that it made collide pause for longer and longer.
+    fn kept_nobody_out(&self) -> bool {
+        self.longest_free < ms(1_000) + self.stalled * 10
     }
 }
 
@@ -59,6 +66,7 @@ async fn contest(
     before(&servers, &key);
     // When somebody entered, and when left.
     let visits = Arc::<Mutex<Vec<(Instant, Instant)>>>::default();
+    let stalls = Stalls::watch();
     let start = Instant::now();
     let run = |locks: Locker| {
         let (lock, visits) = (locks.get(&key), Arc::clone(&visits));
@@ -86,7 +94,7 @@ async fn contest(
     let gaps = visits.windows(2).map(|pair| pair[1].0 - pair[0].1);
     let acquisitions = visits.len();
     let rate = acquisitions as f64 / took.as_secs_f64();
-    let contest = Contest { acquisitions, rate, scripts, longest_free: gaps.max().unwrap() };
+    let contest = Contest { acquisitions, rate, scripts, longest_free: gaps.max().unwrap(), stalled: stalls.longest() };
     eprintln!("{contenders} contenders: {contest:?}");
     contest
 }
@@ -97,20 +105,20 @@ async fn twenty_contenders_do_not_keep_each_other_out() {
     let contest = contest(20, 150, &FAR, ms(0), |_, _| ()).await;
     let each = contest.scripts_each();
     assert!(each <= 30.0 || (each <= 90.0 && starved()), "{each} scripts an acquisition: {contest:?}");
-    assert!(within(contest.longest_free, ms(1_000)), "{contest:?}");
+    assert!(contest.kept_nobody_out(), "{contest:?}");
 }
 
 /// It is a lock of nobody: a holder that got no majority and died, or one that lost the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_stands_on_the_first_server_only_keeps_nobody_out() {
     let contest = contest(5, 60, &FAR, ms(0), |servers, key| hold_as_redisson(&servers[0], key, 600_000)).await;
-    assert!(within(contest.longest_free, ms(1_000)), "{contest:?}");
+    assert!(contest.kept_nobody_out(), "{contest:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_server_that_hangs_keeps_nobody_out() {
     let contest = contest(5, 60, &FAR, ms(0), |servers, _| servers[0].stop()).await;
-    assert!(within(contest.longest_free, ms(1_000)), "{contest:?}");
+    assert!(contest.kept_nobody_out(), "{contest:?}");
 }
 
 /// Those that have met others look again soon, but not for as long as somebody is inside.

@@ -1,5 +1,8 @@
 //! What a busy machine may do to a test. A bound in milliseconds supposes that a process has a core when it needs one.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -23,6 +26,36 @@ pub fn starved() -> bool {
 /// Whether what failed, the so many-th time, is to be tried again: a few times, where cores were missing for it.
 pub fn again(tried: u32) -> bool {
     tried < 5 && starved()
+}
+
+/// Measures how long the machine keeps a thread waiting that wants to run, from its start to [`longest`](Self::longest).
+pub struct Stalls {
+    stop: Arc<AtomicBool>,
+    watch: JoinHandle<Duration>,
+}
+
+impl Stalls {
+    pub fn watch() -> Self {
+        const NAP: Duration = Duration::from_millis(5);
+        let stop = Arc::<AtomicBool>::default();
+        let stopped = Arc::clone(&stop);
+        let watch = std::thread::spawn(move || {
+            let mut longest = Duration::ZERO;
+            while !stopped.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                std::thread::sleep(NAP);
+                longest = longest.max(start.elapsed() - NAP);
+            }
+            longest
+        });
+        Self { stop, watch }
+    }
+
+    /// Ends the watch, and returns the longest wait.
+    pub fn longest(self) -> Duration {
+        self.stop.store(true, Ordering::Relaxed);
+        self.watch.join().unwrap()
+    }
 }
 
 /// Whether something took no longer than it may. Where cores are missing it may take longer.
