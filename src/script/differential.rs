@@ -65,6 +65,9 @@ fn each_mistake_of_a_store_is_found() {
     for mutant in Mutant::ALL {
         let Some(mut pair) = Pair::start(false, Some(mutant)) else { return };
         let found = differ(&mut pair, &mut repeatable(10_000));
-        assert!(found.is_err_and(|(steps, _)| !steps.is_empty()), "{mutant:?}: 10,000 sequences did not find this mistake");
+        assert!(
+            found.is_err_and(|(steps, _)| !steps.is_empty()),
+            "{mutant:?}: 10,000 sequences did not find this mistake"
+        );
     }
 }

@@ -123,7 +123,7 @@ fn is_moving(outcome: &Outcome<Answer>) -> bool {
 fn said(outcome: Outcome<Answer>, count: usize) -> Result<Vec<Renew>, String> {
     match outcome {
         Outcome::Done(Answer::Renew(told)) if told.answer.len() == count => Ok(told.answer),
-        Outcome::Done(_) => Err("answered something else than it was asked".to_owned()),
+        Outcome::Done(_) => Err("answered something other than what was asked".to_owned()),
         Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(failure.reason),
         Outcome::Refused(error) => Err(error.to_string()),
     }

@@ -219,9 +219,17 @@ mod tests {
             for list in ["KEYS", "ARGV"] {
                 for n in 1..6 {
                     let word = format!("{list}[{n}]");
-                    assert_eq!(header.contains(&word), body.contains(&word), "{name}: {word} is only in the header or only in the body");
+                    assert_eq!(
+                        header.contains(&word),
+                        body.contains(&word),
+                        "{name}: {word} is only in the header or only in the body"
+                    );
                 }
-                assert_eq!(header.contains(list), body.contains(list), "{name}: {list} is only in the header or only in the body");
+                assert_eq!(
+                    header.contains(list),
+                    body.contains(list),
+                    "{name}: {list} is only in the header or only in the body"
+                );
             }
             // The number of the send is the last argument, except for a script that is sent without one.
             assert!(name == "probe" || !body.contains("#ARGV"), "{name}: reads arguments that are not its own");
