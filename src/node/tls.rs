@@ -79,7 +79,7 @@ impl Tls {
         if let Some(ready) = &self.ready {
             if !self.ca_files.is_empty() || self.client_files.is_some() {
                 return Err(refuse(
-                    "files are given as well as a ClientConfig, which has all that they would add: leave one of the two out",
+                    "files are given as well as a ClientConfig, which has all that they add: leave one of the two out",
                 ));
             }
             return Ok(TlsConnector::from(ClientConfig::clone(ready)).into());

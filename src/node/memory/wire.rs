@@ -124,7 +124,7 @@ impl Wire {
         }
         match (state.awaited.pop_front(), reply) {
             (Some((request, waiter)), Some(reply)) if request == number.request => {
-                // A caller that has given up needs no answer.
+                // Whoever has given up does not want to know.
                 let _: Result<_, _> = waiter.send(Ok(reply));
             }
             (Some((request, waiter)), None) if request == number.request => state.lost.push(waiter),
