@@ -89,7 +89,7 @@ impl Admission {
                 tracing::warn!(
                     %node,
                     reply = %Shown(reply),
-                    "this server does not permit this user what a lock needs (SECURITY.md has the list)"
+                    "this user lacks a right on this server that locks need (SECURITY.md has the list)"
                 );
             });
         }

@@ -123,7 +123,7 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32
                     contained(|| {
                         tracing::warn!(
                             %node, version = %Shown(&version),
-                            "the server does not tell a version that can be read"
+                            "the server reports no version that can be read"
                         );
                     });
                     Ok(None)
@@ -182,7 +182,7 @@ pub(super) async fn get_to_know(link: &Arc<Link>) {
             let fitness = Fitness::Unfit(reason.clone());
             if link.is_first() && !link.is_known_as(&fitness) {
                 contained(|| {
-                    tracing::warn!(%node, reason, "this server is of no use, and is looked at again and again");
+                    tracing::warn!(%node, reason, "this server cannot be used, and is checked again once a second");
                 });
             }
             link.set_fitness(fitness);

@@ -43,8 +43,8 @@ enum Refusal {
 }
 
 impl Refusal {
-    /// Classifies the server's error. Every version mentions the word "key" if the right to a key is missing. A user
-    /// whose name contains that word is asked for each list again.
+    /// Classifies the server's error. Every version mentions the word "key" if the right to a key is missing. For a
+    /// user whose name contains that word, each list is tried.
     fn of(error: &str) -> Self {
         let is_acl = error.contains("NOPERM") || error.contains("The user executing the script");
         if error.contains("WRONGTYPE") || (is_acl && error.contains("key")) {

@@ -114,7 +114,7 @@ impl Link {
             tracing::warn!(
                 node = %self.address.name,
                 role = self.role.name(),
-                "an answer belongs to another command: it counts for nothing, and the connection is given up"
+                "an answer belongs to another command: it is ignored, and the connection is given up"
             );
         });
     }
