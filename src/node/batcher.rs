@@ -417,7 +417,7 @@ mod tests {
         for answer in [tokio::time::timeout(Duration::from_secs(10), sick).await, {
             tokio::time::timeout(Duration::from_secs(10), batcher.send(step(None))).await
         }] {
-            assert!(matches!(answer, Ok((Outcome::NotExecuted(_), _))), "told that nobody is there");
+            assert!(matches!(answer, Ok((Outcome::NotExecuted(_), _))), "the answer that no server is there");
         }
     }
 

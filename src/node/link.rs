@@ -381,7 +381,7 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
     }
 }
 
-/// Sends PINGs. To a connection that falls silent it sends scripts instead, one after the other, until one is answered.
+/// Sends PINGs. To a connection that falls silent it sends scripts at once, one after the other, until one is answered.
 /// Two heartbeats without an answer force a reconnect. Ends when the reconnect hangs, or when the client's task has
 /// ended.
 async fn heartbeat(link: &Arc<Link>) {

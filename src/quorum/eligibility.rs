@@ -507,7 +507,7 @@ mod tests {
         let ticket = look(Lane::Renewals).ok().expect("known");
         assert!(eligibility.holds(&ticket, &nodes[0]));
         assert!(!eligibility.holds(&Ticket { epoch: Some(1), ..ticket.clone() }, &nodes[0]));
-        assert!(eligibility.holds(&Ticket { epoch: None, ..ticket }, &nodes[0]), "it is of none");
+        assert!(eligibility.holds(&Ticket { epoch: None, ..ticket }, &nodes[0]), "the ticket is for no connection");
     }
 
     #[tokio::test]
@@ -533,7 +533,7 @@ mod tests {
         assert!(abstains(&eligibility, 1).contains("which begins when enough of the others list it)"));
         let (_, eligibility) = with("listed");
         let kept = look(&eligibility, Ask::Keep).ok().expect("it is known");
-        assert!(kept.votes.is_err() && kept.keeps.is_ok(), "what stands there stays");
+        assert!(kept.votes.is_err() && kept.keeps.is_ok(), "a lock that is on the server stays");
         assert!(abstains(&eligibility, 1).starts_with("abstains for another "));
         let alone = |id| memory(id, "votes", "000000000000000a,000000000000000c");
         let (_, eligibility) = seen([&alone("a"), &memory("b", "listed", ALL), &alone("c")]);
@@ -592,7 +592,7 @@ mod tests {
         let (nodes, eligibility) = with("begun");
         let lists = || eligibility.look(0, &nodes[0], Lane::Grants, Ask::Vote).ok().expect("it votes").lists;
         let (before, listed) = (lists(), memory("b", "listed", ALL));
-        assert!(!eligibility.amended(1, 1, &told(&listed), now()), "of a connection that is yet to be vetted");
+        assert!(!eligibility.amended(1, 1, &told(&listed), now()), "the connection has yet to be vetted");
         assert_eq!((lists(), eligibility.last(1, now())), (before, None));
         assert!(eligibility.amended(1, 0, &told(&listed), now()));
         let after = lists();

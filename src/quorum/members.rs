@@ -518,7 +518,7 @@ mod tests {
         let founds = |servers: &[&str]| planned(servers, None).founding;
         assert!(!founds(&["a listed abc", "d begun d", ""]));
         assert!(!founds(&["a listed abcde", "b listed abcde", "f begun f", "", ""]));
-        assert!(founds(&["a listed abc", "b listed abc", "d begun d"]), "the third alone is none");
+        assert!(founds(&["a listed abc", "b listed abc", "d begun d"]), "the third alone is no majority");
         assert!(founds(&["a votes abc", "b begun b", "d begun d"]), "two have forgotten, one after the other");
         assert!(founds(&["a votes ab", "b listed ab", ""]), "the first of two that begin together has its vote");
         assert!(!founds(&["a votes abc", "b listed abc", ""]), "the third may vote with the first");
@@ -584,7 +584,7 @@ mod tests {
         let away = [&full[..], &[""]].concat();
         assert_eq!(changes(&planned(&away, None)), [""; 0], "e or f: nobody can tell");
         assert_eq!(changes(&planned(&away, Some((3, 0xf)))), by_all("abcde", "f"));
-        assert_eq!(changes(&planned(&away, Some((3, 0x7)))), [""; 0], "who was there is not listed");
+        assert_eq!(changes(&planned(&away, Some((3, 0x7)))), [""; 0], "the former server is not listed");
         let back = [&full[..], &["e votes abcef"]].concat();
         let all = changes(&planned(&back, None));
         assert_eq!((&all[..3], &all[3..]), (&by_all("abcde", "f")[..], &["4: e votes abcde -f".to_owned()][..]));

@@ -29,6 +29,7 @@ pub(super) struct Place {
     pub(super) listings: Vec<Instant>,
     /// Why nothing is known yet.
     pub(super) unknown: Option<String>,
+    /// Why its vote can never count.
     pub(super) unfit: Option<String>,
 }
 
@@ -127,11 +128,11 @@ mod tests {
             place.meet(&Memory { phase, ..Memory::begun(Id(id), 3) });
             place.former
         };
-        assert_eq!((meets(1, Phase::Begun), meets(2, Phase::Begun)), (None, None), "nobody had been told of it");
+        assert_eq!((meets(1, Phase::Begun), meets(2, Phase::Begun)), (None, None), "the former one was never listed");
         assert_eq!((meets(2, Phase::Listed), meets(2, Phase::Begun)), (None, None), "it is the same");
         assert_eq!(meets(3, Phase::Votes), Some(Id(2)));
         assert_eq!(meets(4, Phase::Begun), Some(Id(3)));
-        assert_eq!(meets(5, Phase::Begun), Some(Id(3)), "of 4 nobody had been told");
+        assert_eq!(meets(5, Phase::Begun), Some(Id(3)), "4 was never listed");
     }
 
     #[test]

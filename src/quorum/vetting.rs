@@ -400,7 +400,7 @@ mod tests {
                 staged.remembers(place, memory).await;
             }
             let planned = plan(&staged.eligibility, &staged.nodes).await;
-            assert_eq!(planned.changes, [], "by what was seen only now");
+            assert_eq!(planned.changes, [], "not by what only this look showed");
             let planned = plan(&staged.eligibility, &staged.nodes).await;
             assert!(
                 matches!(&planned.changes[..], [change] if change.throws_out() && change.place == 0),

@@ -210,7 +210,7 @@ mod tests {
         for place in [1, 2] {
             let answer = acquire(&staged, place, "k", &company).await;
             assert!(matches!(&answer, Outcome::Unknown(failure) if failure.reason == PARTED), "{place}: {answer:?}");
-            assert!(staged.servers[place].holder("k").is_some(), "it stands there, and is to be undone");
+            assert!(staged.servers[place].holder("k").is_some(), "the lock is on the server, and has to be undone");
         }
         let company = Company::default();
         for place in [1, 2] {

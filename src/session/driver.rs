@@ -379,7 +379,7 @@ mod tests {
         assert_eq!((session.stats().waiters, session.stats().pending), (2, 0));
         drop(driving);
         for answer in [first, second] {
-            assert!(matches!(answer.await, Ok(Err(Error::Unavailable { .. }))), "told so");
+            assert!(matches!(answer.await, Ok(Err(Error::Unavailable { .. }))), "it gets an error");
         }
         assert!(session.gate.is_empty(), "the next one starts a driver");
         assert_eq!(session.stats().pending_undos, 1, "what the attempt may have taken");

@@ -198,7 +198,7 @@ mod tests {
         let session = Session::over_strangers();
         let hold = hold();
         session.settle_vote(&hold, 2, Instant::now(), &Outcome::Done(true));
-        assert!(hold.is_held() && hold.is_uncertain(2), "it stands there");
+        assert!(hold.is_held() && hold.is_uncertain(2), "the lock is on the server");
         assert!(hold.gone(1), "the first alone is no majority");
         session.engine.stop();
     }

@@ -56,8 +56,8 @@ impl Session {
         was_there(key, release)
     }
 
-    /// Notes how many clients the message of a release reached. Only a message to all waiters tells whether others
-    /// wait.
+    /// Notes how many clients the message of a release reached. That tells whether others wait only if all waiters
+    /// listen, and this server counts all of them.
     fn note_others(&self, hold: &Hold, told: u64) {
         let key = &hold.claim.key;
         let tells_all = hold.claim.kind.is_told_of() && !self.quorum.nodes().iter().any(|node| node.is_cluster());

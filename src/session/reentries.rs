@@ -158,10 +158,10 @@ mod tests {
         let suspicious = || session.stats().suspicious_reentries;
         assert_eq!((session.stats().reentries, suspicious()), (1, 0));
         session.exits(&hold, &entrances[2], hold.since);
-        assert_eq!(suspicious(), 1, "it went elsewhere, and others stay");
+        assert_eq!(suspicious(), 1, "it was released elsewhere, while others stay");
         session.exits(&hold, &entrances[1], hold.since);
         session.exits(&hold, &entrances[0], hold.since);
-        assert_eq!(suspicious(), 2, "the last one may go anywhere");
+        assert_eq!(suspicious(), 2, "the last one may be released anywhere");
         session.engine.stop();
     }
 

@@ -432,11 +432,11 @@ mod tests {
     #[tokio::test]
     async fn a_release_whose_task_ends_early_leaves_nobody_waiting() {
         let session = Session::over_nobody();
-        let Ok(Err(Error::Unavailable { nodes, .. })) = left(&session).await else { panic!("told so") };
+        let Ok(Err(Error::Unavailable { nodes, .. })) = left(&session).await else { panic!("it gets an error") };
         assert!(nodes[0].reason().contains("panicked: the panic hook was told why"), "{nodes:?}");
         assert_eq!(session.stats().pending_undos, 1, "the key is released all the same");
         session.closed.store(true, std::sync::atomic::Ordering::Release);
-        assert!(left(&session).await.is_err(), "with the engine nobody answers any more");
+        assert!(left(&session).await.is_err(), "nothing is answered once the engine has ended");
         assert_eq!(session.stats().pending, 1);
         session.engine.stop();
     }
@@ -476,7 +476,8 @@ mod tests {
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[], 1));
         let silences = Arc::<Silences>::default();
         let answer = release_on(Arc::clone(&session), hold, 0, false, Arc::clone(&silences));
-        let answer = tokio::time::timeout(Duration::from_secs(10), answer).await.expect("not for a lease");
+        let answer =
+            tokio::time::timeout(Duration::from_secs(10), answer).await.expect("it does not go on for a lease");
         assert!(matches!(answer, Outcome::NotExecuted(_) | Outcome::Unknown(_)), "{answer:?}");
         session.engine.stop();
     }
