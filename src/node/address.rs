@@ -158,8 +158,8 @@ impl Address {
         })
     }
 
-    /// Adds to a failure of the first contact what may help. A server that is connected to in the wrong way cannot say
-    /// so otherwise; a server that is about to start fails in the same way.
+    /// Adds a hint on what may help to a failure of the first contact. A server that is connected to in the wrong way
+    /// cannot say so otherwise; a server that is about to start fails in the same way.
     pub(super) fn with_remedy(&self, reason: String) -> String {
         let remedy = match (self.way, reply::is_hang_up(&reason)) {
             (Way::Plain, true) => "if it wants encrypted connections, write rediss://",

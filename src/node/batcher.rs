@@ -1,8 +1,9 @@
 //! Sends steps to a server: steps that are asked for at the same moment travel as one script.
 //!
-//! A script costs something before it does anything: one command and system call in fred, and two more on the server. A
-//! step without company is sent as its own script. While enough scripts are under way, the steps that come are
-//! collected, and are sent when the next answer comes: the busier the connection, the more steps share the cost.
+//! A script costs something before it does anything: fred makes a command and a system call for each, and the server
+//! makes two more system calls. A step without company is sent as its own script. While enough scripts are under way,
+//! the steps that come are collected, and are sent when the next answer comes: the busier the connection, the more
+//! steps share the cost.
 //!
 //! A server forgets its scripts when it restarts, or when it is told to. It then answers one script with NOSCRIPT while
 //! the next one, which it may know, is already under way. So once a script has to be sent again, nothing new is sent

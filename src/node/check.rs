@@ -104,8 +104,8 @@ impl Mode {
     }
 }
 
-/// Asks a server for its version and mode by HELLO, which every user may call; INFO is often not allowed. Returns the
-/// version, if it can be read.
+/// Asks a server for its version and mode by HELLO, which nearly every user may call; INFO is often not allowed.
+/// Returns the version, if it can be read.
 pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32, u32)>, Obstacle> {
     let too_old =
         |version: &str| Obstacle::Unfit(format!("is a server of version {version}; lockhound needs 6.2 or newer"));

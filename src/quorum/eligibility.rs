@@ -58,7 +58,7 @@ pub(super) struct Ticket {
     epoch: Option<u64>,
     /// What the server has to remember for its answer to be a vote.
     pub(super) vote: Option<Remembered>,
-    /// Whether its answer is then a vote for a lock that is acquired; if not, why.
+    /// Whether its answer is a vote for a lock that is acquired; if not, why.
     pub(super) votes: Result<(), NodeFailure>,
     /// The same for a lock that already is on the server.
     pub(super) keeps: Result<(), NodeFailure>,
