@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answered_force_ends_the_wait_for_those_of_its_key_at_once() {
+    async fn the_wait_for_the_forces_of_a_key_ends_with_the_last_of_them() {
         let forces = Arc::<Forces>::default();
         forces.answered(&key(0)).await;
         let (one, two, other) = (forces.begin(&key(0)), forces.begin(&key(0)), forces.begin(&key(1)));
@@ -215,7 +215,7 @@ mod tests {
         drop(two);
         assert!(futures_util::poll!(&mut answered).is_pending(), "one is under way");
         one.end();
-        assert!(futures_util::poll!(answered).is_ready(), "only one of another key goes on");
+        assert!(futures_util::poll!(answered).is_ready(), "only a force of another key is under way");
         other.end();
     }
 
