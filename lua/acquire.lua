@@ -1,10 +1,10 @@
 -- Takes a lock if it is free. Sent at most once per generation; a late or second copy changes only the lease.
 -- KEYS[1]  the lock
--- KEYS[2]  its mark: the last fence of all locks that share it, without a lifetime. Or Redisson's count of tokens
+-- KEYS[2]  its mark: the last fence of all locks that share the mark; it never expires. Or Redisson's token counter
 -- ARGV[1]  lease, in milliseconds
 -- ARGV[2]  field: uuid:task-id:generation
--- ARGV[3]  the client's clock, in microseconds. Negative: it is cut to 0.1 s, and this server is the only one.
---          -1: of tokens, and it counts for nothing
+-- ARGV[3]  the client's clock, in microseconds. Negative: truncated to 0.1 s, and this is the only server. -1: KEYS[2]
+--          is a token counter, and no clock is used
 -- Returns {1, fence}  granted
 --         {0, ttl}    held by another: milliseconds until its lease runs out, -1 if it has none
 local lock, mark = KEYS[1], KEYS[2]
@@ -16,13 +16,13 @@ if ttl ~= -2 and redis.call('HEXISTS', lock, field) == 0 then
 end
 
 -- fence.lua
--- A text: to print a number takes the server longer than HSETNX does.
+-- A string: formatting a number costs the server more than HSETNX does.
 redis.call('HSETNX', lock, field, '1')
 local leased = redis.pcall('PEXPIRE', lock, lease_ms)
 if leased == 1 then
   return {1, fence}
 end
--- A user that may not call PEXPIRE, perhaps not DEL either, but SET: a lock must not stand without a lease.
+-- The user may not call PEXPIRE, perhaps not DEL either, but may call SET. No lock must remain without a lease.
 if redis.pcall('DEL', lock) ~= 1 then
   redis.call('SET', lock, '', 'PX', 1)
 end

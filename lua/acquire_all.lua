@@ -1,13 +1,13 @@
--- Takes several locks if all of them are free, or none of them. Sent at most once per generation, as acquire is.
+-- Takes several locks if all of them are free, or none of them. Sent at most once per generation, like `acquire`.
 -- KEYS[2*i-1]  a lock
--- KEYS[2*i]    its mark: the last fence of all locks that share it, without a lifetime. Or Redisson's count of tokens
+-- KEYS[2*i]    its mark: the last fence of all locks that share the mark; it never expires. Or Redisson's token counter
 -- ARGV[1]      lease, in milliseconds
 -- ARGV[i+1]    field of the lock: uuid:task-id:generation
--- ARGV[n+2]    the client's clock, in microseconds. Negative: it is cut to 0.1 s, and this server is the only one.
---              -1: of tokens, and it counts for nothing
--- Returns {1, fence, ...}  granted: a fence a lock
+-- ARGV[n+2]    the client's clock, in microseconds. Negative: truncated to 0.1 s, and this is the only server. -1: the
+--              counters are token counters, and no clock is used
+-- Returns {1, fence, ...}  granted: one fence per lock
 --         {0, ttl}         one is held by another: milliseconds until its lease runs out, -1 if it has none
--- The server's memory may be one more key.
+-- The last of the KEYS may be the server's memory.
 local locks, answer = math.floor(#KEYS / 2), {1}
 local lease_ms, asked = ARGV[1], ARGV[locks + 2]
 
@@ -29,7 +29,7 @@ for i = 1, locks do
   redis.call('HSETNX', lock, field, '1')
   local leased = redis.pcall('PEXPIRE', lock, lease_ms)
   if leased ~= 1 then
-    -- A user that may not call PEXPIRE, perhaps not DEL either, but SET: no lock must stand without a lease.
+    -- The user may not call PEXPIRE, perhaps not DEL either, but may call SET. No lock must remain without a lease.
     for taken = 1, i do
       if redis.pcall('DEL', KEYS[2 * taken - 1]) ~= 1 then
         redis.call('SET', KEYS[2 * taken - 1], '', 'PX', 1)

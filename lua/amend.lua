@@ -1,12 +1,12 @@
--- Changes what a server remembers of itself, if it is still what it was when that was decided.
--- KEYS[1]    its memory
--- KEYS[i+1]  a mark that is raised, where there are any
--- ARGV[1]    the memory that it had
--- ARGV[2]    the memory that it is to have
--- ARGV[3]    1: it is listed from now on
--- ARGV[4]    the longest lease that it has waited for, in milliseconds; -1: it does not vote by this
--- ARGV[5]    what the marks are raised to: the highest of these numbers that is at most 30 days ahead of the clock
--- Returns {memory, lease, age}  what it remembers now, whether it was changed or not
+-- Changes the memory of a server, if it still is the memory that the change was decided on.
+-- KEYS[1]    the server's memory
+-- KEYS[i+1]  the marks to raise, if any
+-- ARGV[1]    the memory that the change was decided on
+-- ARGV[2]    the new memory
+-- ARGV[3]    1: the server is listed from now on
+-- ARGV[4]    the longest lease that the server has waited for, in milliseconds; -1: this change does not let it vote
+-- ARGV[5]    numbers: the marks are raised to the highest one that is at most 30 days ahead of this server's clock
+-- Returns {memory, lease, age}  what the server remembers now, whether it was changed or not
 local memory = KEYS[1]
 local from, to, listed, waited_ms, told = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 

@@ -1,8 +1,7 @@
--- Acquires, releases and hand-overs, many at once: each is a step, and what becomes of one does not matter to the
--- others.
--- KEYS  two a step: those of its own script
--- ARGV  for each step its name, and behind it the ARGV of its own script
--- Returns an array: what the script of each step returns, or the error by which it ended
+-- Runs many acquires, releases and hand-overs in one script. Each is a step, and does not affect the others.
+-- KEYS  two per step: those of its own script
+-- ARGV  for each step its name, followed by the ARGV of its own script
+-- Returns an array: for each step what its script returns, or the error that ended it
 local function acquire(KEYS, ARGV)
 -- acquire.lua
 end
@@ -31,7 +30,7 @@ for i = 1, math.floor(#KEYS / 2) do
   end
   at = at + 1 + words[name]
   local ok, answer = pcall(steps[name], keys, args)
-  -- Redis 6 raises an error as a text.
+  -- Redis 6 raises an error as a string.
   if not ok and type(answer) == 'string' then
     answer = {err = answer}
   end

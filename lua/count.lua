@@ -1,4 +1,4 @@
--- Writes the hold count of a nested hold: absolute, so that a copy that comes twice does not count twice.
+-- Writes the hold count of a re-entered hold. The count is absolute, so a second copy of the command does no harm.
 -- KEYS[1]  the lock
 -- ARGV[1]  field: uuid:task-id:generation
 -- ARGV[2]  the hold count
@@ -11,7 +11,7 @@ local held = redis.pcall('HEXISTS', lock, field)
 if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
   return held
 end
--- A key of another type holds no lock of ours.
+-- A key of another type is not one of our locks.
 if held ~= 1 then
   return 0
 end

@@ -1,26 +1,25 @@
--- Takes a lock if it is free, as `acquire` does, and else puts the locker that asks into the list of those that are
--- woken.
--- KEYS[1]  the lock, and behind it what else `acquire` is given
--- ARGV     what `acquire` is given, and behind it
+-- Takes a lock if it is free, as `acquire` does. Otherwise puts the locker that asks into the list of waiting lockers.
+-- KEYS[1]  the lock, followed by the other KEYS of `acquire`
+-- ARGV     the ARGV of `acquire`, followed by:
 -- ARGV[4]  the list
 -- ARGV[5]  the locker
--- ARGV[6]  1: the time for which the locker waits for those before it in the list is over
--- ARGV[7]  for how long the list is kept, at the least, in milliseconds
+-- ARGV[6]  1: the locker has waited long enough for the lockers before it in the list
+-- ARGV[7]  how long the list is kept at least, in milliseconds
 -- Returns {1, fence}       granted
---         {0, ttl, place}  held by another: milliseconds until its lease runs out, -1 if it has none; and how many are
---                          before the locker
---         {0, ttl, error}  it cannot be put into the list
+--         {0, ttl, place}  held by another: milliseconds until its lease runs out, -1 if it has none; and the number of
+--                          lockers before this one
+--         {0, ttl, error}  held by another, and the locker cannot be put into the list
 local lock = KEYS[1]
 local list, locker, looked, lifetime_ms = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
 local answer = acquire(KEYS, ARGV)
 if answer[1] == 1 then
   pcall(function()
-    -- The one that was told to come, and the one that watches it: of those behind them nobody knows anything.
+    -- At most the locker that was woken and the one that watches it. Nothing is known about those behind them.
     local before = looked == '1' and redis.call('ZRANK', list, locker) or 0
     redis.call('ZREM', list, locker)
     for _, other in ipairs(before > 0 and redis.call('ZRANGE', list, 0, math.min(before, 2) - 1) or {}) do
-      -- If it comes after all, it looks, and is put in again.
+      -- A locker that is there after all asks for the lock, and is put into the list again.
       redis.call('ZREM', list, other)
       redis.call('PUBLISH', 'lockhound_wake:' .. other, 'go ' .. lock)
     end

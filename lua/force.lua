@@ -1,9 +1,9 @@
--- Releases a lock from the holders that are named, and tells the waiters. If anybody else holds it by now, it stays.
+-- Releases a lock from the named holders and publishes its unlock message. If anybody else holds it by now, it stays.
 -- KEYS[1]  the lock
 -- KEYS[2]  the channel of its unlock messages
 -- ARGV     the holders, as holders.lua names them
--- Returns 1  it was held by them
---         0  it was free, or is somebody else's
+-- Returns 1  they held it
+--         0  it was free, or somebody else holds it
 local lock, channel = KEYS[1], KEYS[2]
 
 local named = {}
@@ -24,7 +24,7 @@ local found = 0
 for _, holder in ipairs(holders) do
   if named[redis.sha1hex(holder)] then
     found = found + 1
-  -- Redisson's read-write lock keeps its mode beside its holders.
+  -- Redisson's read-write lock keeps its mode in the same hash as its holders.
   elseif kind ~= 'hash' or holder ~= 'mode' then
     return 0
   end

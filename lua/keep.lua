@@ -1,9 +1,9 @@
--- Leaves a lock standing that its holder has released, for a rest of time. It stands under another field then, which no
--- command names: a renewal or a copy of this that comes late finds nothing. It is not free, so that nobody is told.
+-- Releases a lock but keeps it taken for a while. The lock then has another field, which no command names: a late
+-- renewal and a late copy of this script find nothing. Nobody is notified, since the lock is not free.
 -- KEYS[1]  the lock
--- ARGV[1]  for how long it stands yet, in milliseconds
+-- ARGV[1]  how long the lock is kept, in milliseconds
 -- ARGV[2]  field: uuid:task-id:generation
--- Returns 0   it stands for that long, and nobody was told
+-- Returns 0   kept for that long; no client was notified
 --         -1  gone: the lock is not held under this field
 local lock = KEYS[1]
 local rest_ms, field = ARGV[1], ARGV[2]
@@ -14,12 +14,12 @@ if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) 
   held['err'] = held['err'] .. ", refused: 'hexists'"
   return held
 end
--- A key of another type holds no lock of ours.
+-- A key of another type is not one of our locks.
 if held ~= 1 then
   return -1
 end
 redis.call('PEXPIRE', lock, rest_ms)
--- A server without memory refuses to write another field: then it stands under this one.
+-- A server that is out of memory refuses to write another field: then the lock is kept under this one.
 local kept = field .. ':kept'
 if type(redis.pcall('HSET', lock, kept, 1)) ~= 'table' then
   redis.call('DEL', lock)

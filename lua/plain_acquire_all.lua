@@ -1,12 +1,12 @@
 -- Takes several locks of the plain format if all of them are free, or none of them. Sent at most once per generation.
 -- KEYS[2*i-1]  a lock
--- KEYS[2*i]    its mark: the last fence of all locks that share it, without a lifetime
+-- KEYS[2*i]    its mark: the last fence of all locks that share the mark; it never expires
 -- ARGV[1]      lease, in milliseconds
 -- ARGV[i+1]    value of the lock: uuid:task-id:generation
--- ARGV[n+2]    the client's clock, in microseconds. Negative: it is cut to 0.1 s, and this server is the only one
--- Returns {1, fence, ...}  granted: a fence a lock
+-- ARGV[n+2]    the client's clock, in microseconds. Negative: truncated to 0.1 s, and this is the only server
+-- Returns {1, fence, ...}  granted: one fence per lock
 --         {0, ttl}         one is held by another: milliseconds until its lease runs out, -1 if it has none
--- The server's memory may be one more key.
+-- The last of the KEYS may be the server's memory.
 local locks, answer = math.floor(#KEYS / 2), {1}
 local lease_ms, asked = ARGV[1], ARGV[locks + 2]
 
@@ -16,7 +16,7 @@ for i = 1, locks do
   if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
     return held
   end
-  -- A key of another type is somebody's too: Redisson's lock is a hash.
+  -- A key of another type is somebody else's lock: Redisson's is a hash.
   if held and held ~= value then
     return {0, redis.call('PTTL', lock)}
   end
@@ -27,7 +27,7 @@ for i = 1, locks do
   -- fence.lua
   answer[i + 1] = fence
 end
--- A value and its lease are one write: a lock never stands without a lease.
+-- One command writes a value and its lease, so no lock is ever without a lease.
 for i = 1, locks do
   redis.call('SET', KEYS[2 * i - 1], ARGV[i + 1], 'PX', lease_ms)
 end

@@ -1,9 +1,9 @@
--- Re-acquires the plain lock on a server that lost it while its holder still has a majority. Its fence stays; the plain
--- format has no hold count.
+-- Re-acquires a lock of the plain format on a server that lost it while its holder still has a majority. The fence
+-- stays the same; the plain format has no hold count.
 -- KEYS[1]  the lock
 -- ARGV[1]  lease, in milliseconds
 -- ARGV[2]  value: uuid:task-id:generation
--- Returns 1  it holds again
+-- Returns 1  the holder has it again
 --         0  held by another
 local lock = KEYS[1]
 local lease_ms, value = ARGV[1], ARGV[2]
@@ -12,7 +12,7 @@ local held = redis.pcall('GET', lock)
 if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
   return held
 end
--- A key of another type is somebody's too.
+-- A key of another type is somebody else's lock.
 if held and held ~= value then
   return 0
 end

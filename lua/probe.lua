@@ -1,8 +1,8 @@
--- Tries commands, and writes nothing: it runs as a script that may not write (`#!lua flags=no-writes`, which stands
--- before this), and a server looks at the rights of whoever asks before it refuses what writes. Since nothing is
--- written, no key is declared.
--- ARGV  for each command how many words it has, and its words
--- Returns an array: for each command its error, word for word, or an empty text
+-- Tries commands without writing anything. It runs as a script that may not write (`#!lua flags=no-writes`, which is
+-- put before this), and a server checks the user's rights before it refuses a write. It declares no key, since it
+-- writes nothing.
+-- ARGV  for each command the number of its words, and its words
+-- Returns an array: for each command its error, in the server's words, or an empty string
 local errors, at = {}, 1
 while at <= #ARGV do
   local last = at + ARGV[at]

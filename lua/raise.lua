@@ -1,11 +1,11 @@
--- Raises the mark of a lock to the fence that another server has given out for it. Never lowers it.
+-- Raises the mark of a lock to a fence that another server gave for the lock. Never lowers it.
 -- KEYS[1]  the lock
--- KEYS[2]  its mark: the last fence of all locks that share it
+-- KEYS[2]  its mark: the last fence of all locks that share the mark
 -- ARGV[1]  field: uuid:task-id:generation
 -- ARGV[2]  the fence
--- Returns 1   the mark is at least that
+-- Returns 1   the mark is at least the fence
 --         0   gone: the lock is not held under this field
---         -1  the fence is more than 30 days ahead of this server's clock, and cannot be one
+--         -1  the fence is more than 30 days ahead of this server's clock, so it cannot be one
 local lock, mark = KEYS[1], KEYS[2]
 local field, fence = ARGV[1], ARGV[2]
 
@@ -13,7 +13,7 @@ local held = redis.pcall('HEXISTS', lock, field)
 if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
   return held
 end
--- A key of another type holds no lock of ours.
+-- A key of another type is not one of our locks.
 if held ~= 1 then
   return 0
 end

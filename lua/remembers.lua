@@ -1,4 +1,4 @@
--- Stands before a script whose answer counts as a vote: whether the server remembers what it was vetted for.
--- KEYS[#KEYS]    its memory
--- ARGV[#ARGV-1]  the digest of what it remembered then; the number of the send comes last
+-- Stands before a script whose answer counts as a vote. Checks that the server still has the memory it was vetted with.
+-- KEYS[#KEYS]    the server's memory
+-- ARGV[#ARGV-1]  the digest of the memory that it was vetted with; the last argument is the number of the send
 local remembers = redis.call('HEXISTS', KEYS[#KEYS], ARGV[#ARGV - 1]) == 1

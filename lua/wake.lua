@@ -1,7 +1,7 @@
--- Wakes the next of the lockers that wait for this `lock`, which is free now, and ends the script. Where there is no
--- list, or where the user may not use it (then `unlisted` says so), what stands behind this tells all.
--- A wake-up is a hint and no grant. So is the list, in ARGV[2]: lockers, in the order in which they came; no key of it
--- is declared, so that a user who has no right to it can release all the same.
+-- Wakes the next of the lockers that wait for this `lock`, which is free now, and returns from the script. If there is
+-- no list, or if the list cannot be used (then `unlisted` is the error), the lines behind this notify all subscribers.
+-- A wake-up is a hint and not a grant. So is the list, ARGV[2]: lockers in the order in which they came. It is not a
+-- declared key, so that a user without rights to it can still release.
 local wake = 'lockhound_wake:'
 local listed = list ~= '' and redis.pcall('ZCARD', list) or 0
 if listed ~= 0 then
@@ -11,7 +11,7 @@ if listed ~= 0 then
     end
     local me, enlists, listens, offers, lifetime = string.match(ARGV[3], '^(%S+) (%d) (%d) (%d) (%d+)$')
     if enlists == '1' then
-      -- Behind all others. The score is no time: a clock that is set back would put it before them.
+      -- Behind all others. The score is a count and not a time: a clock that is set back would put the locker first.
       redis.call('ZADD', list, redis.call('ZRANGE', list, -1, -1, 'WITHSCORES')[2] + 1, me)
       if redis.call('PTTL', list) * 2 < lifetime + 0 then
         redis.call('PEXPIRE', list, lifetime)
@@ -19,7 +19,7 @@ if listed ~= 0 then
     elseif me then
       redis.call('ZREM', list, me)
     end
-    -- Whoever is not subscribed is not there any more. After so many of them all are told.
+    -- A locker that is not subscribed is gone. After 100 of these, all subscribers of the channel are notified.
     for tries = 1, 100 do
       local first, next = unpack(redis.call('ZRANGE', list, 0, 1))
       if not first then
@@ -29,10 +29,10 @@ if listed ~= 0 then
         redis.call('ZREM', list, me)
         return nil
       end
-      -- PUBLISH would count those too who listen to all channels.
+      -- PUBLISH would also count clients that are subscribed to all channels.
       local ears = redis.call('PUBSUB', 'NUMSUB', channel, wake .. first, wake .. (next or first))
-      -- Others than the lockers of the list listen too: Redisson's clients, say. They hear what all hear, and nothing
-      -- else.
+      -- Clients that are not in the list are subscribed too, Redisson's for example. They hear only the message of the
+      -- channel.
       local others = ears[2] - (listens or 0) > redis.call('ZCARD', list)
       local turn = others and offers == '1'
       if ears[4] > 0 then
@@ -46,7 +46,8 @@ if listed ~= 0 then
         if not turn and watches and next and next ~= me then
           redis.call('PUBLISH', wake .. next, 'watch ' .. lock)
         end
-        -- Where nobody watches the first, or nobody knows when others had a turn, the others must not depend on it.
+        -- If nobody watches the first locker, or nobody keeps track of the turns of others, others must not depend on
+        -- it.
         if turn or (others and not (next and me)) then
           redis.call('PUBLISH', channel, '0')
         end

@@ -169,7 +169,7 @@ async fn is_warned_about<F: Future<Output = ()> + Send + 'static>(program: impl 
     let mut told = Vec::new();
     for tried in 1.. {
         tokio::spawn(program(locks.get(&key))).await.unwrap();
-        told = warnings(&key, "a guard went while a newer one of the same owner stayed");
+        told = warnings(&key, "a guard was released before a newer one of the same owner");
         // If the process gets no core, all pauses end together, and so do all guards.
         if !told.is_empty() || !common::machine::again(tried) {
             break;
@@ -274,7 +274,7 @@ async fn guards_of_several_locks_in_branches_cause_a_warning() {
         stream::iter(0..50).for_each_concurrent(8, async |_| credit().await).await;
     };
     tokio::spawn(program).await.unwrap();
-    assert!(names.iter().all(|name| warnings(name, "a guard went while").len() == 1));
+    assert!(names.iter().all(|name| warnings(name, "a guard was released before a newer one").len() == 1));
 }
 
 /// The run enters although the guard was moved to another task, because this task still owns the guard.

@@ -180,7 +180,7 @@ async fn options_for_encryption_without_an_encrypted_address_are_refused() {
     let ca = Authority::new();
     let error = Locker::builder().node("redis://127.0.0.1:1").tls(ca.trusted()).connect().await.expect_err("plain");
     assert!(matches!(&error, Error::Config(config) if config.option() == "tls"), "{error:?}");
-    assert_says(&error.to_string(), &["write rediss:// in the place of redis://"]);
+    assert_says(&error.to_string(), &["write rediss:// instead of redis://"]);
     let missing = Tls::new().ca_file("/nowhere/ca.pem");
     let error = Locker::builder().node("rediss://127.0.0.1:1").tls(missing).connect().await.expect_err("no file");
     assert!(matches!(&error, Error::Config(config) if config.option() == "tls"), "{error:?}");

@@ -1,4 +1,4 @@
-//! What the servers of a locker are given besides their addresses: how they are recognised, and who connects.
+//! What the servers of a locker have in common besides their addresses: TLS options and credentials.
 
 use std::sync::Arc;
 #[cfg(feature = "tls")]
@@ -14,42 +14,41 @@ use super::scheme::Way;
 use super::tls::{self, Tls};
 use crate::error::Error;
 
-/// What all servers of a locker are given.
+/// The TLS options and the credential provider for all servers of a locker.
 #[derive(Default)]
 pub(crate) struct Access {
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
-    /// Made for the first address that needs it: the files are read once.
+    /// Made for the first address that needs it, so the files are read once.
     #[cfg(feature = "tls")]
     connector: OnceLock<TlsConfig>,
     provider: Option<Arc<Provider>>,
 }
 
 impl Access {
-    /// Has a provider asked for the credentials.
+    /// Sets the provider that is asked for credentials.
     pub(crate) fn with_provider(mut self, provider: Option<Provider>) -> Self {
         self.provider = provider.map(Arc::new);
         self
     }
 
-    /// Has servers at encrypted addresses recognised by this.
+    /// Sets the TLS options for encrypted addresses.
     #[cfg(feature = "tls")]
     pub(crate) fn with_tls(mut self, tls: Option<Tls>) -> Self {
         self.tls = tls;
         self
     }
 
-    /// Makes sure that what is given is of use, now that all addresses have been given it.
+    /// Checks that what is given is used, once all addresses have been read.
     ///
     /// # Errors
-    /// [`Error::Config`] if there are options for encrypted connections and no connection is encrypted: whoever gives
-    /// them wants them to be.
+    /// [`Error::Config`] if there are TLS options but no address is encrypted: a user who gives them wants encryption.
     pub(crate) fn check_use(&self) -> Result<(), Error> {
         #[cfg(feature = "tls")]
         if self.tls.is_some() && self.connector.get().is_none() {
             return Err(Error::config(
                 "tls",
-                "it is given, and no address is an encrypted one; write rediss:// in the place of redis://",
+                "it is given, but no address is an encrypted one; write rediss:// instead of redis://",
             ));
         }
         Ok(())
@@ -59,10 +58,10 @@ impl Access {
         self.provider.is_some()
     }
 
-    /// Completes what the client is set to for the server of this name.
+    /// Completes the client's configuration for the server of this name.
     ///
     /// # Errors
-    /// [`Error::Config`] if that cannot be used.
+    /// [`Error::Config`] if the credentials or the TLS options cannot be used.
     pub(super) fn give(&self, name: &Arc<str>, way: Way, config: &mut Config) -> Result<(), Error> {
         if let Some(provider) = &self.provider {
             if config.password.is_some() {
@@ -92,7 +91,7 @@ impl Access {
         Ok(())
     }
 
-    /// Such an address is refused before.
+    /// Never reached: such an address is refused before.
     #[cfg(not(feature = "tls"))]
     fn encrypt(&self, name: &Arc<str>, _: &mut Config) -> Result<(), Error> {
         Err(Error::config("node", format!("{name} needs the crate's feature `tls`")))

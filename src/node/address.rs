@@ -1,9 +1,10 @@
-//! The address of a server, taken apart without ever showing the password.
+//! Parses the address of a server without ever showing the password.
 //!
 //! # Invariants
-//! - The name of an address is put together out of parts that are known to be no secret. Nothing is ever cut out of
-//!   what was given: in an address that is mistyped, the password may be anywhere.
-//! - A refusal shows at most the scheme, a word of a list; the rest of an address only where all of it is in order.
+//! - The name of an address is put together from parts that are known to be no secret. Nothing is ever cut out of the
+//!   text that was given: in a mistyped address the password may be anywhere.
+//! - A refusal shows at most the scheme, if it is a known one. It shows the rest of an address only if all of it is
+//!   valid.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +23,7 @@ use super::succession::Succession;
 use crate::error::{Error, NodeFailure};
 use crate::stats::Misplaced;
 
-/// Names of parameters that other clients have. Any other may be a password.
+/// Names of parameters that other clients have. Any other name may be a password.
 const KNOWN_PARAMETERS: [&str; 24] = [
     "auth",
     "client_name",
@@ -50,15 +51,15 @@ const KNOWN_PARAMETERS: [&str; 24] = [
     "weight",
 ];
 
-/// Where a server is, and as whom to connect. Its name, for people, hides the password.
+/// Where a server is, and the credentials to connect with. Its name, for people, hides the password.
 pub(crate) struct Address {
     pub(super) name: Arc<str>,
-    /// Whether the server takes these credentials.
+    /// Whether the server accepts these credentials.
     pub(super) admission: Admission,
-    /// Answers that came to the wrong command, on all connections to it.
+    /// Counts answers that came to the wrong command, on all connections to it.
     pub(super) misplaced: Misplaced,
     last_failure: Mutex<Option<NodeFailure>>,
-    /// What Sentinels said of it, if they name it.
+    /// What Sentinels said about it, if they name it.
     succession: Option<Succession>,
     way: Way,
     mode: Mode,
@@ -67,8 +68,8 @@ pub(crate) struct Address {
 
 impl Address {
     /// # Errors
-    /// [`Error::Config`] that says what is wrong with the address, and shows nothing of it that may be a password, or
-    /// what is wrong with what is given besides addresses.
+    /// [`Error::Config`] that says what is wrong with the address, without showing anything that may be a password, or
+    /// what is wrong with the TLS options or the credentials.
     pub(super) fn parse(text: &str, access: &Access) -> Result<Self, Error> {
         let Parts { name, way, mut config } = Parts::parse(text)?;
         access.give(&name, way, &mut config)?;
@@ -78,12 +79,12 @@ impl Address {
         Ok(Self { name, admission, misplaced, last_failure, succession, way, mode, config })
     }
 
-    /// The same, of a server that is one of a cluster.
+    /// Returns the same address, for a server of a cluster.
     pub(super) fn of_cluster(self) -> Self {
         Self { mode: Mode::Cluster, ..self }
     }
 
-    /// What kind of server is expected there.
+    /// Returns the kind of server that is expected there.
     pub(super) fn mode(&self) -> Mode {
         self.mode
     }
@@ -92,13 +93,13 @@ impl Address {
         self.config.database
     }
 
-    /// Where the server is; `None` of a socket file, and of a server that Sentinels name.
+    /// Returns where the server is; `None` for a socket file, and for a server that Sentinels name.
     pub(super) fn place(&self) -> Option<Place> {
         let ServerConfig::Centralized { server } = &self.config.server else { return None };
         Some(Place { host: (&*server.host).into(), port: server.port })
     }
 
-    /// Another server, which is connected to as this one is.
+    /// Returns the address of another server, with the same credentials and TLS options.
     pub(super) fn at(&self, place: &Place) -> Self {
         let mut config = self.config();
         config.server = ServerConfig::new_centralized(&*place.host, place.port);
@@ -109,12 +110,12 @@ impl Address {
         Self { name, admission, misplaced, last_failure, succession: None, way: self.way, mode: self.mode, config }
     }
 
-    /// What Sentinels said of it, if they name it.
+    /// What Sentinels said about it, if they name it.
     pub(super) fn succession(&self) -> Option<&Succession> {
         self.succession.as_ref()
     }
 
-    /// What the Sentinels call the master that they name, and their own addresses; `None` of any other server.
+    /// Returns the Sentinels' name for the master, and their own addresses; `None` for any other server.
     pub(super) fn sentinels(&self) -> Option<(&str, Vec<Self>)> {
         let ServerConfig::Sentinel { hosts, service_name, username, password } = &self.config.server else {
             return None;
@@ -127,7 +128,7 @@ impl Address {
         Some((service_name, hosts.iter().map(of).collect()))
     }
 
-    /// The name of an address.
+    /// Returns the name of an address.
     ///
     /// # Errors
     /// [`Error::Config`] as [`Address::parse`].
@@ -139,17 +140,17 @@ impl Address {
         self.config.clone()
     }
 
-    /// It could not be connected to.
+    /// Notes that connecting to it failed.
     pub(super) fn failed(&self, failure: NodeFailure) {
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
     }
 
-    /// Why it could not be connected to the last time that this was tried.
+    /// Returns why the last attempt to connect failed.
     pub(super) fn last_failure(&self) -> Option<NodeFailure> {
         self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Why it could not be connected to in all of this time.
+    /// Returns why it could not be connected to for the whole of `bound`.
     pub(super) fn away(&self, bound: Duration) -> NodeFailure {
         self.last_failure().unwrap_or_else(|| {
             let reason = format!("did not answer within connect_timeout = {bound:?}");
@@ -157,8 +158,8 @@ impl Address {
         })
     }
 
-    /// What happened in the place of a first answer, with what may help. A server that was connected to in the wrong
-    /// way has no other way to say so; one that is about to start does the same.
+    /// Adds a hint on what may help to a failure of the first contact. A server that is connected to in the wrong way
+    /// cannot say so otherwise; a server that is about to start fails in the same way.
     pub(super) fn with_remedy(&self, reason: String) -> String {
         let remedy = match (self.way, reply::is_hang_up(&reason)) {
             (Way::Plain, true) => "if it wants encrypted connections, write rediss://",
@@ -170,7 +171,7 @@ impl Address {
     }
 }
 
-/// What an address says.
+/// The parts of an address.
 #[cfg_attr(test, derive(Debug))]
 struct Parts {
     name: Arc<str>,
@@ -243,24 +244,24 @@ fn refuse(name: &str, reason: &str) -> Error {
     Error::config("node", format!("the address {name} cannot be used: {reason}"))
 }
 
-/// Whether there are signs behind the host that end a password in the midst: an `@`, or the part behind a `#`.
+/// Returns whether a character that belongs to a password may have cut it short: an `@` behind the host, or a `#`.
 fn has_loose_signs(url: &Url) -> bool {
     url.fragment().is_some() || [Some(url.path()), url.query()].iter().flatten().any(|part| part.contains('@'))
 }
 
-/// The text, if there is any; `None` where it is no percent-encoded UTF-8.
+/// Decodes the text, if there is any; returns `None` if it is not percent-encoded UTF-8.
 fn decoded(part: &str) -> Option<Option<String>> {
     if part.is_empty() {
         return Some(None);
     }
-    // The query parser is the percent-decoder that `url` makes public; a literal plus sign has to survive it.
+    // The query parser is the only percent-decoder that `url` makes public; a literal plus sign has to survive it.
     let query = format!("v={}", part.replace('+', "%2B").replace('&', "%26"));
     let value = url::form_urlencoded::parse(query.as_bytes()).next().map(|(_, v)| v.into_owned())?;
     (!value.contains(char::REPLACEMENT_CHARACTER)).then_some(Some(value))
 }
 
 /// # Errors
-/// A parameter that there is none of.
+/// Names a parameter that is not known.
 fn known_query(url: &Url, known: &[&str]) -> Result<(), String> {
     let Some((key, _)) = url.query_pairs().find(|(key, _)| !known.contains(&key.as_ref())) else { return Ok(()) };
     let key = key.to_ascii_lowercase();
@@ -273,7 +274,7 @@ fn known_query(url: &Url, known: &[&str]) -> Result<(), String> {
     })
 }
 
-/// Reads host, port and database; the text that shows them.
+/// Reads host, port and database. Returns the text that shows them.
 ///
 /// # Errors
 /// What is wrong with them.
@@ -282,10 +283,10 @@ fn host(url: &Url, config: &mut Config) -> Result<String, &'static str> {
     let literal = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
     let name = host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
     if literal.is_none() && !name {
-        return Err("its host has signs that no name of a host has");
+        return Err("its host has characters that no host name has");
     }
     let path = url.path().trim_start_matches('/');
-    config.database = database(path).ok_or("what stands behind the host is not a database, a number from 0 to 255")?;
+    config.database = database(path).ok_or("the part behind the host is not a database, a number from 0 to 255")?;
     // An IPv6 address stands in brackets in a URL and without them for the resolver.
     config.server = ServerConfig::new_centralized(literal.unwrap_or(host), url.port().unwrap_or(6379));
     let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
@@ -293,14 +294,14 @@ fn host(url: &Url, config: &mut Config) -> Result<String, &'static str> {
     Ok(format!("{host}{port}{db}"))
 }
 
-/// As [`host`], of a socket of this machine.
+/// Reads the path of a socket file, and the database; as [`host`].
 fn socket_file(url: &Url, config: &mut Config) -> Result<String, &'static str> {
     if !cfg!(feature = "unix") {
         return Err("sockets of this machine need the crate's feature `unix`");
     }
-    // It has to be there for credentials, and means nothing. Without them, two slashes are written for three.
+    // Credentials need a host, which means nothing. Without credentials, somebody wrote two slashes instead of three.
     if url.host_str().is_some_and(|host| !host.is_empty()) && config.password.is_none() {
-        return Err("before the path of a socket file there is no host; write redis+unix:///path");
+        return Err("a socket file has no host before its path; write redis+unix:///path");
     }
     let path = url.path();
     if path.trim_matches('/').is_empty() {
@@ -310,7 +311,7 @@ fn socket_file(url: &Url, config: &mut Config) -> Result<String, &'static str> {
     config.database =
         database(db.as_deref().unwrap_or_default()).ok_or("the parameter \"db\" is not a number from 0 to 255")?;
     config.server = unix_socket(path);
-    // A path with other signs may be credentials that stand in the wrong place.
+    // A path with other characters may be credentials in the wrong place.
     let ordinary = path.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-._".contains(&b));
     let db = config.database.map(|db| format!("?db={db}")).unwrap_or_default();
     Ok(format!("{}{db}", if ordinary { path } else { "/***" }))
@@ -321,18 +322,18 @@ fn unix_socket(path: &str) -> ServerConfig {
     ServerConfig::new_unix_socket(path)
 }
 
-/// Never used: such an address is refused before.
+/// Never reached: such an address is refused before.
 #[cfg(not(feature = "unix"))]
 fn unix_socket(_path: &str) -> ServerConfig {
     ServerConfig::default_centralized()
 }
 
-/// The number, if there is any text; `None` where it is no number.
+/// Parses the number, if there is any text; returns `None` if it is not a number.
 fn database(text: &str) -> Option<Option<u8>> {
     if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
 }
 
-/// As whom: a user with a password is a user, unless its name looks like the half of a password.
+/// Shows the user. A user name with unusual characters may be half of a password, and is hidden.
 fn shown_credentials(url: &Url) -> String {
     let user = url.username();
     let ordinary = user.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
@@ -420,7 +421,7 @@ mod tests {
         }
     }
 
-    /// Where people put passwords, and what they do to an address by mistake.
+    /// Returns a mistyped address, with the password in one of the places where people put it by mistake.
     fn mistyped(random: &mut fastrand::Rng, secret: &str) -> String {
         let upper = |text: &str| text.to_ascii_uppercase();
         let mut pick = |words: &[&str]| random.choice(words).copied().unwrap_or_default().to_owned();
@@ -497,7 +498,7 @@ mod tests {
         }
     }
 
-    /// The same, where the address is in order and the password stands in its place.
+    /// The same for valid addresses, with the password in its place.
     #[test]
     fn no_password_of_a_valid_address_is_shown() {
         let (mut random, mut valid) = (fastrand::Rng::with_seed(0x5eed), 0);
@@ -548,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn a_valkey_is_reached_as_a_redis_is() {
+    fn a_valkey_address_is_that_of_a_redis() {
         let address = parse("valkey://ann:secret@h:7000/3").expect("valid");
         assert_eq!((&*address.name, address.way), ("valkey://ann:***@h:7000/3", Way::Plain));
         assert_eq!(address.config.server.hosts()[0].to_string(), "h:7000");

@@ -1,8 +1,7 @@
-//! Whether a server lets this locker in: its refusal is told once an outage, and its end once.
+//! Whether a server accepts this locker's credentials: logs a refusal once per outage, and its end once.
 //!
 //! # Invariants
-//! - Each connection has a bit for its credentials, and one for its rights: a warning comes with the first bit of a
-//!   kind.
+//! - Each connection has a bit for its credentials and one for its rights. The first bit of a kind logs a warning.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -11,10 +10,10 @@ use super::reply::{self, Outcome, Reply};
 use crate::foreign::contained;
 use crate::shown::Shown;
 
-/// What a server refuses to the connections of a node, each of which has a number from 0 to 7.
+/// What a server refuses to the connections of a node. Each connection has a number from 0 to 7.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
-    /// Whether the program is asked for the credentials.
+    /// Whether a provider of the program gives the credentials.
     has_provider: bool,
     shut_out: AtomicU8,
     limited: AtomicU8,
@@ -25,12 +24,12 @@ impl Admission {
         Self { has_provider, ..Self::default() }
     }
 
-    /// That of another server, to which nothing was said yet.
+    /// Returns the state for another server, before the first answer.
     pub(super) fn anew(&self) -> Self {
         Self::of(self.has_provider)
     }
 
-    /// What this connection was answered. Other commands than scripts may be forbidden: they are not needed.
+    /// Notes an answer to this connection. Commands that are not scripts may be forbidden: they are not needed.
     pub(super) fn heard(&self, connection: u8, node: &str, is_script: bool, outcome: &Outcome<Reply>) {
         match outcome {
             Outcome::NotExecuted(failure) if reply::is_about_credentials(&failure.reason) => {
@@ -44,19 +43,19 @@ impl Admission {
         }
     }
 
-    /// Why it is not connected.
+    /// Notes why a connection could not be made.
     pub(super) fn not_connected(&self, connection: u8, node: &str, reason: &str) {
         if reply::is_about_credentials(reason) || reason.starts_with(login::FAILED) {
             self.shut_out(connection, node, reason);
         }
     }
 
-    /// It is connected anew, perhaps as a user with other rights.
+    /// Notes a new connection, perhaps as a user with other rights.
     pub(super) fn connected(&self, connection: u8) {
         clear(&self.limited, connection);
     }
 
-    /// The server refuses the credentials of this connection, or there are none.
+    /// Notes that the server refuses the credentials of this connection, or that there are none.
     fn shut_out(&self, connection: u8, node: &str, reply: &str) {
         if !set(&self.shut_out, connection) {
             return;
@@ -75,34 +74,34 @@ impl Admission {
         });
     }
 
-    /// The server answers to this connection.
+    /// Notes that the server accepted this connection.
     fn let_in(&self, connection: u8, node: &str) {
         if clear(&self.shut_out, connection) {
             contained(|| tracing::info!(%node, "this server takes the credentials again"));
         }
     }
 
-    /// The server refuses a right to a script of this connection. It may permit the next one, for the sake of another
-    /// key, so that this is told once until the connection is another.
+    /// Notes that the user lacks a right that a script of this connection needs. The next script may be permitted,
+    /// since it has other keys, so this is logged only once per connection.
     fn limited(&self, connection: u8, node: &str, reply: &str) {
         if set(&self.limited, connection) {
             contained(|| {
                 tracing::warn!(
                     %node,
                     reply = %Shown(reply),
-                    "this server does not permit this user what a lock needs (SECURITY.md has the list)"
+                    "this user lacks a right on this server that locks need (SECURITY.md has the list)"
                 );
             });
         }
     }
 }
 
-/// Whether this is the first of all bits.
+/// Sets a bit. Returns whether no bit was set before.
 fn set(bits: &AtomicU8, bit: u8) -> bool {
     bits.fetch_or(1 << bit, Ordering::Relaxed) == 0
 }
 
-/// Whether this was the last of all bits. As a rule there are none, and then this is a look.
+/// Clears a bit. Returns whether it was the last one. Usually no bit is set, and then this only reads.
 fn clear(bits: &AtomicU8, bit: u8) -> bool {
     bits.load(Ordering::Relaxed) & (1 << bit) != 0 && bits.fetch_and(!(1 << bit), Ordering::Relaxed) == 1 << bit
 }
@@ -112,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_and_the_last_connection_make_the_news() {
+    fn only_the_first_refusal_and_the_last_acceptance_are_news() {
         let bits = AtomicU8::new(0);
         assert!(!clear(&bits, 0), "nothing was refused");
         assert_eq!([set(&bits, 2), set(&bits, 2), set(&bits, 0)], [true, false, false]);

@@ -1,20 +1,22 @@
-//! Steps on their way to a server: what is asked for in the same moment travels as one script.
+//! Sends steps to a server: steps that are asked for at the same moment travel as one script.
 //!
-//! A script has a price before it does anything: fred makes a command and a system call of each, the server another
-//! two. Alone a step travels as its own script. While enough scripts are under way, the steps that come are collected,
-//! and the next answer takes them along: the busier it is, the more of them share the price.
+//! A script costs something before it does anything: fred makes a command and a system call for each, and the server
+//! makes two more system calls. A step without company is sent as its own script. While enough scripts are under way,
+//! the steps that come are collected, and are sent when the next answer comes: the busier the connection, the more
+//! steps share the cost.
 //!
-//! A server forgets its scripts when it restarts, or is told to. It answers one script with NOSCRIPT while the next
-//! one, which it may know, is on its way already. So once a script has to be sent again, nothing new is sent until
-//! everything under way has been answered. Then the script is sent again, and behind it every step that the server ran
-//! meanwhile and that found nothing to do: an acquire was told "held" because the release before it was not known.
+//! A server forgets its scripts when it restarts, or when it is told to. It then answers one script with NOSCRIPT while
+//! the next one, which it may know, is already under way. So once a script has to be sent again, nothing new is sent
+//! until everything under way has been answered. Then the script is sent again, and behind it every step that the
+//! server ran meanwhile and that found nothing to do: an acquire was told "held" because the release before it had not
+//! been executed.
 //!
 //! # Invariants
-//! - Steps are executed in the order in which they were put in: an undo never overtakes its acquire. One exception: a
-//!   step that overtook one that has to be sent again, and changed something, counts. Neither had an answer by then, so
-//!   that either may have come first.
-//! - What is sent again is sent while nothing is under way.
-//! - What becomes of one step does not matter to the others: each has an answer, or an error, of its own.
+//! - Steps are executed in the order in which they were put in: an undo never overtakes its acquire. One exception: if
+//!   a step overtook one that has to be sent again, and changed something, that counts. Neither had been answered by
+//!   then, so either may have come first.
+//! - Steps are sent again only while nothing is under way.
+//! - The outcome of one step does not affect the others: each has an answer or an error of its own.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -36,60 +38,60 @@ use crate::command::{MEMORY, Remembered};
 use crate::error::{Error, NodeFailure, ServerErrorKind};
 use crate::foreign;
 
-/// How many steps make a script at most: some hundred microseconds of the server's time.
+/// The most steps in a script: some hundred microseconds of the server's time.
 const MOST: usize = 64;
 
-/// While so many scripts are under way, steps are collected ..
+/// While this many scripts are under way, steps are collected ..
 const FLIGHTS: usize = 2;
 
-/// .. until there are so many: a script by itself costs the server 14 us, a step in it 2.5 us ..
+/// .. until there are this many: a script by itself costs the server 14 us, a step in it 2.5 us ..
 const ENOUGH: usize = 32;
 
-/// .. and not for longer than this: a server that is far away is asked all the same.
+/// .. and for no longer than this, so steps for a distant server do not wait for its answers.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// So many scripts are under way at most: what is in flight when a server falls silent has to be undone. A server that
-/// is 100 ms away is sent 40,000 steps a second all the same; a master of a cluster 640, where each has a slot of its
-/// own.
+/// The most scripts under way: what is under way when a server falls silent has to be undone. A server that is 100 ms
+/// away is still sent 40,000 steps a second; a master of a cluster 640, if each has a slot of its own.
 const MOST_FLIGHTS: usize = 64;
 
-/// What a script is to do, as a rule for one lock.
+/// One operation for a script, usually on one lock.
 #[derive(Debug, Clone)]
 pub(crate) struct Step {
-    /// Does it alone.
+    /// The script that runs it alone.
     pub(crate) alone: &'static Lua,
-    /// The script that does it together with others. A step that has none travels alone, in its place among the others:
-    /// its answer must not overtake that of a step before it.
+    /// The script that runs it together with others. A step that has none travels alone, in its place among the others:
+    /// it must not overtake a step before it.
     pub(crate) batched: Option<Batched>,
-    /// Where its answer is a vote: what the server has to remember for that. The key of its memory, and this, are the
+    /// If its answer is a vote: what the server has to remember for that. The key of the memory and this digest are the
     /// last of a script's keys and arguments.
     pub(crate) vote: Option<Remembered>,
     pub(crate) keys: Vec<String>,
     pub(crate) args: Vec<String>,
     /// Whether it may leave something there that has to be undone if its answer never comes.
     pub(crate) takes: bool,
-    /// Whether replicas have to acknowledge it, where they are asked.
+    /// Whether replicas have to acknowledge it, if they are asked at all.
     pub(crate) acknowledged: bool,
-    /// Whether this answer says that there was nothing to do. Nothing was changed then, and the step may be sent again.
+    /// Returns whether this answer says that there was nothing to do. Then nothing was changed, and the step may be
+    /// sent again.
     pub(crate) idle: fn(&Reply) -> bool,
-    /// In a cluster: the slot of its keys. A script has keys of one slot.
+    /// In a cluster: the slot of its keys. A script may have keys of one slot only.
     pub(crate) slot: Option<Slot>,
 }
 
 /// A script of steps that travel together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Batched {
-    /// What the step is called there.
+    /// The name of the step in it.
     pub(crate) name: &'static str,
     pub(crate) lua: &'static Lua,
-    /// The same, where some of the steps ask for a vote.
+    /// The same, if some of the steps ask for a vote.
     pub(crate) voting: &'static Lua,
 }
 
-/// What the server said to a step, and whether its replicas have it.
+/// The server's answer to a step, and whether its replicas have it.
 pub(super) type Answer = (Outcome<Reply>, ReplicaAck);
 
-/// How a step is sent: the first way that has not failed yet.
+/// How a step is sent: in the first way that has not failed yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
     /// By the digest of its script, together with others.
@@ -112,12 +114,12 @@ impl Entry {
         self.step.batched.is_some() && self.way < Way::Alone
     }
 
-    /// To be sent again, in this way at the least.
+    /// Marks it to be sent again, in this way or a later one.
     fn again(self, way: Way) -> Self {
         Self { way: self.way.max(way), ..self }
     }
 
-    /// Whoever is gone does not want to know.
+    /// A caller that is gone needs no answer.
     fn answer(self, outcome: Outcome<Reply>, ack: Option<ReplicaAck>) {
         let _: Result<_, _> = self.reply.send((outcome, ack.unwrap_or_else(ReplicaAck::moot)));
     }
@@ -127,7 +129,7 @@ impl Entry {
     }
 }
 
-/// Steps that travelled as one script, and what became of it.
+/// Steps that were sent as one script, and its outcome.
 struct Landed {
     entries: Vec<Entry>,
     fate: Fate,
@@ -136,7 +138,7 @@ struct Landed {
 enum Fate {
     /// An answer for each of them.
     Answered(Vec<(Outcome<Reply>, Option<ReplicaAck>)>),
-    /// None was executed, and each has to be sent again, in this way.
+    /// None was executed. Each has to be sent again, in this way.
     Again(Way),
 }
 
@@ -157,7 +159,7 @@ impl Batcher {
         batcher
     }
 
-    /// Ends its task. Nothing is to be sent any more.
+    /// Ends its task. Nothing may be sent after that.
     pub(super) fn end(&self) {
         self.ended.cancel();
     }
@@ -166,7 +168,7 @@ impl Batcher {
         &self.runner
     }
 
-    /// Sends a step, once. The first poll puts it behind those that were put in before.
+    /// Sends a step, once. The first poll puts it behind the steps that were put in before.
     pub(super) async fn send(&self, step: Step) -> Answer {
         let (reply, answer) = oneshot::channel();
         self.waiting().push_back(Entry { step, since: Instant::now(), way: Way::Digest, reply });
@@ -178,10 +180,10 @@ impl Batcher {
         answer.await.unwrap_or_else(ended)
     }
 
-    /// The next steps to travel together; none if nothing waits.
+    /// Takes the next steps that travel together; none if nothing waits.
     fn take(&self) -> Vec<Entry> {
         let mut waiting = self.waiting();
-        // One script takes locks of one kind, and has one memory to compare.
+        // A script is for locks of one kind, and compares one memory.
         let (mut script, mut vote) = (None::<&Lua>, None);
         let slot = waiting.front().and_then(|entry| entry.step.slot);
         let mut agrees = |step: &Step| {
@@ -203,17 +205,17 @@ impl Batcher {
         waiting.drain(..count).collect()
     }
 
-    /// Waits for the connection, if it is down, for as long as the first of those that wait may.
+    /// Waits for the connection, if it is down, for as long as the first waiting step may wait.
     ///
     /// # Errors
-    /// Why it is.
+    /// Why it is down.
     async fn ready(&self) -> Result<(), NodeFailure> {
         let link = self.runner.link();
         let waited = self.waiting().front().map_or(Duration::ZERO, |entry| Instant::now().since(entry.since));
         link.ready_for(link.patience().saturating_sub(waited)).await
     }
 
-    /// Fails the first of those that wait, and all others that have waited for the connection for as long.
+    /// Fails the first waiting step, and all others that have waited for as long as a step may.
     fn give_up(&self, failure: &NodeFailure) {
         let (patience, now) = (self.runner.link().patience(), Instant::now());
         let mut waiting = self.waiting();
@@ -228,7 +230,7 @@ impl Batcher {
         }
     }
 
-    /// Whether what waits is for a cluster, where steps seldom have a slot in common: none waits for company.
+    /// Returns whether the steps are for a cluster. There they rarely share a slot, so none waits for company.
     fn is_of_cluster(&self) -> bool {
         self.waiting().front().is_some_and(|entry| entry.step.slot.is_some())
     }
@@ -272,8 +274,8 @@ impl Batcher {
         Landed { entries, fate }
     }
 
-    /// Gives each of these steps its answer, or collects those that have to be sent `again`. Flights land in the order
-    /// in which they were sent. With the last of them, what was collected is put back, before what waits.
+    /// Answers each of these steps, or collects the ones that have to be sent `again`. Flights land in the order in
+    /// which they were sent. After the last one, the collected steps are put back, before those that wait.
     fn land(&self, landed: Landed, again: &mut Vec<Entry>, is_last: bool) {
         match landed.fate {
             Fate::Again(way) => again.extend(landed.entries.into_iter().map(|entry| entry.again(way))),
@@ -297,7 +299,7 @@ impl Batcher {
         }
     }
 
-    /// What becomes of each of so many steps.
+    /// Returns the outcome of each of `count` steps.
     fn each(&self, outcome: Outcome<Reply>, count: usize) -> Vec<Outcome<Reply>> {
         let node = self.runner.link().server();
         match outcome {
@@ -309,8 +311,8 @@ impl Batcher {
     }
 }
 
-/// A server looks at all the keys before it runs anything: one that this user may not have, or one of another slot, and
-/// none of the steps is done.
+/// Returns whether the server refused the script because of the keys of one step. It checks all keys before it runs
+/// anything: one key that this user may not access, or one of another slot, and no step is run.
 fn refuses_the_company(outcome: &Outcome<Reply>) -> bool {
     match outcome {
         Outcome::Refused(Error::Server { kind, source }) => {
@@ -320,12 +322,12 @@ fn refuses_the_company(outcome: &Outcome<Reply>) -> bool {
     }
 }
 
-/// Sends what is put in. Started with the batcher, and begun again after a panic, by which what was under way is
-/// unknown; ends with the engine, or with [`Batcher::end`]; nobody awaits it.
+/// Sends the steps that are put in. Started with the batcher, and restarted after a panic, which makes unknown what was
+/// under way; ends with the engine, or with [`Batcher::end`]; nobody awaits it.
 async fn empty(batcher: &Batcher) {
-    // What was put in before a panic rings no more.
+    // The notification for steps put in before a panic may have been consumed.
     batcher.news.notify_one();
-    // In the order in which they were sent, in which a connection answers them.
+    // In the order in which they were sent, since a connection answers in that order.
     let mut flights = FuturesOrdered::new();
     let mut again = Vec::new();
     let mut patience = pin!(sleep(PATIENCE));
@@ -340,7 +342,7 @@ async fn empty(batcher: &Batcher) {
             () = &mut patience, if collecting => over = true,
         }
         let waiting = batcher.waiting().len();
-        // Nothing is sent before what has to be sent again: the last flight under way puts that back.
+        // Nothing new is sent before the steps that have to be sent again: the last flight under way puts those back.
         if waiting == 0 || !again.is_empty() || flights.len() >= MOST_FLIGHTS {
             collecting = false;
             continue;
@@ -352,7 +354,7 @@ async fn empty(batcher: &Batcher) {
             continue;
         }
         collecting = false;
-        // Here and not by each flight for itself: they leave in order.
+        // Waits here, and not in each flight, so that flights leave in order.
         let mut ready = pin!(batcher.ready());
         let ready = loop {
             tokio::select! {
@@ -370,7 +372,7 @@ async fn empty(batcher: &Batcher) {
             if entries.is_empty() {
                 break;
             }
-            // Polled before anything else is.
+            // It is polled before anything else is awaited.
             flights.push_back(batcher.fly(entries));
         }
     }
@@ -416,11 +418,11 @@ mod tests {
         for answer in [tokio::time::timeout(Duration::from_secs(10), sick).await, {
             tokio::time::timeout(Duration::from_secs(10), batcher.send(step(None))).await
         }] {
-            assert!(matches!(answer, Ok((Outcome::NotExecuted(_), _))), "told that nobody is there");
+            assert!(matches!(answer, Ok((Outcome::NotExecuted(_), _))), "the answer that no server is there");
         }
     }
 
-    /// Of two kinds, each with a script of its own in which the steps have the same names.
+    /// Each kind has a script of its own, in which the steps have the same names.
     #[tokio::test]
     async fn steps_of_two_kinds_share_no_script() {
         let batcher = batcher();

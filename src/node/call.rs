@@ -1,14 +1,14 @@
-//! A script on its way to a server.
+//! A script to be sent to a server.
 
 use super::batcher::Step;
 use super::script_runner::Lua;
 use super::slot::Slot;
 
-/// A script that is to be run once.
+/// A script to be run once.
 pub(crate) enum Call<'a> {
-    /// Together with others.
+    /// It may share a script with others.
     Step(Step),
-    /// By itself. Whether replicas have to acknowledge it, where they are asked.
+    /// It is sent by itself. `acknowledged`: whether replicas have to acknowledge it, if they are asked at all.
     Script { lua: &'static Lua, keys: &'a [&'a str], args: &'a [&'a str], acknowledged: bool },
 }
 
@@ -34,7 +34,7 @@ impl Call<'_> {
         }
     }
 
-    /// The same, for a server of a cluster.
+    /// Returns the same call, for a slot of a cluster.
     pub(super) fn in_slot(&self, slot: Slot) -> Self {
         match self {
             Self::Step(step) => Self::Step(Step { slot: Some(slot), ..step.clone() }),

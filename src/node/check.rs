@@ -1,4 +1,4 @@
-//! Whether a server is one that this crate can work with, and what kept us from connecting to it.
+//! Checks whether this crate can work with a server, and says why it could not connect.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use crate::foreign::contained;
 use crate::preflight::{Hello, OLDEST, evicts, field as info_field, parse_version};
 use crate::shown::{Shown, cut};
 
-/// How long after an answer that does not help a server is asked again what it is.
+/// How long after a useless answer a server is asked again what it is.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// What keeps us from working with a server.
+/// Why this crate cannot work with a server.
 #[derive(Debug)]
 pub(super) enum Obstacle {
-    /// It may be gone in a moment.
+    /// It may pass.
     Passing(NodeFailure),
-    /// It is no server for this crate, for this reason.
+    /// This crate cannot work with such a server, for this reason.
     Unfit(String),
-    /// It stays until somebody changes something.
+    /// It lasts until somebody changes something.
     Lasting(Error),
 }
 
 impl Obstacle {
-    /// The same as an error.
+    /// Returns it as an error.
     pub(super) fn into_error(self, node: &Arc<str>) -> Error {
         match self {
             Self::Passing(failure) => unavailable(failure),
@@ -38,7 +38,7 @@ impl Obstacle {
         }
     }
 
-    /// The same, of this server: one that is unfit is named.
+    /// Returns the same, with the name of an unfit server.
     pub(super) fn about(self, node: &Arc<str>) -> Self {
         match self {
             Self::Unfit(_) => Self::Lasting(self.into_error(node)),
@@ -46,7 +46,7 @@ impl Obstacle {
         }
     }
 
-    /// The same, of the first connection: the server may want to be connected to in another way.
+    /// Returns the same, for the first connection: the server may want to be connected to in another way.
     pub(super) fn at_first(self, address: &Address) -> Self {
         match self {
             Self::Passing(NodeFailure { node, reason }) => {
@@ -61,7 +61,7 @@ fn unavailable(failure: NodeFailure) -> Error {
     Error::Unavailable { servers: 1, nodes: vec![failure], waited: Duration::ZERO }
 }
 
-/// What kept us from connecting: the server's refusal, or its silence.
+/// Classifies why connecting failed: the server refused, or did not answer.
 pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Duration) -> Obstacle {
     let reply = error.details();
     let code = reply::code(reply);
@@ -70,26 +70,26 @@ pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Durati
         let source = ServerError { node: Arc::clone(node), message: cut(reply.as_bytes()) };
         return Obstacle::Lasting(Error::Server { kind, source });
     }
-    // Only a server's reply begins with a code; it answers to the credentials or the database of the address.
+    // Only a server's reply begins with a code. This one concerns the credentials or the database of the address.
     if code == "ERR" && !reply.contains("max number of clients") {
         let problem = format!("the server refuses the address {node}: {}", cut(reply.as_bytes()));
         return Obstacle::Lasting(Error::config("node", problem));
     }
     let reason = format!("cannot connect: {}", reply::words(error, Some(bound)));
     let failure = NodeFailure { node: Arc::clone(node), reason };
-    // A server in protected mode, and certificates, stay as they are.
+    // Protected mode and bad certificates do not go away by themselves.
     if code == "DENIED" || reply::is_about_encryption(error) {
         return Obstacle::Lasting(unavailable(failure));
     }
     Obstacle::Passing(failure)
 }
 
-/// What is wrong with a server in cluster mode that is named by itself: it has some of the keys only.
+/// What is wrong with a server in cluster mode that is named by itself: it has only some of the keys.
 pub(crate) const IN_CLUSTER_MODE: &str = "is a server in cluster mode: name the cluster, redis-cluster://host:port, \
                                           and no other server beside it";
 
 impl Mode {
-    /// What is wrong with a server that says of itself that it is in this mode.
+    /// Returns what is wrong with a server that reports this mode.
     fn complaint(self, told: Option<&str>) -> Option<&'static str> {
         match (self, told) {
             (Self::Alone, Some("cluster")) => Some(IN_CLUSTER_MODE),
@@ -104,8 +104,8 @@ impl Mode {
     }
 }
 
-/// HELLO tells version and mode to every user that may connect at all; INFO is often not allowed. Returns the version,
-/// where it can be read.
+/// Asks a server for its version and mode by HELLO, which nearly every user may call; INFO is often not allowed.
+/// Returns the version, if it can be read.
 pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32, u32)>, Obstacle> {
     let too_old =
         |version: &str| Obstacle::Unfit(format!("is a server of version {version}; lockhound needs 6.2 or newer"));
@@ -123,7 +123,7 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32
                     contained(|| {
                         tracing::warn!(
                             %node, version = %Shown(&version),
-                            "the server does not tell a version that can be read"
+                            "the server reports no version that can be read"
                         );
                     });
                     Ok(None)
@@ -142,7 +142,7 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32
     }
 }
 
-/// Warns about a server that may delete locks to make room.
+/// Warns about a server that may evict locks.
 pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
     let Outcome::Done(Reply::Bytes(info)) = link.call("INFO", vec!["memory".into()]).await else {
         contained(|| tracing::debug!(%node, "INFO is not allowed: the eviction policy cannot be checked"));
@@ -161,8 +161,8 @@ pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
     }
 }
 
-/// Finds out what server is on a connection that it was not there for at first: until that is known, no script is sent.
-/// Begun again after a panic; ends when it is known to be one for this crate, or with [`Link::quit`]; nobody awaits it.
+/// Checks the server of a connection that could not be made at first: until that is done, no script is sent. Restarted
+/// after a panic; ends when the server is found to be fit, or with [`Link::quit`]; nobody awaits it.
 pub(super) async fn get_to_know(link: &Arc<Link>) {
     let node = link.server();
     loop {
@@ -182,7 +182,7 @@ pub(super) async fn get_to_know(link: &Arc<Link>) {
             let fitness = Fitness::Unfit(reason.clone());
             if link.is_first() && !link.is_known_as(&fitness) {
                 contained(|| {
-                    tracing::warn!(%node, reason, "this server is of no use, and is looked at again and again");
+                    tracing::warn!(%node, reason, "this server cannot be used, and is checked again once a second");
                 });
             }
             link.set_fitness(fitness);
@@ -195,13 +195,13 @@ pub(super) async fn get_to_know(link: &Arc<Link>) {
     }
 }
 
-/// What HELLO answers.
+/// Reads the answer to HELLO.
 pub(super) fn hello(reply: &Reply) -> Hello {
     let [server, version, mode, role] = ["server", "version", "mode", "role"].map(|name| value(reply, name));
     Hello { server, version, mode, role }
 }
 
-/// The value behind a name in a flat list of names and values.
+/// Returns the value behind a name in a flat list of names and values.
 pub(super) fn value(reply: &Reply, name: &str) -> Option<String> {
     let Reply::Array(items) = reply else { return None };
     let at = items.iter().position(|item| matches!(item, Reply::Bytes(bytes) if **bytes == *name.as_bytes()))?;

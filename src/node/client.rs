@@ -1,7 +1,8 @@
-//! How fred's clients are set up.
+//! Configures fred's clients.
 //!
-//! What is set, and why, each line a fault that was reproduced with fred's defaults:
-//! - `max_command_attempts = 1`, `max_redirections = 0`: with more, a lost reply executes a script again.
+//! The settings and their reasons. Each line is a fault that was reproduced with fred's defaults:
+//! - `max_command_attempts = 1`, `max_redirections = 0`: with more, fred executes a script again when its reply is
+//!   lost.
 //! - `reconnect_errors` is not enabled: it would hand one command's `LOADING` to all commands in flight.
 //! - `tcp.nodelay` is off by default; `broadcast_channel_capacity` of 32 loses messages.
 
@@ -20,9 +21,9 @@ pub(super) enum Role {
     Commands,
     Subscriber,
     Renewals,
-    /// What replicas have to acknowledge, other than renewals.
+    /// Scripts that replicas have to acknowledge, except renewals.
     Acknowledged,
-    /// For a while: what a server is asked about itself.
+    /// Used for the time of a `preflight` only.
     Preflight,
 }
 
@@ -38,18 +39,19 @@ impl Role {
     }
 }
 
-/// A client that is yet to be connected.
+/// Builds a client that is not connected yet.
 pub(super) fn build(address: &Address, role: Role, settings: &Settings, fail_fast: bool) -> Client {
     let mut config = address.config();
     config.fail_fast = fail_fast;
     // In RESP2 a subscribed connection answers PING in another form and refuses everything else. The other connections
-    // speak RESP2, so that a server that is too old for us can say so.
+    // speak RESP2, so that a server that is too old can say so.
     let subscribes = matches!(role, Role::Subscriber | Role::Preflight);
     config.version = if subscribes { RespVersion::RESP3 } else { RespVersion::RESP2 };
     Client::new(config, Some(performance(role, settings)), Some(connection(settings)), Some(policy(settings)))
 }
 
-/// For ever, 50 ms to 2 s apart; but not so far that a short lease runs out meanwhile.
+/// Reconnects forever, 50 ms to 2 s apart, but with a short command timeout not so far apart that a short lease runs
+/// out.
 fn policy(settings: &Settings) -> ReconnectPolicy {
     let most = settings.command_timeout.clamp(Duration::from_millis(50), Duration::from_secs(2));
     let most = u32::try_from(most.as_millis()).unwrap_or(2_000);
@@ -58,7 +60,7 @@ fn policy(settings: &Settings) -> ReconnectPolicy {
     policy
 }
 
-/// How long a reply may take. What is behind a WAIT comes when that is over, heartbeats too.
+/// Returns how long a reply may take. A reply behind a WAIT comes only after the WAIT ends, also that of a heartbeat.
 pub(super) fn reply_timeout(role: Role, settings: &Settings) -> Duration {
     let blocked = match role {
         Role::Renewals | Role::Acknowledged | Role::Preflight => {
@@ -114,11 +116,11 @@ mod tests {
         assert_eq!(connection.tcp.user_timeout, Some(Duration::from_secs(6)));
         assert_eq!(performance(Role::Renewals, &settings).default_command_timeout, Duration::from_secs(3));
         assert_eq!(performance(Role::Commands, &settings).broadcast_channel_capacity, 4096);
-        assert_eq!(policy(&settings).max_attempts(), 0, "for ever");
+        assert_eq!(policy(&settings).max_attempts(), 0, "forever");
     }
 
     #[test]
-    fn what_may_be_behind_a_wait_has_its_time_besides() {
+    fn replies_that_may_be_behind_a_wait_have_its_time_in_addition() {
         let replicas = Replicas { count: 1, timeout: Duration::from_secs(1) };
         let settings = Options { replicas, ..Options::default() }.validate(1).expect("valid");
         for (role, seconds) in [

@@ -1,9 +1,9 @@
-//! A Redis cluster: its masters, each with connections of its own, and which of them has which slot.
+//! A Redis cluster: its masters, each with its own connections, and which master has which slot.
 //!
 //! # Invariants
-//! - A script is sent to one server at a time, and to another only when the one before has said that it has not
+//! - A script is sent to one server at a time. It is sent to another only if the one before answered that it has not
 //!   executed it (`MOVED`, `ASK`).
-//! - What one server does not answer holds up nothing that goes to another.
+//! - A server that does not answer delays nothing that is sent to another.
 
 mod ears;
 mod masters;
@@ -36,18 +36,18 @@ use crate::error::{Error, NodeFailure};
 use crate::foreign::contained;
 use crate::preflight::{Questions, ServerReport};
 
-/// How long whoever begins to listen waits for a master that does not answer.
+/// How long a new subscription waits for a master that does not answer.
 const SUBSCRIBING: Duration = Duration::from_millis(200);
 
 /// A cluster and the connections to its masters.
 pub(crate) struct Cluster(Arc<Masters>);
 
 impl Cluster {
-    /// Connects to the masters of a cluster that one of these servers belongs to. Those that do not answer are
-    /// connected in the background. Tries again for as long as it is waited for if none answers; the seeds note why.
+    /// Connects to the masters of the cluster that these servers belong to. Masters that do not answer are connected in
+    /// the background. If none answers, tries again for as long as the future is awaited; the seeds note why.
     ///
     /// # Errors
-    /// As [`Redis::connect`], where one refuses us; [`Error::Config`] for a server that is in no cluster.
+    /// As [`Redis::connect`], if a server refuses the connection; [`Error::Config`] for a server that is in no cluster.
     pub(super) async fn connect(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
         loop {
             match Self::connect_once(seeds, wiring).await {
@@ -103,7 +103,7 @@ impl Cluster {
         Ok((cluster, events))
     }
 
-    /// Goes on connecting in the background to a cluster none of whose servers answers.
+    /// Connects in the background to a cluster none of whose servers answers.
     pub(super) fn await_server(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> (Self, Events) {
         let (cluster, events) = Self::new(seeds, wiring);
         cluster.0.doubt();
@@ -113,12 +113,12 @@ impl Cluster {
 
     fn new(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> (Self, Events) {
         let (heard, subscriber) = unbounded_channel();
-        // What reconnects tell about votes is of interest where several servers vote.
+        // Reconnects matter for votes only, and a cluster has none.
         let (_, grants) = unbounded_channel();
         (Self(Masters::new(seeds, wiring, heard)), Events { subscriber, grants })
     }
 
-    /// How long a command waits for its connection.
+    /// Returns how long a command waits for its connection.
     pub(super) fn patience(&self) -> Duration {
         self.0.settings.command_timeout / 2
     }
@@ -128,8 +128,8 @@ impl Cluster {
         self.0.misplaced.load(Ordering::Relaxed) + now
     }
 
-    /// Has the master that has these keys run a script once; as [`Redis::call`]. Where their slot is moving, waits a
-    /// while.
+    /// Runs a script once, on the master that has these keys; as [`Redis::call`]. Waits a while if their slot is
+    /// moving.
     pub(crate) async fn call(&self, lane: Lane, call: Call<'_>) -> (Outcome<Reply>, ReplicaAck) {
         let slot = match one_slot(&call) {
             Ok(slot) => slot,
@@ -151,7 +151,7 @@ impl Cluster {
                     self.follow(slot, &to, &told_by, until).await;
                     answer
                 }
-                // Nobody could tell what its replicas have of it: it is waited for until the slot has moved.
+                // With `replicas`, nobody could tell what was acknowledged: it waits until the slot has moved.
                 Some(Redirection::Ask(to)) if self.0.settings.replicas.is_none() => match self.at(&to, &told_by) {
                     Some(master) => (master.redis.call_asking(&call).await, ReplicaAck::moot()),
                     None => answer,
@@ -168,18 +168,18 @@ impl Cluster {
             if moves.is_none() || Instant::now() + PAUSE >= until {
                 return (outcome, ack);
             }
-            // The first word of another master is followed at once. Two that name each other are not asked without a
-            // pause.
+            // The first redirection is followed at once. Two masters that name each other are asked with a pause in
+            // between.
             if !matches!(moves, Some(Redirection::Moved(_))) || std::mem::replace(&mut moved, true) {
                 sleep(PAUSE).await;
             }
         }
     }
 
-    /// The master that has a slot, if there is one by then.
+    /// Returns the master that has a slot, waiting for one if need be.
     ///
     /// # Errors
-    /// Nobody has it, as far as anybody says.
+    /// No master is known to have the slot by `until`.
     async fn master(&self, slot: Slot, until: Instant) -> Result<Arc<Master>, NodeFailure> {
         loop {
             let mut refreshed = self.0.refreshed.subscribe();
@@ -194,12 +194,12 @@ impl Cluster {
         }
     }
 
-    /// The master at this place, as another one names it.
+    /// Returns the master at this place, as another master names it.
     fn at(&self, place: &str, told_by: &Place) -> Option<Arc<Master>> {
         self.0.state().masters.get(&Place::parse(place, told_by)?).map(Arc::clone)
     }
 
-    /// Another master has this slot, as one that had it says. One that is not known yet is asked for, until then.
+    /// Notes that another master has this slot now. If that master is not known yet, waits for a new map until then.
     async fn follow(&self, slot: Slot, to: &str, told_by: &Place, until: Instant) {
         let mut refreshed = self.0.refreshed.subscribe();
         if let Some(master) = self.at(to, told_by) {
@@ -214,7 +214,7 @@ impl Cluster {
         let _: Result<_, _> = timeout(Instant::now().until(until), refreshed.changed()).await;
     }
 
-    /// Listens to other channels, and waits until the masters that answer have these.
+    /// Changes the subscribed channels, and waits until the masters that answer have subscribed to the new ones.
     pub(super) async fn resubscribe(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
         let mut told = Vec::new();
         {
@@ -232,12 +232,12 @@ impl Cluster {
                 }
             }
         }
-        // A message is a hint: whoever has not got its channel yet is told to look when it has.
+        // A message is a hint: waiters whose channel is subscribed later are told to look then.
         Ear::all_have(told, SUBSCRIBING.min(self.0.settings.command_timeout)).await;
         Outcome::Done(())
     }
 
-    /// Asks each master what it keeps of its locks; as [`Redis::preflight`].
+    /// Checks each master; as [`Redis::preflight`].
     pub(crate) async fn preflight(&self, probe: &str, asked: &Questions) -> Vec<ServerReport> {
         let masters = self.0.state().named();
         if masters.is_empty() {
@@ -248,7 +248,7 @@ impl Cluster {
         join_all(masters.iter().map(|master| master.redis.preflight(probe, asked))).await
     }
 
-    /// Gives the connections that messages come on up.
+    /// Reconnects the subscribers of all masters.
     pub(super) async fn reset_subscriber(&self) {
         join_all(self.0.all().iter().map(|redis| redis.reset_subscriber())).await;
     }
@@ -260,10 +260,10 @@ impl Cluster {
     }
 }
 
-/// The slot of a script's keys.
+/// Returns the slot of a script's keys.
 ///
 /// # Errors
-/// [`Error::Config`]: they are in several.
+/// [`Error::Config`] if they are in several slots.
 fn one_slot(call: &Call<'_>) -> Result<Slot, Error> {
     let keys = call.keys();
     let Some((first, rest)) = keys.split_first() else { return Ok(0) };
@@ -274,11 +274,11 @@ fn one_slot(call: &Call<'_>) -> Result<Slot, Error> {
     }
 }
 
-/// Where a server that does not have a slot sends us.
+/// Where a server that does not have a slot redirects a script.
 enum Redirection {
     Moved(String),
     Ask(String),
-    /// Some of the keys are here, and some are not: the slot is moving.
+    /// Some of the keys are here and some are not: the slot is moving.
     Again,
 }
 

@@ -1,15 +1,15 @@
 //! One connection to a server: a fred client made safe.
 //!
-//! fred 10.1 is fast and pipelines well, but it trusts connections that are silent, and stops where its router task
-//! does. What is done about that, each line a fault that was reproduced without it (`client.rs` has what is set):
-//! - A command runs to its end in a task of the engine under fred's own timeout, which alone takes it out of the queue.
-//! - A PING of our own with a token finds silent connections, and replies that have slipped by one.
-//! - fred counts replies: one that is lost, or that it cannot read, gives all later ones to the wrong commands. A
-//!   script returns a number (`number.rs`). What has none counts once the echo of a PING behind it is in step.
+//! fred 10.1 is fast and pipelines well, but it trusts silent connections, and stops when its router task stops. Each
+//! line here answers a fault that was reproduced without it (`client.rs` has the settings):
+//! - A command runs to its end in a task of the engine under fred's own timeout: only that takes it out of the queue.
+//! - A PING with a token, sent by this crate, finds silent connections, and replies that have slipped by one.
+//! - fred counts replies: if one is lost or cannot be read, all later ones go to the wrong commands. So a script
+//!   returns a number (`number.rs`). A reply without a number counts once the echo of a PING behind it is in step.
 //! - Dropping a client leaks its connection: [`Link::quit`].
 //!
 //! # Invariants
-//! - The client is replaced only by [`tend`]; [`LinkEvent::Up`] comes after that as after each reconnect.
+//! - The client is replaced only by [`tend`], or by its restart; [`LinkEvent::Up`] follows, as after each reconnect.
 //! - Nothing here is awaited while the mutex of the client is held.
 
 mod beside;
@@ -44,7 +44,7 @@ use crate::error::NodeFailure;
 use crate::foreign::{self, contained};
 use crate::options::Settings;
 
-/// A connection that is re-established for ever.
+/// A connection that is re-established forever.
 pub(super) struct Link {
     address: Arc<Address>,
     role: Role,
@@ -52,10 +52,10 @@ pub(super) struct Link {
     settings: Settings,
     current: Mutex<(Client, ConnectHandle)>,
     last_error: Mutex<String>,
-    /// How often it has been connected anew, or found to be out of step.
+    /// How often it has been reconnected, or found to be out of step.
     epoch: AtomicU64,
-    /// Whether a script has had no answer, and none has had one since. A server that is paused takes connections and
-    /// answers PING.
+    /// Whether a script has had no answer, and none has had one since. A paused server accepts connections and answers
+    /// PING.
     silent: watch::Sender<bool>,
     fitness: watch::Sender<Fitness>,
     slips: Slips,
@@ -63,8 +63,8 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Connects, and sees to the connection until [`Link::quit`]. Started by the node, which makes sure that the server
-    /// is one for this crate before it sends a script; ended by its quit.
+    /// Connects, and tends the connection until [`Link::quit`]. The node calls it, checks that this crate can work with
+    /// the server before it sends a script, and ends it.
     pub(super) async fn connect(
         address: Arc<Address>,
         role: Role,
@@ -77,7 +77,7 @@ impl Link {
         Ok(link)
     }
 
-    /// Connects. Nobody sees to the connection, which ends with [`Link::quit`] or when it is dropped.
+    /// Connects. Nobody tends the connection, which ends with [`Link::quit`] or when it is dropped.
     async fn connect_once(
         address: Arc<Address>,
         role: Role,
@@ -86,7 +86,7 @@ impl Link {
     ) -> Result<Arc<Self>, fred::error::Error> {
         let client = build(&address, role, settings, true);
         let task = client.connect();
-        // From here on the link ends what was begun, if this is dropped or fails.
+        // From here on the link closes the connection if this future is dropped or fails.
         let link = Self::new(address, role, locker, settings, client.clone(), task);
         client.wait_for_connect().await?;
         link.set_fitness(Fitness::Fit);
@@ -94,8 +94,8 @@ impl Link {
         Ok(link)
     }
 
-    /// Goes on connecting in the background to a server that is away; otherwise as [`Link::connect`]. No script is sent
-    /// before it is [known](Fitness) what server it is.
+    /// Connects in the background to a server that is away; otherwise as [`Link::connect`]. No script is sent before it
+    /// is [known](Fitness) which server it is.
     pub(super) fn await_server(
         address: Arc<Address>,
         role: Role,
@@ -115,7 +115,7 @@ impl Link {
         let link = Arc::clone(self);
         tokio::spawn(foreign::restarted(async move |again| {
             if again && !link.stopped.is_cancelled() {
-                // What the client told meanwhile was heard by nobody; the new one tells of its connection.
+                // Events of the old client may have been lost. The new one reports its connection.
                 link.replace();
             }
             tend(&link, &events).await;
@@ -145,17 +145,17 @@ impl Link {
         })
     }
 
-    /// Which connection this is: another number after each reconnect, and once its replies are out of step.
+    /// Returns the number of this connection. It changes with each reconnect, and when replies are found out of step.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    /// The server's address, its password as `***`.
+    /// Returns the server's address, with its password as `***`.
     pub(super) fn server(&self) -> &Arc<str> {
         &self.address.name
     }
 
-    /// Where the master is that it was connected to last, of those that Sentinels name.
+    /// Returns the place of the last master that it connected to, if Sentinels name it.
     pub(super) fn connected_to(&self) -> Option<Place> {
         let server = self.client().sentinel_primary()?;
         Some(Place { host: (&*server.host).into(), port: server.port })
@@ -166,7 +166,7 @@ impl Link {
         self.stopped.cancelled().await;
     }
 
-    /// Sends one command, once, whatever server it is.
+    /// Sends one command, once, to whatever server is connected.
     pub(super) async fn call(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
         match self.connected_for(self.patience()).await {
             Ok(()) => self.send(command, args).await,
@@ -174,20 +174,20 @@ impl Link {
         }
     }
 
-    /// How long a command waits for the connection.
+    /// Returns how long a command waits for the connection.
     pub(super) fn patience(&self) -> Duration {
         self.settings.command_timeout / 2
     }
 
-    /// Waits for the connection for so long, if it is down, whatever server it leads to.
+    /// Waits for the connection for `patience`, if it is down, whatever server it leads to.
     ///
     /// # Errors
     /// Why it is down.
     async fn connected_for(&self, patience: Duration) -> Result<(), NodeFailure> {
         let client = self.client();
         if !client.is_connected() {
-            // What is not handed to fred cannot be executed late. Nothing is awaited between the look and the
-            // subscription inside, and the router runs on this thread: no connect can slip through between them.
+            // A command that is not handed to fred cannot be executed late. No connect can be missed: nothing is
+            // awaited between the check and the subscription inside, and the router runs on this thread.
             if !matches!(timeout(patience, client.wait_for_connect()).await, Ok(Ok(()))) {
                 let reason = format!("not connected: {}", lock(&self.last_error));
                 return Err(NodeFailure { node: Arc::clone(&self.address.name), reason });
@@ -208,7 +208,7 @@ impl Link {
         if timeout(self.patience(), silent.wait_for(|silent| !silent)).await.is_ok() {
             return Ok(());
         }
-        // One that is being made anew says more about the server.
+        // If it is being re-established, that says more about the server.
         self.ready_for(Duration::ZERO).await?;
         let bound = reply_timeout(self.role, &self.settings);
         let reason = format!("silent: a script had no answer within {bound:?}, and none has had one since");
@@ -221,15 +221,15 @@ impl Link {
         }
     }
 
-    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. What it answers
-    /// may be the answer to another command.
+    /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. The answer may be
+    /// that to another command.
     async fn send(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
         let outcome = self.hand_over(command, args).await;
         self.address.admission.heard(self.role as u8, &self.address.name, false, &outcome);
         outcome
     }
 
-    /// If fred panics, nobody knows how far it came.
+    /// Hands a command to fred. If fred panics, the outcome is unknown.
     async fn hand_over(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
         let is_script = matches!(command, "EVALSHA" | "EVAL");
         let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
@@ -241,7 +241,7 @@ impl Link {
                 match &answer {
                     Ok(_) if is_script || self.role == Role::Subscriber => self.set_silent(false),
                     Err(error) if is_script || *error.kind() == ErrorKind::Timeout => self.set_silent(true),
-                    // The connection is gone, which fred knows.
+                    // The connection is gone, and fred knows that.
                     Ok(_) | Err(_) => {}
                 }
                 reply::sort(&self.address.name, answer, reply_timeout(self.role, &self.settings))
@@ -253,7 +253,7 @@ impl Link {
         }
     }
 
-    /// Gives the connection up, so that its replies are in step again, or a demoted server's successor is found.
+    /// Reconnects, so that replies are in step again, or to find the successor of a demoted server.
     pub(super) async fn reconnect(&self) {
         let client = self.client();
         if client.is_connected() {
@@ -261,24 +261,24 @@ impl Link {
         }
     }
 
-    /// Ends the connection and the task that sees to it.
+    /// Ends the connection and the task that tends it.
     pub(super) async fn quit(&self) {
         self.stopped.cancel();
         let client = self.client();
-        // A stopped server does not answer, and the socket is closed by the abort all the same.
+        // A stopped server does not answer; the abort closes the socket all the same.
         if client.is_connected() {
             let _: Result<_, _> = timeout(self.settings.command_timeout, client.quit()).await;
         }
         lock(&self.current).1.abort();
     }
 
-    /// Ends the connection without a word.
+    /// Ends the connection without telling the server.
     pub(super) fn abandon(&self) {
         self.stopped.cancel();
         lock(&self.current).1.abort();
     }
 
-    /// Whether this is the connection that speaks for its node where something is told once.
+    /// Returns whether this connection speaks for its node when something is logged once.
     pub(super) fn is_first(&self) -> bool {
         self.role == Role::Commands
     }
@@ -287,7 +287,7 @@ impl Link {
         lock(&self.current).0.clone()
     }
 
-    /// Names the connection for CLIENT LIST. A user that may not do this is served all the same.
+    /// Names the connection for CLIENT LIST. A failure is no problem: the user may not have this right.
     async fn introduce(&self) {
         let outcome = self.call("CLIENT", vec!["SETNAME".into(), self.client_name.clone().into()]).await;
         if !matches!(outcome, Outcome::Done(_)) {
@@ -295,7 +295,7 @@ impl Link {
         }
     }
 
-    /// Puts a new client in the place of one whose router no longer acts.
+    /// Replaces a client whose router no longer acts.
     fn replace(&self) {
         let client = build(&self.address, self.role, &self.settings, false);
         let task = client.connect();
@@ -304,7 +304,7 @@ impl Link {
         self.renewed();
     }
 
-    /// It is another connection from here on.
+    /// Notes that it is another connection from here on.
     fn renewed(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
         self.slips.end();
@@ -312,31 +312,31 @@ impl Link {
 }
 
 impl Drop for Link {
-    /// Only a link that nobody tends yet is dropped while its connection lives.
+    /// Closes the connection. Only a link that nobody tends yet is dropped while its connection lives.
     fn drop(&mut self) {
         lock(&self.current).1.abort();
     }
 }
 
-/// Sees to a connection: passes on what it tells, finds out when it is silent, replaces it when it is dead. Begun again
-/// after a panic; ends with [`Link::quit`]; nobody awaits it.
+/// Tends a connection: passes its events on, detects silence, replaces the client when it is dead. Restarted after a
+/// panic; ends with [`Link::quit`]; nobody awaits it.
 async fn tend(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
     loop {
         tokio::select! {
-            // First: a client that is quit has ended too, and is not to be replaced.
+            // First: a client that was quit has ended too, and must not be replaced.
             biased;
             () = link.stopped.cancelled() => return,
             () = listen(link, events) => {}
             () = heartbeat(link) => {}
         }
         contained(|| tracing::debug!(node = %link.address.name, role = link.role.name(), "the client is replaced"));
-        // Nothing is awaited before the new one is listened to: it tells of its first connection as of every other, and
-        // no reconnect goes unnoticed.
+        // Nothing is awaited before the events of the new client are subscribed to. It reports its first connection as
+        // it does every other, so no reconnect goes unnoticed.
         link.replace();
     }
 }
 
-/// Passes on what the connection tells. Ends when the client has ended.
+/// Passes on the events of the connection. Ends when the client has ended.
 async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
     let client = link.client();
     let (mut ups, mut messages, mut errors) = (client.reconnect_rx(), client.message_rx(), client.error_rx());
@@ -376,19 +376,20 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
                 Err(RecvError::Closed) => return,
             },
         };
-        // Nobody listens any more once the node is dropped.
+        // Fails only once the node has been dropped.
         let _: Result<_, _> = events.send(event);
     }
 }
 
-/// Sends PINGs, and a script at once to a connection that falls silent: one is under way then until it is heard again.
-/// Two silent ones force a reconnect; ends when that hangs, or when the client's task has ended.
+/// Sends PINGs. To a connection that falls silent it sends scripts at once, one after the other, until one is answered.
+/// Two heartbeats without an answer force a reconnect. Ends when the reconnect hangs, or when the client's task has
+/// ended.
 async fn heartbeat(link: &Arc<Link>) {
     let mut silent = 0;
     let mut suspected = link.silent.subscribe();
     loop {
         if link.client().is_connected() {
-            // No silence is missed: it is looked at, and not only listened for.
+            // No silence is missed: the current value is checked too, and not only changes.
             let _: Result<_, _> = timeout(link.settings.command_timeout, suspected.wait_for(|silent| *silent)).await;
         } else {
             let client = link.client();
@@ -398,7 +399,7 @@ async fn heartbeat(link: &Arc<Link>) {
             return;
         }
         if !link.client().is_connected() {
-            // It is reconnecting by itself.
+            // The client is reconnecting by itself.
             silent = 0;
             continue;
         }
@@ -416,7 +417,8 @@ async fn heartbeat(link: &Arc<Link>) {
             contained(|| tracing::debug!(%node, role, "two silent heartbeats: reconnecting"));
             let client = link.client();
             let forced = timeout(link.settings.command_timeout, client.force_reconnection()).await;
-            // During an outage it goes on reconnecting, and is not connected. A router that is stuck still says so.
+            // During an outage the client goes on reconnecting and is not connected. A stuck router still claims that
+            // it is connected.
             if forced.is_err() && client.is_connected() {
                 return;
             }
@@ -430,7 +432,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 impl Link {
-    /// A connection to a server that is never there.
+    /// Makes a connection to a server that is never there.
     pub(super) fn to_nobody(settings: &Settings) -> Arc<Self> {
         use super::access::Access;
         let address = Arc::new(Address::parse("redis://127.0.0.1:1", &Access::default()).expect("an address"));
@@ -453,7 +455,7 @@ mod tests {
     use crate::node::access::Access;
     use crate::options::Options;
 
-    /// Answers whatever it is asked with OK.
+    /// Answers every command with OK.
     async fn agree(listener: TcpListener) {
         while let Ok((mut stream, _)) = listener.accept().await {
             tokio::spawn(async move {
@@ -468,14 +470,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_whose_task_panics_is_made_anew_and_tells_of_it() {
+    async fn a_connection_whose_task_panics_is_replaced_and_reports_it() {
         let settings = Options::default().validate(1).expect("valid");
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let url = format!("redis://127.0.0.1:{}", listener.local_addr().expect("an address").port());
         let address = Arc::new(Address::parse(&url, &Access::default()).expect("an address"));
         let (events, mut told) = unbounded_channel();
         let link = Link::await_server(address, Role::Commands, "test", &settings, events);
-        // It panics when it tells of its first connection.
+        // It panics when it reports its first connection.
         poll_sickly(pin!(told.recv()));
         tokio::spawn(agree(listener));
         let up = timeout(Duration::from_secs(10), async {

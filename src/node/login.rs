@@ -1,9 +1,9 @@
-//! Asking the program for credentials, at each connect.
+//! Asks the program for credentials at each connect.
 //!
 //! # Invariants
-//! - The provider is foreign code. It runs on a thread of its own: nothing that it does, or fails to do, delays the
-//!   engine, and its panics end there.
-//! - No password is in anything that is shown.
+//! - The provider is foreign code. It runs on a thread of its own: nothing that it does or fails to do delays the
+//!   engine, and its panics do not leave that thread.
+//! - Nothing that is shown contains a password.
 
 use std::fmt;
 use std::future::Future;
@@ -24,7 +24,7 @@ use crate::credentials::{AnyProvider, Credentials};
 use crate::foreign;
 use crate::shown::cut;
 
-/// How the reason begins where there are no credentials.
+/// How the reason begins if there are no credentials.
 pub(super) const FAILED: &str = "the provider of credentials";
 
 /// A provider, and the thread that it runs on.
@@ -32,7 +32,7 @@ pub(crate) struct Provider {
     provider: Arc<dyn AnyProvider>,
     /// How long it may take.
     bound: Duration,
-    /// Where it is asked, once it was. The thread ends when this is dropped.
+    /// Where questions go, from the first one on. The thread ends when this is dropped.
     asks: Mutex<Option<UnboundedSender<Ask>>>,
 }
 
@@ -69,18 +69,18 @@ impl Provider {
             let (sender, inbox) = unbounded_channel();
             let provider = Arc::clone(&self.provider);
             thread::Builder::new().name("lockhound-creds".into()).spawn(move || keep(provider, inbox))?;
-            // Its inbox is open: the thread holds it.
+            // This cannot fail: the thread holds the receiver.
             let _: Result<_, _> = sender.send(ask);
             *asks = Some(sender);
             return Ok(());
         };
-        // Where it was closed meanwhile, the reply is dropped, which is an answer.
+        // If it was closed in the meantime, the reply is dropped, which counts as an answer.
         let _: Result<_, _> = open.send(ask);
         Ok(())
     }
 }
 
-/// The thread's life. It begins with the first question, and ends when nobody can ask any more.
+/// Runs the thread. It starts with the first question, and ends when nobody can ask any more.
 fn keep(provider: Arc<dyn AnyProvider>, mut asks: UnboundedReceiver<Ask>) {
     match Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(answer_all(provider, asks)),
@@ -92,14 +92,14 @@ fn keep(provider: Arc<dyn AnyProvider>, mut asks: UnboundedReceiver<Ask>) {
     }
 }
 
-/// Answers questions, each in a task of its own, which ends with the runtime.
+/// Answers questions, each in a task of its own. The tasks end with the runtime.
 async fn answer_all(provider: Arc<dyn AnyProvider>, mut asks: UnboundedReceiver<Ask>) {
     while let Some(Ask { node, mut reply }) = asks.recv().await {
         let provider = Arc::clone(&provider);
         tokio::spawn(async move {
             let told = tokio::select! {
                 biased;
-                // Whoever asked has given up.
+                // The connection that asked has given up.
                 () = reply.closed() => return,
                 told = foreign::survive(async { provider.ask(&node).await }) => told,
             };
@@ -113,7 +113,7 @@ async fn answer_all(provider: Arc<dyn AnyProvider>, mut asks: UnboundedReceiver<
     }
 }
 
-/// What a foreign error says, whose text is foreign code too.
+/// Returns the message of a foreign error. Formatting it is foreign code too.
 fn said(error: &dyn std::error::Error) -> String {
     let mut text = String::new();
     foreign::contained(|| text = cut(error.to_string().as_bytes()));
@@ -148,7 +148,7 @@ impl fmt::Debug for Login {
     }
 }
 
-/// As `async_trait` writes it, in which fred declares it.
+/// Written as `async_trait` expands it, which fred uses for the declaration.
 impl fred::types::config::CredentialProvider for Login {
     fn fetch<'s, 'o, 'f>(
         &'s self,

@@ -1,4 +1,4 @@
-//! A node that is a server in memory.
+//! A node whose server is in memory.
 
 mod wire;
 
@@ -25,25 +25,26 @@ pub(crate) struct Memory {
     server: Server,
     ear: u64,
     wire: Arc<Wire>,
-    /// Held while something is sent: what is awaited first is sent first.
+    /// Held while something is sent, so answers are expected in the order in which requests are sent.
     sending: Mutex<()>,
     silence: Arc<Silence>,
     command_timeout: Duration,
 }
 
-/// Whether a command has had no answer, and the server has not answered since.
+/// Whether a command has had no answer, and the server has answered nothing since.
 #[derive(Default)]
 struct Silence {
     lasts: AtomicBool,
-    /// It wakes in the order in which they came, unlike a `watch`: a simulation under a seed is to go as it went.
+    /// Unlike a `watch` it wakes waiters in the order in which they came, so that a simulation repeats under the same
+    /// seed.
     over: Notify,
 }
 
 impl Memory {
-    /// Connects, and waits for the server if it stands still.
+    /// Connects, and waits for the server if it is stopped.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where it does not go on within `connect_timeout`.
+    /// [`Error::Unavailable`] if the server does not answer within `connect_timeout`.
     pub(super) async fn connect(server: &Server, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
         let connected = Self::new(server, wiring);
         let bound = wiring.settings.connect_timeout;
@@ -54,7 +55,7 @@ impl Memory {
         Ok(connected)
     }
 
-    /// Connects to a server that may stand still.
+    /// Connects to a server that may be stopped.
     pub(super) fn new(server: &Server, wiring: &Wiring<'_>) -> (Self, Events) {
         let (wire, events) = Wire::new(wiring);
         let hears = Arc::clone(&wire);
@@ -71,13 +72,13 @@ impl Memory {
         self.wire.misplaced()
     }
 
-    /// How long an acquire waits for a server that is silent.
+    /// Returns how long an acquire waits for a silent server.
     pub(super) fn patience(&self) -> Duration {
         self.command_timeout / 2
     }
 
-    /// Carries a command out, once. It is behind all that were polled before it. While the server is silent nothing is
-    /// sent that takes something.
+    /// Runs a command, once, behind all commands that were polled before it. While the server is silent, no command is
+    /// sent that may take something.
     pub(crate) async fn run(&self, command: Command) -> Outcome<Answer> {
         if command.takes()
             && let Err(failure) = self.heard().await
@@ -88,7 +89,7 @@ impl Memory {
             Ok(Ok(Some(answer))) => Outcome::Done(answer),
             Ok(Err(Failure::Refused(message))) => reply::sort_error(self.server.name(), &message),
             Ok(Ok(None) | Err(Failure::Unreadable)) => {
-                Outcome::Unknown(self.failure("answered what no script does".to_owned()))
+                Outcome::Unknown(self.failure("answered what no script returns".to_owned()))
             }
             Err(failure) => Outcome::Unknown(failure),
         }
@@ -101,7 +102,7 @@ impl Memory {
         }
     }
 
-    /// What there is to be known of a server in memory.
+    /// Reports what can be known about a server in memory.
     pub(crate) async fn preflight(&self) -> ServerReport {
         let until = Instant::now() + TRIPS_TIME;
         let mut trips = Vec::new();
@@ -111,7 +112,7 @@ impl Memory {
                 return ServerReport::not_reached(Arc::clone(self.server.name()), failure.reason);
             }
             let took = Instant::now().since(sent);
-            // As if it had been read in the middle of the way there and back.
+            // The server's clock counts as read in the middle of the round trip.
             let half = u64::try_from(took.as_micros() / 2).unwrap_or(u64::MAX);
             trips.push((took, here, here.saturating_add(half).saturating_add_signed(self.server.clock_offset_us())));
         }
@@ -127,7 +128,7 @@ impl Memory {
     /// Asks the server, once.
     ///
     /// # Errors
-    /// Why there is no answer: nobody knows whether it was carried out.
+    /// Why there is no answer: it is unknown whether the request was executed.
     async fn ask(&self, request: Request) -> Result<Reply, NodeFailure> {
         match timeout(self.command_timeout, self.send(request)).await {
             Ok(Ok(Ok(reply))) => Ok(reply),
@@ -149,12 +150,12 @@ impl Memory {
         answer
     }
 
-    /// The server is silent, until it answers something.
+    /// Marks the server silent until it answers something.
     fn listen(&self) {
         if !self.silence.lasts.swap(true, Ordering::Relaxed) {
             let (silence, answer) = (Arc::clone(&self.silence), self.send(Request::Ping));
             tasks::spawn(async move {
-                // A server whose connection was given up is asked anew.
+                // If the connection was given up, the server is asked again.
                 let _: Result<_, _> = answer.await;
                 silence.lasts.store(false, Ordering::Relaxed);
                 silence.over.notify_waiters();
@@ -165,9 +166,9 @@ impl Memory {
     /// Waits a while for an answer, if the server is silent.
     ///
     /// # Errors
-    /// That there is none.
+    /// There is none.
     async fn heard(&self) -> Result<(), NodeFailure> {
-        // Before the look: an end that comes after it is not missed.
+        // Created before the check, so that an end that comes after the check is not missed.
         let over = self.silence.over.notified();
         if self.silence.lasts.load(Ordering::Relaxed) && timeout(self.patience(), over).await.is_err() {
             return Err(self.failure("silent: it has not answered since a command timed out".to_owned()));

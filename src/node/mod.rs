@@ -1,7 +1,7 @@
-//! One independent server: a Redis or Valkey, a cluster of them, or one in memory. The only place that knows fred.
+//! One independent server: a Redis or Valkey, a cluster of them, or a server in memory. The only place that knows fred.
 //!
-//! A Redis, and each master of a cluster, has three connections: commands, subscriber, renewals; where replicas have to
-//! acknowledge, acquires have a fourth. A node is made and used inside the engine's runtime.
+//! A Redis, and each master of a cluster, has three connections: commands, subscriber, renewals. With `replicas`,
+//! acquires have a fourth. A node is made and used inside the engine's runtime.
 
 mod access;
 mod address;
@@ -66,13 +66,13 @@ use crate::testing;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Lane {
     Commands,
-    /// For what puts a lock there, and for what has to come behind that. Where replicas have to acknowledge, it may be
-    /// held up by the WAIT that is under way, and is a connection of its own; else it is that of the commands.
+    /// For scripts that put a lock on the server, and for those that have to come behind them. With `replicas` it is a
+    /// connection of its own, which the WAIT under way may hold up; otherwise it is that of the commands.
     Grants,
     Renewals,
 }
 
-/// A server that can be connected to, as far as that is known before it is tried.
+/// A server to connect to, as its address describes it.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Redis(Arc<Address>),
@@ -83,8 +83,8 @@ pub(crate) enum Target {
 
 impl Target {
     /// # Errors
-    /// [`Error::Config`] that says what is wrong with the address, its password as `***`, or with what all servers are
-    /// given.
+    /// [`Error::Config`] that says what is wrong with the address, its password as `***`, or with the TLS options or
+    /// the credentials.
     pub(crate) fn parse(url: &str, access: &Access) -> Result<Self, Error> {
         match Seeds::parse(url, access) {
             Some(seeds) => seeds.map(|seeds| Self::Cluster(Arc::new(seeds))),
@@ -92,7 +92,7 @@ impl Target {
         }
     }
 
-    /// The name of an address, which is not going to be connected to.
+    /// Returns the name of an address, without making it usable for connecting.
     ///
     /// # Errors
     /// [`Error::Config`] that says what is wrong with the address, its password as `***`.
@@ -109,7 +109,7 @@ impl Target {
         }
     }
 
-    /// Why it could not be connected to, if that was tried and failed.
+    /// Returns why connecting to it failed, if it did.
     pub(crate) fn last_failure(&self) -> Option<NodeFailure> {
         match self {
             Self::Redis(address) => address.last_failure(),
@@ -119,7 +119,7 @@ impl Target {
         }
     }
 
-    /// Why it could not be connected to in all of this time.
+    /// Returns why it could not be connected to for the whole of `bound`.
     pub(crate) fn away(&self, bound: Duration) -> NodeFailure {
         match self {
             Self::Redis(address) => address.away(bound),
@@ -156,23 +156,22 @@ pub(crate) enum Server {
     Memory(Memory),
 }
 
-/// What the connections of a node tell by themselves.
+/// The events of a node's connections.
 #[derive(Debug)]
 pub(crate) struct Events {
     pub(crate) subscriber: UnboundedReceiver<LinkEvent>,
-    /// Those of the connections that grants travel on, among others.
+    /// Reconnects of the connections for grants, among others.
     pub(crate) grants: UnboundedReceiver<LinkEvent>,
 }
 
 impl Node {
-    /// Connects, and makes sure that the server is one that this crate can work with. Returns what the subscriber's
-    /// connection tells by itself; what that of the renewals tells goes to `reconnected`. Waits for a server that does
-    /// not answer: its [`Target::last_failure`] tells why.
+    /// Connects, and checks that this crate can work with the server. Returns the events of the subscriber's
+    /// connection; those of the renewals' connection go to `reconnected`. Waits for a server that does not answer: its
+    /// [`Target::last_failure`] says why.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where the server cannot be trusted or understood, [`Error::Server`] where the credentials
-    /// are refused, [`Error::Config`] for a server that is too old, is in cluster mode, is a replica, or is already
-    /// there under another address.
+    /// [`Error::Unavailable`] if the server cannot be trusted or understood, [`Error::Server`] if it refuses the
+    /// credentials, [`Error::Config`] if it is too old or in the wrong mode.
     pub(crate) async fn connect(target: &Target, wiring: Wiring<'_>) -> Result<(Arc<Self>, Events), Error> {
         let (server, events) = match target {
             Target::Redis(address) => {
@@ -192,7 +191,7 @@ impl Node {
         Ok((Self::new(target, server), events))
     }
 
-    /// A node whose server nobody reaches.
+    /// Returns a node whose server cannot be reached.
     #[cfg(test)]
     pub(crate) fn of_nobody(settings: &Settings) -> Arc<Self> {
         let target = Target::parse("redis://127.0.0.1:1", &Access::default()).expect("an address");
@@ -200,7 +199,7 @@ impl Node {
         Self::await_server(&target, &Wiring { locker: String::new(), settings, reconnected }).0
     }
 
-    /// A node whose server is away: goes on connecting in the background.
+    /// Returns a node whose server is away, and connects to it in the background.
     pub(crate) fn await_server(target: &Target, wiring: &Wiring<'_>) -> (Arc<Self>, Events) {
         let (server, events) = match target {
             Target::Redis(address) => {
@@ -224,23 +223,23 @@ impl Node {
         Arc::new(Self { name: Arc::clone(target.name()), server })
     }
 
-    /// Which connection that of a lane is: another number after each reconnect.
+    /// Returns the number of a lane's connection, which changes with each reconnect.
     pub(crate) fn epoch(&self, lane: Lane) -> u64 {
         match &self.server {
             Server::Redis(redis) => redis.epoch(lane),
-            // It stands alone, and its answers are no votes among others.
+            // A cluster is the only node, so its answers are never votes.
             Server::Cluster(_) => 0,
             #[cfg(feature = "testing")]
             Server::Memory(memory) => memory.epoch(),
         }
     }
 
-    /// Whether it is a cluster, of which each slot answers for itself.
+    /// Returns whether it is a cluster, in which each slot answers for itself.
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self.server, Server::Cluster(_))
     }
 
-    /// How long a command waits for its connection.
+    /// Returns how long a command waits for its connection.
     pub(crate) fn patience(&self) -> Duration {
         match &self.server {
             Server::Redis(redis) => redis.patience(),
@@ -250,12 +249,12 @@ impl Node {
         }
     }
 
-    /// The address, its password as `***`.
+    /// Returns the address, with its password as `***`.
     pub(crate) fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// Answers that came to the wrong command.
+    /// Returns the number of answers that came to the wrong command.
     pub(crate) fn misplaced_answers(&self) -> u64 {
         match &self.server {
             Server::Redis(redis) => redis.misplaced_answers(),
@@ -265,7 +264,7 @@ impl Node {
         }
     }
 
-    /// What carries its commands out.
+    /// Returns the server that runs its commands.
     pub(crate) fn server(&self) -> &Server {
         &self.server
     }
@@ -280,8 +279,7 @@ impl Node {
         }
     }
 
-    /// Gives the subscriber's connection up, because its replies are out of step. In memory it has given itself up
-    /// then.
+    /// Reconnects the subscriber, because its replies are out of step. A server in memory has done so by itself then.
     pub(crate) async fn reset_subscriber(&self) {
         match &self.server {
             Server::Redis(redis) => redis.reset_subscriber().await,
@@ -302,12 +300,12 @@ impl Node {
     }
 }
 
-/// What a node is told about the locker that it belongs to.
+/// What a node needs to know about its locker.
 #[derive(Debug, Clone)]
 pub(crate) struct Wiring<'a> {
     pub(crate) locker: String,
     pub(crate) settings: &'a Settings,
-    /// Where what the renewals' connection tells goes to.
+    /// Receives the events of the renewals' connection.
     pub(crate) reconnected: UnboundedSender<LinkEvent>,
 }
 

@@ -1,8 +1,8 @@
-//! Which command an answer belongs to: every script returns a number that it was sent with.
+//! Tells which command an answer belongs to: every script returns the number that it was sent with.
 //!
-//! A connection answers in order, and its client counts: the nth reply is for the nth command. One reply that is lost,
-//! comes twice, or cannot be read, and every later one is given to the wrong command. What was granted to one lock
-//! would then be told to another.
+//! A connection answers in order, and its client counts: the nth reply is for the nth command. If one reply is lost,
+//! comes twice, or cannot be read, every later one goes to the wrong command. The grant of one lock would then go to
+//! another.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,12 +13,12 @@ use super::packed::Packed;
 use super::reply::Reply;
 use crate::shown::cut;
 
-/// The number of one send. It is text, since Lua rounds large numbers.
+/// The number of one send. It is a string, since Lua rounds large numbers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Number(String);
 
 impl Number {
-    /// A number that this process has not used, and others do not guess.
+    /// Returns a number that this process has not used, and that others cannot guess.
     pub(super) fn next() -> Self {
         static NEXT: LazyLock<AtomicU64> = LazyLock::new(|| AtomicU64::new(Uuid::new_v4().as_u64_pair().0));
         Self(format!("{:x}", NEXT.fetch_add(1, Ordering::Relaxed)))
@@ -28,7 +28,7 @@ impl Number {
         &self.0
     }
 
-    /// What the script returned, if this reply has its number.
+    /// Returns what the script returned, if this reply has its number.
     pub(super) fn take(&self, reply: Reply) -> Option<Reply> {
         let Reply::Bytes(packed) = reply else { return None };
         let mut packed = Packed::new(packed);
@@ -42,21 +42,21 @@ impl Number {
             return None;
         }
         match answer {
-            // Redis 6 raises an error as a text.
+            // Redis 6 raises an error as a string.
             Reply::Bytes(text) if !ended_well => Some(Reply::Error(cut(&text))),
             answer => Some(answer),
         }
     }
 }
 
-/// What a script that was sent with this number returned: for a test that speaks to a server itself.
+/// Returns what a script that was sent with this number returned, for tests that talk to a server themselves.
 #[cfg(test)]
 pub(crate) fn returned(number: &str, packed: Vec<u8>) -> Option<Reply> {
     Number(number.to_owned()).take(Reply::Bytes(packed.into()))
 }
 
-/// The script whose last argument is a number, which it returns together with what the body returns, or with the error
-/// that the body raises. The body's lines keep their places: errors name them.
+/// Wraps a body into a script that returns its last argument, a number, together with what the body returns or the
+/// error that it raises. The body's lines keep their line numbers, since errors name them.
 pub(super) fn numbered(body: &str) -> String {
     format!("return cmsgpack.pack(ARGV[#ARGV], pcall(function() {body}\nend))\n")
 }

@@ -1,18 +1,18 @@
-//! What scripts return, as `cmsgpack.pack` writes it: <https://github.com/msgpack/msgpack/blob/master/spec.md>.
+//! Reads what scripts return, as `cmsgpack.pack` writes it: <https://github.com/msgpack/msgpack/blob/master/spec.md>.
 //!
-//! One string for a whole answer costs a server less than a reply that it makes of a Lua table: it asks each table for
-//! the fields of all kinds of replies. With its number, the answer of a lone pair costs the server 12 % more than
-//! without one as a table, and 5 % more as a string.
+//! One string for a whole answer costs a server less than converting a Lua table into a reply: it looks in each table
+//! for the fields of every kind of reply. Compared with no number at all, adding it costs the server 12 % for a lone
+//! pair as a table, and 5 % as a string.
 
 use fred::bytes::Bytes;
 
 use super::reply::Reply;
 use crate::shown::cut;
 
-/// Arrays within arrays: the answers of steps are in the answer of their script.
+/// How deep arrays may nest: the answers of steps are in the answer of their script.
 const DEEPEST: usize = 4;
 
-/// Values one behind the other.
+/// A sequence of packed values.
 pub(super) struct Packed(Bytes);
 
 impl Packed {
@@ -24,7 +24,7 @@ impl Packed {
         self.0.is_empty()
     }
 
-    /// The next value, as the reply that a server would make of it.
+    /// Returns the next value, as the reply that a server would make of it.
     pub(super) fn next(&mut self) -> Option<Reply> {
         self.value(DEEPEST)
     }
@@ -38,7 +38,7 @@ impl Packed {
             0xc3 => Some(Reply::Int(1)),
             0xcc..=0xcf => self.number(1 << (kind - 0xcc)).and_then(|n| i64::try_from(n).ok()).map(Reply::Int),
             0xd0..=0xd3 => self.signed(1 << (kind - 0xd0)).map(Reply::Int),
-            // Fractions, of what somebody else wrote: a server makes whole numbers of them.
+            // Fractions, which come from what another client wrote: a server truncates them.
             0xca => {
                 self.number(4).and_then(|bits| u32::try_from(bits).ok()).map(|bits| whole(f32::from_bits(bits).into()))
             }
@@ -54,7 +54,7 @@ impl Packed {
 
     fn array(&mut self, size: usize, depth: usize) -> Option<Reply> {
         let depth = depth.checked_sub(1)?;
-        // Each takes a byte at the least.
+        // Each item takes at least one byte.
         let mut items = Vec::with_capacity(size.min(self.0.len()));
         for _ in 0..size {
             items.push(self.value(depth)?);
@@ -62,7 +62,7 @@ impl Packed {
         Some(Reply::Array(items))
     }
 
-    /// A table with names is an error: newer servers tell where it comes from too.
+    /// Reads an error: a table with names, in which newer servers also say where the error comes from.
     fn error(&mut self, size: usize, depth: usize) -> Option<Reply> {
         let (depth, mut error) = (depth.checked_sub(1)?, None);
         for _ in 0..size {
@@ -97,8 +97,8 @@ impl Packed {
     }
 }
 
-/// What is too large is as large as can be.
-#[expect(clippy::cast_possible_truncation, reason = "it is what is wanted")]
+/// Truncates a number. One that is too large becomes the largest integer.
+#[expect(clippy::cast_possible_truncation, reason = "truncation is intended")]
 fn whole(number: f64) -> Reply {
     Reply::Int(number as i64)
 }
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_too_deep_is_nothing() {
+    fn values_that_are_cut_off_or_too_deep_are_refused() {
         for bytes in [
             &b""[..],
             b"\xa2a",

@@ -11,19 +11,19 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Reads `host:port`, as MOVED and ASK have it; where there is no host, it is the one that tells.
+    /// Reads `host:port`, as MOVED and ASK have it. Without a host, it is the host of the server that says it.
     pub(super) fn parse(text: &str, told_by: &Self) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;
         Some(Self { host: Self::host(host.as_bytes(), told_by)?, port: port.parse().ok()? })
     }
 
-    /// Reads `host:port` out of the parameter of an address. `None` where it may hold what is not to be shown.
+    /// Reads `host:port` from the parameter of an address. Returns `None` if it may contain something secret.
     pub(super) fn given(text: &str) -> Option<Self> {
         let nobody = Self { host: "".into(), port: 0 };
         Self::parse(text, &nobody).filter(|place| is_ordinary(text) && !place.host.is_empty())
     }
 
-    /// Reads a host. A server that does not know its own name is the one that tells.
+    /// Reads a host. An empty one is that of the server that says it, which does not know its own name.
     pub(super) fn host(host: &[u8], told_by: &Self) -> Option<Arc<str>> {
         match host {
             b"" | b"?" => Some(Arc::clone(&told_by.host)),
@@ -32,13 +32,13 @@ impl Place {
     }
 }
 
-/// Whether a text may be shown: it has no sign that credentials have.
+/// Returns whether a text may be shown: it has no character that separates credentials.
 pub(super) fn is_ordinary(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b))
 }
 
 impl fmt::Display for Place {
-    /// As in an address: an IPv6 address in brackets.
+    /// Formats it as in an address: an IPv6 address in brackets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)

@@ -1,12 +1,12 @@
-//! What a server keeps of a lock, asked on a connection of its own, and without writing anything.
+//! Checks a server for `preflight`, on a connection of its own and without writing anything.
 //!
-//! The connection is its own because a refused SUBSCRIBE leaves the replies behind it out of step. Rights are tried by
-//! a script that may not write (`#!lua flags=no-writes`), since a server looks at rights before it refuses a write:
-//! HSETNX and INCR have no form that writes nothing, and the user of an application may seldom ask `ACL DRYRUN`.
+//! It has its own connection because a refused SUBSCRIBE leaves the replies behind it out of step. Rights are tried in
+//! a script that may not write (`#!lua flags=no-writes`), since a server checks rights before it refuses a write:
+//! HSETNX and INCR have no form that writes nothing, and the user of an application may rarely call `ACL DRYRUN`.
 //!
 //! # Invariants
-//! - Nothing that is sent writes, whatever the user may do: scripts that try commands may not write, and the rest of
-//!   what is sent reads. Even if a command came twice, or late, nothing would be written.
+//! - Nothing that is sent writes, whatever rights the user has: scripts that try commands may not write, and all other
+//!   commands only read. Even if a command came twice, or late, nothing would be written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +25,11 @@ use crate::options::Replicas;
 use crate::preflight::{Finding, Probe, Questions, ServerReport, Told, ToldOfCluster, Tried, Way};
 use crate::shown::cut;
 
-/// How many round trips are measured, and for how long at the most.
+/// How many round trips are measured, and for how long at most.
 pub(super) const TRIPS: usize = 50;
 pub(super) const TRIPS_TIME: Duration = Duration::from_secs(1);
 
-/// Asks the server that this connection leads to. Connecting may take `connect_timeout`, and so may the answers: what
+/// Checks the server that this connection leads to. Connecting may take `connect_timeout`, and so may the answers: what
 /// is not answered by then is unknown.
 pub(super) async fn preflight(beside: &Link, probe: &str, asked: &Questions) -> ServerReport {
     let node = || Arc::clone(beside.server());
@@ -47,12 +47,12 @@ pub(super) async fn preflight(beside: &Link, probe: &str, asked: &Questions) -> 
     if in_time.is_err() && report.version.known().is_none() {
         report = ServerReport::not_reached(node(), format!("connected, but did not answer within {bound:?}"));
     }
-    // Nobody waits for it: a server that is stopped does not answer.
+    // Nobody waits for this: a stopped server does not answer.
     tokio::spawn(async move { link.quit().await });
     report
 }
 
-/// Why a server is not reached, without its name.
+/// Returns why a server was not reached, without its name.
 fn said(error: Error) -> String {
     match error {
         Error::Unavailable { nodes, .. } => nodes.into_iter().map(|node| node.reason).collect::<Vec<_>>().join("; "),
@@ -91,14 +91,14 @@ async fn ask(link: &Arc<Link>, probe: &str, asked: &Questions, report: &mut Serv
         Some(tried) => tried,
         None => try_all(link, probe, &asked.probes).await,
     };
-    // What was answered so far counts if it was answered in step. Where a user may not send PING nobody can tell.
+    // The answers so far count if the connection is in step. For a user that may not call PING, this cannot be told.
     if let Outcome::Unknown(NodeFailure { reason, .. }) = link.barrier().await {
         *report = ServerReport::not_reached(Arc::clone(link.server()), reason);
         return;
     }
     // Last: a refusal of SUBSCRIBE leaves the replies out of step.
     let mut open: Vec<usize> = (0..tried.len()).filter(|&at| tried[at].is_none()).collect();
-    // What has an answer of its own comes before them.
+    // SSUBSCRIBE has an answer of its own, and comes before the others.
     open.sort_by_key(|&at| asked.probes[at].name != "SSUBSCRIBE");
     if !open.is_empty() {
         let subscribed = subscribe(link, open.iter().map(|&at| &asked.probes[at])).await;
@@ -107,7 +107,7 @@ async fn ask(link: &Arc<Link>, probe: &str, asked: &Questions, report: &mut Serv
     report.rights = asked.rights(&tried.into_iter().flatten().collect::<Vec<_>>());
 }
 
-/// What a command was answered, or the rule that its user lacks for it.
+/// Returns the answer to a command, or the rule that its user lacks for it.
 fn finding<T>(outcome: Outcome<Reply>, rule: &'static str, read: impl FnOnce(&Reply) -> Option<T>) -> Finding<T> {
     match outcome {
         Outcome::Done(reply) => Finding::Known(reply).and_then(|reply| read(&reply)),
@@ -133,7 +133,7 @@ fn words(words: &[&str]) -> Vec<Value> {
     words.iter().map(|&word| word.into()).collect()
 }
 
-/// Round trips, one after the other, each of which tells the server's time.
+/// Measures round trips, one after the other. Each one also reads the server's time.
 async fn trips(link: &Link, report: &mut ServerReport) {
     let until = Instant::now() + TRIPS_TIME;
     let mut trips = Vec::new();
@@ -156,7 +156,7 @@ async fn trips(link: &Link, report: &mut ServerReport) {
     report.learn_trips(&trips);
 }
 
-/// What TIME answers: seconds and microseconds.
+/// Reads the answer to TIME: seconds and microseconds.
 fn micros(reply: &Reply) -> Option<u64> {
     let Reply::Array(items) = reply else { return None };
     let number = |item: &Reply| match item {
@@ -167,8 +167,8 @@ fn micros(reply: &Reply) -> Option<u64> {
     number(seconds)?.checked_mul(1_000_000)?.checked_add(number(micros)?)
 }
 
-/// What a server says of the rights that its user has, which nearly no user of an application may ask; `None`: it says
-/// nothing.
+/// Asks the server for the user's rights by `ACL DRYRUN`, which almost no application's user may call. Returns `None`
+/// if the server does not tell.
 async fn told_by_itself(link: &Link, probes: &[Probe]) -> Option<Vec<Option<Tried>>> {
     let Finding::Known(user) = text(link, "ACL", &["WHOAMI"], "+acl|whoami").await else { return None };
     let dry_run = |probe: &Probe| {
@@ -180,7 +180,7 @@ async fn told_by_itself(link: &Link, probes: &[Probe]) -> Option<Vec<Option<Trie
         tried.push(Some(match outcome {
             Outcome::Done(Reply::Bytes(text)) if &*text == b"OK" => Tried::Permitted,
             Outcome::Done(Reply::Bytes(text)) => Tried::Refused(cut(&text)),
-            // It may not ask, or the server is too old to be asked.
+            // The user may not ask, or the server is too old.
             Outcome::Refused(_) | Outcome::Done(_) => return None,
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Tried::Unknown(failure.reason),
         }));
@@ -188,7 +188,7 @@ async fn told_by_itself(link: &Link, probes: &[Probe]) -> Option<Vec<Option<Trie
     Some(tried)
 }
 
-/// Tries what can be tried without harm; `None` for what has to be tried last.
+/// Tries the commands that can be tried without harm. Returns `None` for those that have to be tried last.
 async fn try_all(link: &Link, probe: &str, probes: &[Probe]) -> Vec<Option<Tried>> {
     let called: Vec<&Probe> = probes.iter().filter(|probe| probe.way == Way::InScript).collect();
     let sent = |probe: &Probe| link.call(probe.name, probe.args.iter().map(|arg| arg.as_str().into()).collect());
@@ -203,7 +203,7 @@ async fn try_all(link: &Link, probe: &str, probes: &[Probe]) -> Vec<Option<Tried
     probes.iter().map(tried).collect()
 }
 
-/// Whether a command was permitted, whatever else it was answered: a server looks at rights first.
+/// Returns whether a command was permitted, whatever else the answer is: a server checks rights first.
 fn permission(outcome: Outcome<Reply>) -> Tried {
     match outcome {
         Outcome::Done(_) => Tried::Permitted,
@@ -216,13 +216,13 @@ fn permission(outcome: Outcome<Reply>) -> Tried {
     }
 }
 
-/// Whether the reason is an error that a server gives a user whom it knows.
+/// Returns whether the reason is a server's error for a user that is logged in.
 fn is_of_server(reason: &str) -> bool {
     let code = reply::code(reason);
     !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase()) && code != "NOAUTH"
 }
 
-/// What a script that may not write is answered to each of these.
+/// Tries each of these in a script that may not write.
 async fn call(link: &Link, probe: &str, probes: &[&Probe]) -> Vec<Tried> {
     let mut args = words(&[probe, "0"]);
     for Probe { name, args: rest, .. } in probes {
@@ -235,7 +235,7 @@ async fn call(link: &Link, probe: &str, probes: &[&Probe]) -> Vec<Tried> {
         Outcome::Done(Reply::Array(errors)) if errors.len() == probes.len() => {
             errors.into_iter().map(called_permission).collect()
         }
-        Outcome::Done(_) => all("the server answered something else than it was asked".to_owned()),
+        Outcome::Done(_) => all("the server answered something other than what was asked".to_owned()),
         Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, .. }) => {
             all("without +eval it cannot be tried".to_owned())
         }
@@ -253,12 +253,12 @@ fn called_permission(error: Reply) -> Tried {
             let text = cut(&text);
             if reply::code(&text) == "NOPERM" { Tried::Refused(text) } else { Tried::Permitted }
         }
-        _ => Tried::Unknown("the server answered something else than it was asked".to_owned()),
+        _ => Tried::Unknown("the server answered something other than what was asked".to_owned()),
     }
 }
 
-/// Subscribes to the channel of each of these, or unsubscribes. A refusal comes as the answer to a PING behind it,
-/// whose own then comes to the next one.
+/// Subscribes to the channels of each of these, or unsubscribes. A refusal comes as the answer to the PING behind it,
+/// and the PING's own answer then goes to the next command.
 async fn subscribe(link: &Link, probes: impl Iterator<Item = &Probe>) -> Vec<Tried> {
     let mut tried = Vec::new();
     let mut slipped = 0;
@@ -266,7 +266,7 @@ async fn subscribe(link: &Link, probes: impl Iterator<Item = &Probe>) -> Vec<Tri
         let channels = probe.args.clone();
         let sent = match probe.name {
             "SSUBSCRIBE" => {
-                // Its refusal is an answer of its own.
+                // Its refusal is its own answer.
                 tried.push(permission(link.subscribe_sharded(channels.concat()).await.map(|()| Reply::Nil)));
                 continue;
             }
@@ -278,7 +278,7 @@ async fn subscribe(link: &Link, probes: impl Iterator<Item = &Probe>) -> Vec<Tri
             tried.push(Tried::Unknown(failure.reason));
             continue;
         }
-        // So many answers of PINGs before it come first.
+        // The answers to `slipped` earlier PINGs come first.
         let mut result = Tried::Permitted;
         let mut errors = 0;
         for _ in 0..=slipped {
@@ -289,7 +289,7 @@ async fn subscribe(link: &Link, probes: impl Iterator<Item = &Probe>) -> Vec<Tri
                     result = Tried::Refused(source.message);
                     errors += 1;
                 }
-                // A master of a cluster that does not have the slot of the channel looks at the rights first.
+                // A master that does not have the slot of the channel checks the rights first.
                 Outcome::NotExecuted(failure) if reply::code(&failure.reason) == "MOVED" => errors += 1,
                 Outcome::Unknown(failure) => result = Tried::Unknown(failure.reason),
                 Outcome::NotExecuted(failure) if !is_of_server(&failure.reason) => {

@@ -1,4 +1,4 @@
-//! A Redis: four connections at the most, and what travels on which.
+//! A Redis server: its connections, at most four, and what is sent on which.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::foreign;
 use crate::options::Replicas;
 use crate::preflight::{Questions, ServerReport};
 
-/// The shortest pause before a server is connected to again that could not be.
+/// The shortest pause between two attempts to connect to a server.
 pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 
 /// One server and the connections to it.
@@ -38,7 +38,7 @@ struct Links {
     commands: Arc<Link>,
     subscriber: Arc<Link>,
     renewals: Arc<Link>,
-    /// That of the commands, unless replicas have to acknowledge.
+    /// The connection of the commands, unless replicas have to acknowledge.
     grants: Arc<Link>,
 }
 
@@ -55,7 +55,7 @@ fn get_to_know(link: &Arc<Link>) {
     tokio::spawn(foreign::restarted(async move |_| check::get_to_know(&link).await));
 }
 
-/// What scripts travel on.
+/// The batchers that scripts are sent with.
 struct Lanes {
     commands: Arc<Batcher>,
     renewals: Arc<Batcher>,
@@ -84,13 +84,13 @@ impl Lanes {
 }
 
 impl Redis {
-    /// Connects, and makes sure that the server is one that this crate can work with. Returns what the subscriber's
-    /// connection tells by itself; what that of the renewals tells goes to `reconnected`. Tries again for as long as it
-    /// is waited for, where the server may be about to start; the address notes the last failure.
+    /// Connects, and checks that this crate can work with the server. Returns the events of the subscriber's
+    /// connection; those of the renewals' connection go to `reconnected`. Tries again for as long as the future is
+    /// awaited, if the server may be about to start; the address notes the last failure.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where it cannot be trusted that the server is the one at this address, [`Error::Server`]
-    /// where the credentials are refused, [`Error::Config`] for a server that is too old, or in another mode.
+    /// [`Error::Unavailable`] if it cannot be trusted that the server is the one of this address, [`Error::Server`] if
+    /// it refuses the credentials, [`Error::Config`] if it is too old or in another mode.
     pub(super) async fn connect(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
         loop {
             match Self::connect_once(address, wiring).await {
@@ -129,7 +129,7 @@ impl Redis {
         Ok((redis, Events { subscriber: subscriber_events, grants: ups }))
     }
 
-    /// Goes on connecting in the background to a server that is away.
+    /// Connects in the background to a server that is away.
     pub(super) fn await_server(address: &Arc<Address>, wiring: &Wiring<'_>) -> (Self, Events) {
         let start =
             |role, events| Link::await_server(Arc::clone(address), role, &wiring.locker, wiring.settings, events);
@@ -148,7 +148,7 @@ impl Redis {
         (redis, Events { subscriber: subscriber_events, grants: ups })
     }
 
-    /// A server with these connections.
+    /// Makes a server with these connections.
     fn new(address: &Arc<Address>, wiring: &Wiring<'_>, links: Links) -> Self {
         let switches = Switches::listen(address, wiring, &links.all().map(Arc::clone).collect::<Vec<_>>());
         Self { lanes: Lanes::new(&links, wiring.settings.replicas), links, switches }
@@ -166,11 +166,11 @@ impl Redis {
         self.links.commands.misplaced_answers()
     }
 
-    /// Runs a script once. The `ReplicaAck` tells when enough replicas have what it wrote, if it is one that has to be
-    /// acknowledged.
+    /// Runs a script once. If it has to be acknowledged, the `ReplicaAck` tells when enough replicas have what it
+    /// wrote.
     ///
-    /// A step travels together with what is asked for in the same moment. It is behind the steps, and the scripts, that
-    /// were polled before it. While the connection is silent nothing is sent that may take something: it would have to
+    /// A step is sent together with others that are asked for at the same moment, behind the steps and scripts that
+    /// were polled before it. While the connection is silent, no step is sent that may take something: it would have to
     /// be undone for as long as the server is stopped.
     pub(crate) async fn call(&self, lane: Lane, call: Call<'_>) -> (Outcome<Reply>, ReplicaAck) {
         let batcher = self.lanes.get(lane);
@@ -183,7 +183,7 @@ impl Redis {
                 }
                 batcher.send(step).await
             }
-            // What is no step is boxed: it is larger than one, and would be copied with each of them.
+            // This future is boxed: it is larger than that of a step, which would otherwise take as much space.
             Call::Script { lua, keys, args, acknowledged } => {
                 let running = batcher.runner().run(acknowledged.into(), lua, keys, args);
                 let (outcome, acks) = Box::pin(running).await;
@@ -192,19 +192,19 @@ impl Redis {
         }
     }
 
-    /// Runs a script once on the server of a cluster that its slot is moving to.
+    /// Runs a script once on the server to which its slot is moving.
     pub(super) async fn call_asking(&self, call: &Call<'_>) -> Outcome<Reply> {
         let runner = self.lanes.commands.runner();
         if let Err(failure) = self.links.commands.ready().await {
             return Outcome::NotExecuted(failure);
         }
         let (lua, keys, args) = (call.lua(), call.keys(), call.args());
-        // Polled, and so sent, in this order. Without the first one the server says MOVED.
+        // They are polled, and so sent, in this order. Without ASKING the server answers MOVED.
         let asking = self.links.commands.call("ASKING", Vec::new());
         join(asking, runner.run_by(By::Text, 0, lua, &keys, &args)).await.1.0
     }
 
-    /// The connection of the commands.
+    /// Returns the connection of the commands.
     pub(super) fn commands(&self) -> &Arc<Link> {
         &self.links.commands
     }
@@ -230,11 +230,11 @@ impl Redis {
         self.links.subscriber.barrier().await
     }
 
-    /// As [`resubscribe`](Self::resubscribe), for channels whose messages come from this server alone.
+    /// As [`resubscribe`](Self::resubscribe), for channels whose messages come from this server only.
     pub(super) async fn resubscribe_sharded(&self, add: Vec<String>, remove: Vec<String>) -> Outcome<()> {
         let link = &self.links.subscriber;
-        // One by one: fred takes the answer to the second of several for that to the next command. One that is refused
-        // keeps no other from being subscribed.
+        // One by one: fred takes the answer to the second of several channels for that to the next command. A refused
+        // channel does not keep the others from being subscribed.
         let mut refusal = None;
         for channel in remove {
             if let failed @ (Outcome::NotExecuted(_) | Outcome::Unknown(_)) = link.unsubscribe_sharded(channel).await {
@@ -254,12 +254,12 @@ impl Redis {
         }
     }
 
-    /// Asks the server what it keeps of a lock, on a connection of its own. The script tries commands without writing.
+    /// Checks the server, on a connection of its own. The script tries commands without writing.
     pub(crate) async fn preflight(&self, probe: &str, asked: &Questions) -> ServerReport {
         preflight::preflight(&self.links.commands, probe, asked).await
     }
 
-    /// Gives the subscriber's connection up, because its replies are out of step.
+    /// Reconnects the subscriber, because its replies are out of step.
     pub(super) async fn reset_subscriber(&self) {
         self.links.subscriber.reconnect().await;
     }
@@ -270,14 +270,14 @@ impl Redis {
         join_all(self.links.all().map(|link| link.quit())).await;
     }
 
-    /// Ends all connections, and the tasks that send over them: the locker goes on without this server.
+    /// Ends all connections, and the tasks that send on them: the locker goes on without this server.
     pub(super) async fn retire(&self) {
         self.quit().await;
         [&self.lanes.commands, &self.lanes.grants, &self.lanes.renewals].into_iter().for_each(|lane| lane.end());
     }
 }
 
-/// The connections to a server that is not connected as a whole yet. Where that fails, or is given up, they end.
+/// The connections to a server before all of them are there. They end if connecting fails or is given up.
 struct Begun(Vec<Arc<Link>>);
 
 impl Drop for Begun {

@@ -1,14 +1,14 @@
-//! What replicas have acknowledged: WAIT.
+//! Asks by WAIT what replicas have acknowledged.
 //!
-//! WAIT blocks its connection, and what it says is about what was sent on that connection before: after a reconnect,
-//! perhaps to another server, it is as content as if all had been acknowledged. So a script and its WAIT travel in
-//! order on one connection, and what a reconnect came between is unknown. A script does not wait for the WAIT that is
-//! under way; it is sent, and is covered by the next one, together with all others that were sent meanwhile.
+//! WAIT blocks its connection, and covers what was sent on that connection before: after a reconnect, perhaps to
+//! another server, it succeeds as if everything had been acknowledged. So a script and its WAIT are sent in order on
+//! one connection, and if a reconnect comes between them, the outcome is unknown. A script does not wait for the WAIT
+//! under way: it is sent, and the next WAIT covers it, together with all others sent in the meantime.
 //!
 //! # Invariants
-//! - An acknowledgement is made out after its script was handed to the connection, and before the WAIT that covers it
+//! - An acknowledgement is registered after its script was handed to the connection, and before the WAIT that covers it
 //!   is.
-//! - One WAIT at most is under way on a connection: whatever is behind it is held up by one timeout and not by many.
+//! - At most one WAIT is under way on a connection: what is behind it is held up by one timeout and not by many.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -36,7 +36,7 @@ struct Awaited {
 }
 
 impl ReplicaAck {
-    /// That of a script for which no replica is asked.
+    /// Returns the acknowledgement of a script for which no replica is asked.
     pub(crate) fn moot() -> Self {
         Self(None)
     }
@@ -44,15 +44,15 @@ impl ReplicaAck {
     /// Waits until enough replicas have acknowledged.
     ///
     /// # Errors
-    /// How many have, or why nobody knows.
+    /// How many have, or why that is unknown.
     pub(crate) async fn confirm(self) -> Result<(), NodeFailure> {
         let Some(Awaited { node, answer }) = self.0 else { return Ok(()) };
         let ended = |_| Err(NodeFailure { node, reason: "its replicas were not asked any more".to_owned() });
         answer.await.unwrap_or_else(ended)
     }
 
-    /// An answer that says that something was written counts once replicas have it. Until then nobody knows what
-    /// becomes of it, and it has to be undone.
+    /// Waits for the acknowledgement if the answer says that something was written. Without it the outcome is unknown,
+    /// and has to be undone.
     pub(crate) async fn cover<T>(self, outcome: Outcome<T>, wrote: impl FnOnce(&T) -> bool) -> Outcome<T> {
         match outcome {
             Outcome::Done(answer) if wrote(&answer) => match self.confirm().await {
@@ -75,13 +75,13 @@ pub(super) struct ReplicaAcks {
 struct Pending {
     /// Whether [`collect`] runs.
     collecting: bool,
-    /// Those that no WAIT has been sent for yet.
+    /// The acknowledgements that no WAIT has been sent for yet.
     acks: Vec<Open>,
 }
 
 #[derive(Debug)]
 struct Open {
-    /// Of the connection that its script was handed to.
+    /// The number of the connection that its script was handed to.
     epoch: u64,
     reply: oneshot::Sender<Result<(), NodeFailure>>,
 }
@@ -91,7 +91,7 @@ impl ReplicaAcks {
         Arc::new(Self { link, replicas, pending: Mutex::default() })
     }
 
-    /// Runs a script, and sends a WAIT behind it, for which so many acknowledgements are made out.
+    /// Runs a script and sends a WAIT behind it. Returns `count` acknowledgements.
     pub(super) async fn send(
         self: &Arc<Self>,
         command: &'static str,
@@ -104,7 +104,7 @@ impl ReplicaAcks {
         }
         let epoch = self.link.epoch();
         let mut sending = pin!(self.link.run(command, words, number));
-        // From here on it is before every WAIT that is sent.
+        // From here on, the script is before every WAIT that is sent.
         let sent = poll_fn(|cx| Poll::Ready(sending.as_mut().poll(cx))).await;
         let acks = (0..count).map(|_| self.make_out(epoch)).collect();
         let outcome = match sent {
@@ -127,11 +127,12 @@ impl ReplicaAcks {
         ReplicaAck(Some(Awaited { node: Arc::clone(self.link.server()), answer }))
     }
 
-    /// The acknowledgements that somebody still waits for and no WAIT has been sent for. Whoever takes none has ended.
+    /// Takes the acknowledgements that somebody still waits for and that no WAIT has been sent for. A collector that
+    /// gets none has ended.
     fn take(&self) -> Vec<Open> {
         let mut pending = self.pending();
         let mut acks = std::mem::take(&mut pending.acks);
-        // Nobody waits for replicas to know that a lock was held by another.
+        // An answer that wrote nothing has dropped its acknowledgement.
         acks.retain(|open| !open.reply.is_closed());
         pending.collecting = !acks.is_empty();
         acks
@@ -141,7 +142,7 @@ impl ReplicaAcks {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a WAIT; how many replicas have acknowledged what was sent before it.
+    /// Sends a WAIT. Returns how many replicas have acknowledged what was sent before it.
     async fn wait(&self) -> Outcome<i64> {
         let timeout_ms = i64::try_from(self.replicas.timeout.as_millis()).unwrap_or(i64::MAX);
         let args = vec![i64::from(self.replicas.count).into(), timeout_ms.into()];
@@ -152,7 +153,7 @@ impl ReplicaAcks {
         self.link.call_in_step("WAIT", args).await.and_then(self.link.server(), count)
     }
 
-    /// Whether what a WAIT answered is enough.
+    /// Checks whether the answer to a WAIT is enough.
     fn acknowledged(&self, answer: Outcome<i64>) -> Result<(), NodeFailure> {
         let Replicas { count, timeout } = self.replicas;
         let reason = match answer {
@@ -167,10 +168,10 @@ impl ReplicaAcks {
         Err(NodeFailure { node: Arc::clone(self.link.server()), reason })
     }
 
-    /// Warns about a server that has too few replicas now: nothing will be locked there until it has more.
+    /// Warns about a server that has too few replicas now: it grants no lock until it has more.
     ///
     /// # Errors
-    /// The server's, where this user may not ask them.
+    /// The server's, if this user may not call WAIT.
     pub(super) async fn check(&self) -> Result<(), Error> {
         let (node, wanted) = (self.link.server(), self.replicas.count);
         match self.wait().await {
@@ -194,9 +195,9 @@ impl ReplicaAcks {
     }
 }
 
-/// Sends one WAIT after the other for as long as acknowledgements are open. Started by the first of them, and begun
-/// again after a panic, which leaves those that the WAIT was for without an answer; ends when there are none, or with
-/// the engine; nobody awaits it.
+/// Sends one WAIT after the other as long as acknowledgements are open. Started by the first one, and restarted after a
+/// panic, which leaves those that the WAIT was for without an answer; ends when there are none, or with the engine;
+/// nobody awaits it.
 async fn collect(acks: &ReplicaAcks) {
     loop {
         let open = acks.take();
@@ -205,14 +206,14 @@ async fn collect(acks: &ReplicaAcks) {
         }
         let answer = acks.acknowledged(acks.wait().await);
         // fred announces a reconnect before it sends anything on the new connection, and `tend` counts it on this
-        // thread: what this WAIT said of another connection than the script's is found out here.
+        // thread. So the epoch shows here whether this WAIT and the script were sent on the same connection.
         let epoch = acks.link.epoch();
         for Open { epoch: sent_on, reply } in open {
             let reconnected = || {
-                let reason = "it was connected anew before its replicas had acknowledged".to_owned();
+                let reason = "it was reconnected before its replicas had acknowledged".to_owned();
                 Err(NodeFailure { node: Arc::clone(acks.link.server()), reason })
             };
-            // Who does not want to know any more has dropped the ack.
+            // A caller that no longer waits has dropped its receiver.
             let _: Result<_, _> = reply.send(if sent_on == epoch { answer.clone() } else { reconnected() });
         }
     }
@@ -256,11 +257,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_reconnect_came_between_is_unknown() {
+    async fn an_acknowledgement_across_a_reconnect_is_unknown() {
         let acks = acks();
         let (same, another) = (acks.make_out(0), acks.make_out(7));
         let anew =
-            |answer: Result<(), NodeFailure>| answer.is_err_and(|failure| failure.reason.contains("connected anew"));
+            |answer: Result<(), NodeFailure>| answer.is_err_and(|failure| failure.reason.contains("was reconnected"));
         assert!(!anew(same.confirm().await) && anew(another.confirm().await));
     }
 
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_not_written_needs_no_replica() {
+    async fn an_answer_that_wrote_nothing_needs_no_replica() {
         let unconfirmed = || {
             let (reply, answer) = oneshot::channel();
             drop(reply);

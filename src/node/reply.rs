@@ -1,4 +1,4 @@
-//! What a server said, and what that tells about the command.
+//! The replies of servers, and what they say about a command's outcome.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use fred::types::Resp3Frame;
 use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
 use crate::shown::{cut, cut_debug};
 
-/// A reply, as far as the scripts use the protocol.
+/// A reply, in the part of the protocol that scripts use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
     Nil,
     Int(i64),
-    /// A part of what was received: whoever keeps it copies it.
+    /// A slice of the receive buffer: copy it to keep it.
     Bytes(Bytes),
     Array(Vec<Self>),
-    /// Inside of an array: what became of one of several.
+    /// Inside an array: the error of one of several steps.
     Error(String),
 }
 
 impl Reply {
-    /// What became of this one of several.
+    /// Returns the outcome of this one of several steps.
     pub(crate) fn into_outcome(self, node: &Arc<str>) -> Outcome<Self> {
         match self {
             Self::Error(message) => sort_error(node, &message),
@@ -33,7 +33,7 @@ impl Reply {
     }
 }
 
-/// What became of a command.
+/// The outcome of a command.
 #[derive(Debug, Clone)]
 pub(crate) enum Outcome<T> {
     /// It was executed, and this is its answer.
@@ -42,12 +42,12 @@ pub(crate) enum Outcome<T> {
     NotExecuted(NodeFailure),
     /// The server answered with an error; nothing was written.
     Refused(Error),
-    /// It may have been executed, or may be yet. What it may have taken has to be undone.
+    /// It may have been executed, or may yet be. What it may have taken has to be undone.
     Unknown(NodeFailure),
 }
 
 impl<T> Outcome<T> {
-    /// Puts the answer in other words.
+    /// Maps the answer.
     pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
         match self {
             Self::Done(answer) => Outcome::Done(change(answer)),
@@ -57,13 +57,13 @@ impl<T> Outcome<T> {
         }
     }
 
-    /// The answer, if it is of the kind that was asked for. Another proves nothing.
+    /// Returns the answer if it is of the kind that was asked for. Any other proves nothing, and counts as unknown.
     pub(crate) fn only<U>(self, node: &Arc<str>, kind: impl FnOnce(T) -> Option<U>) -> Outcome<U> {
         match self.map(kind) {
             Outcome::Done(Some(answer)) => Outcome::Done(answer),
             Outcome::Done(None) => Outcome::Unknown(NodeFailure {
                 node: Arc::clone(node),
-                reason: "answered something else than it was asked".to_owned(),
+                reason: "answered something other than what was asked".to_owned(),
             }),
             Outcome::NotExecuted(failure) => Outcome::NotExecuted(failure),
             Outcome::Refused(error) => Outcome::Refused(error),
@@ -81,7 +81,7 @@ impl<T> Outcome<T> {
                 Some(value) => Outcome::Done(value),
                 None => Outcome::Unknown(NodeFailure {
                     node: Arc::clone(node),
-                    reason: format!("answered {}, which no script of this crate does", cut_debug(&reply)),
+                    reason: format!("answered {}, which no script of this crate returns", cut_debug(&reply)),
                 }),
             },
             Self::NotExecuted(failure) => Outcome::NotExecuted(failure),
@@ -91,11 +91,10 @@ impl<T> Outcome<T> {
     }
 }
 
-/// Sorts what fred made of a command.
+/// Turns fred's result into an outcome. `bound` is the time that the command had.
 ///
-/// Only a frame is the server's word on *this* command. fred's own errors are not: it gives one error to every command
-/// that a broken connection had in flight, so none of them proves that this one was not executed. The command had so
-/// long.
+/// Only a frame is the server's answer to *this* command. fred's own errors are not: it gives one error to every
+/// command that a broken connection had in flight, so none of them proves that this one was not executed.
 pub(super) fn sort(node: &Arc<str>, result: Result<Resp3Frame, fred::error::Error>, bound: Duration) -> Outcome<Reply> {
     let frame = match result {
         Ok(frame) => frame,
@@ -108,7 +107,7 @@ pub(super) fn sort(node: &Arc<str>, result: Result<Resp3Frame, fred::error::Erro
     }
 }
 
-/// An error of fred in the words that people have for it; what timed out had so long.
+/// Returns an error of fred in words that people know. `bound` is the time that the command had.
 pub(super) fn words(error: &fred::error::Error, bound: Option<Duration>) -> String {
     let details = error.details();
     match (error.kind(), bound) {
@@ -118,9 +117,9 @@ pub(super) fn words(error: &fred::error::Error, bound: Option<Duration>) -> Stri
         (ErrorKind::IO | ErrorKind::Unknown, _) if details.contains("UnexpectedEof") || details.contains("losed") => {
             CLOSED.to_owned()
         }
-        // fred shows an IO error as it is debugged: `Os { code: 111, kind: ConnectionRefused, message: "Connection
-        // refused" }`, `Custom { kind: Uncategorized, error: "failed to lookup address information: Name or service
-        // not known" }`.
+        // fred shows an IO error by its `Debug` output: `Os { code: 111, kind: ConnectionRefused, message: "Connection
+        // refused" }`, `Custom { kind: Uncategorized, error: "failed to lookup address information: Name or service not
+        // known" }`.
         _ => {
             #[cfg(feature = "tls")]
             if let Some(cause) = super::tls::cause(details) {
@@ -131,7 +130,7 @@ pub(super) fn words(error: &fred::error::Error, bound: Option<Duration>) -> Stri
             let quoted = quoted.filter(|_| is_shown);
             let text = quoted.map_or(details, |(_, rest)| rest.rsplit_once('"').map_or(rest, |(text, _)| text));
             let text = &*cut(text.strip_suffix('.').unwrap_or(text).as_bytes());
-            // A sentence begins with one capital letter, a code of the server has several.
+            // A sentence begins with one capital letter; a code of the server has several.
             match text.as_bytes() {
                 [b'A'..=b'Z', b'a'..=b'z', ..] => text[..1].to_ascii_lowercase() + &text[1..],
                 _ => text.to_owned(),
@@ -142,36 +141,36 @@ pub(super) fn words(error: &fred::error::Error, bound: Option<Duration>) -> Stri
 
 const CLOSED: &str = "the connection was closed by the server";
 
-/// Whether the server ended the connection without a word, as far as the words for an error tell.
+/// Returns whether these words of an error say that the server closed the connection without an answer.
 pub(super) fn is_hang_up(words: &str) -> bool {
     [CLOSED, "connection reset by peer", "broken pipe"].iter().any(|end| words.to_ascii_lowercase().contains(end))
 }
 
 const TIMED_OUT: &str = "timed out";
 
-/// Whether the server said nothing, as far as the words for an error tell.
+/// Returns whether these words of an error say that the server did not answer.
 pub(super) fn is_silence(words: &str) -> bool {
     words.contains(TIMED_OUT) || words.contains("did not answer")
 }
 
-/// Whether the two could not agree on an encrypted connection.
+/// Returns whether the connection could not be encrypted.
 #[cfg(feature = "tls")]
 pub(super) fn is_about_encryption(error: &fred::error::Error) -> bool {
     super::tls::cause(error.details()).is_some()
 }
 
-/// No connection is encrypted.
+/// Without the feature no connection is encrypted.
 #[cfg(not(feature = "tls"))]
 pub(super) fn is_about_encryption(_: &fred::error::Error) -> bool {
     false
 }
 
-/// Whether the server does not know who asks, or does not believe it.
+/// Returns whether the server refuses the credentials, or misses them.
 pub(super) fn is_about_credentials(message: &str) -> bool {
     ServerErrorKind::of(code(message)) == ServerErrorKind::Auth
 }
 
-/// What the server does not permit, if that is its answer to a script or to one of those that share it.
+/// Returns the server's refusal of a right, if that is its answer to a script or to one of its steps.
 pub(super) fn forbidden(outcome: &Outcome<Reply>) -> Option<&str> {
     match outcome {
         Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => Some(&source.message),
@@ -183,21 +182,21 @@ pub(super) fn forbidden(outcome: &Outcome<Reply>) -> Option<&str> {
     }
 }
 
-/// Whether what a PING behind it was answered, in the place of its echo, is a PING's own answer, so that this is the
-/// answer to the command before it.
+/// Returns whether the error that came instead of a PING's echo is the PING's own answer. Then `answer` belongs to the
+/// command before it.
 pub(super) fn explains<T>(echo: &Outcome<()>, answer: &Outcome<T>) -> bool {
     let Some(echo) = said(echo) else { return false };
     match code(echo) {
-        // To a user who may not send it, and while a server cannot save. It says this to no script.
+        // Answers to a user that may not call PING, and of a server that cannot save. No script is answered so.
         "NOPERM" => echo.contains("'ping'"),
         "MISCONF" => true,
-        // While a server refuses whatever it is sent.
+        // These servers refuse every command.
         all @ ("LOADING" | "BUSY" | "MASTERDOWN" | "NOAUTH") => said(answer).is_some_and(|error| all == code(error)),
         _ => false,
     }
 }
 
-/// The error reply that this outcome stands for.
+/// Returns the error reply behind this outcome.
 fn said<T>(outcome: &Outcome<T>) -> Option<&str> {
     match outcome {
         Outcome::NotExecuted(failure) => Some(&failure.reason),
@@ -206,9 +205,9 @@ fn said<T>(outcome: &Outcome<T>) -> Option<&str> {
     }
 }
 
-/// The error replies with which a server says that it did not run the command at all, and may later. Those that refuse
-/// writes for now (`READONLY`, `MISCONF`, `NOREPLICAS`) come at the first write of a script, and what it wrote is
-/// nothing. `OOM` is not among them: it asks for an operator, and callers are told at once.
+/// The error replies that say that the server did not run the command at all, and may do so later. Those that refuse
+/// writes for now (`READONLY`, `MISCONF`, `NOREPLICAS`) come at the first write of a script, so it has written nothing.
+/// `OOM` is not among them: an operator has to act, and callers get the error at once.
 const NOT_EXECUTED: [&str; 12] = [
     "NOSCRIPT",
     "READONLY",
@@ -235,28 +234,28 @@ pub(super) fn sort_error<T>(node: &Arc<str>, message: &str) -> Outcome<T> {
     })
 }
 
-/// The first word of an error. Redis 6 puts the place in the script before the error of a command that a script called,
-/// once or twice: `ERR Error running script (call to f_<sha>): @user_script:7: @user_script: 7: -READONLY You can't
-/// ..`.
+/// Returns the first word of an error. Redis 6 puts the place in the script before the error of a command that a script
+/// called, once or twice: `ERR Error running script (call to f_<sha>): @user_script:7: @user_script: 7: -READONLY You
+/// can't ..`.
 pub(super) fn code(message: &str) -> &str {
     let wrapped = message.starts_with("ERR Error running script") || message.starts_with("@user_script:");
     let inner = if wrapped { message.rsplit_once("@user_script:") } else { None };
     let inner =
         inner.map_or(message, |(_, rest)| rest.trim_start_matches(|c: char| c.is_ascii_digit() || ": ".contains(c)));
     let inner = inner.trim_start_matches('-');
-    // What a command that a script called may not do is told without a code of its own.
+    // A missing right of a command that a script called has no code of its own.
     if FORBIDDEN_TO_SCRIPTS.iter().any(|beginning| inner.starts_with(beginning)) {
         return "NOPERM";
     }
     inner.split_whitespace().next().unwrap_or_default()
 }
 
-/// Whether an error says that the user may not do that.
+/// Returns whether an error says that the user lacks a right.
 pub(crate) fn is_forbidden(message: &str) -> bool {
     code(message) == "NOPERM"
 }
 
-/// How Redis begins its refusal of a command in a script: 6 and 7, and newer ones with Valkey.
+/// How the refusal of a command in a script begins: in Redis 6 and 7, and in newer ones and Valkey.
 const FORBIDDEN_TO_SCRIPTS: [&str; 2] = ["ERR The user executing the script can't", "ERR ACL failure in script"];
 
 fn reply(frame: Resp3Frame) -> Reply {
@@ -334,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_client_are_shown_as_people_know_them() {
+    fn errors_of_the_client_are_shown_in_plain_words() {
         let said = |kind, details: &'static str| {
             let error = fred::error::Error::new(kind, details);
             words(&error, Some(Duration::from_secs(3)))
@@ -384,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_ping_alone_is_answered_explains_an_answer_without_its_echo() {
+    fn only_an_error_that_just_a_ping_gets_replaces_its_echo() {
         let explains = |echo: &str, said: &str| explains(&error(echo).map(|_| ()), &error(said));
         let noscript = "NOSCRIPT No matching script.";
         assert!(explains("NOPERM this user has no permissions to run the 'ping' command", noscript));

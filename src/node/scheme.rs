@@ -1,21 +1,21 @@
-//! The schemes of addresses: which there are, which may be shown, and what those would be that are not supported.
+//! The schemes of addresses: which are supported, which may be shown, and what to write instead of the others.
 
 use url::form_urlencoded;
 
 use super::place::Place;
 use crate::error::Error;
 
-/// What an address may look like.
+/// The forms of an address, for error messages.
 pub(super) const FORMS: &str = "redis://[user:password@]host[:port][/db], rediss:// for TLS with the feature `tls`, \
                                 redis-cluster:// for a cluster, redis-sentinel:// for a master that Sentinels name, or \
                                 redis+unix://[user:password@host]/path[?db=n] with the feature `unix`";
 
-/// What kind of server is expected at an address.
+/// The kind of server that is expected at an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// One that has all keys.
+    /// A server that has all keys.
     Alone,
-    /// One of those that share them.
+    /// A server of a cluster, which has some of the keys.
     Cluster,
 }
 
@@ -24,12 +24,12 @@ pub(super) enum Mode {
 pub(super) enum Way {
     Plain,
     Encrypted,
-    /// By a socket file of this machine.
+    /// Through a socket file of this machine.
     Socket,
 }
 
 impl Way {
-    /// That of this scheme, if it is supported.
+    /// Returns the way of this scheme, if it is supported.
     pub(super) fn of(scheme: &str) -> Option<Self> {
         match scheme {
             "redis" | "valkey" => Some(Self::Plain),
@@ -40,7 +40,7 @@ impl Way {
     }
 }
 
-/// Beginnings of addresses that people have reason to try. Any other may be a password.
+/// Schemes that people have reason to try. Any other word may be a password.
 const KNOWN: [&str; 32] = [
     "amqp",
     "amqps",
@@ -76,12 +76,12 @@ const KNOWN: [&str; 32] = [
     "ws",
 ];
 
-/// Whether a scheme may be shown.
+/// Returns whether a scheme may be shown.
 pub(super) fn is_known(scheme: &str) -> bool {
     KNOWN.contains(&scheme) || Way::of(scheme).is_some() || meant(scheme).is_some()
 }
 
-/// What is wrong with an address of this scheme, where it can be guessed what it would be.
+/// Returns what is wrong with an address of this scheme, if it can be guessed what was meant.
 pub(super) fn meant(scheme: &str) -> Option<String> {
     if Way::of(scheme).is_some() {
         return None;
@@ -105,16 +105,16 @@ pub(super) fn meant(scheme: &str) -> Option<String> {
     }
 }
 
-/// An address that names several servers, taken apart: `redis-cluster://host:port?node=host:port`.
+/// The parts of an address that names several servers: `redis-cluster://host:port?node=host:port`.
 pub(super) struct Several<'a> {
     scheme: String,
-    /// What stands before the parameters, as the address of one server.
+    /// The part before the parameters, as the address of one server.
     pub(super) first: String,
     query: &'a str,
 }
 
 impl<'a> Several<'a> {
-    /// Takes an address of this kind apart, `cluster` or `sentinel`; `None` for any other.
+    /// Parses an address of this kind, `cluster` or `sentinel`; returns `None` for any other.
     pub(super) fn parse(text: &'a str, kind: &str) -> Option<Self> {
         let (before, rest) = text.split_once("://")?;
         let scheme = before.trim().to_ascii_lowercase();
@@ -131,10 +131,10 @@ impl<'a> Several<'a> {
         form_urlencoded::parse(self.query.as_bytes())
     }
 
-    /// A server that a parameter names.
+    /// Returns the server that a parameter names.
     ///
     /// # Errors
-    /// [`Error::Config`] where it names none.
+    /// [`Error::Config`] if it names none.
     pub(super) fn place(&self, value: &str) -> Result<Place, Error> {
         Place::given(value).ok_or_else(|| self.refuse("a parameter \"node\" is not host:port"))
     }
@@ -143,7 +143,7 @@ impl<'a> Several<'a> {
         Error::config("node", format!("the address {}://*** cannot be used: {reason}", self.scheme))
     }
 
-    /// How the address is shown, without its parameters, where that of the first server is shown so.
+    /// Returns how the address is shown, without its parameters. `first` is how that of the first server is shown.
     pub(super) fn shown(&self, first: &str) -> String {
         format!("{}://{}", self.scheme, first.split_once("://").map_or("", |(_, rest)| rest))
     }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schemes_lead_by_one_of_three_ways() {
+    fn each_scheme_is_plain_encrypted_or_a_socket() {
         for (schemes, way) in [
             (&["redis", "valkey"][..], Way::Plain),
             (&["rediss", "valkeys", "redis+tls", "valkey+tls"], Way::Encrypted),

@@ -1,4 +1,4 @@
-//! A connection that scripts travel on, and the replicas that acknowledge what they write.
+//! Runs scripts on a connection, and has replicas acknowledge what they write.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,20 +40,20 @@ impl Lua {
     }
 }
 
-/// How a server is told which script to run.
+/// How a script is named to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
-    /// It has to know the script already.
+    /// By its digest: the server has to know the script already.
     Digest,
-    /// It knows the script from then on.
+    /// By its text: the server knows the script from then on.
     Text,
 }
 
-/// What scripts travel on.
+/// A connection for scripts.
 pub(super) struct ScriptRunner {
     link: Arc<Link>,
     replica_acks: Option<Arc<ReplicaAcks>>,
-    /// When the connection was last given up because of a server that lost its role, in milliseconds of our clock.
+    /// When the connection was last given up because of an answer of the server, in milliseconds since `origin`.
     last_suspicion: AtomicU64,
     origin: Instant,
 }
@@ -68,14 +68,14 @@ impl ScriptRunner {
         &self.link
     }
 
-    /// Who acknowledges, where replicas are asked.
+    /// Returns what asks the replicas, if they are asked.
     pub(super) fn acks(&self) -> Option<&Arc<ReplicaAcks>> {
         self.replica_acks.as_ref()
     }
 
-    /// Runs a script once. A server that does not know it yet says so without running anything. It is then given the
-    /// text, which comes behind whatever was sent meanwhile. Nothing is loaded after a reconnect: a server may forget
-    /// its scripts at any time, so this would save a round trip then and nothing else.
+    /// Runs a script once. A server that does not know it yet says so without running anything. It is then sent the
+    /// text, behind whatever was sent in the meantime. No script is loaded after a reconnect: a server may forget its
+    /// scripts at any time, so loading would save a round trip and nothing else.
     pub(super) async fn run(
         &self,
         acks: usize,
@@ -91,8 +91,8 @@ impl ScriptRunner {
         answer
     }
 
-    /// Runs a script once, if the server knows it by this. The acknowledgements, as many as are asked for, tell when
-    /// enough replicas have its effect.
+    /// Runs a script once, named in this way. Returns as many acknowledgements as are asked for, which tell when enough
+    /// replicas have what the script wrote.
     pub(super) async fn run_by(
         &self,
         by: By,
@@ -116,8 +116,8 @@ impl ScriptRunner {
         }
     }
 
-    /// A server that turned into a replica, or asks for other credentials, has a successor or a new password: the
-    /// connection is given up, at most once a second, so that the name is resolved and the credentials are sent anew.
+    /// Reconnects if the answer says that the server has become a replica, or wants other credentials. The host name is
+    /// then resolved again, and the credentials are sent again. At most once a second.
     pub(super) fn suspect<T>(&self, outcome: &Outcome<T>) {
         let Outcome::NotExecuted(NodeFailure { reason, .. }) = outcome else { return };
         if !matches!(reply::code(reason), "READONLY" | "MASTERDOWN" | "NOAUTH") {
@@ -133,13 +133,13 @@ impl ScriptRunner {
     }
 }
 
-/// Whether the server does not know the script that it was to run by its digest.
+/// Returns whether the server does not know the script by its digest.
 pub(super) fn is_not_known(outcome: &Outcome<Reply>) -> bool {
     matches!(outcome, Outcome::NotExecuted(failure) if reply::code(&failure.reason) == "NOSCRIPT")
 }
 
-/// The arguments of EVALSHA or EVAL, the last of which is the number of this send. All of them are slices of one
-/// buffer: fred copies each again for the wire, and a batch of renewals would otherwise allocate for each word twice.
+/// Returns the arguments of EVALSHA or EVAL. The last one is the number of this send. All of them are slices of one
+/// buffer: fred copies each one again, and a batch of renewals would otherwise allocate twice per word.
 fn words(script: &str, keys: &[&str], args: &[&str], number: &Number) -> Vec<Value> {
     let number = number.as_str();
     let texts = || std::iter::once(&script).chain(keys).chain(args).chain([&number]);

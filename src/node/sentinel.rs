@@ -13,18 +13,18 @@ use crate::error::Error;
 
 const PORT: u16 = 26_379;
 
-/// What such an address says besides the credentials of the master.
+/// The parts of such an address, except the credentials of the master.
 pub(super) struct Named<'a> {
     several: Several<'a>,
     service: String,
     others: Vec<Place>,
-    /// Of the Sentinels.
+    /// The user of the Sentinels.
     user: Option<String>,
     password: Option<String>,
 }
 
 impl<'a> Named<'a> {
-    /// Reads the address; `None` for any other.
+    /// Reads the address; returns `None` for any other.
     ///
     /// # Errors
     /// [`Error::Config`] for a parameter that cannot be used.
@@ -38,33 +38,33 @@ impl<'a> Named<'a> {
             match &*key {
                 "sentinelServiceName" if is_ordinary(&value) => service = Some(value.into_owned()),
                 "sentinelServiceName" => {
-                    return Err(several.refuse("a master's name has letters, digits and the signs - . _"));
+                    return Err(several.refuse("a master's name has letters, digits and the characters - . _"));
                 }
                 "node" => others.push(several.place(&value)?),
                 "sentinelUsername" => user = Some(value.into_owned()),
                 "sentinelPassword" => password = Some(value.into_owned()),
                 _ => {
                     return Err(several.refuse(
-                        "it has a parameter that is not known; there are sentinelServiceName, node, \
+                        "it has a parameter that is not known; known are sentinelServiceName, node, \
                          sentinelUsername and sentinelPassword",
                     ));
                 }
             }
         }
         let Some(service) = service else {
-            let reason = "it does not say what the Sentinels call the master: write ?sentinelServiceName=name";
+            let reason = "it does not name the master: write ?sentinelServiceName=name";
             return Err(several.refuse(reason));
         };
         Ok(Self { several, service, others, user, password })
     }
 
-    /// What stands before the parameters, as the address of one server.
+    /// Returns the part before the parameters, as the address of one server.
     pub(super) fn first(&self) -> &str {
         &self.several.first
     }
 
-    /// Completes what the client is set to, where the first Sentinel is taken for the server; the address as it is
-    /// shown.
+    /// Completes the configuration, in which the first Sentinel still stands for the server. Returns the address as it
+    /// is shown.
     pub(super) fn complete(self, shown: &str, config: &mut Config) -> Arc<str> {
         let Self { several, service, others, user, password } = self;
         let has_port = Url::parse(&several.first).is_ok_and(|url| url.port().is_some());

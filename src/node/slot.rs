@@ -1,25 +1,26 @@
-//! The slots of a cluster: which key is in which.
+//! Computes which slot of a cluster a key is in.
 //!
-//! As in the *Redis cluster specification*: a slot is the CRC-16 of a key, or of what stands in its first braces.
+//! As in the *Redis cluster specification*: the slot is the CRC-16, modulo 16,384, of a key or of the text in its first
+//! braces.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use fred::util::redis_keyslot;
 
-/// How many slots every cluster has.
+/// The number of slots in every cluster.
 pub(super) const SLOTS: u16 = 16_384;
 
 /// The number of a slot.
 pub(crate) type Slot = u16;
 
-/// The slot of a key.
+/// Returns the slot of a key.
 pub(crate) fn slot_of(key: &str) -> Slot {
     redis_keyslot(key.as_bytes())
 }
 
-/// The key of the mark of all locks in a slot: the lowest number in braces that falls into it. It never changes, since
-/// it is on the servers.
+/// Returns the key of the mark for all locks in a slot: it has the lowest number that falls into the slot, in braces.
+/// This rule must never change, since the keys are on servers.
 pub(crate) fn mark_of(slot: Slot) -> String {
     static NUMBERS: LazyLock<HashMap<Slot, u32>> = LazyLock::new(|| {
         let mut numbers = HashMap::with_capacity(SLOTS.into());
@@ -47,7 +48,7 @@ mod tests {
         assert_eq!(slot_of("foo{{bar}}zap"), slot_of("{bar"));
     }
 
-    /// Another version that chose otherwise would begin other sequences.
+    /// A version with other marks would start other sequences of fences.
     #[test]
     fn every_slot_has_a_mark_of_its_own_that_falls_into_it() {
         for slot in 0..SLOTS {

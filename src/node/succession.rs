@@ -1,9 +1,9 @@
-//! Which master the Sentinels name, and whose place it has taken.
+//! Remembers which master the Sentinels name, and which masters they have deposed.
 //!
-//! A connection to a master that stands still may have been begun before the Sentinels named its successor: the machine
-//! takes it, and the server answers when it goes on. Nobody can give up what is not connected yet, and that server
-//! believes that it is the master until the Sentinels turn it into a replica, which takes up to ten seconds. So it is
-//! remembered who was deposed.
+//! A connection to a stopped master may have been started before the Sentinels named its successor: the machine accepts
+//! it, and the server answers once it goes on. A connection that is not there yet cannot be given up, and that server
+//! believes that it is the master until the Sentinels turn it into a replica, which takes up to ten seconds. So deposed
+//! masters are remembered.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,24 +12,26 @@ use std::time::Duration;
 use super::place::Place;
 use crate::clock::Instant;
 
-/// For how long a server counts as deposed, and an older word of a Sentinel for nothing: longer than a connect takes,
-/// and than a Sentinel to hear of a failover. After that the Sentinels may have been set up anew, and count from zero.
+/// How long a server counts as deposed, and older answers of a Sentinel are ignored: longer than a connect takes, and
+/// longer than a Sentinel needs to learn of a failover. After that, the Sentinels may have been set up again and count
+/// from zero.
 const REMEMBERED: Duration = Duration::from_secs(120);
 
-/// What the Sentinels said of one master.
+/// What the Sentinels said about one master.
 #[derive(Debug, Default)]
 pub(super) struct Succession(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The master, the number of the failover that made it one, and when that was told last.
+    /// The master, the number of the failover that made it one, and when a Sentinel last said so.
     named: Option<(Place, u64, Instant)>,
     deposed: HashMap<Place, Instant>,
 }
 
 impl Succession {
-    /// A Sentinel names the master, and the number of the last failover that it knows of. Whether that counts: it does
-    /// not if another Sentinel knows of a later one. Without a number it counts, and deposes nobody.
+    /// Takes in the master that a Sentinel names, and the number of the last failover that it knows of. Returns whether
+    /// that counts: it does not if another Sentinel knows of a later failover. Without a number it counts, and deposes
+    /// nobody.
     pub(super) fn told(&self, master: &Place, failover: Option<u64>, now: Instant) -> bool {
         let Some(failover) = failover else { return true };
         let mut state = self.state();
@@ -38,7 +40,7 @@ impl Succession {
             if failover < *last && now.since(*at) < REMEMBERED {
                 return false;
             }
-            // Within one failover a server has perhaps two names.
+            // Within one failover the same server may have two names.
             if failover > *last && before != master {
                 deposed.insert(before.clone(), now);
             }
@@ -48,7 +50,7 @@ impl Succession {
         true
     }
 
-    /// Whether another server has taken the place of this one.
+    /// Returns whether another server has taken the place of this one.
     pub(super) fn is_deposed(&self, place: &Place, now: Instant) -> bool {
         self.state().deposed.get(place).is_some_and(|since| now.since(*since) < REMEMBERED)
     }
@@ -67,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_successor_is_deposed_until_it_is_named_again() {
+    fn a_master_with_a_successor_is_deposed_until_it_is_named_again() {
         let (succession, now) = (Succession::default(), Instant::now());
         let deposed = || [1, 2].map(|port| succession.is_deposed(&place(port), now));
         assert!(succession.told(&place(1), Some(7), now));
@@ -99,11 +101,11 @@ mod tests {
     }
 
     #[test]
-    fn sentinels_that_were_set_up_anew_are_believed_in_the_end() {
+    fn sentinels_that_were_set_up_again_are_believed_in_the_end() {
         let (succession, now) = (Succession::default(), Instant::now());
         assert!(succession.told(&place(1), Some(8), now) && succession.told(&place(2), Some(9), now));
         let later = now + REMEMBERED;
-        assert!(!succession.is_deposed(&place(1), later), "it is not remembered for ever");
+        assert!(!succession.is_deposed(&place(1), later), "it is not remembered forever");
         assert!(succession.told(&place(1), Some(0), later));
         assert!(!succession.is_deposed(&place(2), later), "nobody knows which of them is newer");
     }

@@ -1,9 +1,9 @@
-//! What Sentinels tell of their own accord: that a master has a successor.
+//! Listens to Sentinels, which announce that a master has a successor.
 //!
-//! A master that stood still while a Sentinel put its replica in its place does not know that yet. When it goes on, it
-//! grants and renews locks until the Sentinels turn it into a replica, which takes them up to ten seconds, while others
-//! lock on its successor. So its connections are given up as soon as any Sentinel tells of the change, be they silent
-//! or not; one that is being made meanwhile is given up once it is there (`succession.rs`).
+//! A master that was stopped while a Sentinel promoted its replica does not know that yet. When it goes on, it grants
+//! and renews locks until the Sentinels turn it into a replica, which takes up to ten seconds, while other clients lock
+//! on its successor. So its connections are given up as soon as any Sentinel announces the change, silent or not; a
+//! connection that is being made is given up once it is there (`succession.rs`).
 
 use std::sync::Arc;
 
@@ -19,17 +19,17 @@ use super::reply::{Outcome, Reply};
 use crate::clock::Instant;
 use crate::foreign::{self, contained};
 
-/// The channel on which a Sentinel tells that a master has a successor.
+/// The channel on which a Sentinel announces that a master has a successor.
 const CHANNEL: &str = "+switch-master";
 
-/// The connections to the Sentinels that name a master. They are listened to until [`Switches::quit`].
+/// The connections to the Sentinels that name a master. They last until [`Switches::quit`].
 pub(super) struct Switches {
     sentinels: Vec<Arc<Link>>,
 }
 
 impl Switches {
-    /// Begins to listen to the Sentinels that this address names, if it does: what is connected to another server than
-    /// to the master that they name is connected anew.
+    /// Starts listening to the Sentinels that this address names, if any. A connection to a server other than the
+    /// master that they name is made again.
     pub(super) fn listen(address: &Arc<Address>, wiring: &Wiring<'_>, links: &[Arc<Link>]) -> Self {
         let Some((service, sentinels)) = address.sentinels() else { return Self { sentinels: Vec::new() } };
         let service: Arc<str> = service.into();
@@ -58,11 +58,11 @@ impl Drop for Switches {
     }
 }
 
-/// One Sentinel, as its task sees to it.
+/// The task that watches one Sentinel.
 struct Watch {
     sentinel: Arc<Link>,
     service: Arc<str>,
-    /// Of the master, and the connections to it.
+    /// The address of the master.
     address: Arc<Address>,
     links: Vec<Arc<Link>>,
 }
@@ -72,11 +72,11 @@ impl Watch {
     async fn keep(&self, events: &mut UnboundedReceiver<LinkEvent>) {
         while let Some(event) = events.recv().await {
             if event == LinkEvent::Up && self.sentinel.subscribe(vec![CHANNEL.to_owned()]).await.is_err() {
-                // It is connected anew, and tells of that.
+                // The reconnect is another event, after which it subscribes again.
                 self.sentinel.reconnect().await;
                 continue;
             }
-            // Whatever it tells, and after a time in which nothing could be told: who is it now?
+            // Asks for the master after every message, and after each reconnect, since messages may have been missed.
             let Some((master, failover)) = self.master().await else { continue };
             if !self.address.succession().is_none_or(|known| known.told(&master, failover, Instant::now())) {
                 continue;
@@ -95,13 +95,13 @@ impl Watch {
         }
     }
 
-    /// The master, as this Sentinel names it, and the number of the last failover that it knows of, if it tells.
+    /// Returns the master that this Sentinel names, and the number of the last failover that it knows of, if it tells.
     async fn master(&self) -> Option<(Place, Option<u64>)> {
         let ask = |what: &'static str| {
             let words = vec![what.into(), (*self.service).to_owned().into()];
             async move { self.sentinel.call_in_step("SENTINEL", words).await }
         };
-        // The number first: who is named after it is no older.
+        // The number first: the master that is named after it is no older.
         let failover = match ask("MASTER").await {
             Outcome::Done(told) => check::value(&told, "config-epoch").and_then(|number| number.parse().ok()),
             _ => None,

@@ -1,4 +1,4 @@
-//! Encrypted connections: how servers are recognised, and who connects.
+//! Encrypted connections: how servers are recognised, and the certificate that the client shows.
 
 mod failures;
 
@@ -79,7 +79,7 @@ impl Tls {
         if let Some(ready) = &self.ready {
             if !self.ca_files.is_empty() || self.client_files.is_some() {
                 return Err(refuse(
-                    "files are given beside a ClientConfig, which says all that they would: leave one of the two out",
+                    "files are given as well as a ClientConfig, which has all that they add: leave one of the two out",
                 ));
             }
             return Ok(TlsConnector::from(ClientConfig::clone(ready)).into());
@@ -99,7 +99,7 @@ impl Tls {
             for certificate in certificates(path)? {
                 roots
                     .add(certificate)
-                    .map_err(|e| of_file(path, &format!("has what is no certificate of a CA: {e}")))?;
+                    .map_err(|e| of_file(path, &format!("has a certificate that is not that of a CA: {e}")))?;
             }
         }
         Ok(roots)
@@ -113,7 +113,7 @@ impl Tls {
         })?;
         config.with_client_auth_cert(chain, secret).map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
-                of_file(key, &format!("has a key that is not of the certificate in {}", certificate.display()))
+                of_file(key, &format!("has a key that does not belong to the certificate in {}", certificate.display()))
             }
             error => of_file(certificate, &format!("cannot be used with the key in {}: {error}", key.display())),
         })
@@ -155,7 +155,9 @@ pub(super) fn check_host(name: &str, host: &str) -> Result<(), Error> {
         Ok(_) => Ok(()),
         Err(_) => Err(Error::config(
             "node",
-            format!("the address {name} cannot be used: no certificate is for such a host; write a DNS name or an IP"),
+            format!(
+                "the address {name} cannot be used: no certificate can be for such a host; write a DNS name or an IP"
+            ),
         )),
     }
 }
@@ -168,21 +170,21 @@ fn of_file(path: &Path, problem: &str) -> Error {
     refuse(format!("the file {} {problem}", path.display()))
 }
 
-/// A path that may be shown.
+/// Returns the path, if it may be shown.
 ///
 /// # Errors
-/// [`Error::Config`] for the text of a file in the place of its path: it may be a private key.
+/// [`Error::Config`] if it is the text of a file instead of its path: it may be a private key.
 fn path_of(path: &Path) -> Result<&Path, Error> {
     let text = path.to_string_lossy();
     if text.contains("-----BEGIN") || text.contains('\n') {
         return Err(refuse(
-            "the path of a PEM file is wanted, and its text was given: write that to a file, and name the file",
+            "the path of a PEM file is needed, but its text was given: write the text to a file, and name that file",
         ));
     }
     Ok(path)
 }
 
-/// The certificates in a PEM file, one at the least.
+/// Returns the certificates in a PEM file, at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     const NONE: &str = "no certificate in PEM form (-----BEGIN CERTIFICATE-----)";
     let found = CertificateDer::pem_file_iter(path_of(path)?).and_then(Iterator::collect::<Result<Vec<_>, _>>);
@@ -193,12 +195,12 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
     }
 }
 
-/// What is wrong with a PEM file, without a word of what is in it.
+/// Returns what is wrong with a PEM file, without showing any of its content.
 fn pem_problem(path: &Path, error: &pem::Error, none: &str) -> Error {
     match error {
         pem::Error::Io(error) => of_file(path, &format!("cannot be read: {error}")),
         pem::Error::NoItemsFound => of_file(path, &format!("has {none}")),
-        _ => of_file(path, "is damaged: it begins as PEM does and does not go on like that"),
+        _ => of_file(path, "is damaged: it begins like a PEM file but does not continue like one"),
     }
 }
 
@@ -223,7 +225,7 @@ mod tests {
         tls.connector().expect_err("it cannot be used").to_string()
     }
 
-    /// A file with this in it, gone with the directory that is returned.
+    /// Writes a temporary file with this text.
     fn file(name: &str, text: &str) -> PathBuf {
         let path = std::env::temp_dir().join(format!("lockhound-{}-{name}", uuid::Uuid::new_v4()));
         std::fs::write(&path, text).expect("a directory for temporary files");
@@ -240,7 +242,7 @@ mod tests {
         let said = refusal(&Tls::new().ca_file(&damaged));
         assert!(said.contains("is damaged") && !said.contains("secret"), "{said}");
         let other = file("other", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
-        assert!(refusal(&Tls::new().ca_file(&other)).contains("no certificate of a CA"));
+        assert!(refusal(&Tls::new().ca_file(&other)).contains("not that of a CA"));
         [empty, damaged, other].iter().for_each(|path| std::fs::remove_file(path).expect("it is there"));
     }
 
@@ -256,13 +258,13 @@ mod tests {
         let tls = |key: &PathBuf| Tls::new().ca_file(ca).client_files(certificate, key);
         assert!(tls(key).connector().is_ok());
         let said = refusal(&tls(other));
-        assert!(said.contains("has a key that is not of the certificate in"), "{said}");
+        assert!(said.contains("has a key that does not belong to the certificate in"), "{said}");
         assert!(refusal(&tls(certificate)).contains("no private key in PEM form"));
         paths.iter().for_each(|path| std::fs::remove_file(path).expect("it is there"));
     }
 
     #[test]
-    fn a_key_in_the_place_of_its_path_is_not_shown() {
+    fn a_key_instead_of_its_path_is_not_shown() {
         let text = "-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----\n";
         let ca = file("ca", &rcgen::generate_simple_self_signed(["h".to_owned()]).expect("a certificate").cert.pem());
         for tls in [Tls::new().ca_file(text), Tls::new().ca_file(&ca).client_files(&ca, text)] {
@@ -273,12 +275,12 @@ mod tests {
     }
 
     #[test]
-    fn files_beside_a_ready_configuration_are_refused() {
+    fn files_in_addition_to_a_ready_configuration_are_refused() {
         let provider = Arc::new(ring::default_provider());
         let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let config = versions.expect("ring").with_root_certificates(RootCertStore::empty()).with_no_client_auth();
         assert!(Tls::from(config.clone()).connector().is_ok());
-        assert!(refusal(&Tls::from(config).ca_file("ca.pem")).contains("beside a ClientConfig"));
+        assert!(refusal(&Tls::from(config).ca_file("ca.pem")).contains("as well as a ClientConfig"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! One call on every node at once, answered one by one.
+//! A call to all nodes at once, whose answers come one by one.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -13,11 +13,11 @@ use crate::tasks;
 
 type Call<T> = Pin<Box<dyn Future<Output = Outcome<T>> + Send>>;
 
-/// The calls that have no answer yet. A decision does not wait for all of them, and none of them is dropped half-way:
-/// what is left when this is dropped goes on as a task of the engine, and its answers are for nobody.
+/// The calls that have no answer yet. A decision does not wait for all of them, and none is cut off: calls that are
+/// left when this is dropped go on as a task of the engine, which ignores their answers.
 pub(crate) struct Calls<T: Send + 'static>(Waiting<T>);
 
-/// So few that each is looked at when one has news: that is cheaper than to know which.
+/// There are so few that all of them are polled on each wake-up: that is cheaper than tracking which one woke.
 struct Waiting<T>(Vec<(NodeIndex, Call<T>)>);
 
 impl<T> Waiting<T> {
@@ -47,7 +47,7 @@ impl<T: Send + 'static> Calls<T> {
         all
     }
 
-    /// Calls these too.
+    /// Adds further calls.
     pub(crate) fn extend<F>(&mut self, calls: impl Iterator<Item = (NodeIndex, F)>)
     where
         F: Future<Output = Outcome<T>> + Send + 'static,
@@ -56,12 +56,12 @@ impl<T: Send + 'static> Calls<T> {
         self.0.0.extend(calls.map(boxed));
     }
 
-    /// The next answer, whose ever it is; `None` once all have answered.
+    /// Returns the next answer of any node; `None` once all have answered.
     pub(crate) async fn next(&mut self) -> Option<(NodeIndex, Outcome<T>)> {
         self.0.next().await
     }
 
-    /// The next answer, if it comes by then, where a time is given.
+    /// Returns the next answer, if it comes before the time that is given, if any.
     pub(crate) async fn next_by(&mut self, until: Option<Instant>) -> Option<(NodeIndex, Outcome<T>)> {
         match until {
             None => self.next().await,
@@ -69,7 +69,7 @@ impl<T: Send + 'static> Calls<T> {
         }
     }
 
-    /// The nodes that have not answered yet.
+    /// Returns the nodes that have not answered yet.
     pub(crate) fn missing(&self) -> impl Iterator<Item = NodeIndex> {
         self.0.0.iter().map(|(node, _)| *node)
     }
@@ -81,7 +81,7 @@ impl<T: Send + 'static> Drop for Calls<T> {
         if rest.0.is_empty() {
             return;
         }
-        // Without a runtime the engine has ended, and the connections with it.
+        // If there is no runtime, the engine has ended, and the connections with it.
         if tokio::runtime::Handle::try_current().is_ok() {
             tasks::spawn(async move { while rest.next().await.is_some() {} });
         }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_call_that_nobody_waits_for_any_more_is_carried_to_its_end() {
+    async fn a_call_that_nobody_waits_for_runs_to_its_end() {
         let ((answer, answered), (ended, end)) = (oneshot::channel::<()>(), oneshot::channel());
         let call = async {
             answered.await.expect("it is answered");

@@ -1,4 +1,4 @@
-//! Connecting to the servers: a majority at once, the others when they come.
+//! Connects to the servers: waits for a majority, and connects to the others once they are there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::lease::majority;
 use crate::node::{Events, LinkEvent, Node, Target, Wiring};
 use crate::options::Settings;
 
-/// The servers, and what the subscriber's connection of each tells.
+/// The servers, and the events of each one's subscriber connection.
 type Connected = (Quorum, Ears);
 
-/// What a connection of each server tells by itself.
+/// The events of one connection of each server.
 type Ears = Vec<UnboundedReceiver<LinkEvent>>;
 
-/// Connects to all servers at once. Those that do not answer, while a majority does, are connected in the background.
+/// Connects to all servers at once. If a majority answers, the others are connected in the background.
 ///
 /// # Errors
 /// See [`Node::connect`]. [`Error::Unavailable`] without a majority within `connect_timeout`; [`Error::Config`] for a
@@ -61,7 +61,7 @@ pub(crate) async fn connect(
             Err(_) => failures.push(targets[place].away(bound)),
         }
         if patience.is_none() && slots.iter().flatten().count() >= majority(targets.len()) {
-            // Of a server that refused once it is known that it is away.
+            // A server that has failed once is known to be away.
             let is_heard = |(target, slot): (&Target, &Option<_>)| slot.is_some() || target.last_failure().is_some();
             let is_over = targets.iter().zip(&slots).all(is_heard);
             patience = Some(Instant::now() + if is_over { Duration::ZERO } else { STRAGGLERS });
@@ -87,7 +87,7 @@ pub(crate) async fn connect(
     Ok((quorum, subscribers))
 }
 
-/// Connects to all servers in the background, whether they are there or not.
+/// Connects to all servers in the background, and waits for none.
 pub(crate) fn connect_lazily(
     settings: &Settings,
     targets: &[Target],
@@ -101,7 +101,7 @@ pub(crate) fn connect_lazily(
     (quorum, subscribers)
 }
 
-/// The quorum of these nodes, what their subscribers' connections tell, and what those of their grants do.
+/// Returns the quorum of these nodes, the events of their subscribers' connections, and those of their grants'.
 fn over(nodes: Vec<(Arc<Node>, Events)>, settings: &Settings, locker: &str) -> (Quorum, Ears, Ears) {
     let (nodes, events): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
     let (subscribers, ups) = events.into_iter().map(|events| (events.subscriber, events.grants)).unzip();

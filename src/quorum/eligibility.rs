@@ -1,8 +1,8 @@
-//! Whose vote counts: what each server has shown on each connection, and what follows from all of it.
+//! Decides whose vote counts, from what each server has shown on each connection.
 //!
 //! # Invariants
-//! - A vote counts if the connection on which it came has been vetted, before it was sent, and is still the same; and
-//!   where servers have memories, if the server had the one then that it was vetted for.
+//! - A vote counts if its connection was vetted before the request was sent, and is still the same; and, if servers
+//!   have memories, if the server had the memory then that it was vetted with.
 //! - All connections of a node show the same server; two nodes of a locker never do.
 //! - Servers whose votes count list each other: see [`super::members`].
 
@@ -22,51 +22,53 @@ use crate::lease::NodeIndex;
 use crate::node::{Lane, Node};
 use crate::random;
 
-/// How often a locker has a server that begins anew listed by each of the others, within a quarantine.
+/// How often a locker has a server with a new memory listed by each of the others, within a quarantine.
 const MOST_LISTINGS: usize = 3;
 
-/// Why an answer is no vote of a server that is not the one that was vetted.
-pub(super) const FORGOT: &str = "does not remember what it was vetted for: it is looked at again";
+/// Why an answer is no vote if the server's memory is not the one that was vetted.
+pub(super) const FORGOT: &str = "no longer has the memory that it was vetted with: it is vetted again";
 
-/// What is known of a server.
+/// What is known about a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Status {
-    /// Nothing yet, and why.
+    /// Nothing is known yet, for this reason.
     Unknown(String),
-    /// It is no server whose vote could count.
+    /// Its vote can never count, for this reason.
     Unfit(String),
-    /// It may have forgotten who holds what.
+    /// It may have forgotten locks.
     Abstains(String),
     Votes,
 }
 
-/// All nodes, and what follows.
+/// What is known about all nodes, and the plan that follows from it.
 #[derive(Debug)]
 struct Found {
     places: Vec<Place>,
-    /// The plan after the last change, and when that was.
+    /// The plan after the last change, and the time of that change.
     plan: Plan,
     planned: Instant,
-    /// Another number after each change of what the servers remember.
+    /// Increases with each change of what the servers remember.
     lists: u64,
 }
 
-/// The right to ask a node for its vote, on one connection.
+/// The permission to ask a node for its vote on one connection.
 #[derive(Debug, Clone)]
 pub(super) struct Ticket {
     lane: Lane,
     epoch: Option<u64>,
-    /// What the server has to remember.
+    /// What the server has to remember for its answer to be a vote.
     pub(super) vote: Option<Remembered>,
-    /// Whether its answer is a vote then, for a lock that is taken and for one that stands already; or why not.
+    /// Whether its answer is a vote for a lock that is acquired; if not, why.
     pub(super) votes: Result<(), NodeFailure>,
+    /// The same for a lock that already is on the server.
     pub(super) keeps: Result<(), NodeFailure>,
-    /// At which time the servers' lists were known: another number after each change.
+    /// Which state of the servers' lists it was made from: increases with each change.
     pub(super) lists: u64,
 }
 
 impl Ticket {
-    /// Whether the votes of the two count together: at one time they do, and else where the servers list each other.
+    /// Returns whether the votes of both count together: they do if they were made from the same state of the lists, or
+    /// if the two servers list each other.
     pub(super) fn is_of(&self, other: &Self) -> bool {
         let memory = |ticket: &Self| Memory::parse(&ticket.vote.as_ref()?.memory);
         self.lists == other.lists
@@ -74,12 +76,12 @@ impl Ticket {
     }
 }
 
-/// What an answer is to be.
+/// What an answer is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// A vote for a lock that is taken, or taken again.
+    /// A vote for a lock that is acquired, or re-acquired.
     Vote,
-    /// A vote for one that stands already.
+    /// A vote for a lock that already is on the server.
     Keep,
 }
 
@@ -88,9 +90,9 @@ pub(super) enum Ask {
 pub(crate) struct Eligibility {
     quarantine: Duration,
     found: Mutex<Found>,
-    /// Something was found out.
+    /// Notified when something was found out.
     news: Notify,
-    /// By place: it is to be vetted again.
+    /// By place: notified when the server is to be vetted again.
     doubts: Vec<Notify>,
 }
 
@@ -103,17 +105,17 @@ impl Eligibility {
         Arc::new(Self { quarantine, found, news: Notify::new(), doubts })
     }
 
-    /// Whether there is anything to find out: one server that votes at once has nobody to be mistaken for.
+    /// Returns whether there is nothing to find out: a single server without a memory cannot be mistaken for another.
     pub(super) fn is_moot(&self) -> bool {
         !self.remembers() && self.doubts.len() < 2
     }
 
-    /// Whether servers have memories.
+    /// Returns whether servers have memories.
     pub(super) fn remembers(&self) -> bool {
         !self.quarantine.is_zero()
     }
 
-    /// How many servers there are.
+    /// Returns the number of servers.
     pub(super) fn seats(&self) -> usize {
         self.doubts.len()
     }
@@ -122,10 +124,10 @@ impl Eligibility {
         self.quarantine
     }
 
-    /// Waits until it is known whether the vote of this connection counts.
+    /// Waits until it is known whether the vote on this connection counts.
     ///
     /// # Errors
-    /// Why it does not, or cannot be asked for.
+    /// Why it does not count, or cannot be asked for.
     pub(super) async fn ticket(
         &self,
         place: NodeIndex,
@@ -136,7 +138,8 @@ impl Eligibility {
         self.ticket_unlike(None, place, node, lane, ask).await
     }
 
-    /// The same, where the server does not remember what another ticket was for.
+    /// As [`ticket`](Self::ticket), but waits for another memory than the one of the former ticket, which the server no
+    /// longer has.
     pub(super) async fn ticket_unlike(
         &self,
         former: Option<&Ticket>,
@@ -150,7 +153,7 @@ impl Eligibility {
         }
         let deadline = Instant::now() + node.patience();
         loop {
-            // Before the look: news that come after it are not missed.
+            // Created before the check, so that news that come after the check are not missed.
             let news = self.news.notified();
             let reason = match self.look(place, node, lane, ask) {
                 Ok(ticket) if former.is_some_and(|former| former.vote == ticket.vote) => {
@@ -185,7 +188,8 @@ impl Eligibility {
         Ok(Ticket { lane, epoch: Some(epoch), vote: at.memory.clone(), votes, keeps, lists: found.lists })
     }
 
-    /// Whether the vote of a server that is known counts, for a lock that is taken and for one that stands already.
+    /// Returns whether the vote of a vetted server counts: for a lock that is acquired, and for one that is on the
+    /// server.
     fn counts(&self, found: &Found, place: NodeIndex) -> (Result<(), NodeFailure>, Result<(), NodeFailure>) {
         if !self.remembers() {
             return (Ok(()), Ok(()));
@@ -200,10 +204,10 @@ impl Eligibility {
         (or_not(plan.votes[place]), or_not(plan.keeps[place]))
     }
 
-    /// Why a server that is known has no vote.
+    /// Returns why a vetted server has no vote.
     fn abstention(&self, place: &Place, found: &Found) -> String {
         let quarantine = self.quarantine;
-        let begun = "it has begun anew and may have forgotten locks";
+        let begun = "it is new, or has restarted or lost its data, and may have forgotten locks";
         match place.sight.as_ref().map(|sight| sight.memory.phase) {
             Some(Phase::Votes) => "does not vote: too few of the others are there and list it".to_owned(),
             Some(Phase::Listed) if found.plan.wait.is_some() => {
@@ -217,7 +221,7 @@ impl Eligibility {
         }
     }
 
-    /// By place: whose votes count beside each other now, for what stands already. `None` where everybody's do.
+    /// Returns by place whose votes count together now, for locks that are on the servers. `None` if all do.
     pub(super) fn beside(&self) -> Option<Box<[bool]>> {
         if !self.remembers() {
             return None;
@@ -226,7 +230,7 @@ impl Eligibility {
         keeps.contains(&false).then(|| keeps.as_slice().into())
     }
 
-    /// Whether an answer came on the connection that the ticket is for.
+    /// Returns whether an answer came on the connection that the ticket is for.
     pub(super) fn holds(&self, ticket: &Ticket, node: &Node) -> bool {
         ticket.epoch.is_none_or(|epoch| epoch == node.epoch(ticket.lane))
     }
@@ -240,12 +244,12 @@ impl Eligibility {
         self.doubts[place].notified().await;
     }
 
-    /// The next news: those that come after this call are not missed, even before it is awaited.
+    /// Returns a future that waits for news. News that come after this call are not missed, even before it is awaited.
     pub(super) fn told(&self) -> Notified<'_> {
         self.news.notified()
     }
 
-    /// What a server showed on a connection.
+    /// Takes in what a server showed on a connection.
     pub(super) fn saw(&self, place: NodeIndex, lane: Lane, epoch: u64, identity: &Identity, now: Instant) {
         let unfit = unfitness(&self.found().places, place, lane, identity);
         self.change(place, |at| {
@@ -263,7 +267,7 @@ impl Eligibility {
         });
     }
 
-    /// Nothing is known yet, and why; or nothing can be, and it does not vote.
+    /// Notes that a server could not be vetted, and why. If it is `unfit`, its vote does not count.
     pub(super) fn failed(&self, place: NodeIndex, lane: Lane, reason: &str, unfit: bool) {
         self.change(place, |at| {
             if lane == Lane::Renewals {
@@ -276,7 +280,7 @@ impl Eligibility {
         });
     }
 
-    /// INFO is not permitted, and servers have no memories.
+    /// Lets a server vote without vetting: INFO is not permitted, and servers have no memories.
     pub(super) fn trust(&self, place: NodeIndex, lane: Lane, epoch: u64) {
         self.change(place, |at| {
             if lane == Lane::Renewals {
@@ -287,7 +291,7 @@ impl Eligibility {
         });
     }
 
-    /// Whom another server lists by this change, of those that are seen.
+    /// Returns which of the servers that are seen another one starts to list by this change.
     pub(super) fn listed_by(&self, change: &Change) -> Vec<NodeIndex> {
         let found = self.found();
         let is_listed = |at: &Place| {
@@ -297,7 +301,7 @@ impl Eligibility {
         found.places.iter().enumerate().filter(|(_, at)| is_listed(at)).map(|(place, _)| place).collect()
     }
 
-    /// Such a change was written, or may have been.
+    /// Notes that such a change was written, or may have been.
     pub(super) fn listed(&self, places: &[NodeIndex], now: Instant) {
         let mut found = self.found();
         for &place in places {
@@ -307,8 +311,8 @@ impl Eligibility {
         }
     }
 
-    /// A change was written, or came to nothing: what the server remembers now. Whether that is something else than
-    /// before: it is not where the connection has yet to be vetted, so that nobody writes the same again at once.
+    /// Takes in what a server remembers after a change was written or was not. Returns whether that is new. It is never
+    /// new if the connection has yet to be vetted, so that the same change is not written again at once.
     pub(super) fn amended(&self, place: NodeIndex, epoch: u64, told: &Remembrance, now: Instant) -> bool {
         let mut is_new = false;
         self.change(place, |at| {
@@ -335,7 +339,7 @@ impl Eligibility {
         members::plan(seen, known, now, &mut fresh)
     }
 
-    /// What the server at that place remembers, and for how long it has been listed.
+    /// Returns what a listed server remembers, and for how long it has been listed.
     pub(super) fn last(&self, place: NodeIndex, now: Instant) -> Option<(Arc<str>, Duration)> {
         let found = self.found();
         let at = &found.places[place];
@@ -360,7 +364,7 @@ impl Eligibility {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what is known of a node, and draws the conclusions.
+    /// Changes what is known about a node, and plans again.
     fn change(&self, place: NodeIndex, change: impl FnOnce(&mut Place)) {
         let mut found = self.found();
         let before = found.places[place].memory.clone();
@@ -397,7 +401,7 @@ pub(super) fn fresh() -> Id {
     Id(random::uuid().as_u64_pair().0)
 }
 
-/// What a change is on the wire.
+/// Returns a change as it is sent: the old memory, the new one, and whether the server is listed by it.
 pub(super) fn texts(change: &Change) -> (String, String, bool) {
     let listed = change.to.phase == Phase::Listed && change.from.phase != Phase::Listed;
     (change.from.to_string(), change.to.to_string(), listed)
@@ -413,14 +417,14 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const QUARANTINE: Duration = Duration::from_secs(10);
 
-    /// So many nodes whose servers nobody reaches.
+    /// Nodes whose servers cannot be reached.
     fn nodes(count: usize) -> Vec<Arc<Node>> {
         let options = Options { command_timeout: Some(Duration::from_millis(50)), ..Options::default() };
         let settings = options.validate(1).expect("valid");
         (0..count).map(|_| Node::of_nobody(&settings)).collect()
     }
 
-    /// Three servers, each with what it remembered when it was seen.
+    /// Three servers, each seen with this memory.
     fn seen(memories: [&str; 3]) -> (Vec<Arc<Node>>, Arc<Eligibility>) {
         let nodes = nodes(3);
         let eligibility = Eligibility::new(&nodes, QUARANTINE);
@@ -442,7 +446,7 @@ mod tests {
         Instant::now()
     }
 
-    /// The reason why the server at this place abstains.
+    /// Returns why the server at this place abstains.
     fn abstains(eligibility: &Eligibility, place: NodeIndex) -> String {
         match eligibility.status(place) {
             Status::Abstains(reason) => reason,
@@ -452,7 +456,7 @@ mod tests {
 
     const ALL: &str = "000000000000000a,000000000000000b,000000000000000c";
 
-    /// A memory in the words of the server.
+    /// Returns a memory as a server stores it.
     fn memory(id: &str, phase: &str, members: &str) -> String {
         format!("000000000000000{id} 3 {phase} {members} ")
     }
@@ -461,14 +465,14 @@ mod tests {
         memory(id, "begun", &format!("000000000000000{id}"))
     }
 
-    /// All of them vote but the one at place 1, which is in this phase.
+    /// All of them vote, except the one at place 1, which is in this phase.
     fn with(phase: &str) -> (Vec<Arc<Node>>, Arc<Eligibility>) {
         let second = if phase == "begun" { begun("b") } else { memory("b", phase, ALL) };
         seen([&memory("a", "votes", ALL), &second, &memory("c", "votes", ALL)])
     }
 
     #[tokio::test]
-    async fn one_server_that_remembers_nothing_has_nobody_to_be_mistaken_for() {
+    async fn a_single_server_without_a_memory_needs_no_vetting() {
         let of = |servers, quarantine| Eligibility::new(&nodes(servers), quarantine);
         assert!(of(1, Duration::ZERO).is_moot());
         assert!(!of(1, QUARANTINE).is_moot() && !of(2, Duration::ZERO).is_moot() && !of(3, QUARANTINE).is_moot());
@@ -477,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn votes_count_together_at_one_time_or_where_the_servers_list_each_other() {
+    fn votes_count_together_if_the_lists_are_the_same_or_the_servers_list_each_other() {
         let ticket = |memory: Option<String>, lists| {
             let vote = memory.map(|memory| memory.as_str().into());
             Ticket { lane: Lane::Grants, epoch: Some(0), vote, votes: Ok(()), keeps: Ok(()), lists }
@@ -503,7 +507,7 @@ mod tests {
         let ticket = look(Lane::Renewals).ok().expect("known");
         assert!(eligibility.holds(&ticket, &nodes[0]));
         assert!(!eligibility.holds(&Ticket { epoch: Some(1), ..ticket.clone() }, &nodes[0]));
-        assert!(eligibility.holds(&Ticket { epoch: None, ..ticket }, &nodes[0]), "it is of none");
+        assert!(eligibility.holds(&Ticket { epoch: None, ..ticket }, &nodes[0]), "the ticket is for no connection");
     }
 
     #[tokio::test]
@@ -520,7 +524,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_abstains_votes_neither_for_what_is_taken_nor_says_so_without_a_reason() {
+    async fn a_server_that_abstains_has_no_vote_for_an_acquire_and_gives_a_reason() {
         let (nodes, eligibility) = with("begun");
         let look = |eligibility: &Eligibility, ask| eligibility.look(1, &nodes[1], Lane::Grants, ask);
         assert!(matches!(look(&eligibility, Ask::Vote), Err(Missing::Unfit(_))));
@@ -529,7 +533,7 @@ mod tests {
         assert!(abstains(&eligibility, 1).contains("which begins when enough of the others list it)"));
         let (_, eligibility) = with("listed");
         let kept = look(&eligibility, Ask::Keep).ok().expect("it is known");
-        assert!(kept.votes.is_err() && kept.keeps.is_ok(), "what stands there stays");
+        assert!(kept.votes.is_err() && kept.keeps.is_ok(), "a lock that is on the server stays");
         assert!(abstains(&eligibility, 1).starts_with("abstains for another "));
         let alone = |id| memory(id, "votes", "000000000000000a,000000000000000c");
         let (_, eligibility) = seen([&alone("a"), &memory("b", "listed", ALL), &alone("c")]);
@@ -584,11 +588,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_server_remembers_is_news_where_it_is_another() {
+    async fn another_memory_of_a_server_is_news() {
         let (nodes, eligibility) = with("begun");
         let lists = || eligibility.look(0, &nodes[0], Lane::Grants, Ask::Vote).ok().expect("it votes").lists;
         let (before, listed) = (lists(), memory("b", "listed", ALL));
-        assert!(!eligibility.amended(1, 1, &told(&listed), now()), "of a connection that is yet to be vetted");
+        assert!(!eligibility.amended(1, 1, &told(&listed), now()), "the connection has yet to be vetted");
         assert_eq!((lists(), eligibility.last(1, now())), (before, None));
         assert!(eligibility.amended(1, 0, &told(&listed), now()));
         let after = lists();
@@ -598,7 +602,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_is_listed_for_as_long_as_it_said_and_since() {
+    async fn the_time_that_a_server_has_been_listed_goes_on_after_it_was_read() {
         let (_, eligibility) = with("votes");
         let read = now();
         assert_eq!(eligibility.last(1, read), None, "it does not wait");

@@ -1,4 +1,4 @@
-//! Who holds a key, and how it is taken from them.
+//! Finds out who holds a key, and releases it from them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::node::Lane;
 use crate::script;
 
 impl Quorum {
-    /// Who stands in the key, unless a majority of the nodes says that it is free: whoever holds it stands on a
-    /// majority, and so do several that keep each other out.
+    /// Returns who is in the key, unless a majority of the nodes says that it is free: a holder is on a majority, and
+    /// so are, together, several owners that keep each other out.
     ///
     /// # Errors
     /// [`Error::Unavailable`], or the refusal of a server.
@@ -42,8 +42,8 @@ impl Quorum {
         Holder::of(by_node.collect(), self.majority())
     }
 
-    /// Releases the key from whoever the nodes say holds it now; whether any node did. What is sent names them: where
-    /// it comes late, it deletes nobody who came after.
+    /// Releases the key from the owners that the nodes name as its holders now. Returns whether any node did. The
+    /// command names them, so one that comes late deletes no later holder.
     ///
     /// # Errors
     /// [`Error::Unavailable`], or the refusal of a server.
@@ -52,8 +52,8 @@ impl Quorum {
             let holders = Command::Holders(key.clone());
             async move { script::ask(&node, Lane::Commands, holders, Answer::holders).await }
         });
-        // Whoever holds it has a majority, and any majority of answers shares a node with that. What a minority says is
-        // left of attempts, and is forced too where it says so in time.
+        // A holder has a majority, and any majority of answers shares a node with it. Fields on a minority only are
+        // left over from attempts, and are released too if the minority answers in time.
         let answers = self.hear(asking, |_, missing| missing == 0).await?;
         let seen: BTreeSet<String> = answers.into_iter().flatten().collect();
         if seen.is_empty() {

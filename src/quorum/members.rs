@@ -1,20 +1,20 @@
-//! Which servers make a majority: what each of them remembers of itself, and whom it lists.
+//! Decides which servers make a majority, from what each of them remembers and lists.
 //!
-//! A server that lost its data has forgotten who holds what, and an address may lead to a server that never knew: a
-//! vote of either could make a second majority. So each server keeps a *memory*, which is gone with its data, and votes
-//! make a majority only where the servers list each other. A server without a memory begins anew: it abstains until
-//! enough others list it, and then for as long as the longest lease. (The *delayed restarts* of the Redis
-//! documentation's page on distributed locks, which do not ask for how long a process has run.)
+//! A server that lost its data has forgotten its locks, and an address may lead to a server that never had them: a vote
+//! of either could make a second majority. So each server keeps a *memory*, which is lost with its data, and votes make
+//! a majority only if the servers list each other. A server without a memory begins a new one: it abstains until enough
+//! others list it, and then for as long as the longest lease. (These are the *delayed restarts* of the Redis
+//! documentation's page on distributed locks, without asking how long a process has run.)
 //!
 //! [`plan`] looks at all servers at once and says whose votes count and what is to be written where. Every locker does
-//! that for itself: each change names the memory that it was decided on, and comes to nothing where the server has
-//! another one.
+//! that for itself: each change names the memory that it was decided on, and does nothing if the server has another
+//! one.
 //!
 //! # Invariants
-//! - An id is listed again by nobody who has dropped it. So who lists a server that votes has listed it since before it
-//!   began to wait, or has joined in later.
-//! - The wait of a server begins when `seats - majority + 1` others that vote list it: any majority without it shares
-//!   one of those, and none of those votes together with the one whose seat it took.
+//! - A server never lists an id again that it has dropped. So a server that lists one that votes has listed it since
+//!   before it began to wait, or has joined later.
+//! - The wait of a server begins when `seats - majority + 1` others that vote list it: any majority without it contains
+//!   one of those, and none of those votes together with the server whose seat it took.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,39 +22,39 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::lease::{drift, majority};
 
-/// A memory's name: random, so that no two are alike.
+/// The id of a memory: random, so that no two are the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Id(pub(crate) u64);
 
 /// How far a server has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
-    /// It knows nobody, and nobody knows it.
+    /// It lists only itself, and has no vote.
     Begun,
-    /// Enough others list it: it waits until what it may have forgotten is over.
+    /// Enough others list it: it waits until the leases that it may have forgotten are over.
     Listed,
     Votes,
 }
 
-/// What a server remembers of itself: one value, which is replaced as a whole.
+/// What a server remembers: one value, which is replaced as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Memory {
     pub(crate) id: Id,
-    /// How many servers there are.
+    /// The number of servers.
     pub(crate) seats: usize,
     pub(crate) phase: Phase,
-    /// Those that it lists, itself among them.
+    /// The ids that it lists, its own among them.
     pub(crate) members: Vec<Id>,
-    /// The last of those that it listed once.
+    /// The last ids that it listed and dropped.
     pub(crate) dropped: Vec<Id>,
 }
 
-/// How many ids are remembered that were dropped. Each stands for a server that was replaced, and a list that is being
-/// changed by somebody who has not heard of that is changed within moments.
+/// How many dropped ids are remembered. Each stands for a server that was replaced, and a locker that does not know of
+/// that yet writes its change within moments.
 const MOST_DROPPED: usize = 8;
 
 impl Memory {
-    /// Of a server that begins anew.
+    /// Returns a new memory, of a server that has none.
     pub(crate) fn begun(id: Id, seats: usize) -> Self {
         Self { id, seats, phase: Phase::Begun, members: vec![id], dropped: Vec::new() }
     }
@@ -63,12 +63,12 @@ impl Memory {
         self.members.contains(&id)
     }
 
-    /// Whether these two may vote together.
+    /// Returns whether these two may vote together.
     pub(crate) fn is_mutual(&self, other: &Self) -> bool {
         self.lists(other.id) && other.lists(self.id)
     }
 
-    /// Reads what [`fmt::Display`] wrote.
+    /// Parses what [`fmt::Display`] wrote.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let id = |word: &str| u64::from_str_radix(word, 16).ok().map(Id);
@@ -86,7 +86,7 @@ impl Memory {
         whole.then_some(Self { id: own, seats, phase, members, dropped })
     }
 
-    /// The same, with another one listed in the place of those.
+    /// Returns the same memory, with another id listed instead of these.
     fn listing(&self, id: Id, replaced: &[Id]) -> Self {
         let mut next = self.clone();
         next.members.retain(|member| !replaced.contains(member));
@@ -116,9 +116,9 @@ impl fmt::Display for Memory {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Sight {
     pub(crate) memory: Memory,
-    /// The longest lease that the server was told of.
+    /// The longest lease that was announced to the server.
     pub(crate) lease: Duration,
-    /// For how long it had been listed, at the least, when this was read.
+    /// For how long it had been listed, at least, when this was read.
     pub(crate) age: Duration,
     pub(crate) read: Instant,
 }
@@ -137,19 +137,19 @@ fn list_each_other(one: &Sight, other: &Sight) -> bool {
     one.memory.is_mutual(&other.memory)
 }
 
-/// Something to be written to a server, if its memory is still the one that was seen.
+/// A change to write to a server, if its memory is still the one that was seen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Change {
     pub(crate) place: usize,
     pub(crate) from: Memory,
     pub(crate) to: Memory,
-    /// The longest lease that its vote has waited for, where it is to vote: if it has been told of a longer one
-    /// meanwhile, it waits on.
+    /// If it is to vote: the longest lease that it has waited for. If a longer one has been announced to it since, it
+    /// waits on.
     pub(crate) waited: Option<Duration>,
 }
 
 impl Change {
-    /// Whether a server that votes begins anew by it.
+    /// Returns whether a server that votes loses its vote by this change, and begins a new memory.
     pub(crate) fn throws_out(&self) -> bool {
         self.from.phase == Phase::Votes && self.to.phase == Phase::Begun
     }
@@ -160,25 +160,25 @@ impl Change {
 pub(crate) struct Plan {
     /// By place: whose votes count. All of them list each other.
     pub(crate) votes: Vec<bool>,
-    /// By place: where what stands already may be kept standing.
+    /// By place: where locks that are on the server may be kept.
     pub(crate) keeps: Vec<bool>,
     pub(crate) changes: Vec<Change>,
-    /// How long the longest wait lasts yet.
+    /// How long the longest wait still lasts.
     pub(crate) wait: Option<Duration>,
-    /// More servers have forgotten than may at a time: those that are there begin together, and nothing is promised of
-    /// what was held before.
+    /// More servers have forgotten than may do so at a time: those that are there begin together, and nothing is
+    /// promised about locks that were held before.
     pub(crate) founding: bool,
 }
 
-/// What a locker knows beside what it sees now.
+/// What a locker knows besides what it sees now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known<'a> {
-    /// By place: who was seen there last.
+    /// By place: the id that was there before.
     pub(crate) former: &'a [Option<Id>],
-    /// No lease of this locker is longer.
+    /// The longest lease of this locker.
     pub(crate) lease: Duration,
-    /// By place: whether who is there is not to be listed for now. Where lockers know different servers under an
-    /// address, each would drop the other's again and again.
+    /// By place: whether the server there is not to be listed for now. Lockers that know different servers under one
+    /// address would otherwise drop each other's again and again.
     pub(crate) rests: &'a [bool],
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn plan<'a>(
     Planner { seen: &distinct(seen), known, now }.plan(fresh)
 }
 
-/// One id is one server: who shows that of another is not believed.
+/// Ignores a server that shows the id of another: one id is one server.
 fn distinct<'a>(seen: impl Iterator<Item = Option<&'a Sight>>) -> Vec<Option<&'a Sight>> {
     let mut ids = Vec::new();
     let mut first = |sight: &&Sight| {
@@ -218,7 +218,7 @@ impl Planner<'_> {
         majority(self.seats())
     }
 
-    /// How many others have to list a server: each majority without it has one of them.
+    /// Returns how many others have to list a server, so that each majority without it contains one of them.
     fn witnesses(&self) -> usize {
         self.seats() - self.majority() + 1
     }
@@ -249,11 +249,12 @@ impl Planner<'_> {
         plan
     }
 
-    /// Whether those that are there may make a majority anew: those that are not have none without them.
+    /// Returns whether the servers that are seen may begin together, because those that are not seen cannot make a
+    /// majority without them.
     fn may_begin_together(&self, voters: &[usize], keepers: &[usize], unseen: usize) -> bool {
         let (least, hidden) = (self.majority(), self.hidden());
-        // They have begun together, and one of them has got its vote before the others. Whoever votes with it is in
-        // sight.
+        // They have begun together, and one got its vote before the others. All servers that could vote with it are
+        // seen.
         let have_begun = keepers.len() >= least && hidden + unseen < least && self.list_nobody_unseen(voters);
         let none_elsewhere = voters.len().max(hidden) + unseen < least;
         (have_begun || none_elsewhere) && self.seats() - unseen >= least
@@ -264,10 +265,11 @@ impl Planner<'_> {
         places.iter().filter_map(|&place| self.at(place)).all(|sight| sight.memory.members.iter().all(is_seen))
     }
 
-    /// How many servers may be elsewhere, and remember, while another one is seen under their address: where that one
-    /// has forgotten, nobody can tell. If there are more than may be gone at a time, all of them have forgotten: else
-    /// nobody would ever begin. They are not counted together with those that vote, which begin with the others: two of
-    /// three that forget one after the other would never be waited for again.
+    /// Returns how many servers may be elsewhere, with their memory, while another server is seen under their address:
+    /// a server with a new memory may have forgotten, or may be such another one. If there are more of these than may
+    /// be away at a time, all of them count as having forgotten: otherwise no server could ever begin. They are not
+    /// added to those that vote, which begin with the others: otherwise, once two of three had forgotten one after the
+    /// other, no majority could ever be made again.
     fn hidden(&self) -> usize {
         let is_listed = |id| self.sights().any(|(_, other)| other.memory.id != id && other.memory.lists(id));
         let strange = |sight: &Sight| sight.is(Phase::Begun) && !is_listed(sight.memory.id);
@@ -275,11 +277,11 @@ impl Planner<'_> {
         if strangers > self.seats() - self.majority() { 0 } else { strangers }
     }
 
-    /// The most servers of these phases that list each other.
+    /// Returns the largest set of servers in these phases that all list each other.
     fn circle(&self, phases: &[Phase]) -> Vec<usize> {
         let candidates: Vec<_> = self.sights().filter(|(_, sight)| phases.contains(&sight.memory.phase)).collect();
         let mut best = Vec::new();
-        // There are few servers, and as a rule all of them list each other: each begins a circle of its own.
+        // There are few servers, and usually all of them list each other, so each one simply starts a set.
         for &(first, _) in &candidates {
             let mut circle: Vec<(usize, &Sight)> = Vec::new();
             let from_first = candidates.iter().cycle().skip_while(|(place, _)| *place != first).take(candidates.len());
@@ -303,7 +305,7 @@ impl Planner<'_> {
         (0..self.seats()).map(|place| places.contains(&place)).collect()
     }
 
-    /// There is a majority. Who does not belong to it is taken in, or begins anew.
+    /// Plans for a majority that votes. A server outside of it is taken in, or begins a new memory.
     fn join(&self, voters: &[usize], plan: &mut Plan, fresh: &mut impl FnMut() -> Id) {
         for (place, sight) in self.sights().filter(|(place, _)| !voters.contains(place)) {
             let dropped = voters.iter().filter_map(|&voter| self.at(voter));
@@ -323,7 +325,7 @@ impl Planner<'_> {
 
     fn take_in(&self, place: usize, sight: &Sight, voters: &[usize], plan: &mut Plan) {
         let id = sight.memory.id;
-        // Whoever waits too changes its list as those do that vote.
+        // Servers that wait change their lists as the voters do.
         let listers = self.sights().filter(|&(lister, other)| {
             lister != place && (voters.contains(&lister) || other.is(Phase::Listed)) && !other.memory.lists(id)
         });
@@ -338,7 +340,7 @@ impl Planner<'_> {
             Phase::Begun => {
                 let mut listed_by: Vec<_> = listed_by.collect();
                 if listed_by.len() >= self.witnesses() {
-                    // Whoever is unseen has a seat in the others' lists.
+                    // A server that is not seen keeps its seat in the others' lists.
                     listed_by.sort_by_key(|voter| std::cmp::Reverse(voter.memory.members.len()));
                     let mut to = sight.memory.clone();
                     to.phase = Phase::Listed;
@@ -355,7 +357,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Whose seats in this list the server at that place takes; `None` if nobody can tell.
+    /// Returns which ids in this list the server at that place replaces; `None` if that cannot be told.
     fn replaced(&self, list: &Memory, place: usize) -> Option<Vec<Id>> {
         let is_seen = |id: &Id| self.sights().any(|(_, sight)| sight.memory.id == *id);
         let strangers: Vec<Id> = list.members.iter().copied().filter(|id| !is_seen(id)).collect();
@@ -363,12 +365,12 @@ impl Planner<'_> {
             return Some(Vec::new());
         }
         let former = self.known.former[place].filter(|former| strangers.contains(former));
-        // A server that is not seen now is a stranger too.
+        // A server that is not seen now counts as a stranger too.
         let all_seen = self.sights().count() == self.seats();
         former.or_else(|| strangers.first().copied().filter(|_| all_seen)).map(|replaced| vec![replaced])
     }
 
-    /// Its vote counts once the longest lease is over that it may have forgotten.
+    /// Lets a server vote once the longest lease that it may have forgotten is over.
     fn admit(&self, place: usize, sight: &Sight, plan: &mut Plan) {
         let longest = self.sights().map(|(_, sight)| sight.lease).fold(self.known.lease, Duration::max);
         let (age, needed) = (sight.age_at(self.now), longest + drift(longest));
@@ -380,7 +382,7 @@ impl Planner<'_> {
         plan.changes.push(Change { place, from: sight.memory.clone(), to, waited: Some(longest) });
     }
 
-    /// No majority remembers: those that are there begin together.
+    /// Plans for servers of which no majority remembers: those that are seen begin together.
     fn found(&self, circle: &[usize], plan: &mut Plan, fresh: &mut impl FnMut() -> Id) {
         if circle.len() >= self.majority() {
             for &place in circle {
@@ -429,7 +431,7 @@ mod tests {
         servers.iter().map(|&words| (!words.is_empty()).then(|| sight(words))).collect()
     }
 
-    /// What follows where these servers are seen just now, each listed for no time yet; "" is one that is not seen.
+    /// Returns the plan if these servers are seen now, none of which has waited yet; "" is a server that is not seen.
     fn planned(servers: &[&str], former: Option<(usize, u64)>) -> Plan {
         let now = Instant::now();
         let former = |place| former.and_then(|(at, id)| (at == place).then_some(Id(id)));
@@ -438,7 +440,7 @@ mod tests {
         plan(sights(servers, Duration::ZERO, now).iter().map(Option::as_ref), known, now, &mut || Id(9))
     }
 
-    /// The changes: where, and what is to be remembered there.
+    /// Returns the changes: the place, and the new memory.
     fn changes(plan: &Plan) -> Vec<String> {
         let ids = |ids: &[Id]| ids.iter().map(|id| format!("{:x}", id.0)).collect::<String>();
         let words = |Change { place, to, .. }: &Change| {
@@ -461,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn who_votes_and_begins_anew_is_thrown_out() {
+    fn a_voter_that_begins_a_new_memory_is_thrown_out() {
         let change = |from, to| Change { place: 0, from: memory(from, 3), to: memory(to, 3), waited: None };
         assert!(change("a votes abc", "d begun d").throws_out());
         assert!(!change("a votes abc", "a votes abd").throws_out());
@@ -496,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_begin_together_only_where_those_that_are_not_seen_could_make_no_majority() {
+    fn servers_begin_together_only_if_unseen_servers_could_make_no_majority() {
         let founds = |servers: &[&str]| planned(servers, None).founding;
         assert!(founds(&["a begun a"]) && founds(&["a begun a", "b begun b"]));
         assert!(founds(&["a begun a", "", "c begun c"]), "one alone has no majority");
@@ -509,14 +511,14 @@ mod tests {
         assert!(!founds(&["a votes abc", "b votes abc", "c begun c"]));
     }
 
-    /// They wait for their first vote. Under a wrong address one is not seen, and those that are not seen go on with
-    /// it.
+    /// The servers wait for their first vote. One of them is hidden behind a wrong address, and could vote with the
+    /// unseen ones.
     #[test]
-    fn servers_do_not_begin_together_where_those_behind_a_wrong_address_could_make_a_majority() {
+    fn servers_do_not_begin_together_if_those_behind_a_wrong_address_could_make_a_majority() {
         let founds = |servers: &[&str]| planned(servers, None).founding;
         assert!(!founds(&["a listed abc", "d begun d", ""]));
         assert!(!founds(&["a listed abcde", "b listed abcde", "f begun f", "", ""]));
-        assert!(founds(&["a listed abc", "b listed abc", "d begun d"]), "the third alone is none");
+        assert!(founds(&["a listed abc", "b listed abc", "d begun d"]), "the third alone is no majority");
         assert!(founds(&["a votes abc", "b begun b", "d begun d"]), "two have forgotten, one after the other");
         assert!(founds(&["a votes ab", "b listed ab", ""]), "the first of two that begin together has its vote");
         assert!(!founds(&["a votes abc", "b listed abc", ""]), "the third may vote with the first");
@@ -526,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_begin_together_list_each_other_and_wait() {
+    fn servers_that_begin_together_list_each_other_and_wait() {
         let three = planned(&["a begun a", "b begun b", "c votes abc"], None);
         assert_eq!(changes(&three), ["0: a listed abc -", "1: b listed abc -", "2: 9 begun 9 -"]);
         let on_the_way = planned(&["a listed abc", "b begun b", "c begun c"], None);
@@ -573,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newcomer_takes_the_seat_of_who_was_there_or_of_one_that_is_nowhere() {
+    fn a_newcomer_takes_the_seat_of_its_predecessor_or_of_one_that_is_nowhere() {
         let by_all = |members: &str, dropped| {
             let words = |(place, id): (usize, &str)| format!("{place}: {id} votes {members} -{dropped}");
             ["a", "b", "c"].into_iter().enumerate().map(words).collect::<Vec<_>>()
@@ -582,7 +584,7 @@ mod tests {
         let away = [&full[..], &[""]].concat();
         assert_eq!(changes(&planned(&away, None)), [""; 0], "e or f: nobody can tell");
         assert_eq!(changes(&planned(&away, Some((3, 0xf)))), by_all("abcde", "f"));
-        assert_eq!(changes(&planned(&away, Some((3, 0x7)))), [""; 0], "who was there is not listed");
+        assert_eq!(changes(&planned(&away, Some((3, 0x7)))), [""; 0], "the former server is not listed");
         let back = [&full[..], &["e votes abcef"]].concat();
         let all = changes(&planned(&back, None));
         assert_eq!((&all[..3], &all[3..]), (&by_all("abcde", "f")[..], &["4: e votes abcde -f".to_owned()][..]));

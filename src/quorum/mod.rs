@@ -1,9 +1,9 @@
-//! N independent nodes as one: what each of them says becomes one outcome. A single server is a quorum of one.
+//! N independent nodes as one: their answers become one outcome. A single server is a quorum of one.
 //!
-//! The algorithm is the one of the Redis documentation's page on distributed locks (Redlock): a lock is held while more
-//! than half of the nodes say so. All nodes are asked at once, and nobody waits for the slowest: a decision stands as
-//! soon as a majority makes it certain. What Redlock lacks according to Martin Kleppmann's *How to do distributed
-//! locking*, a number that grows, is agreed on here: see [`Quorum::acquire`].
+//! The algorithm is Redlock, from the Redis documentation's page on distributed locks: a lock is held while more than
+//! half of the nodes say so. All nodes are asked at once, and nobody waits for the slowest: a decision stands as soon
+//! as a majority makes it certain. Redlock lacks a number that grows, according to Martin Kleppmann's *How to do
+//! distributed locking*. Here the nodes agree on one: see [`Quorum::acquire`].
 
 mod calls;
 mod connect;
@@ -52,36 +52,36 @@ use crate::lease::{NodeIndex, majority};
 use crate::node::{Lane, LinkEvent, Node, Outcome};
 use crate::script;
 
-/// How much longer than a majority the other nodes may take, where the decision depends on them: this, and twice as
-/// long as the majority took. What they have not answered by then is undone.
+/// How much longer than a majority the other nodes may take if the decision depends on them: this, and twice the time
+/// of the majority. What they have not answered by then is undone.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// What takes longer is no distance but a fault: no pause grows with it.
+/// A longer round trip is not due to distance but to a fault: no pause grows with it.
 const LONGEST_ROUND_TRIP: Duration = Duration::from_millis(200);
 
-/// How much longer than a majority the other nodes may take where nothing depends on them: connecting, and closing.
+/// How much longer than a majority the other nodes may take if nothing depends on them: to connect, and to close.
 pub(crate) const STRAGGLERS: Duration = Duration::from_millis(200);
 
 /// In which order the nodes are asked for a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     AllAtOnce,
-    /// The first node alone, and the others once it has granted the lock, or is silent for longer than usual. Of
-    /// several that do so at once, one gets past the first node, however far each of them is from which node. It
-    /// decides nothing: a lock is held by a majority as ever.
+    /// The first node alone, and the others once it has granted the lock, or is silent for longer than usual. If
+    /// several lockers do so at once, one of them gets past the first node, however far each is from which node. That
+    /// decides nothing: a lock is held by a majority, as always.
     FirstAlone,
 }
 
-/// What a lock is asked for with.
+/// The terms that a lock is asked for with.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) lease: Duration,
     pub(crate) fences: Source,
-    /// Where the locker waits for the lock: its place in the list.
+    /// If the locker waits for the lock: what the list needs to know.
     pub(crate) listing: Option<Listing>,
 }
 
-/// What a node is asked for again that has lost it.
+/// A vote that a node has lost and is asked for again.
 #[derive(Debug, Clone)]
 pub(crate) struct Vote {
     pub(crate) claim: Claim,
@@ -90,24 +90,24 @@ pub(crate) struct Vote {
     pub(crate) fence: Fence,
 }
 
-/// An acquire's outcome, and what it may have left behind unless it was granted.
+/// An acquire's outcome, and what has to be undone if it was not granted.
 #[derive(Debug)]
 pub(crate) struct Round {
     pub(crate) acquired: Acquired,
-    /// Nodes that granted: one release settles them.
+    /// Nodes that granted it: one release is enough there.
     pub(crate) taken: Vec<NodeIndex>,
-    /// Nodes that may have granted, or may yet.
+    /// Nodes that may have granted it, or may yet.
     pub(crate) uncertain: Vec<NodeIndex>,
     /// Nodes that have not answered yet.
     pub(crate) late: Calls<Acquire>,
 }
 
-/// Why no majority remembers a fence.
+/// Why no majority has a fence.
 #[derive(Debug)]
 enum Disagreement {
-    /// These nodes gave one that another does not believe in, for this reason.
+    /// Another node does not accept the fence that these nodes gave, for this reason.
     Unbelieved(Vec<NodeIndex>, NodeFailure),
-    /// These nodes did not take it.
+    /// These nodes did not take the fence.
     Unheard(Vec<NodeFailure>),
 }
 
@@ -117,18 +117,19 @@ pub(crate) struct Quorum {
     nodes: Vec<Arc<Node>>,
     eligibility: Arc<Eligibility>,
     lists: Option<Lists>,
-    /// How long a majority took to answer the last time that all were asked at once, in microseconds.
+    /// How long a majority took to answer the last time that all nodes were asked at once, in microseconds.
     round_trip_us: AtomicU64,
 }
 
 impl Quorum {
-    /// Servers that abstain for so long, at the least, after they have lost their memory; zero: they have none.
+    /// Makes a quorum of servers that abstain for at least `quarantine` after they have lost their memory. Zero: they
+    /// have no memories.
     pub(crate) fn new(nodes: Vec<Arc<Node>>, quarantine: Duration) -> Self {
         let eligibility = Eligibility::new(&nodes, quarantine);
         Self { nodes, eligibility, lists: None, round_trip_us: AtomicU64::new(0) }
     }
 
-    /// Finds out who those servers are that are present, and goes on to see to it that their votes count.
+    /// Vets the servers that are present, and starts the tasks that keep vetting them.
     ///
     /// # Errors
     /// [`Error::Config`] for a server whose vote can never count.
@@ -148,7 +149,7 @@ impl Quorum {
         Ok(())
     }
 
-    /// The same, where no server may be there yet: each is found out about when it comes.
+    /// Starts the same tasks if no server may be there yet: each one is vetted once it is there.
     fn begin_without_servers(&self, ups: Vec<UnboundedReceiver<LinkEvent>>) {
         vetting::start(&self.eligibility, &self.nodes, ups);
     }
@@ -157,28 +158,29 @@ impl Quorum {
         &self.nodes
     }
 
-    /// The places of all nodes.
+    /// Returns the places of all nodes.
     pub(crate) fn everywhere(&self) -> std::ops::Range<NodeIndex> {
         0..self.nodes.len()
     }
 
-    /// Every node with the same reason why it is of no use.
+    /// Returns the same failure for every node.
     pub(crate) fn failures(&self, reason: impl std::fmt::Display) -> Vec<NodeFailure> {
         let failure = |node: &Arc<Node>| NodeFailure { node: Arc::clone(node.name()), reason: reason.to_string() };
         self.nodes.iter().map(failure).collect()
     }
 
-    /// The error of an operation that these nodes had no usable answer to, and how long they have had none.
+    /// Returns the error of an operation to which these nodes gave no usable answer, and for how long they have given
+    /// none.
     pub(crate) fn unavailable(&self, nodes: Vec<NodeFailure>, waited: Duration) -> Error {
         Error::Unavailable { servers: self.nodes.len(), nodes, waited }
     }
 
-    /// How many nodes make a majority.
+    /// Returns how many nodes make a majority.
     pub(crate) fn majority(&self) -> usize {
         majority(self.nodes.len())
     }
 
-    /// A majority has answered.
+    /// Notes that a majority has answered.
     fn note_round_trip(&self, order: Order, started: Instant) {
         if order == Order::AllAtOnce {
             let took = Instant::now().since(started).min(LONGEST_ROUND_TRIP);
@@ -186,7 +188,8 @@ impl Quorum {
         }
     }
 
-    /// How long a majority took to answer the last time that all were asked at once, or [`LONGEST_ROUND_TRIP`].
+    /// Returns how long a majority took to answer the last time that all nodes were asked at once, at most
+    /// [`LONGEST_ROUND_TRIP`].
     pub(crate) fn round_trip(&self) -> Duration {
         Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed))
     }
@@ -204,11 +207,12 @@ impl Quorum {
         Calls::new(self.nodes.iter().map(|node| call(Arc::clone(node))).enumerate())
     }
 
-    /// Asks all nodes for a lock, or for several of which each node gives all or none, and decides as soon as the
-    /// others cannot change it. Where the nodes that granted it gave different fences, the highest is written to a
-    /// majority of them before this returns. A later majority shares a node with that one, and was granted it after us:
-    /// so it is given a higher fence. Of a node that has not granted us the lock that is not so: it may have granted it
-    /// to the next one before the fence came. A yes with a fence that another node does not believe in does not count.
+    /// Asks all nodes for a lock, or for several locks of which each node grants all or none. Decides as soon as the
+    /// answers that are missing cannot change the outcome. If the nodes that granted it gave different fences, the
+    /// highest one is written to a majority *of them* before this returns. A later majority shares a node with that
+    /// majority, and that node granted the later lock after ours: so the later fence is higher. For a node that has not
+    /// granted our lock this would not hold: it may have granted the next one before our fence was written. A yes with
+    /// a fence that another node does not accept does not count.
     pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, asked: Asked, order: Order) -> Round {
         let company = Arc::<Company>::default();
         let ask = |at: NodeIndex| {
@@ -261,7 +265,7 @@ impl Quorum {
         Round { acquired, taken: round.taken(), uncertain: round.uncertain, late }
     }
 
-    /// Makes a majority remember the fence of each of these locks.
+    /// Makes a majority have the fence of each of these locks.
     async fn agree_on_all(&self, claims: &[Claim], fences: &[Fence], votes: &RoundVotes) -> Result<(), Disagreement> {
         let agree = |(at, claim)| {
             let given = votes.granted.iter().map(|(node, given)| (*node, given[at])).collect();
@@ -270,7 +274,7 @@ impl Quorum {
         try_join_all(claims.iter().enumerate().map(agree)).await.map(|_| ())
     }
 
-    /// Makes a majority remember this fence, out of the nodes that gave it or a lower one.
+    /// Makes a majority have this fence, out of the nodes that gave it or a lower one.
     async fn agree(&self, claim: &Claim, fence: Fence, given: Vec<(NodeIndex, Fence)>) -> Result<(), Disagreement> {
         let (ahead, behind): (Vec<_>, Vec<_>) = given.into_iter().partition(|&(_, gave)| gave == fence);
         let mut agreed = ahead.len();
@@ -306,8 +310,8 @@ impl Quorum {
         Err(Disagreement::Unheard(failures))
     }
 
-    /// Takes one node's vote for a held lock back; true if it has been. A node that forgot the lock may have forgotten
-    /// its fence too, and one by one all of them may.
+    /// Re-acquires a held lock on one node that lost it; true if that succeeded. A node that forgot the lock may have
+    /// forgotten its fence too, and one by one all nodes may, so this raises the mark as well.
     pub(crate) async fn retake(&self, node: NodeIndex, vote: Vote) -> Outcome<bool> {
         let answer = self.voter(node).retake(&vote).await;
         let node = &self.nodes[node];
@@ -322,7 +326,7 @@ impl Quorum {
         answer
     }
 
-    /// Writes the hold count. The answer does not wait for the slowest.
+    /// Writes the hold count. Does not wait for the slowest node.
     pub(crate) async fn count(&self, claim: &Claim, count: u32) -> Settled {
         let mut writing = self.ask(|node| {
             let count = Command::Count { claim: claim.clone(), count };
@@ -339,13 +343,13 @@ impl Quorum {
         Settled::Unanswered(Vec::new())
     }
 
-    /// Whether a lock can be handed over: by one server, whose answer needs no other's, and no memory.
+    /// Returns whether a lock can be handed over: only on a single server without a memory, whose answer alone decides.
     pub(crate) fn hands_over(&self) -> bool {
         self.eligibility.is_moot()
     }
 
-    /// Releases a lock, and takes it for the next one in the same step, where [`hands_over`](Self::hands_over) says
-    /// that it can be. An undo of the next one is behind it on its connection.
+    /// Releases a lock and takes it for the next holder in one step, if [`hands_over`](Self::hands_over) allows it. An
+    /// undo of the next hold is behind it on the same connection.
     pub(crate) async fn hand_over(
         &self,
         from: &Claim,
@@ -357,7 +361,7 @@ impl Quorum {
         script::ask(&self.nodes[0], Lane::Grants, hand_over, Answer::hand_over).await
     }
 
-    /// The undos of one node.
+    /// Returns the undos of one node.
     pub(crate) fn undoing(&self, node: NodeIndex) -> Undoing {
         Undoing::new(Arc::clone(&self.nodes[node]), self.wakes(None))
     }
@@ -367,12 +371,12 @@ impl Quorum {
         self.voter(node).renew(claims, lease).await
     }
 
-    /// By node: whose votes count beside each other now, for what stands already. `None` where everybody's do.
+    /// Returns by node whose votes count together now, for locks that are on the servers. `None` if all do.
     pub(crate) fn beside(&self) -> Option<Box<[bool]>> {
         self.eligibility.beside()
     }
 
-    /// The answers of a majority, and of more until they are certain or a while has passed.
+    /// Waits for the answers of a majority, and for more until they are certain or a while has passed.
     async fn hear<T: Send + 'static>(
         &self,
         mut asking: Calls<T>,
@@ -397,7 +401,7 @@ impl Quorum {
         }
     }
 
-    /// Ends all connections. Of a minority that does not answer the sockets are closed with the engine.
+    /// Ends all connections. The sockets of a minority that does not answer are closed with the engine.
     pub(crate) async fn quit(&self) {
         let mut quitting: FuturesUnordered<_> = self.nodes.iter().map(|node| node.quit()).collect();
         for _ in 0..self.majority() {
@@ -408,13 +412,13 @@ impl Quorum {
     }
 }
 
-/// Until when the others are waited for, where a majority of those that were asked then has answered just now.
+/// Returns until when to wait for the others, if a majority of the nodes that were asked at `started` has answered now.
 fn patience_of(started: Instant) -> Instant {
     let now = Instant::now();
     now + now.since(started) * 2 + PATIENCE
 }
 
-/// Whether a lock was there when it was released.
+/// Returns whether a lock was there when it was released.
 pub(crate) fn was_there(key: &Key, release: &Release) -> bool {
     let was_there = *release != Release::Gone;
     if was_there {
@@ -438,7 +442,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_whose_connections_were_ended_answers_nothing_more() {
+    async fn a_server_does_not_answer_after_its_connections_have_ended() {
         let staged = Staged::new();
         let quorum = Quorum::new(staged.nodes.clone(), Duration::ZERO);
         let inspect = async || {

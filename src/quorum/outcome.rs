@@ -1,4 +1,4 @@
-//! What the nodes, together, say.
+//! The outcomes of operations on all nodes.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::lease::NodeIndex;
 
-/// What the nodes, together, say to an acquire, or what was made of that.
+/// The outcome of an acquire on all nodes, with what was made of a grant.
 #[derive(Debug)]
 pub(crate) enum Acquired<G = Majority> {
     Granted(G),
@@ -15,12 +15,12 @@ pub(crate) enum Acquired<G = Majority> {
     Held {
         /// When a majority may be free, if its leases tell.
         ttl: Option<Duration>,
-        /// Whether some nodes said yes all the same: several want it at once.
+        /// Whether some nodes said yes all the same: several callers want it at once.
         contested: bool,
-        /// Of a locker that waits, where there is a list.
+        /// The place of a locker that waits, if there is a list.
         place: Option<Place>,
     },
-    /// A majority answered, and nobody has one: several want it at once.
+    /// A majority answered, and nobody has a majority: several callers want it at once.
     Split,
     /// The first node says that another has it, and no other node was asked.
     Outrun,
@@ -31,7 +31,7 @@ pub(crate) enum Acquired<G = Majority> {
 }
 
 impl<G> Acquired<G> {
-    /// What it is when this is made of what was granted.
+    /// Replaces a grant by what `make` makes of it.
     pub(crate) fn and_then<H>(self, make: impl FnOnce(G) -> Acquired<H>) -> Acquired<H> {
         match self {
             Self::Granted(granted) => make(granted),
@@ -44,7 +44,7 @@ impl<G> Acquired<G> {
     }
 }
 
-/// A majority's yes.
+/// The yes of a majority.
 #[derive(Debug)]
 pub(crate) struct Majority {
     /// One for each lock.
@@ -53,11 +53,11 @@ pub(crate) struct Majority {
     pub(crate) votes: Vec<NodeIndex>,
 }
 
-/// What the nodes say to a write of the count, or to a release.
+/// The outcome of a write of the count, or of a release, on all nodes.
 #[derive(Debug)]
 pub(crate) enum Settled {
     Done,
-    /// So many say that the lock is not ours that no majority can have it.
+    /// So many nodes say that the lock is not ours that no majority can have it.
     Gone,
     Refused(Error),
     /// No majority answered.

@@ -1,4 +1,4 @@
-//! One node, and what its connections have shown.
+//! What is known about one node from its connections.
 
 use std::sync::Arc;
 
@@ -15,20 +15,21 @@ use crate::shown::Shown;
 pub(super) struct Place {
     pub(super) name: Arc<str>,
     pub(super) run_id: Option<String>,
-    /// For which connection that was found out.
+    /// The numbers of the connections that were vetted.
     pub(super) grants: Option<u64>,
     pub(super) renewals: Option<u64>,
     pub(super) sight: Option<Sight>,
-    /// The memory as the server has it.
+    /// The memory, as the server stores it.
     pub(super) memory: Option<Remembered>,
-    /// Who is there, or was there last, and whether the others were told of it.
+    /// The id that is there, or was there last, and whether it has been listed.
     pub(super) latest: Option<(Id, bool)>,
-    /// Who was there before that, of those that the others may list.
+    /// The id that was there before that, if the others may list it.
     pub(super) former: Option<Id>,
-    /// When this locker had others list who is there, of late.
+    /// When this locker last had others list the server that is there.
     pub(super) listings: Vec<Instant>,
-    /// Why nothing is known, or nothing can be.
+    /// Why nothing is known yet.
     pub(super) unknown: Option<String>,
+    /// Why its vote can never count.
     pub(super) unfit: Option<String>,
 }
 
@@ -65,7 +66,8 @@ impl Place {
         }
     }
 
-    /// Notes who is there. Whoever was there before stands in the others' lists yet, unless nobody had been told of it.
+    /// Notes which memory is there. The one that was there before is still in the others' lists, unless it was never
+    /// listed.
     pub(super) fn meet(&mut self, memory: &Memory) {
         let is_listed = memory.phase != Phase::Begun;
         self.latest = match self.latest {
@@ -79,7 +81,7 @@ impl Place {
     }
 }
 
-/// Why the vote of this server could never count.
+/// Returns why the vote of this server can never count, if so.
 pub(super) fn unfitness(places: &[Place], place: NodeIndex, lane: Lane, identity: &Identity) -> Option<String> {
     let Identity { run_id, role, master, memory } = identity;
     if role == "cluster" {
@@ -120,17 +122,17 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_there_before_is_the_one_that_others_may_list() {
+    fn the_former_memory_is_the_last_one_that_others_may_list() {
         let place = &mut places()[0];
         let mut meets = |id, phase| {
             place.meet(&Memory { phase, ..Memory::begun(Id(id), 3) });
             place.former
         };
-        assert_eq!((meets(1, Phase::Begun), meets(2, Phase::Begun)), (None, None), "nobody had been told of it");
+        assert_eq!((meets(1, Phase::Begun), meets(2, Phase::Begun)), (None, None), "the former one was never listed");
         assert_eq!((meets(2, Phase::Listed), meets(2, Phase::Begun)), (None, None), "it is the same");
         assert_eq!(meets(3, Phase::Votes), Some(Id(2)));
         assert_eq!(meets(4, Phase::Begun), Some(Id(3)));
-        assert_eq!(meets(5, Phase::Begun), Some(Id(3)), "of 4 nobody had been told");
+        assert_eq!(meets(5, Phase::Begun), Some(Id(3)), "4 was never listed");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What all servers keep of a lock.
+//! Checks all servers for `preflight`.
 
 use futures_util::future::join_all;
 
@@ -11,7 +11,7 @@ use crate::preflight::{Deployment, Preflight, Questions, ServerReport};
 use crate::script;
 
 impl Quorum {
-    /// Asks all servers at once. Each of them may take twice `connect_timeout`.
+    /// Checks all servers at once. Each of them may take twice `connect_timeout`.
     pub(crate) async fn preflight(&self, settings: &Settings, names: &[Key]) -> Preflight {
         let in_cluster = self.nodes.iter().any(|node| node.is_cluster());
         let deployment = if in_cluster { Deployment::Cluster } else { Deployment::Independent(self.nodes.len()) };
@@ -24,7 +24,7 @@ impl Quorum {
         Preflight::new(settings, deployment, servers.collect())
     }
 
-    /// Why the vote of this server does not count at the moment.
+    /// Returns why the vote of this server does not count at the moment.
     fn why_no_vote(&self, place: NodeIndex) -> Option<String> {
         if self.eligibility.is_moot() {
             return None;

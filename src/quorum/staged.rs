@@ -1,4 +1,4 @@
-//! Servers in memory that remember what a test says, for the tests of whose votes count.
+//! Servers in memory with memories that a test chooses, for tests of whose votes count.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use crate::options::Options;
 use crate::script;
 use crate::testing::Server;
 
-/// Three servers, in a runtime with paused time, and what a locker knows of them.
+/// Three servers, in a runtime with paused time, and what a locker knows about them.
 pub(super) struct Staged {
     pub(super) servers: Vec<Server>,
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) eligibility: Arc<Eligibility>,
-    /// The servers and the locker go by the time of the runtime.
+    /// The servers and the locker use the time of the runtime.
     _clock: Clock,
 }
 
 impl Staged {
-    /// Servers whose votes count at once.
+    /// Returns servers without memories, whose votes count at once.
     pub(super) fn new() -> Self {
         Self::over(Duration::ZERO)
     }
 
-    /// Servers with these memories, which the locker has seen.
+    /// Returns servers with these memories, which the locker has seen.
     pub(super) async fn of(memories: [&str; 3]) -> Self {
         let staged = Self::over(Duration::from_secs(1));
         for (place, memory) in memories.into_iter().enumerate() {
@@ -54,10 +54,10 @@ impl Staged {
         Self { servers, nodes, eligibility, _clock: clock }
     }
 
-    /// From here on the server at this place remembers this, which the locker has not seen yet.
+    /// Gives the server at this place another memory, which the locker has not seen yet.
     pub(super) async fn remembers(&self, place: NodeIndex, memory: &str) {
         self.servers[place].delete(MEMORY);
-        // It is as if this memory began.
+        // The server has no memory, and so begins this one.
         let announced = Announced { begun: memory.into(), lease: Duration::ZERO, last: "".into(), age: Duration::ZERO };
         let vet = Command::Vet(Some(announced));
         let told = script::ask(&self.nodes[place], Lane::Grants, vet, Answer::vet).await;
@@ -65,7 +65,7 @@ impl Staged {
         assert_eq!(identity.memory.map(|told| told.memory).as_deref(), Some(memory));
     }
 
-    /// The locker sees all servers.
+    /// Has the locker vet all servers.
     pub(super) async fn look(&self) {
         for (place, node) in self.nodes.iter().enumerate() {
             vetting::vet(&self.eligibility, place, node).await;

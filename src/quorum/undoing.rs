@@ -1,4 +1,4 @@
-//! Undos on one node that have no answer yet, each known by a number.
+//! Sends undos to one node, and returns their answers by number.
 
 use std::future::{Future, pending};
 use std::pin::Pin;
@@ -15,7 +15,8 @@ use crate::script;
 
 type Call = Pin<Box<dyn Future<Output = (u64, Outcome<bool>)> + Send>>;
 
-/// Undos that are under way on one node. What is left when this is dropped may be executed, and nobody hears of it.
+/// The undos that are under way on one node. Those that are left when this is dropped may be executed, and their
+/// answers are lost.
 pub(crate) struct Undoing {
     node: Arc<Node>,
     wakes: Wakes,
@@ -27,8 +28,8 @@ impl Undoing {
         Self { node, wakes, calls: FuturesUnordered::new() }
     }
 
-    /// Releases a lock, behind whatever was sent to take it. It is sent when the next answer is asked for. The lock
-    /// stands for the rest of its time, if there is one.
+    /// Releases a lock, behind whatever was sent to take it. The undo is sent when the next answer is asked for. With a
+    /// `rest`, the lock is kept for that long.
     pub(crate) fn send(&self, number: u64, claim: Claim, rest: Option<Duration>) {
         let (node, wakes) = (Arc::clone(&self.node), self.wakes.clone());
         self.calls.push(Box::pin(async move {
@@ -39,7 +40,8 @@ impl Undoing {
         }));
     }
 
-    /// The next answer: the number of its undo, and whether there was anything to undo. Waits while none is under way.
+    /// Returns the next answer: the number of its undo, and whether there was anything to undo. Waits if none is under
+    /// way.
     pub(crate) async fn next(&mut self) -> (u64, Outcome<bool>) {
         match self.calls.next().await {
             Some(answer) => answer,

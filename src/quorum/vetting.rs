@@ -1,4 +1,4 @@
-//! Finding out who the servers are, and seeing to it that those who may vote do.
+//! Finds out who the servers are, and writes what lets them vote.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::node::{Lane, LinkEvent, Node, Outcome};
 use crate::script;
 use crate::tasks;
 
-/// How long after an answer that does not help a server is asked again who it is.
+/// How long after a useless answer a server is asked again who it is.
 const VET_AGAIN: Duration = Duration::from_millis(100);
 
 /// Asks a server who it is, on each connection whose answers may be votes.
@@ -38,7 +38,7 @@ async fn vet_on(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: 
         Outcome::Done(identity) if node.epoch(lane) == epoch => {
             return eligibility.saw(place, lane, epoch, &identity, Instant::now());
         }
-        Outcome::Done(_) => "it was connected anew meanwhile".to_owned(),
+        Outcome::Done(_) => "it was reconnected in the meantime".to_owned(),
         Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
             return unreadable(eligibility, place, node, lane, epoch, &source.message);
         }
@@ -48,7 +48,7 @@ async fn vet_on(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: 
     eligibility.failed(place, lane, &reason, false);
 }
 
-/// INFO is not permitted: without it nobody can tell who the server is.
+/// Handles a server that does not permit INFO, so that it cannot be told who it is.
 fn unreadable(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: Lane, epoch: u64, reason: &str) {
     if eligibility.remembers() {
         let reason = format!("INFO, or its memory, is not allowed ({reason}), and restart_quarantine needs both");
@@ -66,7 +66,7 @@ fn unreadable(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: La
     eligibility.trust(place, lane, epoch);
 }
 
-/// Starts what sees to it that the votes count of those that may vote.
+/// Starts the tasks that vet the servers and write their memories.
 pub(super) fn start(eligibility: &Arc<Eligibility>, nodes: &[Arc<Node>], ups: Vec<UnboundedReceiver<LinkEvent>>) {
     if eligibility.is_moot() {
         return;
@@ -81,8 +81,8 @@ pub(super) fn start(eligibility: &Arc<Eligibility>, nodes: &[Arc<Node>], ups: Ve
     }
 }
 
-/// Finds out anew who a server is after each reconnect, and when there is a doubt, before its vote counts again. Ends
-/// when its connection is quit, or with the engine; nobody awaits it.
+/// Vets a server again after each reconnect, and when in doubt, before its vote counts again. Ends when its connection
+/// is quit, or with the engine; nobody awaits it.
 async fn look_after(eligibility: &Eligibility, place: NodeIndex, node: &Node, ups: &mut UnboundedReceiver<LinkEvent>) {
     let mut before = Status::Votes;
     loop {
@@ -95,7 +95,7 @@ async fn look_after(eligibility: &Eligibility, place: NodeIndex, node: &Node, up
             Status::Unknown(_) | Status::Unfit(_) => Some(VET_AGAIN),
             Status::Abstains(_) => Some((eligibility.quarantine() / 16).clamp(VET_AGAIN / 10, VET_AGAIN * 10)),
         };
-        // Whoever waits for news of it doubts again with each that do not help.
+        // Callers that wait for news about it doubt again after each useless answer.
         let is_known = !matches!(status, Status::Unknown(_));
         before = status;
         tokio::select! {
@@ -108,7 +108,7 @@ async fn look_after(eligibility: &Eligibility, place: NodeIndex, node: &Node, up
     }
 }
 
-/// A vote that begins to count, or ends to, is told once.
+/// Logs once that a vote starts or stops counting.
 fn tell(node: &Node, status: &Status, before: &Status) {
     match (status, before) {
         (Status::Unfit(reason), _) => {
@@ -124,16 +124,16 @@ fn tell(node: &Node, status: &Status, before: &Status) {
     }
 }
 
-/// Writes what is to be written at first: servers that begin anew list each other, and their wait begins.
+/// Writes the first changes: servers with new memories list each other, and their wait begins.
 pub(super) async fn list(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
-    // To list, and to be listed.
+    // First to list, and then to be listed.
     for _ in 0..2 {
         let plan = plan(eligibility, nodes).await;
         join_all(plan.changes.iter().map(|change| carry_out(eligibility, nodes, change, &plan))).await;
     }
 }
 
-/// Plans what to write. Before a plan makes a voting server begin anew, this asks all servers once more: an idle locker
+/// Plans what to write. Before a plan throws out a server that votes, this asks all servers once more: an idle locker
 /// may know that server's new memory and only the old lists of the others.
 async fn plan(eligibility: &Eligibility, nodes: &[Arc<Node>]) -> Plan {
     let first = eligibility.plan();
@@ -149,14 +149,14 @@ async fn plan(eligibility: &Eligibility, nodes: &[Arc<Node>]) -> Plan {
     plan
 }
 
-/// Has a server looked at again that is not known any more: `look_after` sleeps while the server's vote counts.
+/// Has a server vetted again that is no longer known: `look_after` sleeps while the server's vote counts.
 fn look_on(eligibility: &Eligibility, place: NodeIndex) {
     if matches!(eligibility.status(place), Status::Unknown(_) | Status::Unfit(_)) {
         eligibility.doubt(place);
     }
 }
 
-/// Writes what is to be written to the servers' memories. Ends with the engine; nobody awaits it.
+/// Writes the planned changes to the servers' memories. Ends with the engine; nobody awaits it.
 async fn amend(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
     loop {
         let told = eligibility.told();
@@ -173,7 +173,7 @@ async fn amend(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
         let changes = plan.changes.iter().map(|change| carry_out(eligibility, nodes, change, &plan));
         let written = join_all(changes).await;
         if written.iter().any(|written| !written) {
-            // Whoever does not answer, or not with anything new, is not asked again at once.
+            // A server that does not answer, or with nothing new, is not asked again at once.
             sleep(VET_AGAIN).await;
         }
     }
@@ -205,7 +205,7 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
         eligibility.listed(&newcomers, Instant::now());
     }
     match outcome {
-        // Else it may be what another server remembers.
+        // On another connection, it may be the memory of another server.
         Outcome::Done(told) if node.epoch(Lane::Grants) == epoch => {
             let is_new = eligibility.amended(change.place, epoch, &told, Instant::now());
             look_on(eligibility, change.place);
@@ -223,8 +223,8 @@ fn not_changed(node: &Node, why: &dyn std::fmt::Debug) -> bool {
     false
 }
 
-/// The highest mark of each of the others that vote: of all but a minority, of which each majority without this server
-/// has one. Where nobody votes, of whoever answers.
+/// Returns the highest mark of each of the other servers that vote: of so many that each majority without this server
+/// contains one of them. If no server votes, those that answer are enough.
 async fn highest(
     eligibility: &Eligibility,
     nodes: &[Arc<Node>],
@@ -251,8 +251,7 @@ async fn highest(
     }
 }
 
-/// The highest mark of a server, if it is the one that votes there: an address may lead elsewhere since that was found
-/// out.
+/// Returns the highest mark of a server, if it still is the one that votes: its address may lead elsewhere by now.
 async fn highest_of(eligibility: &Eligibility, place: NodeIndex, node: &Node, founding: bool) -> Outcome<String> {
     if founding {
         return ask_highest(node, None).await.map(Option::unwrap_or_default);
@@ -265,7 +264,7 @@ async fn highest_of(eligibility: &Eligibility, place: NodeIndex, node: &Node, fo
         Outcome::Done(Some(mark)) if eligibility.holds(&ticket, node) => Outcome::Done(Some(mark)),
         Outcome::Done(_) => {
             eligibility.doubt(place);
-            let reason = "is not the server any more that voted here".to_owned();
+            let reason = "is no longer the server that voted here".to_owned();
             Outcome::NotExecuted(NodeFailure { node: Arc::clone(node.name()), reason })
         }
         outcome => outcome,
@@ -285,7 +284,7 @@ mod tests {
     use super::*;
     use crate::options::Options;
 
-    /// Three servers that nobody reaches any more, each with what it remembered when it was seen.
+    /// Three servers that cannot be reached any more, each seen with this memory.
     fn seen(memories: [&str; 3]) -> (Vec<Arc<Node>>, Arc<Eligibility>) {
         let options = Options { command_timeout: Some(Duration::from_millis(50)), ..Options::default() };
         let settings = options.validate(1).expect("valid");
@@ -302,7 +301,7 @@ mod tests {
     ];
 
     #[tokio::test]
-    async fn a_server_that_does_not_answer_when_another_is_to_be_thrown_out_is_looked_after() {
+    async fn servers_that_do_not_answer_before_another_is_thrown_out_are_vetted_again() {
         let (nodes, eligibility) = seen(IN_STEP);
         assert!(eligibility.plan().changes.iter().any(Change::throws_out));
         assert!(plan(&eligibility, &nodes).await.changes.is_empty(), "nobody is known any more");
@@ -312,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn at_different_times_only_servers_that_list_each_other_are_a_company() {
+    async fn votes_from_different_lists_count_together_only_if_the_servers_list_each_other() {
         let (nodes, eligibility) = seen(IN_STEP);
         let ticket = async |place: NodeIndex| {
             eligibility.ticket(place, &nodes[place], Lane::Grants, Ask::Keep).await.expect("it was seen")
@@ -329,14 +328,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listing_counts_where_its_server_was_seen_when_it_was_sent() {
+    async fn a_listing_counts_if_its_server_was_seen_when_it_was_sent() {
         let begun = "000000000000000b 3 begun 000000000000000b ";
         let members = ["000000000000000a", "000000000000000c", "00000000000000ff"].join(",");
         let of = |id: &str| format!("000000000000000{id} 3 votes {members} ");
         let (_nodes, eligibility) = seen([&of("a"), begun, &of("c")]);
         let lists = |plan: Plan| plan.changes.iter().filter(|change| change.place != 1).count();
         assert_eq!(lists(eligibility.plan()), 2);
-        // Three times by each of the others, and each time it was not known any more when that was answered.
+        // Three times by each of the others, and each time the server was no longer known when the answer came.
         for change in eligibility.plan().changes.iter().cycle().take(9) {
             assert_eq!(lists(eligibility.plan()), 2, "not often enough yet");
             let listed = eligibility.listed_by(change);
@@ -348,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn servers_that_may_not_be_asked_who_they_are_vote_where_none_has_a_memory() {
+    async fn servers_that_forbid_info_vote_if_there_are_no_memories() {
         let (nodes, remembering) = seen(IN_STEP);
         let trusting = Eligibility::new(&nodes, Duration::ZERO);
         for lane in [Lane::Grants, Lane::Renewals] {
@@ -374,7 +373,7 @@ mod tests {
         ];
 
         #[tokio::test(start_paused = true)]
-        async fn the_wait_of_servers_that_begin_together_has_begun_once_they_are_listed() {
+        async fn the_wait_of_servers_that_begin_together_starts_once_they_are_listed() {
             let Staged { nodes, eligibility, .. } = &Staged::of(BEGUN).await;
             assert_eq!(eligibility.plan().wait, None);
             list(eligibility, nodes).await;
@@ -383,15 +382,15 @@ mod tests {
         }
 
         #[tokio::test(start_paused = true)]
-        async fn a_server_begins_anew_that_is_as_much_out_of_step_when_all_are_asked_again() {
+        async fn a_server_is_thrown_out_if_it_is_still_not_listed_when_all_are_asked_again() {
             let Staged { nodes, eligibility, .. } = &Staged::of(IN_STEP).await;
             let plan = plan(eligibility, nodes).await;
             assert!(matches!(&plan.changes[..], [change] if change.throws_out() && change.place == 1), "{plan:?}");
         }
 
-        /// It was the second that was out of step, and is the first by now: of that one only this look tells.
+        /// The second server was not listed, and by now it is the first one: only the second look shows that.
         #[tokio::test(start_paused = true)]
-        async fn nobody_begins_anew_by_the_look_that_was_taken_to_be_sure() {
+        async fn no_server_is_thrown_out_by_what_only_the_second_look_shows() {
             let staged = Staged::of(IN_STEP).await;
             for (place, memory) in [
                 (0, "000000000000000a 3 votes 000000000000000a "),
@@ -401,7 +400,7 @@ mod tests {
                 staged.remembers(place, memory).await;
             }
             let planned = plan(&staged.eligibility, &staged.nodes).await;
-            assert_eq!(planned.changes, [], "by what was seen only now");
+            assert_eq!(planned.changes, [], "not by what only this look showed");
             let planned = plan(&staged.eligibility, &staged.nodes).await;
             assert!(
                 matches!(&planned.changes[..], [change] if change.throws_out() && change.place == 0),

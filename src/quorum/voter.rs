@@ -1,4 +1,4 @@
-//! One node, asked for its vote.
+//! Asks one node for its vote.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::lease::NodeIndex;
 use crate::node::{Lane, Node, Outcome};
 use crate::script;
 
-/// A node, whose answers count as votes where they may.
+/// A node whose answers count as votes, if they may.
 pub(super) struct Voter {
     pub(super) node: Arc<Node>,
     pub(super) place: NodeIndex,
@@ -20,8 +20,8 @@ pub(super) struct Voter {
 }
 
 impl Voter {
-    /// Takes these locks, or none. Where the server remembers something else by now, it has done nothing, and is asked
-    /// once more when that is known.
+    /// Takes all of these locks, or none. If the server has another memory by now, it has done nothing, and is asked
+    /// once more when that memory is known.
     pub(super) async fn acquire(&self, claims: &Arc<[Claim]>, asked: &Asked, company: &Company) -> Outcome<Acquire> {
         let mut ticket = match self.ticket(Lane::Grants, Ask::Vote).await {
             Ok(ticket) => ticket,
@@ -56,7 +56,8 @@ impl Voter {
         }
     }
 
-    /// Takes a lost vote back. Where the server has no vote, what is written there keeps others out all the same.
+    /// Re-acquires a lock that the server lost. If the server has no vote, the lock on it keeps others out all the
+    /// same.
     pub(super) async fn retake(&self, vote: &Vote) -> Outcome<bool> {
         let ticket = match self.ticket(Lane::Grants, Ask::Keep).await {
             Ok(ticket) => ticket,
@@ -73,8 +74,8 @@ impl Voter {
         }
     }
 
-    /// Raises the mark of a lock that was granted there to this fence. An address that leads to another of the servers
-    /// since then, where the lock stands too, would make one of two.
+    /// Raises the mark of a lock that was granted there to this fence. If the address led to another of the servers by
+    /// now, which has the lock too, one server would be counted twice: so the connection has to be the same.
     pub(super) async fn raise(&self, claim: Claim, fence: Fence) -> Outcome<Raise> {
         let ticket = match self.ticket(Lane::Grants, Ask::Keep).await {
             Ok(ticket) => ticket,
@@ -86,7 +87,7 @@ impl Voter {
         }
     }
 
-    /// Renews locks. Where the answer is no vote, none is renewed.
+    /// Renews locks. If the answer is no vote, none counts as renewed.
     pub(super) async fn renew(&self, claims: Arc<[Claim]>, lease: Duration) -> Outcome<Vec<Renew>> {
         let ticket = match self.ticket(Lane::Renewals, Ask::Keep).await {
             Ok(ticket) => ticket,
@@ -113,7 +114,7 @@ impl Voter {
         self.eligibility.ticket(self.place, &self.node, lane, ask).await
     }
 
-    /// Whether an answer is a vote.
+    /// Checks that an answer is a vote.
     ///
     /// # Errors
     /// Why it is not.
@@ -124,14 +125,15 @@ impl Voter {
         if !self.eligibility.holds(ticket, &self.node) {
             return Err(self.failure(CONNECTED_ANEW));
         }
-        // Others may have shown meanwhile that they do not list it any more: their next votes do not count beside it.
+        // Others may have shown in the meantime that they no longer list it: their next votes do not count together
+        // with it.
         if self.eligibility.beside().is_some_and(|beside| !beside[self.place]) {
             return Err(self.failure(PARTED));
         }
         if ask == Ask::Vote { ticket.votes.clone() } else { ticket.keeps.clone() }
     }
 
-    /// The server remembers something else than when it was vetted: it is vetted again.
+    /// Returns the failure of a server that has another memory than when it was vetted, and has it vetted again.
     fn forgot(&self) -> NodeFailure {
         self.eligibility.doubt(self.place);
         self.failure(FORGOT)
@@ -146,12 +148,12 @@ impl Voter {
     }
 }
 
-/// The servers that granted a round, and what each of them remembered then: all of them list each other.
+/// The servers that granted in one round, with the memory of each: all of them list each other.
 #[derive(Debug, Default)]
 pub(super) struct Company(Mutex<Vec<Ticket>>);
 
 impl Company {
-    /// One more, if it and all others list each other.
+    /// Adds a server, if it and all others list each other.
     pub(super) fn admits(&self, ticket: &Ticket) -> bool {
         let mut others = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let admitted = others.iter().all(|other| ticket.is_of(other));
@@ -163,7 +165,7 @@ impl Company {
 }
 
 const PARTED: &str = "the servers changed whom they list while it was asked";
-const CONNECTED_ANEW: &str = "it was connected anew, and may have restarted, while it was asked";
+const CONNECTED_ANEW: &str = "it was reconnected, and may have restarted, while it was asked";
 
 #[cfg(test)]
 #[cfg(feature = "testing")]
@@ -183,13 +185,13 @@ mod tests {
         "000000000000000c 3 votes 000000000000000a,000000000000000b,000000000000000c ",
     ];
 
-    /// The server at this place is asked for a lock.
+    /// Asks the server at this place for a lock.
     async fn acquire(staged: &Staged, place: NodeIndex, key: &str, company: &Company) -> Outcome<Acquire> {
         let asked = Asked { lease: LEASE, fences: Source::Tokens, listing: None };
         staged.voter(place).acquire(&[claim(key)].into(), &asked, company).await
     }
 
-    /// The two others do not list the first any more, and the locker sees that.
+    /// Makes the two others no longer list the first, and has the locker see that.
     async fn drop_the_first(staged: &Staged) {
         for (place, id) in [(1, "b"), (2, "c")] {
             let memory = format!("000000000000000{id} 3 votes 000000000000000b,000000000000000c 000000000000000a");
@@ -198,9 +200,9 @@ mod tests {
         }
     }
 
-    /// The others drop the first once it has voted: with one of them it would be a majority beside the two.
+    /// The others drop the first server after it has voted: with one of them it would be a second majority.
     #[tokio::test(start_paused = true)]
-    async fn servers_that_do_not_list_each_other_any_more_grant_no_lock_together() {
+    async fn servers_that_no_longer_list_each_other_grant_no_lock_together() {
         let staged = Staged::of(ALL).await;
         let company = Company::default();
         assert!(matches!(acquire(&staged, 0, "k", &company).await, Outcome::Done(Acquire::Granted(_))));
@@ -208,7 +210,7 @@ mod tests {
         for place in [1, 2] {
             let answer = acquire(&staged, place, "k", &company).await;
             assert!(matches!(&answer, Outcome::Unknown(failure) if failure.reason == PARTED), "{place}: {answer:?}");
-            assert!(staged.servers[place].holder("k").is_some(), "it stands there, and is to be undone");
+            assert!(staged.servers[place].holder("k").is_some(), "the lock is on the server, and has to be undone");
         }
         let company = Company::default();
         for place in [1, 2] {
@@ -217,9 +219,9 @@ mod tests {
         }
     }
 
-    /// The first is asked, and dropped by the others before it answers.
+    /// The first server is asked, and the others drop it before it answers.
     #[tokio::test(start_paused = true)]
-    async fn what_a_server_renews_that_the_others_have_dropped_meanwhile_is_no_vote() {
+    async fn a_renewal_is_no_vote_if_the_others_have_dropped_its_server_meanwhile() {
         let staged = Staged::of(ALL).await;
         for place in 0..3 {
             let answer = acquire(&staged, place, "k", &Company::default()).await;
@@ -245,9 +247,9 @@ mod tests {
         assert!(matches!(&answer, Outcome::Done(said) if *said == [Renew::Renewed]), "{answer:?}");
     }
 
-    /// The answer comes, and then the server is reached no more: it does not vote here with its mark.
+    /// By the time of the answer, the address leads to another server: the fence that was raised is no vote.
     #[tokio::test(start_paused = true)]
-    async fn a_fence_that_was_raised_where_the_address_leads_no_more_is_not_agreed_upon() {
+    async fn a_fence_raised_on_a_server_that_the_address_no_longer_leads_to_does_not_count() {
         let staged = Staged::new();
         staged.look().await;
         assert!(matches!(acquire(&staged, 0, "k", &Company::default()).await, Outcome::Done(Acquire::Granted(_))));

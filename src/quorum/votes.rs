@@ -1,4 +1,4 @@
-//! What the answers that have come so far amount to: pure counting, for any number of nodes.
+//! Counts the answers that have come so far. Pure, and for any number of nodes.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use crate::node::Outcome;
 #[derive(Debug)]
 pub(super) struct RoundVotes {
     nodes: usize,
-    /// The nodes that said yes, each with a fence a lock.
+    /// The nodes that said yes, each with one fence per lock.
     pub(super) granted: Vec<(NodeIndex, Vec<Fence>)>,
-    /// When those that said no may be free; `None`: not before they are released.
+    /// When the locks on the nodes that said no may be free; `None`: not before they are released.
     held: Vec<Option<Duration>>,
-    /// Of a locker that waits, where the server has a list.
+    /// The place of a locker that waits, if the server has a list.
     place: Option<Place>,
-    /// Nodes that may have granted, or may yet.
+    /// Nodes that may have granted it, or may yet.
     pub(super) uncertain: Vec<NodeIndex>,
-    /// Nodes that granted it, and gave a fence that no other node believes in.
+    /// Nodes that granted it with a fence that another node does not accept.
     disregarded: Vec<NodeIndex>,
     refusal: Option<Error>,
     failures: Vec<NodeFailure>,
@@ -53,24 +53,24 @@ impl RoundVotes {
         }
     }
 
-    /// The yes of these nodes does not count any more.
+    /// Notes that the yes of these nodes no longer counts.
     pub(super) fn disregard(&mut self, nodes: &[NodeIndex], reason: &NodeFailure) {
         self.granted.retain(|(node, _)| !nodes.contains(node));
         self.disregarded.extend(nodes);
         self.failures.push(reason.clone());
     }
 
-    /// The nodes that said yes, be it one that does not count.
+    /// Returns the nodes that said yes, also those whose yes does not count.
     pub(super) fn taken(&self) -> Vec<NodeIndex> {
         self.granted.iter().map(|(node, _)| *node).chain(self.disregarded.iter().copied()).collect()
     }
 
-    /// Whether a majority has said yes or no, so that the others do not matter much longer.
+    /// Returns whether a majority has said yes or no, so that the others are waited for only a little longer.
     pub(super) fn is_heard(&self) -> bool {
         self.granted.len() + self.held.len() >= majority(self.nodes)
     }
 
-    /// What is certain by now, whatever the others say: `None` as long as it depends on them.
+    /// Returns what is certain by now, whatever the others say; `None` as long as it depends on them.
     pub(super) fn verdict(&self) -> Option<Acquired> {
         let (majority, missing) = (majority(self.nodes), self.nodes - self.answers);
         if self.granted.len() >= majority {
@@ -97,21 +97,21 @@ impl RoundVotes {
         })
     }
 
-    /// What it amounts to if nobody waits for the others.
+    /// Returns the outcome if the others are not waited for.
     pub(super) fn close(&mut self) -> Acquired {
-        // Those that have not answered are as good as silent.
+        // Nodes that have not answered count as silent.
         self.answers = self.nodes;
         self.verdict().unwrap_or_else(|| Acquired::Unavailable(self.failures.clone()))
     }
 
-    /// A majority answered, and this was not granted it.
+    /// Returns the outcome if a majority answered and the lock was not granted.
     fn contended(&self) -> Acquired {
         let majority = majority(self.nodes);
         if self.held.len() < majority {
             return Acquired::Split;
         }
-        // What this took itself is free as soon as it is undone, and what has not answered yet may be free: those that
-        // have may tell of attempts that are being undone at this moment, whose leases mean nothing.
+        // What this attempt took is free as soon as it is undone, and a node that has not answered may be free. The
+        // others may have reported attempts that are being undone at this moment, whose leases mean nothing.
         let mut free: Vec<Duration> = self.held.iter().flatten().copied().collect();
         free.extend(std::iter::repeat_n(Duration::ZERO, self.granted.len() + self.nodes - self.answers));
         free.sort_unstable();
@@ -136,7 +136,7 @@ impl Confirmations {
         Self { nodes, done: 0, gone: 0, answers: 0, refusal: None, failures: Vec::new() }
     }
 
-    /// A node has done it (true), or says that the lock is not ours there (false).
+    /// Adds an answer: the node has done it (true), or the lock is not ours there (false).
     pub(crate) fn add(&mut self, answer: Outcome<bool>) {
         self.answers += 1;
         match answer {
@@ -147,7 +147,7 @@ impl Confirmations {
         }
     }
 
-    /// What is certain by now, whatever the others say.
+    /// Returns what is certain by now, whatever the others say.
     pub(crate) fn verdict(&self) -> Option<Settled> {
         let majority = majority(self.nodes);
         if self.done >= majority {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn three_of_five_that_are_held_decide_and_the_third_to_run_out_counts() {
+    fn three_refusals_of_five_decide_and_the_third_lease_to_run_out_counts() {
         let verdict = votes(5, [held(30), failed(), held(10), failed(), held(20)]).verdict();
         assert!(matches!(verdict, Some(Acquired::Held { ttl: Some(ttl), .. }) if ttl.as_millis() == 30), "{verdict:?}");
         let verdict = votes(5, [held(30_000), held(10), held(30_000)]).verdict();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_granted_and_does_not_count_is_taken_all_the_same() {
+    fn a_grant_that_does_not_count_has_taken_the_lock_all_the_same() {
         let mut votes = votes(3, [granted(1), granted(9), held(20)]);
         votes.disregard(&[1], &NodeFailure { node: "n".into(), reason: "nobody believes it".into() });
         assert_eq!(votes.taken(), [0, 1]);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_split_vote_is_nobody_s() {
+    fn a_split_vote_grants_nothing() {
         assert!(matches!(votes(3, [granted(1), held(9), failed()]).verdict(), Some(Acquired::Split)));
         assert!(votes(3, [granted(1), held(9)]).verdict().is_none(), "the third may make it two");
         let mut undecided = votes(5, [granted(1), granted(1), held(9)]);

@@ -1,7 +1,6 @@
-//! The lists of lockers that wait for a lock: a release wakes the next one, and not all of them.
+//! The lists of lockers that wait for a lock, by which a release wakes the next one and not all of them.
 //!
-//! There are lists on a server that stands alone. Of several, a majority of messages is waited for, and a cluster's
-//! messages come from the master of their slot: there a release tells all.
+//! Only a server that stands alone has lists. With several servers and in a cluster, a release notifies all waiters.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,36 +15,36 @@ use crate::lease::NodeIndex;
 use crate::node::{Lane, Node, Outcome};
 use crate::script;
 
-/// Whether a locker is in lists.
+/// The lists of a locker: where it may stand in one.
 #[derive(Debug)]
 pub(super) struct Lists {
     locker: Arc<str>,
-    /// The user may have none.
+    /// Whether the user has no right to any list.
     off: AtomicBool,
-    /// The locks whose lists the user may not have, or in whose place something else stands: no more than
-    /// [`MOST_REFUSED`].
+    /// The locks whose lists the user has no right to, or whose list key is something else; at most [`MOST_REFUSED`].
     refused: Mutex<HashSet<Key>>,
-    /// Whether the log has been told.
+    /// Whether it has been logged.
     said: AtomicBool,
 }
 
-/// Where more are refused, they are asked for once more: to name one costs a refusal, and takes no list from others.
+/// Beyond this number the refusals are forgotten, and asked for again: naming a lock costs one refusal, and takes the
+/// list from no other lock.
 const MOST_REFUSED: usize = 1_024;
 
-/// What the refusal of a list is about.
+/// What the refusal of a list concerns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refusal {
-    /// This list.
+    /// The list of this name.
     Name,
-    /// Commands or channels without which there are none.
+    /// Commands or channels that all lists need.
     All,
-    /// The state that the server is in, which may be another the next time.
+    /// The present state of the server, which may be different the next time.
     Now,
 }
 
 impl Refusal {
-    /// In the server's words. Every version says of a key that it is one; so does the name of some users, for whom each
-    /// list is asked for.
+    /// Classifies the server's error. Every version mentions the word "key" if the right to a key is missing. For a
+    /// user whose name contains that word, each list is tried.
     fn of(error: &str) -> Self {
         let is_acl = error.contains("NOPERM") || error.contains("The user executing the script");
         if error.contains("WRONGTYPE") || (is_acl && error.contains("key")) {
@@ -59,7 +58,7 @@ impl Refusal {
 }
 
 impl Lists {
-    /// `None` where there are none.
+    /// Returns `None` if there are no lists.
     pub(super) fn new(nodes: &[Arc<Node>], locker: &str, remembers: bool) -> Option<Self> {
         let is_alone = matches!(nodes, [node] if !node.is_cluster());
         let (off, refused, said) = (AtomicBool::new(false), Mutex::default(), AtomicBool::new(false));
@@ -70,7 +69,8 @@ impl Lists {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The server refused the list of this lock. Whether the log is to be told: once, and once more if there is none.
+    /// Notes that the server refused the list of this lock. Returns whether to log it: once, and once more if there can
+    /// be no lists at all.
     fn refuse(&self, key: &Key, refusal: Refusal) -> bool {
         if refusal == Refusal::All {
             return !self.off.swap(true, Ordering::Relaxed);
@@ -87,28 +87,28 @@ impl Lists {
 }
 
 impl Quorum {
-    /// The same, for a locker of this name, which may stand in lists.
+    /// Adds the lists, for a locker of this name.
     pub(super) fn with_lists(self, locker: &str) -> Self {
         let lists = Lists::new(&self.nodes, locker, self.eligibility.remembers());
         Self { lists, ..self }
     }
 
-    /// This locker, as lists name it; `None` where there are none.
+    /// Returns this locker's name in lists; `None` if there are none.
     pub(crate) fn lister(&self) -> Option<&Arc<str>> {
         self.lists.as_ref().filter(|lists| !lists.off.load(Ordering::Relaxed)).map(|lists| &lists.locker)
     }
 
-    /// The same, of one lock: the list of its name may be refused.
+    /// As [`lister`](Self::lister), for one lock: its list may be refused.
     pub(crate) fn lister_of(&self, key: &Key) -> Option<&Arc<str>> {
         self.lister().filter(|_| self.lists.as_ref().is_some_and(|lists| !lists.refused().contains(key)))
     }
 
-    /// Whom a release wakes.
+    /// Returns whom a release wakes.
     pub(crate) fn wakes(&self, releaser: Option<Releaser>) -> Wakes {
         if self.lister().is_some() { Wakes::Next(releaser) } else { Wakes::All }
     }
 
-    /// Releases a lock on one node. It stands for the rest of its time, if there is one, and wakes nobody then.
+    /// Releases a lock on one node. With a `rest`, the lock is kept for that long, and nobody is woken.
     pub(crate) async fn release(
         &self,
         node: NodeIndex,
@@ -127,8 +127,8 @@ impl Quorum {
         script::ask(node, Lane::Commands, pass, Answer::release).await
     }
 
-    /// The server refused the list of this lock: its releases tell all from here on, those of all locks if the user may
-    /// have no lists, or this one.
+    /// Handles the refusal of a lock's list: from here on, releases of this lock notify all waiters; if the user has no
+    /// right to any list, releases of all locks do.
     pub(crate) fn unlist(&self, key: &Key, error: &str) {
         let Some(lists) = &self.lists else { return };
         let refusal = Refusal::of(error);
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_without_rights_is_told_from_a_user_without_them() {
+    fn a_refused_name_is_distinguished_from_a_user_without_rights() {
         for (error, refusal) in [
             ("WRONGTYPE Operation against a key holding the wrong kind of value", Refusal::Name),
             ("NOPERM ACL failure in script: User app has no permissions to access the 'x' key", Refusal::Name),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_refused_one_by_one_and_are_not_kept_without_a_bound() {
+    fn names_are_refused_one_by_one_and_their_number_is_bounded() {
         let lists = Lists {
             locker: "locker".into(),
             off: AtomicBool::new(false),

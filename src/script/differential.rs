@@ -1,9 +1,9 @@
-//! The memory server held to the Lua: the same commands to a real server and to a [`Store`], and the same answers, the
-//! same messages and the same keys, to the millisecond of their leases.
+//! Compares the server in memory with the Lua scripts: the same commands go to a real server and to a [`Store`], and
+//! answers, messages and keys have to be the same, leases to the millisecond.
 //!
-//! The server's wall clock stands still unless a sequence moves it, so that no tolerance is needed: both see the same
-//! microsecond. A sequence is random: commands of both formats in any order, again and late, over few names, so that
-//! they meet; what others write; leases that end. Where the two differ the shortest sequence is told that does it.
+//! The server's wall clock stands still unless a sequence moves it, so no tolerance is needed. A sequence is random:
+//! commands of both formats in any order, repeated and late; writes of other clients; leases that end. It uses few
+//! names, so that they meet. If the two differ, the test reports the shortest sequence that makes them differ.
 
 mod mutants;
 mod pair;
@@ -17,10 +17,10 @@ use self::mutants::Mutant;
 use self::pair::Pair;
 use self::sequences::{Step, sequence};
 
-/// How many sequences there are in a test: `./dev soak` has a million.
+/// The number of sequences in a test: `./dev soak` runs a million.
 const SEQUENCES: u32 = if cfg!(feature = "soak") { 1_000_000 } else { 10_000 };
 
-/// Runs sequences; the shortest by which the two differ, and how.
+/// Runs sequences. Returns the shortest one that makes the two differ, and how they differ.
 fn differ(pair: &mut Pair, runner: &mut TestRunner) -> Result<(), (Vec<Step>, String)> {
     let (pair, last) = (RefCell::new(pair), RefCell::new(None));
     let run = |steps: Vec<Step>| match pair.borrow_mut().run(&steps) {
@@ -38,7 +38,7 @@ fn differ(pair: &mut Pair, runner: &mut TestRunner) -> Result<(), (Vec<Step>, St
     }
 }
 
-/// Each choice draws a new generator from the last: one that is made in no time.
+/// Each choice makes a new generator from the last one, so a cheap one is used.
 fn config(cases: u32, max_shrink_iters: u32) -> Config {
     let rng_algorithm = RngAlgorithm::XorShift;
     Config { cases, max_shrink_iters, rng_algorithm, failure_persistence: None, ..Config::default() }
@@ -61,10 +61,13 @@ fn the_store_does_what_the_scripts_do() {
 }
 
 #[test]
-fn a_store_with_a_mistake_is_found_out() {
+fn each_mistake_of_a_store_is_found() {
     for mutant in Mutant::ALL {
         let Some(mut pair) = Pair::start(false, Some(mutant)) else { return };
         let found = differ(&mut pair, &mut repeatable(10_000));
-        assert!(found.is_err_and(|(steps, _)| !steps.is_empty()), "{mutant:?}: 10,000 sequences, and nobody noticed");
+        assert!(
+            found.is_err_and(|(steps, _)| !steps.is_empty()),
+            "{mutant:?}: 10,000 sequences did not find this mistake"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! What scripts return, as the answers to their commands.
+//! Reads the replies of scripts as the answers to their commands.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::key::Key;
 use crate::node::{Outcome, Reply, is_forbidden};
 use crate::shown::cut;
 
-/// Whether this reply says that there was nothing to do for a step.
+/// Returns whether this reply says that a step found nothing to do.
 pub(super) fn idle(reply: &Reply) -> bool {
     taken_by_another(reply).is_some() || is_forgotten(reply) || *reply == GONE
 }
 
-/// What a release, or a hand-over, says where there was nothing to release.
+/// The reply of a release or a hand-over that found nothing to release.
 const GONE: Reply = Reply::Int(-1);
 
-/// The answer that a reply to a command is.
+/// Reads the reply to a command as its answer.
 pub(super) fn read(node: &Arc<str>, command: &Command, reply: Outcome<Reply>) -> Outcome<Answer> {
     let (reply, remembers) = match command {
         Command::Retake { vote, .. } | Command::Renew { vote, .. } => tell(node, reply, vote.is_some()),
@@ -67,8 +67,8 @@ fn acquired(reply: &Reply, locks: usize) -> Option<Option<Acquire>> {
     }
 }
 
-/// Why a list could not be used, if that lasts: the user may not. Without memory, or where something else stands in its
-/// place, all were told this time.
+/// Returns why the list cannot be used, if that lasts: the user has no right to it. Other errors (the server is out of
+/// memory, or the key of the list is something else) do not last; all subscribers were notified this time.
 fn forbidden(error: &[u8]) -> Option<String> {
     let error = cut(error);
     is_forbidden(&error).then_some(error)
@@ -78,7 +78,7 @@ fn is_forgotten(reply: &Reply) -> bool {
     array(reply) == Some(&[Reply::Int(-1)])
 }
 
-/// The TTL of what another holds.
+/// Returns the TTL of a lock that another holds.
 fn taken_by_another(reply: &Reply) -> Option<i64> {
     match array(reply)? {
         [Reply::Int(0), Reply::Int(ttl)] | [Reply::Int(0), Reply::Int(ttl), _] => Some(*ttl),
@@ -131,7 +131,7 @@ fn raised(reply: &Reply) -> Option<Raise> {
     }
 }
 
-/// The answer of a script that tells whether the server remembers, and whether it does.
+/// Splits the reply of a script that tells whether the server remembers: the script's own reply, and whether it does.
 fn tell(node: &Arc<str>, reply: Outcome<Reply>, asked: bool) -> (Outcome<Reply>, bool) {
     match reply {
         Outcome::Done(Reply::Array(mut told)) if asked && matches!(told.as_slice(), [Reply::Int(0 | 1), _]) => {
@@ -142,7 +142,7 @@ fn tell(node: &Arc<str>, reply: Outcome<Reply>, asked: bool) -> (Outcome<Reply>,
     }
 }
 
-/// Each lock's answer, of so many. The reply names only those that were not renewed, and counts the others.
+/// Returns the answer for each lock. The reply names only the locks that were not renewed, and counts the others.
 fn renewed(reply: &Reply, locks: usize) -> Option<Vec<Renew>> {
     let [Reply::Int(renewed), odd @ ..] = array(reply)? else { return None };
     let mut answers = vec![Renew::Renewed; locks];
@@ -167,7 +167,7 @@ fn standing(reply: &Reply) -> Option<Option<Standing>> {
         [] => Some(None),
         [Reply::Int(ttl), Reply::Bytes(owner), Reply::Int(count)] => Some(Some(Standing {
             owner: owner.to_vec(),
-            // Whoever wrote less than nothing holds it all the same.
+            // A negative count holds the lock all the same.
             count: u64::try_from(*count).unwrap_or_default(),
             remaining: remaining(*ttl),
         })),
@@ -179,7 +179,7 @@ fn names(reply: &Reply) -> Option<Vec<String>> {
     array(reply)?.iter().map(text).collect()
 }
 
-/// A script that found something else than a lock names the type of it.
+/// Makes an error of a reply that names a type: the key is not a lock.
 fn of_a_lock(node: &Arc<str>, key: &Key, reply: Outcome<Reply>) -> Outcome<Reply> {
     match reply {
         Outcome::Done(Reply::Bytes(kind)) => {

@@ -1,4 +1,4 @@
-//! A command for a cluster, whose locks may be in several slots: a script has keys of one slot only.
+//! Runs a command on a cluster. Its locks may be in several slots, and a script may have keys of one slot only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::error::{Error, NodeFailure};
 use crate::key::Key;
 use crate::node::{Cluster, Lane, Node, Outcome, slot_of};
 
-/// Has a cluster carry a command out.
+/// Sends a command to a cluster.
 pub(super) async fn run(cluster: &Cluster, node: &Node, lane: Lane, command: Command) -> Outcome<Answer> {
     if let Command::Acquire { claims, .. } = &command
         && let Some(claim) = claims.iter().find(|claim| is_torn(&claim.key))
@@ -42,7 +42,7 @@ pub(super) async fn run(cluster: &Cluster, node: &Node, lane: Lane, command: Com
     }
 }
 
-/// Whether a lock and the channel of its messages are in two slots: odd braces do that to Redisson's names.
+/// Returns whether a lock and the channel of its messages are in two slots: odd braces do that to Redisson's names.
 fn is_torn(key: &Key) -> bool {
     slot_of(key.as_str()) != slot_of(&key.channel())
 }
@@ -55,13 +55,13 @@ fn torn(key: &Key) -> Error {
     Error::config("key", problem)
 }
 
-/// Of keys of one slot.
+/// Sends a command whose keys are in one slot.
 async fn run_one(cluster: &Cluster, node: &Node, lane: Lane, command: &Command) -> Outcome<Answer> {
     let words = Words::of(command, Topology::Cluster);
     run_words(node, command, words, async |call| cluster.call(lane, call).await).await
 }
 
-/// Which of these claims are in one slot, by the slots: whoever wants the same ones goes through them in the same
+/// Groups these claims by slot, in the order of the slots: callers that want the same locks take them in the same
 /// order.
 fn by_slot(claims: &[Claim]) -> Vec<Vec<usize>> {
     let mut slots: BTreeMap<_, Vec<usize>> = BTreeMap::new();
@@ -75,8 +75,8 @@ fn chosen(claims: &[Claim], members: &[usize]) -> Arc<[Claim]> {
     members.iter().map(|&at| claims[at].clone()).collect()
 }
 
-/// Renews all at once, each slot by itself: what one does not answer holds up no other. While a slot is moving, a
-/// script with several of its keys is refused: each of them is renewed alone then.
+/// Renews all slots at once, each in a script of its own: a slot without an answer delays no other. While a slot is
+/// moving, a script with several of its keys is refused, and each key is renewed by itself.
 async fn renew_all(
     cluster: &Cluster,
     node: &Node,
@@ -114,24 +114,24 @@ async fn renew_all(
     Outcome::Done(Answer::Renew(Told { answer, remembers: true }))
 }
 
-/// Whether some of the keys are on one server and some on another.
+/// Returns whether some of the keys are on one server and some on another.
 fn is_moving(outcome: &Outcome<Answer>) -> bool {
     matches!(outcome, Outcome::NotExecuted(failure) if failure.reason.starts_with("TRYAGAIN"))
 }
 
-/// What was said to each of so many, or why nothing was.
+/// Returns the answer for each of `count` locks, or why there is none.
 fn said(outcome: Outcome<Answer>, count: usize) -> Result<Vec<Renew>, String> {
     match outcome {
         Outcome::Done(Answer::Renew(told)) if told.answer.len() == count => Ok(told.answer),
-        Outcome::Done(_) => Err("answered something else than it was asked".to_owned()),
+        Outcome::Done(_) => Err("answered something other than what was asked".to_owned()),
         Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(failure.reason),
         Outcome::Refused(error) => Err(error.to_string()),
     }
 }
 
-/// Takes the locks of one slot after the other: of two who want the same ones, the one who gets the first slot gets the
-/// others. Where one is not to be had, those before it are given back before that is told. Where they cannot be, the
-/// outcome is unknown, and whoever asked undoes it all.
+/// Takes the locks of one slot after the other: of two callers that want the same locks, the one that gets the first
+/// slot gets the others. If a slot is refused, the locks taken before are released before the refusal is returned. If
+/// they cannot be released, the outcome is unknown, and the caller undoes all of it.
 async fn acquire_all(
     cluster: &Cluster,
     node: &Node,
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn locks_are_sorted_by_their_slots_whatever_their_order() {
+    fn locks_are_grouped_by_slot_in_the_order_of_slots() {
         // Slots 3,300, 7,365 and 15,495.
         assert_eq!(by_slot(&claims(&["{a}1", "{b}1", "{a}2", "{c}", "{b}2"])), [vec![1, 4], vec![3], vec![0, 2]]);
         assert_eq!(by_slot(&claims(&["{c}", "{a}", "{b}"])), [vec![2], vec![0], vec![1]]);

@@ -1,22 +1,22 @@
-//! The texts of the scripts that differ from format to format, and of those whose answer may be a vote.
+//! Puts the texts of scripts together: of those that differ between formats, and of those whose answer may be a vote.
 
 use std::sync::LazyLock;
 
 use crate::command::Remembered;
 use crate::node::{Batched, Lua};
 
-/// The scripts that differ from format to format.
+/// The scripts that differ between formats.
 pub(super) struct Scripts {
-    /// Of one lock: the loops of `acquire_all` would cost it, and a step of the batcher has two keys.
+    /// For one lock: the loops of `acquire_all` cost time, and a step of the batcher has two keys.
     pub(super) acquire: Voting,
     pub(super) acquire_all: Voting,
-    /// An acquire whose locker goes into the list.
+    /// An acquire that puts its locker into the list if it is not granted.
     pub(super) enlist: Lua,
     pub(super) count: Lua,
     pub(super) release: Lua,
     pub(super) keep: Lua,
     pub(super) hand_over: Lua,
-    /// Acquires, releases and hand-overs, many at once.
+    /// Many acquires, releases and hand-overs in one script.
     pub(super) batched: Voting,
     pub(super) renew: Voting,
     pub(super) retake: Voting,
@@ -26,30 +26,30 @@ pub(super) struct Scripts {
 /// A script whose answer may be a vote.
 pub(super) struct Voting {
     plain: Lua,
-    /// Where the server's memory counts.
+    /// The same, if the server's memory counts.
     voting: Lua,
 }
 
-/// Whether the server remembers what it was vetted for.
+/// The lines that check whether the server still has the memory that it was vetted with.
 const REMEMBERS: &str = include_str!("../../lua/remembers.lua");
 
-/// The lines of an acquire, and of a hand-over, that make a fence.
+/// The lines that make a fence, for acquires and hand-overs.
 const FENCE: &str = include_str!("../../lua/fence.lua");
 
-/// The lines of whatever frees a lock that wake the next of the list.
+/// The lines that wake the next locker of the list, for scripts that free a lock.
 const WAKE: &str = include_str!("../../lua/wake.lua");
 
 const ENLIST: &str = include_str!("../../lua/enlist.lua");
 
-/// Leaves a script that goes through all of its keys those that are its own. The others find theirs by their place,
-/// since this costs each of them a third of a microsecond.
+/// Removes the server's memory from KEYS, for scripts that iterate over them. The others address their keys by index,
+/// since this costs a third of a microsecond.
 const ITS_OWN: &str = "table.remove(KEYS)\n";
 
-/// The end of a script, or a step, whose server has forgotten that.
+/// Ends a script, or a step, if the server does not remember.
 const OR_NOTHING: &str = "if not remembers then\n  return {-1}\nend\n";
 
 impl Voting {
-    /// Does nothing where the server does not remember.
+    /// A script that does nothing if the server does not remember.
     pub(super) fn or_nothing(body: &str) -> Self {
         Self { plain: Lua::new(body), voting: Lua::new(&[REMEMBERS, OR_NOTHING, body].concat()) }
     }
@@ -58,14 +58,14 @@ impl Voting {
         Self::or_nothing(&with_fence(body))
     }
 
-    /// Does its work, and tells whether the server remembers.
+    /// A script that does its work, and returns whether the server remembers.
     pub(super) fn telling(body: &str) -> Self {
         let told =
             [REMEMBERS, ITS_OWN, "local function work()\n", body, "end\nreturn {remembers and 1 or 0, work()}\n"];
         Self { plain: Lua::new(body), voting: Lua::new(&told.concat()) }
     }
 
-    /// The four scripts as steps of a fifth. What hands over, and what goes into a list, is no vote.
+    /// The four scripts as steps of one. Hand-overs and acquires with a list are never votes.
     fn batched(acquire: &str, release: &str, hand_over: &str) -> Self {
         let frame = include_str!("../../lua/batch.lua").replace("-- release.lua", release);
         let frame = frame.replace("-- enlist.lua", ENLIST).replace("-- hand_over.lua", &with_fence(hand_over));
@@ -79,7 +79,7 @@ impl Voting {
     }
 }
 
-/// A script that writes what a server remembers.
+/// Makes a script that writes the server's memory.
 pub(super) fn remembering(script: &str) -> Lua {
     Lua::new(&script.replace("-- remember.lua\n", include_str!("../../lua/remember.lua")))
 }
@@ -96,26 +96,25 @@ fn enlist(acquire: &str) -> Lua {
     Lua::new(&["local function acquire(KEYS, ARGV)\n", &with_fence(acquire), "end\n", ENLIST].concat())
 }
 
-/// Takes a locker off the list.
+/// The script that takes a locker off the list.
 pub(super) static PASS: LazyLock<Lua> = LazyLock::new(|| Lua::new(&with_wake(include_str!("../../lua/pass.lua"))));
 
-/// What scripts run on.
+/// The kind of deployment that scripts run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Topology {
     OneServer,
-    /// Messages come from the master of their slot alone, or by way of every server: whoever waits listens to one of
-    /// these.
+    /// Messages come from the master of their slot only, or through every server: a waiter listens to one of the two.
     Cluster,
 }
 
-/// Something for each of them.
+/// A value for each topology.
 pub(super) struct OfTopology<T> {
     one_server: T,
     cluster: T,
 }
 
 impl<T> OfTopology<T> {
-    /// Makes it with what puts the messages of a topology into a script.
+    /// Makes both values. `make` is given a function that adds the messages of the topology to a script.
     pub(super) fn new(make: impl Fn(fn(&str) -> String) -> T) -> Self {
         Self { one_server: make(str::to_owned), cluster: make(with_sharded_message) }
     }
@@ -128,7 +127,7 @@ impl<T> OfTopology<T> {
     }
 }
 
-/// Has a script tell those too who listen to the master of the slot. Redis 6 knows no such message, and refuses it.
+/// Has a script publish the sharded message too, for clients subscribed at the slot's master. Redis 6 refuses it.
 fn with_sharded_message(script: &str) -> String {
     script.replace(PUBLISH, &[PUBLISH, "redis.pcall('SPUBLISH', channel, '0')\n"].concat())
 }
@@ -175,7 +174,7 @@ fn plain(told: fn(&str) -> String) -> Scripts {
 }
 
 impl Scripts {
-    /// The script that does it together with others.
+    /// Returns the script that runs a step of this name together with others.
     pub(super) fn shared(&'static self, name: &'static str) -> Batched {
         Batched { name, lua: &self.batched.plain, voting: &self.batched.voting }
     }
@@ -220,19 +219,27 @@ mod tests {
             for list in ["KEYS", "ARGV"] {
                 for n in 1..6 {
                     let word = format!("{list}[{n}]");
-                    assert_eq!(header.contains(&word), body.contains(&word), "{name}: {word} is in one place only");
+                    assert_eq!(
+                        header.contains(&word),
+                        body.contains(&word),
+                        "{name}: {word} is only in the header or only in the body"
+                    );
                 }
-                assert_eq!(header.contains(list), body.contains(list), "{name}: {list} is in one place only");
+                assert_eq!(
+                    header.contains(list),
+                    body.contains(list),
+                    "{name}: {list} is only in the header or only in the body"
+                );
             }
-            // The number of the send is the last argument, but for a script that is sent without one.
-            assert!(name == "probe" || !body.contains("#ARGV"), "{name}: reads what is not its own");
-            // Every key that a script touches is declared, so that a cluster and an ACL can know it.
+            // The number of the send is the last argument, except for a script that is sent without one.
+            assert!(name == "probe" || !body.contains("#ARGV"), "{name}: reads arguments that are not its own");
+            // A script declares every key that it deletes, since clusters and ACLs look at declared keys.
             assert!(!body.contains("call('DEL', '"), "{name}: a key that is not declared");
         }
     }
 
     #[test]
-    fn a_cluster_is_told_of_every_release_in_both_ways() {
+    fn every_release_in_a_cluster_publishes_both_messages() {
         for body in [
             include_str!("../../lua/release.lua"),
             include_str!("../../lua/plain_release.lua"),

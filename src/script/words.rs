@@ -1,4 +1,4 @@
-//! A command in the words of its script.
+//! Turns a command into its script, keys and arguments.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -23,12 +23,12 @@ static HIGHEST: LazyLock<Voting> = LazyLock::new(|| Voting::or_nothing(include_s
 
 type Word<'a> = Cow<'a, str>;
 
-/// A script and what it is called with.
+/// A script and the words it is called with.
 pub(super) struct Words<'a> {
     pub(super) lua: &'static Lua,
-    /// The script that does it together with others, where it is a step.
+    /// The script that runs it together with others, if it is a step.
     pub(super) batched: Option<Batched>,
-    /// What the server has to remember: behind all others, of the keys and of the arguments.
+    /// What the server has to remember: the last of the keys and of the arguments.
     pub(super) vote: Option<Remembered>,
     pub(super) keys: Vec<Word<'a>>,
     pub(super) args: Vec<Word<'a>>,
@@ -137,12 +137,12 @@ impl<'a> Words<'a> {
         Self { batched: Some(batched), ..self }
     }
 
-    /// The keys of a script that travels alone.
+    /// Returns the keys of a script that is sent alone.
     pub(super) fn all_keys(&self) -> Vec<&str> {
         self.keys.iter().map(|key| &**key).chain(self.vote.iter().map(|_| MEMORY)).collect()
     }
 
-    /// Its arguments.
+    /// Returns the arguments of a script that is sent alone.
     pub(super) fn all_args(&self) -> Vec<&str> {
         self.args.iter().map(|arg| &**arg).chain(self.vote.iter().map(|vote| &*vote.digest)).collect()
     }
@@ -155,7 +155,7 @@ fn scripts(claim: &Claim, topology: Topology) -> &'static Scripts {
     }
 }
 
-/// The key of the counter that a lock's fence comes from.
+/// Returns the key of the counter that a lock's fence comes from.
 fn counter(claim: &Claim, fences: Source, topology: Topology) -> Word<'_> {
     match fences {
         Source::Marks { .. } => mark(&claim.key, topology),
@@ -163,7 +163,7 @@ fn counter(claim: &Claim, fences: Source, topology: Topology) -> Word<'_> {
     }
 }
 
-/// The mark of a lock. A cluster has one for each slot, since a script has keys of one slot only.
+/// Returns the mark of a lock. A cluster has one for each slot, since a script may have keys of one slot only.
 fn mark(key: &Key, topology: Topology) -> Word<'_> {
     match topology {
         Topology::OneServer => key.mark().into(),
@@ -171,20 +171,20 @@ fn mark(key: &Key, topology: Topology) -> Word<'_> {
     }
 }
 
-/// The scripts of claims of one kind. Without any there is nothing to do, whatever the script.
+/// Returns the scripts for claims of one kind. Without claims any script will do.
 fn scripts_of(claims: &[Claim], topology: Topology) -> &'static Scripts {
     debug_assert!(claims.windows(2).all(|pair| pair[0].kind == pair[1].kind), "locks of several kinds");
     claims.first().map_or(REDISSON.get(topology), |claim| scripts(claim, topology))
 }
 
-/// What a release tells of its locker.
+/// Returns what a release says about its locker.
 fn told(releaser: &Releaser) -> Word<'_> {
     let Releaser { locker, enlists, listens, offers, lifetime } = releaser;
     let [enlists, listens, offers] = [enlists, listens, offers].map(|flag| u8::from(*flag));
     format!("{locker} {enlists} {listens} {offers} {}", lifetime.as_millis()).into()
 }
 
-/// What an acquire tells of the locker that goes into the list.
+/// Returns what an acquire says about the locker that goes into the list.
 fn listed<'a>(claim: &Claim, listing: &'a Listing) -> [Word<'a>; 4] {
     let Listing { locker, looked, lifetime } = listing;
     let looked = if *looked { "1" } else { "" };

@@ -1,4 +1,4 @@
-//! Getting in through the line of a key, and re-entry.
+//! Acquires through the line of a key, and re-enters.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ struct Place<'a> {
     key: &'a Key,
     id: u64,
     deadline: Option<Instant>,
-    /// Whoever answers has taken the waiter out before.
+    /// True once an answer came: the waiter was taken out before that.
     answered: bool,
 }
 
@@ -33,15 +33,15 @@ impl Drop for Place<'_> {
             self.session.deadlines.remove(deadline, self.id, self.session.now());
         }
         if !self.answered {
-            // The waiter is dropped here, after the shard is released, and its waker with it: perhaps while its task
-            // unwinds. A grant that is under way finds it gone.
+            // The waiter and its waker are dropped here, after the shard's lock is released, perhaps while the task
+            // unwinds. A grant that is under way finds the waiter gone.
             contained(|| _ = self.session.gate.leave(self.key, self.id));
         }
     }
 }
 
 impl Session {
-    /// Stands in line until the lock is granted, or until the time is over, where one is given: then `None`.
+    /// Waits in line until the lock is granted. Returns `None` once the wait time is over, if there is one.
     pub(crate) async fn lock(
         self: &Arc<Self>,
         key: &Key,
@@ -76,14 +76,14 @@ impl Session {
             if let Some(deadline) = deadline {
                 self.deadlines.put(deadline, id, key);
             }
-            // Closing sets the flag and then empties the lines: who stood in line after that sees the flag.
+            // Closing sets the flag and then empties the lines: a caller that came into the line after that sees the
+            // flag.
             self.check_open()?;
             let answer = answer.await.unwrap_or(Err(Error::Closed));
             place.answered = true;
             drop(place);
             let Some(grip) = answer? else { return Ok(None) };
-            // What was taken back because this caller was not polled, or lost before it was, it never had: it stands in
-            // line again.
+            // A grant that was revoked or lost before this caller was polled does not count: the caller queues again.
             if let Some(grip) = self.take(grip)? {
                 self.counters.granted_after(self.now().since(called));
                 return Ok(Some(grip));
@@ -94,7 +94,7 @@ impl Session {
         }
     }
 
-    /// A hold that was entered again: it counts already, now the count is written.
+    /// Writes the count of a re-entered hold, which has been counted up already.
     async fn reentered(self: &Arc<Self>, hold: Arc<Hold>, origin: Origin, count: u32) -> Result<Grip, Error> {
         let grip = Grip::taken(Arc::clone(self), Arc::clone(&hold), origin);
         self.note_reentry(&hold);
@@ -109,9 +109,9 @@ mod tests {
     use crate::options::Reentry;
     use crate::owner::Owner;
 
-    /// What keeps a line is a mutex, which another thread may have held when the process was copied.
+    /// The line is behind a mutex, which another thread may have held when the process was forked.
     #[tokio::test]
-    async fn whoever_gives_up_leaves_the_line_but_not_in_a_forked_process() {
+    async fn a_caller_that_gives_up_leaves_the_line_except_in_a_forked_process() {
         for (session, stays) in [(Session::over_nobody(), false), (Session::forked(), true)] {
             let (key, id, now) = (Key::from("k"), session.gate.next_id(), Instant::now());
             let Caller { owner, origin, .. } = Caller::blocking(Some(&Owner::task(1)), Reentry::Task);

@@ -1,4 +1,4 @@
-//! The life of a session, as the user's handles hold it: from its connect to the drop of the last of them.
+//! The lifetime of a session: from connecting to the drop of the last of the user's handles.
 
 use std::future::pending;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ use crate::options::Settings;
 use crate::quorum;
 use crate::random;
 
-/// The session as the user's handles hold it: when the last of them is dropped, the engine ends.
+/// The session that the user's handles share. The engine ends when the last handle is dropped.
 #[derive(Debug)]
 pub(crate) struct Alive {
     session: Arc<Session>,
@@ -38,33 +38,33 @@ impl Alive {
         Self::connected(Self::begin(settings, targets)?.await)
     }
 
-    /// [`connect`](Self::connect) in the caller's runtime: the locker lives there, and goes by its time.
+    /// [`connect`](Self::connect) in the caller's runtime: the locker lives there, and uses its time.
     ///
     /// # Errors
     /// As [`connect`](Self::connect); [`Error::Config`] outside of a runtime.
     #[cfg(feature = "testing")]
     async fn connect_here(settings: Settings, targets: Vec<Target>) -> Result<Self, Error> {
         let outside =
-            |_| Error::config("memory", "a locker over servers in memory lives in a tokio runtime: connect in one");
+            |_| Error::config("memory", "a locker over servers in memory needs a tokio runtime: call connect() in one");
         let engine = Engine::guest_in(&tokio::runtime::Handle::try_current().map_err(outside)?);
         let alarm = Alarm::of_guest(&engine);
         Self::connected(Self::begin_on(&engine, alarm, settings, targets).await)
     }
 
-    /// [`connect`](Self::connect) for a thread that waits, which panics in async code.
+    /// [`connect`](Self::connect), blocking the thread. Panics in async code.
     pub(crate) fn blocking_connect(settings: Settings, targets: Vec<Target>) -> Result<Self, Error> {
         Self::connected(Self::begin(settings, targets)?.blocking_recv())
     }
 
-    /// Starts an engine, which connects to the servers in the background. Waits until it runs, and for no server.
+    /// Starts an engine, which connects to the servers in the background. Waits until it runs, but for no server.
     ///
     /// # Errors
-    /// [`Error::Config`] for a server in memory, which lives where nobody may block; [`Error::Unavailable`] where there
-    /// can be no thread.
+    /// [`Error::Config`] for a server in memory, whose runtime must not be blocked; [`Error::Unavailable`] if the
+    /// thread cannot be started.
     pub(crate) fn connect_lazily(settings: Settings, targets: Vec<Target>) -> Result<Self, Error> {
         #[cfg(feature = "testing")]
         if targets.iter().any(Target::is_in_memory) {
-            return Err(Error::config("memory", "a server in memory is there at once: use connect()"));
+            return Err(Error::config("memory", "a server in memory is always there: use connect()"));
         }
         let no_thread = |error: std::io::Error| failed(&targets, &format!("the thread cannot start: {error}"));
         let alarm = Alarm::of_process().map_err(no_thread)?;
@@ -77,7 +77,7 @@ impl Alive {
             if session.is_err() {
                 starting.stop();
             }
-            // Whoever asked waits for it.
+            // This cannot fail: the caller waits for it.
             let _: Result<_, _> = reply.send(session.map(|session| Self { session }));
         });
         let alive = answer.recv().unwrap_or(Err(Error::Closed))?;
@@ -124,7 +124,7 @@ impl Alive {
     }
 }
 
-/// A session whose servers are connected when they come. Called on the engine.
+/// Starts a session whose servers are connected once they are there. Called on the engine.
 fn start_lazily(engine: Engine, alarm: Arc<Alarm>, settings: Settings, targets: &[Target]) -> Arc<Session> {
     let id = random::uuid();
     let (reconnected, reconnects) = unbounded_channel();
@@ -132,7 +132,7 @@ fn start_lazily(engine: Engine, alarm: Arc<Alarm>, settings: Settings, targets: 
     Session::begin(engine, alarm, id, settings, quorum, subscribers, reconnects)
 }
 
-/// The error of a connect that did not come to ask any of these servers, and why.
+/// Returns the error of a connect that could not ask any of these servers.
 fn failed(targets: &[Target], reason: &str) -> Error {
     let failure = |target: &Target| NodeFailure { node: Arc::clone(target.name()), reason: reason.to_owned() };
     let nodes = targets.iter().map(failure).collect();
@@ -143,7 +143,7 @@ impl Drop for Alive {
     fn drop(&mut self) {
         let session = Arc::clone(&self.session);
         if session.is_forked() {
-            // What it holds cannot be ended here, where its thread is not: it is left as it is.
+            // Its thread does not exist in this process, so nothing can be ended: it is leaked.
             std::mem::forget(session);
             return;
         }
@@ -155,9 +155,8 @@ impl Drop for Alive {
     }
 }
 
-/// What the runtime of a guest does when it ends, which may be at any time and without closing it: whoever waits is
-/// told all the same, and whoever comes later finds it closed. A task that was never polled, as a driver may be, tells
-/// nobody.
+/// Ends a guest with its runtime, which may end at any time and without closing the locker: callers that wait get an
+/// error, and later ones find the locker closed. A task that was never polled, as a driver may be, cannot do that.
 pub(super) struct Eviction(Weak<Session>);
 
 impl Eviction {
@@ -166,7 +165,7 @@ impl Eviction {
     }
 }
 
-/// A task of a guest, which ends with its engine, or the runtime.
+/// A task of a guest that ends with its engine, or with the runtime.
 pub(super) async fn stay(_until: Eviction) {
     pending::<()>().await;
 }

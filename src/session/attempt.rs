@@ -1,4 +1,4 @@
-//! One attempt to acquire, and what is done with a grant.
+//! Makes one attempt to acquire, and registers the grant.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,39 +20,40 @@ use crate::lease;
 use crate::owner::Owner;
 use crate::quorum::{self, Acquired, Majority, Order};
 
-/// What became of one acquire, with a grant for each lock. What it may have left behind is being undone, unless it is
-/// granted.
+/// The outcome of one acquire, with a grant for each lock. If it is not granted, what it may have left behind is being
+/// undone.
 pub(super) type Attempt = Acquired<Vec<Granted>>;
 
 /// A grant that is not registered yet.
 #[derive(Debug)]
 pub(super) struct Granted {
     hold: Arc<Hold>,
-    /// Before it was asked for.
+    /// The moment before it was asked for.
     began: Moment,
-    /// It is given back if its caller is gone: `main` waits for that.
+    /// It is given back if its caller is gone, and `main` waits for that.
     _debt: Debt,
 }
 
-/// An acquire whose answers nobody has dealt with yet. If its task ends before that, what it may have taken is undone.
+/// An acquire whose answers have not been dealt with yet. If its task ends before that, what it may have taken is
+/// undone.
 pub(super) struct Asked<'a> {
     session: &'a Arc<Session>,
     owner: &'a Owner,
     origin: Origin,
     pub(super) terms: Terms,
-    /// Each with a generation of its own, from this one on.
+    /// Each has a generation of its own, from `first` on.
     pub(super) claims: Arc<[Claim]>,
     first: u64,
     pub(super) fences: Source,
     sent: Instant,
     began: Moment,
-    /// For how long a caller may leave untaken what it is granted.
+    /// How long a caller may take to claim its grant.
     patience: Duration,
     pub(super) settled: bool,
 }
 
 impl<'a> Asked<'a> {
-    /// For these locks, each with a generation of its own. It is sent now.
+    /// Makes an acquire of these locks, each with a generation of its own. Its time of sending is now.
     pub(super) fn new(
         session: &'a Arc<Session>,
         keys: &[Key],
@@ -74,7 +75,7 @@ impl<'a> Asked<'a> {
         Self { session, owner, origin, terms, claims, first, fences, sent, began, patience, settled: false }
     }
 
-    /// The holds that a majority's yes makes, unless the lease was over when it came.
+    /// Makes the holds of a majority's yes, unless the lease was over when it came.
     pub(super) fn holds(&self, majority: &Majority) -> Acquired<Vec<Arc<Hold>>> {
         let (session, granted) = (self.session, Instant::now());
         let hold = |((claim, generation), fence): ((&Claim, u64), &Fence)| {
@@ -102,7 +103,7 @@ impl<'a> Asked<'a> {
         Acquired::Unavailable(session.quorum.failures(reason))
     }
 
-    /// A hold that was granted is counted and told of.
+    /// Counts and logs a hold that was granted.
     pub(super) fn granted(&self, hold: Arc<Hold>) -> Granted {
         let Self { session, owner, began, .. } = *self;
         session.counters.acquired();
@@ -124,7 +125,7 @@ impl Drop for Asked<'_> {
 
 impl Session {
     /// Sends one acquire for all of these locks or none, each with a generation of its own. This runs in a task of the
-    /// engine, to its end: whatever the acquire may have taken is known here and nowhere else.
+    /// engine, to its end: only this task knows what the acquire may have taken.
     pub(super) async fn attempt(
         self: &Arc<Self>,
         keys: &[Key],
@@ -134,12 +135,11 @@ impl Session {
         order: Order,
         listing: Option<Listing>,
     ) -> Attempt {
-        // What begins before the session is closed is waited for by it: what is sent is sent before the connections
-        // quit.
+        // Closing waits for what began before it, so this is sent before the connections quit.
         if let Err(error) = self.check_open() {
             return Attempt::Refused(error);
         }
-        // Its caller may be gone, and `main` about to end, before it is known what there is to be undone.
+        // Its caller may be gone, and `main` about to end, before it is known what has to be undone.
         let _debt = self.engine.owe();
         let mut asked = Asked::new(self, keys, owner, origin, terms, lease::recheck_interval(terms.lease));
         let sent = asked.sent;
@@ -160,7 +160,7 @@ impl Session {
         acquired.and_then(|holds| Acquired::Granted(holds.into_iter().map(|hold| asked.granted(hold)).collect()))
     }
 
-    /// Registers a grant for a caller that does not stand in line.
+    /// Registers a grant for a caller that is not in the line.
     pub(super) fn register(self: &Arc<Self>, granted: &Granted) -> Grip {
         let Admitted { same_owner, .. } = self.admit(granted, None);
         let grip = Grip::granted(Arc::clone(self), Arc::clone(&granted.hold), granted.hold.origin);
@@ -169,13 +169,13 @@ impl Session {
         grip
     }
 
-    /// Registers a grant for a waiter, and gives it to it; if it is gone, the grant is given back. Whether a
-    /// force_unlock that is under way has deposed it at once.
+    /// Registers a grant and passes it to its waiter. If the waiter is gone, the grant is given back. Returns whether a
+    /// force_unlock under way has deposed it at once.
     pub(super) fn deliver(self: &Arc<Self>, granted: &Granted, waiter: u64) -> bool {
         let hold = &granted.hold;
         let admitted = self.admit(granted, Some(waiter));
         if admitted.waiter.is_none() {
-            // It is not held from here on: a late yes is undone too.
+            // It is not held from here on, so a late yes is undone too.
             hold.revoke();
             self.undo_hold(hold);
             return false;
@@ -183,15 +183,14 @@ impl Session {
         self.give(granted, admitted)
     }
 
-    /// Registers a grant in the place of the hold that was released for it, and gives it to the waiter.
+    /// Registers a grant in place of the hold that was released for it, and passes it to the waiter.
     pub(super) fn deliver_after(self: &Arc<Self>, from: &Arc<Hold>, granted: &Granted, waiter: u64) {
         self.depose_others(&granted.hold);
         let admitted = self.gate.succeed(from, &granted.hold, waiter, Instant::now());
         self.give(granted, admitted);
     }
 
-    /// Gives a grant that is registered to its callers. Whether a force_unlock that is under way has deposed it at
-    /// once.
+    /// Passes a registered grant to its callers. Returns whether a force_unlock under way has deposed it at once.
     fn give(self: &Arc<Self>, granted: &Granted, admitted: Admitted<Grip>) -> bool {
         let (hold, Admitted { waiter, same_owner }) = (&granted.hold, admitted);
         let grip = Grip::granted(Arc::clone(self), Arc::clone(hold), hold.origin);
@@ -211,9 +210,9 @@ impl Session {
         self.gate.admit(&granted.hold, waiter, Instant::now())
     }
 
-    /// A grant is about to be registered.
+    /// Makes older holds of the key lost, before a grant is registered.
     fn depose_others(&self, hold: &Hold) {
-        // The grant proves that whoever was granted this key before does not hold it any more.
+        // The grant proves that earlier holders of this key no longer hold it.
         for other in self.gate.holds_of(&hold.claim.key).iter().filter(|other| other.generation < hold.generation) {
             other.lose(Loss::NotOwner);
         }
@@ -221,10 +220,10 @@ impl Session {
         owner.note(&hold.claim.key, |key| self.gate.has_hold(key, |other| other.is_owned_by(&owner)));
     }
 
-    /// A grant is registered and its grips are made: watchdog and alarm look after it, and what happened meanwhile is
-    /// told.
+    /// Has watchdog and alarm look after a grant that is registered and whose grips are made, and makes it lost if
+    /// something happened in the meantime.
     ///
-    /// Whether a force_unlock deposed it.
+    /// Returns whether a force_unlock deposed it.
     fn settle(self: &Arc<Self>, granted: &Granted) -> bool {
         let (hold, now) = (&granted.hold, Instant::now());
         self.alarm.watch(hold, now);
@@ -234,7 +233,7 @@ impl Session {
         if self.is_closed() {
             hold.lose(Loss::Closed);
         }
-        // An answer that was overtaken by that to a later attempt: the later grant proves that this one is gone.
+        // The answer to a later attempt may have come first: the later grant proves that this one is gone.
         if self.gate.holds_of(&hold.claim.key).iter().any(|other| other.generation > hold.generation && other.is_held())
         {
             hold.lose(Loss::NotOwner);
@@ -247,7 +246,7 @@ impl Session {
         forced
     }
 
-    /// Gives the waiters of the same owner their guards: they have entered with the grant.
+    /// Passes the guards to waiters of the same owner, which have entered with the grant.
     fn serve(self: &Arc<Self>, hold: &Arc<Hold>, waiters: Vec<Waiter<Grip>>) {
         if waiters.is_empty() {
             return;

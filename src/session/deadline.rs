@@ -1,8 +1,8 @@
-//! When the callers' wait times end: one table and one task for all waiters of a session.
+//! Ends the callers' wait times, with one table and one task for all waiters of a session.
 //!
 //! # Invariants
 //! - A deadline is in the table until it is due or its caller goes.
-//! - The task never sleeps beyond the first deadline: who puts in an earlier one wakes it.
+//! - The task never sleeps beyond the first deadline: a caller that puts in an earlier one wakes it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,7 +16,7 @@ use crate::clock::Instant;
 use crate::foreign::{self, contained};
 use crate::key::Key;
 
-/// How many waits are ended before the engine's other tasks have their turn.
+/// How many waits are ended before the engine's other tasks get a turn.
 const CHUNK: usize = 256;
 
 /// The ends of all wait times.
@@ -28,14 +28,14 @@ pub(super) struct Deadlines {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// By the number of the waiter too, since many may end in the same moment.
+    /// The key includes the number of the waiter, since many waits may end at the same moment.
     waits: BTreeMap<(Instant, u64), Key>,
-    /// When the task looks next.
+    /// When the task wakes next.
     planned: Option<Instant>,
 }
 
 impl Deadlines {
-    /// The wait of this waiter ends then.
+    /// Adds the deadline of a waiter.
     pub(super) fn put(&self, deadline: Instant, id: u64, key: &Key) {
         let mut table = self.table();
         table.waits.insert((deadline, id), key.clone());
@@ -49,8 +49,8 @@ impl Deadlines {
         }
     }
 
-    /// The waiter is gone. What is due is left to the task: very many callers whose time ends together do not wait for
-    /// each other here.
+    /// Removes the deadline of a waiter that is gone. One that is due is left to the task, so that very many callers
+    /// whose time ends together do not contend for the mutex.
     pub(super) fn remove(&self, deadline: Instant, id: u64, now: Instant) {
         if now < deadline {
             self.table().waits.remove(&(deadline, id));
@@ -72,7 +72,7 @@ impl Deadlines {
 
     /// Waits until one may be due.
     async fn come(&self) {
-        // No wake-up is lost: one task waits, and a wake-up while it does not leaves its permit.
+        // No wake-up is lost: only one task waits, and a wake-up while it does not leaves a permit.
         let earlier = self.earlier.notified();
         match self.plan() {
             Some(first) => _ = timeout(Instant::now().until(first), earlier).await,
@@ -80,7 +80,7 @@ impl Deadlines {
         }
     }
 
-    /// When the first one is due: the task is woken for those that come before it.
+    /// Returns when the first one is due. From here on the task is woken for earlier ones.
     fn plan(&self) -> Option<Instant> {
         let mut table = self.table();
         table.planned = table.waits.first_key_value().map(|((deadline, _), _)| *deadline);
@@ -102,17 +102,17 @@ pub(super) async fn end_waits(deadlines: Arc<Deadlines>, session: Weak<Session>)
         }
         if let Some(session) = session.upgrade() {
             for (id, key) in due {
-                // Whatever one wait runs into, the others end too.
+                // If ending one wait panics, the others end all the same.
                 contained(|| session.end_wait(&key, id));
             }
         }
-        // Holds are renewed between the ends of very many waits.
+        // Lets the watchdog renew holds between the ends of very many waits.
         yield_now().await;
     }
 }
 
 impl Session {
-    /// Ends a waiter's wait, whose time is over.
+    /// Ends the wait of a waiter whose time is over.
     fn end_wait(&self, key: &Key, id: u64) {
         let held = self.gate.is_known_held(key, self.now());
         if let Some(waiter) = self.gate.leave(key, id) {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_comes_in_order_and_nothing_else() {
+    fn only_waits_that_are_due_end_and_in_order() {
         let (deadlines, now) = (Deadlines::default(), Instant::now());
         let key = Key::from("k");
         for (id, after) in [(1, 30), (2, 10), (3, 10), (4, 20), (5, 31)] {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn very_many_come_in_chunks() {
+    fn very_many_waits_end_in_chunks() {
         let (deadlines, now) = (Deadlines::default(), Instant::now());
         (0..600).for_each(|id| deadlines.put(now, id, &Key::from("k")));
         let chunks: Vec<usize> = (0..4).map(|_| deadlines.due(now).len()).collect();

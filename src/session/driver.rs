@@ -1,4 +1,4 @@
-//! The driver of a key's line: the one waiter of this locker on the wire.
+//! The driver of a key's line: the only task of this locker that asks the servers for that key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +21,15 @@ use crate::notify::Subscription;
 use crate::quorum::Order;
 use crate::shown::Shown;
 
-/// The pause before an attempt grows with each one in a row that came to nothing, up to so many round trips.
+/// The pause before an attempt grows with each failed one in a row, up to this many round trips.
 const MOST_COLLISIONS: u32 = 8;
 
-/// For how long others may be faster at the first node until all are asked: what stands there may be nobody's lock.
+/// How long others may be faster at the first node before all nodes are asked: the lock on the first node may be a
+/// leftover.
 const OUTRUN: Duration = Duration::from_millis(500);
 
-/// Acquires for the head of a key's line until the line is empty: the one waiter of this locker on the wire. Started by
-/// whoever stands in line first; ends with the line; nobody awaits it.
+/// Acquires for the head of a key's line until the line is empty. Started by the first caller in line; ends with the
+/// line; nobody awaits it.
 pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
     let mut driving = Driving { session: &session, key: &key, collisions: 0, outrun: None, named: false, done: false };
     let mut subscription = None;
@@ -37,7 +38,7 @@ pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
             Next::Done => break,
             Next::Lost(id, loss) => driving.answer(id, Error::Lost(loss)),
             Next::Release(released, head) => hand_over(released, head).await,
-            // Sends nothing: the release's answer and a loss wake it. The bound is for what nobody thought of.
+            // Sends nothing: the release's answer and a loss wake it. The time limit is a safety net.
             Next::Blocked => {
                 driving.park(&wake, None, lease::recheck_interval(session.settings.lease)).await;
             }
@@ -54,18 +55,19 @@ pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
 struct Driving<'a> {
     session: &'a Arc<Session>,
     key: &'a Key,
-    /// How many attempts in a row met others that wanted it at the same time: some nodes were theirs, or the first one.
+    /// How many attempts in a row met others that wanted the lock at the same time and got some nodes, or the first
+    /// one.
     collisions: u32,
-    /// Since when others have been faster at the first node, while nothing is known of the others.
+    /// Since when others have been faster at the first node, while nothing is known about the other nodes.
     outrun: Option<Instant>,
-    /// Whether a holder without a lease has been named.
+    /// Whether a holder without a lease has been logged.
     named: bool,
-    /// Whether its line has come to its end.
+    /// Whether its line has ended.
     done: bool,
 }
 
 impl Drop for Driving<'_> {
-    /// A driver that ends before its line does, by a panic or with the engine, would leave it waiting for ever.
+    /// Ends the line if the driver ends before it, by a panic or with the engine: the callers would wait forever.
     fn drop(&mut self) {
         if self.done {
             return;
@@ -75,7 +77,7 @@ impl Drop for Driving<'_> {
         contained(|| {
             loop {
                 self.end(|_| true, &error);
-                // Whoever comes between the two has no driver either.
+                // A caller that came between the two has no driver either.
                 if matches!(self.session.gate.next(self.key, self.session.now()), Next::Done) {
                     return;
                 }
@@ -106,8 +108,8 @@ impl Driving<'_> {
             Attempt::Granted(granted) => {
                 let deliver = |deposed, granted| session.deliver(granted, head.id) || deposed;
                 let deposed = granted.iter().fold(false, deliver);
-                // Until the force_unlock is answered, it would depose the next grant too. If force_unlocks of this key
-                // overlap without an end, the next grant may have better luck all the same.
+                // Until the force_unlock is answered, it would depose the next grant too. The wait is bounded: if
+                // force_unlocks of this key overlap without end, the next grant may still not be deposed.
                 if deposed && session.gate.may_pause(key) {
                     let pause = session.settings.retry_pause(fastrand::f64());
                     let _: Result<_, _> = timeout(pause, session.forces.answered(key)).await;
@@ -115,30 +117,30 @@ impl Driving<'_> {
             }
             Attempt::Refused(error) => self.answer(head.id, error),
             Attempt::Held { ttl, .. } => match subscription {
-                // What was released between the answer and the subscription sends no message any more: behind the
-                // barrier it is tried again, and only then waited for.
+                // A release between the answer and the subscription was not heard: once subscribed, it tries again, and
+                // only then waits.
                 None => *subscription = Some(self.listen().await),
                 Some(listening) => {
                     if ttl.is_none() {
                         self.name_leaseless().await;
                     }
                     let look = self.look();
-                    // The lease has run out once its last millisecond is over. Nobody is told then.
+                    // The lease has run out once its last millisecond is over. No message comes then.
                     let ttl = ttl.map_or(look, |ttl| ttl + Duration::from_millis(1) + listening.delay());
                     contained(|| tracing::debug!(key = %key.shown(), owner = %head.owner, ?ttl, "waiting"));
                     self.wait(wake, listening, ttl.min(look)).await;
                     self.make_way().await;
                 }
             },
-            // Whoever tries again at another moment than the others finds it free.
+            // A caller that tries again at a different moment than the others finds it free.
             Attempt::Split => {
                 self.park(wake, None, session.settings.retry_pause(fastrand::f64())).await;
             }
             Attempt::Outrun => {
-                // Whoever is there may get no further, and tells of one node then, which wakes nobody.
+                // The other may get no further than the first node, and its release there alone wakes nobody.
                 let lasts = self.outrun.map_or(Duration::ZERO, |since| Instant::now().since(since));
                 let look = lasts.max(session.quorum.round_trip() * MOST_COLLISIONS).mul_f64(0.5 + fastrand::f64());
-                // A pause is one, however near the nodes are: what keeps others out may be nobody's lock.
+                // There is always a pause, however near the nodes are: the lock on the first node may be a leftover.
                 let look = look.min(OUTRUN.saturating_sub(lasts)).max(Duration::from_millis(1));
                 self.park(wake, subscription.as_ref(), look).await;
                 self.make_way().await;
@@ -152,7 +154,7 @@ impl Driving<'_> {
                     return;
                 };
                 session.outage.announce(now);
-                // Who came while the round was under way has a round of its own to come.
+                // Callers that came while the round was under way get a round of their own.
                 if let Some(next) = self.give_up(|waiter| waiter.since <= sent, now, verdict) {
                     self.park(wake, None, pause.min(next)).await;
                 }
@@ -160,8 +162,8 @@ impl Driving<'_> {
         }
     }
 
-    /// Whether somebody waited here a moment ago, or others wait: then it is put into the list at once. Else it would
-    /// never be there while it is always the first to ask.
+    /// Returns whether somebody waited here a moment ago, or others wait. Then the locker is put into the list at once:
+    /// otherwise it would never be there as long as it is always the first to ask.
     fn is_contended(&self) -> bool {
         let Session { quorum, channels, gate, .. } = &**self.session;
         quorum.lister().is_some() && (channels.is_contended(self.key) || gate.others_wait(self.key))
@@ -173,12 +175,12 @@ impl Driving<'_> {
         listening
     }
 
-    /// Whether everybody who releases tells of it: clients of other languages do not.
+    /// Returns whether every release publishes a message. In the plain format, clients of other languages do not.
     fn hears_of_releases(&self) -> bool {
         Kind::from(self.session.settings.format).is_told_of()
     }
 
-    /// How long it waits for a message.
+    /// Returns how long it waits for a message before it asks again.
     fn look(&self) -> Duration {
         let settings = &self.session.settings;
         let recheck = lease::recheck_interval(settings.lease);
@@ -200,7 +202,7 @@ impl Driving<'_> {
         attempt
     }
 
-    /// What an attempt tells of the locker's place in the list.
+    /// Notes what an attempt says about the locker's place in the list.
     fn learn(&self, listening: &Subscription, attempt: &Attempt) {
         match attempt {
             Attempt::Granted(_) => listening.granted(),
@@ -215,21 +217,21 @@ impl Driving<'_> {
         }
     }
 
-    /// In which order the nodes are asked. Several that are woken by one message and ask all at once get some nodes
-    /// each, where the nearest node of one is not that of the other, and then nobody has it: whoever has met others
-    /// asks the first node alone.
+    /// Returns the order in which the nodes are asked. If several lockers are woken by one message and ask all nodes at
+    /// once, each may get the nodes near it, and then none has a majority. So a locker that has met others asks the
+    /// first node alone.
     fn order(&self, now: Instant) -> Order {
         let outrun = self.outrun.is_some_and(|since| now.since(since) >= OUTRUN);
         if self.collisions == 0 || outrun { Order::AllAtOnce } else { Order::FirstAlone }
     }
 
-    /// What an attempt tells of others that want it too.
+    /// Notes what an attempt says about others that want the lock too.
     fn note(&mut self, attempt: &Attempt, sent: Instant) {
         self.collisions = match attempt {
             Attempt::Held { contested: true, .. } | Attempt::Split | Attempt::Outrun => {
                 (self.collisions + 1).min(MOST_COLLISIONS)
             }
-            // They are behind somebody who has it.
+            // The others wait for the same holder.
             Attempt::Held { contested: false, .. } => self.collisions,
             Attempt::Granted(_) | Attempt::Refused(_) | Attempt::Unavailable(_) => 0,
         };
@@ -239,8 +241,8 @@ impl Driving<'_> {
         };
     }
 
-    /// Everybody is woken at once. Those who got in each other's way the last time come one after the other, as far
-    /// apart as the nodes are.
+    /// Pauses after a wake-up if this locker has met others. All are woken at once: random pauses, as long as the nodes
+    /// are far away, keep them apart.
     async fn make_way(&self) {
         if self.collisions > 0 {
             let most = (self.session.quorum.round_trip() * self.collisions).min(OUTRUN);
@@ -248,15 +250,15 @@ impl Driving<'_> {
         }
     }
 
-    /// Waits for a message, or this time, behind which nobody before it in the list has come.
+    /// Waits for a message, or until `time` is over: then the lockers before it in the list have not come.
     async fn wait(&self, wake: &Notify, listening: &Subscription, time: Duration) {
         if self.park(wake, Some(listening), time).await && self.hears_of_releases() {
             listening.oversleep();
         }
     }
 
-    /// Waits for a message, a local event, or this time; whether all of it has passed. If meanwhile an outage has
-    /// lasted too long for all, the line ends.
+    /// Waits for a message, a local event, or this time. Returns whether all of the time has passed. Ends the callers'
+    /// waits if an outage has lasted too long in the meantime.
     async fn park(&self, wake: &Notify, listening: Option<&Subscription>, time: Duration) -> bool {
         let end = Instant::now() + time;
         loop {
@@ -273,13 +275,14 @@ impl Driving<'_> {
             };
             tokio::select! {
                 biased;
-                // It may be a reason to look later.
+                // It may be a reason to ask later.
                 () = message => {}
-                // No wake-up is lost: this driver is the only one that waits, and a wake-up meanwhile leaves its
-                // permit. A line that ends leaves one too.
+                // No wake-up is lost: only this driver waits, and a wake-up in the meantime leaves a permit. So does a
+                // line that ends.
                 () = wake.notified() => return false,
                 () = sleep(now.until(due.map_or(end, |due| due.min(end)))) => return due.is_none_or(|due| due > end),
-                // Whoever is left has time of its own: to try again at once would be one round for each announcement.
+                // Callers that are left still have time of their own, so it goes on waiting: otherwise each
+                // announcement would cost a round.
                 () = self.session.outage.announced() => {
                     let now = Instant::now();
                     if let Some(verdict) = self.session.outage.verdict(now) {
@@ -290,8 +293,8 @@ impl Driving<'_> {
         }
     }
 
-    /// An outage has lasted for too long: ends the wait of these, but for those who came only just now. When the time
-    /// of the next of those is over, if there are any.
+    /// Ends the waits of these callers because an outage has lasted too long, except those that came only just now.
+    /// Returns when the time of the next one of those is over, if there are any.
     fn give_up(&self, which: impl Fn(&Waiter<Grip>) -> bool, now: Instant, verdict: Verdict) -> Option<Duration> {
         let Verdict { nodes, lasts } = verdict;
         let error = self.session.quorum.unavailable(nodes, lasts);
@@ -308,7 +311,7 @@ impl Driving<'_> {
         next
     }
 
-    /// Names a holder without a lease, whom nobody waits out: its lock stands until somebody deletes it.
+    /// Logs a holder without a lease, which cannot be waited out: its lock stands until somebody deletes it.
     async fn name_leaseless(&mut self) {
         if self.named {
             return;
@@ -316,7 +319,7 @@ impl Driving<'_> {
         let holder = match self.session.quorum.inspect(self.key).await {
             Ok(Some(holder)) if holder.remaining().is_none() => holder.owner().into_owned(),
             Err(Error::Server { source, .. }) => format!("unknown ({source})"),
-            // It has a lease by now, or is gone, or nobody answers: the next look tells.
+            // It has a lease by now, or is gone, or no server answers: the next attempt will show.
             Ok(_) | Err(_) => return,
         };
         self.named = true;
@@ -325,8 +328,8 @@ impl Driving<'_> {
             tracing::warn!(
                 key = %key.shown(),
                 holder = %Shown(&holder),
-                "the holder of this lock has no lease: whoever waits for it waits until it is released, by its holder, \
-                 by force_unlock, or, where that refuses, by DEL"
+                "the holder of this lock has no lease: waiters wait until its holder, force_unlock or, if that \
+                 is refused, DEL releases it"
             );
         });
     }
@@ -338,7 +341,7 @@ impl Driving<'_> {
         }
     }
 
-    /// Ends the wait of all these with an error.
+    /// Ends the waits of all these callers with an error.
     fn end(&self, which: impl FnMut(&Waiter<Grip>) -> bool, error: &Error) {
         for waiter in self.session.gate.drain(self.key, which) {
             foreign::answer(waiter.reply, Err(error.clone()));
@@ -359,7 +362,7 @@ mod tests {
     use crate::owner::Owner;
 
     #[tokio::test]
-    async fn a_driver_that_ends_before_its_line_does_leaves_nobody_waiting() {
+    async fn a_driver_that_ends_before_its_line_leaves_nobody_waiting() {
         let session = Session::over_nobody();
         let key = Key::from("k");
         let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
@@ -376,7 +379,7 @@ mod tests {
         assert_eq!((session.stats().waiters, session.stats().pending), (2, 0));
         drop(driving);
         for answer in [first, second] {
-            assert!(matches!(answer.await, Ok(Err(Error::Unavailable { .. }))), "told so");
+            assert!(matches!(answer.await, Ok(Err(Error::Unavailable { .. }))), "it gets an error");
         }
         assert!(session.gate.is_empty(), "the next one starts a driver");
         assert_eq!(session.stats().pending_undos, 1, "what the attempt may have taken");

@@ -1,12 +1,12 @@
-//! The force_unlocks of a session: which grants they may have deleted, and whom they deposed.
+//! The force_unlocks of a session: which grants they may have deleted, and which they deposed.
 //!
-//! A grant that is on its way while its key is forced may have been deleted already when it comes. So an attempt notes
-//! when it began, and asks here once it is granted.
+//! A force_unlock may delete a lock whose grant is still on its way to this locker. So an attempt notes when it began,
+//! and asks here once it is granted.
 //!
 //! # Invariants
-//! - A force_unlock is known from before it looks for holds to depose until after its answer.
-//! - What has ended is kept by key, for at most twice [`MOST_ENDED`] keys. An attempt that is older than what has been
-//!   dropped counts as forced.
+//! - A force_unlock is registered from before it looks for holds to depose until after its answer.
+//! - Ended force_unlocks are kept by key, for at most twice [`MOST_ENDED`] keys. An attempt that is older than the
+//!   dropped ones counts as forced.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use crate::key::Key;
 
-/// How many keys make a generation of ended force_unlocks.
+/// The number of keys in a generation of ended force_unlocks.
 const MOST_ENDED: usize = 512;
 
 /// The force_unlocks of a session.
@@ -25,11 +25,11 @@ pub(super) struct Forces {
     /// How many have begun or ended. Written under the mutex.
     events: AtomicU64,
     known: Mutex<Known>,
-    /// Wakes those that wait for an end.
+    /// Notified when a force_unlock ends.
     ended: Notify,
 }
 
-/// A point between two events: an attempt begins there.
+/// A point between two events, at which an attempt begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Moment {
     events: u64,
@@ -38,7 +38,7 @@ pub(super) struct Moment {
 #[derive(Debug, Default)]
 struct Known {
     under_way: HashMap<Key, Vec<Begun>>,
-    /// The last event that ended one of each key: of this generation, and of the one before.
+    /// For each key the last event that ended one: in this generation, and in the one before.
     ended: [HashMap<Key, u64>; 2],
     /// The event at which each of the generations began.
     began: [u64; 2],
@@ -60,7 +60,7 @@ pub(super) struct Forcing {
 }
 
 impl Forces {
-    /// A force_unlock begins. From here on a grant of its key may be deleted.
+    /// Begins a force_unlock. From here on a grant of its key may be deleted.
     pub(super) fn begin(self: &Arc<Self>, key: &Key) -> Forcing {
         let mut known = self.known();
         let event = self.next_event();
@@ -68,17 +68,17 @@ impl Forces {
         Forcing { forces: Arc::clone(self), key: key.clone(), event }
     }
 
-    /// An attempt begins.
+    /// Returns the moment at which an attempt begins.
     pub(super) fn now(&self) -> Moment {
         Moment { events: self.events.load(Ordering::SeqCst) }
     }
 
-    /// Whether what was granted to an attempt that began then has to be deposed, because its key is being forced or was
-    /// since. Whoever forces it now may find it deleted already, and is told that somebody was deposed.
+    /// Returns whether a grant to an attempt that began then has to be deposed, because its key is being forced or was
+    /// since. A force_unlock under way may find the lock already deleted, so it is told that a grant was deposed.
     ///
-    /// The grant is registered by now: a force_unlock that begins later finds it.
+    /// The grant has to be registered by now: a force_unlock that begins later finds it.
     pub(super) fn deposes(&self, key: &Key, since: Moment) -> bool {
-        // Each one that is under way now has begun since the first event.
+        // Without an event none is under way.
         if self.events.load(Ordering::SeqCst) == 0 {
             return false;
         }
@@ -94,7 +94,7 @@ impl Forces {
     /// Waits until no force_unlock of this key is under way.
     pub(super) async fn answered(&self, key: &Key) {
         loop {
-            // No end is missed: one between the look and the await wakes this, which is there before the look.
+            // Created before the check, so that an end that comes after the check is not missed.
             let ended = self.ended.notified();
             if !self.known().under_way.contains_key(key) {
                 return;
@@ -103,7 +103,7 @@ impl Forces {
         }
     }
 
-    /// One has ended. Returns whether a grant was deposed because of it.
+    /// Ends a force_unlock. Returns whether a grant was deposed because of it.
     fn end(&self, key: &Key, event: u64) -> bool {
         let mut known = self.known();
         let Some(begun) = known.under_way.get_mut(key) else { return false };
@@ -134,7 +134,7 @@ impl Forces {
 }
 
 impl Forcing {
-    /// It has been answered. Returns whether a grant was deposed because of it.
+    /// Ends it after its answer. Returns whether a grant was deposed because of it.
     pub(super) fn end(self) -> bool {
         self.forces.end(&self.key, self.event)
     }
@@ -142,7 +142,7 @@ impl Forcing {
 
 impl Drop for Forcing {
     fn drop(&mut self) {
-        // What has ended by then is not there any more.
+        // Does nothing if it has ended before.
         self.forces.end(&self.key, self.event);
     }
 }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_is_under_way_when_a_grant_is_deposed_is_told() {
+    fn only_forces_under_way_when_a_grant_is_deposed_learn_of_it() {
         let forces = Arc::<Forces>::default();
         let attempt = forces.now();
         let (early, other) = (forces.begin(&key(0)), forces.begin(&key(1)));
@@ -189,7 +189,7 @@ mod tests {
         assert!(forces.deposes(&key(0), attempt));
         let late = forces.begin(&key(0));
         assert!(one.end() && two.end() && !late.end() && !other.end());
-        // Deposed by what has ended: nobody is under way who could be told.
+        // Deposed by one that has ended: none is under way that could learn of it.
         assert!(forces.deposes(&key(0), attempt));
         assert!(!forces.begin(&key(0)).end());
     }
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answered_force_ends_the_wait_for_those_of_its_key_at_once() {
+    async fn the_wait_for_the_forces_of_a_key_ends_with_the_last_of_them() {
         let forces = Arc::<Forces>::default();
         forces.answered(&key(0)).await;
         let (one, two, other) = (forces.begin(&key(0)), forces.begin(&key(0)), forces.begin(&key(1)));
@@ -215,7 +215,7 @@ mod tests {
         drop(two);
         assert!(futures_util::poll!(&mut answered).is_pending(), "one is under way");
         one.end();
-        assert!(futures_util::poll!(answered).is_ready(), "only one of another key goes on");
+        assert!(futures_util::poll!(answered).is_ready(), "only a force of another key is under way");
         other.end();
     }
 
@@ -224,7 +224,7 @@ mod tests {
         let forces = Arc::<Forces>::default();
         let mut under_way = forces.begin(&key(0));
         for n in 1..20_000 {
-            // It begins before the one before ends.
+            // Each begins before the previous one ends.
             let next = forces.begin(&key(n % 5_000));
             let attempt = forces.now();
             assert!(forces.deposes(&key(n % 5_000), attempt));
@@ -250,7 +250,7 @@ mod tests {
         }
         assert!(ends <= 2 * MOST_ENDED + 1);
         assert!(forces.deposes(&key(0), attempt) && forces.deposes(&Key::from("free"), attempt));
-        // One that began since, with all that has ended since in memory, does not.
+        // An attempt that began later, with everything that has ended since still kept, does not.
         let later = forces.now();
         (0..MOST_ENDED).for_each(|n| _ = forces.begin(&key(n)).end());
         assert!(!forces.deposes(&Key::from("free"), later) && forces.deposes(&key(7), later));

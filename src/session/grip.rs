@@ -1,4 +1,4 @@
-//! The proof of one guard: who drops it, counts the hold down, and the last one releases.
+//! The proof of one guard. Dropping it decrements the hold count; dropping the last one releases the lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::hold::{self, Entrance, Hold, HoldState};
 use crate::identity::Origin;
 use crate::owner::Owner;
 
-/// A look at a hold. It keeps neither the lock nor the engine.
+/// A view of a hold. It keeps neither the lock nor the engine alive.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
     session: Arc<Session>,
@@ -24,12 +24,12 @@ impl View {
         &self.hold
     }
 
-    /// Whether the hold belongs to the process that this one is a copy of.
+    /// Returns whether the hold belongs to the process that this one was forked from.
     pub(super) fn is_forked(&self) -> bool {
         self.session.is_forked()
     }
 
-    /// A token that fires when the hold is lost; cancelling it cancels nothing else.
+    /// Returns a token that fires when the hold is lost. Cancelling it cancels nothing else.
     pub(crate) fn token(&self) -> CancellationToken {
         if self.session.is_forked() {
             return hold::fired();
@@ -37,12 +37,12 @@ impl View {
         self.hold.token()
     }
 
-    /// How safe the hold is now. Whoever first sees it lost says so to everybody.
+    /// Returns how safe the hold is now. The first caller that finds it lost fires its tokens.
     pub(crate) fn state(&self) -> HoldState {
         if self.session.is_forked() { HoldState::Lost(Loss::Forked) } else { self.look() }
     }
 
-    /// As [`state`](Self::state), in the process that took it.
+    /// As [`state`](Self::state), in the process that acquired it.
     pub(super) fn look(&self) -> HoldState {
         self.hold.at(self.session.now())
     }
@@ -53,7 +53,7 @@ impl View {
         self.state().check()
     }
 
-    /// For how long the hold is certainly ours if nothing more is done.
+    /// Returns how long the hold is certainly ours if it is not renewed again.
     pub(crate) fn remaining(&self) -> Duration {
         match self.state() {
             HoldState::Lost(_) => Duration::ZERO,
@@ -62,33 +62,33 @@ impl View {
     }
 }
 
-/// What proves that one lock is held, or several. Its drop gives it back.
+/// The proof that one lock is held, or several. Dropping it gives them back.
 pub(crate) trait Held {
-    /// A token that fires with the first loss; cancelling it cancels nothing else.
+    /// Returns a token that fires with the first loss. Cancelling it cancels nothing else.
     fn token(&self) -> CancellationToken;
 
-    /// How safe it is now.
+    /// Returns how safe it is now.
     fn state(&self) -> HoldState;
 
-    /// As whom it is held.
+    /// Returns the owner that holds it.
     fn owner(&self) -> Owner;
 
     /// Gives it to another owner.
     fn give_to(&self, owner: Owner);
 
-    /// The lock stays on the servers for so long from now on, whoever releases it when. Of several times the latest
+    /// Keeps the lock on the servers for this long from now on, whenever it is released. Of several times the latest
     /// counts.
     fn keep_for(&self, min_hold: Duration);
 
-    /// Releases, and waits for the answer. Dropping this future from its first poll on drops no more than the wait.
+    /// Releases, and waits for the answer. Once this future has been polled, dropping it only ends the wait.
     ///
     /// # Errors
-    /// The loss; else that of the release.
+    /// The loss, or the error of the release.
     async fn unlock(self) -> Result<(), Error>;
 }
 
-/// One of the guards of a hold, as data. It travels to its caller through a channel; dropped on the way, it gives back
-/// what it stands for.
+/// One of the guards of a hold, as data. It is sent to its caller through a channel; if it is dropped on the way, it
+/// gives its guard back.
 #[derive(Debug)]
 pub(crate) struct Grip {
     view: View,
@@ -97,26 +97,26 @@ pub(crate) struct Grip {
 
 #[derive(Debug)]
 enum Stage {
-    /// Its caller, who called from there, has yet to take it.
+    /// Its caller, which called from this origin, has yet to claim it.
     OnItsWay(Origin),
     Taken(Entrance),
-    /// The hold has been counted down for this grip, or it stands for nothing.
+    /// The hold has been counted down for this grip, or the grant was revoked.
     Over,
 }
 
 impl Grip {
-    /// A grip of a caller that has entered by itself.
+    /// Makes the grip of a caller that has entered by itself.
     pub(super) fn taken(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
         let stage = Stage::Taken(session.enters(&hold, origin));
         Self { view: View { session, hold }, stage }
     }
 
-    /// A grip on its way to its caller, who has to take it.
+    /// Makes a grip that is sent to its caller, which has to claim it.
     pub(super) fn granted(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
         Self { view: View { session, hold }, stage: Stage::OnItsWay(origin) }
     }
 
-    /// Its caller takes it. False if it was taken back, because that took too long: it then stands for nothing.
+    /// Claims it for its caller. Returns false if it was revoked because that took too long.
     pub(super) fn claim(&mut self) -> bool {
         if let Stage::OnItsWay(origin) = self.stage {
             let View { session, hold } = &self.view;
@@ -133,7 +133,7 @@ impl Grip {
         &self.view.hold
     }
 
-    /// Releases; the answer comes later.
+    /// Releases. The answer comes later.
     pub(super) fn release(mut self) -> Releasing {
         Releasing(self.leave())
     }
@@ -142,7 +142,7 @@ impl Grip {
         let View { session, hold } = &self.view;
         let entrance = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Taken(entrance) => Some(entrance),
-            // Nobody was inside for it.
+            // Its caller never entered.
             Stage::OnItsWay(_) | Stage::Over => None,
         };
         session.leave(hold, entrance.as_ref())
@@ -176,7 +176,7 @@ impl Held for Grip {
     }
 }
 
-/// A release that is under way, whoever waits for it.
+/// A release that is under way.
 pub(super) struct Releasing(Result<Answer<Result<(), Error>>, Loss>);
 
 impl Releasing {
@@ -197,7 +197,7 @@ impl Drop for Grip {
             Stage::Over => false,
         };
         if stands {
-            // Best effort: the answer goes to nobody.
+            // Best effort: the answer is ignored.
             let _: Result<_, _> = self.leave();
         }
     }

@@ -1,6 +1,7 @@
-//! Sessions whose engine is a guest in the test's runtime, where time is paused: what happens when, to the millisecond.
+//! Tests of sessions whose engine is a guest in the test's runtime, where time is paused: what happens when, to the
+//! millisecond.
 //!
-//! There is no server: nothing is ever answered.
+//! There is no server, so nothing is ever answered.
 
 mod ends;
 
@@ -30,19 +31,19 @@ const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(30);
 const TERMS: Terms = Terms { lease: LEASE, renewed: true, max_hold: None };
 
-/// A session without servers.
+/// Makes a session without servers.
 fn session(engine: Engine, alarm: Arc<Alarm>) -> Arc<Session> {
     let settings = Options::default().validate(1).expect("valid");
     let quorum = Quorum::new(Vec::new(), Duration::ZERO);
     Session::begin(engine, alarm, Uuid::new_v4(), settings, quorum, Vec::new(), unbounded_channel().1)
 }
 
-/// One that is a guest here.
+/// Makes a session that is a guest here.
 fn guest() -> Arc<Session> {
     guest_in(&Handle::current())
 }
 
-/// One that is a guest in this runtime.
+/// Makes a session that is a guest in this runtime.
 pub(super) fn guest_in(runtime: &Handle) -> Arc<Session> {
     let engine = Engine::guest_in(runtime);
     let alarm = Alarm::of_guest(&engine);
@@ -57,7 +58,7 @@ fn caller() -> Caller {
     Caller::blocking(Some(&Owner::new()), Reentry::Task)
 }
 
-/// A hold that its caller has taken just now, by the clock of this thread.
+/// Makes a hold that its caller has claimed just now, by the clock of this thread.
 fn hold(session: &Session, terms: Terms) -> Arc<Hold> {
     static GENERATIONS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
     let mut hold = Hold::for_test_in(Arc::clone(&session.ledger), Owner::new(), terms, &[0], 1);
@@ -67,7 +68,7 @@ fn hold(session: &Session, terms: Terms) -> Arc<Hold> {
     Arc::new(hold)
 }
 
-/// Registers it, as a grant is.
+/// Registers it as a grant is registered.
 fn register(session: &Arc<Session>, hold: &Arc<Hold>) -> Grip {
     let now = session.now();
     session.gate.admit(hold, None, now);
@@ -76,7 +77,7 @@ fn register(session: &Arc<Session>, hold: &Arc<Hold>) -> Grip {
     Grip::taken(Arc::clone(session), Arc::clone(hold), caller().origin)
 }
 
-/// How much of the machine's time this takes.
+/// Returns how much of the machine's time a future takes.
 async fn machine_time<T>(future: impl Future<Output = T>) -> (T, Duration) {
     let start = Clock::machine().now();
     let value = future.await;
@@ -84,7 +85,7 @@ async fn machine_time<T>(future: impl Future<Output = T>) -> (T, Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_fires_at_the_very_end_of_validity() {
+async fn a_token_fires_exactly_at_the_end_of_validity() {
     let session = guest();
     let (_, took) = machine_time(async {
         for lease in [100, 200, 300, 1_000, 30_000, 61_000, 3_600_000, 86_400_000].map(Duration::from_millis) {
@@ -104,7 +105,7 @@ async fn a_token_fires_at_the_very_end_of_validity() {
     assert!(took < SECOND * 5, "{took:?} for a day");
 }
 
-/// Timers of tokio are no finer than a millisecond.
+/// Timers of tokio have a resolution of a millisecond.
 #[tokio::test(start_paused = true)]
 async fn a_token_whose_validity_ends_between_two_milliseconds_fires_at_the_first_of_them() {
     let session = guest();
@@ -118,9 +119,9 @@ async fn a_token_whose_validity_ends_between_two_milliseconds_fires_at_the_first
     }
 }
 
-/// An order is carried out a millisecond before the end.
+/// The alarm takes in a hold a millisecond before its end.
 #[tokio::test(start_paused = true)]
-async fn a_late_order_makes_no_token_fire_early() {
+async fn a_hold_that_comes_late_to_the_alarm_does_not_fire_early() {
     let session = guest();
     let hold = hold(&session, Terms { renewed: false, ..TERMS });
     let _grip = register(&session, &hold);
@@ -155,7 +156,7 @@ async fn tokens_that_end_together_fire_together_and_the_others_at_their_own_time
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_renewed_moves_its_end_and_max_hold_ends_it() {
+async fn renewals_move_the_end_of_a_hold_up_to_max_hold() {
     let session = guest();
     let hold = hold(&session, Terms { max_hold: Some(LEASE * 3), renewed: false, ..TERMS });
     let _grip = register(&session, &hold);
@@ -180,7 +181,7 @@ async fn ticks_come_at_thirds_of_the_lease_and_the_second_that_fails_is_the_last
     let until = async |at: Instant| sleep(session.now().until(at)).await;
     let ticks = || session.stats().renewal_lateness.count;
     for third in [1, 2] {
-        // On the grid.
+        // Ticks are on the grid.
         let tick = (start + LEASE / 3 * third).round_down(lease::grid(LEASE));
         until(tick.before(MS)).await;
         assert_eq!(ticks(), u64::from(third) - 1, "tick {third} has not come");
@@ -215,7 +216,7 @@ async fn calls_end_when_their_time_is_over() {
     let refused = session.lock_all(&[key.clone(), "l".into()], &caller(), TERMS, Some(SECOND * 3)).await;
     assert!(matches!(refused, Err(Error::Unavailable { .. })));
     assert_eq!(session.now(), start + SECOND * 15);
-    // Without a time of its own it rides out an outage for as long as that is borne, which is a lease.
+    // Without a wait time it rides out an outage for `outage_tolerance`, which is a lease.
     let (start, (refused, took)) = (session.now(), machine_time(session.lock(&key, &caller(), TERMS, None)).await);
     let Err(Error::Unavailable { waited, .. }) = refused else { panic!("{refused:?}") };
     assert!(waited >= LEASE && session.now().since(start) <= LEASE, "it began with the first call");
@@ -259,7 +260,7 @@ async fn an_engine_with_a_thread_keeps_the_machines_time() {
     // Made where time is the machine's, as grants are on the engine.
     let [fleeting, lasting] = std::thread::spawn(holds).join().expect("no panic");
     let grips = [register(&real, &fleeting), register(&real, &lasting)];
-    // Days of this runtime are nothing to it.
+    // Days pass in this runtime, and not in that of the locker.
     sleep(SECOND * 86_400 * 3).await;
     assert_eq!(guest.now(), Instant::now());
     assert_eq!(grips[1].view().state(), HoldState::Safe);
@@ -268,10 +269,10 @@ async fn an_engine_with_a_thread_keeps_the_machines_time() {
     let virtually = guest.now();
     let ((), took) = machine_time(fleeting.token().cancelled_owned()).await;
     assert!(took < SECOND * 5, "{took:?}");
-    assert!(Clock::machine().now() >= fleeting.valid_until().before(MS * 10), "not before its time");
+    assert!(Clock::machine().now() >= fleeting.valid_until().before(MS * 10), "not early");
     assert_eq!(fleeting.mark(real.now()), HoldState::Lost(Loss::Expired));
-    assert_eq!(guest.now(), virtually, "nothing here slept meanwhile");
-    // So does whoever waits for one, for as long as was asked for.
+    assert_eq!(guest.now(), virtually, "nothing here slept in the meantime");
+    // A caller waits for as long as it asked for, in the machine's time too.
     let wait = Duration::from_millis(200);
     let (refused, took) = machine_time(real.lock(&"k".into(), &caller(), TERMS, Some(wait))).await;
     assert!(matches!(refused, Err(Error::Unavailable { .. })) && took >= wait, "{took:?}");
@@ -293,7 +294,7 @@ fn threads_outside_see_the_time_of_the_locker() {
     let left = hold.since.until(hold.valid_until()) - SECOND * 5;
     let look = || (grip.view().state(), grip.view().remaining());
     assert_eq!(look(), (HoldState::Safe, left));
-    // Its time stands still while nobody runs it.
+    // Its time stands still while its runtime does not run.
     std::thread::scope(|scope| assert_eq!(scope.spawn(look).join().expect("no panic"), (HoldState::Safe, left)));
     paused().block_on(async {
         let _host = guest();

@@ -1,11 +1,11 @@
-//! Handing over: one script releases a lock and takes it for the next waiter of this locker.
+//! Hands a lock over: one script releases it and takes it for the next waiter of this locker.
 //!
 //! # Invariants
-//! - It is sent once. It takes the lock only from the hold that it releases: once that is gone, a copy that comes late
-//!   takes nothing.
-//! - What it may have taken is undone behind the answer to the release of that hold, where nobody knows what became of
-//!   it: an undo that came before a late hand-over would leave the lock to nobody (`tests/model/hand_over.rs`).
-//! - The driver sends it, and nothing else meanwhile.
+//! - It is sent once. It takes the lock only from the hold that it releases: once that hold is gone, a late copy takes
+//!   nothing.
+//! - If its outcome is unknown, what it may have taken is undone only after the release of that hold is answered: an
+//!   undo before a late hand-over would leave the lock to nobody (`tests/model/hand_over.rs`).
+//! - The driver sends it, and sends nothing else meanwhile.
 
 use std::pin::pin;
 use std::slice;
@@ -25,18 +25,18 @@ use crate::lease;
 use crate::node::Outcome;
 use crate::quorum::{Acquired, Majority, Settled};
 
-/// A release that takes its lock for the next one. If its task ends before its time both are undone, in the order in
-/// which they stand here.
+/// A release that takes its lock for the next waiter. If its task ends early, both are undone, in the order of these
+/// fields.
 struct Handing<'a> {
     released: Unconfirmed,
     next: Asked<'a>,
 }
 
-/// Releases a hold, and hands it over to the head of the line, if there is one. Whatever comes of it, the release is
-/// answered.
+/// Releases a hold and hands the lock over to the head of the line, if there is one. The release is answered in any
+/// case.
 pub(super) async fn hand_over(released: Unconfirmed, head: Option<Head>) {
     let session = &Arc::clone(&released.session);
-    // What begins before the session is closed is waited for by it: what is sent is sent before the connections quit.
+    // Closing waits for what began before it, so this is sent before the connections quit.
     let Some(head) = head.filter(|_| session.check_open().is_ok()) else {
         session.engine.spawn(release(released));
         return;
@@ -76,7 +76,7 @@ impl Handing<'_> {
                         grants.for_each(|granted| session.deliver_after(&hold, &granted, head.id));
                         self.released.succeeded();
                     }
-                    // It stands there, and the lease may be over.
+                    // The lock is on the server, and its lease may be over.
                     _ => {
                         self.next.settled = true;
                         session.undo(&self.next.claims[0], self.next.terms.lease, None, [0], None);
@@ -98,7 +98,7 @@ impl Handing<'_> {
                 contained(|| tracing::debug!(key = %key.shown(), %failure, "nobody knows who has it"));
                 self.undo_in_order(session);
             }
-            // It may have done a part of it.
+            // The script may have done a part of it.
             Outcome::Refused(error) => {
                 contained(|| tracing::debug!(key = %key.shown(), %error, "the hand-over was refused"));
                 self.undo_in_order(session);
@@ -106,7 +106,7 @@ impl Handing<'_> {
         }
     }
 
-    /// The release goes on by itself, and behind its answer what may have been taken is undone.
+    /// Sends the release by itself. Once it is answered, what may have been taken is undone.
     fn undo_in_order(mut self, session: &Arc<Session>) {
         self.released.may_have_taken(self.next.claims[0].clone(), self.next.terms.lease);
         self.next.settled = true;

@@ -1,4 +1,4 @@
-//! Several holds as one: the worst of them counts.
+//! Several holds as one: the state of the worst one counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::error::{Error, Loss};
 use crate::hold::{HoldState, Joint};
 use crate::owner::Owner;
 
-/// A look at several holds. It keeps neither the locks nor the engine.
+/// A view of several holds. It keeps neither the locks nor the engine alive.
 #[derive(Debug, Clone)]
 pub(crate) struct JointView {
     views: Vec<View>,
@@ -23,15 +23,15 @@ impl JointView {
         &self.views
     }
 
-    /// A token that fires with the first loss; cancelling it cancels nothing else.
+    /// Returns a token that fires with the first loss. Cancelling it cancels nothing else.
     pub(crate) fn token(&self) -> CancellationToken {
-        // In a forked process that of any of them has fired, and that of all never will.
+        // In a forked process the token of each hold has fired, and the joint one never fires.
         self.views.iter().find(|view| view.is_forked()).map_or_else(|| self.joint.token(), View::token)
     }
 
-    /// How safe the worst of them is now.
+    /// Returns how safe the worst of them is now.
     pub(crate) fn state(&self) -> HoldState {
-        // Each is looked at: whoever first sees a loss says so to everybody.
+        // Each one is checked: the first caller that finds a loss fires the tokens.
         let worst = self.views.iter().map(View::state).fold(HoldState::Safe, |worst, state| match (worst, state) {
             (HoldState::Lost(_), _) | (HoldState::Jeopardy, HoldState::Safe) => worst,
             _ => state,
@@ -48,7 +48,7 @@ impl JointView {
         self.state().check()
     }
 
-    /// For how long all of them are certainly ours if nothing more is done.
+    /// Returns how long all of them are certainly ours if they are not renewed again.
     pub(crate) fn remaining(&self) -> Duration {
         self.views.iter().map(View::remaining).min().unwrap_or_default()
     }
@@ -95,10 +95,9 @@ impl Held for JointGrip {
         self.grips.iter().for_each(|grip| grip.keep_for(min_hold));
     }
 
-    /// Releases all of them at once, whatever becomes of each: the first loss; without one, the first answer that is an
-    /// error.
+    /// Releases all of them at once, whatever the outcome of each. Returns the first loss, or the first other error.
     async fn unlock(self) -> Result<(), Error> {
-        // Before anything is awaited: dropping this future from here on drops no more than the wait.
+        // Before anything is awaited: from here on, dropping this future only ends the wait.
         let releasing: Vec<Releasing> = self.grips.into_iter().map(Grip::release).collect();
         let (mut lost, mut failed) = (None::<Loss>, None);
         for release in releasing {

@@ -1,11 +1,10 @@
-//! Votes that come late or are lost: of nodes that answer after the decision, and of nodes that forgot.
+//! Handles votes that come late or are lost: those of nodes that answer after the decision, and of nodes that forgot.
 //!
 //! # Invariants
-//! - What is on its way to a node is seen to by the task that waits for its answer: a late yes is a vote while the hold
-//!   is held, and undone afterwards. An answer that never comes leaves a doubt: the release undoes on that node once
-//!   more.
-//! - A node that answered that another holds the lock has nothing of ours, since an acquire is sent once a generation:
-//!   nothing is undone there.
+//! - The task that waits for a node's answer deals with it: a late yes is a vote while the hold is held, and is undone
+//!   afterwards. An answer that never comes leaves the node uncertain: the release sends it an undo as well.
+//! - A node that answered that another holds the lock has nothing of ours, since an acquire is sent once per
+//!   generation: nothing is undone there.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +20,7 @@ use crate::node::Outcome;
 use crate::quorum::{Calls, Vote};
 
 impl Session {
-    /// Sees to the nodes that a grant did not wait for, and to those that may have granted it.
+    /// Follows the nodes that a grant did not wait for, and notes those that may have granted it.
     pub(super) fn keep_late(
         self: &Arc<Self>,
         holds: &[Arc<Hold>],
@@ -38,7 +37,7 @@ impl Session {
         });
     }
 
-    /// Undoes an attempt that came to nothing, on the nodes that have answered and on those that have not yet.
+    /// Undoes a failed attempt, on the nodes that have answered and on those that have not yet.
     pub(super) fn undo_attempt(
         self: &Arc<Self>,
         claims: &Arc<[Claim]>,
@@ -56,7 +55,7 @@ impl Session {
         });
     }
 
-    /// Waits for late answers, each of which is `settled`.
+    /// Waits for late answers, and passes each one to `settled`.
     fn follow(
         self: &Arc<Self>,
         mut late: Calls<Acquire>,
@@ -75,7 +74,7 @@ impl Session {
         });
     }
 
-    /// A node has lost the lock that a majority of the others still has: takes its vote back.
+    /// Re-acquires a held lock on a node that lost it.
     pub(super) fn retake(self: &Arc<Self>, hold: Arc<Hold>, node: NodeIndex) {
         if !hold.is_held() || self.is_closed() {
             return;
@@ -100,7 +99,7 @@ impl Session {
         });
     }
 
-    /// A node answered to what may have made it vote for this hold: yes or no, or nobody knows.
+    /// Deals with a node's answer to a request that may have made it vote for this hold: yes, no, or unknown.
     fn settle_vote(self: &Arc<Self>, hold: &Arc<Hold>, node: NodeIndex, sent: Instant, answer: &Outcome<bool>) {
         let settled = match answer {
             Outcome::Done(true) => self.count_vote(hold, node, sent),
@@ -113,7 +112,7 @@ impl Session {
         }
     }
 
-    /// A node says yes. Where it does not vote beside the others any more, the lock stands there all the same.
+    /// Counts a node's yes. If its vote no longer counts together with the others, the lock is on it all the same.
     fn count_vote(&self, hold: &Arc<Hold>, node: NodeIndex, sent: Instant) -> bool {
         match self.quorum.beside() {
             Some(beside) if !beside[node] => return hold.make_uncertain(node),
@@ -123,7 +122,7 @@ impl Session {
         hold.vote(node, sent, Instant::now())
     }
 
-    /// A node answered to what nobody wants any more.
+    /// Undoes on a node what is no longer wanted there, as its answer requires.
     fn undo_vote(
         self: &Arc<Self>,
         claim: &Claim,
@@ -150,7 +149,7 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(30);
 
-    /// A hold of three nodes, of which the first two have granted it.
+    /// A hold on three nodes, of which the first two have granted it.
     fn hold() -> Arc<Hold> {
         let terms = Terms { lease: LEASE, renewed: true, max_hold: None };
         Arc::new(Hold::for_test(Owner::task(1), terms, &[0, 1], 3))
@@ -185,7 +184,7 @@ mod tests {
     async fn a_late_vote_is_valid_from_its_sending() {
         let session = Session::over_nobody();
         let (hold, now) = (hold(), Instant::now());
-        // Sent long before it was answered: with the first node it is the majority.
+        // Sent long before it was answered: with the first node it makes the majority.
         let sent = now.before(LEASE / 2);
         session.settle_vote(&hold, 2, sent, &Outcome::Done(true));
         assert!(!hold.gone(1), "a majority is left");
@@ -195,18 +194,18 @@ mod tests {
 
     /// The others may have dropped the server since it was asked.
     #[tokio::test]
-    async fn a_late_vote_of_a_server_that_counts_beside_no_other_is_none() {
+    async fn a_late_vote_of_a_server_that_no_other_lists_does_not_count() {
         let session = Session::over_strangers();
         let hold = hold();
         session.settle_vote(&hold, 2, Instant::now(), &Outcome::Done(true));
-        assert!(hold.is_held() && hold.is_uncertain(2), "it stands there");
+        assert!(hold.is_held() && hold.is_uncertain(2), "the lock is on the server");
         assert!(hold.gone(1), "the first alone is no majority");
         session.engine.stop();
     }
 
-    /// The first and the third list each other, and not the second, whose vote is the latest of the three.
+    /// The first and the third server list each other, and not the second, whose vote is the latest of the three.
     #[tokio::test]
-    async fn a_late_vote_makes_no_majority_with_a_server_that_it_does_not_count_beside() {
+    async fn a_late_vote_makes_no_majority_with_a_server_that_does_not_list_its_own() {
         let session = Session::over_strangers();
         let members = "000000000000000a,000000000000000c";
         session.quorum.shows(0, &format!("000000000000000a 3 votes {members} "));
@@ -223,9 +222,9 @@ mod tests {
         session.engine.stop();
     }
 
-    /// Of three, the second answers late, and the third never does. An undo waits for the third too.
+    /// Of three servers, the second answers late, and the third never does. An undo waits for the third too.
     #[tokio::test]
-    async fn closing_waits_for_late_answers_but_for_those_of_a_minority() {
+    async fn closing_waits_for_late_answers_except_those_of_a_minority() {
         let session = Session::over_nobodies(3);
         let answers = |node| async move {
             if node == 2 {

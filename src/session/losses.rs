@@ -1,5 +1,4 @@
-//! What follows the loss of a hold, whoever found it: its line goes on, what nobody took is taken back, operators are
-//! told.
+//! Handles the loss of a hold, whoever found it: wakes its line, takes back unclaimed grants, and informs operators.
 
 use std::sync::Weak;
 
@@ -9,22 +8,23 @@ use super::Session;
 use crate::foreign::contained;
 use crate::hold::Lost;
 
-/// How many losses are judged before the first of them is told.
+/// The most losses that are handled before the first of them is logged.
 const MOST: usize = 1_024;
 
-/// Judges each loss once, when its tokens have fired. Started with the session; ends with the engine; nobody awaits it.
+/// Handles each loss once, after its tokens have fired. Started with the session; ends with the engine; nobody awaits
+/// it.
 pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<Lost>) {
     let mut lost = Vec::new();
     while losses.recv_many(&mut lost, MOST).await > 0 {
         let Some(session) = session.upgrade() else { return };
         for Lost { hold, .. } in &lost {
             session.gate.wake(&hold.claim.key);
-            // Callers who have not taken it yet never will: they stand in line again.
+            // Callers that have not claimed it yet never will: they queue again.
             if hold.revoke() {
                 session.take_back(hold);
             }
         }
-        // A log or a recorder may block: no line waits for that.
+        // A log or a recorder may block, and no line waits for that.
         for Lost { hold, loss, at } in lost.drain(..) {
             session.counters.tell_lost(loss);
             let (key, owner, generation, age) = (&hold.claim.key, hold.owner(), hold.generation, at.since(hold.since));
@@ -57,7 +57,7 @@ mod tests {
 
     const TERMS: Terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
 
-    /// A session without a server, and where its losses come out.
+    /// Makes a session without a server, and the channel of its losses.
     fn session() -> (Arc<Session>, UnboundedReceiver<Lost>) {
         let settings = Options::default().validate(1).expect("valid");
         let engine = Engine::start(Duration::ZERO).expect("a thread");
@@ -76,7 +76,7 @@ mod tests {
         hold
     }
 
-    /// By a bug of ours.
+    /// Only a bug of this crate can make it panic.
     #[tokio::test]
     async fn after_a_panic_of_the_watchdog_every_token_fires_and_nothing_is_granted() {
         let (session, mut losses) = session();
@@ -91,7 +91,7 @@ mod tests {
         assert!(futures_util::poll!(&mut waiting).is_pending());
         let (subscriber, events) = SickOfEvents::new();
         tracing::subscriber::with_default(subscriber, || session.judge(Verdict::Panicked("sick".to_owned())));
-        assert!(events.of("the watchdog ended by a panic"), "and whoever is told of it may panic");
+        assert!(events.of("the watchdog ended by a panic"), "a subscriber that panics does no harm");
         assert!(tokens.iter().all(tokio_util::sync::CancellationToken::is_cancelled));
         assert_eq!(hold.mark(Instant::now()), HoldState::Lost(Loss::RenewalFailed));
         assert_eq!(session.stats().losses.renewal_failed, 1);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_lost_grant_that_nobody_took_leaves_the_gate() {
+    async fn a_lost_grant_that_nobody_claimed_leaves_the_gate() {
         let (session, losses) = session();
         let (taken, untaken) = (hold(&session, Owner::new()), hold(&session, Owner::new()));
         assert!(taken.take_guard());

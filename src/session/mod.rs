@@ -1,9 +1,10 @@
 //! The session of a locker: the flows between a caller, the gate, the watchdog and the servers.
 //!
 //! # Invariants
-//! - Whatever talks to a server runs as a task of the engine, to its end; callers wait for what such a task sends them.
-//! - Whatever a task may have taken on a server is somebody's: a [`Grip`] that releases it on drop, or an undo's.
-//! - Once `closed` or `failure` is set, nothing new is granted; what a racing task grants is given back.
+//! - Everything that talks to a server runs as a task of the engine, to its end. Callers wait for what such a task
+//!   sends them.
+//! - Whatever a task may have taken on a server belongs to a [`Grip`], which releases it on drop, or to an undo.
+//! - Once `closed` or `failure` is set, nothing new is granted. What a racing task grants is given back.
 
 mod acquire;
 mod alive;
@@ -89,7 +90,7 @@ pub(crate) struct Session {
     counters: Arc<Counters>,
     generations: AtomicU64,
     closed: AtomicBool,
-    /// What the panic said by which the watchdog ended.
+    /// The message of the panic that ended the watchdog.
     failure: OnceLock<String>,
     pendings: Pendings,
     undos: Undos,
@@ -109,7 +110,7 @@ impl Session {
         Ok(Self::begin(engine, alarm, id, settings, quorum, subscribers, reconnects))
     }
 
-    /// A session of these nodes, with all of its tasks.
+    /// Starts a session on these nodes, with all of its tasks.
     fn begin(
         engine: Engine,
         alarm: Arc<Alarm>,
@@ -140,7 +141,7 @@ impl Session {
         session
     }
 
-    /// A session of these nodes, and where its losses come out. Its tasks are yet to be started.
+    /// Makes a session on these nodes, and the channel of its losses. Its other tasks have yet to be started.
     fn over(
         engine: Engine,
         alarm: Arc<Alarm>,
@@ -188,7 +189,7 @@ impl Session {
         &self.settings
     }
 
-    /// All zero in a forked process.
+    /// Returns the statistics; all zero in a forked process.
     pub(crate) fn stats(&self) -> Stats {
         if self.is_forked() {
             return Stats::default();
@@ -199,7 +200,7 @@ impl Session {
         Stats { misplaced_answers, ..stats }
     }
 
-    /// What time it is for this locker, wherever its callers ask from.
+    /// Returns the time of this locker, whichever thread its callers ask from.
     fn now(&self) -> Instant {
         self.engine.clock().now()
     }
@@ -207,20 +208,20 @@ impl Session {
     /// See [`Engine::block_on`].
     ///
     /// # Errors
-    /// [`Error::Config`] where the locker lives in a runtime of the program's; else the future's.
+    /// [`Error::Config`] if the locker lives in a runtime of the program; otherwise that of the future.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         if self.is_forked() {
             return Err(Error::Forked);
         }
         if self.engine.is_guest() {
             let reason =
-                "this locker lives in the runtime that it was connected in, where nobody may block: use async calls";
+                "this locker lives in the runtime that it was connected in, which must not be blocked: use async calls";
             return Err(Error::config("blocking", reason));
         }
         self.engine.block_on(future)
     }
 
-    /// Who holds a key, as the servers say.
+    /// Returns who holds a key, according to the servers.
     pub(crate) async fn holder(self: &Arc<Self>, key: &Key) -> Result<Option<Holder>, Error> {
         self.enter()?;
         let (session, asked) = (Arc::clone(self), key.clone());
@@ -230,9 +231,9 @@ impl Session {
     /// Releases a key, whoever holds it.
     pub(crate) async fn force_unlock(self: &Arc<Self>, key: &Key) -> Result<bool, Error> {
         self.enter()?;
-        // From here on a grant may be deleted by what is about to be sent: whoever registers one asks whether it was.
+        // From here on, what is about to be sent may delete a grant: `settle` checks for that when it registers one.
         let forcing = self.forces.begin(key);
-        // Before it is sent: once it is, others may be in before the answer comes.
+        // Before it is sent: afterwards others may acquire the lock before the answer comes.
         let mut deposed = false;
         for hold in self.gate.holds_of(key) {
             deposed |= hold.lose(Loss::ForceUnlocked);
@@ -240,7 +241,7 @@ impl Session {
         let (session, forced) = (Arc::clone(self), key.clone());
         let operation = async move {
             let answer = session.quorum.force(&forced).await;
-            // A grant that came meanwhile, and whose release came before the force, was held all the same.
+            // A grant that came in the meantime, and was released before the force, was held all the same.
             let deposed = forcing.end();
             Ok(answer? || deposed)
         };
@@ -261,14 +262,14 @@ impl Session {
             let panicked = |said: String| Err(session.panicked(&said));
             let result = foreign::survive(operation).await.unwrap_or_else(panicked);
             session.engine.answered();
-            // A caller that is gone does not want the answer, and a grip in it releases what it stands for.
+            // If the caller is gone, the answer is dropped, and a grip in it releases its lock.
             foreign::answer(reply, result);
             drop(pending);
         });
         answer.await.unwrap_or(Err(Error::Closed))
     }
 
-    /// A caller begins something: before anything else that may wait for a mutex.
+    /// Begins a call, before anything that may wait for a mutex.
     ///
     /// # Errors
     /// [`Error::Forked`], and as [`check_open`](Self::check_open).
@@ -285,13 +286,13 @@ impl Session {
         self.engine.is_forked()
     }
 
-    /// The error of what a task of ours was to find out that ended by a panic.
+    /// Returns the error of an operation whose task panicked.
     fn panicked(&self, said: &str) -> Error {
         self.quorum.unavailable(self.quorum.failures(panicked(said)), Duration::ZERO)
     }
 
     /// # Errors
-    /// [`Error::Closed`], or [`Error::WatchdogPanicked`]: nothing new is begun.
+    /// [`Error::Closed`], or [`Error::WatchdogPanicked`]: nothing new may begin.
     fn check_open(&self) -> Result<(), Error> {
         if self.is_closed() {
             return Err(Error::Closed);
@@ -300,7 +301,7 @@ impl Session {
     }
 
     fn is_closed(&self) -> bool {
-        // The runtime that it lives in may end before it is closed.
+        // The runtime of a guest may end before the session is closed.
         self.closed.load(Ordering::Acquire) || self.engine.is_guest_no_more()
     }
 
@@ -309,7 +310,7 @@ impl Session {
         match verdict {
             Verdict::Revoked(hold) => self.take_back(&hold),
             Verdict::VoteLost(hold, node) => {
-                // Without this vote it may end sooner.
+                // Without this vote the hold may end sooner.
                 self.alarm.watch(&hold, Instant::now());
                 self.retake(hold, node);
             }
@@ -317,16 +318,17 @@ impl Session {
         }
     }
 
-    /// Nothing renews any more: nothing is granted from here on, waiters end, every token fires.
+    /// Ends everything, since nothing renews leases any more: no lock is granted from here on, waits end, every token
+    /// fires.
     fn fail(self: &Arc<Self>, message: String) {
-        // First: whoever hears of a loss and asks again is told why.
+        // First: a caller that sees a loss and asks again gets this error.
         let message = self.failure.get_or_init(|| message);
         self.turns.close();
         for waiter in self.gate.drain_all() {
             foreign::answer(waiter.reply, Err(Error::WatchdogPanicked { message: message.clone() }));
         }
         for hold in self.gate.holds() {
-            // What panicked may do so again; that must not save the next hold from its loss.
+            // Code that panicked may panic again; the other holds have to be lost all the same.
             let _: Result<_, _> = catch_unwind(AssertUnwindSafe(|| hold.lose(Loss::RenewalFailed)));
         }
         contained(|| {
@@ -334,8 +336,8 @@ impl Session {
         });
     }
 
-    /// A message came for a key. If it is held here, somebody may have deleted it; the echo of a release of our own
-    /// that came before is not a reason to look.
+    /// Handles a message for a key. If the key is held here, somebody may have deleted it. The message of our own
+    /// release before that is no reason to check.
     fn message(&self, key: &Key) {
         let now = Instant::now();
         for hold in self.gate.holds_of(key) {
@@ -357,19 +359,19 @@ impl Session {
             foreign::answer(reply, ());
             session.engine.stop();
         });
-        // An error means that the engine has ended, which is what is waited for.
+        // An error means that the engine has ended, which is what this waits for.
         let _: Result<_, _> = answer.await;
     }
 
-    /// Refuses new work, ends waiters, fires every token, waits for releases, quits. Runs on the engine, which ends
-    /// after it, and after a panic too.
+    /// Refuses new work, ends waits, fires every token, waits for releases, quits. Runs on the engine, which ends after
+    /// it, also after a panic.
     async fn wind_down(self: &Arc<Self>) {
         self.closed.store(true, Ordering::Release);
         self.turns.close();
         let _: Result<_, _> = foreign::survive(self.finish()).await;
     }
 
-    /// Ends what waits and what is held.
+    /// Ends all waits and all holds.
     fn end_all(&self) {
         for waiter in self.gate.drain_all() {
             foreign::answer(waiter.reply, Err(Error::Closed));
@@ -385,15 +387,15 @@ impl Session {
         let settled = self.pendings.end(minority, || self.gate.is_empty());
         let bound = Instant::now() + CLOSING.min(self.settings.lease);
         let _: Result<_, _> = timeout(Instant::now().until(bound), settled).await;
-        // Servers that do not answer are left without a word: the sockets are closed with the engine.
+        // Servers that do not answer get no QUIT: their sockets are closed with the engine.
         let politeness = Instant::now().until(bound).max(Duration::from_millis(100));
         let _: Result<_, _> = timeout(politeness, self.quorum.quit()).await;
-        // What fred has queued for its sockets is written by its own tasks.
+        // fred's own tasks write what is queued for its sockets.
         sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// The reason for which a node has given no answer.
+/// Returns the reason why a node has given no answer.
 fn panicked(said: &str) -> String {
     format!("the task that asked it panicked: {said}")
 }
@@ -406,22 +408,22 @@ impl std::fmt::Debug for Session {
 
 #[cfg(test)]
 impl Session {
-    /// A session over one server that is never there.
+    /// Makes a session over one server that is never there.
     fn over_nobody() -> Arc<Self> {
         Self::over_nobodies(1)
     }
 
-    /// A session over this many servers that are never there.
+    /// Makes a session over this many servers that are never there.
     fn over_nobodies(servers: usize) -> Arc<Self> {
         Self::on(Engine::start(Duration::ZERO).expect("a thread"), servers, Duration::ZERO)
     }
 
-    /// A session over three servers that have memories, of which nobody has seen anything yet.
+    /// Makes a session over three servers with memories that have not been seen yet.
     fn over_strangers() -> Arc<Self> {
         Self::on(Engine::start(Duration::ZERO).expect("a thread"), 3, Duration::from_secs(30))
     }
 
-    /// A session over nobody, as a copy of its process sees it.
+    /// Makes a session over one server that is never there, as a forked process sees it.
     fn forked() -> Arc<Self> {
         Self::on(Engine::start(Duration::ZERO).expect("a thread").forked(), 1, Duration::ZERO)
     }

@@ -1,13 +1,12 @@
-//! Several locks at once, all or none.
+//! Acquires several locks at once, all or none.
 //!
-//! One script takes them where all are free. Where somebody holds one of them, they are taken one after the other
-//! through their lines, as everybody takes them, so that messages wake whoever waits and nobody is passed over for
-//! ever. That takes them in the order of their names: of two that want the same locks the one does not wait for what
-//! the other has.
+//! One script takes them if all are free. If one is held, they are taken one after the other through their lines, as
+//! single locks are, so that messages wake the waiters and nobody starves. They are taken in the order of their names:
+//! two callers that want the same locks never wait for each other.
 //!
-//! Several locks are not one hold: each has a generation, a field, a fence and terms of its own, so that undo, renewal
-//! and release know nothing of this, and a lock that was held before keeps its terms. The script does not say which of
-//! them is held: servers of a quorum may name different ones, and whoever waits begins with the first in any case.
+//! Several locks are not one hold: each has a generation, a field, a fence and terms of its own, so undo, renewal and
+//! release treat them as single locks, and a lock that was held before keeps its terms. The script does not say which
+//! of them is held: servers of a quorum may name different ones, and a waiter starts with the first in any case.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,20 +22,20 @@ use crate::identity::Caller;
 use crate::key::Key;
 use crate::tasks::Stop;
 
-/// For whom, and until when, several locks are collected.
+/// The caller for which several locks are collected, and until when.
 struct Errand<'a> {
     keys: &'a [Key],
     caller: &'a Caller,
     terms: Terms,
     called: Instant,
     deadline: Option<Instant>,
-    /// Whether a round of it has been answered.
+    /// Whether a round has been answered.
     answered: bool,
 }
 
 impl Session {
-    /// Takes all of these locks, which are in order, or waits for them; up to this time, where one is given: then
-    /// `None`.
+    /// Acquires all of these locks, which are in order, or waits for them. Returns `None` once the wait time is over,
+    /// if there is one.
     pub(crate) async fn lock_all(
         self: &Arc<Self>,
         keys: &[Key],
@@ -49,7 +48,7 @@ impl Session {
         let deadline = wait.map(|wait| called + wait);
         let mut errand = Errand { keys, caller, terms, called, deadline, answered: false };
         loop {
-            // Whoever stands in a line was there first.
+            // Callers in a line were there first.
             if !keys.iter().any(|key| self.gate.is_awaited(key)) {
                 match self.in_time(deadline, self.try_all(keys, caller, terms)).await {
                     Some(Ok(Some(grips))) => {
@@ -57,15 +56,14 @@ impl Session {
                         return Ok(Some(grips));
                     }
                     Some(Ok(None)) => errand.answered = true,
-                    // An outage is ridden out in line.
+                    // It rides out an outage in line.
                     Some(Err(Error::Unavailable { .. })) => {}
                     Some(Err(error)) => return Err(error),
                     None => return Err(self.unanswered(called)),
                 }
             }
             let Some(grips) = self.collect(&mut errand).await? else { return Ok(None) };
-            // The first may have been lost, or their time may be over, while the others were waited for: then none
-            // counts.
+            // The first ones may have been lost while it waited for the others: then none counts.
             if grips.iter().all(|grip| grip.view().check().is_ok()) {
                 return Ok(Some(grips));
             }
@@ -76,7 +74,7 @@ impl Session {
         }
     }
 
-    /// Takes one lock after the other, each through its line. What it has is given back if one cannot be had.
+    /// Acquires one lock after the other, each through its line. If one cannot be acquired, the others are given back.
     async fn collect(self: &Arc<Self>, errand: &mut Errand<'_>) -> Result<Option<Vec<Grip>>, Error> {
         let mut grips = Vec::with_capacity(errand.keys.len());
         for key in errand.keys {
@@ -92,7 +90,8 @@ impl Session {
         Ok(Some(grips))
     }
 
-    /// Whether the time is over for want of it, and not of answers: too little was left for the last of the locks.
+    /// Returns whether only the wait time is over, and answers did not fail: too little was left for the last of the
+    /// locks.
     fn is_only_late(&self, errand: &Errand<'_>) -> bool {
         let now = self.now();
         errand.answered
@@ -100,7 +99,7 @@ impl Session {
             && self.outage.failure_since(errand.called, now).is_none()
     }
 
-    /// Waits for this until then. The timer is the engine's: the caller may have no runtime.
+    /// Awaits this until the deadline. The timer runs on the engine, since the caller may have no runtime.
     async fn in_time<T>(&self, deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
         let Some(deadline) = deadline else { return Some(future.await) };
         let (over, timer) = foreign::channel::<()>();

@@ -1,8 +1,8 @@
-//! The outage clock: since when no round of this locker has had an answer from a majority. All waiters share it, so
-//! that they end together.
+//! The outage clock: measures since when no round of this locker has had an answer from a majority. All waiters share
+//! it, so that their waits end together.
 //!
-//! A call that comes in an outage that is known already has a time of its own, a command timeout: a program that tries
-//! again after each error would else spin for as long as the outage lasts.
+//! A call that comes during a known outage waits for a command timeout of its own: otherwise a program that tries again
+//! after each error would spin for as long as the outage lasts.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,20 +14,20 @@ use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::options::Settings;
 
-/// What an outage came to: what the servers said in the last failed round, and how long they have been away.
+/// What callers learn about an outage: why each server failed in the last round, and how long the outage lasts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) nodes: Vec<NodeFailure>,
     pub(super) lasts: Duration,
 }
 
-/// Since when, and what the last failed round said.
+/// The outage clock of a session.
 #[derive(Debug)]
 pub(super) struct Outage {
     tolerance: Duration,
-    /// For how long after its call no waiter ends because of an outage.
+    /// How long after its call a waiter does not end because of an outage.
     patience: Duration,
-    /// If nobody has tried for longer than this, what failed before says nothing about the time between.
+    /// If no round was sent for longer than this, earlier failures say nothing about the time in between.
     gap: Duration,
     failing: Mutex<Option<Failing>>,
     over: Notify,
@@ -37,7 +37,7 @@ pub(super) struct Outage {
 struct Failing {
     since: Instant,
     last: Instant,
-    /// When it was announced last that it has lasted for too long.
+    /// When it was last announced that it has lasted too long.
     announced: Option<Instant>,
     nodes: Vec<NodeFailure>,
 }
@@ -54,12 +54,12 @@ impl Outage {
         }
     }
 
-    /// A round had an answer.
+    /// Notes that a round had an answer.
     pub(super) fn answered(&self) {
         *self.failing() = None;
     }
 
-    /// A round that was sent at this time had none.
+    /// Notes that a round that was sent at this time had no answer.
     pub(super) fn failed(&self, sent: Instant, nodes: Vec<NodeFailure>) {
         let mut failing = self.failing();
         let (since, announced) = match failing.as_ref() {
@@ -69,35 +69,36 @@ impl Outage {
         *failing = Some(Failing { since, last: sent, announced, nodes });
     }
 
-    /// What waiters are told, once the outage has lasted for as long as they bear it.
+    /// Returns what waiters are told, once the outage has lasted for `outage_tolerance`.
     pub(super) fn verdict(&self, now: Instant) -> Option<Verdict> {
         self.failing().as_ref().map(|failing| failing.verdict(now)).filter(|verdict| verdict.lasts >= self.tolerance)
     }
 
-    /// How long it is until a waiter that came then may end because of an outage.
+    /// Returns how long it is until a waiter that came then may end because of an outage.
     pub(super) fn patience_left(&self, came: Instant, now: Instant) -> Duration {
         now.until(came + self.patience)
     }
 
-    /// For how long an outage lasts that had begun before a round that was sent at this time; zero if none had.
+    /// Returns how long an outage has lasted that had begun before a round that was sent at this time; zero if there
+    /// was none.
     pub(super) fn known_before(&self, sent: Instant, now: Instant) -> Duration {
         let failing = self.failing();
         let known = failing.as_ref().filter(|failing| failing.since < sent && sent.since(failing.last) <= self.gap);
         known.map_or(Duration::ZERO, |failing| now.since(failing.since))
     }
 
-    /// What a waiter is told whose time is over, if a round failed since it came.
+    /// Returns what a waiter is told when its wait time is over, if a round has failed since it came.
     pub(super) fn failure_since(&self, came: Instant, now: Instant) -> Option<Verdict> {
         self.failing().as_ref().filter(|failing| failing.last >= came).map(|failing| failing.verdict(now))
     }
 
-    /// How long it is until the outage has lasted for as long as waiters bear it; `None` without an outage.
+    /// Returns how long it is until the outage has lasted for `outage_tolerance`; `None` without an outage.
     pub(super) fn ends_in(&self, now: Instant) -> Option<Duration> {
         self.failing().as_ref().map(|failing| now.until(failing.since + self.tolerance))
     }
 
-    /// Tells everybody who waits for something else that it has lasted for too long: once for all who are due then.
-    /// Each line that tries finds out by itself.
+    /// Tells lines that wait for something else that the outage has lasted too long: once for all waiters that are due
+    /// then. Lines that are sending find out by themselves.
     pub(super) fn announce(&self, now: Instant) {
         let mut failing = self.failing();
         let Some(failing) = failing.as_mut() else { return };
@@ -124,7 +125,7 @@ impl Failing {
 }
 
 impl Session {
-    /// The error of a waiter that since then has had no answer.
+    /// Returns the error of a waiter that has had no answer since then.
     pub(super) fn unanswered(&self, since: Instant) -> Error {
         let now = self.now();
         if let Some(Verdict { nodes, lasts }) = self.outage.failure_since(since, now) {
@@ -175,7 +176,7 @@ mod tests {
         outage.failed(now + SECOND, Vec::new());
         assert_eq!(outage.known_before(now + SECOND, now + SECOND * 2), SECOND * 2);
         let much_later = now + SECOND * 3600;
-        assert_eq!(outage.known_before(much_later, much_later), Duration::ZERO, "nobody has tried since");
+        assert_eq!(outage.known_before(much_later, much_later), Duration::ZERO, "no round was sent since");
     }
 
     #[test]
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_is_told_of_an_announcement() {
+    async fn an_announcement_wakes_those_who_wait() {
         let (outage, now) = (outage(SECOND * 10), Instant::now());
         outage.failed(now, Vec::new());
         let mut told = std::pin::pin!(outage.announced());
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_announced_is_announced_once_in_a_command_timeout() {
+    fn an_outage_is_announced_once_per_command_timeout() {
         let (outage, now) = (outage(SECOND * 10), Instant::now());
         outage.failed(now, Vec::new());
         let announced = |at| {

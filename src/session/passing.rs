@@ -1,4 +1,4 @@
-//! Waking the next locker that waits for a lock, where lockers stand in lists.
+//! Wakes the next locker that waits for a lock, if there are lists.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::notify::{Hook, Hooks};
 use crate::quorum::was_there;
 
 impl Session {
-    /// What is told of messages, while the session is there.
+    /// Returns the hooks that are called for messages, while the session exists.
     pub(super) fn hooks(session: &Weak<Self>) -> Hooks {
         let hook = |told: fn(&Arc<Self>, &Key)| -> Hook {
             let session = session.clone();
@@ -28,7 +28,7 @@ impl Session {
         Hooks { message: hook(|session, key| session.message(key)), idle: hook(Self::pass) }
     }
 
-    /// Whom the release of this hold wakes, which is sent now.
+    /// Returns whom the release of this hold wakes, which is sent now.
     pub(super) fn wakes(&self, hold: &Hold) -> Wakes {
         let Some(locker) = self.quorum.lister_of(&hold.claim.key) else { return Wakes::All };
         let key = &hold.claim.key;
@@ -36,8 +36,8 @@ impl Session {
         Wakes::Next(Some(self.channels.release(locker, key, self.gate.is_awaited(key), lease)))
     }
 
-    /// Takes in what the release of this hold says, which left the lock standing for a rest of time, or did not.
-    /// Whether the lock was there.
+    /// Takes in the answer to the release of this hold. With a `rest`, the lock was kept for that long. Returns whether
+    /// the lock was there.
     pub(super) fn released(&self, hold: &Hold, release: &Release, rest: Option<Duration>) -> bool {
         let key = &hold.claim.key;
         match release {
@@ -49,14 +49,15 @@ impl Session {
                 self.gate.note_others(key, Others::Unknown);
                 self.quorum.unlist(key, error);
             }
-            // Nobody is told of a lock that stands for the rest of its time.
+            // Nobody is notified of a lock that is kept.
             Release::Released(told) if rest.is_none() => self.note_others(hold, *told),
             Release::Released(_) | Release::Gone => {}
         }
         was_there(key, release)
     }
 
-    /// A release told so many clients. Without a message to everybody nobody knows who else waits.
+    /// Notes how many clients the message of a release reached. That tells whether others wait only if all waiters
+    /// listen, and this server counts all of them.
     fn note_others(&self, hold: &Hold, told: u64) {
         let key = &hold.claim.key;
         let tells_all = hold.claim.kind.is_told_of() && !self.quorum.nodes().iter().any(|node| node.is_cluster());
@@ -68,8 +69,8 @@ impl Session {
         self.gate.note_others(key, others);
     }
 
-    /// This locker is in the list of a lock, and nobody waits for it here: takes it off. If that comes to nothing, the
-    /// next one in the list looks after a moment. Also while it closes: nobody is to be woken who is about to go.
+    /// Takes this locker off the list of a lock that no caller waits for here. If that fails, the next locker in the
+    /// list asks after a moment. Also done while closing, since a locker that is about to end must not be woken.
     pub(super) fn pass(self: &Arc<Self>, key: &Key) {
         if self.engine.is_guest_no_more() || self.quorum.lister().is_none() || !self.channels.begin_pass(key) {
             return;

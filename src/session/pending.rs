@@ -1,5 +1,5 @@
-//! What is under way: operations, releases and undos without an answer, for closing to wait for and for operators to
-//! see.
+//! Counts what is under way: operations, releases and undos without an answer. Closing waits for them, and operators
+//! see them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,16 +14,16 @@ use crate::engine::Debt;
 use crate::lease::NodeIndex;
 use crate::quorum::STRAGGLERS;
 
-/// How much is under way.
+/// The counts of what is under way.
 #[derive(Debug)]
 pub(super) struct Pendings {
     all: AtomicUsize,
     undos: AtomicUsize,
-    /// One a node: what waits for it alone, and for no majority.
+    /// One count per node: of what waits for this node alone, and not for a majority.
     at: Vec<AtomicUsize>,
-    /// Releases that not every node has answered. Most are certain already, and counted nowhere else.
+    /// Releases that not every node has answered. Most are already certain, and counted nowhere else.
     late: AtomicUsize,
-    /// Something ended that closing may wait for.
+    /// Notified when something ended that closing may wait for.
     settled: Notify,
 }
 
@@ -42,13 +42,13 @@ impl Pendings {
         self.undos.load(Ordering::Acquire)
     }
 
-    /// Waits until nothing is under way and `idle` says yes too. A minority of the nodes may take a moment longer than
+    /// Waits until nothing is under way and `idle` returns true. A minority of the nodes may take a moment longer than
     /// the others; silent ones are not waited for.
     pub(super) async fn end(&self, minority: usize, idle: impl Fn() -> bool) {
         let mut alone_since = None;
         loop {
-            // This look comes first. A user's thread counts an undo here before it removes the hold from the gate. Only
-            // the engine, on which this runs, moves anything the other way.
+            // This check comes first: a user's thread counts an undo here before it removes the hold from the gate.
+            // Only the engine, on which this runs, moves anything the other way.
             let idle = idle();
             let waiting: Vec<usize> = self.at.iter().map(|at| at.load(Ordering::Acquire)).filter(|&n| n > 0).collect();
             let (all, now) = (self.all(), Instant::now());
@@ -62,33 +62,33 @@ impl Pendings {
             } else {
                 alone_since = None;
             }
-            // The pause bounds a wake-up that came between the look and the wait.
+            // The timeout covers a wake-up that came between the check and the wait.
             let _: Result<_, _> = timeout(Duration::from_millis(20), self.settled.notified()).await;
         }
     }
 }
 
-/// Counts what is under way, from before it is spawned to its end, however that comes.
+/// Counts one thing under way, from before it is spawned until it ends, in whatever way.
 pub(super) struct Pending {
     session: Arc<Session>,
     node: Option<NodeIndex>,
     undo: bool,
-    /// A thread that ends waits for it too, unless it concerns a minority only.
+    /// The end of a thread waits for it too, unless it concerns a minority only.
     _debt: Option<Debt>,
 }
 
 impl Pending {
-    /// Something that ends as soon as a majority has answered.
+    /// Counts something that ends as soon as a majority has answered.
     pub(super) fn new(session: &Arc<Session>) -> Self {
         Self::count(session, None, false, Some(session.engine.owe()))
     }
 
-    /// Something that ends when this node has answered.
+    /// Counts something that ends when this node has answered.
     pub(super) fn at(session: &Arc<Session>, node: NodeIndex) -> Self {
         Self::count(session, Some(node), false, None)
     }
 
-    /// An undo on this node.
+    /// Counts an undo on this node.
     pub(super) fn undo(session: &Arc<Session>, node: NodeIndex) -> Self {
         Self::count(session, Some(node), true, Some(session.engine.owe()))
     }
@@ -106,7 +106,7 @@ impl Pending {
     }
 }
 
-/// A release, until every node has answered it: closing leaves the slower ones a moment.
+/// Counts a release until every node has answered it: closing gives the slower ones a moment.
 pub(super) struct Late(Arc<Session>);
 
 impl Late {
@@ -143,8 +143,8 @@ mod tests {
 
     use super::*;
 
-    /// Whether closing ends within three times the moment that it leaves to stragglers, where one of three nodes may be
-    /// one; with so much under way, and so much of it at each node. If so, when.
+    /// Returns when closing ends, if within three times the moment that it gives to stragglers. One of three nodes may
+    /// be a straggler; `all` counts what is under way, and `at` how much of it waits for each node.
     async fn ends(all: usize, at: [usize; 3], idle: bool) -> Option<Duration> {
         let mut pendings = Pendings::new(3);
         (pendings.all, pendings.at) = (all.into(), at.map(AtomicUsize::new).into());
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn closing_waits_for_a_majority_and_leaves_the_others_a_moment() {
+    async fn closing_waits_for_a_majority_and_gives_the_others_a_moment() {
         let [nothing, straggler, two, more, busy] = tokio::join!(
             ends(0, [0, 0, 0], true),
             ends(2, [2, 0, 0], true),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn closing_waits_for_what_is_moved_here_while_it_looks() {
+    async fn closing_waits_for_an_undo_that_is_added_while_it_checks() {
         let session = Session::over_nobody();
         let moved = std::cell::RefCell::new(None);
         let idle = || {

@@ -1,4 +1,4 @@
-//! What the servers keep of a lock, for those who ask.
+//! Checks the servers for `preflight`.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::key::Key;
 use crate::preflight::Preflight;
 
 impl Session {
-    /// Asks all servers what they keep of locks with these names, or of any.
+    /// Checks all servers for locks with these names, or with any name.
     pub(crate) async fn preflight(self: &Arc<Self>, names: Vec<Key>) -> Result<Preflight, Error> {
         self.enter()?;
         names.iter().try_for_each(Key::validate)?;

@@ -1,4 +1,4 @@
-//! Re-entries: counted, told at debug level, and warned about where they look like branches that are inside together.
+//! Counts and logs re-entries, and warns if they look like branches that are inside together.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,13 +15,13 @@ use crate::key::Key;
 use crate::lease;
 use crate::tasks::Stop;
 
-/// A warning about a key is repeated after this time at the earliest.
+/// The shortest time between two warnings about a key.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Beyond so many keys those whose time is over are forgotten.
+/// From this many keys on, those whose time is over are forgotten.
 const MANY: usize = 1_000;
 
-/// What was warned about a moment ago.
+/// The warnings of the last minute.
 #[derive(Debug, Default)]
 pub(super) struct Warned(Mutex<HashMap<(Key, Warning), Instant>>);
 
@@ -32,7 +32,7 @@ enum Warning {
 }
 
 impl Warned {
-    /// Whether it is time to warn of this, which counts as done from now on.
+    /// Returns whether to warn of this now. If so, it counts as done.
     fn is_due(&self, key: &Key, warning: Warning, now: Instant) -> bool {
         let mut warned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if warned.get(&(key.clone(), warning)).is_some_and(|last| now.since(*last) < AGAIN) {
@@ -41,7 +41,7 @@ impl Warned {
         if warned.len() >= MANY {
             warned.retain(|_, last| now.since(*last) < AGAIN);
         }
-        // A program with so many keys in trouble is told of some of them.
+        // A program with so many such keys gets warnings about some of them.
         let room = warned.len() < MANY;
         if room {
             warned.insert((key.clone(), warning), now);
@@ -51,24 +51,24 @@ impl Warned {
 }
 
 impl Session {
-    /// A hold was entered again.
+    /// Counts and logs a re-entry.
     pub(super) fn note_reentry(&self, hold: &Hold) {
         self.counters.reentered();
         let (owner, generation, guards) = (hold.owner(), hold.generation, hold.guards());
         contained(|| tracing::debug!(key = %hold.claim.key.shown(), %owner, generation, guards, "entered again"));
     }
 
-    /// A caller takes its guard.
+    /// Notes that a caller takes its guard.
     pub(super) fn enters(&self, hold: &Hold, origin: Origin) -> Entrance {
         let (entrance, suspicious) = hold.entered(origin);
         if suspicious {
-            // Proper code does this too: it is counted, and that is all.
+            // Correct code does this too, so it is only counted.
             self.counters.suspicious_reentry();
         }
         entrance
     }
 
-    /// A caller's guard goes, on this thread; before it is counted down.
+    /// Notes that a caller's guard goes, on this thread, before the hold is counted down. Warns if that looks wrong.
     pub(super) fn exits(&self, hold: &Hold, entrance: &Entrance, now: Instant) {
         if !hold.exits(entrance, Place::here(), now) {
             return;
@@ -80,8 +80,8 @@ impl Session {
                 tracing::warn!(
                     key = %key.shown(),
                     %owner,
-                    "a guard went while a newer one of the same owner stayed: branches of one task, or a task that it \
-                     gave its guard to, may have been inside together. Use lock.run(..) in branches, \
+                    "a guard was released before a newer one of the same owner: branches of one task, or a task that \
+                     was given the guard, may have been inside together. Use lock.run(..) in branches, \
                      lock.owned_by(Owner::new()) for guards of branches, guard.detach() for one that is given away, or \
                      Reentry::Scope"
                 );
@@ -90,11 +90,11 @@ impl Session {
     }
 
     /// Warns, after a while, if a caller that begins to wait may wait for itself. Not at once: branches that name
-    /// owners wait for each other for a moment, and properly. Dropping what is returned calls that off.
+    /// owners wait for each other for a moment, which is fine. Dropping the returned value cancels the warning.
     pub(super) fn warn_of_itself(self: &Arc<Self>, key: &Key, caller: &Caller) -> Option<Stop> {
         let place = caller.origin.place;
-        // Sections of runs know what they are in; of other holds, and of what outlived its section, only the task is
-        // known.
+        // The sections of runs know what they are inside of. For other holds, and for guards that outlived their
+        // section, only the task is known.
         let of_section = |hold: &Hold| hold.origin.known == Known::Run && hold.owner().is_of_run();
         let own = |hold: &Hold| !of_section(hold) && hold.is_held() && hold.origin.place.may_be(place);
         if caller.runs.innermost(self.id, key).is_none() && !self.gate.has_hold(key, own) {
@@ -108,8 +108,8 @@ impl Session {
                     tracing::warn!(
                         key = %key.shown(),
                         %owner,
-                        "a call waits for a lock that was taken in its own task, as another owner: if whoever holds it \
-                         waits for this call, both wait for ever. Lock in the holder's scope (guard.scope(..), or \
+                        "a call waits for a lock that was taken in its own task, as another owner: if the holder \
+                         waits for this call, both wait forever. Lock in the holder's scope (guard.scope(..), or \
                          inside of lock.run(..)), or release first"
                     );
                 });
@@ -126,7 +126,7 @@ mod tests {
     use crate::owner::Owner;
 
     #[test]
-    fn a_warning_comes_once_a_minute_and_key() {
+    fn a_warning_comes_at_most_once_a_minute_per_key() {
         let (warned, now) = (Warned::default(), Instant::now());
         let (key, other) = (Key::from("k"), Key::from("o"));
         assert!(warned.is_due(&key, Warning::Beside, now));
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(warned.0.lock().expect("sound").len(), 1, "the time of all others is over");
     }
 
-    /// A hold of the key "k" that was taken as this owner, here.
+    /// A hold of the key "k" that was taken here, by this owner.
     fn hold(owner: Owner, known: Known) -> Hold {
         let terms = Terms { lease: AGAIN, renewed: true, max_hold: None };
         let mut hold = Hold::for_test(owner, terms, &[0], 1);
@@ -158,15 +158,15 @@ mod tests {
         let suspicious = || session.stats().suspicious_reentries;
         assert_eq!((session.stats().reentries, suspicious()), (1, 0));
         session.exits(&hold, &entrances[2], hold.since);
-        assert_eq!(suspicious(), 1, "it went elsewhere, and others stay");
+        assert_eq!(suspicious(), 1, "it was released elsewhere, while others stay");
         session.exits(&hold, &entrances[1], hold.since);
         session.exits(&hold, &entrances[0], hold.since);
-        assert_eq!(suspicious(), 2, "the last one may go anywhere");
+        assert_eq!(suspicious(), 2, "the last one may be released anywhere");
         session.engine.stop();
     }
 
     #[tokio::test]
-    async fn whoever_may_wait_for_itself_is_warned() {
+    async fn a_caller_that_may_wait_for_itself_is_warned() {
         let warns = |hold: Hold, place| {
             let (session, hold) = (Session::over_nobody(), Arc::new(hold));
             let mut caller = Caller::blocking(Some(&Owner::new()), Reentry::Task);

@@ -1,4 +1,4 @@
-//! Giving back: the release of a hold, and the count of a nested one.
+//! Releases holds, and writes the counts of nested ones.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,14 +18,14 @@ use crate::lease::NodeIndex;
 use crate::node::Outcome;
 use crate::quorum::{Calls, Confirmations, Settled};
 
-/// The first pause before a release is sent again; it doubles up to half a command timeout.
+/// The first pause before a release is sent again. It doubles up to half a command timeout.
 const AGAIN: Duration = Duration::from_millis(20);
 
 impl Session {
-    /// A guard of this hold goes. The answer of what is sent for it comes through the channel.
+    /// Gives up a guard of this hold. The answer to what is sent for it comes through the channel.
     ///
     /// # Errors
-    /// The loss, if the hold is lost; the last guard's release is sent all the same, but not by a forked process.
+    /// The loss, if the hold is lost. The release of the last guard is sent all the same, except by a forked process.
     pub(super) fn leave(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
@@ -44,7 +44,7 @@ impl Session {
             self.counters.released_after(now.since(hold.since));
         }
         match leave {
-            // Nothing of a revoked grant is left to be counted.
+            // A revoked grant has no count left to write.
             Leave::Nested(0) => foreign::answer(reply, Ok(())),
             Leave::Nested(count) => self.send_count(hold, count, reply),
             Leave::Last => self.send_release(hold, reply),
@@ -60,7 +60,7 @@ impl Session {
         Ok(answer)
     }
 
-    /// Counts on the wire inform, the truth is local: a count that cannot be written is no error.
+    /// Writes the count. Counts on the servers only inform, and the true one is local: a failed write is no error.
     fn send_count(self: &Arc<Self>, hold: &Arc<Hold>, count: u32, reply: oneshot::Sender<Result<(), Error>>) {
         let (session, hold) = (Arc::clone(self), Arc::clone(hold));
         self.engine.spawn(async move {
@@ -78,7 +78,8 @@ impl Session {
         });
     }
 
-    /// Has the driver of the key's line hand it over, where there is one that waits for it.
+    /// Releases the last guard: by the driver of the key's line, which hands the lock over, if one waits for it;
+    /// otherwise by a task.
     fn send_release(self: &Arc<Self>, hold: &Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) {
         let unconfirmed = Unconfirmed::new(self, Arc::clone(hold), reply);
         let unsent =
@@ -89,37 +90,37 @@ impl Session {
         }
     }
 
-    /// Whether this hold may be handed over. A renewal that failed may mean that its release will have no answer. What
-    /// replicas have to acknowledge is on another connection. Nobody is to have what is kept for a `min_hold`.
+    /// Returns whether this hold may be handed over. Not after a failed renewal: the release may have no answer either.
+    /// Not with `replicas`: acquires are on another connection. Not if the lock is kept for its `min_hold`.
     fn hands_over(&self, hold: &Hold) -> bool {
         let is_sound = hold.failed_ticks() == 0 && !self.quorum.everywhere().any(|node| hold.is_uncertain(node));
         let is_over = hold::rest(hold.kept_until(), self.now()).is_none();
         self.quorum.hands_over() && self.settings.replicas.is_none() && is_sound && is_over
     }
 
-    /// The last guard of a lost hold is gone. What may stand under its field is released all the same.
+    /// Removes a lost hold whose last guard is gone. What may stand under its field is released all the same.
     fn bury(self: &Arc<Self>, hold: &Arc<Hold>) {
-        // Before the slot goes: closing sees the one or the other.
+        // Before the slot is removed: closing sees one or the other.
         self.undo_hold(hold);
         self.gate.remove(hold);
         self.watchdog.forget(hold, self.now());
     }
 
-    /// Undoes what stands under the field of a hold that nobody holds any more, wherever it may. A node that has not
-    /// said yes has nothing: what is on its way there is seen to by its answer.
+    /// Undoes what stands under the field of a hold that is no longer held, on all nodes where it may. A node that has
+    /// not said yes has nothing; what is still on its way there is dealt with when it answers.
     pub(super) fn undo_hold(self: &Arc<Self>, hold: &Hold) {
         let somewhere = self.quorum.everywhere().filter(|&node| hold.is_uncertain(node) || hold.has_vote(node));
         let (uncertain, taken) = somewhere.partition(|&node| hold.is_uncertain(node));
         self.undo_on(hold, taken, uncertain);
     }
 
-    /// Undoes what stands there under the field of a hold. A renewal that is under way may still start its lease anew,
-    /// once.
+    /// Undoes what stands under the field of a hold on these nodes. A renewal under way may restart its lease once
+    /// more.
     pub(super) fn undo_on(self: &Arc<Self>, hold: &Hold, taken: Vec<NodeIndex>, uncertain: Vec<NodeIndex>) {
         self.undo(&hold.claim, hold.terms.lease * 2, hold.kept_until(), taken, uncertain);
     }
 
-    /// Nobody took this grant in time, or before it was lost.
+    /// Takes back a grant that nobody claimed in time, or before it was lost.
     pub(super) fn take_back(self: &Arc<Self>, hold: &Arc<Hold>) {
         contained(|| {
             tracing::debug!(
@@ -137,16 +138,16 @@ impl Session {
     }
 }
 
-/// A release that nobody has confirmed yet. If its task ends before its time, by a panic or with the engine, whoever
-/// waits for it must not wait for ever: its caller, and the line of its key.
+/// A release that is not confirmed yet. If its task ends early, by a panic or with the engine, those that wait for it
+/// must not wait forever: its caller, and the line of its key.
 pub(super) struct Unconfirmed {
     pub(super) session: Arc<Session>,
     pub(super) hold: Arc<Hold>,
-    /// Until the caller is told.
+    /// What the caller waits for, until it is told.
     awaited: Option<(oneshot::Sender<Result<(), Error>>, Pending)>,
     /// When the caller is told in any case.
     pub(super) deadline: Instant,
-    /// What a hand-over without an answer may have taken, or may yet: a claim and its lease.
+    /// What a hand-over without an answer may have taken, or may yet take: a claim and its lease.
     may_have: Option<(Claim, Duration)>,
     /// Whether every node has answered.
     done: bool,
@@ -159,7 +160,7 @@ impl Unconfirmed {
         Self { session: Arc::clone(session), hold, awaited, deadline, may_have: None, done: false }
     }
 
-    /// The caller is told, and the key's line goes on. Closing waits for a minority that is silent for a moment only.
+    /// Tells the caller, and lets the key's line go on. Closing waits for a silent minority only for a moment.
     pub(super) fn conclude(&mut self, settled: Settled) {
         if let Some((reply, pending)) = self.awaited.take() {
             conclude(&self.session, &self.hold, settled, reply);
@@ -167,13 +168,13 @@ impl Unconfirmed {
         }
     }
 
-    /// It was answered for good: nothing is left to be done.
+    /// Ends it with a final answer.
     pub(super) fn end(mut self, settled: Settled) {
         self.done = true;
         self.conclude(settled);
     }
 
-    /// It has been released, and the next hold is registered in its place: only the caller is left to be told.
+    /// Ends it after a hand-over: the next hold is registered in its place, and only the caller has to be told.
     pub(super) fn succeeded(mut self) {
         self.done = true;
         if let Some((reply, _pending)) = self.awaited.take() {
@@ -181,14 +182,14 @@ impl Unconfirmed {
         }
     }
 
-    /// It has been released, and others are about to be told more.
+    /// Notes that it was released, before the next holder is told.
     pub(super) fn tell(&self) {
         self.session.watchdog.forget(&self.hold, self.session.now());
         let Claim { key, field, .. } = &self.hold.claim;
         contained(|| tracing::debug!(key = %key.shown(), field = &**field, "released"));
     }
 
-    /// The command timeout is over, and there is no answer yet.
+    /// Handles the end of the command timeout without an answer.
     pub(super) fn overdue(&mut self, nodes: Vec<NodeFailure>) {
         let Claim { key, field, .. } = &self.hold.claim;
         contained(|| {
@@ -197,19 +198,19 @@ impl Unconfirmed {
         self.conclude(Settled::Unanswered(nodes));
     }
 
-    /// Why there is no answer, where no node said anything.
+    /// Returns why there is no answer, if no node said anything.
     pub(super) fn silence(&self) -> Vec<NodeFailure> {
         let bound = self.session.settings.command_timeout;
         self.session.quorum.failures(format!("did not confirm the release within {bound:?}"))
     }
 
-    /// Nobody knows what became of the hand-over. It takes nothing once the hold is gone, which its release sees to: so
-    /// what it may have taken is undone behind the answer to that, and not before.
+    /// Notes that the outcome of the hand-over is unknown. It takes nothing once the hold is gone, and the release
+    /// makes sure of that: so what it may have taken is undone after the release is answered, and not before.
     pub(super) fn may_have_taken(&mut self, claim: Claim, lease: Duration) {
         self.may_have = Some((claim, lease));
     }
 
-    /// Undoes what a hand-over may have taken, now that the release was answered, or has been given up.
+    /// Undoes what a hand-over may have taken, now that the release was answered or given up.
     fn undo_next(&mut self, is_answered: bool) {
         if let Some((claim, lease)) = self.may_have.take() {
             let (taken, uncertain) = if is_answered { (Some(0), None) } else { (None, Some(0)) };
@@ -231,7 +232,7 @@ impl Drop for Unconfirmed {
         }
         contained(|| {
             match self.session.check_open() {
-                // The engine has ended, and nothing is sent any more: the caller hears of that by its channel.
+                // The engine has ended, and nothing is sent any more: the caller learns of that by its channel.
                 Err(Error::Closed) => {
                     self.session.gate.remove(&self.hold);
                     self.awaited.take().into_iter().for_each(|(reply, _)| foreign::hang_up(reply));
@@ -246,20 +247,20 @@ impl Drop for Unconfirmed {
     }
 }
 
-/// Releases a hold on every node, again and again until each has answered, or the lease is over in any case. The caller
-/// is told as soon as a majority makes it certain, and after a command timeout at the latest; the key's line goes on
-/// then too.
+/// Releases a hold on every node, and repeats that until each has answered or the lease is over. The caller is told as
+/// soon as a majority makes the outcome certain, and after a command timeout at the latest; the key's line goes on then
+/// too.
 pub(super) async fn release(mut unconfirmed: Unconfirmed) {
     let (session, hold) = (Arc::clone(&unconfirmed.session), Arc::clone(&unconfirmed.hold));
-    // The program's end, and closing, leave a moment to the slower servers too.
+    // The end of the program, and closing, give the slower servers a moment too.
     let (_debt, _late) = (session.engine.owe(), Late::new(&session));
     let silences = Arc::<Silences>::default();
     let executed = unconfirmed.may_have.is_some();
     let release_on =
         |node| (node, release_on(Arc::clone(&session), Arc::clone(&hold), node, executed, Arc::clone(&silences)));
     let mut answers = Calls::new(session.quorum.everywhere().map(release_on));
-    // What may yet be executed there is undone once more, behind it; where replicas acknowledge, on another connection
-    // than the release.
+    // What may yet be executed on a node is undone there as well, behind the release; with `replicas`, on another
+    // connection than the release.
     let uncertain = session.quorum.everywhere().filter(|&node| hold.is_uncertain(node)).collect();
     session.undo_on(&hold, Vec::new(), uncertain);
     let mut confirmations = Confirmations::new(session.quorum.nodes().len());
@@ -285,7 +286,7 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
     unconfirmed.done = true;
 }
 
-/// What the release came to is told, and the key's line goes on.
+/// Tells the caller the outcome of the release, and lets the key's line go on.
 fn conclude(session: &Arc<Session>, hold: &Arc<Hold>, settled: Settled, reply: oneshot::Sender<Result<(), Error>>) {
     let answer = match settled {
         Settled::Done => Ok(()),
@@ -309,27 +310,27 @@ fn conclude(session: &Arc<Session>, hold: &Arc<Hold>, settled: Settled, reply: o
         }
     }
     session.engine.answered();
-    // Dropped guards do not wait for it.
+    // This fails for dropped guards, which do not wait for it.
     foreign::answer(reply, answer);
 }
 
-/// Releases a hold on one node; whether it was there.
+/// Releases a hold on one node. Returns whether it was there.
 async fn release_on(
     session: Arc<Session>,
     hold: Arc<Hold>,
     node: NodeIndex,
-    // Whether a release may have been executed before: then "gone" is what is expected.
+    // Whether a release may have been executed before: then "gone" is expected.
     mut executed: bool,
     silences: Arc<Silences>,
 ) -> Outcome<bool> {
-    // A renewal that was under way may have started the lease anew just now, and no later one can.
+    // A renewal that was under way may have restarted the lease just now, and no later one can.
     let over = Instant::now() + hold.terms.lease;
     let mut pause = AGAIN;
     let mut is_first = true;
     loop {
         let rest = hold::rest(hold.kept_until(), Instant::now());
-        // One that is sent again may be late: this locker may wait for the lock by then. What stands for the rest of
-        // its time wakes nobody.
+        // A release that is sent again may be late: this locker may be waiting for the lock itself by then. A lock that
+        // is kept wakes nobody.
         let enlists = std::mem::take(&mut is_first) && rest.is_none();
         let wakes = if enlists { session.wakes(&hold) } else { session.quorum.wakes(None) };
         let answer = session.quorum.release(node, &hold.claim, rest, wakes).await;
@@ -342,7 +343,7 @@ async fn release_on(
             }
             answer => return answer,
         };
-        // A node that never had it has nothing to release. What may yet come to it has somebody who sees to it.
+        // A node that never had the lock has nothing to release. Undos deal with what may yet reach it.
         if Instant::now() >= over || !hold.has_vote(node) {
             return Outcome::Unknown(failure);
         }
@@ -351,7 +352,7 @@ async fn release_on(
     }
 }
 
-/// Why the nodes that have not confirmed a release have not, as far as they said anything.
+/// Why nodes have not confirmed a release, as far as they said anything.
 #[derive(Debug, Default)]
 struct Silences(Mutex<BTreeMap<NodeIndex, NodeFailure>>);
 
@@ -360,7 +361,7 @@ impl Silences {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node, failure);
     }
 
-    /// The failures of those that said something, if any did.
+    /// Returns the failures of the nodes that said something, if any did.
     fn told(&self) -> Option<Vec<NodeFailure>> {
         let said: Vec<_> = self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
         (!said.is_empty()).then_some(said)
@@ -373,11 +374,11 @@ async fn back_off(session: &Session, pause: &mut Duration) {
 }
 
 impl Session {
-    /// The hold count of a re-entry is written. An answer that never comes is no reason to stay out while the hold is
-    /// safe: the count was kept here before it was sent.
+    /// Writes the hold count of a re-entry. A missing answer does not fail the re-entry while the hold is safe: the
+    /// count was kept here before it was sent.
     ///
     /// # Errors
-    /// [`Error::Lost`] if the lock turns out not to be ours; what happened to the write, if the hold is not safe.
+    /// [`Error::Lost`] if the lock turns out not to be ours; the failure of the write, if the hold is not safe.
     pub(super) async fn write_count(self: &Arc<Self>, hold: &Arc<Hold>, count: u32) -> Result<(), Error> {
         let (session, counted) = (Arc::clone(self), Arc::clone(hold));
         let settled = self.on_engine(async move { Ok(session.quorum.count(&counted.claim, count).await) }).await?;
@@ -413,7 +414,7 @@ mod tests {
     use crate::hold::Terms;
     use crate::owner::Owner;
 
-    /// A release that is dropped half-way; what its caller hears.
+    /// Drops a release half-way, and returns what its caller gets.
     async fn left(session: &Arc<Session>) -> Result<Result<(), Error>, oneshot::error::RecvError> {
         let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
@@ -429,13 +430,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_release_whose_task_ends_before_its_time_leaves_nobody_waiting() {
+    async fn a_release_whose_task_ends_early_leaves_nobody_waiting() {
         let session = Session::over_nobody();
-        let Ok(Err(Error::Unavailable { nodes, .. })) = left(&session).await else { panic!("told so") };
+        let Ok(Err(Error::Unavailable { nodes, .. })) = left(&session).await else { panic!("it gets an error") };
         assert!(nodes[0].reason().contains("panicked: the panic hook was told why"), "{nodes:?}");
         assert_eq!(session.stats().pending_undos, 1, "the key is released all the same");
         session.closed.store(true, std::sync::atomic::Ordering::Release);
-        assert!(left(&session).await.is_err(), "with the engine nobody answers any more");
+        assert!(left(&session).await.is_err(), "nothing is answered once the engine has ended");
         assert_eq!(session.stats().pending, 1);
         session.engine.stop();
     }
@@ -475,7 +476,8 @@ mod tests {
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[], 1));
         let silences = Arc::<Silences>::default();
         let answer = release_on(Arc::clone(&session), hold, 0, false, Arc::clone(&silences));
-        let answer = tokio::time::timeout(Duration::from_secs(10), answer).await.expect("not for a lease");
+        let answer =
+            tokio::time::timeout(Duration::from_secs(10), answer).await.expect("it does not go on for a lease");
         assert!(matches!(answer, Outcome::NotExecuted(_) | Outcome::Unknown(_)), "{answer:?}");
         session.engine.stop();
     }

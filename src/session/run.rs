@@ -1,4 +1,5 @@
-//! A critical section of `run`: as whom it locks, its turn among the runs of the same owner, and what outlives it.
+//! A critical section of `run`: which owner it locks as, its turn among the runs of that owner, and the guards that
+//! outlive it.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ pub(crate) struct Run {
     session: Arc<Session>,
     caller: Caller,
     scope: Scope,
-    /// Whom the guards go to that outlive the section, if the owner ends with it.
+    /// The owner that gets the guards that outlive the section, if the run's own owner ends with it.
     heir: Option<Owner>,
     turn: Option<Arc<TurnHeld>>,
 }
@@ -23,12 +24,12 @@ pub(crate) struct Run {
 impl Session {
     /// Waits for the turn of a run of these locks, which are in order.
     ///
-    /// In a scope, and for a handle that names an owner, it runs as that owner. Else, where its task holds one of the
-    /// locks by a guard, it enters as the task does. Else it is an owner of its own, so that runs of one task exclude
-    /// each other.
+    /// In a scope, and for a handle that names an owner, it runs as that owner. Otherwise, if its task holds one of the
+    /// locks by a guard, it re-enters as the task. Otherwise it is an owner of its own, so that runs of one task
+    /// exclude each other.
     ///
     /// # Errors
-    /// As a lock of the same caller; [`Error::Config`] for a run that would wait for the run that it is in.
+    /// As for a lock of the same caller; [`Error::Config`] for a run that would wait for the run that it is inside of.
     pub(crate) async fn begin_run(
         self: &Arc<Self>,
         keys: Arc<[Key]>,
@@ -43,8 +44,8 @@ impl Session {
             return Err(Error::config(
                 "run",
                 format!(
-                    "a run of {key:?} in a run of {key:?} would wait for itself, since Reentry::Never lets nothing \
-                     enter again"
+                    "a run of {key:?} inside a run of {key:?} would wait for itself, since Reentry::Never allows no \
+                     re-entry"
                 ),
             ));
         }
@@ -59,7 +60,7 @@ impl Session {
             heir = Some(std::mem::replace(&mut caller.owner, Owner::of_run()));
             caller.origin.known = Known::Run;
         }
-        // Whatever this run is inside of now, it is inside of when its turn comes.
+        // The runs that this run is inside of now are the same when its turn comes.
         let (runs, around) = caller.runs.standing();
         caller.runs = runs;
         let mut turns = Vec::with_capacity(keys.len());
@@ -77,12 +78,12 @@ impl Session {
 }
 
 impl Run {
-    /// As whom the run itself locks.
+    /// Returns the caller as which the run itself locks.
     pub(crate) fn caller(&self) -> &Caller {
         &self.caller
     }
 
-    /// By what calls inside of this run are known.
+    /// Returns the scope by which calls inside this run are known.
     pub(crate) fn scope(&self) -> Scope {
         self.scope.clone()
     }
@@ -96,7 +97,7 @@ impl Drop for Run {
             std::mem::forget(turn);
             return;
         }
-        // What a run that was left behind is in stays its own: the caller's next run is to wait for it.
+        // If something inside the run is left behind, it keeps its owner: the caller's next run has to wait for it.
         let (Some(heir), Some(_turn)) = (&self.heir, turn.and_then(Arc::into_inner)) else { return };
         let (owner, place) = (&self.caller.owner, self.caller.origin.place);
         for key in owner.noted() {

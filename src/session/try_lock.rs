@@ -1,4 +1,4 @@
-//! Getting in at once or not at all, past the lines; one lock or several.
+//! Acquires one lock or several at once or not at all, past the lines.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ impl Session {
         Ok(grips.and_then(|mut grips| grips.pop()))
     }
 
-    /// Takes all of these locks if that is possible at once: those that this owner does not hold by one script, past
-    /// the lines.
+    /// Acquires all of these locks if that is possible at once. The ones that this owner does not hold are taken by one
+    /// script, past the lines.
     pub(crate) async fn try_all(
         self: &Arc<Self>,
         keys: &[Key],
@@ -51,7 +51,7 @@ impl Session {
                 }
             }
             let entered = grips.len();
-            // After an attempt that failed there is hope only if another branch of this very task got in meanwhile.
+            // After a failed attempt, another one makes sense only if another branch of the same task got in meanwhile.
             if !rest.is_empty() && attempted && rest.len() == before {
                 return Ok(None);
             }
@@ -74,7 +74,7 @@ impl Session {
         }
     }
 
-    /// One attempt, as a task of the engine.
+    /// Makes one attempt, as a task of the engine.
     async fn acquire_all(
         self: &Arc<Self>,
         keys: &[Key],
@@ -97,7 +97,7 @@ impl Session {
         .await
     }
 
-    /// A caller takes what was granted. `None` if it was taken back or lost before.
+    /// Claims a grant for its caller. Returns `None` if it was revoked or lost before.
     pub(super) fn take(&self, mut grip: Grip) -> Result<Option<Grip>, Error> {
         if !grip.claim() {
             return self.check_open().map(|()| None);

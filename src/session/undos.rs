@@ -1,16 +1,16 @@
-//! The undos of each server: what it may have granted and nobody wants is released there.
+//! Undoes what each server may have granted and nobody wants.
 //!
 //! # Invariants
-//! - An undo is sent as soon as it is known, to a silent server too: it is then behind its acquire on the connection
-//!   that there is, and whoever executes the one executes the other.
-//! - It is sent again until it is answered. An undo of what the server has granted ends with the lease, too.
-//! - An undo of what the server may have granted, or may yet, ends with no lease: an acquire in the socket of a stopped
-//!   server is executed when that goes on. It stays until it is answered, and is then sent once more, a command timeout
-//!   later: the acquire may have been on a connection that was given up, and the undo overtook it on another. What is
-//!   sent while a connection is known to be silent takes nothing ([`Redis::step`](crate::node::Redis::step)), so that
-//!   at most what was in flight when a server fell silent waits for it.
-//! - While a server is silent, one undo at a time asks whether it is back. The servers have nothing to do with each
-//!   other.
+//! - An undo is sent as soon as it is known, to a silent server too: it is then behind its acquire on the same
+//!   connection, and a server that executes the acquire also executes the undo.
+//! - It is sent again until it is answered. An undo of what the server has granted also ends with the lease.
+//! - An undo of what the server may have granted, or may yet grant, does not end with a lease: an acquire in the socket
+//!   of a stopped server is executed when the server goes on. The undo stays until it is answered, and is then sent
+//!   once more, a command timeout later: the acquire may have been on a connection that was given up, and the undo may
+//!   have overtaken it on another. Nothing that takes a lock is sent while a connection is known to be silent
+//!   ([`Redis::call`](crate::node::Redis::call)), so at most what was in flight when a server fell silent has to be
+//!   undone.
+//! - While a server is silent, one undo at a time asks whether it is back. The servers are independent of each other.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -28,14 +28,14 @@ use crate::hold;
 use crate::lease::{self, NodeIndex};
 use crate::node::Outcome;
 
-/// The first pause before an undo is sent again; it doubles up to half a command timeout.
+/// The first pause before an undo is sent again. It doubles up to half a command timeout.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Where the undos of each server go.
+/// The senders of undos, one per server.
 #[derive(Debug)]
 pub(super) struct Undos(Vec<UnboundedSender<Undo>>);
 
-/// Where they come out.
+/// The undos of one server.
 pub(super) type Inbox = UnboundedReceiver<Undo>;
 
 impl Undos {
@@ -45,14 +45,14 @@ impl Undos {
     }
 }
 
-/// Something that is to be undone on one server.
+/// Something that has to be undone on one server.
 pub(super) struct Undo {
     claim: Claim,
-    /// Whether the acquire may be executed yet.
+    /// Whether the acquire may still be executed.
     uncertain: bool,
-    /// For how long the key may stand there once nobody writes it any more.
+    /// How long the key may stand there after the last write.
     stands: Duration,
-    /// Until when it is to stand there all the same.
+    /// Until when it is kept all the same.
     kept_until: Option<Instant>,
     _pending: Option<Pending>,
 }
@@ -64,15 +64,15 @@ impl std::fmt::Debug for Undo {
 }
 
 impl Undo {
-    /// When nothing is left to be undone, if nobody writes the key after this.
+    /// Returns when nothing is left to undo, if the key was last written at this time.
     fn over_at(&self, written: Instant) -> Instant {
         written + self.stands + lease::drift(self.stands)
     }
 }
 
 impl Session {
-    /// Undoes an acquire on the nodes that granted it, and on those that may have or may yet. Once nobody writes the
-    /// key any more, it stands for so long at most. What was held is kept until then, where a time is given.
+    /// Undoes an acquire on the nodes that granted it, and on those that may have or may yet. The key stands for at
+    /// most `stands` after the last write. A lock that was held is kept until `kept_until`, if given.
     pub(super) fn undo(
         self: &Arc<Self>,
         claim: &Claim,
@@ -91,8 +91,8 @@ impl Session {
     }
 }
 
-/// Works off the undos of one server. Started with the session, and begun again after a panic, by which what was under
-/// way is sent again; ends with the engine; nobody awaits it.
+/// Sends the undos of one server. Started with the session, and restarted after a panic, after which what was under way
+/// is sent again; ends with the engine; nobody awaits it.
 pub(super) async fn work_off(session: Arc<Session>, node: NodeIndex, mut inbox: Inbox) {
     let mut list = List::new(session.settings.command_timeout);
     foreign::restarted(async move |_| {
@@ -122,7 +122,7 @@ fn settle(session: &Session, list: &mut List, number: u64, outcome: Outcome<bool
     let now = Instant::now();
     let ended = match outcome {
         Outcome::Done(_) => list.answered(number, now),
-        // It did not take either: a server that refuses a release by this user has refused the acquire too.
+        // Nothing was taken either: a server that refuses this user's release has refused the acquire too.
         Outcome::Refused(error) => {
             if let Some(Undo { claim: Claim { key, field, .. }, .. }) = list.refused(number) {
                 contained(|| tracing::debug!(key = %key.shown(), field = &*field, %error, "an undo was refused"));
@@ -142,29 +142,28 @@ fn settle(session: &Session, list: &mut List, number: u64, outcome: Outcome<bool
     }
 }
 
-/// The undos of one server, each by a number: plain data.
+/// The undos of one server, by number: plain data.
 #[derive(Debug)]
 struct List {
     command_timeout: Duration,
     added: u64,
     undos: BTreeMap<u64, Entry>,
-    /// To be sent for the first time.
+    /// Undos to send for the first time.
     fresh: VecDeque<u64>,
-    /// To be sent again, since they had no answer.
+    /// Undos to send again, since they had no answer.
     waiting: VecDeque<u64>,
-    /// To be sent once more, in the order of their times.
+    /// Undos to send once more, in the order of their times.
     later: VecDeque<(Instant, u64)>,
-    /// How many are under way.
+    /// The number of undos under way.
     flying: usize,
-    /// While the last outcome was none: the pause before the next undo asks whether the server is back, and when that
-    /// is.
+    /// If the last undo had no answer: the pause before the next one asks whether the server is back, and when it ends.
     silent: Option<(Duration, Instant)>,
 }
 
 #[derive(Debug)]
 struct Entry {
     undo: Undo,
-    /// When it is over in any case.
+    /// When it ends in any case.
     until: Option<Instant>,
 }
 
@@ -182,7 +181,7 @@ impl List {
         self.added += 1;
     }
 
-    /// Whatever was under way is as good as not sent: nobody will hear of it.
+    /// Marks everything under way as not sent: its answers are lost.
     fn ground(&mut self) {
         self.fresh = self.undos.keys().copied().collect();
         self.waiting.clear();
@@ -190,7 +189,7 @@ impl List {
         self.flying = 0;
     }
 
-    /// The next one to be sent now.
+    /// Returns the next one to send now.
     fn next(&mut self, now: Instant) -> Option<(u64, &Undo)> {
         while self.later.front().is_some_and(|&(due, _)| due <= now) {
             self.waiting.extend(self.later.pop_front().map(|(_, number)| number));
@@ -208,7 +207,7 @@ impl List {
         self.undos.get(&number).map(|entry| (number, &entry.undo))
     }
 
-    /// When [`next`](Self::next) may have one, apart from what is answered or added meanwhile.
+    /// Returns when [`next`](Self::next) may have one, apart from those that are answered or added in the meantime.
     fn wakes_at(&self) -> Option<Instant> {
         let later = self.later.front().map(|&(due, _)| due);
         match self.silent {
@@ -219,7 +218,7 @@ impl List {
         }
     }
 
-    /// Drops those that wait and are over.
+    /// Drops waiting undos whose time is over.
     fn end(&mut self, now: Instant) {
         let undos = &mut self.undos;
         let mut is_over = |number: &u64| {
@@ -232,13 +231,13 @@ impl List {
         self.waiting.retain(|number| !is_over(number));
     }
 
-    /// The server is there. What had no answer is sent at once.
+    /// Notes that the server answers. Undos without an answer are then sent at once.
     fn hear(&mut self) {
         self.flying = self.flying.saturating_sub(1);
         self.silent = None;
     }
 
-    /// It was executed. What has come to its end is returned.
+    /// Notes that an undo was executed. Returns it if it has ended.
     fn answered(&mut self, number: u64, now: Instant) -> Option<Undo> {
         self.hear();
         let entry = self.undos.get_mut(&number)?;
@@ -251,13 +250,13 @@ impl List {
         None
     }
 
-    /// The server refuses it for good.
+    /// Notes that the server refused an undo for good.
     fn refused(&mut self, number: u64) -> Option<Undo> {
         self.hear();
         self.undos.remove(&number).map(|entry| entry.undo)
     }
 
-    /// Nobody knows whether it was executed, or it was not. It waits for its turn.
+    /// Notes that an undo was not executed, or that this is unknown. It waits for its turn.
     fn unanswered(&mut self, number: u64, now: Instant) -> Option<&Undo> {
         self.flying = self.flying.saturating_sub(1);
         let pause = self.silent.map_or(AGAIN, |(pause, _)| (pause * 2).min(self.command_timeout / 2));
@@ -275,7 +274,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const HOUR: Duration = Duration::from_secs(3_600);
 
-    /// A list with so many undos, which are under way, and the time.
+    /// Returns a list with `count` undos under way, and the time.
     fn sent(uncertain: bool, count: usize) -> (List, Instant) {
         let (mut list, now) = (List::new(SECOND), Instant::now());
         for _ in 0..count {
@@ -286,7 +285,7 @@ mod tests {
         (list, now)
     }
 
-    /// Those that are sent at this time.
+    /// Returns the undos that are sent at this time.
     fn due(list: &mut List, now: Instant) -> Vec<u64> {
         std::iter::from_fn(|| list.next(now).map(|(number, _)| number)).collect()
     }
@@ -318,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn an_undo_of_what_may_be_executed_yet_is_sent_once_more_after_the_next_answer_whenever_that_comes() {
+    fn an_undo_of_what_may_yet_be_executed_is_sent_once_more_after_its_first_answer() {
         let (mut list, now) = sent(true, 1);
         list.unanswered(0, now);
         let late = now + HOUR;
@@ -336,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_server_is_asked_by_one_at_a_time_and_sent_everything_once_it_answers() {
+    fn a_silent_server_is_sent_one_undo_at_a_time_and_all_once_it_answers() {
         let (mut list, now) = sent(true, 3);
         for number in 0..3 {
             list.unanswered(number, now);
@@ -356,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_server_is_asked_after_pauses_that_double_up_to_half_a_command_timeout() {
+    fn pauses_for_a_silent_server_double_up_to_half_a_command_timeout() {
         let (mut list, mut now) = sent(true, 1);
         let mut pauses = Vec::new();
         for _ in 0..7 {
@@ -370,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_sent_all_the_same_to_a_server_that_answers() {
+    fn an_undo_whose_time_is_over_is_still_sent_to_a_server_that_answers() {
         let (mut list, now) = sent(false, 2);
         list.unanswered(0, now);
         list.answered(1, now);
@@ -378,7 +377,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_done_is_counted_and_what_was_not_is_sent_again() {
+    async fn executed_undos_are_counted_and_unanswered_ones_are_sent_again() {
         let session = Session::over_nobody();
         let (mut list, _) = sent(false, 3);
         settle(&session, &mut list, 0, Outcome::Done(true));
@@ -391,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_panic_whatever_was_under_way_is_sent_again() {
+    fn after_a_panic_all_undos_under_way_are_sent_again() {
         let (mut list, now) = sent(true, 4);
         list.answered(0, now);
         list.unanswered(1, now);

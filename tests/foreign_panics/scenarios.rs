@@ -290,7 +290,7 @@ async fn branches_of_one_task() {
     older.unlock().await.unwrap();
     tokio::time::sleep(ms(5)).await;
     newer.unlock().await.unwrap();
-    occurs("a guard went while a newer one").await;
+    occurs("a guard was released before a newer one").await;
     // A call that may wait for itself, and one that waits for a holder whose lease never ends.
     let guard = lock.lock().await.unwrap();
     let itself = lock.clone().non_reentrant();
@@ -321,7 +321,7 @@ async fn a_password_changes() {
     occurs("takes the credentials again").await;
     stage.server().command::<()>(&["ACL", "SETUSER", "rotated", "-evalsha", "-eval"]);
     assert!(stage.lock(&stage.key()).try_lock().await.is_err());
-    occurs("does not permit this user").await;
+    occurs("this user lacks a right on this server").await;
     stage.server().command::<()>(&["ACL", "SETUSER", "rotated", "+@all"]);
     guard.unlock().await.unwrap();
     stage.assert_sound().await;
@@ -584,7 +584,7 @@ async fn odd_connections() {
     occurs("the client is replaced").await;
     let cluster = Server::start_with(&["--cluster-enabled", "yes"]);
     let lazy = builder([cluster.url()]).connect_lazy().unwrap();
-    occurs("this server is of no use").await;
+    occurs("this server cannot be used").await;
     lazy.close().await;
     stage.assert_sound().await;
 }
@@ -603,7 +603,7 @@ async fn replies_are_lost() {
     };
     timeout(ms(20_000), found).await.expect("one is found in time");
     meddler.spoil_one_in(0);
-    occurs("an answer belongs to another command: it counts for nothing, and the connection is given up").await;
+    occurs("an answer belongs to another command: it is ignored, and the connection is given up").await;
     stage.assert_sound().await;
 }
 

@@ -1,7 +1,7 @@
-//! The unlock messages of a cluster: each channel is listened to at the master that has its slot.
+//! Subscribes to the unlock messages of a cluster: to each channel at the master that has its slot.
 //!
-//! A message is a hint. So nobody waits for a master that does not answer: once a channel has been subscribed there
-//! after all, everybody is told to look ([`LinkEvent::Lagged`]).
+//! A message is a hint. So nobody waits for a master that does not answer: once a channel is subscribed there after
+//! all, all waiters are told to look ([`LinkEvent::Lagged`]).
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,45 +20,45 @@ use crate::foreign::{self, contained};
 /// How long after a failure a master is asked again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// How the messages of a cluster are listened to.
+/// How the messages of a cluster are subscribed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Subscribing {
-    /// SSUBSCRIBE: they come from the master of the slot alone.
+    /// SSUBSCRIBE: they come from the master of the slot only.
     #[default]
     Sharded,
-    /// SUBSCRIBE: every server passes every message on to all others.
+    /// SUBSCRIBE: every server forwards every message to all others.
     Broadcast,
 }
 
 impl Subscribing {
-    /// As servers of this version can.
+    /// Returns what servers of this version support.
     pub(super) fn to(version: Option<(u32, u32)>) -> Self {
         if version.is_some_and(|version| version < (7, 0)) { Self::Broadcast } else { Self::Sharded }
     }
 }
 
-/// What is listened to at one master.
+/// The subscriptions at one master.
 #[derive(Debug, Default)]
 pub(super) struct Ear {
     wishes: Mutex<Wishes>,
     changed: Notify,
-    /// The last wish that has come true.
+    /// The number of the last wish that has been fulfilled.
     reached: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct Wishes {
     wanted: HashSet<String>,
-    /// Those that may differ from what is subscribed.
+    /// Channels that may differ from what is subscribed.
     changes: HashSet<String>,
-    /// Those whose slot is another master's by now: that one has ended their subscriptions itself.
+    /// Channels whose slot now belongs to another master: this master has ended their subscriptions itself.
     gone: HashSet<String>,
-    /// How many wishes there were.
+    /// The number of wishes so far.
     count: u64,
-    /// The master did not do what it was asked for in time, or may have lost what it had: once all wishes until this
-    /// one have come true, everybody is told to look.
+    /// The master did not answer in time, or may have lost its subscriptions: once all wishes up to this one are
+    /// fulfilled, all waiters are told to look.
     behind: Option<u64>,
-    /// Nobody knows what is still subscribed.
+    /// It is not known what is still subscribed.
     anew: bool,
 }
 
@@ -73,7 +73,7 @@ impl Ear {
         self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has one channel subscribed, or not any more; the number of the wish.
+    /// Subscribes or unsubscribes one channel. Returns the number of the wish.
     pub(super) fn want(&self, name: String, wanted: bool) -> u64 {
         let mut wishes = self.wishes();
         if wanted {
@@ -88,8 +88,8 @@ impl Ear {
         wishes.count
     }
 
-    /// The map of slots has changed: has these channels subscribed and no others. Where some are new, messages may have
-    /// been missed. `anew`: slots may have been elsewhere meanwhile, so that nothing is subscribed any more.
+    /// Subscribes exactly these channels, after a change of the slot map. If some are new, messages may have been
+    /// missed. `anew`: slots may have been elsewhere in the meantime, so nothing is subscribed any more.
     pub(super) fn want_all(&self, wanted: HashSet<String>, anew: bool) {
         let mut wishes = self.wishes();
         if wishes.wanted == wanted && (wanted.is_empty() || !anew) {
@@ -109,12 +109,12 @@ impl Ear {
         self.changed.notify_one();
     }
 
-    /// Waits for so long at the most until all of these masters have what was wished for, except for those that are
-    /// behind. Those that have not by then are behind.
+    /// Waits until all of these masters have fulfilled their wishes, for `patience` at most. Does not wait for masters
+    /// that are behind. Masters that have not fulfilled theirs by then are behind.
     pub(super) async fn all_have(told: Vec<(Arc<Self>, u64)>, patience: Duration) {
         let all = join_all(told.iter().map(|(ear, wish)| async move {
             let mut reached = ear.reached.subscribe();
-            // It ends with its sender, which this has.
+            // It fails only if the sender is dropped, which `told` keeps alive.
             let _: Result<_, _> = reached.wait_for(|reached| reached >= wish || ear.wishes().behind.is_some()).await;
         }));
         let _: Result<_, _> = timeout(patience, all).await;
@@ -125,7 +125,7 @@ impl Ear {
         }
     }
 
-    /// Starts what sees to it that the master has what is wanted.
+    /// Starts the task that keeps the subscriptions at the master as wanted.
     pub(super) fn begin(
         self: &Arc<Self>,
         redis: Arc<Redis>,
@@ -138,7 +138,7 @@ impl Ear {
             Listening { ear: Arc::clone(self), redis, subscribing, heard, has: HashSet::new(), deaf: false };
         tokio::spawn(foreign::restarted(async move |again| {
             if again {
-                // A batch may be half sent, and its replies would be taken for those of the next.
+                // Half of a batch may have been sent, and its replies would be taken for those of the next.
                 listening.redis.reset_subscriber().await;
                 listening.forget();
             }
@@ -146,7 +146,7 @@ impl Ear {
         }));
     }
 
-    /// What is to be subscribed and what not any more, and the number of the last wish in it.
+    /// Returns what to subscribe, what to unsubscribe, and the number of the last wish in it.
     fn changes(&self, has: &mut HashSet<String>) -> (Vec<String>, Vec<String>, u64) {
         let mut wishes = self.wishes();
         let Wishes { wanted, changes, gone, anew, count, .. } = &mut *wishes;
@@ -167,9 +167,9 @@ struct Listening {
     redis: Arc<Redis>,
     subscribing: Subscribing,
     heard: UnboundedSender<LinkEvent>,
-    /// What is subscribed on the connection that is there.
+    /// What is subscribed on the current connection.
     has: HashSet<String>,
-    /// Whether a subscription was refused, which is said once.
+    /// Whether a subscription was refused, which is logged once.
     deaf: bool,
 }
 
@@ -182,8 +182,7 @@ impl Listening {
                 self.caught_up(wish);
                 tokio::select! {
                     biased;
-                    // No wake-up is lost: this task is the only one that waits, and a change meanwhile leaves its
-                    // permit.
+                    // No wake-up is lost: only this task waits, and a change in the meantime leaves a permit.
                     () = self.ear.changed.notified() => {}
                     event = events.recv() => match event {
                         Some(event) => _ = self.hear(event),
@@ -194,9 +193,9 @@ impl Listening {
             }
             let Some(outcome) = self.send(add.clone(), remove.clone(), events).await else { return };
             match outcome {
-                // What was subscribed on a connection that is gone is not on the new one.
+                // The old connection is gone, and the new one has no subscriptions.
                 None => {}
-                // Those that were not refused are subscribed.
+                // The channels that were not refused are subscribed.
                 Some(outcome @ (Outcome::Done(()) | Outcome::Refused(_))) => {
                     if let Outcome::Refused(error) = outcome
                         && !std::mem::replace(&mut self.deaf, true)
@@ -220,7 +219,7 @@ impl Listening {
                         self.redis.reset_subscriber().await;
                         self.forget();
                     }
-                    // Before the master is asked again.
+                    // Waits before the master is asked again.
                     if hear_during(sleep(RETRY), events, |event| _ = self.hear(event)).await.is_none() {
                         return;
                     }
@@ -229,8 +228,8 @@ impl Listening {
         }
     }
 
-    /// Asks for a change, and hears on meanwhile. `Some(None)`: it was connected anew. `None`: nothing can be heard any
-    /// more.
+    /// Asks for a change, and handles events meanwhile. Returns `Some(None)` if the connection was replaced, and `None`
+    /// if it has ended.
     async fn send(
         &mut self,
         add: Vec<String>,
@@ -249,7 +248,7 @@ impl Listening {
         Some((!reconnected).then_some(outcome))
     }
 
-    /// Everything that was wished for until then has come true.
+    /// Notes that all wishes up to this one are fulfilled.
     fn caught_up(&self, wish: u64) {
         let was_behind = self.ear.wishes().behind.take_if(|behind| *behind <= wish).is_some();
         if was_behind {
@@ -258,7 +257,7 @@ impl Listening {
         self.ear.reached.send_if_modified(|reached| std::mem::replace(reached, wish) != wish);
     }
 
-    /// Takes in what the connection tells. True if it is a new connection.
+    /// Handles an event of the connection. Returns true if the connection is a new one.
     fn hear(&mut self, event: LinkEvent) -> bool {
         match event {
             LinkEvent::Up => {
@@ -270,17 +269,17 @@ impl Listening {
         false
     }
 
-    /// These have to be asked for again.
+    /// Notes that these have to be asked for again.
     fn again(&self, names: impl Iterator<Item = String>) {
         let mut wishes = self.ear.wishes();
         wishes.changes.extend(names);
         wishes.fall_behind();
         drop(wishes);
-        // Nobody is to wait for it.
+        // Ends the waiting in `all_have`.
         self.ear.reached.send_modify(|_| {});
     }
 
-    /// Nothing is subscribed, and nobody knows what was missed.
+    /// Notes that nothing is subscribed, and that messages may have been missed.
     fn forget(&mut self) {
         self.has.clear();
         let wanted: Vec<_> = self.ear.wishes().wanted.iter().cloned().collect();
@@ -288,7 +287,7 @@ impl Listening {
     }
 
     fn tell(&self, event: LinkEvent) {
-        // Nobody listens any more once the node is dropped.
+        // Fails only once the node has been dropped.
         let _: Result<_, _> = self.heard.send(event);
     }
 }

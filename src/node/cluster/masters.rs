@@ -1,8 +1,8 @@
 //! The masters of a cluster: the connections to each, and the map that says which has which slot.
 //!
-//! A server tells the map. It is asked for again when something is in doubt, be it that a server redirects or does not
-//! answer, and every few seconds. Of several maps the one with the highest epoch counts, and none with a lower one than
-//! that of the map in use: a master that was deposed while it stood still does not know it yet.
+//! The servers tell the map. It is asked for again when something is in doubt (a server redirects, or does not answer),
+//! and every few seconds. Of several maps the one with the highest epoch counts, and none with a lower epoch than that
+//! of the map in use: a master that was deposed while it stood still does not know that yet.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,32 +30,32 @@ use crate::error::NodeFailure;
 use crate::foreign::{self, contained};
 use crate::options::Settings;
 
-/// How often the map is asked for where nothing is in doubt.
+/// How often the map is asked for if nothing is in doubt.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// For how long a map with a lower epoch is not believed. After that the cluster has been made anew.
+/// How long maps with a lower epoch are ignored. After that, the cluster must have been created again.
 const OUTDATED: Duration = Duration::from_secs(60);
 
-/// How long after one answer it is asked for again at the earliest, and how long a slot that is moving is waited for.
+/// The shortest pause between two requests for the map, and the pause before a slot that is moving is asked again.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
-/// .. and at the latest, while something stays in doubt.
+/// The longest pause between two requests, while something stays in doubt.
 const LONGEST_PAUSE: Duration = Duration::from_millis(300);
 
-/// The masters, as this locker knows them.
+/// The masters that this locker knows.
 pub(super) struct Masters {
     pub(super) seeds: Arc<Seeds>,
     pub(super) settings: Settings,
     locker: String,
-    /// Where what the connections of the renewals tell goes to.
+    /// Receives the events of the connections for renewals.
     reconnected: UnboundedSender<LinkEvent>,
-    /// Where messages go to.
+    /// Receives the messages.
     heard: UnboundedSender<LinkEvent>,
     state: Mutex<State>,
     in_doubt: Notify,
-    /// How often the map has been asked for.
+    /// The number of times that the map has been asked for.
     pub(super) refreshed: watch::Sender<u64>,
-    /// Answers that came to the wrong command, of servers that are no masters any more.
+    /// The misplaced answers of servers that are no longer masters.
     pub(super) misplaced: AtomicU64,
     pub(super) stopped: CancellationToken,
 }
@@ -63,16 +63,16 @@ pub(super) struct Masters {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) map: SlotMap,
-    /// Of the map: the cluster counts its changes.
+    /// The epoch of the map: the cluster counts its changes.
     epoch: u64,
-    /// Since when nobody tells a map of that epoch.
+    /// Since when no server has told a map of that epoch.
     outdated: Option<Instant>,
     pub(super) masters: HashMap<Place, Arc<Master>>,
     /// Since when the map has not named these.
     absent: HashMap<Place, Instant>,
-    /// Until when nothing is sent, since the cluster is down, and what it said.
+    /// Until when nothing is sent, since the cluster is down, and its answer.
     down: Option<(Instant, NodeFailure)>,
-    /// The channels that are listened to.
+    /// The channels that are subscribed.
     pub(super) wanted: HashSet<String>,
     pub(super) subscribing: Subscribing,
 }
@@ -89,12 +89,12 @@ impl State {
         self.masters.get(self.map.master(slot)?)
     }
 
-    /// Those that have slots, in the order of their addresses.
+    /// Returns the masters that have slots, in the order of their addresses.
     pub(super) fn named(&self) -> Vec<Arc<Master>> {
         self.map.masters().iter().filter_map(|place| self.masters.get(place)).cloned().collect()
     }
 
-    /// Tells each master what is to be listened to there. `anew`: as [`Ear::want_all`].
+    /// Tells each master's ear which channels to subscribe. `anew`: as [`Ear::want_all`].
     pub(super) fn listen(&self, anew: bool) {
         let mut wanted: HashMap<&Place, HashSet<String>> = HashMap::new();
         for name in &self.wanted {
@@ -107,7 +107,8 @@ impl State {
         }
     }
 
-    /// Takes those out that the map has not named for a while: the servers' maps differ for a moment after each change.
+    /// Removes the masters that the map has not named for a while: the servers' maps differ for a moment after each
+    /// change.
     fn take_absent(&mut self, now: Instant) -> Vec<Arc<Master>> {
         let named = self.map.masters();
         self.absent.retain(|place, _| named.binary_search(place).is_err());
@@ -125,7 +126,7 @@ impl State {
 }
 
 impl Masters {
-    /// Of a cluster that nothing is known of yet. Messages go to `heard`.
+    /// Makes the masters of a cluster of which nothing is known yet. Messages go to `heard`.
     pub(super) fn new(seeds: &Arc<Seeds>, wiring: &Wiring<'_>, heard: UnboundedSender<LinkEvent>) -> Arc<Self> {
         Arc::new(Self {
             seeds: Arc::clone(seeds),
@@ -150,7 +151,7 @@ impl Masters {
         Wiring { locker, settings: &self.settings, reconnected }
     }
 
-    /// The connections to all of them.
+    /// Returns the connections to all of them.
     pub(super) fn all(&self) -> Vec<Arc<Redis>> {
         self.state().masters.values().map(|master| Arc::clone(&master.redis)).collect()
     }
@@ -159,13 +160,13 @@ impl Masters {
         self.in_doubt.notify_one();
     }
 
-    /// Starts what keeps the map.
+    /// Starts the task that keeps the map.
     pub(super) fn begin(self: &Arc<Self>) {
         let masters = Arc::clone(self);
         tokio::spawn(foreign::restarted(async move |_| keep(&masters).await));
     }
 
-    /// Adds a master, and begins to listen to it.
+    /// Adds a master, and starts its ear.
     pub(super) fn enlist(self: &Arc<Self>, place: Place, redis: Redis, events: Events) {
         let (redis, ear) = (Arc::new(redis), Arc::<Ear>::default());
         let subscribing = self.state().subscribing;
@@ -176,7 +177,7 @@ impl Masters {
         self.state().masters.insert(place, master);
     }
 
-    /// Takes a map over, unless it is older than the one that is there.
+    /// Puts a map into use, unless it is older than the current one.
     pub(super) fn apply(self: &Arc<Self>, told: Told) {
         let unknown: Vec<_> = {
             let mut state = self.state();
@@ -194,7 +195,7 @@ impl Masters {
         }
         let gone: Vec<_> = {
             let mut state = self.state();
-            // Slots may have been elsewhere in between.
+            // Slots may have been elsewhere in the meantime.
             let anew = told.epoch > state.epoch;
             (state.map, state.epoch, state.outdated) = (told.map, told.epoch, None);
             state.listen(anew);
@@ -203,21 +204,21 @@ impl Masters {
         gone.into_iter().for_each(|master| self.retire(master));
     }
 
-    /// The cluster has said that it is down. The client gives the connection up for that, so that it is not asked again
-    /// at once.
+    /// Notes that the cluster said that it is down. fred closes the connection on that answer, so nothing is sent for a
+    /// while.
     pub(super) fn went_down(&self, failure: &NodeFailure) {
         let pause = (self.settings.lease / 30).clamp(Duration::from_millis(50), Duration::from_secs(1));
         self.state().down = Some((Instant::now() + pause, failure.clone()));
     }
 
-    /// Why nothing is sent, if the cluster is down.
+    /// Returns why nothing is sent, if the cluster is down.
     pub(super) fn is_down(&self) -> Option<NodeFailure> {
         let mut state = self.state();
         state.down.take_if(|(until, _)| *until <= Instant::now());
         state.down.as_ref().map(|(_, failure)| failure.clone())
     }
 
-    /// Ends the connections to a server that is no master any more, once what it was sent may have been answered.
+    /// Ends the connections to a server that is no longer a master, after giving it time to answer what it was sent.
     fn retire(&self, master: Arc<Master>) {
         self.misplaced.fetch_add(master.redis.misplaced_answers(), Ordering::Relaxed);
         let pause = self.settings.command_timeout;
@@ -227,10 +228,10 @@ impl Masters {
         });
     }
 
-    /// Asks all masters for the map, or the seeds where none answers.
+    /// Asks all masters for the map, or the seeds if none answers.
     async fn refresh(self: &Arc<Self>) {
         let masters: Vec<_> = self.state().masters.values().map(Arc::clone).collect();
-        // Each to its end, as a task of the engine: fred takes a command out of its queue only then.
+        // Each is a task that runs to its end: only then does fred take a command out of its queue.
         let ask = |master: Arc<Master>| tokio::spawn(async move { ask(master.redis.commands(), &master.place).await });
         let mut asking: FuturesUnordered<_> = masters.into_iter().map(ask).collect();
         let mut best: Option<Told> = None;
@@ -238,11 +239,11 @@ impl Masters {
         loop {
             let told = match patience {
                 None => asking.next().await,
-                // Whoever is slower than the first one does not hold up what everybody waits for.
+                // Masters that are slower than the first one do not delay the map.
                 Some(until) => timeout(Instant::now().until(until), asking.next()).await.unwrap_or(None),
             };
             let Some(told) = told else { break };
-            // Where it panicked it tells nothing either.
+            // A task that panicked counts as no answer.
             if let Ok(Some(told)) = told {
                 patience.get_or_insert_with(|| Instant::now() + PAUSE);
                 best = Some(match best.take() {
@@ -270,7 +271,7 @@ impl Masters {
     }
 }
 
-/// Keeps the map of slots. Begun again after a panic; ends with [`Cluster::quit`]; nobody awaits it.
+/// Keeps the map of slots up to date. Restarted after a panic; ends with [`Cluster::quit`]; nobody awaits it.
 async fn keep(masters: &Arc<Masters>) {
     let mut pause = PAUSE;
     loop {
@@ -286,7 +287,7 @@ async fn keep(masters: &Arc<Masters>) {
             () = masters.stopped.cancelled() => return,
             () = masters.refresh() => {}
         }
-        // Where nothing comes of it, it is asked for less and less.
+        // If the map does not change, it is asked for less and less often.
         pause = if masters.state().map == before { (pause * 2).min(LONGEST_PAUSE) } else { PAUSE };
         sleep(pause).await;
     }

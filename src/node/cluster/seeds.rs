@@ -1,5 +1,5 @@
-//! The address of a cluster: `redis-cluster://host:port?node=host:port`, one or several of its servers, which tell the
-//! others.
+//! The address of a cluster: `redis-cluster://host:port?node=host:port`. It names one or several servers, which tell
+//! the others.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use crate::error::{Error, NodeFailure};
 
 const KIND: &str = "cluster";
 
-/// Some of the servers of a cluster, and as whom to connect to all of them.
+/// Some of the servers of a cluster, and the credentials for all of them.
 pub(crate) struct Seeds {
     pub(crate) name: Arc<str>,
     pub(super) addresses: Vec<Arc<Address>>,
 }
 
 impl Seeds {
-    /// Reads the address of a cluster; `None` for any other.
+    /// Reads the address of a cluster; returns `None` for any other.
     ///
     /// # Errors
-    /// As [`Address::parse`]; [`Error::Config`] for a database, which a cluster has only one of.
+    /// As [`Address::parse`]; [`Error::Config`] for a database other than 0, the only one that a cluster has.
     pub(in crate::node) fn parse(text: &str, access: &Access) -> Option<Result<Self, Error>> {
         Several::parse(text, KIND).map(|several| Self::read(&several, access))
     }
@@ -32,7 +32,7 @@ impl Seeds {
         let (name, others) = read_parameters(several)?;
         let first = Address::parse(&several.first, access)?.of_cluster();
         if first.database().is_some_and(|database| database != 0) {
-            let reason = "a cluster has no databases but 0; leave what stands behind the host out";
+            let reason = "a cluster has no databases but 0; leave out the part behind the host";
             return Err(Error::config("node", format!("the address {name} cannot be used: {reason}")));
         }
         let others: Vec<_> = others.iter().map(|place| Arc::new(first.at(place))).collect();
@@ -40,28 +40,28 @@ impl Seeds {
         Ok(Self { name, addresses })
     }
 
-    /// The name of an address of a cluster, which is not going to be connected to.
+    /// Returns the name of a cluster's address, without making it usable for connecting.
     pub(in crate::node) fn name_of(text: &str) -> Option<Result<Arc<str>, Error>> {
         Several::parse(text, KIND).map(|several| Ok(read_parameters(&several)?.0))
     }
 
-    /// Why none of them could be connected to, if that was tried and failed.
+    /// Returns why connecting to them failed, if it did.
     pub(in crate::node) fn last_failure(&self) -> Option<NodeFailure> {
         self.addresses.iter().find_map(|address| address.last_failure())
     }
 
-    /// Why none of them could be connected to in all of this time.
+    /// Returns why none of them could be connected to for the whole of `bound`.
     pub(in crate::node) fn away(&self, bound: Duration) -> NodeFailure {
         self.last_failure().unwrap_or_else(|| self.addresses[0].away(bound))
     }
 }
 
-/// The name of the address, and its servers but the first.
+/// Returns the name of the address, and its servers except the first.
 fn read_parameters(several: &Several<'_>) -> Result<(Arc<str>, Vec<Place>), Error> {
     let (mut name, mut others) = (several.shown(&Address::name_of(&several.first)?), Vec::new());
     for (key, value) in several.parameters() {
         if key != "node" {
-            let reason = "it has a parameter that is not known; write ?node=host:port for further servers";
+            let reason = "it has an unknown parameter; write ?node=host:port for further servers";
             return Err(several.refuse(reason));
         }
         let sign = if others.is_empty() { '?' } else { '&' };

@@ -1,4 +1,4 @@
-//! Which server of a cluster has which slot.
+//! The map that says which server of a cluster has which slot.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::super::place::Place;
 use super::super::reply::Reply;
 use super::super::slot::{SLOTS, Slot};
 
-/// Which server has which slots.
+/// The slots of each server, as sorted ranges.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct SlotMap(Vec<Range>);
 
@@ -18,8 +18,8 @@ struct Range {
 }
 
 impl SlotMap {
-    /// Reads the answer to CLUSTER SLOTS: of each range the first slot, the last one, its master, and the replicas of
-    /// that. `None`: it is no such answer, or names no server at all.
+    /// Reads the answer to CLUSTER SLOTS: for each range the first slot, the last slot, the master and its replicas.
+    /// Returns `None` if it is no such answer, or names no server.
     pub(super) fn read(reply: &Reply, told_by: &Place) -> Option<Self> {
         let Reply::Array(entries) = reply else { return None };
         let mut ranges = entries.iter().map(|entry| range(entry, told_by)).collect::<Option<Vec<_>>>()?;
@@ -27,13 +27,13 @@ impl SlotMap {
         (!ranges.is_empty()).then_some(Self(ranges))
     }
 
-    /// The server that has a slot.
+    /// Returns the server that has a slot.
     pub(super) fn master(&self, slot: Slot) -> Option<&Place> {
         let at = self.0.partition_point(|range| range.last < slot);
         self.0.get(at).filter(|range| range.first <= slot).map(|range| &range.master)
     }
 
-    /// Every server that has slots, once.
+    /// Returns every server that has slots, once.
     pub(super) fn masters(&self) -> Vec<Place> {
         let mut masters: Vec<_> = self.0.iter().map(|range| range.master.clone()).collect();
         masters.sort_unstable();
@@ -41,7 +41,7 @@ impl SlotMap {
         masters
     }
 
-    /// Another server has this slot, as MOVED says.
+    /// Returns the map after MOVED has named another server for a slot.
     pub(super) fn moved(&self, slot: Slot, to: &Place) -> Self {
         let mut ranges = Vec::with_capacity(self.0.len() + 2);
         for range in &self.0 {
@@ -68,7 +68,7 @@ fn range(entry: &Reply, told_by: &Place) -> Option<Range> {
     let [host, Reply::Int(port), ..] = &**master else { return None };
     let host = match host {
         Reply::Bytes(host) => Place::host(host, told_by)?,
-        // It prefers host names, and has none for this one; or it does not know its own address yet.
+        // The server prefers host names and has none for this one, or it does not know its own address yet.
         Reply::Nil => Arc::clone(&told_by.host),
         _ => return None,
     };

@@ -1,4 +1,4 @@
-//! What the servers of a cluster tell about it.
+//! Asks the servers of a cluster for the map of slots.
 
 use std::sync::Arc;
 
@@ -19,23 +19,23 @@ use super::slots::SlotMap;
 use crate::error::NodeFailure;
 use crate::preflight::field;
 
-/// A map of slots, and when it was made, in the cluster's own count.
+/// A map of slots, and the cluster's epoch when it was told.
 pub(super) struct Told {
     pub(super) epoch: u64,
     pub(super) map: SlotMap,
 }
 
-/// Asks one of the seeds for the map of slots, the first one that answers.
+/// Asks the seeds for the map of slots. The first one that answers counts.
 ///
 /// # Errors
-/// What keeps us from asking: it may pass where none answers, and stays where one refuses us, or is in no cluster.
+/// Why none told it. It may pass if none answers, and lasts if one refuses the connection or is in no cluster.
 pub(super) async fn ask_seeds(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> Result<(Told, Subscribing), Obstacle> {
     let mut asking: FuturesUnordered<_> = seeds.addresses.iter().map(|address| ask_seed(address, wiring)).collect();
     let mut obstacle = None;
     while let Some(told) = asking.next().await {
         match (told, &obstacle) {
             (Ok(told), _) => return Ok(told),
-            // One that stays says more.
+            // An obstacle that lasts says more.
             (Err(Obstacle::Passing(_)), Some(_)) => {}
             (Err(other), _) => obstacle = Some(other),
         }
@@ -59,7 +59,7 @@ async fn ask_seed(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Told, 
     Ok((told, Subscribing::to(version)))
 }
 
-/// Notes what may pass, for those who stop waiting for it.
+/// Notes an obstacle that may pass, for callers that stop waiting.
 fn note(obstacle: Obstacle, address: &Address) -> Obstacle {
     if let Obstacle::Passing(failure) = &obstacle {
         address.failed(failure.clone());
@@ -76,7 +76,7 @@ impl Drop for Passing {
     }
 }
 
-/// Asks a server for the map of slots. `None`: it does not tell.
+/// Asks a server for the map of slots. Returns `None` if it does not tell it.
 pub(super) async fn ask(link: &Arc<Link>, place: &Place) -> Option<Told> {
     let info = link.call_in_step("CLUSTER", vec!["INFO".into()]).await;
     let slots = link.call_in_step("CLUSTER", vec!["SLOTS".into()]).await;

@@ -1,4 +1,4 @@
-//! What a connection listens to.
+//! The channels that a connection subscribes to.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::error::NodeFailure;
 use crate::node::reply::{self, Outcome};
 
 impl Link {
-    /// Sends SUBSCRIBE. It returns before the server has processed it: a [`Link::barrier`] tells.
+    /// Sends SUBSCRIBE. It returns before the server has processed it: a [`Link::barrier`] behind it tells when it has.
     pub(in crate::node) async fn subscribe(&self, channels: Vec<String>) -> Result<(), fred::error::Error> {
         self.client().subscribe(channels).await
     }
@@ -20,7 +20,7 @@ impl Link {
         self.client().unsubscribe(channels).await
     }
 
-    /// Subscribes to a channel whose messages come from this server alone, and waits until the server has done so.
+    /// Subscribes to a channel whose messages come from this server only, and waits until the server has done so.
     pub(in crate::node) async fn subscribe_sharded(&self, channel: String) -> Outcome<()> {
         self.sorted(self.client().ssubscribe(channel).await)
     }
@@ -30,7 +30,7 @@ impl Link {
         self.sorted(self.client().sunsubscribe(channel).await)
     }
 
-    /// What fred made of a subscription.
+    /// Sorts fred's result of a subscription.
     pub(in crate::node) fn sorted(&self, answer: Result<(), fred::error::Error>) -> Outcome<()> {
         let Err(error) = answer else { return Outcome::Done(()) };
         if !matches!(error.kind(), ErrorKind::IO | ErrorKind::Timeout | ErrorKind::Canceled) {

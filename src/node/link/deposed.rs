@@ -1,4 +1,4 @@
-//! A connection to a master whose place another one has taken: nothing is sent to it, and it is given up.
+//! A connection to a deposed master: nothing is sent to it, and it is given up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use crate::clock::Instant;
 use crate::error::NodeFailure;
 use crate::foreign::contained;
 
-/// How long after it was connected such a connection is given up: a Sentinel that has not heard of the failover yet may
-/// name the same server again.
+/// How long after connecting such a connection is given up: a Sentinel that does not know of the failover yet may name
+/// the same server again.
 const PAUSE: Duration = Duration::from_millis(50);
 
 impl Link {
     /// # Errors
-    /// That the server which it is connected to has a successor.
+    /// The server that it is connected to has a successor.
     pub(super) fn leads_to_no_deposed_master(&self) -> Result<(), NodeFailure> {
         let Some(succession) = self.address.succession() else { return Ok(()) };
         let Some(place) = self.connected_to().filter(|place| succession.is_deposed(place, Instant::now())) else {
@@ -26,8 +26,8 @@ impl Link {
         Err(NodeFailure { node: Arc::clone(self.server()), reason })
     }
 
-    /// Gives the connection up that has just been made, if it leads to a deposed master. Started with each; nobody
-    /// awaits it.
+    /// Gives up a connection that has just been made, if it leads to a deposed master. Started for each connection;
+    /// nobody awaits it.
     pub(super) async fn leave_deposed_master(self: Arc<Self>) {
         if self.leads_to_no_deposed_master().is_ok() {
             return;

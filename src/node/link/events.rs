@@ -1,19 +1,19 @@
-//! What a connection tells by itself, whoever listens.
+//! The events of a connection.
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// What a connection tells by itself.
+/// An event of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkEvent {
-    /// A message came on this channel.
+    /// A message arrived on this channel.
     Message { channel: String, text: String },
-    /// Messages were dropped, of whatever channel.
+    /// Messages of some channels were dropped.
     Lagged,
-    /// It is connected anew: whatever was in flight is unknown, and no channel is subscribed.
+    /// It was reconnected: whatever was in flight is unknown, and no channel is subscribed.
     Up,
 }
 
-/// Takes in what a connection tells while something is under way. `None` once nothing can be heard any more.
+/// Handles the events of a connection while something is under way. Returns `None` once the connection has ended.
 pub(crate) async fn hear_during<T>(
     work: impl Future<Output = T>,
     events: &mut UnboundedReceiver<LinkEvent>,

@@ -1,4 +1,4 @@
-//! Whether a connection leads to a server that this crate can work with. Before that is known, no script is sent.
+//! Whether this crate can work with the server of a connection. No script is sent before that is known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use super::Link;
 use crate::error::NodeFailure;
 use crate::node::scheme::Mode;
 
-/// What a server was found to be.
+/// The result of checking a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::node) enum Fitness {
-    /// It has not said yet.
+    /// It has not answered yet.
     Unknown,
     Fit,
-    /// It is none that this crate can work with, for this reason.
+    /// This crate cannot work with it, for this reason.
     Unfit(String),
 }
 
@@ -23,7 +23,7 @@ pub(in crate::node) enum Fitness {
 const NOT_KNOWN: &str = "it has not said yet what server it is";
 
 impl Link {
-    /// What kind of server is expected.
+    /// Returns the kind of server that is expected.
     pub(in crate::node) fn mode(&self) -> Mode {
         self.address.mode()
     }
@@ -39,15 +39,15 @@ impl Link {
     /// Waits a while for the connection, if it is down.
     ///
     /// # Errors
-    /// Why it is, or why nothing may be sent to this server.
+    /// Why it is down, or why nothing may be sent to this server.
     pub(in crate::node) async fn ready(&self) -> Result<(), NodeFailure> {
         self.ready_for(self.patience()).await
     }
 
-    /// Waits for the connection for so long, if it is down.
+    /// Waits for the connection for `patience`, if it is down.
     ///
     /// # Errors
-    /// Why it is, or why nothing may be sent to this server.
+    /// Why it is down, or why nothing may be sent to this server.
     pub(in crate::node) async fn ready_for(&self, patience: Duration) -> Result<(), NodeFailure> {
         self.connected_for(patience).await?;
         self.leads_to_no_deposed_master()?;

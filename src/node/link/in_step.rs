@@ -1,10 +1,10 @@
-//! Whether what a connection answers is the answer to the command that it is given to.
+//! Checks that an answer belongs to the command that fred gives it to.
 //!
 //! # Invariants
 //! - The answer to a script counts if it has the number that the script was sent with.
-//! - Whatever has no number counts if the echo of a PING behind it came in its place, and no answer was misplaced since
-//!   it was sent: two that have changed places leave the rest in step.
-//! - A connection that brought a misplaced answer is given up.
+//! - An answer without a number counts if the echo of a PING behind it came in its place, and no answer was misplaced
+//!   since it was sent: two answers that have changed places leave the others in step.
+//! - A connection that delivered a misplaced answer is given up.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ use crate::node::number::{Number, numbered};
 use crate::node::reply::{self, Outcome, Reply};
 
 impl Link {
-    /// Sends one command, once, and a PING behind it, whose echo shows that the answer is the command's.
+    /// Sends one command, once, and a PING behind it. The echo of the PING proves that the answer is the command's.
     pub(in crate::node) async fn call_in_step(
         self: &Arc<Self>,
         command: &'static str,
@@ -33,12 +33,13 @@ impl Link {
             return Outcome::NotExecuted(failure);
         }
         let slips = self.slips.get();
-        // Polled, and so sent, in this order.
+        // They are polled, and so sent, in this order.
         let (outcome, echo) = join(self.send(command, args), self.echo()).await;
         self.believe(outcome, echo, slips)
     }
 
-    /// Runs a script, once, that returns this number: any other answer is another command's. As [`Link::send`].
+    /// Runs a script once, which returns this number: an answer without it belongs to another command. As
+    /// [`Link::send`].
     pub(in crate::node) async fn run(
         self: &Arc<Self>,
         command: &'static str,
@@ -58,7 +59,7 @@ impl Link {
         outcome
     }
 
-    /// An error that a server has for a script as a whole (`NOSCRIPT`, `LOADING`) has no number. It counts if the
+    /// Checks an error that concerns a script as a whole (`NOSCRIPT`, `LOADING`) and so has no number. It counts if the
     /// connection is in step behind it.
     async fn verify(self: &Arc<Self>, error: Outcome<Reply>, slips: u64) -> Outcome<Reply> {
         let epoch = self.epoch();
@@ -66,8 +67,8 @@ impl Link {
         if self.epoch() == epoch { self.believe(error, echo, slips) } else { self.unknown(CLOSED) }
     }
 
-    /// An answer without a number, if what came behind it shows that it is the command's, and if no answer was
-    /// misplaced since there were so many slips: two that have changed places leave the rest in step.
+    /// Returns an answer without a number if the echo behind it proves that it is the command's, and if the count of
+    /// misplaced answers is still `slips`: two answers that have changed places leave the others in step.
     fn believe(&self, answer: Outcome<Reply>, echo: Outcome<()>, slips: u64) -> Outcome<Reply> {
         if self.slips.get() == slips && (matches!(echo, Outcome::Done(())) || reply::explains(&echo, &answer)) {
             return answer;
@@ -79,19 +80,20 @@ impl Link {
         }
     }
 
-    /// Sends a PING; done if its echo comes back.
+    /// Sends a PING. Done if its echo comes back.
     async fn echo(self: &Arc<Self>) -> Outcome<()> {
         let token = Number::next();
         match self.send("PING", vec![token.as_str().to_owned().into()]).await {
             Outcome::Done(Reply::Bytes(echo)) if *echo == *token.as_str().as_bytes() => Outcome::Done(()),
-            // An error reply to SUBSCRIBE is given by fred to whatever command comes next.
+            // fred gives an error reply to SUBSCRIBE to the next command.
             Outcome::Done(_) if self.role == Role::Subscriber => self.unknown("its replies are out of step"),
             Outcome::Done(_) => self.misplaced(),
             other => other.map(|_| ()),
         }
     }
 
-    /// An answer was another command's. So may be all that are under way: the connection is given up.
+    /// Counts an answer that belongs to another command. All answers under way may be misplaced: the connection is
+    /// given up.
     fn misplaced<T>(self: &Arc<Self>) -> Outcome<T> {
         self.address.misplaced.count();
         if self.slips.count_first() {
@@ -103,7 +105,7 @@ impl Link {
         self.unknown("gave the answer to another command: its connection is given up")
     }
 
-    /// At most once a minute, whatever a server does; [`Stats::misplaced_answers`](crate::Stats) counts.
+    /// Warns at most once a minute; [`Stats::misplaced_answers`](crate::Stats) has the count.
     fn warn_of_slip(&self) {
         if !self.slips.is_news() {
             return;
@@ -112,7 +114,7 @@ impl Link {
             tracing::warn!(
                 node = %self.address.name,
                 role = self.role.name(),
-                "an answer belongs to another command: it counts for nothing, and the connection is given up"
+                "an answer belongs to another command: it is ignored, and the connection is given up"
             );
         });
     }
@@ -121,12 +123,12 @@ impl Link {
         Outcome::Unknown(NodeFailure { node: Arc::clone(&self.address.name), reason: reason.to_owned() })
     }
 
-    /// How many answers of this server, on all its connections, were another command's.
+    /// Returns how many answers of this server, on all its connections, belonged to another command.
     pub(in crate::node) fn misplaced_answers(&self) -> u64 {
         self.address.misplaced.get()
     }
 
-    /// Runs a script that does nothing: whether the server runs scripts.
+    /// Runs a script that does nothing, to find out whether the server runs scripts.
     pub(super) async fn run_nothing(self: &Arc<Self>) -> Outcome<()> {
         if self.role == Role::Subscriber {
             return self.barrier().await;
@@ -153,8 +155,9 @@ impl Link {
         }
     }
 
-    /// The error of a SUBSCRIBE was given to the PING behind it, and the PING's own reply is yet to come. fred drops it
-    /// if it comes while nothing is asked, and else gives it to what is: asks until an echo comes in its place.
+    /// Brings the connection back into step after a refused SUBSCRIBE: its error was given to the PING behind it, and
+    /// the PING's own reply is yet to come. fred drops that reply if no command waits, and otherwise gives it to the
+    /// one that does. So PINGs are sent until an echo comes in its place.
     async fn catch_up(self: &Arc<Self>) -> Outcome<()> {
         let (epoch, end) = (self.epoch(), Instant::now() + self.patience());
         let mut pause = Duration::from_millis(1);
@@ -172,23 +175,23 @@ impl Link {
 
 const CLOSED: &str = "its connection was given up";
 
-/// The answers of a connection that were another command's.
+/// The misplaced answers of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Slips {
     count: AtomicU64,
-    /// From the first of these until it is connected anew.
+    /// True from the first of these until the next reconnect.
     out_of_step: AtomicBool,
-    /// When that was last warned about.
+    /// When the last warning was logged.
     warned: Mutex<Option<Instant>>,
 }
 
 impl Slips {
-    /// It is connected anew.
+    /// Notes a reconnect.
     pub(super) fn end(&self) {
         self.out_of_step.store(false, Ordering::Relaxed);
     }
 
-    /// One more; whether it is the first of its connection.
+    /// Counts one more. Returns whether it is the first on this connection.
     fn count_first(&self) -> bool {
         self.count.fetch_add(1, Ordering::Relaxed);
         !self.out_of_step.swap(true, Ordering::Relaxed)
@@ -198,7 +201,7 @@ impl Slips {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody was warned in the last minute.
+    /// Returns whether no warning was logged in the last minute.
     fn is_news(&self) -> bool {
         let now = Instant::now();
         let mut warned = lock(&self.warned);

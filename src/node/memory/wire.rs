@@ -1,9 +1,9 @@
-//! What comes over a connection to a server in memory.
+//! Delivers what comes over a connection to a server in memory.
 //!
 //! # Invariants
-//! - Answers are given out as they come, the nth to the nth request, as fred does it. One that is another request's is
-//!   told to nobody, and the connection is given up.
-//! - Answers keep their order, however long each of them takes.
+//! - The nth answer that comes goes to the nth request, as with fred. An answer to another request is passed to nobody,
+//!   and the connection is given up.
+//! - Answers keep their order, however long each one takes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,20 +19,20 @@ use crate::clock::{Clock, Instant};
 use crate::tasks;
 use crate::testing::{News, Number, Reply};
 
-/// The answer was another request's.
+/// The answer belonged to another request.
 #[derive(Debug)]
 pub(super) struct Misplaced;
 
-/// Whoever waits for an answer. It is dropped where the connection ends before that.
+/// The caller that waits for an answer. It is dropped if the connection ends first.
 type Waiter = oneshot::Sender<Result<Reply, Misplaced>>;
 
-/// A node's connection: one, for whatever it sends.
+/// The one connection of a node.
 pub(super) struct Wire {
     clock: Clock,
     state: Mutex<State>,
     epoch: AtomicU64,
     misplaced: AtomicU64,
-    /// Answers that take their time, and when they are to come.
+    /// Answers that are delayed, and when they are due.
     delayed: UnboundedSender<(Instant, Number, Option<Reply>)>,
     subscriber: UnboundedSender<LinkEvent>,
     ups: UnboundedSender<LinkEvent>,
@@ -44,17 +44,17 @@ struct State {
     requests: u64,
     /// In the order in which they were sent.
     awaited: VecDeque<(u64, Waiter)>,
-    /// Those whose answer is lost.
+    /// Requests whose answer is lost.
     lost: Vec<Waiter>,
-    /// How many answers are there that nobody has asked for yet.
+    /// The number of answers that came without a request.
     strays: usize,
-    /// How many answers take their time, and when the last of them comes.
+    /// The number of delayed answers, and when the last one is due.
     delayed: usize,
     last: Option<Instant>,
 }
 
 impl Wire {
-    /// A connection of the engine that runs this.
+    /// Makes a connection for the engine that runs this.
     pub(super) fn new(wiring: &Wiring<'_>) -> (Arc<Self>, Events) {
         let ((subscriber, messages), (ups, grants)) = (unbounded_channel(), unbounded_channel());
         let (delayed, road) = unbounded_channel();
@@ -80,7 +80,7 @@ impl Wire {
         self.misplaced.load(Ordering::Relaxed)
     }
 
-    /// Something is about to be sent, under this number. What is sent first has to come here first.
+    /// Registers a request and returns its number. Requests have to be registered in the order in which they are sent.
     pub(super) fn expect(&self) -> (Number, oneshot::Receiver<Result<Reply, Misplaced>>) {
         let (waiter, answer) = oneshot::channel();
         let mut state = self.state();
@@ -94,7 +94,7 @@ impl Wire {
         (number, answer)
     }
 
-    /// The server tells something.
+    /// Handles what the server sends.
     pub(super) fn hear(&self, news: News) {
         match news {
             News::Message { channel, text } => send(&self.subscriber, LinkEvent::Message { channel, text }),
@@ -114,7 +114,7 @@ impl Wire {
         let due = (self.clock.now() + after).max(state.last.unwrap_or(self.clock.now()));
         state.last = Some(due);
         state.delayed += 1;
-        // After the engine's end nobody waits for it.
+        // Fails only after the engine has ended, when nobody waits.
         let _: Result<_, _> = self.delayed.send((due, number, reply));
     }
 
@@ -133,14 +133,15 @@ impl Wire {
         }
     }
 
-    /// An answer was another request's. So may be all that are under way: the connection is given up.
+    /// Counts an answer that belongs to another request. All answers under way may be misplaced: the connection is
+    /// given up.
     fn misplace(&self, state: &mut State, waiter: Waiter) {
         self.misplaced.fetch_add(1, Ordering::Relaxed);
         let _: Result<_, _> = waiter.send(Err(Misplaced));
         self.renew(state);
     }
 
-    /// It is another connection from here on, and whoever waits is told at once.
+    /// Makes it another connection from here on, and fails all requests that wait.
     fn renew(&self, state: &mut State) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
         state.awaited.clear();
@@ -155,13 +156,12 @@ impl Wire {
     }
 }
 
-/// Nobody listens any more once the node is dropped.
+/// Sends an event. This fails only once the node has been dropped.
 fn send(events: &UnboundedSender<LinkEvent>, event: LinkEvent) {
     let _: Result<_, _> = events.send(event);
 }
 
-/// Lets answers that take their time come when they are due. Ends with the connection, or with the engine; nobody
-/// awaits it.
+/// Delivers delayed answers when they are due. Ends with the connection, or with the engine; nobody awaits it.
 async fn carry(wire: Weak<Wire>, mut road: UnboundedReceiver<(Instant, Number, Option<Reply>)>) {
     while let Some((due, number, reply)) = road.recv().await {
         sleep(Instant::now().until(due)).await;

@@ -1,13 +1,13 @@
-//! Why a connection cannot be encrypted, in the words that people have for it, and what to do.
+//! Says in plain words why a connection could not be encrypted, and what to do.
 //!
-//! The client library passes on the text with which rustls debugs its errors. What is not known here is shown as it is.
+//! fred passes on the `Debug` text of rustls's errors. An error that is not known here is shown as it is.
 
 use crate::shown::cut;
 
-/// How many names of a certificate are shown.
+/// The most names of a certificate that are shown.
 const NAMES: usize = 3;
 
-/// Why TLS failed, if that is what an error tells. The server says nothing else to the next connect, unless somebody
+/// Returns why TLS failed, if that is what an error says. The next connect fails in the same way, unless somebody
 /// changes something.
 pub(in crate::node) fn cause(details: &str) -> Option<String> {
     // An IO error with one of rustls inside.
@@ -30,7 +30,7 @@ pub(in crate::node) fn cause(details: &str) -> Option<String> {
     })
 }
 
-/// What is wrong with the server's certificate.
+/// Returns what is wrong with the server's certificate.
 fn certificate(error: &str) -> String {
     let (name, about) = error.split_once([' ', '(']).unwrap_or((error, ""));
     match name {
@@ -61,7 +61,7 @@ fn certificate(error: &str) -> String {
     }
 }
 
-/// For which hosts a certificate is, ` (it is for a, b)`, as far as the error tells.
+/// Returns the hosts that a certificate is for, ` (it is for a, b)`, if the error names them.
 fn presented(about: &str) -> String {
     let names = about.split_once("presented: [").map_or("", |(_, names)| names);
     let names = names.split(['(', ')']).skip(1).step_by(2).map(|name| name.trim_matches(['\\', '"'].as_slice()));
@@ -69,7 +69,7 @@ fn presented(about: &str) -> String {
     if names.is_empty() { String::new() } else { format!(" (it is for {})", cut(names.join(", ").as_bytes())) }
 }
 
-/// What the server says about this program.
+/// Returns what the server's alert says about this program.
 fn alert(name: &str) -> String {
     let name = cut(name.as_bytes());
     match &*name {
@@ -87,7 +87,7 @@ fn alert(name: &str) -> String {
                 "it refuses the client certificate ({name}): have one made that a CA has signed which the server trusts"
             )
         }
-        // Up to TLS 1.2 a client certificate that is missing is told like this, too.
+        // Up to TLS 1.2 this alert may also mean that a client certificate is missing.
         "HandshakeFailure" => format!(
             "it ends the handshake ({name}): it wants a client certificate (Tls::client_files), or has no cipher in \
              common with this program"

@@ -1,10 +1,10 @@
-//! Every interleaving, within bounds, of what happens to three servers and a stranger: the real [`plan`] decides for
-//! two lockers, whose beliefs never overlap, and whose fences grow; and mistakes by each of which they do not.
+//! Explores every interleaving, within bounds, of what can happen to three servers and a stranger. The real [`plan`]
+//! decides for two lockers: they never believe at once that they hold the lock, and their fences grow. Each of the
+//! mistakes breaks that.
 //!
-//! A step is one script on one server, a look at the clock, a fault of a server or of an address. What a locker knows
-//! is as old as it may be: nobody has to look again. A script that is late is one that was sent on such old knowledge.
-//! Time goes on in ticks for all; clocks of servers have no part in this but by the expiry of a lease, which `lease.rs`
-//! allows for.
+//! A step is one script on one server, a tick of the clock, or a fault of a server or of an address. What a locker
+//! knows may be arbitrarily old: it never has to look again. A late script is one that was sent on such old knowledge.
+//! Time passes in ticks for all; the servers' clocks matter only for the expiry of leases, which `lease.rs` allows for.
 
 mod mistakes;
 mod steps;
@@ -19,8 +19,8 @@ use self::world::{BOUNDS, Bounds, SEATS, STRANGER, World};
 use super::Phase;
 use crate::command::sha1;
 
-/// All worlds within these bounds; or the steps to the first in which both believe, or a fence is not higher than one
-/// before.
+/// Returns the number of worlds within these bounds, or the steps to the first one in which both lockers believe that
+/// they hold the lock, or a fence is not higher than one before.
 fn explore(bounds: &Bounds) -> Result<usize, Vec<Step>> {
     let first = World::new(bounds);
     let mut known = HashSet::from([hash(&first)]);
@@ -72,21 +72,21 @@ fn hash(world: &World) -> String {
     sha1(&bytes.0)
 }
 
-/// A server forgets everything, and the holder does not reach another.
+/// A server forgets everything, and the holder cannot reach another one.
 const FORGETTING: Bounds = Bounds { forgets: 1, cut: Some(2), ticks: 3, ..BOUNDS };
-/// The same, and nobody's connection ends.
+/// The same, but no connection ends.
 const FLUSHED: Bounds = Bounds { flushes: 1, cut: Some(2), ticks: 3, ..BOUNDS };
-/// A copy takes over that has the lock, or does not.
+/// A replica takes over, with the lock or without it.
 const FAILING_OVER: Bounds = Bounds { failovers: 1, cut: Some(2), ticks: 3, ..BOUNDS };
-/// An address of the holder leads elsewhere.
+/// An address of the holder leads to another server.
 const MOVING: Bounds = Bounds { moves: 1, cut: Some(2), ..BOUNDS };
-/// The holder's lease is longer than those that the other knows of.
+/// The holder's lease is longer than those that the other locker knows of.
 const LEASES: Bounds = Bounds { leases: [3, 1], ..FORGETTING };
 
-/// What was forgotten has fences too.
+/// The servers forget fences too.
 const MARKED: Bounds = Bounds { fences: true, ..FORGETTING };
-/// The same, while the first lock is being taken: a server that granted it, with the highest fence, does not know of it
-/// any more when that is written to the others.
+/// The same, while the first lock is being acquired: the server that granted the highest fence has forgotten it when it
+/// is written to the others.
 const MEANWHILE: Bounds = Bounds { fences: true, halfway: true, ..FLUSHED };
 
 fn of(stale: usize, bounds: &Bounds) -> Bounds {
@@ -94,7 +94,7 @@ fn of(stale: usize, bounds: &Bounds) -> Bounds {
 }
 
 #[test]
-fn two_never_believe_at_once() {
+fn two_lockers_never_believe_at_once() {
     for (bounds, name) in
         [(FORGETTING, "forgetting"), (FLUSHED, "flushed"), (FAILING_OVER, "failing over"), (MOVING, "moving")]
     {
@@ -106,7 +106,7 @@ fn two_never_believe_at_once() {
 }
 
 #[test]
-fn each_mistake_lets_two_believe() {
+fn each_mistake_lets_two_lockers_believe() {
     let mistakes = [
         (Mistake::RunIgnored, FAILING_OVER),
         (Mistake::NoWait, FORGETTING),
@@ -141,14 +141,14 @@ fn each_mistake_about_marks_makes_a_fence_that_is_not_higher() {
     }
 }
 
-/// A story: some of what follows from a mistake takes more steps than all interleavings can be looked at for.
+/// A scripted run, for mistakes whose effect takes more steps than can be explored.
 struct Story {
     bounds: Bounds,
     world: World,
 }
 
 impl Story {
-    /// The first locker's address of the second server leads to a stranger. Nobody holds the lock yet.
+    /// The first locker's address of the second server leads to the stranger. Nobody holds the lock yet.
     fn of_a_stranger(mistake: Option<Mistake>) -> Self {
         let bounds = Bounds { moves: 1, ticks: 99, stale: 1, mistake, ..BOUNDS };
         let mut world = World::new(&bounds);
@@ -167,17 +167,17 @@ impl Story {
         self
     }
 
-    /// A locker looks at all servers.
+    /// A locker vets all servers.
     fn looks(self, who: usize) -> Self {
         self.then(&[0, 1, 2].map(|place| Step::Vet(who, place)))
     }
 
-    /// A locker writes what is to be written, but lets nobody vote.
+    /// A locker writes all planned changes, except those that let a server vote.
     fn lists(self, who: usize) -> Self {
         self.writes(who, |to| to != Phase::Votes)
     }
 
-    /// A locker lets those vote who may.
+    /// A locker writes the changes that let servers vote.
     fn admits(self, who: usize) -> Self {
         self.writes(who, |to| to == Phase::Votes)
     }
@@ -195,7 +195,7 @@ impl Story {
         self
     }
 
-    /// A locker asks for the lock where its plan lets it.
+    /// A locker asks these servers for the lock, if its plan counts their votes.
     fn asks(mut self, who: usize, places: [usize; 2]) -> Self {
         for place in places {
             if self.world.plan(&self.bounds, who).votes[place] {
@@ -218,7 +218,7 @@ fn votes_of_servers_that_do_not_list_each_other_are_no_majority() {
         let replaced = Story::of_a_stranger(mistake).looks(0).lists(0).then(&TICKS).looks(0).admits(0);
         let held = replaced.asks(0, [0, 1]);
         assert!(held.world.believes(0), "the stranger was listed, and votes");
-        // The other knows the second server, and looks at the third anew.
+        // The other locker knows the second server, and vets the third again.
         held.then(&[Step::Vet(1, 2)]).asks(1, [1, 2])
     };
     assert!(!story(None).both_believe());
@@ -238,7 +238,8 @@ fn a_server_that_was_dropped_while_it_votes_begins_anew() {
 #[test]
 fn a_wait_begins_when_a_server_is_listed() {
     let story = |mistake| {
-        // The stranger begins, and is not listed for long; others take the lock meanwhile without the first server.
+        // The stranger has a new memory and is not listed yet. Meanwhile the other locker takes the lock without the
+        // first server.
         let begun = Story::of_a_stranger(mistake).looks(0).then(&TICKS).looks(1).asks(1, [1, 2]);
         assert!(begun.world.believes(1));
         begun.looks(0).lists(0).looks(0).admits(0).asks(0, [0, 1])
@@ -248,9 +249,10 @@ fn a_wait_begins_when_a_server_is_listed() {
 }
 
 #[test]
-fn who_was_dropped_does_not_come_back_with_its_wait() {
+fn a_dropped_server_does_not_come_back_with_its_wait() {
     let story = |mistake| {
-        // Listed, but it does not vote yet; the other drops it for the second server, which votes after a while.
+        // It is listed, but does not vote yet. The other locker drops it for the second server, which votes after a
+        // while.
         let waits = Story::of_a_stranger(mistake).looks(0).lists(0);
         let dropped = waits.looks(1).lists(1).then(&TICKS).looks(1).admits(1).asks(1, [1, 2]);
         assert!(dropped.world.believes(1));
@@ -260,9 +262,9 @@ fn who_was_dropped_does_not_come_back_with_its_wait() {
     assert!(story(Some(Mistake::DroppedAgain)).both_believe());
 }
 
-/// The stranger is a copy of the second server that was made to vote for itself.
+/// The stranger is a copy of the second server that votes on its own.
 #[test]
-fn what_is_kept_elsewhere_is_no_vote() {
+fn a_lock_that_is_kept_on_another_server_is_no_vote() {
     for (mistake, step) in [(Mistake::RenewalBlind, Step::Renew(0, 1)), (Mistake::RetakeBlind, Step::Retake(0, 1))] {
         let story = |mistake| {
             let bounds = Bounds { cut: Some(2), ticks: 99, stale: 1, mistake, ..BOUNDS };
@@ -271,7 +273,7 @@ fn what_is_kept_elsewhere_is_no_vote() {
                 world.servers[STRANGER].lock = world.servers[1].lock;
             }
             let moved = Story { bounds, world }.then(&[Step::Move(0, 1, STRANGER), Step::Vet(0, 1)]);
-            // Where it counts, its old vote is not needed any more when the tick is over.
+            // If it counts, the old vote is not needed any more after the tick.
             let mut kept = moved.then(&[Step::Tick]);
             kept.world.lockers[0].votes[0] = 1;
             kept.world.servers[0].lock = Some((0, 1));
@@ -292,7 +294,7 @@ fn a_change_that_comes_late_changes_nothing() {
         }
         let first = &mut world.lockers[0];
         (first.votes, first.asked, first.began) = ([0; SEATS], [false; SEATS], None);
-        // Both know that the first server has waited long enough; one of them lets it vote, and takes the lock with it.
+        // Both lockers know that the first server has waited long enough. One lets it vote, and takes the lock with it.
         let waited = Story { bounds, world }.then(&[Step::Flush(0)]).looks(0).lists(0).then(&TICKS).looks(0);
         let held = waited.looks(1).admits(1).looks(1).asks(1, [0, 2]);
         assert!(held.world.believes(1));

@@ -1,4 +1,4 @@
-//! Mistakes that a memory server could have, by each of which it does something else than the scripts.
+//! Mistakes that the server in memory could have: each makes it differ from the scripts.
 
 use crate::command::{
     Acquire, Amendment, Answer, Claim, Command, Count, HandOver, Identity, Kind, MEMORY, Place, Raise, Release,
@@ -10,59 +10,59 @@ use crate::testing::{Ears, Failure, Store, Value};
 /// A mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mutant {
-    /// A key is gone in the millisecond in which its lease ends.
+    /// A key is already gone in the millisecond in which its lease ends.
     EndsEarly,
-    /// A second copy of an acquire does not start the lease anew.
+    /// A second copy of an acquire does not restart the lease.
     KeepsTheFirstLease,
-    /// .. or counts the hold up.
+    /// A second copy of an acquire increments the hold count.
     CountsCopies,
-    /// What is free of several locks is taken, though another is held.
+    /// An acquire of several locks takes the free ones although one is held.
     TakesSome,
-    /// A write of the count starts the lease anew.
+    /// A write of the count restarts the lease.
     CountRenews,
-    /// A release takes its own field away, and leaves what else is in the hash.
+    /// A release removes its own field only, and leaves the rest of the hash.
     LeavesTheRest,
-    /// A release tells nobody.
+    /// A release publishes no message.
     IsMute,
-    /// A lock that is kept stays under its field, where a renewal that comes late finds it.
+    /// A lock that is kept stays under its field, where a late renewal finds it.
     KeepsTheField,
     /// A hand-over takes a lock that is free.
     HandsOverWhatIsFree,
-    /// .. or leaves the first holder's lease.
+    /// A hand-over leaves the first holder's lease.
     HandsTheLeaseOver,
-    /// .. or tells the waiters.
+    /// A hand-over publishes a message.
     TellsOfHandOvers,
     /// A renewal takes a lock that is free.
     RenewalTakes,
-    /// A client's clock is always cut to the server's, and not only where the mark enters another 20 s.
+    /// A client's clock is always clamped to the server's, and not only when the mark enters another 20 s.
     CutsEveryClock,
     /// Redisson's tokens come from the lock's mark.
     TokensOfMarks,
-    /// A fence is believed however far ahead it is.
+    /// A fence is accepted however far ahead it is.
     BelievesEveryFence,
-    /// A raise writes what it is told, be it lower than the mark.
+    /// A raise writes its fence even if that is lower than the mark.
     Lowers,
-    /// In the plain format a hash is no lock, and is overwritten.
+    /// An acquire of the plain format overwrites a hash.
     OverwritesHashes,
-    /// Whoever has forgotten takes the lock all the same.
+    /// A server that has forgotten grants the lock all the same.
     VotesWithoutMemory,
-    /// A server votes though it was told of a longer lease than it has waited for.
+    /// A server votes although a longer lease was announced to it than it has waited for.
     VotesEarly,
-    /// A force_unlock releases the lock though somebody else is in it too.
+    /// A force_unlock releases the lock although somebody else holds it too.
     ForcesBystanders,
-    /// A server that begins anew forgets the longest lease.
+    /// A server that begins a new memory forgets the longest lease.
     ForgetsTheLongestLease,
-    /// A locker that comes again to the list loses its place.
+    /// A locker that asks again loses its place in the list.
     ComesLast,
-    /// One that releases is not put behind the others.
+    /// A locker that releases is not put behind the others.
     DropsWhoReleases,
     /// A grant leaves its locker in the list.
     StaysListed,
-    /// Whoever did not come stays the first of the list.
+    /// A locker that did not come stays first in the list.
     WaitsForTheFirst,
-    /// Others have no turn.
+    /// Clients that are not in the list get no turn.
     GivesNoTurns,
-    /// A list is kept for ever.
+    /// A list never expires.
     KeepsLists,
 }
 
@@ -97,7 +97,7 @@ impl Mutant {
         Self::KeepsLists,
     ];
 
-    /// What a store with this mistake does.
+    /// Runs a command on a store that has this mistake.
     pub(super) fn run(
         self,
         store: &mut Store,
@@ -127,7 +127,7 @@ impl Mutant {
         answer
     }
 
-    /// What is asked of it, or what it has, is something else than it should be.
+    /// Changes the command, or the state of the store, before it runs.
     fn change(self, store: &mut Store, now_us: u64, command: &mut Command) {
         match (self, command) {
             (Self::EndsEarly, _) => {
@@ -183,7 +183,7 @@ impl Mutant {
         }
     }
 
-    /// What it has done, or says, is something else than it should have.
+    /// Changes the state of the store, or its answer, after it has run.
     fn spoil(self, store: &mut Store, now_us: u64, before: &mut Store, command: &Command, answer: &mut Answer) {
         match (self, command, answer) {
             (Self::KeepsTheFirstLease, Command::Acquire { claims, .. }, Answer::Acquire(Some(Acquire::Granted(_)))) => {
@@ -264,14 +264,14 @@ impl Mutant {
     }
 }
 
-/// Puts a locker into a list again that it was in before.
+/// Puts a locker back into a list that it was in before.
 fn stay_listed(store: &mut Store, before: &mut Store, list: &str, locker: &str) {
     if before.keys.members(list).is_ok_and(|all| all.iter().any(|one| **one == *locker)) {
         store.keys.add_last(list, locker).expect("a list");
     }
 }
 
-/// Nobody is told anything.
+/// Channels without subscribers.
 struct Nobody;
 
 impl Ears for Nobody {

@@ -1,4 +1,4 @@
-//! A real server and a store, which are given the same.
+//! A real server and a store that are given the same sequence.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::mpsc::{Receiver, channel};
@@ -22,7 +22,7 @@ mod clock;
 #[allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "it is for all tests")]
 mod server;
 
-/// All keys, what stands in each, and its PTTL. A server returns it, and then has none of them.
+/// Returns all keys, with the content and PTTL of each, and deletes them.
 const STATE: &str = "
 local state = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do
@@ -36,18 +36,18 @@ end
 redis.call('FLUSHALL')
 return state";
 
-/// How many listen to the channel of the first lock.
+/// The number of subscribers to the channel of the first lock.
 const LISTENING: u64 = 3;
 
-/// What a send is known by, and the server.
+/// The number of each send, and the name of the server.
 const NUMBER: &str = "1";
 const NAME: &str = "redis://server";
 
-/// What came of a command.
+/// The outcome of a command.
 #[derive(Debug, Clone, PartialEq)]
 enum Came {
     Answer(Answer),
-    /// An error of this kind; of whoever found no lock word for word.
+    /// An error of this kind. With its text only if the key is not a lock.
     Refused(ServerErrorKind, String),
     Unreadable,
 }
@@ -55,7 +55,7 @@ enum Came {
 /// A key as it stands on a server: its type, its PTTL, and its texts.
 type State = BTreeMap<String, (String, i64, Vec<Vec<u8>>)>;
 
-/// All that can be seen of a sequence.
+/// Everything that can be observed of a sequence.
 #[derive(Debug, PartialEq)]
 struct Seen {
     came: Vec<Came>,
@@ -66,10 +66,10 @@ struct Seen {
 
 pub(super) struct Pair {
     server: Server,
-    /// It is subscribed, too, and the messages are told in their places.
+    /// It is subscribed too, so messages arrive in their order.
     connection: Connection,
     messages: Receiver<PushInfo>,
-    /// Others that listen to the channel of the first lock.
+    /// Other subscribers to the channel of the first lock.
     _others: Vec<Connection>,
     /// The digests of the scripts that the server has.
     known: HashSet<String>,
@@ -79,7 +79,7 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// `None`, and a line on stderr, where a server's clock cannot be stopped.
+    /// Returns `None`, and prints a line on stderr, if a server's clock cannot be stopped here.
     pub(super) fn start(was_replica: bool, mutant: Option<Mutant>) -> Option<Self> {
         let server = Server::start_with_clock(0, &[])?;
         if was_replica {
@@ -111,7 +111,7 @@ impl Pair {
         Some(Self { server, connection, messages, _others, known: HashSet::new(), run_id, second_id, mutant })
     }
 
-    /// Gives both the same.
+    /// Runs the same steps on both.
     ///
     /// # Errors
     /// How they differ.
@@ -161,7 +161,7 @@ impl Pair {
         pipe.cmd("EVALSHA").arg(lua.digest()).arg(keys.len()).arg(keys).arg(args).arg(NUMBER);
     }
 
-    /// As the batcher does it.
+    /// Sends commands as the batcher does.
     fn send_batched(&mut self, pipe: &mut Pipeline, commands: &[Command]) {
         let all: Vec<Words<'_>> = commands.iter().map(|command| Words::of(command, Topology::OneServer)).collect();
         let (mut keys, mut args, mut script) = (Vec::new(), Vec::new(), None);
@@ -172,7 +172,7 @@ impl Pair {
             args.push(batched.name);
             args.extend(words.args.iter().map(|arg| &**arg));
         }
-        let (script, vote) = (script.expect("one at the least"), all.iter().find_map(|words| words.vote.as_ref()));
+        let (script, vote) = (script.expect("at least one"), all.iter().find_map(|words| words.vote.as_ref()));
         keys.extend(vote.map(|_| MEMORY));
         args.extend(vote.map(|vote| &*vote.digest));
         self.send(pipe, if vote.is_some() { script.voting } else { script.lua }, &keys, &args);
@@ -194,12 +194,12 @@ impl Pair {
         }
     }
 
-    /// A server's name for itself.
+    /// Replaces the placeholders of the server's ids.
     fn named(&self, text: &str) -> String {
         text.replace('%', &self.run_id).replace('=', &self.second_id)
     }
 
-    /// Has the server do what it was sent. What came of it, and what else was answered.
+    /// Sends the pipeline. Returns the outcomes of the commands, and the reply behind them.
     fn flush(&mut self, pipe: &mut Pipeline, sent: &mut Vec<&[Command]>) -> (Vec<Came>, Option<Raw>) {
         if pipe.cmd_iter().next().is_none() {
             return (Vec::new(), None);
@@ -227,7 +227,7 @@ impl Pair {
                 Step::Run(command) => {
                     came.push(self.came_of_stored(&mut store, now, command, &mut told));
                 }
-                // The server's memory is read once for all.
+                // The script reads the server's memory once for all steps.
                 Step::Batched(commands) if asks(commands) && store.keys.field(MEMORY, "vote").is_err() => {
                     came.extend(commands.iter().map(|_| Came::Refused(ServerErrorKind::WrongType, String::new())));
                 }
@@ -278,7 +278,7 @@ fn asks(commands: &[Command]) -> bool {
     commands.iter().any(|command| matches!(command, Command::Acquire { vote: Some(_), .. }))
 }
 
-/// What the script of several says to each, as the batcher reads it.
+/// Returns the reply of each command in a batch, as the batcher reads it.
 fn each(reply: Outcome<Reply>, commands: &[Command]) -> Vec<Outcome<Reply>> {
     match reply {
         Outcome::Done(Reply::Array(items)) if commands.len() > 1 => {
@@ -311,7 +311,7 @@ fn told(message: &PushInfo) -> (String, String) {
     }
 }
 
-/// What is told on the channels that are listened to.
+/// The messages on the channels that are subscribed.
 struct Told(Vec<(String, String)>);
 
 impl Ears for Told {
@@ -351,7 +351,7 @@ fn stored_state((key, value, ttl): (&str, &Value, Option<u64>)) -> (String, (Str
     (key.to_owned(), (kind.to_owned(), ttl, sorted(kind, texts)))
 }
 
-/// The fields of a hash in the order of their names: a server has its own for a large one.
+/// Sorts the fields of a hash by name: a server orders a large one in its own way.
 fn sorted(kind: &str, texts: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     if kind != "hash" {
         return texts;

@@ -1,5 +1,5 @@
-//! Random sequences of commands, of what others write, and of the passing of time. Names, fields and numbers are few,
-//! so that they meet, and lie on both sides of each bound.
+//! Random sequences of commands, of writes of other clients, and of the passing of time. Names, fields and numbers are
+//! few, so that they meet, and numbers lie on both sides of each bound.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::fence::{Fence, Source};
 use crate::key::Key;
 use crate::options::Fencing;
 
-/// What the clock shows at the beginning of each sequence, in microseconds: in the midst of a millisecond.
+/// The time at the beginning of each sequence, in microseconds: in the middle of a millisecond.
 pub(super) const BEGINNING: u64 = 1_800_000_000_123_456;
 
 const SECOND: i64 = 1_000_000;
-/// For so long a client's clock is not held against a server's.
+/// How far a mark counts before a client's clock is compared with the server's, in microseconds.
 const ROUND: i64 = 20 * SECOND;
 const DAY: i64 = 86_400 * SECOND;
 
@@ -28,20 +28,20 @@ const DAY: i64 = 86_400 * SECOND;
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     Run(Command),
-    /// Several at once, as one script: acquires, releases and hand-overs of one lock each, for one vote.
+    /// Several commands as one script: acquires, releases and hand-overs of one lock each, with one vote.
     Batched(Vec<Command>),
-    /// Somebody else writes this, with this lifetime.
+    /// Another client writes this, with this lifetime.
     Put {
         key: String,
         value: Foreign,
         lifetime_ms: Option<u64>,
     },
     Delete(String),
-    /// So many microseconds go by.
+    /// This many microseconds pass.
     Wait(u64),
 }
 
-/// What somebody else writes.
+/// A value that another client writes.
 #[derive(Debug, Clone)]
 pub(super) enum Foreign {
     Text(String),
@@ -49,7 +49,7 @@ pub(super) enum Foreign {
     List,
 }
 
-/// Three locks. Two have one channel, and two have one mark.
+/// Three locks. Two of them share a channel, and two share a mark.
 pub(super) static KEYS: LazyLock<[Key; 3]> = LazyLock::new(|| {
     let first = Key::from("a");
     let mut others = (0..).map(|n| Key::from(format!("b{n}")));
@@ -57,22 +57,22 @@ pub(super) static KEYS: LazyLock<[Key; 3]> = LazyLock::new(|| {
     [first, Key::from("{a}"), second]
 });
 
-/// Owners of this crate: one in two generations, and another.
+/// Fields of owners of this crate: one owner in two generations, and another owner.
 const FIELDS: [&str; 3] = [
     "5cb1f0b5-0000-4000-8000-000000000000:1:1",
     "5cb1f0b5-0000-4000-8000-000000000000:1:2",
     "6ed2a1c6-0000-4000-8000-000000000000:h3:1",
 ];
 
-/// Lockers that wait. The first two are there, and the others are not any more.
+/// Lockers that wait. The first two are subscribed, and the others are gone.
 pub(super) const LOCKERS: [&str; 4] = ["l1", "l2", "l3", "l4"];
 
-/// The channels that are listened to: of the first lock, which two have in common, and of the lockers that are there.
+/// The channels that are subscribed: that of the first lock, which two locks share, and those of the first two lockers.
 pub(super) fn heard() -> [String; 3] {
     [KEYS[0].channel(), format!("{WAKE}{}", LOCKERS[0]), format!("{WAKE}{}", LOCKERS[1])]
 }
 
-/// Those of others: of Redisson, of a client of the plain format, and what is nobody's.
+/// Fields and values of others: of Redisson, of a client of the plain format, and of nobody.
 const FOREIGN: [&str; 5] =
     ["5cb1f0b5-0000-4000-8000-000000000000:1", "mode", "somebody", "", "5cb1f0b5+0000-4000-8000-000000000000:1"];
 
@@ -124,7 +124,7 @@ fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// What may share a script with others.
+/// Commands that may share a script with others.
 fn shareable() -> impl Strategy<Value = Command> {
     prop_oneof![
         2 => (claim(), lease(), fences(), vote()).prop_map(|(claim, lease, fences, vote)| {
@@ -164,7 +164,7 @@ fn with_vote(command: Command, vote: &Option<Remembered>) -> Command {
     }
 }
 
-/// The same of locks of this kind.
+/// Returns the same command for locks of this kind.
 fn of_kind(mut command: Command, kind: Kind) -> Command {
     match &mut command {
         Command::Acquire { claims, .. } | Command::Renew { claims, .. } => {
@@ -186,7 +186,7 @@ fn key() -> impl Strategy<Value = Key> {
 }
 
 fn claim() -> impl Strategy<Value = Claim> {
-    // One owner mostly: two that are not the same hold nothing for each other.
+    // One owner most of the time: commands of another owner find nothing that this one holds.
     let field = prop_oneof![6 => Just(FIELDS[0]), 2 => select(&FIELDS[1..]), 1 => select(&FOREIGN[..3])];
     (key(), field).prop_map(|(key, field)| Claim { kind: Kind::Redisson, key, field: field.into() })
 }
@@ -195,7 +195,7 @@ fn lease() -> impl Strategy<Value = Duration> {
     select(vec![1, 10, 1_000, 30_000, 30_000]).prop_map(Duration::from_millis)
 }
 
-/// Short of the end of a lease, at it, and behind it; the bounds of clocks; and longer than a fence may be ahead.
+/// Times before, at and after the end of a lease; the bounds of clocks; and longer than a fence may be ahead.
 fn wait() -> impl Strategy<Value = u64> {
     prop_oneof![
         4 => select(vec![1, 543, 544, 1_000]),
@@ -204,7 +204,7 @@ fn wait() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Of clients whose clocks are about the server's.
+/// Sources of clients whose clocks are near the server's.
 fn fences() -> impl Strategy<Value = Source> {
     let off = [0, 1, SECOND / 5, 20 * SECOND - 1, 20 * SECOND, 20 * SECOND + 1, 60 * SECOND, 40 * DAY];
     let clocks = (select(off.to_vec()), any::<bool>(), select(vec![1, 3])).prop_map(|(off, behind, servers)| {
@@ -214,7 +214,7 @@ fn fences() -> impl Strategy<Value = Source> {
     prop_oneof![4 => clocks, 1 => Just(Source::Tokens)]
 }
 
-/// On both sides of what a server believes in.
+/// Numbers on both sides of what a server accepts as a fence.
 fn numbers() -> impl Strategy<Value = i64> {
     let beginning = i64::try_from(BEGINNING).expect("a time");
     let latest = beginning / SECOND * SECOND + 30 * DAY;
@@ -257,13 +257,13 @@ fn amendment() -> impl Strategy<Value = Amendment> {
     })
 }
 
-/// The name of a holder, as a server tells it.
+/// The name of a holder, as holders.lua returns it.
 fn holder() -> impl Strategy<Value = String> {
     let anybody = FIELDS.into_iter().chain(FOREIGN);
     select(anybody.map(|field| sha1(field.as_bytes())).collect::<Vec<_>>())
 }
 
-/// A lock, or a counter of its fences.
+/// A lock, a counter of its fences, or its list.
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![4 => key().prop_map(|key| key.to_string()), 1 => key().prop_map(|key| key.mark()),
         1 => key().prop_map(|key| key.token()), 1 => key().prop_map(|key| key.waiting())]
@@ -290,8 +290,8 @@ fn foreign() -> impl Strategy<Value = Foreign> {
     ]
 }
 
-/// A server's memory: its own, of another run, of another replication. `%` stands for its run id, and `=` for its
-/// second replication id.
+/// A server's memory: its own, that of another run, or that of another replication. `%` stands for its run id, and `=`
+/// for its second replication id.
 fn memory() -> impl Strategy<Value = Foreign> {
     let server = select(vec!["%=", "%", "%x", "x", ""]).prop_map(|server| ("server".to_owned(), server.to_owned()));
     let digest = |memory: &str| (Remembered::from(memory).digest.to_string(), String::new());

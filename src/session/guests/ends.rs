@@ -1,4 +1,4 @@
-//! How guests end: closed, or with their runtime.
+//! How guests end: by closing, or with their runtime.
 
 use std::task::{Context, Poll, Waker};
 
@@ -28,13 +28,13 @@ async fn closing_ends_all_tasks() {
 }
 
 #[test]
-fn a_runtime_that_ends_first_takes_its_lockers_along() {
+fn lockers_end_with_their_runtime() {
     let runtime = paused();
     let (session, grips, waiter) = runtime.block_on(async {
         let session = guest();
         let grips = [TERMS, TERMS].map(|terms| register(&session, &hold(&session, terms)));
         let waiting = Arc::clone(&session);
-        // Its caller is elsewhere, and learns of it.
+        // Its caller is on another thread, and gets the error.
         let waiter = std::thread::spawn(move || {
             futures_executor::block_on(waiting.lock(&"w".into(), &caller(), TERMS, None)).err()
         });
@@ -59,9 +59,9 @@ fn a_runtime_that_ends_first_takes_its_lockers_along() {
     assert_eq!(Arc::strong_count(&session), 1, "nothing is left");
 }
 
-/// The call has started a driver, which nobody has polled yet.
+/// The call has started a driver that has not been polled yet.
 #[test]
-fn a_call_that_begins_when_the_runtime_ends_is_told() {
+fn a_call_that_has_just_begun_when_the_runtime_ends_gets_an_error() {
     let runtime = paused();
     let entered = runtime.enter();
     let session = guest();

@@ -1,38 +1,38 @@
-//! What a mistake makes of the plan of a locker.
+//! Mistakes, and how they change a locker's plan.
 
 use super::super::{Change, Phase, Plan, Sight};
 use super::world::SEATS;
 
-/// One mistake each.
+/// A mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mistake {
-    /// A memory of another run of the server is believed.
+    /// A memory that was written in another run of the server counts.
     RunIgnored,
-    /// Whoever says that it votes does, whether the others list it or not.
+    /// A server votes if its own memory says so, whether the others list it or not.
     ListsIgnored,
     /// A server that is listed votes at once.
     NoWait,
     /// The wait is as long as the locker's own leases.
     OwnLease,
-    /// The wait counts from when the server began, and not from when it was listed.
+    /// The wait counts from when the memory was begun, and not from when the server was listed.
     WaitFromTheBeginning,
     /// One witness is enough.
     OneWitness,
-    /// Who was dropped is listed again.
+    /// A dropped server is listed again.
     DroppedAgain,
-    /// A server that votes and is not listed any more is listed again, as it is.
+    /// A server that votes and is no longer listed is listed again, as it is.
     VoterTakenIn,
     /// An acquire does not compare the memory.
     AcquireBlind,
-    /// A renewal counts wherever it is done.
+    /// A renewal counts on whatever server it is done.
     RenewalBlind,
-    /// What is written for a lost vote is a vote, whether the server votes or not.
+    /// A re-acquired lock is a vote, whether the server votes or not.
     RetakeBlind,
     /// A change is written whatever the server remembers by then.
     ChangeBlind,
-    /// A server votes without knowing the marks of the others.
+    /// A server votes without having the marks of the others.
     MarksForgotten,
-    /// It is told them while it waits, and not when that is over.
+    /// A server is given the marks while it waits, and not when the wait is over.
     MarksToldAtOnce,
     /// The marks of one other are enough.
     MarksOfOne,

@@ -1,4 +1,4 @@
-//! Each step that servers and lockers can take.
+//! The steps that servers and lockers can take.
 
 use super::super::{Change, Memory, Phase, Plan};
 use super::mistakes::Mistake;
@@ -11,15 +11,16 @@ pub(super) enum Step {
     Ask(usize, usize),
     Renew(usize, usize),
     Retake(usize, usize),
-    /// Who asks for the marks of the others, for which place; and whose it is content with, by a mistake.
+    /// The locker that asks for the marks of the others, the place that it asks for, and, with a mistake, the only
+    /// server that it asks.
     Hear(usize, usize, Option<usize>),
-    /// The highest fence is written where another was given.
+    /// The highest fence is written to a server that gave another.
     Raise(usize, usize),
     Change(usize, usize),
     Forget(usize),
-    /// Its connections stay.
+    /// A server forgets everything, and its connections stay.
     Flush(usize),
-    /// A copy takes over: with the lock, or without.
+    /// A replica takes over, with the lock or without it.
     Failover(usize, bool),
     Move(usize, usize, usize),
 }
@@ -65,7 +66,7 @@ impl World {
             }
         }
         for at in 0..SEATS {
-            // Fewer than half at a time: the others vote, and list each other.
+            // Fewer than half of the servers have a fault at a time: the others vote, and list each other.
             let others = (0..SEATS).filter(|&other| other != at);
             let vote = others.clone().all(|other| {
                 let memory = self.servers[other].memory.as_ref();

@@ -12,7 +12,7 @@ pub(super) const STRANGER: usize = 3;
 const MAJORITY: usize = 2;
 /// How many others have to tell their marks.
 pub(super) const WITNESSES: usize = SEATS - MAJORITY + 1;
-/// How often a locker has who is at one place listed, by each of the others.
+/// How often a locker has the server at one place listed by each of the others.
 const MOST_LISTINGS: u8 = 4;
 pub(super) const TICK: Duration = Duration::from_secs(1);
 
@@ -21,21 +21,22 @@ pub(super) struct Bounds {
     /// How long the leases of the two are, in ticks.
     pub(super) leases: [u32; 2],
     pub(super) ticks: u32,
-    /// How often a server forgets everything, in a restart or as it is, and comes back with a copy.
+    /// How often a server forgets everything in a restart, forgets everything while it runs, or is replaced by a
+    /// replica.
     pub(super) forgets: u8,
     pub(super) flushes: u8,
     pub(super) failovers: u8,
-    /// How often an address leads elsewhere.
+    /// How often an address changes to lead to another server.
     pub(super) moves: u8,
-    /// Whether the servers know each other at first.
+    /// Whether the servers list each other at the start.
     pub(super) founded: bool,
-    /// The first locker does not reach this place.
+    /// The first locker cannot reach this place.
     pub(super) cut: Option<usize>,
     /// Whether fences are counted.
     pub(super) fences: bool,
-    /// Whether only one server has granted the first lock yet.
+    /// Whether only one server has granted the first lock at the start.
     pub(super) halfway: bool,
-    /// Whose knowledge may be old. The other one looks at everything at once.
+    /// The locker whose knowledge may be old. The other one always vets all servers at once.
     pub(super) stale: usize,
     pub(super) mistake: Option<Mistake>,
 }
@@ -58,12 +59,12 @@ pub(super) const BOUNDS: Bounds = Bounds {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Server {
     pub(super) run: u8,
-    /// And the run that wrote it.
+    /// The memory, and the run that wrote it.
     pub(super) memory: Option<(u8, Memory)>,
     pub(super) lease: u32,
-    /// How long it had been listed when that was written last.
+    /// How long it had been listed when that was last written.
     pub(super) age: u32,
-    /// Whose lock stands there, and for how long yet.
+    /// The holder of the lock on it, and the ticks that are left of the lease.
     pub(super) lock: Option<(usize, u32)>,
     /// The last fence that it knows of.
     pub(super) mark: u8,
@@ -72,21 +73,21 @@ pub(super) struct Server {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Locker {
     pub(super) leads_to: [usize; SEATS],
-    /// With how many ticks ago it was read.
+    /// What was read, and how many ticks ago.
     pub(super) seen: [Option<(Sight, u32)>; SEATS],
     pub(super) former: [Option<Id>; SEATS],
-    /// For how long each vote is valid yet.
+    /// For how many ticks each vote is still valid.
     pub(super) votes: [u32; SEATS],
     pub(super) asked: [bool; SEATS],
-    /// How long ago it began to ask, once it has.
+    /// How many ticks ago it began to ask, if it has.
     pub(super) began: Option<u32>,
-    /// How often it had another listed who is there.
+    /// How often it had another server list the one at this place.
     pub(super) listings: [u8; SEATS],
     /// The fence that each vote came with, or was raised to.
     pub(super) fences: [u8; SEATS],
     /// The fence of its guard, once there is one.
     pub(super) guard: Option<u8>,
-    /// The highest mark of the others, for each server that is to vote.
+    /// The highest mark of the others that it has read, for each server that is to vote.
     pub(super) heard: [Option<u8>; SEATS],
 }
 
@@ -94,7 +95,7 @@ pub(super) struct Locker {
 pub(super) struct World {
     pub(super) servers: Vec<Server>,
     pub(super) lockers: [Locker; 2],
-    /// Whether the first lock has been taken, as far as it could be.
+    /// Whether the setup of the first lock is done.
     pub(super) begun: bool,
     pub(super) ids: u64,
     pub(super) ticks: u32,
@@ -102,19 +103,19 @@ pub(super) struct World {
     pub(super) flushes: u8,
     pub(super) failovers: u8,
     pub(super) moves: u8,
-    /// The highest fence that a guard was made with, and whether a later one was not higher.
+    /// The highest fence of a guard so far, and whether a later guard had one that was not higher.
     pub(super) highest: u8,
     pub(super) stale_fence: bool,
 }
 
 fn origin() -> Instant {
-    // Any one will do, as long as all are the same.
+    // Any instant will do, as long as it is always the same.
     static ORIGIN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
     *ORIGIN
 }
 
 impl Locker {
-    /// The highest fence that a server gave which votes for it.
+    /// Returns the highest fence of the servers whose vote is valid.
     pub(super) fn highest(&self) -> Option<u8> {
         (0..SEATS).filter(|&place| self.votes[place] > 0).map(|place| self.fences[place]).max()
     }
@@ -160,9 +161,9 @@ impl World {
             for (who, place) in [0, 1].into_iter().flat_map(|who| (0..SEATS).map(move |place| (who, place))) {
                 world.vet(bounds, who, place);
             }
-            // Another lock of its mark has raised that on one server.
+            // Another lock has raised the mark on one server.
             world.servers[0].mark = u8::from(bounds.halfway);
-            // The first one has just taken it where it could, or is about to.
+            // The first locker has just taken the lock on all servers that it reaches, or only on the first one yet.
             let most = if bounds.halfway { 1 } else { SEATS };
             for place in (0..SEATS).filter(|&place| bounds.cut != Some(place)).take(most) {
                 world.carry_out(bounds, &Step::Ask(0, place));
@@ -182,7 +183,7 @@ impl World {
             .iter()
             .map(|seen| {
                 let (sight, ago) = seen.as_ref()?;
-                // As old as it is: now is the origin.
+                // Now is the origin, so a sight is as old as its ticks say.
                 let mut sight = Sight { read: origin().before(TICK * *ago), ..sight.clone() };
                 match bounds.mistake {
                     Some(Mistake::NoWait) => sight.age = TICK * 100,
@@ -205,12 +206,12 @@ impl World {
         plan
     }
 
-    /// Whether a locker believes that it holds the lock.
+    /// Returns whether a locker believes that it holds the lock.
     pub(super) fn believes(&self, who: usize) -> bool {
         self.lockers[who].votes.iter().filter(|&&valid| valid > 0).count() >= MAJORITY
     }
 
-    /// Whether its votes make a majority that is of one mind about the fence: then there is a guard.
+    /// Makes a guard if a majority of valid votes has the same fence.
     pub(super) fn agree(&mut self, who: usize) {
         let locker = &mut self.lockers[who];
         let Some(fence) = locker.highest() else { return };
@@ -234,7 +235,7 @@ impl World {
         self.look(who, place);
     }
 
-    /// What a script tells its locker of the server.
+    /// Takes in what a script tells its locker about the server.
     pub(super) fn look(&mut self, who: usize, place: usize) {
         let locker = &mut self.lockers[who];
         let server = &self.servers[locker.leads_to[place]];
@@ -244,7 +245,7 @@ impl World {
         locker.seen[place] = Some((sight, 0));
     }
 
-    /// Whether the server still remembers what this locker has seen there.
+    /// Returns whether the server still has the memory that this locker has seen there.
     pub(super) fn remembers(&self, who: usize, place: usize) -> bool {
         let locker = &self.lockers[who];
         let memory = self.servers[locker.leads_to[place]].memory.as_ref().map(|(_, memory)| memory);
@@ -269,7 +270,7 @@ impl World {
                 memory.phase == Phase::Listed
                     || (bounds.mistake == Some(Mistake::WaitFromTheBeginning) && memory.phase == Phase::Begun)
             });
-            // Lockers write it back; here all of them do at once, so that the wait is as short as it can be.
+            // Lockers write it back; here they all do so at once, so that the wait is as short as possible.
             server.age += u32::from(waits && server.age < 9);
         }
         for locker in &mut self.lockers {
@@ -281,7 +282,7 @@ impl World {
         }
     }
 
-    /// The same for all worlds that differ by the names of memories, and by what does not matter any more.
+    /// Returns one form for all worlds that differ only in the ids of memories, and in what no longer matters.
     pub(super) fn canonical(&self) -> Self {
         let mut world = self.clone();
         let mut names = Vec::new();
