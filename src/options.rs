@@ -52,9 +52,9 @@ pub enum Fencing {
 /// An owner that a handle names ([`Lock::owned_by`](crate::Lock::owned_by)) takes precedence over each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Reentry {
-    /// As the owner of the innermost scope ([`Owner::scope`](crate::Owner::scope),
-    /// [`Guard::scope`](crate::Guard::scope), a section of [`Lock::run`](crate::Lock::run)), or else the tokio task.
-    /// Nested code enters again by itself. So do branches of one task that take guards: use `run` in branches.
+    /// The owner of the innermost scope ([`Owner::scope`](crate::Owner::scope), [`Guard::scope`](crate::Guard::scope),
+    /// a section of [`Lock::run`](crate::Lock::run)), or else the tokio task. Nested code enters again by itself. So do
+    /// branches of one task that take guards: use `run` in branches.
     ///
     /// Outside of tokio tasks a polled call is identified by its waker, and a blocking call by its thread.
     #[default]
@@ -277,8 +277,8 @@ impl Options {
             return Err(Error::config(
                 "replicas",
                 format!(
-                    "{timeout:?} is not shorter than command_timeout = {command_timeout:?}: a renewal would time out before \
-                     {count} replicas could acknowledge it; shorten it, or lengthen command_timeout"
+                    "{timeout:?} is not shorter than command_timeout = {command_timeout:?}: a renewal would time out \
+                     before {count} replicas could acknowledge it; shorten it, or lengthen command_timeout"
                 ),
             ));
         }
