@@ -251,9 +251,10 @@ impl World {
                 Ok(())
             }
             Err(Shut::Lost(_)) => ensure(self.facts.taken > 0, "only a living guard shuts its owner out"),
-            Err(Shut::Releasing) => {
-                ensure(self.facts.taken == 0 || self.is_releasing(), "an owner with a guard of a lost hold gets the loss")
-            }
+            Err(Shut::Releasing) => ensure(
+                self.facts.taken == 0 || self.is_releasing(),
+                "an owner with a guard of a lost hold gets the loss",
+            ),
         }
     }
 
