@@ -1,5 +1,5 @@
-//! The alarm: one plain thread of the process, which fires the tokens of each hold before its validity ends, whatever
-//! the engines are doing.
+//! The alarm: one plain thread of the process, which fires the tokens of each hold before its validity ends, no matter
+//! what the engines are doing.
 //!
 //! # Invariants
 //! - Only its own sleep and the wakers of tokens make this thread wait: no I/O, log, recorder, gate or runtime does. If

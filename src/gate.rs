@@ -100,7 +100,7 @@ pub(crate) enum Arrival {
 pub(crate) enum Next<R = ()> {
     /// The line is empty; the driver is gone from the slot.
     Done,
-    /// Release a hold, and hand the lock over to the head of the line if there is one.
+    /// Release a hold and, with a `Head`, hand the lock over to that waiter.
     Release(R, Option<Head>),
     /// Tell the head of the line that its owner's hold is lost.
     Lost(u64, Loss),

@@ -109,7 +109,7 @@ struct State {
     fired: bool,
     /// How many callers have taken a guard so far.
     entrances: u32,
-    /// How many of the guards were taken in the task in which the hold was taken.
+    /// How many of the guards were taken in the same place (task or thread) as the hold.
     at_home: u32,
     /// `None` until an owner enters again.
     entries: Option<Box<Entries>>,

@@ -35,8 +35,8 @@ use crate::session::{Alive, Grip, Session, View};
 /// - **A spawned child that locks what its awaiting parent holds waits forever**, since it is a different owner. Run it
 ///   in [`Guard::scope`].
 ///
-/// The locker detects the first two where it can: it counts a guard that is dropped while a newer guard of its hold
-/// stays for over a millisecond, and a guard that is dropped in another task while others stay
+/// The locker detects the first two if it can: it counts a guard that is dropped while a newer guard of its hold stays
+/// for over a millisecond, and a guard that is dropped in another task while others stay
 /// ([`Stats::suspicious_reentries`](crate::Stats::suspicious_reentries)). It also logs a warning, once per key and
 /// minute. It does not detect a task that stores guards and goes on, such as an actor that serves several clients. With
 /// [`Reentry::Scope`] and with [`non_reentrant`](Self::non_reentrant) neither can happen.
@@ -302,7 +302,7 @@ impl Lock {
     /// 1. The owner that the handle names ([`owned_by`](Self::owned_by)).
     /// 2. In a scope, such as another run's section, the scope's owner, unless [`Reentry::Never`] applies.
     /// 3. With [`Reentry::Task`], if its caller (the task or, outside of tasks, the waker) holds the lock by a guard,
-    ///    the caller: the run enters while that guard lives.
+    ///    the caller: the run enters although that guard is held.
     /// 4. Otherwise an owner of its own.
     ///
     /// The closure and the section run in that owner's scope. Runs of one owner that are not nested take turns. A guard

@@ -561,8 +561,9 @@ impl LockerBuilder {
     /// Validates the options and connects. A server has to be Redis 6.2 or newer, or any Valkey.
     ///
     /// # Errors
-    /// - [`Error::Config`] for an option or an address that cannot be used, and for a server that is too old, or that
-    ///   is in cluster mode although its address does not say so.
+    /// - [`Error::Config`] for an option or an address that cannot be used, for a server that is too old or of another
+    ///   kind than its address says (a cluster, a Sentinel) and, with several servers, for a replica and a server that
+    ///   is named twice.
     /// - [`Error::Unavailable`] if no majority of the servers answers within
     ///   [`connect_timeout`](Self::connect_timeout); the others may come later. The same error comes at once if
     ///   untrusted certificates make a majority impossible.

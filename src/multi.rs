@@ -25,8 +25,8 @@ use crate::session::{Alive, Held as _, JointGrip, JointView, Session};
 /// # How they are taken
 /// If all are free, one script takes them in one round trip. If somebody holds one of them, that script takes nothing,
 /// and the waiter then takes one lock after the other in the order of their names, each in its line. Two callers that
-/// want the same locks therefore never deadlock, in whatever order they name them. **A caller that already holds a lock
-/// and then waits for others is outside of that order, and can deadlock: take locks that belong together in one call.**
+/// want the same locks therefore never deadlock, in any order of the names. **A caller that already holds a lock and
+/// then waits for others is outside of that order, and can deadlock: take locks that belong together in one call.**
 ///
 /// A script runs alone on its server: thousands of locks in one call delay all other clients by milliseconds.
 ///

@@ -156,7 +156,7 @@ impl Here {
         Self { kind, awaits: RefCell::default() }
     }
 
-    /// Called when the thread queues something. Returns the thread's own count, which has to count it besides the
+    /// Called when the thread queues something. Returns the thread's own count if that has to include it, besides the
     /// engine's.
     fn owe(&self, engine: &Arc<Debts>) -> Option<Arc<Debts>> {
         match self.kind {

@@ -3,7 +3,7 @@
 //! # Invariants
 //! - Each request is executed atomically when it arrives or, if the server is stopped then, when it goes on, in the
 //!   order of arrival.
-//! - A request that a server receives after a restart which followed its send is never executed and never answered.
+//! - A request that was sent before a restart and arrives after it is never executed and never answered.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -153,7 +153,7 @@ impl Machine {
         self.state().store.keys.delete(key);
     }
 
-    /// What stands in a lock's key.
+    /// Returns the owner in a lock's key.
     pub(super) fn owner(&self, key: &str) -> Option<Vec<u8>> {
         let inspect = Command::Inspect(Key::from(key));
         let standing = self.state().run(&inspect).ok().and_then(Answer::inspect).flatten();
