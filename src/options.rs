@@ -270,7 +270,7 @@ impl Options {
         if timeout < Duration::from_millis(1) {
             return Err(Error::config(
                 "replicas",
-                format!("{timeout:?} is too short for {count} replicas to acknowledge; give 1 ms or more"),
+                format!("{timeout:?} is too short for {count} replica(s) to acknowledge; give 1 ms or more"),
             ));
         }
         if timeout >= command_timeout {
@@ -278,7 +278,7 @@ impl Options {
                 "replicas",
                 format!(
                     "{timeout:?} is not shorter than command_timeout = {command_timeout:?}: a renewal would time out \
-                     before {count} replicas could acknowledge it; shorten it, or lengthen command_timeout"
+                     before {count} replica(s) could acknowledge it; shorten it, or lengthen command_timeout"
                 ),
             ));
         }
@@ -353,7 +353,7 @@ mod tests {
         let long = with(2, 3_000).expect_err("too long").to_string();
         assert!(long.contains("replicas: 3s") && long.contains("command_timeout = 3s"), "{long}");
         let none = with(2, 0).expect_err("for ever").to_string();
-        assert!(none.contains("0ns") && none.contains("2 replicas"), "{none}");
+        assert!(none.contains("0ns") && none.contains("2 replica(s)"), "{none}");
     }
 
     #[test]
