@@ -1,13 +1,13 @@
-//! The alarm: one plain thread of the process, which fires the tokens of each hold before its validity ends, whatever
-//! the engines are doing.
+//! The alarm: one plain thread of the process, which fires the tokens of each hold before its validity ends, no matter
+//! what the engines are doing.
 //!
 //! # Invariants
-//! - Nothing makes this thread wait but its own sleep, and wakers of tokens: no I/O, log, recorder, gate or runtime.
-//!   Where a waker blocks it, the engines go on: the watchdog fires tokens too.
-//! - Every hold that is held for longer than a grid's width stands in a line, which comes before its end does. Renewals
-//!   move the end back and tell nobody: it is asked for when the line comes. Whoever moves the end of a hold forward
-//!   says so ([`Alarm::watch`]).
-//! - Of the lines in which a hold stands, the last counts ([`Hold::set_alarm`]).
+//! - Only its own sleep and the wakers of tokens make this thread wait: no I/O, log, recorder, gate or runtime does. If
+//!   a waker blocks it, the engines go on: the watchdog fires tokens too.
+//! - Every hold that is held for longer than a grid's width is in a line, which comes due before the hold ends.
+//!   Renewals postpone the end without a notice: the alarm reads the end when the line is due. Code that brings the end
+//!   of a hold forward tells the alarm ([`Alarm::watch`]).
+//! - If a hold is in several lines, only the last one counts ([`Hold::set_alarm`]).
 //!
 //! An engine that is a guest in the program's runtime has an alarm of its own: a task there. While time is paused no
 //! timer is late, and it fires tokens exactly at the end of their validity, to the millisecond of tokio's timers.
@@ -30,72 +30,71 @@ use crate::engine::Engine;
 use crate::hold::{Alarmed, Hold};
 use crate::lease;
 
-/// What it takes to fire the tokens of one hold: with many that end together it begins so much earlier.
+/// The time to fire the tokens of one hold: if many end together, firing begins earlier by this time for each.
 const EACH: Duration = Duration::from_micros(5);
 
-/// How exactly ends are kept apart.
+/// The resolution of ends.
 const STEP: Duration = Duration::from_millis(1);
 
-/// What ends so soon would be in the line again that is being looked at.
+/// A hold that ends within this time would go back into the line that is being handled.
 const SAME_LINE: Duration = Duration::from_nanos(999_999);
 
-/// How long before its end a hold is looked at first. Most have been renewed by then, and many of them are looked at at
-/// once.
+/// How long before its end a hold is looked at first. Most have been renewed by then, and many are looked at together.
 const AHEAD: Duration = Duration::from_millis(100);
 
-/// The longest time between two looks at a hold: what was released is forgotten then.
+/// The longest time between two looks at a hold: released holds are forgotten then.
 const FARTHEST: Duration = Duration::from_secs(30);
 
-/// The longest sleep: timers stand still while the machine is suspended.
+/// The longest sleep, since timers stand still while the machine is suspended.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// From so many orders on, what was released meanwhile is thrown away before the inbox grows.
+/// From this many orders on, orders for released holds are dropped before the inbox grows.
 const MANY: usize = 1_024;
 
-/// The process that started the alarm, and the alarm, for as long as a locker uses it.
+/// The process that started the alarm, and the alarm, while a locker uses it.
 static CURRENT: Mutex<(u32, Weak<Alarm>)> = Mutex::new((0, Weak::new()));
 
-/// A handle on the thread "lockhound-alarm", or the task, which ends with the last of them.
+/// A handle on the thread "lockhound-alarm", or on the task, which ends with the last handle.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     desk: Arc<Desk>,
-    /// The process that it runs in. A fork leaves the thread behind, and maybe a mutex that is locked for ever.
+    /// The process that it runs in. A fork does not copy the thread, and may copy a mutex that stays locked forever.
     process: u32,
 }
 
-/// Where others leave orders, and the thread, or the task, sleeps.
+/// The state that the alarm's handles share with its thread or task, which sleeps here.
 #[derive(Debug, Default)]
 struct Desk {
     inbox: Mutex<Inbox>,
     bell: Condvar,
-    /// That of a task.
+    /// The bell of a task.
     #[cfg(feature = "testing")]
     task_bell: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inbox {
-    /// Holds to be looked after from now on, or whose end may have moved forward.
+    /// Holds that are new, or whose end may have been brought forward.
     orders: Vec<Weak<Hold>>,
-    /// When the inbox is to be emptied; `None` while it is empty.
+    /// When the inbox is to be emptied, or `None` while it is empty.
     due: Option<Instant>,
-    /// Until when the thread sleeps; `None` where it does until it is woken.
+    /// Until when the thread sleeps, or `None` if it sleeps until it is woken.
     asleep_until: Option<Instant>,
     ended: bool,
 }
 
-/// What is to be done at the desk.
+/// What the thread or task does next.
 enum Turn {
-    /// These orders are to be carried out, and what is due is due.
+    /// Handle these orders, and the lines that are due.
     Work(Vec<Weak<Hold>>),
-    /// Nothing until then; nothing until the bell rings, where that is `None`.
+    /// Sleep until then or, with `None`, until the bell rings.
     Sleep(Option<Instant>),
-    /// Nothing any more.
+    /// End.
     End,
 }
 
 impl Inbox {
-    /// What is to be done now by somebody who otherwise sleeps until then.
+    /// Returns what a thread or task does next that would otherwise sleep until `until`.
     fn turn(&mut self, until: Option<Instant>, now: Instant) -> Turn {
         if self.ended {
             return Turn::End;
@@ -111,12 +110,12 @@ impl Inbox {
 }
 
 impl Alarm {
-    /// The alarm of this process, which is started if there is none.
+    /// Returns the alarm of this process, and starts it if there is none.
     ///
     /// # Errors
     /// The thread cannot be started.
     pub(crate) fn of_process() -> io::Result<Arc<Self>> {
-        // This mutex is locked for moments only, unless a fork left it locked: then this locker has an alarm of its
+        // This mutex is locked for moments only, unless a fork left it locked: then this locker gets an alarm of its
         // own.
         for _ in 0..1_000 {
             let mut current = match CURRENT.try_lock() {
@@ -145,7 +144,7 @@ impl Alarm {
         Ok(Arc::new(Self { desk, process: process::id() }))
     }
 
-    /// The alarm of a guest: a task of this engine.
+    /// Starts the alarm of a guest: a task of this engine.
     #[cfg(feature = "testing")]
     pub(crate) fn of_guest(engine: &Engine) -> Arc<Self> {
         let desk = Arc::new(Desk::default());
@@ -153,7 +152,7 @@ impl Alarm {
         Arc::new(Self { desk, process: process::id() })
     }
 
-    /// Looks after a hold from now on; or anew, if its end may have moved forward.
+    /// Watches a hold from now on, or looks at it again because its end may have been brought forward.
     pub(crate) fn watch(&self, hold: &Arc<Hold>, now: Instant) {
         if self.process == process::id() {
             self.desk.order(hold, now);
@@ -193,13 +192,13 @@ impl Desk {
         }
     }
 
-    /// Sleeps until then, or until the inbox is to be emptied, and looks at the clock with every beat. The orders that
-    /// are to be carried out; `None` if there will be no more of them.
+    /// Sleeps until then, or until the inbox is to be emptied, and reads the clock with every beat. Returns the orders
+    /// to handle, or `None` if there will be no more.
     fn sleep(&self, until: Option<Instant>, beat: Duration) -> Option<Vec<Weak<Hold>>> {
         let mut inbox = self.inbox();
         loop {
             let now = Instant::now();
-            // A wake-up is a hint, and none is lost: what it is about is looked at again under the mutex.
+            // A wake-up is a hint, and none is lost: the inbox is checked again under the mutex.
             inbox = match inbox.turn(until, now) {
                 Turn::Work(orders) => return Some(orders),
                 Turn::Sleep(Some(until)) => {
@@ -212,13 +211,13 @@ impl Desk {
         }
     }
 
-    /// The same for a task. There is no beat: its timers are the clock.
+    /// Does the same for a task. It needs no beat, since its timers are the clock.
     #[cfg(feature = "testing")]
     async fn pause(&self, until: Option<Instant>) -> Option<Vec<Weak<Hold>>> {
         loop {
             let now = Instant::now();
             let turn = self.inbox().turn(until, now);
-            // No wake-up is lost: only this task waits, and a wake-up while it does not leaves its permit.
+            // No wake-up is lost: only this task waits, and a wake-up while it does not wait leaves a permit.
             match turn {
                 Turn::Work(orders) => return Some(orders),
                 Turn::Sleep(Some(until)) => _ = timeout(now.until(until), self.task_bell.notified()).await,
@@ -228,7 +227,7 @@ impl Desk {
         }
     }
 
-    /// Wakes whoever sleeps.
+    /// Wakes the thread or the task.
     fn ring(&self) {
         self.bell.notify_one();
         #[cfg(feature = "testing")]
@@ -240,19 +239,19 @@ impl Desk {
     }
 }
 
-/// The thread's work. Ends with the last handle.
+/// The thread's loop. Ends with the last handle.
 fn keep(desk: &Desk) {
     let mut schedule = Schedule::default();
     loop {
         let (until, beat) = schedule.plan();
         let Some(orders) = desk.sleep(until, beat) else { return };
-        // All are lost, and counted, before the first waker runs.
+        // All losses are marked and counted before the first waker runs.
         let lost = schedule.ring(&orders, Instant::now());
         lost.iter().for_each(Hold::fire);
     }
 }
 
-/// The same for a guest, as a task of its engine. Ends with the engine too; nobody awaits it.
+/// The same loop for a guest, as a task of its engine. Also ends with the engine; nobody awaits it.
 #[cfg(feature = "testing")]
 async fn keep_as_task(desk: Arc<Desk>) {
     let mut schedule = Schedule::default();
@@ -266,16 +265,16 @@ async fn keep_as_task(desk: Arc<Desk>) {
     }
 }
 
-/// So much earlier than its end the tokens of a hold are begun with, if so many end together.
+/// Returns how long before the end of a hold firing its tokens begins, if this many end together.
 fn early(holds: usize) -> Duration {
     lease::ARM_EARLY + EACH * u32::try_from(holds).unwrap_or(u32::MAX)
 }
 
-/// When to look at which hold.
+/// When each hold is looked at.
 #[derive(Debug, Default)]
 struct Schedule {
     lines: BTreeMap<Instant, Line>,
-    /// Whether no look is ever late, so that none has to be early.
+    /// Set if timers are never late, so that no look has to be early.
     punctual: bool,
 }
 
@@ -288,14 +287,14 @@ struct Line {
 }
 
 impl Schedule {
-    /// When to begin, so that no line is late, and how often to look at the clock until then.
+    /// Returns when to begin so that no line is late, and how often to read the clock until then.
     fn plan(&self) -> (Option<Instant>, Duration) {
         let until = self.begins().map(|(_, begin)| begin).min();
         let beat = self.lines.values().filter_map(|line| line.beat).min();
         (until, beat.unwrap_or(BEAT))
     }
 
-    /// Each line, and when to begin with all up to it.
+    /// Returns each line's time, and when to begin with all lines up to it.
     fn begins(&self) -> impl Iterator<Item = (Instant, Instant)> {
         self.lines.iter().scan(0, |holds, (at, line)| {
             *holds += line.holds.len();
@@ -307,7 +306,7 @@ impl Schedule {
         if self.punctual { Duration::ZERO } else { early(holds) }
     }
 
-    /// Takes orders in, and marks what ends now. All that is to be fired.
+    /// Takes in orders, marks the holds that end now as lost, and returns them for firing.
     fn ring(&mut self, orders: &[Weak<Hold>], now: Instant) -> Vec<Arc<Hold>> {
         let mut lost = Vec::new();
         for order in orders {
@@ -364,7 +363,7 @@ mod tests {
         holds.iter().map(Arc::downgrade).collect()
     }
 
-    /// Goes on to the next time at which something is to be done, and does it: when that was, and what was lost.
+    /// Advances to the next planned time and does the work. Returns that time and the lost holds.
     fn next(schedule: &mut Schedule) -> (Instant, Vec<Arc<Hold>>) {
         let at = schedule.plan().0.expect("something is planned");
         (at, schedule.ring(&[], at))
@@ -403,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_moves_the_end_back_and_tells_nobody() {
+    fn a_renewal_postpones_the_end_without_an_order() {
         let (mut schedule, hold) = (Schedule::default(), hold(LEASE));
         schedule.ring(&orders(&[Arc::clone(&hold)]), hold.since);
         let mut renewed = hold.since;
@@ -417,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_moves_forward_is_told_and_the_older_place_counts_no_more() {
+    fn an_end_that_is_brought_forward_replaces_the_older_place() {
         let terms = Terms { lease: LEASE, renewed: true, max_hold: None };
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0, 1], 3));
         let mut schedule = Schedule::default();
@@ -435,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_count_no_more_do_not_gather() {
+    fn outdated_places_do_not_accumulate() {
         let (mut schedule, hold) = (Schedule::default(), hold(LEASE));
         for second in 0..1_000 {
             let now = hold.since + Duration::from_secs(second);
@@ -447,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_released_is_not_kept_for_longer_than_it_may() {
+    fn a_released_hold_is_forgotten_after_30_seconds() {
         let mut schedule = Schedule::default();
         let day = hold(Duration::from_secs(86_400));
         let since = day.since;
@@ -476,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_out_in_a_suspend_is_lost_at_the_first_look() {
+    fn holds_that_ran_out_during_a_suspend_are_lost_at_the_first_look() {
         let holds: Vec<_> = [100, 3_000, 30_000].map(|lease| hold(Duration::from_millis(lease))).into();
         let day = hold(Duration::from_secs(86_400));
         let mut schedule = Schedule::default();
@@ -495,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_marked_and_not_fired_is_fired() {
+    fn a_hold_that_is_marked_lost_but_not_fired_is_fired() {
         let (mut schedule, hold) = (Schedule::default(), hold(LEASE));
         schedule.ring(&orders(&[Arc::clone(&hold)]), hold.since);
         hold.mark(hold.valid_until());
@@ -539,13 +538,14 @@ mod tests {
             most = most.max(bytes(&desk, &schedule));
         }
         assert_eq!(places(&schedule), HOLDS);
-        // In the hold: when it is looked at, whether its loss was told, where that is entered, and whose tokens fire.
+        // In the hold: when it is looked at, whether its loss was reported, the pointer to the ledger, and that to the
+        // tokens.
         let of_hold = size_of::<Option<Instant>>() + size_of::<bool>() + 2 * size_of::<usize>();
         let each = of_hold + most.div_ceil(HOLDS);
         assert!(each <= 64, "{each} bytes, {of_hold} of them in the hold");
     }
 
-    /// What the alarm keeps about holds outside of them.
+    /// Returns the bytes that the alarm keeps outside of the holds.
     fn bytes(desk: &Desk, schedule: &Schedule) -> usize {
         let lines = schedule.lines.values().map(|line| line.holds.capacity());
         let places = desk.inbox().orders.capacity() + lines.sum::<usize>();

@@ -2,9 +2,9 @@
 //!
 //! [`Instant`] goes on while the machine sleeps (CLOCK_BOOTTIME on Linux), because a lease on the server does too: a
 //! laptop or a virtual machine that wakes up after an hour must not believe in locks that ran out meanwhile. std's
-//! `Instant` stands still during a suspend there. Elsewhere std's is what there is.
+//! `Instant` stands still during a suspend there. On other systems this uses std's.
 //!
-//! With the feature `testing` a locker may live in a runtime of the program's, and then goes by that runtime's clock.
+//! With the feature `testing` a locker may run in a runtime of the program, and then uses that runtime's clock.
 
 #[cfg(feature = "testing")]
 mod hosted;
@@ -12,8 +12,8 @@ mod hosted;
 use std::ops::Add;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The clock of a locker. What runs on its engine may ask [`Instant::now`], which is the same there. What runs where
-/// its callers are asks this one: they may be in a runtime with another clock, or in none.
+/// The clock of a locker. Code on its engine may call [`Instant::now`], which reads the same clock there. Code on
+/// callers' threads asks this one: callers may be in a runtime with another clock, or in none.
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {
     /// `None` for the machine's clock.
@@ -22,7 +22,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// The clock of the machine.
+    /// Returns the clock of the machine.
     pub(crate) const fn machine() -> Self {
         Self {
             #[cfg(feature = "testing")]
@@ -30,13 +30,13 @@ impl Clock {
         }
     }
 
-    /// The clock of a runtime, which from now on is a host of lockers.
+    /// Returns the clock of a runtime, and makes that runtime a host of lockers.
     #[cfg(feature = "testing")]
     pub(crate) fn of(runtime: &tokio::runtime::Handle) -> Self {
         Self { host: Some(hosted::Host::of(runtime)) }
     }
 
-    /// The clock that [`Instant::now`] reads here.
+    /// Returns the clock that [`Instant::now`] reads here.
     #[cfg(feature = "testing")]
     pub(crate) fn here() -> Self {
         match tokio::runtime::Handle::try_current() {
@@ -45,7 +45,7 @@ impl Clock {
         }
     }
 
-    /// What this clock shows, whatever thread asks.
+    /// Returns the time of this clock, on any thread.
     pub(crate) fn now(&self) -> Instant {
         #[cfg(feature = "testing")]
         if let Some(host) = &self.host {
@@ -55,12 +55,12 @@ impl Clock {
     }
 }
 
-/// A point in time on the local clock that never jumps and never stops.
+/// A point in time on the local clock, which never jumps and never stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Instant(Duration);
 
 impl Instant {
-    /// The time here: that of the runtime that runs this, if it is a host of lockers, else the machine's.
+    /// Returns the time here: that of the current runtime if it is a host of lockers, otherwise the machine's.
     pub(crate) fn now() -> Self {
         #[cfg(feature = "testing")]
         if let Some(time) = hosted::time_here() {
@@ -69,28 +69,28 @@ impl Instant {
         Self(since_boot())
     }
 
-    /// How long ago `earlier` was; zero if it is still to come.
+    /// Returns how long ago `earlier` was, or zero if it is still to come.
     pub(crate) fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// How long it is until `later`; zero if it has passed.
+    /// Returns how long it is until `later`, or zero if it has passed.
     pub(crate) fn until(self, later: Self) -> Duration {
         later.since(self)
     }
 
-    /// The same point, moved back by `duration`.
+    /// Returns this point moved back by `duration`.
     pub(crate) fn before(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(duration))
     }
 
-    /// The last point not after this one whose distance from the clock's origin is a multiple of `grid`.
+    /// Returns the last point not after this one whose distance from the clock's origin is a multiple of `grid`.
     pub(crate) fn round_down(self, grid: Duration) -> Self {
         let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Self(self.0 - Duration::from_nanos(nanos(self.0) % nanos(grid).max(1)))
     }
 
-    /// The first point not before this one whose distance from the clock's origin is a multiple of `grid`.
+    /// Returns the first point not before this one whose distance from the clock's origin is a multiple of `grid`.
     pub(crate) fn round_up(self, grid: Duration) -> Self {
         let down = self.round_down(grid);
         if down == self { self } else { down + grid }
@@ -105,8 +105,8 @@ impl Add<Duration> for Instant {
     }
 }
 
-/// Microseconds since 1970 on the wall clock, which may be wrong: only fences use it, and the server bounds it. In a
-/// runtime that is a host of lockers it goes with that runtime's time.
+/// Returns the microseconds since 1970 on the wall clock, which may be wrong: only fences use it, and the server bounds
+/// it. In a runtime that is a host of lockers it advances with that runtime's time.
 pub(crate) fn wall_micros() -> u64 {
     #[cfg(feature = "testing")]
     if let Some(since_epoch) = hosted::wall_here() {
@@ -119,7 +119,7 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Whether clock and timers are one here, so that no time passes that no timer knows of.
+/// Returns whether clock and timers are one here, so that the timers notice all time that passes.
 pub(crate) fn is_of_timers() -> bool {
     #[cfg(feature = "testing")]
     return hosted::time_here().is_some();
@@ -127,7 +127,7 @@ pub(crate) fn is_of_timers() -> bool {
     false
 }
 
-/// Whether time is paused here: it goes on only to the next timer, so that none is ever late.
+/// Returns whether time is paused here: it advances only to the next timer, so no timer is ever late.
 pub(crate) fn is_paused() -> bool {
     #[cfg(feature = "testing")]
     return hosted::is_paused_here();
@@ -145,7 +145,7 @@ fn since_boot() -> Duration {
 #[cfg(not(target_os = "linux"))]
 fn since_boot() -> Duration {
     static ORIGIN: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-    // A day of head start, so that points before the first call can be named.
+    // A day of head start, so that points before the first call can be expressed.
     ORIGIN.get_or_init(std::time::Instant::now).elapsed() + Duration::from_secs(86_400)
 }
 

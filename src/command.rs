@@ -1,9 +1,9 @@
-//! What a server is asked for, and what it answers, as values: neither says which kind of server that is.
+//! Commands to servers and their answers, as plain values that do not depend on the kind of server.
 //!
-//! A field is in a hash or it is not, counts are absolute, and nothing creates but an acquire, which is sent at most
-//! once per generation, and a hand-over, which finds its holder once: a copy of any command that comes twice or late
-//! changes nothing that it should not. The plain format has the same commands with the same answers, the field as the
-//! value of a string: nobody above knows which.
+//! A command that arrives twice or late does no harm. Commands check whether a field exists, counts are absolute, and
+//! only two commands create a lock: an acquire, which is sent at most once per generation, and a hand-over, which finds
+//! its holder only once. The plain format has the same commands with the same answers, and the field is the value of a
+//! string: higher layers do not know the format.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,23 +17,23 @@ use crate::options::Format;
 /// The key of a server's memory.
 pub(crate) const MEMORY: &str = "lockhound_memory";
 
-/// What the channels begin with on which a locker is woken, each by its id.
+/// The prefix of the channel on which a locker is woken; the locker's id follows.
 pub(crate) const WAKE: &str = "lockhound_wake:";
 
-/// What a lock is on a server. Each kind excludes every other, and itself.
+/// The form of a lock on a server. Each kind excludes every other, and itself.
 ///
-/// Where a kind comes that does not, three places have to ask: `Slot::next` in the gate (who blocks the line), and
-/// `admit` and `settle` in `session/attempt.rs` (what a grant proves of the holds before it).
+/// A new kind that does not exclude itself would concern three places: `Slot::next` in the gate (who blocks the line),
+/// and `admit` and `settle` in `session/attempt.rs` (what a grant proves of the holds before it).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A hash, with the field of its holder.
+    /// A hash with the field of its holder.
     Redisson,
-    /// A string, which is the field of its holder.
+    /// A string whose value is the field of its holder.
     Plain,
 }
 
 impl Kind {
-    /// Whether everybody who releases one tells of it by a message.
+    /// Returns whether all clients send a message when they release such a lock.
     pub(crate) fn is_told_of(self) -> bool {
         self == Self::Redisson
     }
@@ -48,7 +48,7 @@ impl From<Format> for Kind {
     }
 }
 
-/// A lock that is held or asked for: its key, and the field that stands there then.
+/// A lock that is held or requested: its key, and the field that is there while it is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) kind: Kind,
@@ -57,7 +57,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// The key of the counter that its fence comes from.
+    /// Returns the key of the counter for its fence.
     pub(crate) fn counter(&self, fences: Source) -> String {
         match fences {
             Source::Marks { .. } => self.key.mark(),
@@ -66,22 +66,23 @@ impl Claim {
     }
 }
 
-/// A locker that goes into the list of those that wait for a lock, if it is not granted.
+/// A locker that goes into a lock's waiting list if the lock is not granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listing {
     pub(crate) locker: Arc<str>,
-    /// The time is over for which it waits for those before it in the list.
+    /// Set if its time to wait for those before it in the list is over.
     pub(crate) looked: bool,
-    /// For how long the list is kept, at the least.
+    /// The minimum lifetime of the list.
     pub(crate) lifetime: Duration,
 }
 
-/// Whom a release tells of it.
+/// Whom a release wakes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wakes {
-    /// All that listen.
+    /// All subscribers of the lock's channel.
     All,
-    /// The next of the list, if there is one; else all that listen. With what is known of the locker that releases.
+    /// The next locker of the list or, without a list, all subscribers. The `Releaser` describes the locker that
+    /// releases.
     Next(Option<Releaser>),
 }
 
@@ -89,21 +90,21 @@ pub(crate) enum Wakes {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Releaser {
     pub(crate) locker: Arc<str>,
-    /// Others wait here: it goes into the list, behind all who are there. A list with nobody else is none.
+    /// Callers wait in it: it goes into the list, behind all others. A list with no other locker counts as none.
     pub(crate) enlists: bool,
-    /// It listens to the channel, and is not in the list.
+    /// It is subscribed to the channel, and is not in the list.
     pub(crate) listens: bool,
-    /// Others that listen, and are in no list, may be told instead.
+    /// Subscribers that are in no list may be told instead.
     pub(crate) offers: bool,
-    /// For how long the list is kept, at the least a half.
+    /// The lifetime of the list. It is renewed when less than half is left.
     pub(crate) lifetime: Duration,
 }
 
-/// What a server has to remember of itself for its answer to be a vote: what it remembered when it was vetted.
+/// The memory that a server has to have for its answer to be a vote: the one that it had when it was vetted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Remembered {
     pub(crate) memory: Arc<str>,
-    /// What the server looks for. Names of servers are as long: no two of them are alike either.
+    /// The field for which the server looks. Names of servers are as long, and are unique too.
     pub(crate) digest: Arc<str>,
 }
 
@@ -113,16 +114,16 @@ impl From<&str> for Remembered {
     }
 }
 
-/// What a server is asked for. Where its answer is to be a `vote`, with what it has to remember for that.
+/// A command to a server. If its answer is to be a vote, `vote` is the memory that the server has to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// Takes all of these locks, which are of one kind, or none. A server that does not remember does nothing.
+    /// Takes all of these locks, which are of one kind, or none. A server without the memory for the vote does nothing.
     Acquire {
         claims: Arc<[Claim]>,
         lease: Duration,
         fences: Source,
         vote: Option<Remembered>,
-        /// Of one lock, and where there is no vote.
+        /// Only for a single lock and without a vote.
         listing: Option<Listing>,
     },
     /// Writes the hold count.
@@ -134,7 +135,7 @@ pub(crate) enum Command {
         claim: Claim,
         wakes: Wakes,
     },
-    /// Releases it too, but leaves the lock standing for that long, under a field that no command names.
+    /// Releases the claim, but keeps the lock locked for this long, under a field that no command names.
     Keep {
         claim: Claim,
         rest: Duration,
@@ -144,65 +145,66 @@ pub(crate) enum Command {
         key: Key,
         locker: Arc<str>,
     },
-    /// Releases a lock and takes it for the next one, if it is still held under the first claim. No vote.
+    /// Releases a lock and takes it for the next claim, if it is still held under the first. It is never a vote.
     HandOver {
         from: Claim,
         to: Claim,
         lease: Duration,
         fences: Source,
     },
-    /// Takes a server's vote for a held lock back. It does its work whatever it remembers.
+    /// Re-acquires a held lock on a server that lost it. The server does so even without the memory.
     Retake {
         claim: Claim,
         lease: Duration,
         count: u32,
         vote: Option<Remembered>,
     },
-    /// Raises the mark of a lock that is held there to this fence, unless it is higher already.
+    /// Raises the mark of a lock that is held there to this fence, unless the mark is higher already.
     Raise {
         claim: Claim,
         fence: Fence,
     },
-    /// Renews many locks of one kind at once. It does its work whatever it remembers.
+    /// Renews many locks of one kind at once. The server does so even without the memory.
     Renew {
         claims: Arc<[Claim]>,
         lease: Duration,
         vote: Option<Remembered>,
     },
-    /// Tells who stands in a lock's key.
+    /// Asks who holds a lock.
     Inspect(Key),
-    /// Names the holders of a lock, each by the SHA-1 of what stands there.
+    /// Asks for the holders of a lock, each as the SHA-1 of its field or string.
     Holders(Key),
-    /// Releases a lock from these holders, unless somebody else is among those that stand there.
+    /// Releases a lock from these holders, unless it has a holder besides them.
     Force {
         key: Key,
         holders: Arc<[String]>,
     },
-    /// Tells who a server is. Where it has a memory, it is told this.
+    /// Asks for the identity of a server. With `Announced`, the server also updates its memory.
     Vet(Option<Announced>),
-    /// Changes a server's memory, if it is still what it was.
+    /// Changes a server's memory, if it is still as expected.
     Amend(Amendment),
-    /// Tells the highest mark of a server. One that does not remember tells nothing.
+    /// Asks for the highest mark of a server. A server without the memory for the vote answers nothing.
     Highest {
         vote: Option<Remembered>,
     },
 }
 
 impl Command {
-    /// Whether it may leave something there that has to be undone if its answer never comes.
+    /// Returns whether it may create a lock, which has to be undone if the answer never comes.
     pub(crate) fn takes(&self) -> bool {
         matches!(self, Self::Acquire { .. } | Self::HandOver { .. })
     }
 }
 
-/// What a server is told where it has a memory.
+/// What a locker announces to a server that keeps a memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Announced {
-    /// Its memory, if it has none.
+    /// The memory that it begins with if it has none.
     pub(crate) begun: Arc<str>,
     pub(crate) lease: Duration,
-    /// What it remembered last, and for how long it had been listed then and since.
+    /// Its last known memory.
     pub(crate) last: Arc<str>,
+    /// How long it has been listed since it had that memory.
     pub(crate) age: Duration,
 }
 
@@ -212,55 +214,56 @@ pub(crate) struct Amendment {
     pub(crate) from: String,
     pub(crate) to: String,
     pub(crate) listed: bool,
-    /// Where it is to vote: the longest lease that it has waited for.
+    /// If it is to vote: the longest lease for which it has waited.
     pub(crate) waited: Option<Duration>,
-    /// .. and what its marks are raised to then: the highest of these numbers that it believes in.
+    /// If it is to vote: its marks are raised to the highest of these numbers that is not too far ahead of its clock.
     pub(crate) marks: Option<String>,
 }
 
-/// What a server answers: a variant a command.
+/// A server's answer, with one variant for each command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// `None`: the server does not remember what it was vetted for, and has done nothing.
+    /// `None` if the server does not have the memory for the vote, and has done nothing.
     Acquire(Option<Acquire>),
     Count(Count),
-    /// Of a lock that is kept, too: then nobody is told.
+    /// Also the answer to `Keep`, which notifies nobody.
     Release(Release),
     HandOver(HandOver),
-    /// True if it holds again, false if another holds it there.
+    /// True if the claim holds the lock again, false if another holds it there.
     Retake(Told<bool>),
     Raise(Raise),
-    /// For each in the order given. What too few replicas have is not renewed.
+    /// One for each claim, in the order given. A lock that too few replicas have acknowledged does not count as
+    /// renewed.
     Renew(Told<Vec<Renew>>),
     Inspect(Option<Standing>),
-    /// Their names, none if the lock is free.
+    /// The holders' names, empty if the lock is free.
     Holders(Vec<String>),
-    /// Whether it was theirs, and nobody else's.
+    /// Whether the lock was theirs, and nobody else's.
     Force(bool),
     Vet(Identity),
-    /// The memory as it is then.
+    /// The memory after the command.
     Amend(Remembrance),
-    /// A number as a text. `None`: the server does not remember what it was vetted for.
+    /// A number as text, or `None` if the server does not have the memory for the vote.
     Highest(Option<String>),
 }
 
 /// What a server answered to an acquire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Acquire {
-    /// All that was asked for, a fence a lock.
+    /// All requested locks are granted, with one fence for each.
     Granted(Vec<Fence>),
-    /// One is held by another, for at most this long if its lease is not renewed; `None`: it has no lease.
+    /// One is held by another, for at most this long if its lease is not renewed, or without a lease if `None`.
     Held(Option<Duration>),
-    /// The same, to a locker that goes into the list.
+    /// The same, for a locker that goes into the list.
     Listed(Option<Duration>, Place),
 }
 
-/// A locker's place in the list of those that wait for a lock.
+/// A locker's place in a lock's waiting list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// So many are before it.
+    /// This many are before it.
     Behind(u64),
-    /// The server refused to put it there, in these words.
+    /// The server refused to put it there, with this error.
     Refused(String),
 }
 
@@ -274,17 +277,17 @@ pub(crate) enum Count {
 /// What a server answered to a release.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// Released, and this many clients were told.
+    /// Released, and this many clients got the message.
     Released(u64),
-    /// Released, and another locker was woken; or others than the lockers of the list were, whose turn it is. So many
-    /// are in the list before the locker that released, if it is there.
+    /// Released, and another locker was woken or, with `turn`, clients that are not in the list were. `place` is the
+    /// number of lockers in the list before the one that released, if it is there.
     PassedOn {
         place: Option<u64>,
         turn: bool,
-        /// Whether others listen.
+        /// Whether clients that are not in the list are subscribed.
         others: bool,
     },
-    /// Released, and all were told: the list cannot be used, in the server's words.
+    /// Released, and all subscribers were told: the list cannot be used, because of this error of the server.
     Unlisted(String),
     Gone,
 }
@@ -292,9 +295,9 @@ pub(crate) enum Release {
 /// What a server answered to a hand-over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandOver {
-    /// The first does not hold it any more, and the next one does.
+    /// The first claim no longer holds the lock, and the next one does.
     Granted(Fence),
-    /// The first did not hold it, and nothing was taken.
+    /// The first claim did not hold the lock, and nothing was taken.
     Gone,
 }
 
@@ -303,7 +306,7 @@ pub(crate) enum HandOver {
 pub(crate) enum Raise {
     Raised,
     Gone,
-    /// The server does not believe that there is such a fence.
+    /// The fence is too far ahead of the server's clock.
     TooHigh,
 }
 
@@ -311,20 +314,20 @@ pub(crate) enum Raise {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Renew {
     Renewed,
-    /// Deleted, somebody else's, or not a lock any more.
+    /// The lock is deleted, is somebody else's, or is not a lock any more.
     Gone,
-    /// The server could not do it, and says why.
+    /// The server could not renew it, for this reason.
     Failed(String),
 }
 
-/// An answer, and whether the server remembers what it was vetted for: then it is a vote.
+/// An answer, and whether the server has the memory for the vote: only then the answer is a vote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Told<T> {
     pub(crate) answer: T,
     pub(crate) remembers: bool,
 }
 
-/// Who stands in a lock's key.
+/// The holder of a lock, as its key shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub(crate) owner: Vec<u8>,
@@ -332,46 +335,46 @@ pub(crate) struct Standing {
     pub(crate) remaining: Option<Duration>,
 }
 
-/// Who a server is.
+/// A server's identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// Another one after each start.
+    /// It changes with each start.
     pub(crate) run_id: String,
     pub(crate) role: String,
-    /// Of a replica.
+    /// The address of the master, if it is a replica.
     pub(crate) master: String,
-    /// Of a master that was asked for it.
+    /// The memory, if it is a master that was asked for it.
     pub(crate) memory: Option<Remembrance>,
 }
 
-/// A server's memory, as a text.
+/// A server's memory, as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Remembrance {
     pub(crate) memory: String,
-    /// The longest lease that it was told of.
+    /// The longest lease that was announced to it.
     pub(crate) lease: Duration,
-    /// For how long it has been listed, at the least.
+    /// The minimum time for which it has been listed.
     pub(crate) age: Duration,
 }
 
-/// The error of whoever finds something else than a lock under the name of one.
+/// Returns the error for a key that holds something other than a lock.
 pub(crate) fn no_lock(key: &Key, kind: &str) -> String {
     let what = if kind == "hash" { "hash that is no lock's" } else { kind };
     format!("WRONGTYPE {key:?} holds a {what}")
 }
 
-/// The SHA-1 of a text, as scripts have it from `redis.sha1hex`: the name of a holder, and of a script.
+/// Returns the SHA-1 of a text, as `redis.sha1hex` does in scripts: it names holders and scripts.
 pub(crate) fn sha1(text: &[u8]) -> String {
     Sha1::from(text).digest().to_string()
 }
 
-/// PTTL says -1 for a key without a lease, and 0 for one that has less than a millisecond left.
+/// Converts the answer of PTTL, which is -1 for a key without a lease, and 0 for one with less than a millisecond left.
 pub(crate) fn remaining(ttl: i64) -> Option<Duration> {
     u64::try_from(ttl).ok().map(Duration::from_millis)
 }
 
 impl Command {
-    /// The release of a lock that is to stand for a rest of time, if there is one: nobody is woken then.
+    /// Returns the release of a lock. With a `rest` the lock stays locked for that long, and nobody is woken.
     pub(crate) fn release(claim: Claim, rest: Option<Duration>, wakes: Wakes) -> Self {
         match rest {
             Some(rest) => Self::Keep { claim, rest },

@@ -35,16 +35,15 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Provides credentials that change: from a secret store, a file that is replaced, a token service.
+/// Provides credentials that change, for example from a secret store, a file that is replaced, or a token service.
 /// [`LockerBuilder::credentials`](crate::LockerBuilder::credentials) takes one.
 ///
-/// The locker asks it at each connect and reconnect of each connection, of which a server has three, and at no other
-/// time. A replaced password does not affect established connections; the next connection uses the new one. The
-/// provider may return the old password while a server accepts both, and has to return the new one as soon as a server
-/// no longer accepts the old one.
+/// The locker asks it at each connect and reconnect of each connection, and at no other time. A replaced password does
+/// not affect established connections; the next connection uses the new one. The provider may return the old password
+/// while a server accepts both, and has to return the new one as soon as a server no longer accepts the old one.
 ///
 /// It runs on a thread of its own, "lockhound-creds", with a tokio runtime: it may use tokio's timers and sockets. It
-/// may block. That delays other connects that ask it meanwhile, but no renewal on an established connection.
+/// may block: that delays other connects that ask it meanwhile, but no renewal on an established connection.
 ///
 /// # Examples
 /// ```no_run
@@ -98,7 +97,7 @@ impl<P: CredentialProvider> CredentialProvider for Arc<P> {
     }
 }
 
-/// A provider's answer, as it is awaited.
+/// The future of a provider's answer.
 pub(crate) type Asked<'a> =
     Pin<Box<dyn Future<Output = Result<Credentials, Box<dyn Error + Send + Sync>>> + Send + 'a>>;
 

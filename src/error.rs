@@ -12,19 +12,19 @@ use crate::shown::Shown;
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lock was held, and is not provably held any more. Stop the work that it protects: somebody else may already
+    /// The lock was held, and is no longer provably held. Stop the work that it protects: somebody else may already
     /// hold it.
     #[error("the lock is lost: {0}")]
     Lost(Loss),
-    /// The server gave no usable answer, or no majority of several did: they cannot be reached, are silent, refuse the
-    /// credentials, or too few of their replicas acknowledged. Nothing is held, and whatever the attempts may have
-    /// left on a server is undone in the background. Try again later.
+    /// The server gave no usable answer, or no majority of several servers did: they cannot be reached, do not answer,
+    /// or refuse the credentials, or too few of their replicas acknowledged. Nothing is held, and anything that the
+    /// attempts may have left on a server is undone in the background. Try again later.
     #[error("{}", unavailable(*servers, nodes, *waited))]
     #[non_exhaustive]
     Unavailable {
         /// How many servers the locker has.
         servers: usize,
-        /// Why each server that did not answer did not.
+        /// Why the servers that did not answer did not, one entry for each.
         nodes: Vec<NodeFailure>,
         /// How long the servers had been away when the operation gave up, as far as this locker knows. Zero if the
         /// operation's own attempt was the first that failed.
@@ -34,7 +34,7 @@ pub enum Error {
     #[error("{0}")]
     Config(ConfigError),
     /// A server answered with an error. Nothing was written. The reply is the [`source`](std::error::Error::source);
-    /// `kind` tells what to change.
+    /// `kind` says what to change.
     #[error("{} {}", source.node, refused(*kind, &source.message))]
     Server {
         /// What kind of refusal it was.
@@ -81,10 +81,10 @@ fn unavailable(servers: usize, nodes: &[NodeFailure], waited: Duration) -> Strin
     text
 }
 
-/// Says what a server refused, as far as its reply tells, and what to do.
+/// Returns a text that says what a server refused, as far as its reply names it, and what to do.
 fn refused(kind: ServerErrorKind, reply: &str) -> String {
     let reply = Shown(reply).to_string();
-    // The name behind these words.
+    // The name that follows these words.
     let named = |words: &str| reply.split_once(words)?.1.split_once('\'').map(|(name, _)| name.to_owned());
     match kind {
         ServerErrorKind::NoPermission => {
@@ -102,7 +102,7 @@ fn refused(kind: ServerErrorKind, reply: &str) -> String {
             format!("does not permit this user to {what}")
         }
         ServerErrorKind::WrongType => match reply.strip_prefix("WRONGTYPE \"") {
-            // The reply is of one of our scripts.
+            // The reply comes from one of our scripts.
             Some(holds) => format!("{kind}: \"{holds}"),
             None => kind.to_string(),
         },
@@ -135,12 +135,12 @@ pub enum Loss {
     /// The [`Locker`](crate::Locker) was closed while it was held.
     #[error("its locker was closed")]
     Closed,
-    /// It was released in the ordinary way, and a [`Section`](crate::Section) outlived its run. Tokens do not fire for
-    /// this.
+    /// It was released in the ordinary way: a [`Section`](crate::Section) that outlived its run reports this. Tokens do
+    /// not fire for it.
     #[error("it was released")]
     Released,
     /// This process was forked after the lock was taken. The lock belongs to the other process, which may release it at
-    /// any time. Tokens that were taken before the fork do not fire for this.
+    /// any time. Tokens that were taken before the fork do not fire for it.
     #[error("this process was forked after it was taken")]
     Forked,
 }
@@ -178,7 +178,7 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// Returns the name of the option that is at fault; `key` or `keys` for the name of a lock, `node` for an address.
+    /// Returns the name of the option at fault: `key` or `keys` for the name of a lock, `node` for an address.
     pub fn option(&self) -> &str {
         self.option
     }
@@ -190,7 +190,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Why a server refused a command, by what has to be changed.
+/// Why a server refused a command, grouped by what has to be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ServerErrorKind {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_place_of_a_lock_is_named() {
+    fn the_error_names_what_the_key_holds_instead_of_a_lock() {
         let shown = server_error("WRONGTYPE \"orders:42\" holds a list").to_string();
         assert_eq!(shown, "redis://h has something other than a lock under this key: \"orders:42\" holds a list");
         let shown = server_error("WRONGTYPE Operation against a key").to_string();
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_of_others_ends_a_line_of_an_error() {
+    fn foreign_text_in_an_error_cannot_start_a_new_line() {
         let text = "x\n2026-01-01 ERROR forged\r\u{1b}[2K";
         let node = NodeFailure { node: "redis://h".into(), reason: text.into() };
         let panicked = Error::WatchdogPanicked { message: text.into() };

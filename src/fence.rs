@@ -1,8 +1,8 @@
 //! Fencing tokens: numbers by which a resource tells a late writer from the current holder.
 //!
-//! They are counted in 1,024 marks without a lifetime, and not in a key for each lock: such keys have to expire some
-//! day, and a hold that outlasts them would leave the next fence to the clocks. INCR also costs a fraction of SET, GET
-//! and PX.
+//! They are counted in 1,024 marks without a lifetime, and not in a key for each lock: such keys would have to expire,
+//! and after a hold that outlasts its key the next fence would depend on the clocks. INCR also costs a fraction of SET,
+//! GET and PX.
 
 use std::fmt;
 
@@ -15,17 +15,17 @@ use crate::options::Fencing;
 /// locking* (2016). A re-entry keeps the fence of its hold.
 ///
 /// # What is promised
-/// The fence of a later acquisition of the lock is greater, in whatever process, whatever any clock says, and however
-/// long a hold lasts, as long as the servers keep their *marks*. Marks are 1,024 keys without a lifetime; the name of
-/// the lock chooses one of them (in a cluster there is one for each slot). There may be gaps between two fences, also
-/// because locks share marks.
+/// As long as the servers keep their *marks*, the fence of a later acquisition of the lock is greater, in any process,
+/// with any clocks, and however long a hold lasts. Marks are 1,024 keys without a lifetime; the name of the lock
+/// chooses one of them (in a cluster there is one for each slot). There may be gaps between two fences, since locks
+/// share marks, among other reasons.
 ///
 /// If a server loses its marks, fences continue from a clock: fences are microseconds since 1970.
 /// - **One server that lost all of them** (`FLUSHALL`, a restart without data): the next fence is greater, whatever the
-///   clocks of the clients say, unless the server's own clock was set back.
+///   clocks of the clients show, unless the server's own clock was set back.
 /// - **One server that came back with older marks** (a failover that had not replicated the last ones, an older
-///   snapshot): the next fence is greater once two clocks are more than 0.1 s past the last acquisition that was lost:
-///   the client's, and that of the current server. Before that, a fence may be given out a second time.
+///   snapshot): the next fence is greater once the clocks of the client and of the current server are both more than
+///   0.1 s past the last acquisition that was lost. Before that, a fence may be given out a second time.
 /// - **Several servers**: a majority remembers each fence before its holder gets it, and any later majority shares a
 ///   server with that one. A server that lost its marks takes over the highest of the others before it votes again
 ///   ([`restart_quarantine`](crate::LockerBuilder::restart_quarantine)), so fences grow while a majority keeps its
@@ -34,7 +34,7 @@ use crate::options::Fencing;
 ///
 /// [`Fencing::Redisson`] promises less. The fence of a later acquisition is greater, tokens of `RFencedLock` included,
 /// as long as the server keeps the lock's counter, `redisson_lock_token:{name}`. Without it fences begin at 1 again:
-/// after a `FLUSHALL`, and if Redisson took a `MultiLock` of fenced locks with a lease, which becomes the lifetime of
+/// after a `FLUSHALL`, or after Redisson took a `MultiLock` of fenced locks with a lease, which becomes the lifetime of
 /// the counter too. After a failover that had not replicated the last acquisitions, fences are given out a second time.
 ///
 /// # Changing [`Fencing`]
@@ -51,12 +51,12 @@ impl Fence {
         Self(value)
     }
 
-    /// Returns the fence that a server names, unless the number cannot be one.
+    /// Returns the fence with this number, or `None` if the number cannot be a fence.
     pub(crate) fn read(number: i64) -> Option<Self> {
         u64::try_from(number).ok().filter(|number| (1..MOST).contains(number)).map(Self)
     }
 
-    /// Returns the number, for a column or a header of the resource.
+    /// Returns the number, for example for a column or a header.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -74,22 +74,23 @@ impl From<Fence> for u64 {
     }
 }
 
-/// The beginning of 2025, in microseconds. A clock that shows less is wrong, and a mark that is lower was counted up
-/// from zero: the server has to look at its clock then.
+/// The beginning of 2025, in microseconds. An earlier clock is wrong, and a lower mark was counted up from zero: the
+/// server then has to read its clock.
 const EARLIEST: u64 = 1_735_689_600_000_000;
 
-/// For how long a single server only counts a mark up before it looks at its clock again. A failover takes longer, and
-/// a server that gives 50,000 fences a second looks at its clock for a fifth of them at most. A minute would cost as
-/// little and repeat fences for a minute after a failover; looking each time would cost as much as all the rest.
+/// How long a single server only increments a mark before it reads its clock again, in microseconds. A failover takes
+/// longer, and a server that makes 50,000 fences a second reads its clock for a fifth of them at most. A minute would
+/// cost as little but repeat fences for a minute after a failover; reading the clock each time would cost as much as
+/// the rest of the script.
 const COUNTED: i64 = 100_000;
 
-/// From here on a number is not exact in Lua, and is no fence.
+/// Numbers from here on are not exact in Lua, and are refused as fences.
 const MOST: u64 = 1 << 53;
 
 /// Where the fences of an acquire come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The marks, and the client's clock as [`clock`] tells it.
+    /// The marks, and the client's clock as [`clock`] encodes it.
     Marks { clock: i64 },
     /// Redisson's counter of the lock.
     Tokens,
@@ -103,8 +104,8 @@ impl Source {
         }
     }
 
-    /// Returns the clock that the server is given. For tokens it is one that no counter is behind, so the server only
-    /// counts up.
+    /// Returns the clock for the server. For tokens it is one that is never ahead of a counter, so the server only
+    /// increments.
     pub(crate) fn clock(self) -> i64 {
         match self {
             Self::Marks { clock } => clock,
@@ -113,12 +114,13 @@ impl Source {
     }
 }
 
-/// Returns what the client's wall clock contributes, as the scripts want it. Several servers have to give the same
-/// number: they write the client's clock, within bounds of their own. A single server writes its own clock when the
-/// client's, cut, says that it is time to: its fences are never ahead of its clock, so it may forget them.
+/// Encodes the client's wall clock for the scripts. Several servers have to give the same number: they write the
+/// client's clock, within bounds of their own. A single server writes its own clock once a mark is behind the client's
+/// clock, rounded down: its fences are never ahead of its clock, so it may forget them.
 ///
-/// Each of several servers holds the client's clock against its own where a mark enters another 20 s, and lets them
-/// differ by 20 s. A bad clock carries marks ahead by 40 s at most, and what was forgotten costs a minute.
+/// Each of several servers compares the client's clock with its own when a mark enters another 20 s, and accepts a
+/// difference of 20 s. A wrong clock moves marks ahead by 40 s at most, so after lost marks fences are behind for at
+/// most a minute.
 fn clock(wall_micros: u64, servers: usize) -> i64 {
     let micros = i64::try_from(wall_micros.clamp(EARLIEST, MOST)).unwrap_or(i64::MAX);
     if servers > 1 { micros } else { micros % COUNTED - micros }
@@ -129,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_exact_is_no_fence() {
+    fn numbers_that_lua_cannot_represent_are_refused() {
         assert_eq!(Fence::read(1), Some(Fence(1)));
         assert_eq!(Fence::read((1 << 53) - 1), Some(Fence((1 << 53) - 1)));
         assert_eq!((Fence(7).get(), u64::from(Fence(7))), (7, 7));
@@ -139,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_go_by_no_clock() {
+    fn tokens_do_not_depend_on_a_clock() {
         let source = |fencing| Source::new(fencing, 1_800_000_000_123_456, 1);
         assert_eq!(source(Fencing::Lockhound), Source::Marks { clock: -1_800_000_000_100_000 });
         assert_eq!((source(Fencing::Redisson), Source::Tokens.clock()), (Source::Tokens, -1));
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn one_server_is_told_the_clock_cut_and_several_are_told_it_whole() {
+    fn one_server_gets_the_clock_rounded_down_and_several_get_it_exactly() {
         assert_eq!(clock(1_800_000_000_123_456, 1), -1_800_000_000_100_000);
         assert_eq!(clock(1_800_000_000_123_456, 2), 1_800_000_000_123_456);
         let earliest = i64::try_from(EARLIEST).expect("a time");

@@ -1,10 +1,10 @@
 //! Foreign code that runs on our threads: `tracing` subscribers, `metrics` recorders, wakers.
 //!
-//! The loggers that fred tells are called in the midst of its own code: what they do to it ends the command or the task
-//! that called it, and [`survive`] and [`restarted`] see to that, as to a fault of our own.
+//! fred calls loggers from within its own code: their panics end the command or the task that called fred. [`survive`]
+//! and [`restarted`] handle that like a bug of our own.
 //!
 //! # Invariants
-//! - A panic of foreign code ends where that code was called. The panic hook has reported it by then.
+//! - A panic of foreign code is caught where that code was called. By then the panic hook has reported it.
 //! - No mutex of ours is held while foreign code runs: it may block for as long as it likes.
 
 use std::any::Any;
@@ -17,38 +17,39 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-/// How far the restarts of a task that goes on panicking are apart.
+/// The pause between restarts of a task that keeps panicking.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// Calls foreign code, whose panic ends here.
+/// Calls foreign code, and catches its panic.
 pub(crate) fn contained(foreign: impl FnOnce()) {
     caught(foreign);
 }
 
-/// Answers a caller, whose waker is foreign code. A caller that is gone does not want to know.
+/// Sends an answer to a caller, whose waker is foreign code. If the caller is gone, it drops the answer.
 pub(crate) fn answer<T>(reply: oneshot::Sender<T>, answer: T) {
     if reply.is_closed() {
-        // Before the channel: that drops the waker, and what is being returned when a drop panics is leaked.
+        // This drop comes before that of the channel, which drops the waker: if that panics, a value that is being
+        // returned is leaked.
         contained(|| drop(answer));
         return hang_up(reply);
     }
     contained(|| _ = reply.send(answer));
 }
 
-/// A channel to a caller.
+/// Creates a channel to a caller.
 pub(crate) fn channel<T>() -> (oneshot::Sender<T>, Answer<T>) {
     let (reply, answer) = oneshot::channel();
     (reply, Answer(Some(answer)))
 }
 
-/// What a caller waits for. Its waker is dropped with it, perhaps while the caller's task unwinds.
+/// The answer for which a caller waits. Its waker is dropped with it, perhaps while the caller's task unwinds.
 #[derive(Debug)]
 pub(crate) struct Answer<T>(Option<oneshot::Receiver<T>>);
 
 impl<T> Answer<T> {
     /// Waits on this thread, which panics in async code.
     pub(crate) fn blocking_recv(mut self) -> Result<T, oneshot::error::RecvError> {
-        // There is none only while it is being dropped: an empty channel stands for it, which ends at once.
+        // It is `None` only during the drop; then a closed channel takes its place.
         self.0.take().unwrap_or_else(|| oneshot::channel().1).blocking_recv()
     }
 }
@@ -70,12 +71,12 @@ impl<T> Drop for Answer<T> {
     }
 }
 
-/// Gives a caller no answer: its channel ends.
+/// Closes the channel to a caller without an answer.
 pub(crate) fn hang_up<T>(reply: oneshot::Sender<T>) {
     contained(|| drop(reply));
 }
 
-/// Makes a span; a subscriber that panics gets none.
+/// Makes a span, or none if the subscriber panics.
 pub(crate) fn span(make: impl FnOnce() -> tracing::Span) -> Span {
     Span(caught(make))
 }
@@ -90,7 +91,7 @@ fn caught<T>(foreign: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// Whatever a panic carried may panic in its turn when it is dropped; what that carries is leaked.
+/// Drops the payload of a panic. The drop may panic too; the payload of that second panic is leaked.
 fn discard(payload: Box<dyn Any + Send>) {
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(another);
@@ -98,7 +99,7 @@ fn discard(payload: Box<dyn Any + Send>) {
 }
 
 /// Runs a future in a span, as `tracing`'s `Instrument` does; a subscriber that panics does not end the future. It
-/// borrows the future: an async function that owns one holds it twice, and copies it.
+/// borrows the future, since an async function that owns a future stores it twice and copies it.
 pub(crate) async fn in_span<T>(span: Span, mut future: Pin<&mut impl Future<Output = T>>) -> T {
     poll_fn(|cx| {
         let _entered = span.enter();
@@ -107,7 +108,7 @@ pub(crate) async fn in_span<T>(span: Span, mut future: Pin<&mut impl Future<Outp
     .await
 }
 
-/// A span whose end a subscriber is told of, wherever that comes.
+/// A span whose calls to the subscriber are contained, its end included.
 #[derive(Debug)]
 pub(crate) struct Span(Option<tracing::Span>);
 
@@ -139,7 +140,7 @@ impl Drop for Entered<'_> {
 /// Runs a future to its end.
 ///
 /// # Errors
-/// What a panic said by which it ended. What the future held has been dropped.
+/// The message of the panic that ended it. By then the future's state has been dropped.
 pub(crate) async fn survive<T>(future: impl Future<Output = T>) -> Result<T, String> {
     let mut future = pin!(future);
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
@@ -153,7 +154,7 @@ pub(crate) async fn survive<T>(future: impl Future<Output = T>) -> Result<T, Str
     .await
 }
 
-/// Runs a task to its end. After a panic it is begun again, and told so: whatever it was in the midst of is half done.
+/// Runs a task to its end. After a panic it starts the task again with `true`, since its last step may be half done.
 pub(crate) async fn restarted(mut task: impl AsyncFnMut(bool)) {
     let mut pace = Pace::default();
     while survive(task(pace.0.is_some())).await.is_err() {
@@ -161,12 +162,13 @@ pub(crate) async fn restarted(mut task: impl AsyncFnMut(bool)) {
     }
 }
 
-/// When the last panic was.
+/// The time of the last panic.
 #[derive(Debug, Default)]
 struct Pace(Option<Instant>);
 
 impl Pace {
-    /// None after a first panic; a task that goes on panicking is not to take the engine's time from all others.
+    /// Returns the pause before the restart: none after a first panic. A task that keeps panicking must not take the
+    /// engine's time from all others.
     fn pause(&mut self, now: Instant) -> Duration {
         let last = self.0.replace(now);
         if last.is_some_and(|last| now.duration_since(last) < 10 * BREATH) { BREATH } else { Duration::ZERO }
@@ -179,7 +181,7 @@ fn said(panic: &(dyn Any + Send)) -> String {
     literal.or_else(formatted).unwrap_or_else(|| "without a message".to_owned())
 }
 
-/// A waker that panics: whoever wakes it in a task of ours panics there, as by a fault of its own.
+/// A waker that panics: a task of ours that wakes it panics as by a bug of its own.
 #[cfg(test)]
 pub(crate) struct Sick;
 
@@ -201,7 +203,7 @@ pub(crate) fn poll_sickly<T>(future: Pin<&mut impl Future<Output = T>>) {
 #[cfg(test)]
 pub(crate) struct SickOfEvents(Told);
 
-/// What it was told before.
+/// The events before the panics.
 #[cfg(test)]
 #[derive(Clone, Default)]
 pub(crate) struct Told(std::sync::Arc<std::sync::Mutex<String>>);
@@ -216,7 +218,7 @@ impl SickOfEvents {
 
 #[cfg(test)]
 impl Told {
-    /// Whether there was an event with this in its text.
+    /// Returns whether there was an event with this text.
     pub(crate) fn of(&self, text: &str) -> bool {
         self.0.lock().expect("sound").contains(text)
     }
@@ -267,14 +269,14 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_ends_where_foreign_code_was_called() {
+    fn a_panic_is_caught_where_foreign_code_was_called() {
         assert_eq!(caught(|| 7), Some(7));
         assert_eq!(caught(|| panic!("foreign")), None::<()>);
         assert_eq!(caught(|| std::panic::panic_any(Bomb)), None::<()>);
     }
 
     #[tokio::test]
-    async fn a_panic_ends_a_future_and_says_what_it_said() {
+    async fn a_panic_ends_a_future_and_its_message_is_returned() {
         assert_eq!(survive(async { 7 }).await, Ok(7));
         assert_eq!(survive::<()>(async { panic!("literal") }).await, Err("literal".to_owned()));
         assert_eq!(survive::<()>(async { panic!("{} formatted", 1) }).await, Err("1 formatted".to_owned()));
@@ -282,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_that_panics_is_begun_again_and_told_so() {
+    async fn a_task_that_panics_is_restarted_and_knows_it() {
         let mut begun = Vec::new();
         restarted(async |again| {
             begun.push(again);
@@ -294,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_task_that_goes_on_panicking_is_begun_with_pauses() {
+    fn only_a_task_that_keeps_panicking_is_restarted_after_a_pause() {
         let (mut pace, now) = (Pace::default(), Instant::now());
         assert_eq!(pace.pause(now), Duration::ZERO);
         assert_eq!(pace.pause(now + BREATH), BREATH);

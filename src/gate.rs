@@ -1,20 +1,21 @@
-//! Who holds and who waits, a key at a time: the registry of holds and the local line, in one table.
+//! The holds and the local line of waiters of each key, in one table.
 //!
-//! One table for both makes "this owner holds it, else it stands in line" one step under one shard's lock, and likewise
-//! "the lock is granted, and waiters of the same owner enter with it". Two tables would leave a race between them.
+//! With one table for both, "enter the hold of this owner, or join the line" is one step under one shard's lock, and so
+//! is "register the grant, and let the waiters of the same owner enter". Two tables would leave a race between them.
 //!
-//! A waiter is data, not a future: the engine acquires for the head of each line and puts the grant into its slot, so
-//! that progress never depends on whether the caller polls.
+//! A waiter is data, not a future: the engine acquires for the head of each line and sends it the grant, so progress
+//! never depends on whether the caller polls.
 //!
 //! # Invariants
-//! - A slot exists while its key has a hold, a waiter or a driver; memory does not grow with the keys ever used.
-//! - While a line has waiters it has exactly one driver: whoever puts the first waiter into a line without one starts
-//!   it, and the driver leaves only under the shard's lock, when the line is empty.
+//! - A slot exists while its key has a hold, a waiter or a driver: memory does not grow with the number of keys ever
+//!   used.
+//! - While a line has waiters it has exactly one driver: the caller that joins a line without a driver starts one, and
+//!   the driver leaves only under the shard's lock, when the line is empty.
 //! - At most one hold of an owner is in a slot; at most one hold of a slot is neither lost nor being released.
-//! - A release is passed to a driver only while that waits for the hold, or is about to: it takes it before it does
-//!   anything else.
-//! - What is taken out of a slot is dropped and woken after the shard's lock is released; a hold's own mutex comes
-//!   after it.
+//! - A release is passed to a driver only while the driver waits for the hold, or is about to: it takes the release
+//!   before it does anything else.
+//! - Holds and waiters that are taken out of a slot are dropped and woken after the shard's lock is released. A hold's
+//!   mutex is taken after the shard's lock.
 
 mod queue;
 mod slot;
@@ -36,23 +37,24 @@ use crate::identity::Origin;
 use crate::key::Key;
 use crate::owner::Owner;
 
-/// How many waiters are taken out of a line while its shard is locked once.
+/// How many waiters are taken out of a line under one lock of its shard.
 const CHUNK: usize = 256;
 
-/// All slots of a locker. `G` is what a waiter is given: the proof of one guard. `R` is a release that is to be sent.
+/// All slots of a locker. `G` is a waiter's grant: the proof of one guard. `R` is a release that is to be sent.
 #[derive(Debug)]
 pub(crate) struct Gate<G, R = ()> {
     slots: DashMap<Key, Slot<G, R>>,
     ids: AtomicU64,
-    /// How many holds and waiters there are in all slots, so that nobody has to count them.
+    /// The number of holds in all slots, so that nothing has to count them.
     holds: AtomicUsize,
+    /// The number of waiters in all slots.
     waiters: AtomicUsize,
 }
 
-/// What the last round for a key came to.
+/// The result of the last round for a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LastRound {
-    /// None has ended yet.
+    /// No round has ended yet.
     Pending,
     Answered,
     /// It had no majority.
@@ -67,47 +69,47 @@ pub(crate) struct Waiter<G> {
     pub(crate) origin: Origin,
     pub(crate) terms: Terms,
     pub(crate) since: Instant,
-    /// `None`: its time is over and another holds it.
+    /// Gets `None` if the caller's wait time is over and another owner holds the lock.
     pub(crate) reply: oneshot::Sender<Result<Option<G>, Error>>,
 }
 
-/// What the owner of a hold finds when it comes again.
+/// What an owner finds at a key.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// It holds already, and has entered again: the hold count.
+    /// It holds the lock, and has entered again: the hold and its new count.
     Reentered(Arc<Hold>, u32),
-    /// It holds what is lost, and a guard of it lives.
+    /// Its hold is lost, and a guard of it still lives.
     Lost(Loss),
-    /// Another owner of this locker holds it, provably.
+    /// Another owner of this locker provably holds it.
     HeldHere,
-    /// Nothing here speaks against an attempt.
+    /// Nothing here prevents an attempt.
     Open,
 }
 
-/// What comes of standing in line.
+/// The result of [`Gate::arrive`].
 #[derive(Debug)]
 pub(crate) enum Arrival {
     Reentered(Arc<Hold>, u32),
     Lost(Loss),
-    /// In line; the driver that is to be started, if there is none.
+    /// The waiter is in line. With a value, the caller has to start the driver.
     Queued(Option<Arc<Notify>>),
 }
 
-/// What a driver is to do next.
+/// What a driver has to do next.
 #[derive(Debug)]
 pub(crate) enum Next<R = ()> {
     /// The line is empty; the driver is gone from the slot.
     Done,
-    /// A hold is to be released, and handed over to the head of the line, if it may be.
+    /// Release a hold and, with a `Head`, hand the lock over to that waiter.
     Release(R, Option<Head>),
-    /// The head's owner holds what is lost: it is to be told.
+    /// Tell the head of the line that its owner's hold is lost.
     Lost(u64, Loss),
-    /// Somebody here holds it, or releases it and has no answer yet.
+    /// Somebody here holds the lock, or releases it and has no answer yet.
     Blocked,
     Try(Head),
 }
 
-/// For whom the driver acquires.
+/// The waiter for which the driver acquires.
 #[derive(Debug, Clone)]
 pub(crate) struct Head {
     pub(crate) id: u64,
@@ -116,10 +118,10 @@ pub(crate) struct Head {
     pub(crate) terms: Terms,
 }
 
-/// Whom a grant is for.
+/// The waiters that get a grant.
 #[derive(Debug)]
 pub(crate) struct Admitted<G> {
-    /// The waiter that was named, if it is still in line.
+    /// The waiter for which it was acquired, if it is still in line.
     pub(crate) waiter: Option<Waiter<G>>,
     /// The waiters of the same owner, who have entered the hold with it.
     pub(crate) same_owner: Vec<Waiter<G>>,
@@ -130,12 +132,12 @@ impl<G, R> Gate<G, R> {
         Self { slots: DashMap::new(), ids: AtomicU64::new(0), holds: AtomicUsize::new(0), waiters: AtomicUsize::new(0) }
     }
 
-    /// A number for a waiter.
+    /// Returns a number for a waiter.
     pub(crate) fn next_id(&self) -> u64 {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Enters again what this owner holds, or says why not.
+    /// Enters this owner's hold again, or returns why it cannot.
     pub(crate) fn enter(&self, key: &Key, owner: &Owner, now: Instant) -> Entry {
         let Some(slot) = self.slots.get(key) else { return Entry::Open };
         let entry = slot.enter(owner, now);
@@ -145,7 +147,7 @@ impl<G, R> Gate<G, R> {
         entry
     }
 
-    /// Enters again, or stands in line.
+    /// Enters the owner's hold again, or puts the waiter in line.
     pub(crate) fn arrive(&self, key: &Key, waiter: Waiter<G>, now: Instant) -> Arrival {
         let mut slot = self.slots.entry(key.clone()).or_default();
         let arrival = match slot.enter(&waiter.owner, now) {
@@ -163,7 +165,7 @@ impl<G, R> Gate<G, R> {
         arrival
     }
 
-    /// What the driver of this key is to do next.
+    /// Returns what the driver of this key has to do next.
     pub(crate) fn next(&self, key: &Key, now: Instant) -> Next<R> {
         let Some(mut slot) = self.slots.get_mut(key) else { return Next::Done };
         let next = slot.next(now);
@@ -182,7 +184,7 @@ impl<G, R> Gate<G, R> {
         slot.last_round = LastRound::Answered;
         let waiter = match waiter {
             Some(id) => match self.counted(slot.line.remove(id)) {
-                // Its caller is gone: nobody is to have the grant.
+                // Its caller is gone, so nobody gets the grant.
                 None => {
                     drop(slot);
                     self.tidy(&hold.claim.key);
@@ -194,13 +196,13 @@ impl<G, R> Gate<G, R> {
         };
         let last = slot.line.last();
         slot.turn.begin(last);
-        // Whoever gets it may release it before the driver, which acquired it for the waiter, has looked again.
+        // The waiter may release the lock before the driver, which acquired it for the waiter, has looked again.
         slot.blocked |= waiter.is_some() && slot.driver.is_some();
         Admitted { waiter, same_owner: self.let_in(slot, hold, now) }
     }
 
-    /// Registers the grant of a hand-over in the place of the hold that was released for it, in one step. The key is
-    /// never free here meanwhile, be its waiter still in line or not.
+    /// Replaces the released hold by the grant of its hand-over, in one step. The key is never free here in between,
+    /// whether or not the waiter is still in line.
     pub(crate) fn succeed(&self, from: &Arc<Hold>, hold: &Arc<Hold>, waiter: u64, now: Instant) -> Admitted<G> {
         let mut slot = self.slots.entry(hold.claim.key.clone()).or_default();
         slot.last_round = LastRound::Answered;
@@ -214,8 +216,8 @@ impl<G, R> Gate<G, R> {
         Admitted { waiter, same_owner }
     }
 
-    /// Passes a release on to the driver of its key, to be handed over, where that waits for this hold and the lock has
-    /// not been handed over too often. Else it is given back.
+    /// Passes a release to the driver of its key for a hand-over, if the driver waits for this hold and the lock has
+    /// not been handed over too often. Otherwise returns the release.
     pub(crate) fn pass(&self, hold: &Arc<Hold>, release: R, now: Instant) -> Option<R> {
         let Some(mut slot) = self.slots.get_mut(&hold.claim.key) else { return Some(release) };
         let is_here = || slot.holds.iter().any(|h| Arc::ptr_eq(h, hold));
@@ -229,26 +231,27 @@ impl<G, R> Gate<G, R> {
         None
     }
 
-    /// The driver is about to pause: nothing is passed on to it until it looks again. False if something was already.
+    /// Called when the driver is about to pause: no release is passed to it until it looks again. Returns false if one
+    /// already was.
     pub(crate) fn may_pause(&self, key: &Key) -> bool {
         let Some(mut slot) = self.slots.get_mut(key) else { return true };
         slot.blocked = false;
         slot.passed.is_none()
     }
 
-    /// Notes who else waits for this key, as a release of it tells.
+    /// Notes who else waits for this key, according to the answer to a release.
     pub(crate) fn note_others(&self, key: &Key, others: Others) {
         if let Some(mut slot) = self.slots.get_mut(key) {
             slot.turn.note_others(others);
         }
     }
 
-    /// Whether others were woken or told by the last release of this key.
+    /// Returns whether the last release of this key woke or told others.
     pub(crate) fn others_wait(&self, key: &Key) -> bool {
         self.slots.get(key).is_some_and(|slot| slot.turn.others_wait())
     }
 
-    /// Registers a hold, and lets the waiters of its owner in.
+    /// Registers a hold, and lets the waiters of its owner enter.
     fn let_in(&self, mut slot: RefMut<'_, Key, Slot<G, R>>, hold: &Arc<Hold>, now: Instant) -> Vec<Waiter<G>> {
         slot.holds.push(Arc::clone(hold));
         self.holds.fetch_add(1, Ordering::Relaxed);
@@ -261,8 +264,8 @@ impl<G, R> Gate<G, R> {
         };
         let mut more = let_in(&mut slot, 0);
         drop(slot);
-        // Very many are no longer one step: whoever comes meanwhile enters by itself, and whoever is not let in, since
-        // the hold has ended meanwhile, stays in line.
+        // More than one chunk of waiters takes several steps. A caller that arrives in between enters by itself, and
+        // waiters stay in line if the hold has ended in between.
         while let Some(from) = more
             && let Some(mut slot) = self.slots.get_mut(&hold.claim.key)
         {
@@ -271,7 +274,7 @@ impl<G, R> Gate<G, R> {
         same
     }
 
-    /// Takes a hold out: it was released, or the last guard of what was lost is gone. Wakes the head of the line.
+    /// Takes out a hold that was released, or that was lost and whose last guard is gone. Wakes the driver.
     pub(crate) fn remove(&self, hold: &Arc<Hold>) {
         let mut taken = None;
         if let Some(mut slot) = self.slots.get_mut(&hold.claim.key) {
@@ -288,7 +291,7 @@ impl<G, R> Gate<G, R> {
         Some(slot.holds.swap_remove(at))
     }
 
-    /// Takes a waiter out: its caller is gone, or it is to be given an answer.
+    /// Takes out a waiter whose caller is gone or gets an answer.
     pub(crate) fn leave(&self, key: &Key, id: u64) -> Option<Waiter<G>> {
         let mut slot = self.slots.get_mut(key)?;
         let waiter = self.counted(slot.line.remove(id))?;
@@ -298,10 +301,10 @@ impl<G, R> Gate<G, R> {
         Some(waiter)
     }
 
-    /// Takes out the waiters that satisfy this, of those who stand in line now.
+    /// Takes out those waiters that satisfy the condition and are in line now.
     pub(crate) fn drain(&self, key: &Key, mut which: impl FnMut(&Waiter<G>) -> bool) -> Vec<Waiter<G>> {
         let (mut out, mut from, mut end) = (Vec::new(), 0, None);
-        // A chunk at a time: other keys of the shard are not kept waiting for as long as a line may be.
+        // It works in chunks, so that a long line does not block other keys of the shard.
         while let Some(mut slot) = self.slots.get_mut(key) {
             let Some(last) = end.or(slot.line.last()) else {
                 slot.wake();
@@ -325,54 +328,54 @@ impl<G, R> Gate<G, R> {
         out
     }
 
-    /// Takes every waiter out.
+    /// Takes out all waiters.
     pub(crate) fn drain_all(&self) -> Vec<Waiter<G>> {
         let keys: Vec<Key> = self.slots.iter().map(|slot| slot.key().clone()).collect();
         keys.iter().flat_map(|key| self.drain(key, |_| true)).collect()
     }
 
-    /// Wakes the head of a line: what it waits for may have come.
+    /// Wakes the driver of a line to look again.
     pub(crate) fn wake(&self, key: &Key) {
         if let Some(slot) = self.slots.get(key) {
             slot.wake();
         }
     }
 
-    /// Notes what a round for this key came to.
+    /// Notes the result of a round for this key.
     pub(crate) fn note_round(&self, key: &Key, round: LastRound) {
         if let Some(mut slot) = self.slots.get_mut(key) {
             slot.last_round = round;
         }
     }
 
-    /// Whether somebody stands in this key's line.
+    /// Returns whether this key has waiters.
     pub(crate) fn is_awaited(&self, key: &Key) -> bool {
         self.slots.get(key).is_some_and(|slot| !slot.line.is_empty())
     }
 
-    /// Whether somebody is known to hold this key: here, or as the last round for it answered.
+    /// Returns whether this key is known to be held: here, or according to the last round.
     pub(crate) fn is_known_held(&self, key: &Key, now: Instant) -> bool {
         self.slots.get(key).is_some_and(|slot| {
             slot.last_round == LastRound::Answered || slot.holds.iter().any(|hold| hold.blocks(now))
         })
     }
 
-    /// Whether a hold of a key satisfies this, which is asked under the shard's lock.
+    /// Returns whether a hold of a key satisfies the condition, which runs under the shard's lock.
     pub(crate) fn has_hold(&self, key: &Key, which: impl Fn(&Hold) -> bool) -> bool {
         self.slots.get(key).is_some_and(|slot| slot.holds.iter().any(|hold| which(hold)))
     }
 
-    /// The holds of a key.
+    /// Returns the holds of a key.
     pub(crate) fn holds_of(&self, key: &Key) -> Vec<Arc<Hold>> {
         self.slots.get(key).map(|slot| slot.holds.clone()).unwrap_or_default()
     }
 
-    /// Every hold there is.
+    /// Returns all holds.
     pub(crate) fn holds(&self) -> Vec<Arc<Hold>> {
         self.slots.iter().flat_map(|slot| slot.holds.clone()).collect()
     }
 
-    /// How many holds and how many waiters there are.
+    /// Returns the numbers of holds and of waiters.
     pub(crate) fn census(&self) -> (usize, usize) {
         (self.holds.load(Ordering::Relaxed), self.waiters.load(Ordering::Relaxed))
     }
@@ -466,7 +469,7 @@ mod tests {
         assert_eq!(gate.census(), (0, 0));
     }
 
-    /// More than are taken out at once, with others between them.
+    /// More waiters than one chunk, with those of other owners between them.
     #[test]
     fn a_grant_admits_all_of_very_many_waiters_of_its_owner() {
         let (gate, key, owner) = (Gate::new(), Key::from("k"), Owner::new());
@@ -488,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_takes_out_whom_it_is_meant_for_and_leaves_the_others_in_order() {
+    fn a_drain_takes_out_the_chosen_waiters_and_leaves_the_others_in_order() {
         let (gate, key, now) = (Gate::new(), Key::from("k"), Instant::now());
         for _ in 0..4 * CHUNK {
             gate.arrive(&key, waiter(&gate, &Owner::new()).0, now);
@@ -506,7 +509,8 @@ mod tests {
         assert!(gate.is_empty());
     }
 
-    /// The owner's last release has no answer yet, it got in again past the line, and now enters a second time.
+    /// The owner's last release has no answer yet; the owner got the lock again past the line, and now enters a second
+    /// time.
     #[test]
     fn a_hold_behind_one_that_is_being_released_is_entered() {
         let (gate, key, owner) = (Gate::<()>::new(), Key::from("k"), Owner::new());
@@ -526,7 +530,7 @@ mod tests {
         assert!(gate.holds_of(&"k".into()).is_empty());
     }
 
-    /// A key that is held here and being released, by a driver that waits for it.
+    /// Passes the release of a held key to a driver that waits for it.
     fn passed(gate: &Gate<(), u8>, waiters: &[&Owner]) -> (Key, Arc<Hold>, Instant) {
         let (key, now) = (Key::from("k"), Instant::now());
         let released = hold(&Owner::new());
@@ -544,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_that_is_passed_on_comes_out_first_with_whoever_is_next_then() {
+    fn a_passed_release_comes_first_with_the_head_of_the_line_at_that_moment() {
         let (gate, first, second) = (Gate::new(), Owner::new(), Owner::new());
         let (key, _, now) = passed(&gate, &[&first, &second]);
         assert!(gate.leave(&key, 0).is_some(), "the first has gone meanwhile");
@@ -553,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_is_the_drivers_though_nobody_is_left_in_line() {
+    fn the_driver_gets_a_passed_release_even_if_the_line_is_empty() {
         let gate = Gate::new();
         let (key, released, now) = passed(&gate, &[&Owner::new()]);
         assert_eq!(gate.drain(&key, |_| true).len(), 1);
@@ -564,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_holds_what_is_lost_is_not_next() {
+    fn a_lock_is_not_handed_over_to_an_owner_whose_hold_is_lost() {
         let (gate, owner) = (Gate::new(), Owner::new());
         let (key, _, now) = passed(&gate, &[&owner]);
         let lost = hold(&owner);
@@ -574,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_comes_in_as_the_one_before_goes_out_though_its_waiter_is_gone() {
+    fn a_hand_over_replaces_the_hold_even_if_its_waiter_is_gone() {
         for stays in [true, false] {
             let (gate, next, other) = (Gate::new(), Owner::new(), Owner::new());
             let (key, released, now) = passed(&gate, &[&next, &other, &next]);
@@ -586,15 +590,15 @@ mod tests {
             assert_eq!(
                 (gate.census(), held.guards()),
                 ((1, 1), 2),
-                "the guard of whoever is gone is dropped by the caller"
+                "the caller of `succeed` drops the guard of a waiter that is gone"
             );
             assert!(matches!(gate.next(&key, now), Next::Blocked));
         }
     }
 
-    /// Its caller is faster than the driver.
+    /// The caller releases before the driver looks again.
     #[test]
-    fn what_is_released_at_once_is_passed_on_to_the_driver_that_acquired_it() {
+    fn a_lock_that_is_released_at_once_is_passed_to_the_driver_that_acquired_it() {
         let (gate, key, now) = (Gate::<(), u8>::new(), Key::from("k"), Instant::now());
         for _ in 0..3 {
             gate.arrive(&key, waiter_of(&gate, &Owner::new()).0, now);
@@ -614,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_released_after_so_many_hand_overs() {
+    fn a_lock_is_released_after_eight_hand_overs() {
         let (gate, key, now) = (Gate::<(), u8>::new(), Key::from("k"), Instant::now());
         let mut held = hold(&Owner::new());
         gate.admit(&held, None, now);
@@ -653,9 +657,9 @@ mod tests {
         assert!(matches!(gate.enter(&key, &owner, now), Entry::Open));
     }
 
-    /// Its owner got the hold from another one while it waited for it in line.
+    /// Its owner was given the hold of another owner while it waited in line.
     #[test]
-    fn a_waiter_whose_owner_holds_what_is_lost_is_told_so() {
+    fn a_waiter_whose_owner_has_a_lost_hold_gets_the_loss() {
         let (gate, key, owner) = (Gate::new(), Key::from("k"), Owner::new());
         let now = Instant::now();
         let hold = hold(&Owner::new());

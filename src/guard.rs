@@ -16,32 +16,32 @@ use crate::session::{Grip, Held as _};
 
 /// A guard of a held lock. Dropping it decrements the hold count; dropping the last guard of a hold releases the lock.
 ///
-/// The order in which guards go does not matter. A guard can be moved to another task or thread. While it lives, the
-/// watchdog renews the lease.
+/// The order in which guards are dropped does not matter. A guard can be moved to another task or thread. While it
+/// lives, the watchdog renews the lease.
 ///
 /// # What it promises
-/// If the loss is one of time or silence, such as servers that do not answer, [`lost`](Self::lost) fires before anybody
-/// else can enter. A process or machine that was itself stopped learns of it when it goes on: [`check`](Self::check)
-/// tells the first that asks. A deletion from outside (`DEL`, `FLUSHALL`, eviction, a failover to a replica that had
-/// not heard of the lock) is noticed at the next renewal at the latest. A [`fixed_lease`](crate::Lock::fixed_lease) has
-/// no renewals: there a re-entry or [`unlock`](Self::unlock) notices it. The token does not fire for a release.
+/// If the lock is lost because renewals fail or time runs out, [`lost`](Self::lost) fires before anybody else can
+/// enter. A process or machine that was itself stopped learns of the loss when it goes on; [`check`](Self::check)
+/// reports it from the first moment. A deletion from outside (`DEL`, `FLUSHALL`, eviction, a failover to a replica that
+/// had not heard of the lock) is noticed at the next renewal at the latest. A hold with a
+/// [`fixed_lease`](crate::Lock::fixed_lease) has no renewals: there a re-entry or [`unlock`](Self::unlock) notices it.
+/// The token does not fire at a release.
 ///
 /// # What it does not promise
 /// A paused process cannot be stopped from acting when it wakes: let the resource check the [`fence`](Self::fence).
 ///
 /// # Dropping
-/// Drop releases in the background and does not report whether that worked; [`unlock`](Self::unlock) does. Drop never
-/// blocks, never panics and needs no runtime.
+/// Dropping a guard releases in the background and does not report whether that worked; [`unlock`](Self::unlock) does.
+/// The drop never blocks, never panics and needs no runtime.
 ///
 /// A thread that dropped a guard waits at its end for the release, for up to 100 ms. So does `main`, for all releases
-/// that are under way in the lockers that it used, also if it ends by a panic. What is not answered within that time is
-/// only likely to be released: end `main` with [`Locker::close`](crate::Locker::close) or
-/// [`blocking_close`](crate::Locker::blocking_close) to be sure. This was tried with glibc; `main` does not wait on
-/// Windows.
+/// that are under way in the lockers that it used, also if it ends by a panic. A release that is not answered within
+/// that time may not happen: to be sure, end `main` with [`Locker::close`](crate::Locker::close) or
+/// [`blocking_close`](crate::Locker::blocking_close). This is tested with glibc only; `main` does not wait on Windows.
 ///
-/// A guard that is never dropped is not released, and its lease runs out: a guard in a `static` or a leaked one, and
-/// all guards if [`std::process::exit`], an abort, `panic = "abort"` or a signal ends the process. A guard in a
-/// `thread_local!` may be dropped too late to be waited for.
+/// A guard that is never dropped is not released, and its lease runs out. This concerns guards in a `static`, leaked
+/// guards, and all guards if [`std::process::exit`], an abort, `panic = "abort"` or a signal ends the process. A guard
+/// in a `thread_local!` may be dropped too late for its thread to wait.
 ///
 /// In a forked process a guard of the parent is lost ([`Loss::Forked`]), and dropping it does nothing.
 #[must_use = "the lock is released when its guard is dropped"]
@@ -50,10 +50,10 @@ pub struct Guard(pub(crate) Taken<Grip>);
 impl Guard {
     /// Returns a token that fires when the lock is lost. Cancelling it cancels nothing else.
     ///
-    /// A thread of the process ("lockhound-alarm") fires it, or whichever thread learns of the loss first, and runs the
-    /// wakers of those who await it. A waker that panics keeps no other token from firing; one that blocks does not
-    /// either, unless a second one blocks too. Beyond the first 16 tokens of a hold, tokens share trees, in which a
-    /// panic may leave others' waiters asleep: [`check`](Self::check) is right all the same.
+    /// The thread "lockhound-alarm" or another thread that learns of the loss first fires the token, and runs the
+    /// wakers of the tasks that await it. A waker that panics keeps no other token from firing, nor does one that
+    /// blocks, unless a second one blocks too. Beyond the first 16 tokens of a hold, tokens share trees, in which a
+    /// panic may leave tasks asleep that await other tokens; [`check`](Self::check) is right all the same.
     ///
     /// # Examples
     /// ```no_run
@@ -78,7 +78,8 @@ impl Guard {
         self.loss().is_some()
     }
 
-    /// Returns how the lock was lost, if it was. It reads the clock, as [`is_lost`](Self::is_lost) does.
+    /// Returns how the lock was lost, or `None` while it is held. It reads the clock, as [`is_lost`](Self::is_lost)
+    /// does.
     pub fn loss(&self) -> Option<Loss> {
         self.state().loss()
     }
@@ -123,15 +124,15 @@ impl Guard {
         self.0.grip.hold().owner()
     }
 
-    /// Gives the whole hold, with all its guards, to a new owner: this task no longer enters it again. Nothing is sent;
-    /// on the server the lock stays as it is.
+    /// Gives the whole hold, with all its guards, to a new owner, so that this task no longer enters it again. It sends
+    /// nothing: on the server the lock stays as it is.
     ///
     /// # Examples
     /// ```no_run
     /// # async fn example(lock: lockhound::Lock) -> Result<(), lockhound::Error> {
     /// # async fn work(_: lockhound::Guard) {}
     /// loop {
-    ///     // Without `detach` the second round would enter again, beside the first one's work.
+    ///     // Without `detach` the second round would enter again while the first one's work goes on.
     ///     let guard = lock.lock().await?.detach();
     ///     tokio::spawn(work(guard));
     /// }
@@ -142,15 +143,16 @@ impl Guard {
         self
     }
 
-    /// Runs a future as the owner of this hold, in whatever task: what it locks enters again.
+    /// Runs a future as the owner of this hold, in any task: its locks enter again.
     ///
     /// It is for children that are spawned while their parent holds the lock: without it they are owners of their own,
-    /// and wait forever if the parent waits for them. Runs ([`Lock::run`](crate::Lock::run)) in the future are inside
-    /// the run in which this guard was taken, and inside those in which this is called. The future does not keep the
-    /// guard alive: a caller that still runs in it when the lock is released has to take the lock anew.
+    /// and wait forever if the parent waits for them. Runs ([`Lock::run`](crate::Lock::run)) in the future count as
+    /// nested in the run in which this guard was taken, and in those in which this method is called. The future does
+    /// not keep the guard alive: if the lock is released while the future still runs, the future has to take the lock
+    /// again.
     ///
     /// # Cancel safety
-    /// Dropping it drops the future that it runs.
+    /// Dropping the returned future drops the one that it runs.
     ///
     /// # Examples
     /// ```no_run
@@ -169,11 +171,11 @@ impl Guard {
 
     /// Releases this guard, and the lock if it is the hold's last guard.
     ///
-    /// Returns `Ok` if the lock was released. For a guard that is not the last nothing depends on the servers, and the
-    /// call returns `Ok` while the lock is held.
+    /// Returns `Ok` if the lock was released. For a guard that is not the last the result does not depend on the
+    /// servers: the call returns `Ok` while the lock is held.
     ///
     /// # Errors
-    /// - [`Error::Lost`]: the lock was lost before. The release is sent all the same; it does not affect a later
+    /// - [`Error::Lost`]: the lock was lost earlier. The release is sent all the same; it does not affect a later
     ///   holder.
     /// - [`Error::Unavailable`]: the release was not confirmed within a command timeout. It is repeated in the
     ///   background until the servers answer, and the lock ends with its lease at the latest.

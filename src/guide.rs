@@ -10,7 +10,7 @@
 //! | [`redisson`] | What do programs in Rust and on the JVM share? |
 //! | [`other_languages`] | What do programs in Go, JavaScript, Python and others share? |
 //! | [`testing`] | How is code tested that takes locks? |
-//! | [`operating`] | Which rights, settings and alerts belong to it, and what does each warning and error mean? |
+//! | [`operating`] | Which rights, settings and alerts are needed, and what does each warning and error mean? |
 //! | [`shutting_down`] | What happens to locks when a thread, `main` or a process ends? |
 //!
 //! Words of these pages:

@@ -1,5 +1,5 @@
-//! What the handles of one lock and of several have in common, and their guards: how a call locks, runs a section, and
-//! gives back.
+//! The common part of the handles and guards of one lock and of several: how a call locks, runs a section, and
+//! releases.
 
 use std::fmt::{self, Display};
 use std::future::Future;
@@ -20,13 +20,13 @@ use crate::session::{Alive, Held, Session};
 
 /// What a handle locks: one key, or several.
 pub(crate) trait Wanted {
-    /// What proves that it is held.
+    /// The proof that it is held.
     type Grip: Held;
 
-    /// In order.
+    /// Returns the names, sorted.
     fn keys(&self) -> &[Key];
 
-    /// `None`: somebody else still has it after that time.
+    /// Takes the lock or locks. Returns `None` if somebody else still holds one when the wait is over.
     async fn take(
         &self,
         session: &Arc<Session>,
@@ -36,7 +36,7 @@ pub(crate) trait Wanted {
     ) -> Result<Option<Self::Grip>, Error>;
 }
 
-/// For how long a call waits for what somebody else holds.
+/// How long a call waits for a lock that somebody else holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
     Never,
@@ -58,7 +58,7 @@ impl Wait {
     }
 }
 
-/// A name, or several, and how they are locked.
+/// One name or several, and how they are locked.
 #[derive(Debug, Clone)]
 pub(crate) struct Handle<W> {
     alive: Arc<Alive>,
@@ -95,14 +95,14 @@ impl<W: Wanted> Handle<W> {
         let span = span(wait.operation(), self.wanted.keys(), &caller.owner);
         let taking = self.wanted.take(self.session(), &caller, self.terms()?, wait);
         let grip = foreign::in_span(span, pin!(taking)).await?;
-        // Nothing is awaited from here on: what no caller gets is given back, and not kept.
+        // Nothing is awaited from here on: a grip that no caller gets is dropped before its `min_hold` begins.
         if let (Some(grip), Some(min_hold)) = (&grip, self.manner.min_hold) {
             grip.keep_for(min_hold);
         }
         Ok(grip.map(|grip| Taken { grip, alive: Arc::clone(&self.alive), runs: caller.runs }))
     }
 
-    /// Runs a section of this `view` while it is held, and drops it where it stands if it is lost.
+    /// Runs a section with this `view` while the lock is held, and drops the section if the lock is lost.
     pub(crate) async fn run<V, T, Fut>(
         &self,
         view: impl FnOnce(&W::Grip, Scope) -> V,
@@ -111,7 +111,7 @@ impl<W: Wanted> Handle<W> {
     where
         Fut: Future<Output = T>,
     {
-        // Before anything is waited for.
+        // Bad terms are reported before anything is awaited.
         self.terms()?;
         let (owner, reentry) = self.manner.asks(self.settings());
         let run = self.session().begin_run(self.wanted.keys().into(), owner, reentry).await?;
@@ -120,7 +120,7 @@ impl<W: Wanted> Handle<W> {
         let view = view(&taken.grip, run.scope());
         let work = run.scope().run(async { section(view).await });
         let Some(value) = until_lost(lost, work).await else {
-            // The token has fired, so there is a loss to be named.
+            // The token has fired, so there is a loss to report.
             return Err(Error::Lost(taken.grip.state().loss().unwrap_or(Loss::Expired)));
         };
         match taken.unlock().await {
@@ -138,7 +138,7 @@ impl<W: Wanted> Handle<W> {
     }
 
     /// # Errors
-    /// [`Error::Config`] for a name or a time that cannot be.
+    /// [`Error::Config`] for a name or a time that cannot be used.
     fn terms(&self) -> Result<Terms, Error> {
         let keys = self.wanted.keys();
         if keys.is_empty() {
@@ -152,7 +152,7 @@ impl<W: Wanted> Handle<W> {
     }
 }
 
-/// As whom, and for how long, locks are taken.
+/// The owner and the times with which locks are taken.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Manner {
     pub(crate) owner: Option<Owner>,
@@ -182,19 +182,19 @@ impl Manner {
         })
     }
 
-    /// The owner that is named, and what counts where none is.
+    /// Returns the owner that the handle names, and the rule that applies if it names none.
     fn asks(&self, settings: &Settings) -> (Option<&Owner>, Reentry) {
         (self.owner.as_ref(), self.reentry.unwrap_or(settings.reentry))
     }
 }
 
-/// What a guard is made of.
+/// The content of a guard.
 #[derive(Debug)]
 pub(crate) struct Taken<G> {
     // The order matters: the grip is dropped first, while the engine still runs.
     pub(crate) grip: G,
     alive: Arc<Alive>,
-    /// Those that it was taken in.
+    /// The runs in which it was taken.
     runs: Runs,
 }
 
@@ -206,7 +206,7 @@ impl<G: Held> Taken<G> {
     pub(crate) async fn unlock(self) -> Result<(), Error> {
         let Self { grip, alive, .. } = self;
         let answer = grip.unlock().await;
-        // The engine has to run until then.
+        // The engine has to run until the answer is here.
         drop(alive);
         answer
     }
@@ -217,7 +217,7 @@ impl<G: Held> Taken<G> {
     }
 }
 
-/// What the caller waits in; what the engine does for it is logged by itself.
+/// Returns the span of the caller's wait. The engine logs its work for the call outside of this span.
 fn span(operation: &'static str, keys: &[Key], owner: &Owner) -> foreign::Span {
     match keys {
         [key] => foreign::span(|| tracing::debug_span!("lockhound", operation, key = %key.shown(), %owner)),
@@ -225,7 +225,7 @@ fn span(operation: &'static str, keys: &[Key], owner: &Owner) -> foreign::Span {
     }
 }
 
-/// One name as it is, several as a list.
+/// Shows one name as it is, several as a list.
 fn names(keys: &[Key]) -> impl Display {
     fmt::from_fn(move |f| match keys {
         [key] => write!(f, "{}", key.shown()),
@@ -233,7 +233,7 @@ fn names(keys: &[Key]) -> impl Display {
     })
 }
 
-/// Runs a critical section to its end, or to the loss, which is looked at first, every time: then `None`.
+/// Runs a critical section to its end, or returns `None` at the loss. Each poll checks for the loss first.
 async fn until_lost<T>(lost: CancellationToken, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;

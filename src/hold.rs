@@ -1,14 +1,14 @@
-//! One hold: an outermost acquisition with the guards of its re-entries. Plain data behind one mutex; it knows nobody.
+//! One hold: an outermost acquisition with the guards of its re-entries. Plain data behind one mutex.
 //!
 //! # Invariants
-//! - The phase goes from `Held` to `Releasing` or `Lost`, and from nowhere back: Lost is sticky.
-//! - Whoever asks says what time it is, and whoever first sees that validity is over makes the hold Lost.
-//! - A loss is counted with the step that makes the hold Lost; then its tokens are cancelled; then the engine judges
+//! - The phase goes from `Held` to `Releasing` or `Lost`, and never back: `Lost` is sticky.
+//! - Callers pass the time, and the first call after the end of validity makes the hold `Lost`.
+//! - A loss is counted in the step that makes the hold `Lost`; then its tokens are cancelled; then the engine judges
 //!   it.
-//! - Tokens are cancelled after the mutex is released, since their wakers run foreign code. What is called under the
-//!   lock of a gate's shard only marks a loss; the gate calls [`Hold::fire`] when it has let go.
+//! - Tokens are cancelled after the mutex is released, since their wakers run foreign code. Methods that are called
+//!   under the lock of a gate's shard only mark a loss; the gate calls [`Hold::fire`] after it has released that lock.
 //! - `guards` counts the guards that exist or are on their way; only the step to zero sends the release.
-//! - What is on its way was granted with the hold itself: so one deadline, counted from the grant, is that of all.
+//! - Guards on their way were granted with the hold itself, so all of them have one deadline, counted from the grant.
 
 mod entries;
 mod found;
@@ -48,9 +48,9 @@ use crate::owner::Owner;
 pub enum HoldState {
     /// Held, and the last renewal (if one was due) succeeded.
     Safe,
-    /// Held, but the last renewal failed. If the next ones fail too, the lock is lost.
+    /// Held, but the last renewal failed. If the next ones fail too, the lock will be lost.
     Jeopardy,
-    /// Not provably held any more.
+    /// No longer provably held.
     Lost(Loss),
 }
 
@@ -72,16 +72,16 @@ impl HoldState {
 /// An acquisition in this process.
 #[derive(Debug)]
 pub(crate) struct Hold {
-    /// How it stands on the servers.
+    /// The lock as the servers have it.
     pub(crate) claim: Claim,
     pub(crate) generation: u64,
     pub(crate) fence: Fence,
     pub(crate) terms: Terms,
-    /// Where the call came from that took it.
+    /// Where the call that took it came from.
     pub(crate) origin: Origin,
-    /// Before the acquire was sent.
+    /// The time before the acquire was sent.
     pub(crate) since: Instant,
-    /// When guards that nobody has taken are taken back.
+    /// When guards that no caller has taken are revoked.
     revoke_at: Instant,
     ledger: Arc<Ledger>,
     state: Mutex<State>,
@@ -99,33 +99,34 @@ struct State {
     phase: Phase,
     owner: Owner,
     guards: u32,
-    /// How many of the guards are on their way to callers who have not taken them yet. They may be taken back, once.
+    /// How many of the guards are on their way to callers that have not taken them yet. They may be revoked, once.
     unclaimed: u32,
-    /// Whether they were: such a guard stands for nothing any more.
+    /// Whether they were revoked: such a guard no longer counts.
     revoked: bool,
     votes: Votes,
     failed_ticks: u32,
-    /// Whether everybody has been told of the loss.
+    /// Whether the tokens have been fired for the loss.
     fired: bool,
-    /// How many callers have taken a guard.
+    /// How many callers have taken a guard so far.
     entrances: u32,
-    /// How many guards are there that were taken where the hold was taken.
+    /// How many of the guards were taken in the same place (task or thread) as the hold.
     at_home: u32,
-    /// `None` for as long as nobody has entered again.
+    /// `None` until an owner enters again.
     entries: Option<Box<Entries>>,
-    /// Who is to be told of it.
+    /// The tokens to fire.
     listeners: Option<Box<Listeners>>,
     /// When the alarm looks at it next.
     alarm_at: Option<Instant>,
-    /// Until when the lock stays on the servers, whoever releases it.
+    /// Until when the lock stays on the servers after a release.
     kept_until: Option<Instant>,
 }
 
 impl Hold {
-    /// A hold that has been granted, with one guard on its way.
+    /// Creates a hold that has been granted, with one guard on its way.
     pub(crate) fn new(grant: Grant<'_>, ledger: Arc<Ledger>) -> Self {
         let until = lease::valid_until(grant.since, grant.terms.lease);
-        // An answer that came late leaves less time: half of it is for whoever is to take it, half for a renewal.
+        // An answer that came late leaves less time: half of it is for the caller to take the guard, half for a
+        // renewal.
         let patience = grant.patience.min(grant.granted.until(until) / 2);
         let votes = Votes::new(grant.nodes, grant.votes, until);
         let owner = grant.owner;
@@ -158,14 +159,14 @@ impl Hold {
         }
     }
 
-    /// A hold of the key "k" that these nodes have granted just now.
+    /// Creates a hold of the key "k" that these nodes have just granted.
     #[cfg(test)]
     pub(crate) fn for_test(owner: Owner, terms: Terms, votes: &[NodeIndex], nodes: usize) -> Self {
         let ledger = Ledger::new(Arc::new(crate::stats::Counters::new()), crate::clock::Clock::machine()).0;
         Self::for_test_in(ledger, owner, terms, votes, nodes)
     }
 
-    /// The same, with its losses entered there.
+    /// Does the same with this ledger.
     #[cfg(test)]
     pub(crate) fn for_test_in(
         ledger: Arc<Ledger>,
@@ -183,24 +184,24 @@ impl Hold {
         Self::new(grant, ledger)
     }
 
-    /// How safe it is at this time.
+    /// Returns how safe it is at this time, and fires the tokens if it is lost.
     pub(crate) fn at(self: &Arc<Self>, now: Instant) -> HoldState {
         let state = self.mark(now);
-        // Whoever marked it may not have come to fire yet: this must not wait for that thread.
+        // Another thread may have marked the loss and not have fired yet: this call must not wait for it.
         if matches!(state, HoldState::Lost(_)) {
             self.fire();
         }
         state
     }
 
-    /// How safe it is at this time; fires nothing.
+    /// Returns how safe it is at this time; fires nothing.
     pub(crate) fn mark(&self, now: Instant) -> HoldState {
         let mut state = self.state();
         self.expire(&mut state, now);
         state.safety()
     }
 
-    /// As [`Hold::at`], with what else the watchdog asks.
+    /// Does the same as [`Hold::at`], and returns what else the watchdog needs.
     pub(crate) fn survey(self: &Arc<Self>, now: Instant) -> Survey {
         let mut state = self.state();
         self.expire(&mut state, now);
@@ -212,7 +213,7 @@ impl Hold {
         Survey { state: safety, claims, valid_until }
     }
 
-    /// Makes the hold lost, unless it is already, or being released. Whether it was this call that did.
+    /// Makes the hold lost, unless it is lost already or being released. Returns whether this call did it.
     pub(crate) fn lose(self: &Arc<Self>, loss: Loss) -> bool {
         let mut state = self.state();
         let newly = state.phase == Phase::Held;
@@ -226,12 +227,12 @@ impl Hold {
         newly
     }
 
-    /// Enters again: the new hold count, which counts before it is sent. Fires nothing.
+    /// Enters again, and returns the new hold count, which is valid before it is sent. Fires nothing.
     pub(crate) fn enter(&self, now: Instant) -> Result<u32, Shut> {
         self.come_in(now, 0)
     }
 
-    /// Enters again with the grant itself, for a waiter that has to take its guard yet. Fires nothing.
+    /// Enters together with the grant, for a waiter that has yet to take its guard. Fires nothing.
     pub(crate) fn enter_unclaimed(&self, now: Instant) -> Result<u32, Shut> {
         self.come_in(now, 1)
     }
@@ -241,7 +242,7 @@ impl Hold {
         self.expire(&mut state, now);
         match state.phase {
             Phase::Lost(loss) if state.guards > state.unclaimed => Err(Shut::Lost(loss)),
-            // Nobody has a guard of it: it is on its way out.
+            // No caller has a guard of it: it is about to be removed.
             Phase::Lost(_) | Phase::Releasing => Err(Shut::Releasing),
             Phase::Held => {
                 state.guards += 1;
@@ -251,7 +252,7 @@ impl Hold {
         }
     }
 
-    /// A guard goes: counts down before anything is sent.
+    /// Drops a guard: decrements the count before anything is sent.
     pub(crate) fn leave(self: &Arc<Self>, now: Instant) -> Leave {
         let _: HoldState = self.at(now);
         let mut state = self.state();
@@ -263,13 +264,13 @@ impl Hold {
                 state.phase = Phase::Releasing;
                 Leave::Last
             }
-            // A hold that is being released has no guards left that could go.
+            // A hold that is being released has no guards left to drop.
             Phase::Held | Phase::Releasing => Leave::Nested(state.guards),
         }
     }
 
-    /// A caller takes the guard that was on its way to it. False if it was taken back meanwhile; it then stands for
-    /// nothing.
+    /// Called when a caller takes the guard that was on its way to it. Returns false if the guard was revoked, and so
+    /// does not count.
     pub(crate) fn take_guard(&self) -> bool {
         let mut state = self.state();
         if state.revoked {
@@ -279,8 +280,8 @@ impl Hold {
         true
     }
 
-    /// Takes back the guards that nobody has taken. True if there were any, none is left, and the release is to be
-    /// sent; a hold that is lost stays lost.
+    /// Revokes the guards that no caller has taken. Returns true if there were any and no guard is left: then the
+    /// caller has to send the release. A lost hold stays lost.
     pub(crate) fn revoke(&self) -> bool {
         let mut state = self.state();
         if state.unclaimed == 0 {
@@ -298,18 +299,18 @@ impl Hold {
         true
     }
 
-    /// What callers have taken of the grant: read at once, since they take it while others look.
+    /// Returns what callers have taken of the grant, read in one step, since they may take it meanwhile.
     pub(crate) fn claims(&self) -> Claims {
         self.claims_of(&self.state())
     }
 
-    /// What a node says next counts beside the votes of these nodes only: see [`Votes::part`].
+    /// Makes later answers of a node count only together with the votes of these nodes: see [`Votes::part`].
     pub(crate) fn part(&self, beside: &[bool]) {
         self.state().votes.part(beside);
     }
 
-    /// A node has renewed what was sent at this time. True if a majority of the nodes is now valid to beyond what it
-    /// was.
+    /// Records that a node has renewed, by a renewal sent at this time. Returns true if the validity of the majority
+    /// now ends later than before.
     pub(crate) fn renewed(self: &Arc<Self>, node: NodeIndex, sent: Instant, now: Instant) -> bool {
         let until = lease::valid_until(sent, self.terms.lease);
         let mut state = self.state();
@@ -328,8 +329,8 @@ impl Hold {
         renewed
     }
 
-    /// A node says yes to what was sent at this time, apart from the watchdog's rounds. False if the hold is not held
-    /// any more: the vote is to be undone.
+    /// Records the vote of a node, for a command sent at this time outside of the watchdog's rounds. Returns false if
+    /// the hold is no longer held: then the vote has to be undone.
     pub(crate) fn vote(self: &Arc<Self>, node: NodeIndex, sent: Instant, now: Instant) -> bool {
         let until = lease::valid_until(sent, self.terms.lease);
         let _: HoldState = self.at(now);
@@ -341,8 +342,8 @@ impl Hold {
         true
     }
 
-    /// Something may still be executed on this node that puts the lock there: the release sees to it. False if the hold
-    /// is not held any more: it is to be undone.
+    /// Records that this node may still execute a command that creates the lock: the release then also undoes it.
+    /// Returns false if the hold is no longer held: then it has to be undone now.
     pub(crate) fn make_uncertain(&self, node: NodeIndex) -> bool {
         let mut state = self.state();
         let held = state.phase == Phase::Held;
@@ -352,21 +353,22 @@ impl Hold {
         held
     }
 
-    /// Whether this node has said that the lock is there, and nothing else since.
+    /// Returns whether this node's last answer was that it has the lock.
     pub(crate) fn has_vote(&self, node: NodeIndex) -> bool {
         self.state().votes.has(node)
     }
 
-    /// Whether something may still be executed on this node that puts the lock there.
+    /// Returns whether this node may still execute a command that creates the lock.
     pub(crate) fn is_uncertain(&self, node: NodeIndex) -> bool {
         self.state().votes.is_uncertain(node)
     }
 
-    /// A node says that the lock is not ours. Lost if with it no majority can have it any more; whether it was this
-    /// call that found it. If a majority is left, the end may come sooner than before: the alarm is to be told.
+    /// Records that a node no longer has the lock for us. If a majority is impossible without it, the hold is lost.
+    /// Returns whether this call made it lost. If a majority is left, the hold may end sooner than before: the caller
+    /// has to tell the alarm.
     pub(crate) fn gone(self: &Arc<Self>, node: NodeIndex) -> bool {
         let mut state = self.state();
-        // Gone is what a renewal finds that was under way while the hold was released.
+        // A renewal that was under way during the release also finds the lock gone.
         if state.phase != Phase::Held {
             return false;
         }
@@ -379,29 +381,29 @@ impl Hold {
         true
     }
 
-    /// How many renewals have failed in a row.
+    /// Returns how many renewals have failed in a row.
     pub(crate) fn failed_ticks(&self) -> u32 {
         self.state().failed_ticks
     }
 
-    /// A renewal failed. How many have in a row.
+    /// Records a failed renewal, and returns how many have failed in a row.
     pub(crate) fn tick_failed(&self) -> u32 {
         let mut state = self.state();
         state.failed_ticks += 1;
         state.failed_ticks
     }
 
-    /// Until when it is valid on the local clock, as far as the votes and `max_hold` go.
+    /// Returns until when it is valid on the local clock, by the votes and `max_hold`.
     pub(crate) fn valid_until(&self) -> Instant {
         self.ends(&self.state()).0
     }
 
-    /// Whether it is held: neither lost nor being released.
+    /// Returns whether it is held: neither lost nor being released.
     pub(crate) fn is_held(&self) -> bool {
         self.state().phase == Phase::Held
     }
 
-    /// Whether this process still has something on the server under it: held, or released without an answer yet. Fires
+    /// Returns whether its lock may still be on the server: it is held, or released without an answer yet. Fires
     /// nothing.
     pub(crate) fn blocks(&self, now: Instant) -> bool {
         let mut state = self.state();
@@ -518,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn the_alarm_looks_when_it_planned_last_and_fires_what_nobody_has_fired() {
+    fn the_alarm_follows_its_last_plan_and_fires_a_marked_loss() {
         let hold = hold(watched());
         let (now, end) = (hold.since, hold.valid_until());
         hold.set_alarm(end);
@@ -566,7 +568,7 @@ mod tests {
         assert_eq!(hold.leave(now), Leave::Nested(1));
         assert_eq!(hold.leave(now), Leave::Last);
         assert_eq!(hold.enter(now), Err(Shut::Releasing));
-        assert!(!hold.lose(Loss::Closed), "what is being released cannot be lost");
+        assert!(!hold.lose(Loss::Closed), "a hold that is being released cannot be lost");
     }
 
     #[test]
@@ -580,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn max_hold_ends_what_is_renewed() {
+    fn max_hold_ends_a_hold_that_is_renewed() {
         let hold = hold(Terms { max_hold: Some(Duration::from_secs(45)), ..watched() });
         let later = hold.since + Duration::from_secs(25);
         assert!(hold.renewed(0, later, later));
@@ -589,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn a_max_hold_that_cuts_nothing_short_is_no_reason() {
+    fn a_max_hold_as_long_as_the_validity_is_not_the_reason_of_the_loss() {
         let hold = hold(Terms { max_hold: Some(LEASE - lease::drift(LEASE)), ..watched() });
         assert_eq!(hold.at(hold.valid_until()), HoldState::Lost(Loss::Expired));
     }
@@ -605,11 +607,11 @@ mod tests {
         assert!(revoked.revoke());
         assert!(!revoked.take_guard());
         assert_eq!(revoked.at(revoked.since), HoldState::Lost(Loss::Released));
-        assert!(!revoked.token().is_cancelled(), "what was released was not lost");
+        assert!(!revoked.token().is_cancelled(), "a released hold is not lost");
     }
 
     #[test]
-    fn a_lost_grant_that_nobody_took_is_taken_back_and_stays_lost() {
+    fn a_lost_grant_that_nobody_took_is_revoked_and_stays_lost() {
         let hold = hold(watched());
         assert!(hold.lose(Loss::NotOwner));
         assert_eq!(hold.enter(hold.since), Err(Shut::Releasing), "nobody has a guard that shuts others out");
@@ -619,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_guards_that_nobody_took_are_taken_back() {
+    fn only_the_guards_that_nobody_took_are_revoked() {
         let hold = hold(watched());
         let now = hold.since;
         assert_eq!(hold.enter_unclaimed(now), Ok(2));
@@ -627,22 +629,22 @@ mod tests {
         assert!(hold.claims().revoke_at.is_some(), "the other one is on its way");
         assert!(!hold.revoke());
         assert_eq!((hold.guards(), hold.take_guard()), (1, false));
-        assert_eq!(hold.enter(now), Ok(2), "who enters by itself has taken its guard");
+        assert_eq!(hold.enter(now), Ok(2), "a caller that enters by itself has taken its guard");
         assert!(hold.claims().revoke_at.is_none());
         assert_eq!((hold.leave(now), hold.leave(now)), (Leave::Nested(1), Leave::Last));
     }
 
     #[test]
-    fn an_answer_says_nothing_about_what_had_none() {
+    fn a_vote_does_not_settle_an_earlier_command_without_an_answer() {
         let hold = Arc::new(Hold::for_test(Owner::task(1), watched(), &[0, 1], 3));
         let now = hold.since;
         assert!(hold.make_uncertain(2));
         assert!(!hold.has_vote(2));
         assert!(hold.vote(2, now, now) && hold.has_vote(2));
-        assert!(hold.is_uncertain(2), "what had no answer may come yet");
+        assert!(hold.is_uncertain(2), "the command without an answer may still be executed");
     }
 
-    /// The first and the last of the three do not list each other any more, and the second is not reached.
+    /// The first and the last of the three no longer list each other, and the second cannot be reached.
     #[test]
     fn votes_of_nodes_that_do_not_list_each_other_make_no_later_majority() {
         let hold = Arc::new(Hold::for_test(Owner::task(1), watched(), &[0, 1, 2], 3));

@@ -1,16 +1,16 @@
-//! The holder of a lock, as the servers tell it.
+//! The holder of a lock, as the servers report it.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The holder of a lock at the moment when the servers were asked. By the time it is read, somebody else may hold the
-/// lock.
+/// The holder of a lock at the moment when the servers were asked. Somebody else may hold the lock by now.
 ///
-/// With several servers it is the owner that most of them name; if another is named as often, the one that the first
-/// server names. Clients that are a client of their own for each server, such as Redisson's `RedissonRedLock`, have
-/// another owner on each: [`is_agreed`](Self::is_agreed) is `false` then, and [`by_node`](Self::by_node) has them all.
+/// With several servers it is the owner that most of them name; of owners that are named equally often, it is the one
+/// that the earliest server names. Clients that use a separate owner on each server, such as Redisson's
+/// `RedissonRedLock`, have no majority for one owner: [`is_agreed`](Self::is_agreed) is `false` then, and
+/// [`by_node`](Self::by_node) lists all owners.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Holder {
     named: NodeHolder,
@@ -28,10 +28,10 @@ pub struct NodeHolder {
 }
 
 impl Holder {
-    /// Returns what these nodes say together; `None` if no node names a holder.
+    /// Returns the holder by the answers of these nodes, or `None` if no node names one.
     pub(crate) fn of(mut by_node: Vec<NodeHolder>, majority: usize) -> Option<Self> {
         let named_by = |owner: &[u8]| by_node.iter().filter(|node| node.owner == owner).count();
-        // Of several that are named as often `max_by_key` takes the last.
+        // Of several maxima `max_by_key` takes the last.
         let named = by_node.iter().rev().max_by_key(|node| named_by(&node.owner))?.clone();
         let agreed = named_by(&named.owner) >= majority;
         by_node.sort_by_key(|node| node.owner != named.owner);
@@ -39,41 +39,41 @@ impl Holder {
     }
 
     /// Returns the owner, byte for byte as it is on the server: `uuid:task-id:generation` for a holder that uses this
-    /// crate, and for others whatever the foreign client has put there.
+    /// crate, and the other client's own text for others.
     pub fn owner_bytes(&self) -> &[u8] {
         self.named.owner_bytes()
     }
 
-    /// Returns the owner as text; what is not UTF-8 is replaced.
+    /// Returns the owner as text. Bytes that are not UTF-8 are replaced.
     pub fn owner(&self) -> Cow<'_, str> {
         self.named.owner()
     }
 
-    /// Returns how many times the owner has entered. It is informative: the holder's own process knows better, and
-    /// alone knows it in [`Format::Plain`](crate::Format::Plain), where this is 1.
+    /// Returns how many times the owner has entered. It may be out of date. In [`Format::Plain`](crate::Format::Plain)
+    /// it is always 1, since only the holder's process knows the count.
     pub fn hold_count(&self) -> u64 {
         self.named.hold_count
     }
 
-    /// Returns how much of the lease is left, unless it is renewed, on the first server that names this owner; `None`
-    /// if the lock has no lease at all.
+    /// Returns how much of the lease is left on the first server that names this owner, or `None` if the lock has no
+    /// lease. A renewal extends it.
     pub fn remaining(&self) -> Option<Duration> {
         self.named.remaining
     }
 
-    /// Returns whether a majority of the servers names this owner: always, with one server.
+    /// Returns whether a majority of the servers names this owner. Always true with one server.
     ///
-    /// If not, the servers name several owners, or too few of them have answered to know. The lock cannot be acquired
+    /// If it is false, the servers name several owners, or too few of them have answered. The lock cannot be acquired
     /// then either.
     pub fn is_agreed(&self) -> bool {
         self.agreed
     }
 
-    /// Returns what each server says on which somebody holds the lock: first those that name this owner, then the
+    /// Returns the holder on each server on which somebody holds the lock: first those that name this owner, then the
     /// others, both in the order in which the servers were given to the builder.
     ///
-    /// It has neither servers that say that the lock is free, nor servers that have not answered: as soon as a majority
-    /// names one owner, the call does not wait for the others.
+    /// It does not contain servers on which the lock is free, or that have not answered: once a majority names one
+    /// owner, the call does not wait for the others.
     pub fn by_node(&self) -> &[NodeHolder] {
         &self.by_node
     }
@@ -100,8 +100,7 @@ impl NodeHolder {
         self.hold_count
     }
 
-    /// Returns how much of the lease is left on this server, unless it is renewed; `None` if the lock has no lease at
-    /// all.
+    /// Returns how much of the lease is left on this server, or `None` if the lock has no lease. A renewal extends it.
     pub fn remaining(&self) -> Option<Duration> {
         self.remaining
     }
@@ -136,7 +135,7 @@ impl fmt::Debug for NodeHolder {
 mod tests {
     use super::*;
 
-    /// What nodes of three say that name these.
+    /// Returns the holder if the first of three nodes name these owners.
     fn holder(owners: &[&str]) -> Option<Holder> {
         let node = |(at, owner): (usize, &&str)| NodeHolder {
             node: format!("n{at}").into(),
@@ -152,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_most_nodes_name_comes_first() {
+    fn the_owner_that_most_nodes_name_comes_first() {
         let two = holder(&["b", "a", "a"]).expect("held");
         assert_eq!((two.owner().as_ref(), two.is_agreed(), nodes(&two)), ("a", true, vec!["n1", "n2", "n0"]));
         let none = holder(&["a", "b", "c"]).expect("held");

@@ -6,21 +6,21 @@ use std::sync::{Arc, LazyLock};
 use crate::error::Error;
 use crate::shown::Shown;
 
-/// What Redisson's channels of unlock messages begin with.
+/// The prefix of Redisson's channels of unlock messages.
 const CHANNEL: &str = "redisson_lock__channel";
 
-/// What Redisson's counters of fencing tokens begin with.
+/// The prefix of Redisson's counters of fencing tokens.
 const TOKEN: &str = "redisson_lock_token";
 
-/// What the lists of lockers that wait begin with.
+/// The prefix of the waiting lists.
 const WAITING: &str = "lockhound_waiting:";
 
-/// How many marks there are, for locks without number.
+/// The number of marks, which all locks share.
 const MARKS: u64 = 1_024;
 
 /// The name of a lock, and the key under which the lock is on the server. UTF-8 and not empty.
 ///
-/// Programs that give the same name to the same server share the lock; nothing is prepended.
+/// Programs that use the same name on the same server share the lock; no prefix is added.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
 
@@ -30,13 +30,13 @@ impl Key {
         &self.0
     }
 
-    /// The name as logs show it: whoever chose it cannot forge a line.
+    /// Returns the name as logs show it, so that a name cannot forge a line.
     pub(crate) fn shown(&self) -> Shown<'_> {
         Shown(&self.0)
     }
 
     /// # Errors
-    /// [`Error::Config`] for the empty name, which Redis would take and nobody could tell from a mistake.
+    /// [`Error::Config`] for the empty name, which Redis would accept but which is probably a mistake.
     pub(crate) fn validate(&self) -> Result<(), Error> {
         if self.0.is_empty() {
             return Err(Error::config("key", "the name of a lock is empty; give it one, such as \"orders:42\""));
@@ -44,12 +44,12 @@ impl Key {
         Ok(())
     }
 
-    /// The channel on which its release is announced. Where one name is another in braces, both have the same.
+    /// Returns the channel on which its release is announced. `x` and `{x}` share a channel.
     pub(crate) fn channel(&self) -> String {
         self.prefixed(CHANNEL)
     }
 
-    /// The locks whose releases are announced on a channel: one, or two.
+    /// Returns the one or two locks whose releases are announced on a channel.
     pub(crate) fn of_channel(channel: &str) -> impl Iterator<Item = Self> {
         let name = channel.strip_prefix(CHANNEL).and_then(|rest| rest.strip_prefix(':'));
         let bare = name.and_then(|name| name.strip_prefix('{')?.strip_suffix('}'));
@@ -57,21 +57,21 @@ impl Key {
         bare.into_iter().chain(name).map(Self::from)
     }
 
-    /// The key of Redisson's counter of its fencing tokens.
+    /// Returns the key of Redisson's counter of its fencing tokens.
     pub(crate) fn token(&self) -> String {
         self.prefixed(TOKEN)
     }
 
-    /// The key of its mark: the last fence of all locks that share it. Which one it is never changes, since it is on
-    /// the servers: the lowest ten bits of the name's 64-bit FNV-1a. In braces, so that in a cluster a slot can be
-    /// chosen.
+    /// Returns the key of its mark, which holds the last fence of all locks that share it. The lowest ten bits of the
+    /// name's 64-bit FNV-1a choose the mark; this can never change, since the marks are on the servers. The number is
+    /// in braces, so that in a cluster a slot can be chosen.
     pub(crate) fn mark(&self) -> String {
         let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         let hash = self.0.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv);
         Self::nth_mark(hash % MARKS)
     }
 
-    /// The keys of all marks, which never change.
+    /// Returns the keys of all marks, which never change.
     pub(crate) fn marks() -> &'static [String] {
         static ALL: LazyLock<Vec<String>> = LazyLock::new(|| (0..MARKS).map(Key::nth_mark).collect());
         &ALL
@@ -81,8 +81,8 @@ impl Key {
         format!("lockhound_fence:{{{n}}}")
     }
 
-    /// The key of the list of lockers that wait for it. Unlike the channel, which `x` and `{x}` have in common, each
-    /// lock has a list of its own. In the lock's slot.
+    /// Returns the key of its waiting list, which is in the lock's slot. Unlike the channel, which `x` and `{x}` share,
+    /// each lock has a list of its own.
     pub(crate) fn waiting(&self) -> String {
         let name = &self.0;
         if name.contains('{') { format!("{WAITING}={name}") } else { format!("{WAITING}{{{name}}}") }
@@ -165,9 +165,9 @@ mod tests {
         assert_eq!(Key::from("orders:42").waiting(), "lockhound_waiting:{orders:42}");
     }
 
-    /// Another version that chose otherwise would begin other sequences.
+    /// A version that chose other marks would begin other sequences.
     #[test]
-    fn the_mark_of_a_name_stays_what_it_is() {
+    fn the_mark_of_a_name_never_changes() {
         for (name, mark) in [("orders:42", 592), ("x", 775), ("{x}", 801), ("ü", 1002)] {
             assert_eq!(Key::from(name).mark(), format!("lockhound_fence:{{{mark}}}"), "{name}");
         }
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_names_every_lock_that_it_is_the_channel_of() {
+    fn every_lock_of_a_channel_is_found() {
         let of = |channel: &str| Key::of_channel(channel).map(|key| key.to_string()).collect::<Vec<_>>();
         for name in ["x", "{x}", "a}b", "{a}b}", "a{b}c", "{a}b", "{{a}}", "a{b", "{}", "}", "{", "orders:42"] {
             let key = Key::from(name);

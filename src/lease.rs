@@ -1,53 +1,52 @@
 //! The arithmetic of leases: pure functions over instants that the caller passes in.
 //!
 //! Validity counts from *before the send*: the server started the lease at some moment after that, so the holder gives
-//! up before anybody else can enter. The allowance for clocks that run at different rates is the one of the Redis
-//! documentation's page on distributed locks: one hundredth of the lease and two milliseconds.
+//! up before anybody else can enter. The allowance for clocks that run at different rates is that of the Redis
+//! documentation's page on distributed locks: one hundredth of the lease plus two milliseconds.
 
 use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// How long before the end of validity the watchdog fires the token, so that a timer that is late by a little is not
-/// late.
+/// How long before the end of validity tokens are fired, so that a timer that is a little late is still in time.
 pub(crate) const ARM_EARLY: Duration = Duration::from_millis(5);
 
-/// What a clock that runs faster or slower than the server's may amount to within a lease.
+/// Returns the allowance for a clock that runs faster or slower than the server's during a lease.
 pub(crate) fn drift(lease: Duration) -> Duration {
     lease / 100 + Duration::from_millis(2)
 }
 
-/// Until when a lease that was asked for at `sent` can be trusted.
+/// Returns until when a lease that was requested at `sent` can be trusted.
 pub(crate) fn valid_until(sent: Instant, lease: Duration) -> Instant {
     sent + lease.saturating_sub(drift(lease))
 }
 
-/// The distance of renewals: with one failure to bear the lease is halved, with two cut into thirds.
+/// Returns the interval of renewals: with one tolerated failure half of the lease, with two a third.
 pub(crate) fn tick_interval(lease: Duration, renewal_failures: u32) -> Duration {
     lease / (renewal_failures + 1)
 }
 
-/// How long a waiter trusts that a message will come before it looks for itself.
+/// Returns how long a waiter relies on messages before it checks the lock itself.
 pub(crate) fn recheck_interval(lease: Duration) -> Duration {
     lease / 6
 }
 
-/// Renewals fall on multiples of this, so that those due at about the same time travel together. New holds wait for the
-/// watchdog as long at the most, so that it never hears of the short ones: hence the bound.
+/// Returns the grid of renewals. They fall on its multiples, so that those due at about the same time travel together.
+/// New holds wait at most this long for the watchdog, so it never hears of short ones: hence the bounds.
 pub(crate) fn grid(lease: Duration) -> Duration {
     (lease / 100).clamp(Duration::from_millis(5), Duration::from_secs(1))
 }
 
-/// The place of a node among those whose majority counts.
+/// The index of a node in the quorum.
 pub(crate) type NodeIndex = usize;
 
-/// How many of so many nodes make a majority.
+/// Returns how many of these nodes make a majority.
 pub(crate) const fn majority(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// The instant until which at least `quorum` of the votes are valid, if there are that many: the quorum-th largest.
-/// There are few votes, and this is asked at every look at a hold: nothing is allocated or sorted.
+/// Returns the instant until which at least `quorum` of the votes are valid, if there are that many: the quorum-th
+/// largest. There are few votes, and every look at a hold calls this, so it allocates and sorts nothing.
 pub(crate) fn majority_until(votes: &[Option<Instant>], quorum: usize) -> Option<Instant> {
     let votes = || votes.iter().flatten();
     let valid = |until: &&Instant| votes().filter(|vote| vote >= until).count() >= quorum;

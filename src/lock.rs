@@ -25,28 +25,28 @@ use crate::session::{Alive, Grip, Session, View};
 /// and what is nested inside a section enters again.
 ///
 /// A guard belongs to an [`Owner`], which defaults to the tokio task that took it ([`Reentry`]). The same owner enters
-/// again at once, and the lock is released when the last of its guards goes. **Three things follow that surprise
-/// people:**
+/// again at once, and the lock is released when the last of its guards is dropped. **This has three consequences that
+/// surprise people:**
 ///
 /// - **Branches of `join!`, `select!` and `for_each_concurrent` are one task, so their guards all get in.** Use `run`
 ///   there, or give each branch an owner of its own: [`lock.owned_by(Owner::new())`](Self::owned_by).
 /// - **`loop { let guard = lock.lock().await?; spawn(work(guard)); }` enters again in every round**, since the loop's
-///   task still owns what it gave away. [`Guard::detach`] gives the hold an owner of its own.
-/// - **A spawned child that locks what its awaiting parent holds waits forever**, since it is another owner. Run it in
-///   [`Guard::scope`].
+///   task still owns the guards that it gave away. [`Guard::detach`] gives the hold an owner of its own.
+/// - **A spawned child that locks what its awaiting parent holds waits forever**, since it is a different owner. Run it
+///   in [`Guard::scope`].
 ///
-/// The locker notices the first two where it can: it counts a guard that goes while a newer guard of its hold stays for
-/// over a millisecond, and a guard that goes in another task while others stay
+/// The locker detects the first two if it can: it counts a guard that is dropped while a newer guard of its hold stays
+/// for over a millisecond, and a guard that is dropped in another task while others stay
 /// ([`Stats::suspicious_reentries`](crate::Stats::suspicious_reentries)). It also logs a warning, once per key and
-/// minute. It does not notice a task that stores guards and goes on, such as an actor that serves several clients. With
+/// minute. It does not detect a task that stores guards and goes on, such as an actor that serves several clients. With
 /// [`Reentry::Scope`] and with [`non_reentrant`](Self::non_reentrant) neither can happen.
 ///
-/// Outside of tokio tasks (the body of `#[tokio::main]`, other executors), a polled call is known by its waker, which
-/// nested code shares and `FuturesUnordered` does not; a blocking call is known by its thread. Name the owner
-/// ([`owned_by`](Self::owned_by)) in these cases:
+/// Outside of tokio tasks (the body of `#[tokio::main]`, other executors), a polled call is identified by its waker,
+/// which nested code shares but the futures of a `FuturesUnordered` do not; a blocking call is identified by its
+/// thread. Name the owner ([`owned_by`](Self::owned_by)) in these cases:
 ///
-/// - A pool that steals work, such as rayon, runs several jobs inside each other on one thread.
-/// - Another executor that runs inside a tokio task or in `spawn_blocking` counts as branches of that task.
+/// - A work-stealing pool, such as rayon, runs several jobs inside each other on one thread.
+/// - Futures of another executor that runs inside a tokio task or in `spawn_blocking` count as branches of that task.
 /// - Two threads that call `block_on` of one current-thread runtime in turns share one waker.
 ///
 /// # Contention is a value
@@ -87,11 +87,11 @@ impl Lock {
         &self.0.wanted
     }
 
-    /// Returns a handle that takes the lock for a fixed time, from 100 ms to 30 days. The watchdog does not renew it,
-    /// and the lock is lost when the time is over.
+    /// Returns a handle that takes the lock for a fixed time, from 100 ms to 30 days. The watchdog does not renew the
+    /// lock, and it is lost when the time is over.
     ///
-    /// It is for work of known length, if a holder that hangs should lose the lock. The terms belong to the outermost
-    /// acquisition: a re-entry neither shortens nor lengthens them.
+    /// It is for work of known length, when a holder that hangs should lose the lock. The lease is that of the
+    /// outermost acquisition: a re-entry neither shortens nor lengthens it.
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
         self.0.manner.fixed_lease = Some(lease);
@@ -107,33 +107,33 @@ impl Lock {
         self
     }
 
-    /// Keeps the lock from everybody for at least this long after it is taken, from 100 ms to 30 days, even if it is
+    /// Returns a handle that keeps the lock locked for at least this long, from 100 ms to 30 days, even if it is
     /// released sooner.
     ///
-    /// For work that is to be done once in a period, by whichever process comes first: a job that takes a second,
-    /// started by a timer on several machines whose clocks differ by two. A release that comes before the time is over
-    /// does not delete the key; the server keeps it for the rest of the time, as if somebody else held it, and nobody
-    /// is told. [`holder`](Self::holder) shows it as held, [`try_lock`](Self::try_lock) answers `None` to everybody, to
-    /// the owner that released it too, and whoever waits gets it when the time is over.
-    /// [`force_unlock`](Self::force_unlock) frees it. It makes no difference how the guard goes, whether by
-    /// [`unlock`](Guard::unlock), by its drop or after a loss, and [`max_hold`](Self::max_hold) may be shorter: then
-    /// the work is limited, and the lock stays.
+    /// It is for work that is to be done once in a period, by whichever process comes first: for example a job that
+    /// takes a second, started by timers on several machines whose clocks differ by two. A release before the time is
+    /// over does not delete the key. The server keeps the key for the rest of the time, as if somebody else held it,
+    /// and no waiter is notified. [`holder`](Self::holder) shows the lock as held, [`try_lock`](Self::try_lock) returns
+    /// `None` to everybody, including the owner that released it, and waiters get it when the time is over.
+    /// [`force_unlock`](Self::force_unlock) frees it. It makes no difference whether the guard ends by
+    /// [`unlock`](Guard::unlock), by its drop or after a loss. [`max_hold`](Self::max_hold) may be shorter: it limits
+    /// the work, and the lock stays locked.
     ///
-    /// The time begins when the guard is handed out, and it goes by this machine's clock until the release, by the
-    /// server's from then on. Where an owner enters again, each guard counts, and the latest end of all applies.
+    /// The time begins when the guard is handed out. It is measured by this machine's clock until the release, and by
+    /// the server's from then on. If an owner enters again, each guard has such a time, and the latest end applies.
     ///
-    /// **A crash does not keep it.** The time is known to this process until the release; before that the server knows
-    /// the lease, which the watchdog renews. If the process ends without a release, or if the servers do not get it,
-    /// the lock is free when its lease is over, and another process can do the work that was cut short. To rule that
-    /// out as well, add a [`fixed_lease`](Self::fixed_lease) that is not shorter: it stays on the server after a crash.
-    /// Nor does a lock outlast the data of its server; with [`replicas`](crate::LockerBuilder::replicas), a release
-    /// does not wait for them.
+    /// **It does not survive a crash.** Until the release only this process knows the time; the server knows the lease,
+    /// which the watchdog renews. If the process ends without a release, or if the servers do not receive it, the lock
+    /// is free when its lease is over, and another process can do the work that was cut short. To rule that out as
+    /// well, add a [`fixed_lease`](Self::fixed_lease) that is not shorter: it stays on the server after a crash. Nor
+    /// does a lock outlast the data of its server; with [`replicas`](crate::LockerBuilder::replicas), a release does
+    /// not wait for them.
     ///
-    /// Over several servers it may not be longer than
-    /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine), as with leases.
+    /// Over several servers the time may not be longer than
+    /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine), like a lease.
     ///
-    /// Choose a time longer than the clocks and timers differ, and clearly shorter than the period, or else the next
-    /// turn finds the lock held: half of the period is a good choice.
+    /// Choose a time that is longer than the difference between clocks and timers, and clearly shorter than the period;
+    /// otherwise the next run finds the lock held. Half of the period is a good choice.
     ///
     /// # Examples
     /// Each machine calls this at three in the morning, and one of them makes the report:
@@ -156,7 +156,8 @@ impl Lock {
         self
     }
 
-    /// Returns a handle that locks as this owner instead of the calling task. Whoever has the owner may enter.
+    /// Returns a handle that locks as this owner instead of as the calling task. Every caller that uses this owner may
+    /// enter.
     ///
     /// # Examples
     /// ```no_run
@@ -178,12 +179,11 @@ impl Lock {
         self
     }
 
-    /// Returns a handle whose calls are each an owner of their own, in scopes or not: [`Reentry::Never`] for this
-    /// handle.
+    /// Returns a handle that locks as a new owner at each call, in scopes too: [`Reentry::Never`] for this handle.
     ///
     /// Nothing enters again, so nested code that takes the lock waits for itself. The locker logs a warning about that;
-    /// inside a [`run`](Self::run) it is refused. An owner that the handle names ([`owned_by`](Self::owned_by)) enters
-    /// again all the same.
+    /// a run inside a [`run`](Self::run) is refused. An owner that the handle names ([`owned_by`](Self::owned_by))
+    /// enters again all the same.
     #[must_use]
     pub const fn non_reentrant(mut self) -> Self {
         self.0.manner.reentry = Some(Reentry::Never);
@@ -197,17 +197,16 @@ impl Lock {
     /// the log names that holder.
     ///
     /// If the servers do not answer, the call retries for `outage_tolerance`, which counts from the beginning of the
-    /// outage: all calls of the locker share it. A call that comes later tries for one `command_timeout` of its own
-    /// before it fails, so a loop that retries after each error does not spin. Its error says how long the servers have
-    /// been away.
+    /// outage, for all calls of the locker. A later call tries for one `command_timeout` before it fails, so a loop
+    /// that retries after each error does not spin. Its error says how long the servers have been away.
     ///
     /// **Branches of one task (`join!`, `select!`, `for_each_concurrent`) are one owner and all get in: use
     /// [`run`](Self::run) or [`owned_by`](Self::owned_by). A loop that spawns its guards enters again in every round:
     /// use [`Guard::detach`]. A spawned child that locks what its awaiting parent holds waits forever: use
     /// [`Guard::scope`].**
     ///
-    /// A call that waits for what its own task took as another owner may wait forever. After a sixth of the lease the
-    /// locker logs a warning about it.
+    /// A call that waits for a lock that its own task took as another owner may wait forever. After a sixth of the
+    /// lease the locker logs a warning about it.
     ///
     /// # Errors
     /// - [`Error::Lost`] if this owner still has a guard of this lock that is lost.
@@ -218,23 +217,23 @@ impl Lock {
     /// - [`Error::Closed`], [`Error::Forked`], [`Error::WatchdogPanicked`].
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the line, and nothing is held: what a server may have granted meanwhile is given back
-    /// in the background, at the latest two command timeouts after it answers again. A future that is kept but not
-    /// polled holds nobody up: a grant that it does not take within a sixth of the lease is given back, and the call
-    /// stands in line again. If a caller of the same locker handed the lock over to it, that is a
-    /// [`command_timeout`](crate::LockerBuilder::command_timeout) at the most.
+    /// Dropping the future leaves the line, and nothing is held: a lock that a server may have granted meanwhile is
+    /// released in the background, at the latest two command timeouts after the server answers again. A future that is
+    /// kept but not polled does not block others: a grant that it does not take within a sixth of the lease is
+    /// released, and the call goes back into the line. If a caller of the same locker handed the lock over to it, it
+    /// has at most a [`command_timeout`](crate::LockerBuilder::command_timeout) to take it.
     pub async fn lock(&self) -> Result<Guard, Error> {
         self.0.take(Wait::Always).await?.map(Guard).ok_or(Error::Closed)
     }
 
-    /// Takes the lock if that is possible at once, in one attempt. It never stands in line.
+    /// Takes the lock if it is free, in one attempt. It never waits in line.
     ///
     /// Returns `None` if somebody else holds the lock. Asks no server if that is another owner of this
     /// [`Locker`](crate::Locker).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), but [`Error::Unavailable`] if this one attempt has no answer. It says how long the
-    /// servers have been away, if an attempt has failed before.
+    /// As [`lock`](Self::lock), but [`Error::Unavailable`] if this one attempt has no answer. If an earlier attempt
+    /// failed too, the error says how long the servers have been away.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).
@@ -242,7 +241,7 @@ impl Lock {
         Ok(self.0.take(Wait::Never).await?.map(Guard))
     }
 
-    /// Takes the lock, and waits for at most this time.
+    /// Takes the lock, and waits for at most this long.
     ///
     /// Returns `None` if somebody else held the lock all the time. A time of zero is [`try_lock`](Self::try_lock).
     ///
@@ -292,36 +291,36 @@ impl Lock {
         Ok(self.0.take_blocking(Wait::up_to(wait))?.map(Guard))
     }
 
-    /// Takes the lock, runs a critical section, and releases the lock. If the lock is lost meanwhile, drops the section
-    /// where it stands and returns [`Error::Lost`].
+    /// Takes the lock, runs a critical section, and releases the lock. If the lock is lost meanwhile, it drops the
+    /// section at its current `await` and returns [`Error::Lost`].
     ///
     /// Runs exclude each other, also in branches of one task (`join!`, `buffer_unordered`, `for_each_concurrent`). A
     /// run or a guard nested inside the section enters again.
     ///
-    /// As whom a run locks; the first that applies:
+    /// A run locks as the first of these owners that applies:
     ///
-    /// 1. As the owner that the handle names ([`owned_by`](Self::owned_by)).
-    /// 2. In a scope, such as another run's section, as the scope's owner, unless [`Reentry::Never`] applies.
+    /// 1. The owner that the handle names ([`owned_by`](Self::owned_by)).
+    /// 2. In a scope, such as another run's section, the scope's owner, unless [`Reentry::Never`] applies.
     /// 3. With [`Reentry::Task`], if its caller (the task or, outside of tasks, the waker) holds the lock by a guard,
-    ///    as the caller: it enters beside that guard.
-    /// 4. Otherwise as an owner of its own.
+    ///    the caller: the run enters although that guard is held.
+    /// 4. Otherwise an owner of its own.
     ///
     /// The closure and the section run in that owner's scope. Runs of one owner that are not nested take turns. A guard
-    /// that outlives the section goes to the caller's owner. Tasks that the section left behind keep what they
-    /// hold, and the caller's next run waits for them. A run also enters beside a guard that was moved to another task:
-    /// [`Guard::detach`] such a guard.
+    /// that outlives the section passes to the caller's owner. Tasks that the section left behind keep the guards that
+    /// they hold, and the caller's next run waits for them. A run also enters while a guard of its caller lives in
+    /// another task, to which it was moved: [`Guard::detach`] such a guard.
     ///
-    /// At every poll the loss is looked at first. A section that does not come to an `await` cannot be stopped: let it
-    /// call [`Section::check`]. An unconfirmed release is not reported as an error, since the work was done while the
-    /// lock was held; it is logged.
+    /// Every poll checks for a loss first. A section that does not reach an `await` cannot be stopped: let it call
+    /// [`Section::check`]. An unconfirmed release is not reported as an error, since the work was done while the lock
+    /// was held; it is logged.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock). [`Error::Lost`] also if the release finds that the lock was lost before.
+    /// As [`lock`](Self::lock). [`Error::Lost`] also if the release finds that the lock was lost earlier.
     /// [`Error::Config`] for a run inside a run of the same lock with [`Reentry::Never`], which would wait for itself.
     ///
     /// # Cancel safety
     /// Dropping the future drops the section and releases the lock in the background. A future that is kept but not
-    /// polled holds up the other runs of its owner once it is its turn.
+    /// polled blocks the other runs of its owner once it is its turn.
     ///
     /// # Examples
     /// ```no_run
@@ -339,12 +338,12 @@ impl Lock {
         self.0.run(|grip, scope| Section { view: grip.view().clone(), scope }, section).await
     }
 
-    /// Returns whether an attempt to take the lock would find it locked.
+    /// Returns whether an attempt to take the lock would find it held.
     ///
-    /// With one server, that is whether anybody holds it there. With several, it is `false` if a majority of them says
-    /// that the lock is free, and `true` otherwise: also while nobody holds it but several callers keep each other out,
-    /// or while too few servers answer to know. Nobody holds a lock for which it returns `false`, unless the servers
-    /// that say so have forgotten it.
+    /// With one server, it is `true` if anybody holds the lock there. With several, it is `false` if a majority of them
+    /// says that the lock is free, and `true` otherwise: also while several callers keep each other out and none of
+    /// them holds it, or while too few servers answer to know. If it returns `false`, nobody holds the lock, unless the
+    /// servers that say so have forgotten it.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if no majority answers, [`Error::Server`] (also if the key holds something other than a
@@ -358,7 +357,7 @@ impl Lock {
 
     /// Returns who holds the lock; `None` if [`is_locked`](Self::is_locked) would return `false`.
     ///
-    /// If several servers name different owners, [`Holder::by_node`] has what each of them says.
+    /// If several servers name different owners, [`Holder::by_node`] lists the answer of each.
     ///
     /// # Errors
     /// As [`is_locked`](Self::is_locked).
@@ -370,22 +369,22 @@ impl Lock {
         self.0.session().holder(self.key()).await
     }
 
-    /// Releases the lock, whoever holds it, and wakes the waiters. Returns whether anybody held it.
+    /// Releases the lock for all of its holders, and wakes the waiters. Returns whether anybody held it.
     ///
-    /// It asks first who holds the lock, and then releases exactly those holders, once: whoever takes the lock after
-    /// them keeps it, however late the command arrives. Redisson's fields name its threads and not their acquisitions,
-    /// so a thread that has taken the lock again counts as the holder that was seen.
+    /// It first asks who holds the lock, and then releases exactly those holders, once: a caller that takes the lock
+    /// after them keeps it, however late the command arrives. Redisson's fields name its threads and not their
+    /// acquisitions, so a Redisson thread that has released the lock and taken it again loses it too.
     ///
     /// Guards of this [`Locker`](crate::Locker) are lost at once, with
     /// [`Loss::ForceUnlocked`](crate::Loss::ForceUnlocked), even if the server then does not answer. Holders elsewhere
-    /// learn of it at their next renewal at the latest, and may act until then: this is for operators, and for holders
+    /// learn of it at their next renewal at the latest, and may act until then: use it as an operator, or for holders
     /// that are known to be dead.
     ///
     /// # Errors
     /// - [`Error::Unavailable`]: the lock may have been released or not.
     /// - [`Error::Server`], also if the key holds something that cannot be a lock: a list, a set, a sorted set, a
-    ///   stream, or a hash that has other fields than owners of this crate or of Redisson. The error names it, and it
-    ///   stays. Any string can be a lock of [`Format::Plain`](crate::Format::Plain), and is deleted.
+    ///   stream, or a hash that has other fields than owners of this crate or of Redisson. The error names the type,
+    ///   and the key stays. Any string can be a lock of [`Format::Plain`](crate::Format::Plain), and is deleted.
     /// - [`Error::Closed`].
     ///
     /// # Cancel safety
@@ -423,12 +422,11 @@ impl Section {
         self.view.hold().fence
     }
 
-    /// Runs a future as part of this section, in whatever task: what it locks enters again. For children that the
-    /// section spawns and awaits; the section itself is in this scope already. See
-    /// [`Guard::scope`](crate::Guard::scope).
+    /// Runs a future as part of this section, in any task: its locks enter again. It is for children that the section
+    /// spawns and awaits; the section itself is in this scope already. See [`Guard::scope`](crate::Guard::scope).
     ///
     /// # Cancel safety
-    /// Dropping it drops the future that it runs.
+    /// Dropping the returned future drops the one that it runs.
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         self.scope.clone().run(future)
     }

@@ -23,11 +23,11 @@ use crate::stats::Stats;
 #[cfg(feature = "testing")]
 use crate::testing;
 
-/// The connection to the servers, from which a program gets its locks. Cheap to clone; make one and keep it.
+/// The connection to the servers, from which a program gets its locks. Cheap to clone: make one and keep it.
 ///
 /// A locker runs a thread of its own, "lockhound", which talks to the servers and renews what is held, whatever the
-/// program's own runtime does. The thread ends when the last clone, [`Lock`] and [`Guard`](crate::Guard) is dropped, or
-/// with [`close`](Self::close). All lockers of a process share a second thread, "lockhound-alarm", which fires the
+/// program's own runtime does. The thread ends when the last clone, [`Lock`] and [`Guard`](crate::Guard) are dropped,
+/// or with [`close`](Self::close). All lockers of a process share a second thread, "lockhound-alarm", which fires the
 /// tokens of locks that end. It ends with the last locker.
 ///
 /// A fork does not copy these threads: in a process that was forked after the connect, every operation returns
@@ -108,8 +108,8 @@ impl Locker {
 
     /// Returns the lock of this name. Asks no server.
     ///
-    /// All programs that give the same name to the same server share the lock, and so do clients with which the
-    /// [`Format`] is shared, such as Redisson's `getLock`. [`Lock::lock`] reports an empty name.
+    /// All programs that use the same name on the same server share the lock, and so do other clients that use the same
+    /// [`Format`], such as Redisson's `getLock`. [`Lock::lock`] reports an empty name.
     pub fn get(&self, key: impl Into<Key>) -> Lock {
         Lock::new(Arc::clone(&self.alive), key.into())
     }
@@ -136,14 +136,14 @@ impl Locker {
         MultiLock::new(Arc::clone(&self.alive), keys.into_iter().map(Into::into).collect())
     }
 
-    /// Returns the identity of this locker: the `uuid` of the `uuid:task-id` that it writes to the servers. It is new
-    /// at every connect.
+    /// Returns the identity of this locker: the `uuid` in the `uuid:task-id` that it writes to the servers. Every
+    /// connect makes a new one.
     pub fn id(&self) -> Uuid {
         self.alive.session().id()
     }
 
-    /// Returns what this locker has done and is doing. Cheap: the locker counts all of it anyway. All zero in a forked
-    /// process.
+    /// Returns counts of what this locker has done and is doing. Cheap: it keeps these counts anyway. In a forked
+    /// process all of them are zero.
     pub fn stats(&self) -> Stats {
         self.alive.session().stats()
     }
@@ -158,26 +158,26 @@ impl Locker {
     /// user has no rights on it, the rights on the others are unknown. [`preflight_of`](Self::preflight_of) takes the
     /// names of locks.
     ///
-    /// Each master of a cluster is a line of the report, and each has to keep the promises: nobody else has its locks.
+    /// Each master of a cluster has a line in the report, and each has to keep the promises, since no other master has
+    /// its locks.
     ///
     /// It takes no lock and writes no key. On each server it opens a connection of its own,
     /// `lockhound:preflight:<uuid>`, and sends `HELLO`, `INFO`, `CONFIG GET`, `TIME` and, in a cluster, `CLUSTER INFO`.
     /// It asks for the user's rights with `ACL DRYRUN` or, if the user may not send that, tries the commands. Commands
-    /// that read are sent; commands that write are called by a script that may not write, which the server refuses for
-    /// one reason or the other. It subscribes for a moment to the channel of the name. What stays on the server is the
-    /// text of that script, as of any script, and each refusal in its `ACL LOG`. Servers before version 7 have no such
-    /// scripts: there the rights that scripts need are unknown, unless the user may send `ACL DRYRUN`.
+    /// that read are sent; commands that write are called by a read-only script, and the server's refusal shows whether
+    /// the user may send them. It subscribes for a moment to the channel of the name. The text of that script, as of
+    /// any script, and an entry in the `ACL LOG` for each refusal stay on the server. Servers before version 7 have no
+    /// such scripts: there the rights that scripts need are unknown, unless the user may send `ACL DRYRUN`.
     ///
-    /// Connecting may take [`connect_timeout`](LockerBuilder::connect_timeout), and the answers as long again. What is
-    /// not answered by then is unknown, and so is what the user may not ask. A server that cannot be reached is a line
-    /// of the report and not an error.
+    /// Connecting may take [`connect_timeout`](LockerBuilder::connect_timeout), and the answers as long again. The
+    /// report says *unknown* for questions that are not answered by then, and for those that the user may not ask. A
+    /// server that cannot be reached is a line in the report and not an error.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Forked`] or [`Error::WatchdogPanicked`].
     ///
     /// # Cancel safety
-    /// Dropping the future drops the report and nothing else: the locker asks its questions to the end, and leaves
-    /// nothing on the servers.
+    /// Dropping the future only discards the report: the locker asks its remaining questions in the background.
     ///
     /// # Examples
     /// ```no_run
@@ -194,7 +194,7 @@ impl Locker {
         self.alive.session().preflight(Vec::new()).await
     }
 
-    /// Asks as [`preflight`](Self::preflight) does, about locks with these names. Give one name for each pattern of
+    /// Asks as [`preflight`](Self::preflight) does, about the locks with these names. Give one name for each pattern of
     /// names that the user has rights on.
     ///
     /// # Errors
@@ -210,8 +210,8 @@ impl Locker {
     /// Asks as [`preflight`](Self::preflight) does, for threads without async code.
     ///
     /// # Errors
-    /// As [`preflight`](Self::preflight); [`Error::Config`] if [`connect`](LockerBuilder::connect) connected the
-    /// locker to servers in memory, where it lives in its caller's runtime.
+    /// As [`preflight`](Self::preflight); [`Error::Config`] if [`connect`](LockerBuilder::connect) connected the locker
+    /// to servers in memory: such a locker runs in its caller's runtime.
     ///
     /// # Panics
     /// Panics in async code, which it would block.
@@ -237,8 +237,8 @@ impl Locker {
     ///
     /// New work is refused and waiters end, both with [`Error::Closed`]. Every token fires with
     /// [`Loss::Closed`](crate::Loss::Closed), and nothing is renewed any more. The call then waits for the guards that
-    /// are still held, for the lease or five seconds, whichever is shorter: a lock is released when its last guard
-    /// goes, and the others run out with their leases. At last it closes the connections.
+    /// are still held, for the lease or five seconds, whichever is shorter. A lock whose last guard is dropped in that
+    /// time is released; the leases of the others run out. Finally the call closes the connections.
     ///
     /// Call it, or [`blocking_close`](Self::blocking_close), at the end of `main`, after the guards are gone. A program
     /// that ends without it releases on a best-effort basis: at its end, each thread that dropped a guard waits up to
@@ -254,8 +254,8 @@ impl Locker {
     /// Closes as [`close`](Self::close) does, for threads without async code.
     ///
     /// # Panics
-    /// Panics in async code, which it would block, and wherever it is called if [`connect`](LockerBuilder::connect)
-    /// connected the locker to servers in memory: then it lives in its caller's runtime.
+    /// Panics in async code, which it would block. Always panics if [`connect`](LockerBuilder::connect) connected the
+    /// locker to servers in memory: such a locker runs in its caller's runtime.
     pub fn blocking_close(&self) {
         let session = self.alive.session();
         let closed = async {
@@ -308,13 +308,13 @@ impl LockerBuilder {
     /// - `redis://[user:password@]host[:port][/db]` is one server; `valkey://` is the same.
     /// - `rediss://..` is the same over TLS (feature `tls`); also `valkeys://`, `redis+tls://` and `valkey+tls://`.
     /// - `redis+unix://[user:password@host]/path[?db=n]` is a socket file of this machine (feature `unix`).
-    /// - `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster. One of the servers that it
-    ///   names has to answer. A cluster stands alone: no other server can be added. The name of a lock has no braces,
-    ///   or one pair with text inside; of others the channel would be in another slot, and locking them returns
-    ///   [`Error::Config`].
+    /// - `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster. One of the servers that the
+    ///   address names has to answer. A cluster stands alone: no other server can be added. The name of a lock must
+    ///   have no braces, or one pair with text inside; otherwise its channel would be in another slot, and locking it
+    ///   returns [`Error::Config`].
     /// - `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]` is the master
     ///   that these Sentinels name. They are asked at each connect. `sentinelUsername` and `sentinelPassword` are for
-    ///   the Sentinels themselves. What a failover loses stands at [`replicas`](Self::replicas).
+    ///   the Sentinels themselves. [`replicas`](Self::replicas) says what a failover loses.
     /// - `rediss-cluster://` and `rediss-sentinel://` encrypt all of these connections.
     ///
     /// Special characters in user and password are percent-encoded, and an IPv6 address stands in brackets.
@@ -322,8 +322,8 @@ impl LockerBuilder {
     /// Called again, it adds further servers, which have to be independent masters: a lock is then held while more than
     /// half of them say so (Redlock), and survives while fewer than half are away. Three or five are usual. An even
     /// number survives no more failures than the odd number below it, and the locker logs a warning. Every program that
-    /// shares the locks has to name the same servers, best in the same order: contenders that get in each other's way
-    /// ask the first server before the others. See [`restart_quarantine`](Self::restart_quarantine).
+    /// shares the locks has to name the same servers, preferably in the same order: contenders that got in each other's
+    /// way ask the first server before the others. See [`restart_quarantine`](Self::restart_quarantine).
     pub fn node(mut self, url: impl AsRef<str>) -> Self {
         self.nodes.push(Place::Url(url.as_ref().to_owned()));
         self
@@ -339,8 +339,7 @@ impl LockerBuilder {
     }
 
     /// Sets how the locker recognises servers at encrypted addresses (`rediss://`), and which certificate it shows
-    /// them. It applies to all servers of the locker. [`connect`](Self::connect) refuses it if no address is an
-    /// encrypted one.
+    /// them. It applies to all servers of the locker. [`connect`](Self::connect) refuses it if no address is encrypted.
     ///
     /// Defaults to the CAs of the system, and no client certificate.
     #[cfg(feature = "tls")]
@@ -350,11 +349,11 @@ impl LockerBuilder {
     }
 
     /// Sets where the credentials come from at each connect and reconnect, for passwords that change while the program
-    /// runs. [`connect`](Self::connect) refuses it beside an address with a password.
+    /// runs. [`connect`](Self::connect) refuses it together with an address that has a password.
     ///
-    /// Locks stay held while connections are made anew with a new password, as in any other short outage. If the
-    /// provider returns a password that a server no longer accepts, a WARN says so, and so does [`Error::Unavailable`]
-    /// after [`outage_tolerance`](Self::outage_tolerance).
+    /// Locks stay held while the locker reconnects with a new password, as in any other short outage. If the provider
+    /// returns a password that a server no longer accepts, a WARN says so, and so does [`Error::Unavailable`] after
+    /// [`outage_tolerance`](Self::outage_tolerance).
     ///
     /// Defaults to the credentials in the addresses.
     pub fn credentials(mut self, provider: impl CredentialProvider) -> Self {
@@ -364,7 +363,7 @@ impl LockerBuilder {
 
     /// Sets how long the server keeps a lock that nobody renews, from 100 ms to 30 days.
     ///
-    /// By default the watchdog renews it at every third of that time. A short lease frees the lock of a dead holder
+    /// By default the watchdog renews it every third of that time. A short lease frees the lock of a dead holder
     /// sooner; a long one survives longer outages and costs fewer renewals. Clients that share a lock should use the
     /// same lease.
     ///
@@ -376,9 +375,9 @@ impl LockerBuilder {
 
     /// Sets how long [`connect`](Self::connect) may take.
     ///
-    /// `connect` retries for as long, so it waits for servers that start a moment later. It does not retry if a server
-    /// says no: to the credentials, for example, or with a certificate that is not trusted. A short timeout reports a
-    /// dead server sooner; a long one tolerates a slow network, and servers that are slow to start.
+    /// `connect` retries until then, so it waits for servers that start a moment later. It does not retry if a server
+    /// refuses the credentials, for example, or shows a certificate that is not trusted. A short timeout reports a dead
+    /// server sooner; a long one tolerates a slow network, and servers that are slow to start.
     ///
     /// Defaults to 5 seconds.
     pub const fn connect_timeout(mut self, timeout: Duration) -> Self {
@@ -398,10 +397,10 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how many renewals in a row have to fail until the token of a lock fires; 1 or more.
+    /// Sets how many renewals in a row have to fail before the token of a lock fires; 1 or more.
     ///
-    /// Renewals are lease / (this + 1) apart. More of them tolerate more single failures and cost more commands; the
-    /// token fires at the end of validity in any case.
+    /// Renewals are lease / (this + 1) apart. A higher number tolerates more failures in a row and costs more commands;
+    /// the token fires at the end of validity in any case.
     ///
     /// Defaults to 2: with a lease of 30 s the token fires 23 s after the last success.
     pub const fn renewal_failures(mut self, failures: u32) -> Self {
@@ -412,13 +411,13 @@ impl LockerBuilder {
     /// Sets how long [`Lock::lock`] and [`Lock::try_lock_for`] ride out servers that do not answer.
     ///
     /// The time counts from the first round that had no answer. A long tolerance survives failovers; a short one lets
-    /// callers do something else sooner. All waiters of a locker end together, except those that came less than a
+    /// callers do something else sooner. All waits of a locker end together, except those that began less than a
     /// [`command_timeout`](Self::command_timeout) ago (or less than this tolerance, if it is shorter): each call tries
-    /// for at least that long, however long the outage already lasts. Zero ends a wait with the first round that has no
-    /// answer.
+    /// for at least that long, however long the outage has lasted already. Zero ends a wait at the first round that has
+    /// no answer.
     ///
-    /// Defaults to one lease; with a [`restart_quarantine`](Self::restart_quarantine) to an eighth and two seconds more
-    /// than that, if this is longer, so that calls wait for servers which begin anew.
+    /// Defaults to one lease. With a [`restart_quarantine`](Self::restart_quarantine) it defaults to 9/8 of that plus
+    /// two seconds, if this is longer, so that calls can wait until a quarantine is over.
     pub const fn outage_tolerance(mut self, tolerance: Duration) -> Self {
         self.options.outage_tolerance = Some(tolerance);
         self
@@ -427,8 +426,7 @@ impl LockerBuilder {
     /// Sets the range of the random pause after a round in which no majority answered, and of the pause with which
     /// waiters poll in [`Format::Plain`].
     ///
-    /// A short pause finds a server that is back, or a lock that is free, sooner; a long one spares a server in
-    /// trouble.
+    /// A short pause notices sooner that a server is back or a lock is free; a long one spares a server in trouble.
     ///
     /// Defaults to 50 to 200 ms.
     pub const fn retry_delay(mut self, range: Range<Duration>) -> Self {
@@ -436,33 +434,33 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets, for several servers, how long at least a server abstains that may have forgotten who holds what. The Redis
+    /// Sets the minimum time for which one of several servers abstains after it may have forgotten locks. The Redis
     /// documentation of distributed locks calls this *delayed restarts*.
     ///
-    /// Each server keeps a *memory*, the key `lockhound_memory`, which is gone or out of date together with its data:
-    /// after a restart, a failover, a `FLUSHALL`. The server then begins anew. It abstains until enough of the others
-    /// list it, and then for the longest `restart_quarantine` that any program with this option has announced to any of
-    /// them, and a hundredth more. Until then its vote counts as missing. If that leaves no majority, as once in a
-    /// fresh deployment, [`Lock::lock`] waits and [`Error::Unavailable`] says which server abstains. The quarantine
-    /// does not depend on a server's clock or uptime.
+    /// Each server keeps a *memory*, the key `lockhound_memory`, which is lost or out of date when the server's data
+    /// is: after a restart, a failover, a `FLUSHALL`. Such a server abstains until enough of the others list it, and
+    /// then for the longest `restart_quarantine` that any program with this option has announced to any of them, plus
+    /// one hundredth. Until then its vote counts as missing. If that leaves no majority, as at the first start of a
+    /// deployment, [`Lock::lock`] waits, and [`Error::Unavailable`] says which server abstains. The quarantine does not
+    /// depend on a server's clock or uptime.
     ///
-    /// Servers whose votes make a majority list each other. An address that leads to another server than it does in
-    /// other programs therefore makes no second majority. Every program has to name the same servers:
-    /// [`connect`](Self::connect) refuses another number of them.
+    /// Servers whose votes make a majority list each other. An address that leads to different servers in different
+    /// programs therefore makes no second majority. Every program has to name the same servers;
+    /// [`connect`](Self::connect) refuses a different number of them.
     ///
     /// No lease of this locker may be longer than the quarantine. Clients in other languages announce nothing: the
     /// quarantine must not be shorter than their longest lease. Zero is for servers that forget nothing (`appendonly
-    /// yes` and `appendfsync always`): they keep no memory, and the locker compares addresses within its own process
-    /// only.
+    /// yes` and `appendfsync always`): no memory is kept on them, and whether addresses lead to different servers is
+    /// checked only within this process.
     ///
-    /// Not covered are: the eviction or deletion of single keys; `SWAPDB`; a server that is made a replica of another
-    /// and a master again before any locker has asked it for anything and without a connection ending (`CLIENT KILL
-    /// TYPE normal` ends them); a machine that is set back to a snapshot with its processes; a proxy that changes
-    /// servers within a connection; and clocks of servers that jump while locks are held.
+    /// It does not cover: the eviction or deletion of single keys; `SWAPDB`; a server that becomes a replica and a
+    /// master again before any locker has asked it for anything, without its connections ending (`CLIENT KILL TYPE
+    /// normal` ends them); a machine that is restored from a snapshot together with its processes; a proxy that changes
+    /// servers within a connection; and servers' clocks that jump while locks are held.
     ///
     /// `cargo run --example redlock` kills one of three servers under a holder and brings it back, empty.
     ///
-    /// Defaults to the lease; to zero for a single server, which forgets its locks for everybody.
+    /// Defaults to the lease, and to zero for a single server: what that forgets, it forgets for every program.
     pub const fn restart_quarantine(mut self, quarantine: Duration) -> Self {
         self.options.restart_quarantine = Some(quarantine);
         self
@@ -471,8 +469,8 @@ impl LockerBuilder {
     /// Sets how locks are stored on the server, and so which other clients share them.
     ///
     /// [`Format::Redisson`] shares them with Redisson, and waiters are woken by messages. [`Format::Plain`] shares them
-    /// with Redlock clients in other languages, and waiters poll. Under one key the two exclude each other, but a
-    /// caller that waits in one format for a holder in the other may get [`Error::Server`].
+    /// with Redlock clients in other languages, and waiters poll. Under one key the two formats exclude each other, but
+    /// a caller that waits in one format for a holder in the other may get [`Error::Server`].
     ///
     /// Defaults to [`Format::Redisson`].
     pub const fn format(mut self, format: Format) -> Self {
@@ -480,12 +478,12 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how fences are counted, and with whose tokens they are one sequence.
+    /// Sets how fences are counted, and with which other tokens they form one sequence.
     ///
     /// With [`Fencing::Lockhound`] fences survive the loss of a server's data, and several servers agree on them. With
-    /// [`Fencing::Redisson`] they are one sequence with the tokens of `RFencedLock`, for a resource that checks those
-    /// of JVMs too; it needs a single server, and forgets what the server forgets. All programs that share a lock have
-    /// to use the same.
+    /// [`Fencing::Redisson`] they form one sequence with the tokens of `RFencedLock`, for a resource that checks the
+    /// tokens of JVMs too; this needs a single server, and the sequence is lost with the server's data. All programs
+    /// that share a lock have to use the same setting.
     ///
     /// Defaults to [`Fencing::Lockhound`].
     pub const fn fencing(mut self, fencing: Fencing) -> Self {
@@ -493,34 +491,34 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how many replicas of each server have to acknowledge a lock before it counts as taken, and each renewal
-    /// before it counts as one, and how long they may take, in whole milliseconds.
+    /// Sets how many replicas of each server have to acknowledge each acquire and each renewal before it counts, and
+    /// how long they may take, in whole milliseconds.
     ///
     /// The locker sends Redis' `WAIT` after every acquire and every batch of renewals, on a connection of its own; one
     /// `WAIT` covers all acquires that are under way. If too few replicas acknowledge in time, an acquire is undone and
-    /// counts as unanswered ([`Error::Unavailable`] says how many did), and a renewal has failed once. With several
-    /// servers, each server's yes counts once its own replicas have acknowledged.
+    /// counts as unanswered ([`Error::Unavailable`] says how many did), and a renewal counts as one failure. With
+    /// several servers, a server's vote counts once its own replicas have acknowledged.
     ///
-    /// What it buys: a lock survives the loss of its server if a replica that acknowledged is promoted. What it does
-    /// not: `WAIT` does not make Redis consistent. A failover may promote a replica that has *not* acknowledged, a
-    /// replica that restarts may have forgotten, and a master that was cut off goes on granting locks for as long as
-    /// enough replicas are on its side. Requiring all replicas that may be promoted is safe against the first, but then
-    /// one replica that is away stops all locking. Releases are not waited for: a failover may bring a released lock
-    /// back, for a lease at most.
+    /// With it, a lock survives the loss of its server if a replica that acknowledged is promoted. But `WAIT` does not
+    /// make Redis consistent. A failover may promote a replica that has *not* acknowledged, a replica that restarts may
+    /// have forgotten, and a master that was cut off goes on granting locks for as long as enough replicas are on its
+    /// side. Requiring all replicas that may be promoted protects against the first of these, but then one replica that
+    /// is away stops all locking. Releases do not wait for replicas: a failover may bring a released lock back, for a
+    /// lease at most.
     ///
     /// What a failover loses without it was measured with three Sentinels and a replica on the same machine, twelve
     /// failovers of each kind (`./dev soak failovers`). `SENTINEL FAILOVER` lost the writes of the last 1.0 s (median;
     /// 1.2 s at the most): the Sentinels promote the replica, and announce it a second later. A master that was killed
-    /// (`kill -9`) or stopped had lost none: what it had answered the machine had already passed on. A machine that
-    /// fails takes along what is still on its way. Each holder of a lost lock is told at its next renewal, and another
-    /// may be inside until then. With this option and one replica nothing of what was granted was lost. After a
-    /// failover nothing is granted until the new master has its replicas.
+    /// (`kill -9`) or stopped lost none: the machine had already sent on every write that the master had answered. A
+    /// machine that fails loses the writes that it has not sent yet. Each holder of a lost lock learns of it at its
+    /// next renewal, and another holder may be inside until then. With this option and one replica no granted lock was
+    /// lost. After a failover nothing is granted until the new master has its replicas.
     ///
-    /// Nor does `WAIT` look at clocks. From version 7 on a server sends its replicas the end of a lease as a time of
-    /// day, and each replica counts it by its own clock. A replica whose clock is ahead by 4 s counts the last 4 s of
-    /// each lease as over, acknowledges all the same, and, once promoted, gives the lock to the next caller that much
-    /// too early. A replica whose clock is behind keeps it longer. Keep the clocks of servers and replicas within a
-    /// tenth of the lease of each other. The locker does not compare them: ask both for `TIME` at once.
+    /// Nor does `WAIT` look at clocks. From version 7 on, a server sends its replicas the end of a lease as a time of
+    /// day, and each replica compares that with its own clock. A replica whose clock is ahead by 4 s acknowledges all
+    /// the same and, once promoted, gives the lock to the next caller 4 s too early. A replica whose clock is behind
+    /// keeps it longer. Keep the clocks of servers and replicas within a tenth of the lease of each other. The locker
+    /// does not compare them: ask both for `TIME` at once.
     ///
     /// It costs a round trip to the replicas for each acquire. The time has to be shorter than
     /// [`command_timeout`](Self::command_timeout), and everything that waits for an acquire may take that much longer.
@@ -532,13 +530,13 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets how long the locker's thread stays awake while it awaits the answer to a lone caller, or that caller's next
-    /// call, as Linux's busy polling of sockets does: waking a sleeping thread takes about as long as a server nearby
-    /// takes for a lock.
+    /// Sets how long the locker's thread polls instead of sleeping while it awaits the answer to a lone caller, or that
+    /// caller's next call. Linux's busy polling of sockets does the same: waking a sleeping thread takes about as long
+    /// as locking on a nearby server.
     ///
     /// It pays if the server answers within this time. The locker learns whether it does, and whether there are many
     /// callers; if not, it sleeps at once except for one time in a hundred. It uses CPU time that would be idle. If
-    /// other programs want every CPU, a caller that locks and unlocks without a pause takes part of one from them: set
+    /// other programs need every CPU, a caller that locks and unlocks without a pause takes part of one from them: set
     /// zero there. On a machine with one CPU the locker never stays awake.
     ///
     /// Defaults to 150 microseconds; 10 ms at most.
@@ -547,12 +545,12 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets which owner a call locks as if it names none, and so what it may enter again.
+    /// Sets the owner of calls that name none, and so which calls may enter again.
     ///
-    /// [`Reentry::Task`] lets nested code enter again without a word, and also branches of one task that take guards.
-    /// With [`Reentry::Scope`] and [`Reentry::Never`] such branches wait for each other, and nested code outside a
-    /// scope waits for itself, about which the locker logs a warning. [`Lock::run`] excludes branches with each of
-    /// them.
+    /// With [`Reentry::Task`] nested code enters again without further code, and so do branches of one task that take
+    /// guards. With [`Reentry::Scope`] and [`Reentry::Never`] such branches wait for each other, and nested code
+    /// outside a scope waits for itself; the locker logs a warning about that. With each of the three, [`Lock::run`]
+    /// makes branches exclude each other.
     ///
     /// Defaults to [`Reentry::Task`].
     pub const fn reentry(mut self, reentry: Reentry) -> Self {
@@ -563,14 +561,16 @@ impl LockerBuilder {
     /// Validates the options and connects. A server has to be Redis 6.2 or newer, or any Valkey.
     ///
     /// # Errors
-    /// - [`Error::Config`] for an option or an address that cannot be used, and for a server that is too old or in
-    ///   cluster mode.
+    /// - [`Error::Config`] for an option or an address that cannot be used, for a server that is too old or of another
+    ///   kind than its address says (a cluster, a Sentinel) and, with several servers, for a replica and a server that
+    ///   is named twice.
     /// - [`Error::Unavailable`] if no majority of the servers answers within
-    ///   [`connect_timeout`](Self::connect_timeout); the others may come later. The same error comes at once if there
-    ///   can be no majority because of certificates that are not trusted.
+    ///   [`connect_timeout`](Self::connect_timeout); the others may come later. The same error comes at once if
+    ///   untrusted certificates make a majority impossible.
     /// - [`Error::Server`] if a server refuses the credentials.
     ///
-    /// No error shows a password: it reads `***`, and of an address that cannot be used only the scheme is shown.
+    /// No error shows a password: it is replaced by `***`, and an address that cannot be used is shown by its scheme
+    /// only.
     ///
     /// # Cancel safety
     /// Dropping the future gives up the attempt and ends its thread.
@@ -591,16 +591,16 @@ impl LockerBuilder {
         Ok(Locker { alive: Arc::new(Alive::blocking_connect(settings, targets)?) })
     }
 
-    /// Validates the options, and connects in the background: no server has to be there yet, and none is waited for. It
+    /// Validates the options, and connects in the background: it waits for no server, and no server has to run yet. It
     /// may be called inside and outside of async code.
     ///
     /// The first [`Lock::lock`] then waits as in any other outage, for [`outage_tolerance`](Self::outage_tolerance) at
     /// most, and [`Lock::try_lock`] for half a [`command_timeout`](Self::command_timeout).
     ///
-    /// It is for programs that have to start before their servers do. What [`connect`](Self::connect) would refuse,
-    /// such as wrong credentials, a certificate that is not trusted or a server that is too old, is reported only by
-    /// the [`Error::Unavailable`] of those calls and, except for certificates, by a WARN. Nothing reports that there
-    /// are too few replicas.
+    /// It is for programs that have to start before their servers do. Problems that make [`connect`](Self::connect)
+    /// fail, such as wrong credentials, an untrusted certificate or a server that is too old, are reported only by the
+    /// [`Error::Unavailable`] of those calls and, except for certificates, by a WARN. Nothing reports that there are
+    /// too few replicas.
     ///
     /// # Errors
     /// [`Error::Config`] for an option or an address that cannot be used, and for a server in memory;
@@ -674,7 +674,7 @@ fn check_memory(settings: &Settings, targets: &[Target], has_provider: bool) -> 
     Ok(())
 }
 
-/// Where a server is.
+/// The place of a server: an address, or this process's memory.
 #[derive(Clone)]
 enum Place {
     Url(String),
@@ -691,7 +691,7 @@ impl Place {
         }
     }
 
-    /// Returns what may be shown of it.
+    /// Returns the place as it may be shown, without secrets.
     fn name(&self) -> String {
         match self {
             Self::Url(url) => Target::name_of(url).map_or_else(|error| error.to_string(), |name| name.to_string()),

@@ -24,12 +24,11 @@ use crate::session::{Alive, Held as _, JointGrip, JointView, Session};
 ///
 /// # How they are taken
 /// If all are free, one script takes them in one round trip. If somebody holds one of them, that script takes nothing,
-/// and the waiter then takes one after the other in the order of their names, each in its line. Two callers that want
-/// the same locks therefore never wait for each other, in whatever order they name them. **A caller that already holds
-/// a lock and then waits for others is outside of that order, and can wait for somebody who waits for it: take what
-/// belongs together at once.**
+/// and the waiter then takes one lock after the other in the order of their names, each in its line. Two callers that
+/// want the same locks therefore never deadlock, in any order of the names. **A caller that already holds a lock and
+/// then waits for others is outside of that order, and can deadlock: take locks that belong together in one call.**
 ///
-/// A script runs alone on its server: thousands of locks in one call make everybody else wait for milliseconds.
+/// A script runs alone on its server: thousands of locks in one call delay all other clients by milliseconds.
 ///
 /// # Examples
 /// ```no_run
@@ -83,8 +82,8 @@ impl MultiLock {
     }
 
     /// Returns a handle that takes the locks for a fixed time; see [`Lock::fixed_lease`](crate::Lock::fixed_lease). The
-    /// time of each lock begins when it is taken. If that of the first is over before the last is taken, the call gives
-    /// up what it has and begins anew: give a time that is longer than others hold one of the locks.
+    /// time of each lock begins when it is taken. If the time of the first is over before the last is taken, the call
+    /// releases what it has and starts over: choose a time longer than other callers hold one of the locks.
     #[must_use]
     pub const fn fixed_lease(mut self, lease: Duration) -> Self {
         self.0.manner.fixed_lease = Some(lease);
@@ -99,16 +98,16 @@ impl MultiLock {
         self
     }
 
-    /// Keeps the locks from everybody for at least this long after all of them are taken, even if they are released
-    /// sooner; see [`Lock::min_hold`](crate::Lock::min_hold). Where not all of them can be had, those that were taken
-    /// for a moment are not kept.
+    /// Returns a handle that keeps the locks locked for at least this long after all of them are taken, even if they
+    /// are released sooner; see [`Lock::min_hold`](crate::Lock::min_hold). If the call does not get all of them, those
+    /// that it took meanwhile are not kept.
     #[must_use]
     pub const fn min_hold(mut self, min_hold: Duration) -> Self {
         self.0.manner.min_hold = Some(min_hold);
         self
     }
 
-    /// Returns a handle that locks as this owner instead of the calling task; see
+    /// Returns a handle that locks as this owner instead of as the calling task; see
     /// [`Lock::owned_by`](crate::Lock::owned_by).
     #[must_use]
     pub fn owned_by(mut self, owner: Owner) -> Self {
@@ -116,7 +115,7 @@ impl MultiLock {
         self
     }
 
-    /// Returns a handle whose calls are each an owner of their own; see
+    /// Returns a handle that locks as a new owner at each call; see
     /// [`Lock::non_reentrant`](crate::Lock::non_reentrant).
     #[must_use]
     pub const fn non_reentrant(mut self) -> Self {
@@ -131,13 +130,13 @@ impl MultiLock {
     /// twice.
     ///
     /// # Cancel safety
-    /// Dropping the future gives back what was taken, and leaves the line. A future that is kept but not polled while
-    /// it waits keeps the locks that it has taken by then.
+    /// Dropping the future releases the locks that were taken, and leaves the line. A future that is kept but not
+    /// polled while it waits keeps the locks that it has taken so far.
     pub async fn lock(&self) -> Result<MultiGuard, Error> {
         self.0.take(Wait::Always).await?.map(MultiGuard).ok_or(Error::Closed)
     }
 
-    /// Takes all of the locks if that is possible at once, in one attempt. It never stands in line.
+    /// Takes all of the locks if they are free, in one attempt. It never waits in line.
     ///
     /// Returns `None` if somebody else holds one of them; then none is taken.
     ///
@@ -145,12 +144,12 @@ impl MultiLock {
     /// As [`lock`](Self::lock), but [`Error::Unavailable`] if this one attempt has no answer.
     ///
     /// # Cancel safety
-    /// Dropping the future gives back what was taken.
+    /// Dropping the future releases the locks that were taken.
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
         Ok(self.0.take(Wait::Never).await?.map(MultiGuard))
     }
 
-    /// Takes all of the locks, and waits for at most this time.
+    /// Takes all of the locks, and waits for at most this long.
     ///
     /// Returns `None` if the time is over and somebody else held one of them. A time of zero is
     /// [`try_lock`](Self::try_lock).
@@ -198,14 +197,14 @@ impl MultiLock {
         Ok(self.0.take_blocking(Wait::up_to(wait))?.map(MultiGuard))
     }
 
-    /// Takes all of the locks, runs a critical section, and releases them. If one is lost meanwhile, drops the section
-    /// where it stands and returns [`Error::Lost`].
+    /// Takes all of the locks, runs a critical section, and releases them. If one is lost meanwhile, it drops the
+    /// section at its current `await` and returns [`Error::Lost`].
     ///
     /// Runs that share one of the locks exclude each other, also in branches of one task; see
     /// [`Lock::run`](crate::Lock::run).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock). [`Error::Lost`] also if the release finds that one was lost before.
+    /// As [`lock`](Self::lock). [`Error::Lost`] also if the release finds that one was lost earlier.
     ///
     /// # Cancel safety
     /// Dropping the future drops the section and releases all locks in the background.
@@ -230,12 +229,13 @@ impl MultiLock {
 
 /// A guard of several held locks, with one token for all of them, which fires when any is lost.
 ///
-/// What a [`Guard`](crate::Guard) promises of one lock, this guard promises of each. The loss of one counts as the loss
-/// of all: [`check`](Self::check), [`state`](Self::state) and [`remaining`](Self::remaining) report the worst. The
-/// others stay locked, and renewed, until this guard goes.
+/// It promises for each lock what a [`Guard`](crate::Guard) promises for one. The loss of one counts as the loss of
+/// all: [`check`](Self::check), [`state`](Self::state) and [`remaining`](Self::remaining) report the worst. The others
+/// stay locked, and are renewed, until this guard is dropped.
 ///
 /// # Dropping
-/// Drop releases all of the locks in the background; [`unlock`](Self::unlock) reports whether that worked.
+/// Dropping the guard releases all of the locks in the background; [`unlock`](Self::unlock) reports whether that
+/// worked.
 #[must_use = "the locks are released when their guard is dropped"]
 pub struct MultiGuard(Taken<JointGrip>);
 
@@ -250,8 +250,8 @@ impl MultiGuard {
         self.loss().is_some()
     }
 
-    /// Returns how the first lock that was lost was lost, if one was. It reads the clock, as [`is_lost`](Self::is_lost)
-    /// does.
+    /// Returns the first loss of a lock, or `None` while all are held. It reads the clock, as
+    /// [`is_lost`](Self::is_lost) does.
     pub fn loss(&self) -> Option<Loss> {
         self.state().loss()
     }
@@ -275,7 +275,7 @@ impl MultiGuard {
         self.0.grip.view().remaining()
     }
 
-    /// Returns the fencing token of one of the locks; `None` for a name that is not among them. Each lock has a
+    /// Returns the fencing token of one of the locks, or `None` for a name that is not among them. Each lock has a
     /// sequence of its own.
     pub fn fence(&self, key: impl AsRef<str>) -> Option<Fence> {
         fence(self.0.grip.view(), key.as_ref())
@@ -291,14 +291,14 @@ impl MultiGuard {
         self.fences().map(|(key, _)| key)
     }
 
-    /// Gives all holds, with all their guards, to a new owner: this task no longer enters them again. See
+    /// Gives all holds, with all their guards, to a new owner, so that this task no longer enters them again. See
     /// [`Guard::detach`](crate::Guard::detach).
     pub fn detach(self) -> Self {
         self.0.grip.give_to(Owner::new());
         self
     }
 
-    /// Runs a future as the owner of these holds, in whatever task: what it locks enters again. See
+    /// Runs a future as the owner of these holds, in any task: its locks enter again. See
     /// [`Guard::scope`](crate::Guard::scope).
     ///
     /// # Cancel safety
@@ -310,12 +310,12 @@ impl MultiGuard {
     /// Releases all of the locks, each if this was its last guard.
     ///
     /// # Errors
-    /// As [`Guard::unlock`](crate::Guard::unlock). All locks are released whatever becomes of one. If any was lost, the
-    /// error is the first loss, else the first of the other errors.
+    /// As [`Guard::unlock`](crate::Guard::unlock). All locks are released even if one fails. If any was lost, the error
+    /// is the first loss, otherwise the first of the other errors.
     ///
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped. A future that was never polled drops its guard,
-    /// which releases them too.
+    /// which releases the locks too.
     pub async fn unlock(self) -> Result<(), Error> {
         self.0.unlock().await
     }
@@ -363,7 +363,7 @@ impl MultiSection {
         self.view.check()
     }
 
-    /// Runs a future as part of this section, in whatever task: what it locks enters again. See
+    /// Runs a future as part of this section, in any task: its locks enter again. See
     /// [`Section::scope`](crate::Section::scope).
     ///
     /// # Cancel safety
@@ -372,7 +372,7 @@ impl MultiSection {
         self.scope.clone().run(future)
     }
 
-    /// Returns the fencing token of one of the locks; `None` for a name that is not among them.
+    /// Returns the fencing token of one of the locks, or `None` for a name that is not among them.
     pub fn fence(&self, key: impl AsRef<str>) -> Option<Fence> {
         fence(&self.view, key.as_ref())
     }

@@ -10,7 +10,7 @@ const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 const LONGEST_COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 
-/// The shortest pause with which the waiters of a polled format do not make a busy loop.
+/// The longest of the random pauses has to be longer than this, or the waiters of a polled format make a busy loop.
 const SHORTEST_POLL: Duration = Duration::from_millis(1);
 
 /// How a lock is stored on the server, and so which other clients share it. All programs that share a lock have to use
@@ -22,46 +22,47 @@ pub enum Format {
     Redisson,
     /// A string with the owner, `SET key owner NX PX lease`, as Redlock clients write it (redsync, redis-py,
     /// node-redlock, rslock and others). Their releases send no message, so waiters poll, at intervals of
-    /// [`retry_delay`](crate::LockerBuilder::retry_delay); releases of this crate wake them all the same. The hold
-    /// count is kept in its holder's process only.
+    /// [`retry_delay`](crate::LockerBuilder::retry_delay); releases of this crate wake them all the same. Only the
+    /// holder's process keeps the hold count.
     Plain,
 }
 
-/// How fences are counted, and with whose tokens they are one sequence. All programs that share a lock have to use the
-/// same.
+/// How fences are counted, and with which other tokens they form one sequence. All programs that share a lock have to
+/// use the same setting.
 ///
-/// A lock that was in use needs some care before it is given the other one: see [`Fence`](crate::Fence).
+/// Changing it for a lock that is in use needs some care: see [`Fence`](crate::Fence).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Fencing {
-    /// In 1,024 keys, the marks; the name of the lock chooses one. If a server loses its data, fences continue from a
-    /// clock, and several servers agree on each fence.
+    /// They are counted in 1,024 keys, the marks; the name of the lock chooses one. If a server loses its data, fences
+    /// continue from a clock. Several servers agree on each fence.
     #[default]
     Lockhound,
-    /// As Redisson's `RFencedLock` counts its tokens: from 1 up, in a key for each lock, `redisson_lock_token:{name}`.
-    /// Its tokens and the fences of this crate are one sequence. It needs a single server and [`Format::Redisson`].
+    /// They are counted as Redisson's `RFencedLock` counts its tokens: from 1 up, in a key for each lock,
+    /// `redisson_lock_token:{name}`. Its tokens and the fences of this crate form one sequence. It needs a single
+    /// server and [`Format::Redisson`].
     ///
-    /// The key stays on the server forever. If it is lost, the numbers begin at 1 again.
+    /// The key stays on the server forever. If it is lost, fences begin at 1 again.
     Redisson,
 }
 
-/// Which owner a call locks as if it names none, and so what it may enter again.
+/// The owner of calls that name none, and so which calls may enter again.
 /// [`LockerBuilder::reentry`](crate::LockerBuilder::reentry) sets it for a locker,
 /// [`Lock::non_reentrant`](crate::Lock::non_reentrant) for a handle.
 ///
 /// An owner that a handle names ([`Lock::owned_by`](crate::Lock::owned_by)) takes precedence over each of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Reentry {
-    /// As the owner of the innermost scope ([`Owner::scope`](crate::Owner::scope),
-    /// [`Guard::scope`](crate::Guard::scope), a section of [`Lock::run`](crate::Lock::run)), else as the tokio task.
-    /// Nested code enters again by itself. So do branches of one task that take guards: use `run` in branches.
+    /// The owner of the innermost scope ([`Owner::scope`](crate::Owner::scope), [`Guard::scope`](crate::Guard::scope),
+    /// a section of [`Lock::run`](crate::Lock::run)), or else the tokio task. Nested code enters again by itself. So do
+    /// branches of one task that take guards: use `run` in branches.
     ///
-    /// Outside of tokio tasks a polled call is known by its waker, and a blocking call by its thread.
+    /// Outside of tokio tasks a polled call is identified by its waker, and a blocking call by its thread.
     #[default]
     Task,
-    /// As the owner of the innermost scope; outside of a scope each call is an owner of its own. Branches exclude each
+    /// The owner of the innermost scope; outside of a scope each call is an owner of its own. Branches exclude each
     /// other, and a second `lock()` in nested code waits for the first unless it is in a scope.
     Scope,
-    /// Each call as an owner of its own, in scopes or not: nothing enters again.
+    /// A new owner for each call, in scopes too: nothing enters again.
     Never,
 }
 
@@ -120,7 +121,7 @@ pub(crate) struct Settings {
     pub(crate) restart_quarantine: Duration,
     pub(crate) format: Format,
     pub(crate) fencing: Fencing,
-    /// `None`: nobody asks them.
+    /// `None` if replicas are not asked.
     pub(crate) replicas: Option<Replicas>,
     pub(crate) busy_poll: Duration,
     pub(crate) reentry: Reentry,
@@ -265,19 +266,19 @@ impl Options {
         if count == 0 {
             return Ok(None);
         }
-        // WAIT takes milliseconds, and 0 of them for no bound at all.
+        // WAIT takes milliseconds, and 0 means that it waits forever.
         if timeout < Duration::from_millis(1) {
             return Err(Error::config(
                 "replicas",
-                format!("{timeout:?} is too short for {count} of them to acknowledge; give 1 ms or more"),
+                format!("{timeout:?} is too short for {count} replica(s) to acknowledge; give 1 ms or more"),
             ));
         }
         if timeout >= command_timeout {
             return Err(Error::config(
                 "replicas",
                 format!(
-                    "{timeout:?} is not shorter than command_timeout = {command_timeout:?}: a tick of renewal would be \
-                     over before it is known whether {count} of them acknowledge; shorten it, or lengthen the other"
+                    "{timeout:?} is not shorter than command_timeout = {command_timeout:?}: a renewal would time out \
+                     before {count} replica(s) could acknowledge it; shorten it, or lengthen command_timeout"
                 ),
             ));
         }
@@ -297,8 +298,7 @@ pub(crate) fn validate_duration(option: &'static str, duration: Duration) -> Res
     Ok(())
 }
 
-/// Returns a tolerance that is long enough for servers which begin anew: they are not given up a moment before they
-/// vote.
+/// Returns a tolerance that outlasts a quarantine, so that calls do not fail a moment before a server votes again.
 fn default_tolerance(lease: Duration, quarantine: Duration) -> Duration {
     if quarantine.is_zero() { lease } else { lease.max(quarantine + quarantine / 8 + Duration::from_secs(2)) }
 }
@@ -353,11 +353,11 @@ mod tests {
         let long = with(2, 3_000).expect_err("too long").to_string();
         assert!(long.contains("replicas: 3s") && long.contains("command_timeout = 3s"), "{long}");
         let none = with(2, 0).expect_err("for ever").to_string();
-        assert!(none.contains("0ns") && none.contains("2 of them"), "{none}");
+        assert!(none.contains("0ns") && none.contains("2 replica(s)"), "{none}");
     }
 
     #[test]
-    fn redissons_tokens_are_of_one_server_and_its_format() {
+    fn redissons_tokens_need_one_server_and_its_format() {
         let options = Options { fencing: Fencing::Redisson, ..Options::default() };
         assert_eq!(options.validate(1).expect("valid").fencing, Fencing::Redisson);
         let several = options.validate(3).expect_err("three counters").to_string();

@@ -12,11 +12,11 @@ use uuid::Uuid;
 use crate::foreign::contained;
 use crate::key::Key;
 
-/// The identity that holds a lock, and that may re-enter what it already holds.
+/// The identity that holds a lock, and that may enter the lock again while it holds it.
 ///
 /// Defaults to the calling tokio task; [`Reentry`](crate::Reentry) changes the default. An explicit owner lets several
 /// tasks share a hold, or tells branches of one task apart: see [`Lock::owned_by`](crate::Lock::owned_by) and
-/// [`Owner::scope`]. Clones are the same owner: whoever has one shares the right to enter.
+/// [`Owner::scope`]. Clones are the same owner: each clone gives the right to enter.
 ///
 /// # Examples
 /// ```
@@ -39,12 +39,12 @@ enum Identity {
     Run(Arc<Run>),
 }
 
-/// A caller that is known by its waker alone. The clone keeps the waker's data alive, so no other task can come by the
-/// same waker while anything is held for this one.
+/// A caller that is identified by its waker alone. The clone keeps the waker's data alive, so no other task can get the
+/// same waker while this owner holds anything.
 #[derive(Debug)]
 struct Polled {
     number: u64,
-    /// Taken out only by the drop.
+    /// `None` only during the drop.
     waker: Option<Waker>,
 }
 
@@ -59,7 +59,7 @@ struct Run {
 #[derive(Debug, Default)]
 struct Noted {
     keys: HashSet<Key>,
-    /// Below this number of names there is nothing to look for.
+    /// With fewer names than this, `note` does not look for names to drop.
     enough: usize,
 }
 
@@ -67,7 +67,7 @@ struct Noted {
 const NOTED: usize = 32;
 
 impl Owner {
-    /// Creates an owner that differs from every other.
+    /// Creates an owner that differs from all others.
     #[allow(clippy::new_without_default, reason = "a default owner that differs at every call would surprise")]
     pub fn new() -> Self {
         Self(Identity::Explicit(next()))
@@ -81,8 +81,8 @@ impl Owner {
         Self(Identity::Thread(id))
     }
 
-    /// Returns the owner of whoever is polled with this waker; `None` for a waker without data, which tells nobody
-    /// apart.
+    /// Returns the owner of a future that is polled with this waker, or `None` for a waker without data, which does not
+    /// identify a task.
     pub(crate) fn polled(waker: &Waker) -> Option<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         if waker.data().is_null() {
@@ -97,14 +97,14 @@ impl Owner {
         Self(Identity::Run(Arc::new(Run { number: next(), keys: Mutex::default() })))
     }
 
-    /// Returns whether a run created it.
+    /// Returns whether a run created this owner.
     pub(crate) const fn is_of_run(&self) -> bool {
         matches!(self.0, Identity::Run(_))
     }
 
     /// Notes that a lock was taken as this owner, if a run created it, so that a guard which outlives the section can
-    /// go to the run's caller. (An owner that became another one as a whole would let what the section left behind
-    /// enter what its caller takes later.) `held` tells whether a name that was noted before is still worth keeping.
+    /// pass to the run's caller. (If the whole owner became the caller, tasks that the section left behind could enter
+    /// locks that the caller takes later.) `held` says whether a name that was noted earlier is still held.
     pub(crate) fn note(&self, key: &Key, held: impl Fn(&Key) -> bool) {
         let Identity::Run(run) = &self.0 else { return };
         let mut noted = run.keys.lock().unwrap_or_else(PoisonError::into_inner);
@@ -113,7 +113,7 @@ impl Owner {
         }
         if noted.keys.len() >= noted.enough.max(NOTED) {
             noted.keys.retain(held);
-            // As many again are noted before the next look, however many are held: it costs each a constant.
+            // The next cleanup comes once the number of names has doubled, so it costs each name a constant.
             noted.enough = noted.keys.len() * 2;
         }
         noted.keys.insert(key.clone());
@@ -153,7 +153,7 @@ impl fmt::Display for Owner {
 
 impl PartialEq for Polled {
     fn eq(&self, other: &Self) -> bool {
-        // Both are clones of what an executor made: equal ones come from the same function and have the same table.
+        // Both are clones of an executor's wakers: equal ones have the same data and the same vtable.
         self.waker.as_ref().zip(other.waker.as_ref()).is_some_and(|(one, other)| one.will_wake(other))
     }
 }
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(Arc::strong_count(&one), 2, "the owner has a clone of the waker");
         drop(owner);
         assert_eq!(Arc::strong_count(&one), 1);
-        assert_eq!(Owner::polled(Waker::noop()), None, "all of them are one");
+        assert_eq!(Owner::polled(Waker::noop()), None, "all no-op wakers are equal");
     }
 
     #[test]
@@ -230,7 +230,7 @@ mod tests {
         assert!((0..10_000).map(name).filter(held).all(|key| noted.contains(&key)), "{}", noted.len());
         assert!(noted.len() < 5_000, "{}", noted.len());
         assert!(run.noted().is_empty());
-        // Just below a power of two are held while others come and go.
+        // Just below a power of two names are held while others come and go.
         let (run, looks) = (Owner::of_run(), std::cell::Cell::new(0_u32));
         let held = |key: &Key| {
             looks.set(looks.get() + 1);
@@ -240,6 +240,6 @@ mod tests {
         assert!(looks.get() < 40_000, "{looks:?}");
         let other = Owner::new();
         other.note(&name(1), held);
-        assert!(other.noted().is_empty(), "nobody ends it");
+        assert!(other.noted().is_empty(), "only the owner of a run notes names");
     }
 }

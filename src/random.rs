@@ -8,7 +8,7 @@ use uuid::{Builder, Uuid};
 
 use crate::clock;
 
-/// A name that nobody else has.
+/// Returns a unique name.
 pub(crate) fn uuid() -> Uuid {
     if clock::is_of_timers() {
         return Builder::from_random_bytes(fastrand::u128(..).to_be_bytes()).into_uuid();
@@ -16,7 +16,7 @@ pub(crate) fn uuid() -> Uuid {
     Uuid::new_v4()
 }
 
-/// A time within this range.
+/// Returns a random time within this range.
 #[cfg(feature = "testing")]
 pub(crate) fn duration(range: &RangeInclusive<Duration>) -> Duration {
     let (least, most) = (*range.start(), *range.end());
@@ -33,14 +33,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_has_the_same_name() {
+    fn names_are_unique() {
         let names = [seeded(), seeded()].concat();
         assert!(names.iter().all(|name| names.iter().filter(|other| *other == name).count() == 1), "{names:?}");
     }
 
     #[cfg(feature = "testing")]
     #[tokio::test]
-    async fn in_a_host_a_seed_makes_the_same_names_again() {
+    async fn in_a_host_the_same_seed_makes_the_same_names() {
         clock::Clock::of(&tokio::runtime::Handle::current());
         let names = seeded();
         assert_eq!(names, seeded());

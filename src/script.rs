@@ -18,7 +18,7 @@ use crate::preflight::{Questions, ServerReport};
 /// The script that tries commands without writing.
 const PROBE: &str = concat!("#!lua flags=no-writes\n", include_str!("../lua/probe.lua"));
 
-/// Checks a node for `preflight`: each master of a cluster.
+/// Asks a node, or each master of a cluster, about the promises of [`preflight`](crate::preflight).
 pub(crate) async fn preflight(node: &Node, asked: &Questions) -> Vec<ServerReport> {
     match node.server() {
         Server::Redis(redis) => vec![redis.preflight(PROBE, asked).await],
@@ -28,7 +28,7 @@ pub(crate) async fn preflight(node: &Node, asked: &Questions) -> Vec<ServerRepor
     }
 }
 
-/// Sends a command to a node, once, and reads the answer.
+/// Lets a node execute a command once, and reads the answer.
 pub(crate) async fn ask<T>(
     node: &Node,
     lane: Lane,
@@ -38,7 +38,7 @@ pub(crate) async fn ask<T>(
     run(node, lane, command).await.only(node.name(), answer)
 }
 
-/// Sends a command to a node, once.
+/// Lets a node execute a command once.
 async fn run(node: &Node, lane: Lane, command: Command) -> Outcome<Answer> {
     match node.server() {
         Server::Redis(redis) => {
@@ -51,7 +51,7 @@ async fn run(node: &Node, lane: Lane, command: Command) -> Outcome<Answer> {
     }
 }
 
-/// Runs the script of a command on a server, once, and reads the answer.
+/// Lets a server run the script of a command once, and reads the answer.
 async fn run_words(
     node: &Node,
     command: &Command,
@@ -79,7 +79,7 @@ fn step(command: &Command, words: Words<'_>) -> Step {
     Step { alone, batched, vote, keys: owned(keys), args: owned(args), takes, acknowledged: takes, idle, slot: None }
 }
 
-/// Waits until enough replicas have what was written. An answer that something is gone is passed on at once.
+/// Waits until enough replicas have what was written. The answer "gone" does not wait for them.
 async fn acknowledge(mut answer: Outcome<Answer>, ack: ReplicaAck) -> Outcome<Answer> {
     if let Outcome::Done(Answer::Renew(Told { answer: renewed, .. })) = &mut answer {
         if renewed.contains(&Renew::Renewed)

@@ -1,11 +1,11 @@
-//! Text that others chose, as it is shown in logs and errors: names of locks, owners, what a server said.
+//! Foreign text as logs and errors show it: names of locks, owners, replies of servers.
 //!
-//! Whoever may choose a name must not be able to forge a line of a log with it, or to speak to a terminal.
+//! A name must not be able to forge a line of a log, or to send control sequences to a terminal.
 
 use std::fmt::{self, Write as _};
 
-/// Displays text with its control characters escaped, a line feed as `\n`. Ordinary text, and text that was escaped
-/// before, stays as it is.
+/// Displays text with its control characters escaped, a line feed as `\n`. Ordinary text, and text that is escaped
+/// already, stays as it is.
 #[derive(Clone, Copy)]
 pub(crate) struct Shown<'a>(pub(crate) &'a str);
 
@@ -20,16 +20,16 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// Whether a character ends a line, moves a cursor, or turns the direction of writing.
+/// Returns whether a character ends a line, moves a cursor, or changes the writing direction.
 fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// How much is shown of what a server says: it may say anything.
+/// How many characters of a server's text are shown.
 const MOST: usize = 200;
 
-/// The first 200 characters of a text of others, whose size nobody bounds.
+/// Returns the first 200 characters of a foreign text, whose size is not bounded.
 pub(crate) fn cut(text: &[u8]) -> String {
     // A character takes up to four bytes, and the last one may be in two parts.
     let head = String::from_utf8_lossy(&text[..text.len().min(4 * MOST + 4)]);
@@ -39,7 +39,7 @@ pub(crate) fn cut(text: &[u8]) -> String {
     head.chars().take(MOST - 2).chain("..".chars()).collect()
 }
 
-/// As [`cut`], of what somebody sees who debugs it: no more of it is formatted.
+/// Does the same as [`cut`] with a value's `Debug` form, and formats no more than it needs.
 pub(crate) fn cut_debug(value: &impl fmt::Debug) -> String {
     let mut head = Head(String::new());
     // Ends with an error as soon as there is enough.
@@ -47,7 +47,7 @@ pub(crate) fn cut_debug(value: &impl fmt::Debug) -> String {
     cut(head.0.as_bytes())
 }
 
-/// Takes text until there is more than is shown.
+/// Collects text until there is more than is shown.
 struct Head(String);
 
 impl fmt::Write for Head {
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn no_text_ends_a_line_or_speaks_to_a_terminal() {
+    fn line_ends_and_control_characters_are_escaped() {
         let text = "a\nb\r\tc\u{1b}[31m\0\u{7f}\u{85}\u{2028}\u{202e}d";
         let shown = Shown(text).to_string();
         assert_eq!(shown, "a\\nb\\r\\tc\\u{1b}[31m\\u{0}\\u{7f}\\u{85}\\u{2028}\\u{202e}d");
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_200_characters_of_others_are_shown() {
+    fn at_most_200_characters_of_a_foreign_text_are_shown() {
         assert_eq!(cut(b"ERR no"), "ERR no");
         let whole = "\u{20ac}".repeat(200);
         assert_eq!(cut(whole.as_bytes()), whole);

@@ -1,6 +1,6 @@
-//! What operators see: the counters and distributions of one locker.
+//! The counters and distributions of one locker, for operators.
 //!
-//! Counting is cheap and always on. With the feature `metrics` each count and each time also goes to the recorder that
+//! Counting is cheap and always on. With the feature `metrics`, each count and each time also goes to the recorder that
 //! the program has installed for the `metrics` facade.
 
 use std::collections::BTreeMap;
@@ -15,42 +15,42 @@ use crate::error::{Loss, NodeFailure};
 #[cfg(feature = "metrics")]
 use crate::foreign::contained;
 
-/// What a [`Locker`](crate::Locker) has done and is doing. Counts grow from its connect on.
+/// What a [`Locker`](crate::Locker) has done and is doing. Counts start at zero when it connects.
 ///
 /// `cargo run --example stats` shows it as a live table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Holds of this process: held, being released, or lost with a guard that still lives.
+    /// Holds of this locker: held, being released, or lost while a guard of them still lives.
     pub holds: usize,
     /// Callers that wait for a lock.
     pub waiters: usize,
     /// Acquisitions, not counting re-entries.
     pub acquired: u64,
-    /// Re-entries: guards of a lock that its owner held already.
+    /// Re-entries: guards of a lock that its owner already held.
     pub reentries: u64,
-    /// Re-entries that look like a mistake: branches of one task, or tasks that guards were given to, inside at the
-    /// same time; see [`Lock`](crate::Lock).
+    /// Re-entries that look like a mistake: branches of one task, or tasks to which guards were moved, that are inside
+    /// at the same time; see [`Lock`](crate::Lock).
     ///
-    /// It also counts re-entries that were polled by another waker than the first, as in `FuturesUnordered`, some of
-    /// which are correct code. Alert on the warning, which only the others log.
+    /// It also counts re-entries that were polled with a different waker than the first guard, as in
+    /// `FuturesUnordered`; some of those are correct code. Alert on the warning instead, which those do not log.
     pub suspicious_reentries: u64,
     /// Leases that were renewed, counted for each lock.
     pub renewals: u64,
     /// Renewals that failed for a whole tick, that is, for one
     /// [`command_timeout`](crate::LockerBuilder::command_timeout).
     pub renewal_errors: u64,
-    /// Acquires that were undone, because their answer never came or because nobody took what they were granted.
+    /// Acquires that were undone because their answer never came or because nobody took the grant.
     pub undone: u64,
-    /// Answers that belonged to another command. None of them was believed, and each connection that brought one was
-    /// given up.
+    /// Answers that belonged to a different command. The locker believed none of them, and gave up each connection that
+    /// delivered one.
     ///
-    /// Alert on it: a server, or something on the way to it, loses, repeats or swaps replies.
+    /// Alert on it: the server, or something between it and the locker, loses, repeats or swaps replies.
     pub misplaced_answers: u64,
     /// Operations, releases and undos that wait for an answer.
     pub pending: usize,
-    /// The undos among [`pending`](Self::pending). For a silent server these are at most what was in flight when it
-    /// fell silent, and what ends with its lease.
+    /// The undos among [`pending`](Self::pending). For a server that does not answer, these are at most the undos of
+    /// commands that were in flight when it stopped answering, and undos that end with their lease.
     pub pending_undos: usize,
     /// Losses, by reason.
     pub losses: Losses,
@@ -58,12 +58,12 @@ pub struct Stats {
     pub acquire_time: Distribution,
     /// How long locks were held, from the send of the acquire to the end of the last guard.
     pub hold_time: Distribution,
-    /// How much later than planned renewals began. A batch that waits its turn among those of the same moment does not
-    /// count as late: a third of the lease after the last renewal many are due, and they are spread.
+    /// How much later than planned renewals began. The wait of a batch for other batches that are due at the same
+    /// moment does not count, since those are spread on purpose.
     pub renewal_lateness: Distribution,
-    /// How many locks each script of renewals carried, to one node.
+    /// How many locks each renewal script to one node carried.
     pub renewal_batches: Sizes,
-    /// The node whose answers to renewals take the longest, by the p99; `None` while there is no answer.
+    /// The node whose answers to renewals take the longest, by the p99, or `None` before the first answer.
     pub slowest_node: Option<NodeTimes>,
 }
 
@@ -144,9 +144,9 @@ pub(crate) struct Counters {
     hold_time: Times,
     renewal_lateness: Times,
     renewal_batches: Numbers,
-    /// One a node, in the order of the quorum.
+    /// One for each node, in the order of the quorum.
     round_trips: Vec<(Arc<str>, Times)>,
-    /// Why renewals have no answer, of each node whose last one had none.
+    /// Why the last batch failed, for each node on which it failed.
     unrenewed: Mutex<BTreeMap<usize, NodeFailure>>,
 }
 
@@ -199,12 +199,12 @@ impl Counters {
         count_many(&self.renewals, "lockhound_renewals_total", as_u64(locks));
     }
 
-    /// Counts here only: the recorder is told afterwards, by [`tell_renewal_failed`](Self::tell_renewal_failed).
+    /// Counts here only; [`tell_renewal_failed`](Self::tell_renewal_failed) tells the recorder afterwards.
     pub(crate) fn renewal_failed(&self) {
         self.renewal_errors.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Tells the recorder of a renewal that failed, and may wait for it.
+    /// Tells the recorder of a renewal that failed. It may block in the recorder.
     pub(crate) fn tell_renewal_failed(&self) {
         tell("lockhound_renewal_errors_total", 1);
     }
@@ -226,13 +226,13 @@ impl Counters {
         lock(&self.unrenewed).remove(&node);
     }
 
-    /// Notes that a batch, or a part of it, was not renewed on this node.
+    /// Notes that this node did not renew a batch, or a part of it.
     pub(crate) fn batch_failed(&self, node: usize, name: &Arc<str>, reason: &str) {
         let failure = NodeFailure { node: Arc::clone(name), reason: reason.to_owned() };
         lock(&self.unrenewed).insert(node, failure);
     }
 
-    /// Says why renewals fail: the last reason of each node that has one.
+    /// Returns why renewals fail: the last reason of each node that has one.
     pub(crate) fn why_unrenewed(&self) -> String {
         let reasons: Vec<String> = lock(&self.unrenewed).values().map(ToString::to_string).collect();
         if reasons.is_empty() { "no answer yet".to_owned() } else { reasons.join("; ") }
@@ -242,14 +242,14 @@ impl Counters {
         count(&self.undone, "lockhound_undone_total");
     }
 
-    /// Counts here only, since tokens wait for it: the recorder is told afterwards, by [`tell_lost`](Self::tell_lost).
+    /// Counts here only, since tokens wait for it; [`tell_lost`](Self::tell_lost) tells the recorder afterwards.
     pub(crate) fn lost(&self, loss: Loss) {
         if let Some((place, _)) = place_of(loss) {
             self.losses[place].fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Tells the recorder of a loss, and may wait for it.
+    /// Tells the recorder of a loss. It may block in the recorder.
     pub(crate) fn tell_lost(&self, loss: Loss) {
         if let Some((_, _reason)) = place_of(loss) {
             #[cfg(feature = "metrics")]
@@ -257,7 +257,7 @@ impl Counters {
         }
     }
 
-    /// Returns what is known by now, together with what others count. The caller adds what nodes count.
+    /// Returns the statistics, with these counts of other modules. The caller adds the counts of the nodes.
     pub(crate) fn stats(&self, holds: usize, waiters: usize, pending: usize, pending_undos: usize) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
@@ -322,7 +322,7 @@ fn tell(_name: &'static str, _n: u64) {
     contained(|| metrics::counter!(_name).increment(_n));
 }
 
-/// Returns where losses of this kind are counted, and what the recorder calls the kind.
+/// Returns the index of the counter for losses of this kind, and the recorder's name of the kind.
 fn place_of(loss: Loss) -> Option<(usize, &'static str)> {
     match loss {
         Loss::NotOwner => Some((0, "not_owner")),
@@ -349,7 +349,7 @@ impl Times {
         Self(Numbers::new(name, DAY_US))
     }
 
-    /// Of renewals' round trips to this node.
+    /// The times of renewals' round trips to this node.
     fn of_node(node: &Arc<str>) -> Self {
         let mut numbers = Numbers::new("lockhound_renewal_round_trip_seconds", DAY_US);
         numbers._node = Some(Arc::clone(node));
@@ -372,16 +372,16 @@ impl Times {
     }
 }
 
-/// Whole numbers from one on.
+/// A histogram of whole numbers from one up.
 struct Numbers {
     histogram: Option<Mutex<Histogram<u64>>>,
     _name: &'static str,
-    /// The recorder of the program tells nodes apart.
+    /// The `node` label that the program's recorder gets.
     _node: Option<Arc<str>>,
 }
 
 impl fmt::Debug for Numbers {
-    /// Without the thousands of buckets.
+    /// Leaves out the thousands of buckets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Numbers").field(&self._name).finish()
     }
@@ -389,11 +389,11 @@ impl fmt::Debug for Numbers {
 
 impl Numbers {
     fn new(name: &'static str, most: u64) -> Self {
-        // These bounds are valid, so that there always is a histogram.
+        // These bounds are valid, so there is always a histogram.
         Self { histogram: Histogram::new_with_bounds(1, most, 2).ok().map(Mutex::new), _name: name, _node: None }
     }
 
-    /// Counts a number so many times; the recorder of the program gets it in its own unit.
+    /// Counts a number this many times; the program's recorder gets `_told`, the number in the recorder's unit.
     fn record(&self, number: u64, _told: f64, times: usize) {
         if times == 0 {
             return;

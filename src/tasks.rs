@@ -1,4 +1,4 @@
-//! The tasks of an engine: whatever one of them spawns is the engine's too, and ends with it.
+//! The tasks of an engine: a task that one of them spawns belongs to the engine too, and ends with it.
 
 use std::future::Future;
 
@@ -7,7 +7,7 @@ use tokio::task::AbortHandle;
 #[cfg(feature = "testing")]
 pub(crate) use self::guests::Guests;
 
-/// Spawns a task beside the one that this is called in.
+/// Spawns a task on the engine of the calling task.
 ///
 /// # Panics
 /// Outside of a runtime.

@@ -1,12 +1,12 @@
 //! The clocks of runtimes that are hosts of lockers.
 //!
-//! Such a clock is tokio's: where a test has paused it, it stands still while there is something to run, and else goes
-//! on to the next timer. It shows the same times in each run: an [`Instant`](super::Instant) counts from [`START`], the
-//! wall clock from [`WALL_START`], both from the moment when the runtime became a host.
+//! Such a clock is tokio's: if a test has paused it, it stands still while there is something to run, and otherwise
+//! advances to the next timer. It shows the same times in each run: an [`Instant`](super::Instant) counts from
+//! [`START`], the wall clock from [`WALL_START`], both from the moment when the runtime became a host.
 //!
 //! # Invariants
-//! - A runtime becomes a host once and stays one: all lockers in it, at once or one after the other, go by one clock.
-//! - Only what runs in that runtime, and the lockers that live there, are shown its time.
+//! - A runtime becomes a host once and stays one: all lockers in it, at once or one after the other, use one clock.
+//! - Only code that runs in that runtime, and the lockers that live there, see its time.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -16,13 +16,14 @@ use std::time::Duration;
 use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 
-/// What the clock shows at first. Points before that can be named.
+/// The first time of the clock, with room for points before it.
 const START: Duration = Duration::from_secs(86_400);
 
-/// What the wall clock shows at first: the beginning of 2026.
+/// The first time of the wall clock: the beginning of 2026.
 const WALL_START: Duration = Duration::from_secs(1_767_225_600);
 
-/// The hosts, and when they became that. A runtime that has ended stays in the table, a few bytes: tokio tells nobody.
+/// The hosts, and since when they are hosts. A runtime that has ended stays in the table with a few bytes, since tokio
+/// does not report its end.
 static HOSTS: OnceLock<RwLock<HashMap<Id, Instant>>> = OnceLock::new();
 
 /// A runtime in which lockers live.
@@ -43,10 +44,10 @@ impl Host {
         Self { runtime: runtime.clone(), since }
     }
 
-    /// What its clock shows, on whatever thread.
+    /// Returns the time of its clock, on any thread.
     pub(super) fn time(&self) -> Duration {
-        // A thread that is past the end of its thread-locals cannot enter a runtime. What is dropped there needs no
-        // more than a time at which nothing has run out.
+        // A thread whose thread-locals are destroyed cannot enter a runtime. A drop there only needs a time at which
+        // nothing has run out.
         if Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed()) {
             return START;
         }
@@ -55,18 +56,18 @@ impl Host {
     }
 }
 
-/// What the clock of the runtime shows that runs this, if it is a host.
+/// Returns the time of the current runtime's clock, if it is a host.
 pub(super) fn time_here() -> Option<Duration> {
     elapsed_here().map(|elapsed| START + elapsed)
 }
 
-/// The same of its wall clock.
+/// Returns the time of its wall clock, if it is a host.
 pub(super) fn wall_here() -> Option<Duration> {
     elapsed_here().map(|elapsed| WALL_START + elapsed)
 }
 
-/// Whether a host runs this and its time is paused. tokio does not say so: but a clock that has not moved, while the
-/// machine's has, stands still.
+/// Returns whether the current runtime is a host and its time is paused. tokio does not report that, but a clock that
+/// has not moved while the machine's has is paused.
 pub(super) fn is_paused_here() -> bool {
     let Some(before) = elapsed_here() else { return false };
     let machine = std::time::Instant::now();
@@ -76,10 +77,10 @@ pub(super) fn is_paused_here() -> bool {
     elapsed_here() == Some(before)
 }
 
-/// For how long the runtime that runs this has been a host.
+/// Returns how long the current runtime has been a host.
 fn elapsed_here() -> Option<Duration> {
     thread_local! {
-        /// The host that this thread asked for last: what is in the table stays as it is.
+        /// The host for which this thread asked last. Entries of the table never change.
         static LAST: Cell<Option<(Id, Instant)>> = const { Cell::new(None) };
     }
     let hosts = HOSTS.get()?;
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whether_time_is_paused_is_seen_whenever_that_changes() {
+    async fn every_change_of_paused_time_is_noticed() {
         let _clock = Clock::of(&Handle::current());
         for _ in 0..100 {
             assert!(clock::is_of_timers() && !clock::is_paused());
@@ -160,7 +161,7 @@ mod tests {
         assert_eq!(clocks.map(|clock| clock.now()), [start + HOUR, start]);
     }
 
-    /// What a thread drops at its very end, when the runtime cannot be entered any more.
+    /// Dropped at the very end of a thread, when the runtime can no longer be entered.
     struct Last(Clock, Sender<clock::Instant>);
 
     impl Drop for Last {
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_past_its_end_asks_without_a_panic() {
+    fn a_thread_without_thread_locals_reads_the_clock_without_a_panic() {
         thread_local! {
             static LAST: RefCell<Option<Last>> = const { RefCell::new(None) };
         }

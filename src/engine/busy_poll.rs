@@ -1,11 +1,11 @@
-//! Staying awake for a moment where that is worth it.
+//! Busy polling: the engine stays awake for a moment if that pays.
 //!
-//! A thread that sleeps is woken by a system call and a switch of the scheduler, which on a quiet machine takes as long
-//! as the server does for its part of a lock. A caller who locks and unlocks all by itself waits for that four times.
-//! So the engine looks for news for a moment (`busy_poll`) before it sleeps, while it waits for the answer to a lone
-//! caller's question, and for its next question after the answer. It learns from what comes of it: where the server is
-//! far away, or the caller has other things to do, or callers are many, it sleeps at once and only tries again now and
-//! then. (As adaptive mutexes and the workers of tokio do.)
+//! Waking a sleeping thread takes a system call and a switch of the scheduler, which on a quiet machine takes as long
+//! as the server's part of a lock. A lone caller that locks and unlocks waits for that four times. So the engine polls
+//! for a moment (`busy_poll`) before it sleeps, while it waits for the answer to a lone caller's question, and for the
+//! next question after the answer. It learns from the result: if the server is far away, if the caller has other things
+//! to do, or if there are many callers, it sleeps at once and only tries again now and then, as adaptive mutexes and
+//! tokio's workers do.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::task::yield_now;
 
 use crate::clock::{Clock, Instant};
 
-/// Whether it pays to wait for something awake: counts how often it came in time.
+/// Whether it pays to stay awake for an event, by how often the event came in time.
 #[derive(Debug)]
 struct Habit {
     score: u8,
@@ -25,7 +25,7 @@ struct Habit {
 impl Habit {
     const BEST: u8 = 8;
     const ENOUGH: u8 = 4;
-    /// After so many times without a try, one more.
+    /// After this many skipped tries it tries again.
     const MOST_SKIPPED: u8 = 100;
 
     fn new() -> Self {
@@ -57,11 +57,11 @@ enum Event {
     Answer,
 }
 
-/// What is waited for, and for how long that is worth staying awake. It is told what time it is.
+/// The awaited event, and how long the engine stays awake for it. Callers pass the time.
 #[derive(Debug)]
 struct Watch {
     moment: Duration,
-    /// What the engine stays awake for, and until when.
+    /// The event for which the engine stays awake, and until when.
     awaited: Option<(Event, Instant)>,
     questions: Habit,
     answers: Habit,
@@ -72,10 +72,10 @@ impl Watch {
         Self { moment, awaited: None, questions: Habit::new(), answers: Habit::new() }
     }
 
-    /// Something came; whether the engine is to stay awake for what comes next.
+    /// Records an event. Returns whether the engine stays awake for the next one.
     fn note(&mut self, event: Event, now: Instant) -> bool {
         if let Some((awaited, until)) = self.awaited.take() {
-            // Another caller came in between: with several, there is something to do when the thread is woken.
+            // Another event means that another caller came in between. With several callers busy polling does not pay.
             let came = awaited == event && now <= until;
             let habit = self.habit(awaited);
             if came { habit.came() } else { habit.came_not() }
@@ -88,7 +88,7 @@ impl Watch {
         self.awaited.is_some()
     }
 
-    /// Whether to stay awake any longer.
+    /// Returns whether to stay awake any longer.
     fn is_on(&mut self, now: Instant) -> bool {
         match self.awaited {
             Some((_, until)) if now <= until => true,
@@ -114,7 +114,7 @@ impl Watch {
 pub(super) struct BusyPoll {
     watch: Mutex<Watch>,
     begun: Notify,
-    /// Whether it never stays awake: with one CPU, whoever is waited for could not run meanwhile.
+    /// Set if it never stays awake: with one CPU, the awaited caller or server could not run meanwhile.
     off: bool,
 }
 
@@ -138,12 +138,12 @@ impl BusyPoll {
         }
     }
 
-    /// Runs on the engine, for ever.
+    /// Runs on the engine until the engine ends.
     pub(super) async fn keep(&self) {
         loop {
             self.begun.notified().await;
             while self.watch().is_on(Clock::machine().now()) {
-                // The runtime looks for news of the sockets, and runs what there is to run.
+                // The runtime polls the sockets, and runs the tasks that are ready.
                 yield_now().await;
             }
         }
@@ -162,7 +162,8 @@ mod tests {
     const SHORT: Duration = Duration::from_micros(40);
     const LONG: Duration = Duration::from_micros(400);
 
-    /// Plays so many pairs of a question and its answer, with these pauses behind each; how often it stayed awake.
+    /// Plays this many pairs of a question and its answer, with these pauses after each. Returns how often it stayed
+    /// awake.
     fn awake(watch: &mut Watch, now: &mut Instant, pairs: usize, answer: Duration, question: Duration) -> usize {
         let mut awake = 0;
         for _ in 0..pairs {
@@ -182,17 +183,17 @@ mod tests {
     }
 
     #[test]
-    fn a_server_far_away_is_waited_for_asleep() {
+    fn the_engine_sleeps_while_it_waits_for_a_server_far_away() {
         let (mut watch, mut now) = (Watch::new(MOMENT), Instant::now());
         let stayed = awake(&mut watch, &mut now, 1_000, LONG, LONG);
         assert!(stayed <= 2 * (1 + 10), "{stayed} of 2000");
-        // The habit is not for ever.
+        // The habit can change again.
         awake(&mut watch, &mut now, 200, SHORT, SHORT);
         assert_eq!(awake(&mut watch, &mut now, 100, SHORT, SHORT), 200);
     }
 
     #[test]
-    fn a_caller_with_other_things_to_do_is_answered_awake_and_waited_for_asleep() {
+    fn the_engine_stays_awake_for_answers_but_sleeps_between_rare_questions() {
         let (mut watch, mut now) = (Watch::new(MOMENT), Instant::now());
         let stayed = awake(&mut watch, &mut now, 1_000, SHORT, LONG);
         assert!((1_000..=1_011).contains(&stayed), "{stayed} of 2000");
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_of_zero_is_none() {
+    fn a_time_of_zero_turns_busy_polling_off() {
         let busy_poll = BusyPoll::new(Duration::ZERO);
         busy_poll.asked();
         assert_eq!(busy_poll.watch().awaited, None);

@@ -1,13 +1,13 @@
-//! Threads that end: what they have queued is waited for, for a moment.
+//! The end of threads: they wait for a moment for the work that they have queued.
 //!
 //! No drop waits for a server. A program that drops a guard and ends would therefore end the engine's thread before the
 //! release is sent, and leave the lock for its lease. So a thread-local of each thread that queued something waits at
-//! the thread's end until it is answered. After `main` the process ends, and takes all other threads with it: `main`
-//! waits for whatever is under way in the lockers that it has used.
+//! the thread's end until that is answered. The process ends with `main`, and with it all other threads: `main` waits
+//! for all work that is under way in the lockers that it has used.
 //!
 //! # Invariants
-//! - A thread waits for [`PATIENCE`] at the most, whatever the number of lockers, and our own threads never.
-//! - Nothing that was inherited through a fork is waited for: it has no thread that could end it.
+//! - A thread waits for at most [`PATIENCE`], with any number of lockers, and our own threads never wait.
+//! - Nothing waits for work that was inherited through a fork: no thread could finish it.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,16 +16,16 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Instant};
 
-/// How long a thread that ends waits.
+/// How long a thread waits at its end.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How much is under way, for an engine or for a thread.
+/// The count of work under way, for an engine or for a thread.
 #[derive(Debug)]
 pub(super) struct Debts {
-    /// The process that it was made in.
+    /// The process in which it was made.
     pid: u32,
     open: AtomicUsize,
-    /// Whether a thread waits, or has waited, for it.
+    /// Whether a thread waits or has waited for it.
     awaited: AtomicBool,
     turn: Mutex<()>,
     settled: Condvar,
@@ -46,7 +46,7 @@ impl Debts {
         })
     }
 
-    /// Whether this process is a copy of the one that it was made in.
+    /// Returns whether this process is a forked copy of the one in which it was made.
     pub(super) fn is_inherited(&self) -> bool {
         self.pid != std::process::id()
     }
@@ -63,7 +63,7 @@ impl Debts {
         }
     }
 
-    /// Blocks this thread until nothing is under way, or until then.
+    /// Blocks this thread until nothing is under way, or until this time.
     fn wait(&self, until: Instant) {
         self.awaited.store(true, Ordering::SeqCst);
         let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,8 +77,8 @@ impl Debts {
     }
 }
 
-/// Something that is under way, from before it is queued to its end. The thread that makes it does not end before that
-/// without having waited.
+/// A piece of work under way, from before it is queued to its end. The thread that makes it waits for it at the
+/// thread's end.
 #[derive(Debug)]
 pub(crate) struct Debt {
     engine: Arc<Debts>,
@@ -87,7 +87,7 @@ pub(crate) struct Debt {
 
 impl Debt {
     pub(super) fn new(engine: &Arc<Debts>) -> Self {
-        // A thread whose thread-locals are gone does not wait any more.
+        // A thread whose thread-locals are destroyed can no longer wait.
         let thread = HERE.try_with(|here| here.owe(engine)).ok().flatten();
         engine.open.fetch_add(1, Ordering::SeqCst);
         if let Some(thread) = &thread {
@@ -96,13 +96,13 @@ impl Debt {
         Self { engine: Arc::clone(engine), thread }
     }
 
-    /// Something that no thread waits for.
+    /// Counts work for which no thread waits.
     pub(super) fn unawaited(engine: &Arc<Debts>) -> Self {
         engine.open.fetch_add(1, Ordering::SeqCst);
         Self { engine: Arc::clone(engine), thread: None }
     }
 
-    /// Whether its thread waits for it, or did once `main` ends.
+    /// Returns whether its thread, or `main`, would wait for it at its end.
     #[cfg(test)]
     pub(super) fn is_awaited(&self) -> bool {
         let main = HERE.with(|here| here.awaits.borrow().iter().any(|known| Arc::ptr_eq(known, &self.engine)));
@@ -119,7 +119,7 @@ impl Drop for Debt {
     }
 }
 
-/// The calling thread uses an engine, without having queued anything yet.
+/// Records that the calling thread uses an engine, even if it has queued nothing yet.
 pub(super) fn greet(engine: &Arc<Debts>) {
     let _: Result<(), _> = HERE.try_with(|here| {
         if here.kind == Kind::Main {
@@ -139,7 +139,7 @@ enum Kind {
     Other,
 }
 
-/// A thread, and what it waits for at its end: `main` for engines, another for what it has queued itself.
+/// A thread, and what it waits for at its end: `main` for engines, other threads for what they have queued themselves.
 struct Here {
     kind: Kind,
     awaits: RefCell<Vec<Arc<Debts>>>,
@@ -148,7 +148,7 @@ struct Here {
 impl Here {
     fn of(name: Option<&str>) -> Self {
         let kind = match name {
-            // On Windows the other threads have been ended when the thread-locals of `main` are dropped.
+            // On Windows the other threads have already been ended when the thread-locals of `main` are dropped.
             Some("main") if !cfg!(windows) => Kind::Main,
             Some(name) if name.starts_with("lockhound") => Kind::Ours,
             _ => Kind::Other,
@@ -156,7 +156,8 @@ impl Here {
         Self { kind, awaits: RefCell::default() }
     }
 
-    /// The thread queues something: returns where else than with the engine that counts.
+    /// Called when the thread queues something. Returns the thread's own count if that has to include it, besides the
+    /// engine's.
     fn owe(&self, engine: &Arc<Debts>) -> Option<Arc<Debts>> {
         match self.kind {
             Kind::Ours => None,
@@ -177,7 +178,7 @@ impl Here {
     fn note(&self, engine: &Arc<Debts>) {
         let mut awaits = self.awaits.borrow_mut();
         if !awaits.iter().any(|known| Arc::ptr_eq(known, engine)) {
-            // Those of lockers that are gone.
+            // Forget lockers that are gone.
             awaits.retain(|known| Arc::strong_count(known) > 1);
             awaits.push(Arc::clone(engine));
         }
@@ -188,7 +189,7 @@ impl Drop for Here {
     fn drop(&mut self) {
         let until = Clock::machine().now() + PATIENCE;
         for ledger in self.awaits.get_mut().drain(..) {
-            // A mutex that was held at a fork is never released in the copy: that is looked at before.
+            // A mutex that was held at a fork is never released in the copy, so this check comes before any lock.
             if !ledger.is_inherited() {
                 ledger.wait(until);
             }
@@ -201,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_own_threads_wait_for_nothing_and_others_for_what_they_queued() {
+    fn our_own_threads_wait_for_nothing_and_others_for_their_own_work() {
         let engine = Debts::new();
         for name in ["lockhound", "lockhound-alarm"] {
             let ours = Here::of(Some(name));
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_and_awaited_by_nobody_is_known_to_no_thread() {
+    fn no_thread_waits_for_unawaited_work() {
         let (awaited, unawaited) = (Debts::new(), Debts::new());
         let debts = [Debt::new(&awaited), Debt::unawaited(&unawaited)];
         assert_eq!(debts.each_ref().map(Debt::is_awaited), [true, false]);
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_queued_before_a_fork_is_not_waited_for() {
+    fn work_that_was_queued_before_a_fork_is_not_waited_for() {
         let (parents, own) = (Debts::of(0), Debts::new());
         assert!(parents.is_inherited() && !own.is_inherited());
         let thread = Here::of(None);
@@ -263,7 +264,7 @@ mod tests {
         drop(debts);
         thread.join().expect("no panic");
         assert!(own.is_settled() && engine.is_settled());
-        // What is never settled is waited for, but not for ever.
+        // A thread waits for work that never ends, but not forever.
         let (start, debt) = (Instant::now(), std::thread::spawn(move || Debt::new(&engine)).join().expect("no panic"));
         let waited = Instant::now().since(start);
         assert!(waited >= PATIENCE, "{waited:?}");

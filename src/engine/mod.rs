@@ -1,16 +1,16 @@
-//! The engine: one thread with a runtime of its own, which drives everything that talks to a server.
+//! The engine: one thread with a runtime of its own, which drives all communication with servers.
 //!
-//! Because of it a dropped future drops no command half-way, a guard can be dropped where there is no runtime, a
-//! blocked user runtime loses no lock, and any executor will do. It is never joined: whoever ends it may be async code.
+//! Because of it, dropping a future cuts no command in half, a guard can be dropped without a runtime, a blocked user
+//! runtime loses no lock, and any executor will do. It is never joined, since async code may end it.
 //!
-//! With the feature `testing` an engine may be a *guest* instead: tasks in a runtime of the program's, whose time,
-//! perhaps paused, is all the time that it knows. None of the above is true of it: it is for lockers over servers in
-//! memory, in tests.
-//! - Its tasks end when it is stopped, when the last handle on it is dropped, or with the runtime, whichever is first.
-//! - It never polls busily, and no thread that ends waits for what is under way on it: that thread may be the one that
-//!   has to run it.
-//! - Nobody can block on it, for the same reason.
-//! - In a forked process it is refused as any other is.
+//! With the feature `testing` an engine may be a *guest* instead: tasks in a runtime of the program, which use only
+//! that runtime's time, paused or not. None of the above is true of it: it is for lockers over servers in memory, in
+//! tests.
+//! - Its tasks end when it is stopped, when its last handle is dropped, or with the runtime, whichever is first.
+//! - It never polls busily, and no thread waits at its end for a guest's work: that thread may be the one that has to
+//!   run it.
+//! - No call can block on it, for the same reason.
+//! - In a forked process it is refused like any other engine.
 
 mod busy_poll;
 mod leaving;
@@ -32,20 +32,20 @@ use crate::clock::Clock;
 #[cfg(feature = "testing")]
 use crate::tasks::Guests;
 
-/// A handle on the engine. The thread ends when it is told to, and not before.
+/// A handle on the engine. The thread ends with [`stop`](Self::stop), and not with the last handle.
 #[derive(Debug, Clone)]
 pub(crate) struct Engine {
     handle: Handle,
     stop: CancellationToken,
     busy_poll: Arc<BusyPoll>,
-    /// What is under way on it for the program.
+    /// The work under way on it for the program.
     debts: Arc<Debts>,
     clock: Clock,
     #[cfg(feature = "testing")]
     guest: Option<Guest>,
 }
 
-/// What makes an engine a guest.
+/// The tasks of an engine that is a guest.
 #[cfg(feature = "testing")]
 #[derive(Debug, Clone)]
 struct Guest {
@@ -55,7 +55,7 @@ struct Guest {
 }
 
 impl Engine {
-    /// Starts the thread "lockhound", which stays awake for so long where that is worth it.
+    /// Starts the thread "lockhound", which polls busily for this long if that pays.
     pub(crate) fn start(busy_poll: Duration) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let engine = Self {
@@ -68,7 +68,8 @@ impl Engine {
             guest: None,
         };
         let (stop, busy_poll) = (engine.stop.clone(), Arc::clone(&engine.busy_poll));
-        // If the thread cannot be made, the runtime is still here: async code may not drop one, only send it away.
+        // If the thread cannot be started, the runtime is still here: async code must not drop a runtime, only shut it
+        // down in the background.
         let runtime = Arc::new(Mutex::new(Some(runtime)));
         let taken = Arc::clone(&runtime);
         let started = std::thread::Builder::new().name("lockhound".into()).spawn(move || {
@@ -87,7 +88,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// An engine that is a guest in this runtime, which becomes a host of lockers: see [`Clock::of`].
+    /// Makes an engine that is a guest in this runtime, which becomes a host of lockers: see [`Clock::of`].
     #[cfg(feature = "testing")]
     pub(crate) fn guest_in(runtime: &Handle) -> Self {
         let stop = CancellationToken::new();
@@ -102,7 +103,7 @@ impl Engine {
         }
     }
 
-    /// Whether it has a thread of its own, or is a guest.
+    /// Returns whether it is a guest and has no thread of its own.
     pub(crate) fn is_guest(&self) -> bool {
         #[cfg(feature = "testing")]
         return self.guest.is_some();
@@ -110,17 +111,17 @@ impl Engine {
         false
     }
 
-    /// Whether it is a guest and its tasks have ended, or are about to.
+    /// Returns whether it is a guest and its tasks have ended, or are about to.
     pub(crate) fn is_guest_no_more(&self) -> bool {
         self.is_guest() && self.stop.is_cancelled()
     }
 
-    /// The clock by which everything on it goes.
+    /// Returns the clock of everything that runs on it.
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Runs a task on the engine. After the engine's end it is dropped at once.
+    /// Runs a task on the engine. After the engine's end the task is dropped at once.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> tokio::task::AbortHandle {
         #[cfg(feature = "testing")]
         if let Some(guest) = &self.guest {
@@ -129,47 +130,47 @@ impl Engine {
         self.handle.spawn(task).abort_handle()
     }
 
-    /// Runs a task of a caller, who waits for its [`answered`](Self::answered).
+    /// Runs a task for a caller that waits for its answer, which the task reports by [`answered`](Self::answered).
     pub(crate) fn ask(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.asked();
         self.spawn(task);
     }
 
-    /// A caller has asked a task that runs already, and waits for its [`answered`](Self::answered).
+    /// Records that a caller waits for the answer of a task that runs already: see [`answered`](Self::answered).
     pub(crate) fn asked(&self) {
         self.busy_poll.asked();
     }
 
-    /// A caller is given its answer, and may ask again at once.
+    /// Records that a caller gets its answer, and may ask again at once.
     pub(crate) fn answered(&self) {
         self.busy_poll.answered();
     }
 
-    /// Counts something that is to be done before a thread that asked for it, or `main`, ends: see [`leaving`].
+    /// Counts work that has to be done before the thread that queued it, or `main`, ends: see [`leaving`].
     pub(crate) fn owe(&self) -> Debt {
         if self.is_guest() { Debt::unawaited(&self.debts) } else { Debt::new(&self.debts) }
     }
 
-    /// The calling thread uses this engine.
+    /// Records that the calling thread uses this engine.
     pub(crate) fn greet(&self) {
         if !self.is_guest() {
             leaving::greet(&self.debts);
         }
     }
 
-    /// Whether this process is a copy of the one that started the engine: a fork copies no thread but the one that
-    /// calls. A mutex that another thread held at that moment stays locked, so that this is asked before any is taken.
+    /// Returns whether this process is a forked copy of the one that started the engine. A fork copies only the thread
+    /// that calls it, and a mutex that another thread held at that moment stays locked: call this before taking any.
     pub(crate) fn is_forked(&self) -> bool {
         self.debts.is_inherited()
     }
 
-    /// Waits for a future on this thread, which must not be one that runs async code. Not for a guest: whoever waits
-    /// may be who has to run it.
+    /// Waits for a future on this thread, which must not run async code. Not for a guest: the thread that waits may be
+    /// the one that has to run it.
     pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         self.handle.block_on(future)
     }
 
-    /// Ends the thread, or the stay of a guest, and every task with it.
+    /// Ends the thread or, for a guest, all of its tasks.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
@@ -177,7 +178,7 @@ impl Engine {
 
 #[cfg(test)]
 impl Engine {
-    /// The same engine, as a copy of its process sees it.
+    /// Returns the same engine as a forked copy of its process sees it.
     pub(crate) fn forked(self) -> Self {
         Self { debts: Debts::of(0), ..self }
     }
@@ -189,7 +190,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs this on the engine, as a caller's question.
+    /// Runs a closure on the engine, as a caller's question.
     fn ask<T: Send + 'static>(engine: &Engine, question: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
         let (reply, answer) = channel();
         let answering = engine.clone();
@@ -201,7 +202,7 @@ mod tests {
         answer
     }
 
-    /// The CPU time of the thread that this runs on.
+    /// Returns the CPU time of the current thread.
     fn cpu() -> Duration {
         let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         Duration::new(used.tv_sec.unsigned_abs(), u32::try_from(used.tv_nsec).expect("below a second"))
@@ -335,7 +336,7 @@ mod tests {
             assert!(!engine.is_guest_no_more());
             drop(runtime);
             assert!(alive.count() == 0 && engine.is_guest_no_more());
-            // What comes after is dropped at once.
+            // Later tasks are dropped at once.
             engine.spawn(alive.clone().task(2));
             engine.ask(alive.clone().task(2));
             engine.answered();

@@ -1,10 +1,10 @@
-//! A line of waiters, in the order in which they came; each is found by its number.
+//! A line of waiters in the order of their arrival. Each is found by its number.
 //!
 //! # Invariants
-//! - Numbers are given in the order of the calls: the order of the numbers is that of the line.
-//! - To arrive, to leave, and to find the next waiter of an owner takes O(log n) steps, and moves no more than a few
-//!   pointers: the shard is locked meanwhile.
-//! - A line without waiters has allocated nothing, since its slot stays for as long as a hold does.
+//! - Numbers are assigned in the order of the calls, and the line is in the order of the numbers.
+//! - Arriving, leaving, and finding the next waiter of an owner take O(log n) steps and move only a few pointers, since
+//!   the shard is locked meanwhile.
+//! - A line without waiters allocates nothing, since its slot lives as long as a hold does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
@@ -16,7 +16,7 @@ use crate::owner::Owner;
 /// The line of one key.
 #[derive(Debug)]
 pub(super) struct Queue<G, S = BuildHasherDefault<Neighbours>> {
-    /// The head. A caller who stands in line alone costs one small allocation.
+    /// The head. A caller that waits alone costs one small allocation.
     first: Option<Box<Waiter<G>>>,
     /// Those behind it, if there are any.
     others: Option<Box<Others<G, S>>>,
@@ -25,13 +25,13 @@ pub(super) struct Queue<G, S = BuildHasherDefault<Neighbours>> {
 #[derive(Debug)]
 struct Others<G, S> {
     waiters: BTreeMap<u64, Box<Waiter<G>>>,
-    /// By the hash of the owner, which others may share, and the number.
+    /// Ordered by the hash of the owner, which other owners may share, and the number.
     owners: BTreeSet<(u64, u64)>,
     hasher: S,
 }
 
-/// Hashes owners that were made one after the other to numbers that follow each other: a line that is left from one end
-/// to the other then takes half the time of one that is looked up all over the memory.
+/// Hashes owners that were made one after the other to consecutive numbers: emptying a line from one end to the other
+/// then takes half the time that scattered look-ups would take.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours(u64);
 
@@ -81,7 +81,7 @@ impl<G, S: BuildHasher + Default> Queue<G, S> {
             self.first = Some(waiter);
             return;
         };
-        // Of two callers, the one with the lower number may be the second to find the shard unlocked.
+        // Of two callers, the one with the lower number may be the second to lock the shard.
         let other = if waiter.id < first.id { replace(first, waiter) } else { waiter };
         self.others.get_or_insert_with(Box::default).push(other);
     }
@@ -148,7 +148,7 @@ mod tests {
     use crate::hold::Terms;
     use crate::identity::{Known, Origin, Place};
 
-    /// As if all owners had one hash.
+    /// Gives all owners the same hash.
     #[derive(Default)]
     struct Same;
 
@@ -166,7 +166,7 @@ mod tests {
         Waiter { id, owner: owner.clone(), origin, terms, since: Instant::now(), reply: oneshot::channel().0 }
     }
 
-    /// What a queue is: numbers and owners in a plain list, in order.
+    /// The model of a queue: a plain list of numbers and owners, in order.
     #[derive(Default)]
     struct Model(Vec<(u64, Owner)>);
 
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_and_goes_the_order_is_that_of_a_plain_list() {
+    fn a_queue_answers_as_a_plain_list_does() {
         for seed in 0..20 {
             compare::<BuildHasherDefault<Neighbours>>(seed);
             compare::<BuildHasherDefault<Same>>(seed);

@@ -1,4 +1,4 @@
-//! One key: who holds it, who stands in its line, and what its driver is to do.
+//! One key: its holds, its line, and what its driver has to do.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ use crate::error::Loss;
 use crate::hold::{Hold, HoldState, Shut};
 use crate::owner::Owner;
 
-/// What there is of one key.
+/// The state of one key.
 #[derive(Debug)]
 pub(super) struct Slot<G, R> {
     pub(super) holds: Vec<Arc<Hold>>,
     pub(super) line: Queue<G>,
     pub(super) driver: Option<Arc<Notify>>,
-    /// Whether the driver waits for a hold of this slot, or is about to look: it sends nothing before that.
+    /// Set while the driver waits for a hold of this slot, or is about to look: it sends nothing before it has looked.
     pub(super) blocked: bool,
-    /// What the driver is to send when it looks.
+    /// The release that the driver has to send when it looks.
     pub(super) passed: Option<R>,
     pub(super) turn: Turn,
     pub(super) last_round: LastRound,
@@ -35,14 +35,14 @@ impl<G, R> Default for Slot<G, R> {
 }
 
 impl<G, R> Slot<G, R> {
-    /// The driver that is to be started, if there is none.
+    /// Returns the wake-up of a driver that the caller has to start, or `None` if there is a driver.
     pub(super) fn start(&mut self) -> Option<Arc<Notify>> {
         if self.driver.is_some() {
             return None;
         }
         let wake = Arc::new(Notify::new());
         self.driver = Some(Arc::clone(&wake));
-        // What an earlier line was told says nothing to this one.
+        // The result of an earlier line's rounds says nothing about this line.
         self.last_round = LastRound::Pending;
         Some(wake)
     }
@@ -71,22 +71,23 @@ impl<G, R> Slot<G, R> {
         Some(Head { id: waiter.id, owner: waiter.owner.clone(), origin: waiter.origin, terms: waiter.terms })
     }
 
-    /// For whom the hold that is being released may be taken in the same step.
+    /// Returns the head of the line if the lock may be handed over to it.
     fn successor(&self, now: Instant) -> Option<Head> {
         let head = self.head()?;
         let only = self.holds.iter().filter(|hold| hold.blocks(now)).count() == 1;
         (only && self.loss_of(&head, now).is_none()).then_some(head)
     }
 
-    /// The loss of what the head's owner holds, if it does.
+    /// Returns the loss of the hold that the head's owner has, if it has a lost one.
     fn loss_of(&self, head: &Head, now: Instant) -> Option<Loss> {
-        // A lost hold is removed with its last guard: while it is here, one of them lives. What is being released is
+        // A lost hold is removed with its last guard: while it is here, a guard lives. A hold that is being released is
         // not lost.
         let of_head = |hold: &&Arc<Hold>| hold.is_owned_by(&head.owner) && hold.claims().claimed;
         self.holds.iter().find(of_head).and_then(|hold| hold.mark(now).loss())
     }
 
-    /// The holds whose loss was seen under the shard's lock: to be fired after it. The head may have waited for it.
+    /// Returns the holds whose loss was noticed under the shard's lock, for firing after it is released. Wakes the
+    /// driver, which may have waited for them.
     pub(super) fn found_lost(&self) -> Vec<Arc<Hold>> {
         let lost: Vec<_> = self.holds.iter().filter(|hold| hold.is_unfired()).cloned().collect();
         if !lost.is_empty() {
@@ -101,7 +102,7 @@ impl<G, R> Slot<G, R> {
                 match hold.enter(now) {
                     Ok(count) => return Entry::Reentered(Arc::clone(hold), count),
                     Err(Shut::Lost(loss)) => return Entry::Lost(loss),
-                    // Another hold of this owner may stand behind it, taken past the line.
+                    // The owner may have another hold behind it, taken past the line.
                     Err(Shut::Releasing) => {}
                 }
             }
@@ -111,7 +112,7 @@ impl<G, R> Slot<G, R> {
     }
 
     pub(super) fn wake(&self) {
-        // One driver waits, and a wake-up while it does not leaves its permit.
+        // There is one driver, and a wake-up while it does not wait leaves a permit.
         if let Some(driver) = &self.driver {
             driver.notify_one();
         }

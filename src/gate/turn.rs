@@ -1,36 +1,37 @@
-//! How often in a row a lock is handed over within one process, while others may wait for it.
+//! How often in a row a lock is handed over within one process while others may wait for it.
 //!
-//! A lock that is handed over is never free: whoever waits in another process hears nothing of it, and whoever polls
-//! finds it held. So now and then it is released as if nobody waited here. That costs one script more than a hand-over
-//! does, and tells who else waits. Where others wait in a list, it is handed over once to each of those who wait here
-//! at the beginning of a turn: the next turn here comes when each of the list has had one. Where the message to all
-//! reached some who are in no list, nothing is handed over: a JVM takes a millisecond or more to come once it is told,
-//! and eight hand-overs before each of its chances would leave it next to nothing.
+//! A lock that is handed over is never free: waiters in other processes get no message, and clients that poll find it
+//! held. So now and then it is released as if nobody waited here. That costs one script more than a hand-over, and
+//! shows who else waits. If others wait in a list, the lock is handed over once to each caller that waits here at the
+//! beginning of a turn; the next turn comes when each locker of the list has had one. If the message reached clients
+//! that are in no list, nothing is handed over: a JVM takes a millisecond or more to react, and eight hand-overs before
+//! each of its chances would leave it almost nothing.
 
 use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// Who else waits for a lock, as far as its last release told.
+/// Who else waits for a lock, according to its last release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Others {
-    /// Before the first release, and where messages do not tell.
+    /// Before the first release, and if the answer to a release does not show it.
     #[default]
     Unknown,
     Nobody,
-    /// Lockers of a list, each of which is woken in its turn.
+    /// Lockers in the list, which are woken in turn.
     Listed,
-    /// Clients that are told of a release and of nothing else.
+    /// Clients that are in no list, and only get the message of a release.
     Told,
 }
 
-/// Where nobody knows whether others wait, and where they wait in a list.
+/// The bound if it is unknown whether others wait, or if they wait in a list.
 const SHORT: Bound = Bound { grants: 8, time: Duration::from_millis(10) };
 
-/// Where the last release told nobody else. Who comes to wait meanwhile has to wait for the next one.
+/// The bound if the last release reached nobody else. Clients that begin to wait meanwhile have to wait for the next
+/// release.
 const LONG: Bound = Bound { grants: 64, time: Duration::from_millis(50) };
 
-/// The first hand-over of a turn is not bounded by time: a hold may be longer than that.
+/// The bounds of a turn. The first hand-over is not bounded by time, since a hold may be longer than that.
 #[derive(Debug)]
 struct Bound {
     grants: u32,
@@ -42,24 +43,24 @@ struct Bound {
 pub(super) struct Turn {
     grants: u32,
     since: Option<Instant>,
-    /// The number of the last who waited here when it was acquired.
+    /// The number of the last waiter here when the lock was acquired.
     last: Option<u64>,
     others: Others,
 }
 
 impl Turn {
-    /// The lock was acquired when it was free. Of those who wait on, this is the number of the last.
+    /// Records that a free lock was acquired, while `last` is the number of the last waiter in line.
     pub(super) fn begin(&mut self, last: Option<u64>) {
         (self.grants, self.since, self.last) = (0, None, last);
     }
 
-    /// The lock was handed over.
+    /// Records a hand-over.
     pub(super) fn go_on(&mut self, now: Instant) {
         self.grants += 1;
         self.since.get_or_insert(now);
     }
 
-    /// The lock was released: who else waits for it.
+    /// Records who else waits for the lock, after a release.
     pub(super) fn note_others(&mut self, others: Others) {
         self.others = others;
     }
@@ -68,11 +69,11 @@ impl Turn {
         matches!(self.others, Others::Listed | Others::Told)
     }
 
-    /// Whether the lock may be handed over once more, to the waiter of this number.
+    /// Returns whether the lock may be handed over once more, to the waiter with this number.
     pub(super) fn may_go_on(&self, next: u64, now: Instant) -> bool {
         let bound = match self.others {
             Others::Told => return false,
-            // Each has it once: a locker of one task has its turn as often as one of many.
+            // Each waiter gets it once, so that a locker with one task has turns as often as one with many.
             Others::Listed if self.last < Some(next) => return false,
             Others::Listed | Others::Unknown => SHORT,
             Others::Nobody => LONG,
@@ -85,12 +86,12 @@ impl Turn {
 mod tests {
     use super::*;
 
-    /// How many hand-overs there are in a row, this far apart.
+    /// Returns how many hand-overs there are in a row, this far apart.
     fn grants(turn: &mut Turn, apart: Duration) -> u32 {
         grants_of(turn, 1_000, apart)
     }
 
-    /// .. where so many wait when it is acquired, and others come behind them.
+    /// The same with this many waiters when the lock is acquired, and more behind them.
     fn grants_of(turn: &mut Turn, waiting: u64, apart: Duration) -> u32 {
         let mut now = Instant::now();
         turn.begin(waiting.checked_sub(1));
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_handed_over_more_often_where_nobody_else_was_told_of_its_last_release() {
+    fn a_lock_is_handed_over_more_often_if_its_last_release_reached_nobody_else() {
         let mut turn = Turn::default();
         let (none, ms) = (Duration::ZERO, Duration::from_millis(1));
         assert_eq!(grants(&mut turn, none), 8, "nobody knows who waits elsewhere");

@@ -1,7 +1,8 @@
-//! Which guards of a hold look as if branches of one task were inside beside each other.
+//! Detects guards of a hold that look as if several branches of one task were inside at the same time.
 //!
-//! Nested code gives its guards back in the reverse order: a guard that goes while a newer one stays is suspicious, and
-//! so is one that goes in another task while others stay. Guards of owners that somebody named are not looked at.
+//! Nested code drops its guards in the reverse order: a guard that is dropped while a newer one stays is suspicious,
+//! and so is one that is dropped in another task while others stay. Guards of owners that the program named are not
+//! checked.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,10 +12,11 @@ use crate::clock::Instant;
 use crate::identity::{Known, Origin, Place};
 use crate::owner::Owner;
 
-/// Guards that are dropped together, as the fields of a struct are, go in an order that means nothing.
+/// Guards that are dropped within this time count as dropped together, like the fields of a struct: their order means
+/// nothing.
 const TOGETHER: Duration = Duration::from_millis(1);
 
-/// One caller's coming in, which its guard carries until it goes.
+/// The entrance of one caller, which its guard keeps.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entrance {
     number: u32,
@@ -24,9 +26,9 @@ pub(crate) struct Entrance {
 /// The guards of a hold that was entered again.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
-    /// The numbers of those that are there, except for named owners.
+    /// The numbers of the guards that live, except those of named owners.
     there: BTreeSet<u32>,
-    /// One that went while a newer one stayed, and when.
+    /// A guard that was dropped while a newer one stayed, and when.
     early: Option<(u32, Instant)>,
 }
 
@@ -35,7 +37,7 @@ impl Entries {
         self.there.remove(&number);
         let newest = self.there.last().copied();
         let outlived = self.early.take_if(|(early, went)| number > *early && now.since(*went) > TOGETHER);
-        // What went with the newer one that it left behind was together with it.
+        // If the newer one was dropped in time, both were dropped together.
         self.early = self.early.filter(|(early, _)| newest > Some(*early));
         if newest > Some(number) {
             self.early.get_or_insert((number, now));
@@ -45,8 +47,8 @@ impl Entries {
 }
 
 impl Hold {
-    /// A caller takes its guard. Whether it is suspicious: it was polled by another waker than whoever took the hold,
-    /// which happens in proper code too.
+    /// Records that a caller takes its guard. Returns whether that is suspicious: the call was polled with a different
+    /// waker than the one that took the hold, which happens in correct code too.
     pub(crate) fn entered(&self, origin: Origin) -> (Entrance, bool) {
         let mut state = self.state();
         let number = state.entrances;
@@ -57,7 +59,7 @@ impl Hold {
         if number > 0 {
             let outermost = self.origin.known == Known::Calling;
             let entries = state.entries.get_or_insert_with(|| {
-                // Nobody but the outermost guard was here until now.
+                // Until now there was only the outermost guard.
                 Box::new(Entries { there: outermost.then_some(0).into_iter().collect(), early: None })
             });
             if origin.known == Known::Calling {
@@ -77,7 +79,7 @@ impl Hold {
     /// Gives the whole hold to another owner.
     pub(crate) fn give_to(&self, owner: Owner) {
         let before = std::mem::replace(&mut self.state().owner, owner);
-        // With it a waker may go, which is foreign code.
+        // This may drop a waker, which is foreign code.
         drop(before);
     }
 
@@ -86,12 +88,13 @@ impl Hold {
         let mut state = self.state();
         let settled = state.at_home == state.guards && !self.origin.place.is_left(place);
         if settled && state.owner == *from {
-            // `from` has a clone of what is replaced: no waker goes under the mutex.
+            // `from` is a clone of the owner that is replaced, so no waker is dropped under the mutex.
             state.owner = heir.clone();
         }
     }
 
-    /// A caller's guard goes, here and now; to be called before it is counted down. Whether that is suspicious.
+    /// Records that a caller's guard is dropped here and now, before the count is decremented. Returns whether that is
+    /// suspicious.
     pub(crate) fn exits(&self, entrance: &Entrance, here: Place, now: Instant) -> bool {
         let Entrance { number, origin } = entrance;
         let mut state = self.state();
@@ -154,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn guards_that_go_together_are_not() {
+    fn guards_that_are_dropped_together_are_not_suspicious() {
         let (hold, outermost) = hold();
         let now = hold.since;
         let (second, _) = hold.entered(CALL);
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn guards_that_go_one_after_the_other_are_not_together() {
+    fn guards_that_are_dropped_at_different_times_are_not_together() {
         let (hold, outermost) = hold();
         let now = hold.since;
         let (second, _) = hold.entered(CALL);
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_names_an_owner_means_it() {
+    fn guards_of_a_named_owner_are_never_suspicious() {
         let (hold, outermost) = hold();
         let now = hold.since;
         let child = Origin { place: Place::Task(2), waker: 9, known: Known::Named };

@@ -1,4 +1,4 @@
-//! What a hold is made of, and what those who ask it something find.
+//! The facts of a hold, and the answers of its methods.
 
 use std::time::Duration;
 
@@ -29,18 +29,18 @@ pub(crate) struct Grant<'a> {
     pub(crate) generation: u64,
     pub(crate) fence: Fence,
     pub(crate) terms: Terms,
-    /// Before the acquire was sent.
+    /// The time before the acquire was sent.
     pub(crate) since: Instant,
     /// When its answer came.
     pub(crate) granted: Instant,
-    /// For how long its caller may leave it untaken.
+    /// How long its caller may leave it untaken.
     pub(crate) patience: Duration,
-    /// The nodes that granted it, out of so many.
+    /// The nodes that granted it, out of `nodes`.
     pub(crate) votes: &'a [NodeIndex],
     pub(crate) nodes: usize,
 }
 
-/// All that the watchdog wants to know of a hold, read at once: others take, leave and lose it meanwhile.
+/// What the watchdog needs to know of a hold, read in one step, since other threads change it meanwhile.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Survey {
     pub(crate) state: HoldState,
@@ -53,18 +53,18 @@ pub(crate) struct Survey {
 pub(crate) struct Claims {
     /// Whether any caller has a guard: without one the hold is not renewed.
     pub(crate) claimed: bool,
-    /// When guards that nobody has taken are taken back, if there are any.
+    /// When guards that no caller has taken are revoked, if there are any.
     pub(crate) revoke_at: Option<Instant>,
 }
 
-/// What a guard that goes leaves behind.
+/// The result of dropping a guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leave {
-    /// Other guards remain: so many.
+    /// This many guards remain.
     Nested(u32),
-    /// It was the last; the release is to be sent.
+    /// It was the last: its release has to be sent.
     Last,
-    /// The hold was lost. The last guard's release is to be sent all the same.
+    /// The hold was lost. The release of the last guard has to be sent all the same.
     Lost { loss: Loss, last: bool },
 }
 

@@ -1,10 +1,10 @@
-//! Every interleaving of what happens to a hold: all states that the real [`Hold`](super::Hold) can come into within
-//! bounds, with the promises asserted after each step, and flaws of it that have to break one.
+//! Explores every interleaving of a hold's operations: all states that the real [`Hold`](super::Hold) can reach within
+//! bounds. The promises are asserted after each step, and each known flaw has to break one.
 //!
 //! Each operation is one step under the hold's mutex, or a look and such a step; looks are steps of their own too, and
-//! whoever asks may have read the clock a tick ago. A loss is several steps: it is marked and counted, then its tokens
-//! are cancelled one by one, and then it is entered for the engine, by whichever threads come by. So every interleaving
-//! of threads is a sequence of these steps. States that are alike are gone on from once.
+//! a caller may have read the clock a tick ago. A loss takes several steps, by any threads: it is marked and counted,
+//! then its tokens are cancelled one by one, and then it is sent to the engine. So every interleaving of threads is a
+//! sequence of these steps. Equal states are explored once.
 
 mod world;
 
@@ -17,8 +17,9 @@ use crate::error::Loss;
 struct Bounds {
     nodes: usize,
     max_hold: bool,
-    /// Grips that are granted at first, and guards at a time.
+    /// The number of grips that are granted at first.
     granted: u32,
+    /// The most guards at a time.
     guards: u32,
     ticks: u8,
 }
@@ -29,17 +30,17 @@ enum Step {
     /// Looks, with a clock that was read at this tick. `Mark` fires nothing.
     Look(u8),
     Mark(u8),
-    /// The alarm looks, and marks.
+    /// The alarm looks, and marks a loss.
     Alarm(u8),
     Fire,
-    /// One step of it, after which that thread may be blocked.
+    /// One step of firing, after which that thread may be blocked.
     FireOne,
     Enter(u8),
-    /// A caller takes a grip that was on its way to it, or finds that it stands for nothing.
+    /// A caller takes a grip that was on its way to it, or finds that it was revoked.
     Claim,
     Leave(u8),
     Revoke,
-    /// A renewal is sent to this node, and what becomes of it.
+    /// A renewal is sent to this node. The next three are its outcomes.
     Send(usize),
     Renewed(usize),
     Gone(usize),
@@ -48,7 +49,7 @@ enum Step {
     Lose(Loss),
 }
 
-/// What a flawed hold does otherwise.
+/// A flaw of the hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flaw {
     RenewalRevives,
@@ -88,7 +89,7 @@ const FLAWS: [Flaw; 16] = [
     Flaw::LeaveForgetsTheLast,
 ];
 
-/// Goes through all states. How many there are, or the promise that is broken and the way to it.
+/// Explores all states. Returns their number, or the broken promise and the steps to it.
 fn explore(bounds: Bounds, flaw: Option<Flaw>) -> Result<usize, String> {
     let first = World::new(bounds);
     let mut seen = HashSet::from([first.print()]);

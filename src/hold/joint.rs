@@ -8,7 +8,7 @@ use super::tokens::{self, Tokens};
 use crate::error::Loss;
 use crate::foreign::contained;
 
-/// What the guards of several locks wait for together. The holds know it weakly: it ends with those who wait.
+/// The common token of the guards of several locks. The holds have weak references: it lives as long as the guards.
 #[derive(Debug, Default)]
 pub(crate) struct Joint {
     tokens: Mutex<Tokens>,
@@ -16,11 +16,11 @@ pub(crate) struct Joint {
 }
 
 impl Joint {
-    /// One of the holds is lost.
+    /// Fires the tokens for the loss of one of the holds.
     pub(super) fn fire(&self, loss: Loss) {
-        // Before the tokens: whoever is woken asks for the reason. Later losses change nothing.
+        // The loss comes before the tokens, since a woken task asks for it. Later losses change nothing.
         let _: Result<_, _> = self.first.set(loss);
-        // One by one: another thread goes on where a waker blocks this one.
+        // One by one, so that another thread can go on if a waker blocks this one.
         while let Some(token) = self.take() {
             contained(|| token.cancel());
         }
@@ -30,15 +30,15 @@ impl Joint {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// The first loss, if there was one.
+    /// Returns the first loss, if there was one.
     pub(crate) fn loss(&self) -> Option<Loss> {
         self.first.get().copied()
     }
 
-    /// A token that fires with the first loss; cancelling it cancels nothing else.
+    /// Returns a token that fires with the first loss; cancelling it cancels nothing else.
     pub(crate) fn token(&self) -> CancellationToken {
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever fires sets the loss before it takes tokens: it takes this one, or the loss is seen here.
+        // `fire` sets the loss before it takes tokens: it takes this one, or the loss is seen here.
         if self.loss().is_some() { tokens::fired() } else { tokens.hand_out() }
     }
 }

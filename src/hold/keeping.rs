@@ -1,4 +1,4 @@
-//! For how long a lock stays on the servers after its release: `min_hold`.
+//! How long a lock stays on the servers after its release: `min_hold`.
 
 use std::time::Duration;
 
@@ -6,19 +6,21 @@ use super::Hold;
 use crate::clock::Instant;
 
 impl Hold {
-    /// The lock stays on the servers until this time, whoever releases it when. Of several times the latest counts.
+    /// Keeps the lock on the servers until this time, even if it is released sooner. Of several times the latest
+    /// counts.
     pub(crate) fn keep_until(&self, until: Instant) {
         let mut state = self.state();
         state.kept_until = state.kept_until.max(Some(until));
     }
 
-    /// Until when it stays there, if somebody asked for that.
+    /// Returns until when the lock stays there, if a `min_hold` was set.
     pub(crate) fn kept_until(&self) -> Option<Instant> {
         self.state().kept_until
     }
 }
 
-/// What is left of that time, in whole milliseconds, as the servers count. `None`: the lock can be deleted.
+/// Returns what is left of that time, in whole milliseconds, as the servers count, or `None` if the lock can be
+/// deleted.
 pub(crate) fn rest(kept_until: Option<Instant>, now: Instant) -> Option<Duration> {
     let rest = now.until(kept_until?);
     let millis = u64::try_from(rest.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Losses on their way: counted where they happen, told to whoever waits, and judged once by the engine.
+//! Losses: counted where they happen, reported by tokens, and judged once by the engine.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::clock::{Clock, Instant};
 use crate::error::Loss;
 use crate::stats::Counters;
 
-/// Where the holds of a locker enter their losses.
+/// Collects the losses of a locker's holds.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     counters: Arc<Counters>,
@@ -26,7 +26,8 @@ pub(crate) struct Lost {
 }
 
 impl Ledger {
-    /// A ledger, and where each loss comes out once. Without a reader losses are counted all the same.
+    /// Creates a ledger, and the channel on which each loss comes out once. Without a reader losses are counted all the
+    /// same.
     pub(crate) fn new(counters: Arc<Counters>, clock: Clock) -> (Arc<Self>, UnboundedReceiver<Lost>) {
         let (lost, reader) = unbounded_channel();
         (Arc::new(Self { counters, clock, lost }), reader)
@@ -34,19 +35,20 @@ impl Ledger {
 }
 
 impl Hold {
-    /// Enters a loss, whose token fires later. Counted at once: whoever is told of it may look at the counters.
+    /// Marks a loss, whose tokens fire later. It is counted at once, since a task that a token wakes may read the
+    /// counters.
     pub(super) fn set_lost(&self, state: &mut State, loss: Loss) {
         state.phase = Phase::Lost(loss);
         self.ledger.counters.lost(loss);
     }
 
-    /// Tells everybody of the loss of a hold that is lost: cancels the tokens, one by one, and then leaves the rest to
-    /// the engine. Others may do so at the same time, and go on where a waker blocks one of them.
+    /// Reports the loss of a lost hold: cancels the tokens, one by one, and then sends the loss to the engine. Several
+    /// threads may do so at the same time; the others go on if a waker blocks one of them.
     pub(crate) fn fire(self: &Arc<Self>) {
         while self.fire_one() {}
     }
 
-    /// One step of that; whether there may be another.
+    /// Takes one step of that. Returns whether there may be another.
     pub(super) fn fire_one(self: &Arc<Self>) -> bool {
         let mut state = self.state();
         let Phase::Lost(loss) = state.phase else { return false };
@@ -59,34 +61,34 @@ impl Hold {
         let newly = !std::mem::replace(&mut state.fired, true);
         drop(state);
         if newly {
-            // Without the engine nobody waits in line, and nothing is written to a log.
+            // If the engine has ended, no caller waits in line, and there is nothing to do.
             let at = self.ledger.clock.now();
             let _: Result<_, _> = self.ledger.lost.send(Lost { hold: Arc::clone(self), loss, at });
         }
         false
     }
 
-    /// Whether it is lost and not everybody has been told.
+    /// Returns whether it is lost and not all tokens have been fired.
     pub(crate) fn is_unfired(&self) -> bool {
         let state = self.state();
         matches!(state.phase, Phase::Lost(_)) && !state.fired
     }
 }
 
-/// What the alarm is to do with a hold.
+/// What the alarm has to do with a hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Alarmed {
-    /// It is lost, and to be fired.
+    /// Fire its tokens: it is lost.
     Lost,
-    /// It is held until then, if it is not renewed.
+    /// Look again: it is held until then, if it is not renewed.
     Held(Instant),
-    /// Nothing: it is over, or the alarm looks at it another time.
+    /// Nothing: it has ended, or the alarm has planned another look at it.
     Over,
 }
 
 impl Hold {
-    /// Marks it as lost if its end has come, and fires nothing. `planned`: for when the alarm had planned this look;
-    /// only the last plan counts.
+    /// Marks it as lost if its end has come, and fires nothing. `planned` is the time for which the alarm had planned
+    /// this look; only the last plan counts.
     pub(crate) fn alarmed(&self, planned: Option<Instant>, now: Instant) -> Alarmed {
         let mut state = self.state();
         self.expire(&mut state, now);
@@ -97,7 +99,7 @@ impl Hold {
         }
     }
 
-    /// The alarm looks at it then.
+    /// Records when the alarm looks at it next.
     pub(crate) fn set_alarm(&self, at: Instant) {
         self.state().alarm_at = Some(at);
     }

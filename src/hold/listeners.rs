@@ -1,4 +1,4 @@
-//! Who is to be told of the loss of a hold: tokens of its own, and what waits for several holds.
+//! The listeners to the loss of a hold: tokens of its own, and those of guards of several locks.
 
 use std::sync::{Arc, Weak};
 
@@ -10,14 +10,14 @@ use super::{Hold, Phase};
 use crate::error::Loss;
 use crate::foreign::contained;
 
-/// Who is to be told of the loss of a hold. Most holds are released before anybody asks for a token.
+/// The listeners to the loss of a hold. Most holds are released before a caller asks for a token.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     tokens: Tokens,
     joints: Vec<Weak<Joint>>,
 }
 
-/// One of them.
+/// One listener.
 #[derive(Debug)]
 pub(super) enum Listener {
     Token(CancellationToken),
@@ -25,12 +25,12 @@ pub(super) enum Listener {
 }
 
 impl Listeners {
-    /// Takes one out, to be told.
+    /// Takes out one listener.
     pub(super) fn take(&mut self) -> Option<Listener> {
         self.tokens.take().map(Listener::Token).or_else(|| self.joints.pop().map(Listener::Joint))
     }
 
-    /// Adds what waits for several holds; those that are gone make room.
+    /// Adds the joint of several holds, and drops those that are gone.
     pub(super) fn join(&mut self, joint: Weak<Joint>) {
         self.joints.retain(|joint| joint.strong_count() > 0);
         self.joints.push(joint);
@@ -38,7 +38,7 @@ impl Listeners {
 }
 
 impl Listener {
-    /// Runs the wakers of whoever waits.
+    /// Reports the loss: runs the wakers of tasks that wait for it.
     pub(super) fn tell(self, loss: Loss) {
         match self {
             Self::Token(token) => contained(|| token.cancel()),
@@ -48,17 +48,17 @@ impl Listener {
 }
 
 impl Hold {
-    /// A token that fires with the loss; cancelling it cancels nothing else.
+    /// Returns a token that fires with the loss; cancelling it cancels nothing else.
     pub(crate) fn token(&self) -> CancellationToken {
         let mut state = self.state();
         match state.phase {
-            // Whoever fires it may have passed by.
+            // The thread that fires may not see a new token any more.
             Phase::Lost(_) => fired(),
             Phase::Held | Phase::Releasing => state.listeners.get_or_insert_default().tokens.hand_out(),
         }
     }
 
-    /// Tells these of its loss too, at once if it is lost already.
+    /// Reports its loss to this joint too, at once if it is lost already.
     pub(crate) fn join(&self, joint: &Arc<Joint>) {
         let mut state = self.state();
         match state.phase {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_that_were_dropped_do_not_gather() {
+    fn dropped_tokens_do_not_accumulate() {
         let hold = hold();
         let kept: Vec<_> = (0..100).map(|_| hold.token()).collect();
         for _ in 0..100_000 {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_for_several_holds_is_forgotten_when_it_is_gone() {
+    fn a_joint_that_is_gone_is_forgotten() {
         let hold = hold();
         for _ in 0..100 {
             hold.join(&Arc::default());
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waker_that_panics_keeps_nobody_elses_waiter_asleep() {
+    fn a_waker_that_panics_keeps_no_other_task_asleep() {
         let (hold, joint) = (hold(), Arc::<Joint>::default());
         hold.join(&joint);
         let wait = |token: CancellationToken, waker: Waker| {

@@ -6,40 +6,39 @@ use crate::lease::{self, NodeIndex};
 /// The votes of all nodes.
 #[derive(Debug, Clone)]
 pub(super) struct Votes {
-    /// One a node: until when its vote is valid, if it has one.
+    /// Until when the vote of each node is valid, if it has one.
     until: Box<[Option<Instant>]>,
-    /// Nodes on which something may still be executed that puts the lock there; mostly none, and there may be many
-    /// holds.
+    /// Nodes that may still execute a command that creates the lock. Usually empty, so it is kept small.
     uncertain: Box<[NodeIndex]>,
 }
 
 impl Votes {
-    /// Of so many nodes these vote, until then.
+    /// Creates the votes of these nodes, out of this many, valid until this time.
     pub(super) fn new(nodes: usize, votes: &[NodeIndex], until: Instant) -> Self {
         let until = (0..nodes).map(|node| votes.contains(&node).then_some(until)).collect();
         Self { until, uncertain: Box::default() }
     }
 
-    /// Until when a majority votes for it, if one does.
+    /// Returns until when a majority votes for it, if one does.
     pub(super) fn majority_until(&self) -> Option<Instant> {
         lease::majority_until(&self.until, self.majority())
     }
 
-    /// Until when each node's vote is valid.
+    /// Returns until when each node's vote is valid.
     #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = Option<Instant>> {
         self.until.iter().copied()
     }
 
-    /// A node votes, until then at least.
+    /// Records a node's vote, which is valid until at least this time.
     pub(super) fn add(&mut self, node: NodeIndex, until: Instant) {
         let vote = &mut self.until[node];
         *vote = (*vote).max(Some(until));
     }
 
-    /// What a node says next counts beside the votes of these nodes only. The votes of the others may be later than
-    /// those of the majority that there is: with the next one they must not make another, since those servers do not
-    /// list each other. So they end with the majority.
+    /// Makes later votes of a node count only together with those of these nodes. The votes of the others may be valid
+    /// for longer than the present majority. They must not make another majority with a later vote, since those servers
+    /// do not list each other. So they are cut to the end of the majority.
     pub(super) fn part(&mut self, beside: &[bool]) {
         let Some(end) = self.majority_until() else { return };
         for (vote, _) in self.until.iter_mut().zip(beside).filter(|(_, is_beside)| !**is_beside) {
@@ -47,26 +46,26 @@ impl Votes {
         }
     }
 
-    /// A node does not vote any more; whether the others are a majority.
+    /// Removes a node's vote. Returns whether the others are a majority.
     pub(super) fn remove(&mut self, node: NodeIndex) -> bool {
         self.until[node] = None;
         self.until.iter().flatten().count() >= self.majority()
     }
 
-    /// Whether a node votes, or voted until its time was over.
+    /// Returns whether a node has a vote, valid or expired.
     pub(super) fn has(&self, node: NodeIndex) -> bool {
         self.until[node].is_some()
     }
 
-    /// Something may still be executed on this node that puts the lock there. An answer to something else says nothing
-    /// about it: the doubt stays.
+    /// Records that this node may still execute a command that creates the lock. An answer to another command does not
+    /// change that.
     pub(super) fn make_uncertain(&mut self, node: NodeIndex) {
         if !self.is_uncertain(node) {
             self.uncertain = self.uncertain.iter().copied().chain([node]).collect();
         }
     }
 
-    /// Whether something may still be executed on this node that puts the lock there.
+    /// Returns whether this node may still execute a command that creates the lock.
     pub(super) fn is_uncertain(&self, node: NodeIndex) -> bool {
         self.uncertain.contains(&node)
     }

@@ -1,4 +1,4 @@
-//! Who calls: the owner as whom a call locks, where the call comes from, and the runs that it is in.
+//! The caller: its owner, where the call comes from, and the runs around it.
 
 mod runs;
 
@@ -15,45 +15,46 @@ tokio::task_local! {
     static SCOPE: Scope;
 }
 
-/// What a call in it is known by: the owner, and the runs that are under way around it.
+/// A scope: the owner of the calls in it, and the runs that are under way around it.
 #[derive(Debug, Clone)]
 pub(crate) struct Scope {
     pub(crate) owner: Owner,
     pub(crate) runs: Runs,
 }
 
-/// Where a call comes from, whatever its owner. It tells branches of one task apart only as far as their wakers differ.
+/// Where a call comes from, independent of its owner. It distinguishes branches of one task only if their wakers
+/// differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) place: Place,
-    /// The data of the waker that it was polled with; 0 for a thread that blocks.
+    /// The data of the waker with which it was polled, or 0 for a thread that blocks.
     pub(crate) waker: usize,
     pub(crate) known: Known,
 }
 
-/// By what a caller is known.
+/// How a caller is identified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
-    /// The task, waker or thread that calls: branches of it are all the same.
+    /// By the task, waker or thread that calls: all of its branches are the same caller.
     Calling,
-    /// Nothing: each call is an owner of its own.
+    /// Not at all: each call is an owner of its own.
     Fresh,
-    /// An owner that a scope or a handle names. Whoever names one means it.
+    /// By an owner that a scope or a handle names on purpose.
     Named,
-    /// The owner that a run made for itself.
+    /// By the owner that a run made for itself.
     Run,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     Task(u64),
-    /// Outside of tasks: polled, or blocked, on this thread.
+    /// Outside of tasks, on this thread.
     Thread(u64),
-    /// Outside of tasks, polled on this thread, which need not be the next time.
+    /// Outside of tasks, polled on this thread. The next poll may be on another.
     Polled(u64),
 }
 
-/// A caller, as it is known when it first asks.
+/// A caller, as it is identified at its first poll.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     pub(crate) owner: Owner,
@@ -62,12 +63,13 @@ pub(crate) struct Caller {
 }
 
 impl Owner {
-    /// Returns the owner as which the caller locks: that of the innermost [`scope`](Self::scope), else the tokio task.
+    /// Returns the owner as which the caller locks: that of the innermost [`scope`](Self::scope), or else the tokio
+    /// task.
     ///
     /// # Errors
     /// [`Error::Config`] if there is neither, as in the `block_on` root of a runtime (the body of `#[tokio::main]`) and
-    /// in other executors. There a polled call locks as whoever its waker wakes, which only the call itself can see. To
-    /// share a hold with a spawned task, use [`Guard::scope`](crate::Guard::scope); to name an owner,
+    /// in other executors. There a polled call is identified by its waker, which only the call itself can see. To share
+    /// a hold with a spawned task, use [`Guard::scope`](crate::Guard::scope); to name an owner,
     /// [`Lock::owned_by`](crate::Lock::owned_by).
     ///
     /// # Examples
@@ -93,14 +95,14 @@ impl Owner {
         })
     }
 
-    /// Runs a future in which every call locks as this owner, in whatever task it is polled.
+    /// Runs a future in which every call locks as this owner, in any task.
     ///
-    /// A spawned child that locks what its awaiting parent holds waits forever, since it is another owner. In the
+    /// A spawned child that locks what its awaiting parent holds waits forever, since it is a different owner. In the
     /// parent's scope it enters again; [`Guard::scope`](crate::Guard::scope) is the short form. Tasks that the future
     /// spawns are outside of the scope.
     ///
     /// # Cancel safety
-    /// Dropping it drops the future that it runs.
+    /// Dropping the returned future drops the one that it runs.
     ///
     /// # Examples
     /// ```
@@ -114,7 +116,7 @@ impl Owner {
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
     pub fn scope<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
-        // The runs of whoever makes the scope: what it spawns in it is inside of them.
+        // The scope belongs to the runs of its maker, so that tasks spawned in it are inside of those runs.
         Scope { owner: self, runs: Runs::current() }.run(future)
     }
 }
@@ -122,7 +124,7 @@ impl Owner {
 impl Scope {
     /// Runs a future in this scope.
     pub(crate) fn run<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
-        // Whoever makes it may be further inside: in a run in which it uses a guard from outside of it.
+        // The caller may be further inside: in a run in which it uses a guard from outside of that run.
         let current = Runs::current();
         let runs = if current.is_inside(&self.runs) { current } else { self.runs };
         SCOPE.scope(Self { owner: self.owner, runs }, future)
@@ -130,10 +132,10 @@ impl Scope {
 }
 
 impl Caller {
-    /// Who polls. `named` is the owner that the handle names, if it does.
+    /// Identifies the caller that polls. `named` is the owner that the handle names, if any.
     ///
     /// # Errors
-    /// [`Error::Config`] where the caller cannot be told apart from others.
+    /// [`Error::Config`] if the caller cannot be distinguished from others.
     pub(crate) async fn polling(named: Option<&Owner>, reentry: Reentry) -> Result<Self, Error> {
         let polled =
             poll_fn(|cx| Poll::Ready((cx.waker().data() as usize, Self::by(named, reentry, Some(cx.waker())))));
@@ -149,14 +151,14 @@ impl Caller {
         Ok(Self { owner, origin: Origin { place, waker, known }, runs: Runs::current() })
     }
 
-    /// Who blocks its thread: there the thread tells callers apart.
+    /// Identifies the caller that blocks this thread, by the thread.
     pub(crate) fn blocking(named: Option<&Owner>, reentry: Reentry) -> Self {
         let thread = || (Owner::thread(thread()), Known::Calling);
         let (owner, known) = Self::by(named, reentry, None).unwrap_or_else(thread);
         Self { owner, origin: Origin { place: Place::here(), waker: 0, known }, runs: Runs::current() }
     }
 
-    /// As whom a call locks.
+    /// Returns the owner of a call.
     fn by(named: Option<&Owner>, reentry: Reentry, waker: Option<&Waker>) -> Option<(Owner, Known)> {
         if let Some(owner) = named {
             return Some((owner.clone(), Known::Named));
@@ -174,12 +176,12 @@ impl Caller {
 }
 
 impl Place {
-    /// Where this code runs.
+    /// Returns where this code runs.
     pub(crate) fn here() -> Self {
         task().map_or_else(|| Self::Thread(thread()), Self::Task)
     }
 
-    /// Whether the two are the same task, or on one thread outside of tasks, where there may be one or several.
+    /// Returns whether the two may be one caller: they are the same task, or on one thread outside of tasks.
     pub(crate) fn may_be(self, other: Self) -> bool {
         match (self, other) {
             (Self::Task(one), Self::Task(other)) => one == other,
@@ -188,7 +190,7 @@ impl Place {
         }
     }
 
-    /// Whether what was taken here is certainly elsewhere there.
+    /// Returns whether a guard that was taken here and is now there has certainly moved.
     pub(crate) fn is_left(self, there: Self) -> bool {
         match (self, there) {
             // Executors other than tokio move tasks between threads.
@@ -199,7 +201,7 @@ impl Place {
 }
 
 impl Runs {
-    /// Those that the caller is in.
+    /// Returns the runs around the caller.
     pub(crate) fn current() -> Self {
         scope().map(|scope| scope.runs).unwrap_or_default()
     }
@@ -209,18 +211,18 @@ fn scope() -> Option<Scope> {
     SCOPE.try_with(Clone::clone).ok()
 }
 
-/// The number of the tokio task. tokio shows it only as text; it is never used twice in a process.
+/// Returns the number of the tokio task, which tokio shows only as text. It is unique in a process.
 fn task() -> Option<u64> {
     tokio::task::try_id()?.to_string().parse().ok()
 }
 
-/// The number of the thread, which std does not show.
+/// Returns a number for the thread, since std does not show its own.
 fn thread() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {
         static ID: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
     }
-    // A destructor of the thread's own may be what asks.
+    // A thread-local's destructor may call this.
     ID.try_with(|id| *id).unwrap_or(0)
 }
 
@@ -256,12 +258,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn reentry_says_what_a_call_is_known_by() {
+    async fn reentry_decides_how_a_call_is_identified() {
         let call = async |named: Option<&Owner>, reentry| Caller::polling(named, reentry).await.expect("known").owner;
         let named = Owner::new();
         for reentry in [Reentry::Scope, Reentry::Never] {
             assert_ne!(call(None, reentry).await, call(None, reentry).await);
-            assert_eq!(call(Some(&named), reentry).await, named, "whoever names an owner means it");
+            assert_eq!(call(Some(&named), reentry).await, named, "a named owner comes first");
         }
         let scope = Owner::new();
         let within =
@@ -279,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_compared_as_far_as_they_tell() {
+    fn places_are_compared_by_task_or_thread() {
         let (task, thread, polled) = (Place::Task(1), Place::Thread(1), Place::Polled(1));
         assert!(task.may_be(task) && thread.may_be(polled) && !task.may_be(thread) && !task.may_be(Place::Task(2)));
         assert!(task.is_left(thread) && task.is_left(Place::Task(2)) && polled.is_left(task));

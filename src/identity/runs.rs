@@ -1,13 +1,13 @@
-//! Runs that are under way: which is inside of which, and whose turn it is.
+//! Runs that are under way: their nesting, and their turns.
 //!
-//! A run takes its turn before it locks. The gate knows nothing of runs: what one owner does beside itself is decided
-//! here, and the gate's line keeps its order.
+//! A run takes its turn before it locks. The gate knows nothing of runs: this module decides between runs of one owner,
+//! and the gate's line keeps its order.
 //!
 //! # Invariants
-//! - Of the runs that one owner makes of one lock, inside of the same run or of none, one has the turn.
-//! - A turn lasts until its run and all runs inside of that are over, those that still wait for a turn too. What a run
-//!   merely left behind (a task that goes on in its scope) is not inside of it any more.
-//! - Chains hold the runs that are not over, and are taken down in a loop: they may be as long as a program makes them.
+//! - Of the runs of one owner on one lock, inside of the same run or of none, only one has the turn.
+//! - A turn lasts until its run and all runs inside of it are over, including those that still wait for a turn. A task
+//!   that a run left behind in its scope is no longer inside of it.
+//! - Chains contain the runs that are not over. They are dropped in a loop, since a program can make them any length.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -20,7 +20,7 @@ use crate::foreign::contained;
 use crate::key::Key;
 use crate::owner::Owner;
 
-/// The runs that a call is in, the innermost first.
+/// The runs around a call, the innermost first.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Runs(Option<Arc<Frame>>);
 
@@ -30,21 +30,21 @@ struct Frame {
     number: u64,
     locker: Uuid,
     keys: Arc<[Key]>,
-    /// Gone when the run, and all inside of it, are over.
+    /// Gone when the run and all runs inside of it are over.
     turn: Weak<TurnHeld>,
     outer: Runs,
 }
 
-/// The turns of a run, one a lock, and with them those of the runs around it.
+/// The turns of a run, one for each lock, and with them those of the runs around it.
 #[derive(Debug)]
 pub(crate) struct TurnHeld {
     turns: Vec<Turn>,
-    /// Of the innermost run around it, which has those of the next.
+    /// The turns of the innermost run around it, which has those of the next.
     around: Option<Arc<Self>>,
 }
 
 impl Runs {
-    /// Those that are not over, and what keeps them from that.
+    /// Returns the runs that are not over, and the turns that keep them so.
     pub(crate) fn standing(&self) -> (Self, Option<Arc<TurnHeld>>) {
         let mut runs = self;
         while let Some(frame) = &runs.0 {
@@ -57,7 +57,7 @@ impl Runs {
         (Self::default(), None)
     }
 
-    /// One more run, of these locks, inside of these runs, which are kept from being over since before it waited for a
+    /// Begins a run of these locks inside of these runs. `around` has kept those alive since before it waited for a
     /// turn.
     pub(crate) fn begin(
         &self,
@@ -73,14 +73,14 @@ impl Runs {
         (Self(Some(Arc::new(frame))), held)
     }
 
-    /// The number of the innermost run of this lock that is not over.
+    /// Returns the number of the innermost run of this lock that is not over.
     pub(crate) fn innermost(&self, locker: Uuid, key: &Key) -> Option<u64> {
         let of_key =
             |frame: &&Frame| frame.locker == locker && frame.keys.contains(key) && frame.turn.strong_count() > 0;
         self.frames().find(of_key).map(|frame| frame.number)
     }
 
-    /// Whether these are all of those that are not over, and maybe more within.
+    /// Returns whether these runs contain all of the `outer` runs that are not over.
     pub(crate) fn is_inside(&self, outer: &Self) -> bool {
         let (outer, _) = outer.standing();
         outer.0.is_none_or(|outer| self.frames().any(|frame| frame.number == outer.number))
@@ -110,7 +110,7 @@ impl Drop for TurnHeld {
     }
 }
 
-/// What runs may enter beside each other, were it not for their turns: those of one owner, inside of the same run or of
+/// A group of runs that could enter at the same time without turns: those of one owner, inside of the same run or of
 /// none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Level {
@@ -119,31 +119,31 @@ struct Level {
     inside: u64,
 }
 
-/// Whose turn it is, for all runs of a locker. A level is in the table while somebody has its turn or waits for it.
+/// The turns of all runs of a locker. A level is in the table while a run has its turn or waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     levels: DashMap<Level, Arc<Semaphore>>,
     closed: AtomicBool,
 }
 
-/// A place among the runs of a level. Dropping it gives the turn to the next.
+/// The turn of a run in its level. Dropping it gives the turn to the next.
 #[derive(Debug)]
 pub(crate) struct Turn {
     turns: Arc<Turns>,
     level: Level,
     permit: Option<OwnedSemaphorePermit>,
-    /// Taken out only by the drop.
+    /// `None` only during the drop.
     line: Option<Arc<Semaphore>>,
 }
 
 impl Turns {
-    /// Waits for the turn of a run of this lock; `None` once the turns are closed. Cancel-safe: dropping the future
-    /// leaves the place to the next.
+    /// Waits for the turn of a run of this lock. Returns `None` once the turns are closed. Cancel-safe: dropping the
+    /// future leaves the place to the next.
     pub(crate) async fn take(self: &Arc<Self>, key: &Key, owner: &Owner, inside: Option<u64>) -> Option<Turn> {
         let level = Level { key: key.clone(), owner: owner.clone(), inside: inside.unwrap_or(0) };
         let line = Arc::clone(&self.levels.entry(level.clone()).or_insert_with(|| Arc::new(Semaphore::new(1))));
         let mut turn = Turn { turns: Arc::clone(self), level, permit: None, line: Some(line) };
-        // Closing sets the flag and then closes what is in the table: what came into it after that sees the flag.
+        // Closing sets the flag and then closes the lines in the table: a line that is added later sees the flag.
         if self.closed.load(Ordering::SeqCst) {
             return None;
         }
@@ -154,10 +154,11 @@ impl Turns {
     /// Ends all waits, now and from now on.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        // Their wakers are foreign code, which may come back here: none is called under a shard's lock.
+        // Wakers are foreign code, which may call this module: none is called under a shard's lock.
         let lines: Vec<_> = self.levels.iter().map(|level| Arc::clone(&level)).collect();
         for line in &lines {
-            // One at a time, since one that panics must not keep those behind it asleep. Each has a clone of its line.
+            // One at a time, since a waker that panics must not leave those behind it asleep. Each waiter has a clone
+            // of its line.
             (0..Arc::strong_count(line)).for_each(|_| contained(|| line.add_permits(1)));
             contained(|| line.close());
         }
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_know_what_they_are_in() {
+    fn runs_know_the_runs_around_them() {
         let (locker, other) = (Uuid::from_u128(1), Uuid::from_u128(2));
         let begin = |runs: &Runs, locker, names| runs.begin(locker, keys(names), Vec::new(), runs.standing().1);
         let (outer, outer_held) = begin(&Runs::default(), locker, &["a", "b"]);
@@ -199,7 +200,7 @@ mod tests {
         assert_eq!(inner.innermost(locker, &"a".into()), None, "it is only what it left behind");
     }
 
-    /// Each is left behind by the one before, and begins inside of it or after it.
+    /// Each run is left behind by the one before, and begins inside of it or after it.
     #[test]
     fn long_chains_of_runs_neither_grow_without_need_nor_overflow_the_stack() {
         let (locker, keys) = (Uuid::nil(), keys(&["a"]));
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_waker_that_panics_while_the_turns_are_closed_keeps_nobody_asleep() {
+    async fn a_waker_that_panics_while_the_turns_are_closed_keeps_no_task_asleep() {
         let (turns, key, owner) = (Arc::<Turns>::default(), Key::from("k"), Owner::new());
         let first = turns.take(&key, &owner, None).await.expect("open");
         let waiting = || {

@@ -1,4 +1,4 @@
-//! One node's subscriptions, and the task that sees to them.
+//! One node's subscriptions, and the task that maintains them.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::clock::Instant;
 use crate::foreign::{self, contained};
 use crate::node::{LinkEvent, Node, Outcome, hear_during};
 
-/// The pause before a batch is tried again that the connection did not take.
+/// The pause before a batch that the connection did not take is tried again.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Keeps one node's subscriptions as the table has them. Started with the locker; ends when the node's connection is
-/// quit, or with the engine.
+/// Keeps one node's subscriptions as the table has them. Starts with the locker; ends when the node's connection is
+/// closed, or with the engine.
 pub(crate) async fn listen(
     channels: Arc<Channels>,
     index: usize,
@@ -28,7 +28,7 @@ pub(crate) async fn listen(
     let mut ear = Ear { channels, index, node, wake: false, deaf: false };
     foreign::restarted(async move |again| {
         if again {
-            // A batch may be half sent, and its replies would be taken for those of the next.
+            // A batch may be half sent, and its replies would be taken for those of the next one.
             ear.node.reset_subscriber().await;
             ear.forget();
         }
@@ -59,9 +59,9 @@ async fn keep_listening(ear: &mut Ear, events: &mut UnboundedReceiver<LinkEvent>
             }
         };
         tokio::select! {
-            // Events come without an end where many locks are contended: they come last.
+            // With many contended locks there is always an event, so events come last.
             biased;
-            // No wake-up is lost: this task is the only one that waits, and a change meanwhile leaves its permit.
+            // No wake-up is lost: only this task waits, and a change meanwhile leaves a permit.
             () = ear.channels.changed[ear.index].notified() => {}
             () = swept => {}
             event = events.recv() => match event {
@@ -72,24 +72,24 @@ async fn keep_listening(ear: &mut Ear, events: &mut UnboundedReceiver<LinkEvent>
     }
 }
 
-/// One node's subscriptions, as its task sees to them.
+/// The state of a node's task.
 struct Ear {
     channels: Arc<Channels>,
     index: usize,
     node: Arc<Node>,
-    /// A reason to wake everybody, once a barrier has been passed after it.
+    /// Set if all waiters have to be woken, after the next batch is confirmed.
     wake: bool,
-    /// Whether a subscription was refused, which is said once.
+    /// Set once a refused subscription has been logged.
     deaf: bool,
 }
 
 impl Ear {
-    /// Sends a batch and hears on meanwhile. False once nothing can be heard any more.
+    /// Sends a batch, and handles events meanwhile. Returns false once there will be no more events.
     async fn send(&mut self, batch: Batch, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
         let woken = std::mem::take(&mut self.wake);
         let Some((outcome, reconnected)) = self.resubscribe(&batch, events).await else { return false };
         match outcome {
-            // What was confirmed on a connection that is gone is not subscribed on the new one.
+            // Subscriptions of a connection that is gone do not exist on the new one.
             _ if reconnected => return true,
             Outcome::Done(()) => {}
             Outcome::Refused(error) => {
@@ -103,7 +103,7 @@ impl Ear {
                 }
             }
             Outcome::NotExecuted(_) => {
-                // The connection may be the same as before, and have what it had.
+                // The connection may be the same as before, with its subscriptions.
                 self.channels.table().doubt(self.index, batch);
                 self.wake = true;
                 return self.pause(events).await;
@@ -121,8 +121,8 @@ impl Ear {
         true
     }
 
-    /// Sends a batch and hears on meanwhile: what came of it, and whether there is another connection by now. `None`
-    /// once nothing can be heard any more.
+    /// Sends a batch, and handles events meanwhile. Returns the outcome, and whether the connection is a new one by
+    /// now, or `None` once there will be no more events.
     async fn resubscribe(
         &mut self,
         batch: &Batch,
@@ -136,8 +136,8 @@ impl Ear {
         Some((outcome, reconnected))
     }
 
-    /// Subscribes to the locker's own channel, by itself: a user that may not do that hears the other messages all the
-    /// same. False once nothing can be heard any more.
+    /// Subscribes to the locker's own channel, in a batch of its own, so that a user without the right to it gets the
+    /// other messages all the same. Returns false once there will be no more events.
     async fn send_wake(&mut self, name: Name, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
         let batch = Batch { add: vec![name], remove: Vec::new() };
         let Some((outcome, reconnected)) = self.resubscribe(&batch, events).await else { return false };
@@ -160,12 +160,12 @@ impl Ear {
         true
     }
 
-    /// Hears on for a while before the next batch. False once nothing can be heard any more.
+    /// Handles events for a while before the next batch. Returns false once there will be no more events.
     async fn pause(&mut self, events: &mut UnboundedReceiver<LinkEvent>) -> bool {
         hear_during(sleep(RETRY), events, |event| _ = self.hear(event)).await.is_some()
     }
 
-    /// Takes in what the connection tells. True if it is a new connection.
+    /// Handles an event of the connection. Returns true if it is a new connection.
     fn hear(&mut self, event: LinkEvent) -> bool {
         match event {
             LinkEvent::Message { channel, text } => self.channels.message(self.index, &channel, &text),
@@ -178,7 +178,7 @@ impl Ear {
         false
     }
 
-    /// Nothing is subscribed, and nobody knows what was missed.
+    /// Records that nothing is subscribed, and that messages may have been missed.
     fn forget(&mut self) {
         self.channels.table().forget(self.index);
         self.channels.wake.iter().for_each(WakeChannel::again);

@@ -1,8 +1,8 @@
-//! In whose lists this locker may stand, and what is under way to take it off.
+//! The locks in whose waiting lists this locker may be, and the passes that take it off.
 //!
 //! # Invariants
-//! - A key is here only if the locker asked to be put into its list, and was not seen off it since. A message that
-//!   anybody can send adds none.
+//! - A key is here only if the locker asked to be put into its list, and no answer since has shown that it is off.
+//!   Messages, which anybody can send, add none.
 //! - At most one pass of a key is under way.
 
 use std::collections::HashMap;
@@ -10,20 +10,20 @@ use std::collections::HashMap;
 use crate::clock::Instant;
 use crate::key::Key;
 
-/// With fewer keys nobody looks for those whose time is over.
+/// With fewer keys than this, expired ones are not removed.
 const FEW: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Listed {
     keys: HashMap<Key, Standing>,
-    /// How many were left when those whose time is over were removed the last time.
+    /// How many keys were left after expired ones were last removed.
     left: usize,
 }
 
-/// The locker may stand in a list.
+/// A list in which the locker may be.
 #[derive(Debug)]
 struct Standing {
-    /// The list is gone by then, unless others keep it: then whoever watches takes the locker off.
+    /// The list expires then, unless other lockers keep it: then the locker that watches takes this one off.
     until: Instant,
     pass: Pass,
 }
@@ -32,14 +32,14 @@ struct Standing {
 enum Pass {
     None,
     UnderWay,
-    /// .. and the locker may have been put in behind it.
+    /// A pass is under way, and the locker may have been put into the list again after it was sent.
     Overtaken,
-    /// .. and is to be taken off once more.
+    /// The same, and the locker has to be taken off once more.
     Another,
 }
 
 impl Listed {
-    /// The locker may be put into a list, which is kept until then.
+    /// Records that the locker may be put into a list, which is kept until then.
     pub(super) fn enter(&mut self, key: &Key, until: Instant, now: Instant) {
         if self.keys.len() >= FEW.max(self.left * 2) {
             self.keys.retain(|_, standing| standing.until > now);
@@ -52,7 +52,7 @@ impl Listed {
         }
     }
 
-    /// A grant took the locker off.
+    /// Records that a grant took the locker off.
     pub(super) fn leave(&mut self, key: &Key) {
         match self.keys.get_mut(key) {
             Some(Standing { pass: Pass::None, .. }) => _ = self.keys.remove(key),
@@ -61,12 +61,13 @@ impl Listed {
         }
     }
 
-    /// Whether the locker may stand in a list.
+    /// Returns whether the locker may be in a list.
     pub(super) fn contains(&self, key: &Key) -> bool {
         self.keys.contains_key(key)
     }
 
-    /// Nobody waits here for a lock whose list the locker may stand in. Whether it is to be passed now.
+    /// Called when nobody waits here for a lock in whose list the locker may be. Returns whether the caller has to pass
+    /// the lock now.
     pub(super) fn begin_pass(&mut self, key: &Key) -> bool {
         let Some(Standing { pass, .. }) = self.keys.get_mut(key) else { return false };
         let begins = *pass == Pass::None;
@@ -77,8 +78,8 @@ impl Listed {
         begins
     }
 
-    /// A pass has come to its end: the locker `is_off` the list, or may still be in it. Whether it is to be passed once
-    /// more, and that pass begins.
+    /// Records the end of a pass, after which the locker `is_off` the list or may still be in it. Returns whether
+    /// another pass begins.
     pub(super) fn end_pass(&mut self, key: &Key, is_off: bool) -> bool {
         let Some(standing) = self.keys.get_mut(key) else { return false };
         let again = standing.pass == Pass::Another;
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_locker_passes_only_where_it_may_stand_and_one_at_a_time() {
+    fn a_locker_passes_only_locks_of_its_lists_and_one_at_a_time() {
         let (key, now) = (Key::from("k"), Instant::now());
         let mut listed = Listed::default();
         assert!(!listed.begin_pass(&key) && !listed.contains(&key), "anybody may say so");
@@ -121,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_passed_is_passed_when_it_is_woken_again() {
+    fn a_failed_pass_is_repeated_at_the_next_wake_up() {
         let (key, now) = (Key::from("k"), Instant::now());
         let mut listed = entered(&key, now);
         assert!(listed.begin_pass(&key) && !listed.end_pass(&key, false));
         assert!(listed.contains(&key) && listed.begin_pass(&key));
     }
 
-    /// The pass was sent before the locker was put in once more.
+    /// The pass was sent before the locker was put into the list again.
     #[test]
     fn a_pass_that_was_overtaken_is_followed_by_another_once_nobody_waits() {
         let (key, now) = (Key::from("k"), Instant::now());

@@ -1,18 +1,18 @@
-//! Unlock messages: a channel's message becomes a wake-up of the waiters that stand for this locker.
+//! Unlock messages: a channel's message becomes a wake-up of this locker's drivers.
 //!
-//! A message is a hint. SUBSCRIBE returns before the server has processed it, a connection can fall silent, messages
-//! can be dropped: so a subscription is ready only behind a barrier, everybody is woken after a reconnect or a lag
-//! (behind the barrier too), and a waiter looks for itself in any case after a while.
+//! A message is a hint. SUBSCRIBE returns before the server has processed it, a connection can fall silent, and
+//! messages can be dropped. So a subscription is ready only behind a barrier, all drivers are woken after a reconnect
+//! or a lag (behind the barrier too), and a driver checks the lock by itself after a while in any case.
 //!
-//! On a server that stands alone a locker has a channel of its own beside those of its locks: in the list of those that
-//! wait for a lock it is woken on it, by name. What a driver makes of what it hears: `news.rs`.
+//! On a server that stands alone a locker also has a channel of its own, on which it is woken by name if it is in a
+//! lock's waiting list. `news.rs` has what a driver does with messages.
 //!
 //! # Invariants
-//! - One task a node sends all changes, one batch at a time, so that replies cannot be taken for each other's.
-//! - What is subscribed on a node is in use, or was within [`LINGER`](table::LINGER), a [`SWEEP`] and the time of two
-//!   batches, however much else is to be changed.
-//! - The table's mutex is never held across an await, nor while a waiter is woken; that of the lists neither, nor while
-//!   the session is told.
+//! - One task for each node sends all changes, one batch at a time, so that replies cannot be mixed up.
+//! - A channel that is subscribed on a node is in use, or was within [`LINGER`](table::LINGER), a [`SWEEP`] and the
+//!   time of two batches, no matter how many other changes there are.
+//! - The mutexes of the table and of the lists are never held across an await, while a driver is woken, or while a hook
+//!   runs.
 
 mod ear;
 mod listed;
@@ -39,33 +39,34 @@ use crate::clock::Instant;
 use crate::command::{Listing, Releaser};
 use crate::key::Key;
 
-/// For how many leases a list is kept after somebody was put in.
+/// For how many leases a list is kept after a locker was put in.
 const LISTED: u32 = 3;
 
-/// How long channels that have lingered wait for others to be unsubscribed with, where nothing else is to be changed.
+/// How long channels that have lingered wait to be unsubscribed together with others, if there is no other change.
 const SWEEP: Duration = Duration::from_millis(100);
 
 /// Called with the key of a lock.
 pub(crate) type Hook = Box<dyn Fn(&Key) + Send + Sync>;
 
-/// What the session is told.
+/// The calls to the session.
 pub(crate) struct Hooks {
-    /// For every message, with each lock that it may be about.
+    /// Called for every message, with each lock that it may be about.
     pub(crate) message: Hook,
-    /// The locker is in the list of this lock, or was until just now, and nobody waits for it here.
+    /// Called if nobody waits here for a lock in whose list the locker is, or was until just now.
     pub(crate) idle: Hook,
 }
 
 /// The channels that this locker listens to.
 pub(crate) struct Channels {
     table: Mutex<Table>,
-    /// One a node: woken when there is something new in the table.
+    /// One for each node, woken by changes of the table.
     changed: Vec<Notify>,
-    /// Where the locker may be in lists.
+    /// The locker's own channel, if it may be in lists.
     wake: Option<WakeChannel>,
-    /// In which lists it may be.
+    /// The lists in which it may be.
     listed: Mutex<Listed>,
-    /// The lease by which it looks for itself: a list is kept for longer, whatever its waiters ask for.
+    /// The lease that sets how often it checks locks by itself: a list is kept for longer, whatever lease its waiters
+    /// want.
     lease: Duration,
     hooks: Hooks,
 }
@@ -75,12 +76,13 @@ pub(crate) struct Subscription {
     channels: Arc<Channels>,
     name: Name,
     listener: Arc<Listener>,
-    /// Whether the last question put the locker into the list, or a grant took it off.
+    /// Whether the last attempt asked for a place in the list.
     lists: AtomicBool,
 }
 
 impl Channels {
-    /// Of a locker that may be in lists under this name, and looks for itself within this lease.
+    /// Creates the channels of a locker that may be in lists under this name, and checks locks by itself within this
+    /// lease.
     pub(crate) fn new(nodes: usize, locker: Option<&Arc<str>>, lease: Duration, hooks: Hooks) -> Arc<Self> {
         let changed = (0..nodes).map(|_| Notify::new()).collect();
         let wake = locker.map(WakeChannel::of);
@@ -102,15 +104,15 @@ impl Channels {
         Subscription { channels: Arc::clone(self), name, listener, lists: AtomicBool::new(false) }
     }
 
-    /// Whether somebody waited here a moment ago, or others have a turn that this locker gave them.
+    /// Returns whether a caller waited here a moment ago, or others have a turn that this locker gave them.
     pub(crate) fn is_contended(&self, key: &Key) -> bool {
         let (name, table) = (key.channel(), self.table());
         let turn = table.others.at(&name).and_then(|others| others.turn_given(Instant::now()));
         turn.is_some() || table.is_confirmed(&name)
     }
 
-    /// A locker with this name in the list is about to release a lock: what is to be told of it. Others `wait` here, or
-    /// do not.
+    /// Called when the locker with this name is about to release a lock. Returns what the server has to know of it.
+    /// `waits` says whether other callers wait here.
     pub(crate) fn release(&self, locker: &Arc<str>, key: &Key, waits: bool, lease: Duration) -> Releaser {
         let (name, now) = (key.channel(), Instant::now());
         let table = self.table();
@@ -127,7 +129,7 @@ impl Channels {
         Releaser { locker, enlists, listens: listens && !enlists, offers, lifetime }
     }
 
-    /// A release of this locker woke another one, or others have a turn.
+    /// Records that a release of this locker woke another one, or gave others a turn.
     pub(crate) fn passed_on(&self, key: &Key, place: Option<u64>, turn: bool) {
         let (name, now) = (key.channel(), Instant::now());
         let mut table = self.table();
@@ -140,39 +142,41 @@ impl Channels {
         let Some(place) = place else { return };
         drivers.iter().for_each(|listener| listener.news().pass_on(place, turn, now));
         if drivers.is_empty() {
-            // A pass may have gone before the release that put it in.
+            // A pass may have been sent before the release that put the locker in.
             self.listed().enter(key, now, now);
             (self.hooks.idle)(key);
         }
     }
 
-    /// For how long a list is kept for whoever asks for this lease: it is not gone when the locker looks again.
+    /// Returns how long a list is kept for a waiter with this lease, so that the list still exists when the locker
+    /// checks again.
     fn lifetime(&self, lease: Duration) -> Duration {
         lease.max(self.lease) * LISTED
     }
 
-    /// Nobody waits here for a lock. Whether the locker is to be taken off its list now: it may stand there, and that
-    /// is not under way.
+    /// Called when nobody waits here for a lock. Returns whether the locker has to be taken off its list now: it may be
+    /// there, and no pass is under way.
     pub(crate) fn begin_pass(&self, key: &Key) -> bool {
         self.listed().begin_pass(key)
     }
 
-    /// The locker `is_off` the list, or may still be in it. Whether it is to be taken off once more, now.
+    /// Records that the locker `is_off` the list or may still be in it. Returns whether it has to be taken off once
+    /// more, now.
     pub(crate) fn end_pass(&self, key: &Key, is_off: bool) -> bool {
         self.listed().end_pass(key, is_off)
     }
 
-    /// Whether the locker can be woken by its name.
+    /// Returns whether the locker can be woken by its name.
     fn is_woken(&self) -> bool {
         self.wake.as_ref().is_some_and(WakeChannel::is_confirmed)
     }
 
-    /// Whether messages of this lock come to this locker: then it is one of those that a release tells.
+    /// Returns whether messages of this lock come to this locker: then it is one of the clients that a release reaches.
     pub(crate) fn hears(&self, key: &Key) -> bool {
         self.table().is_asked_for(&key.channel())
     }
 
-    /// Tells every node's task that there is something new in the table.
+    /// Tells every node's task that the table has changed.
     fn tell(&self) {
         self.changed.iter().for_each(Notify::notify_one);
     }
@@ -190,7 +194,7 @@ impl Channels {
         Key::of_channel(name).for_each(|key| (self.hooks.message)(&key));
     }
 
-    /// A message of the locker's own channel. Anybody may send one, and it is a hint.
+    /// Handles a message of the locker's own channel. Anybody may send one, so it is only a hint.
     fn wake_up(&self, text: &str) {
         let Some((wake_up, key)) = WakeUp::parse(text) else { return };
         let (key, now) = (Key::from(key), Instant::now());
@@ -217,7 +221,7 @@ impl Channels {
         listeners.iter().for_each(|listener| listener.confirmed.notify_one());
     }
 
-    /// What a node is to be asked for now, and how long it is until something is to be removed.
+    /// Returns what a node has to be asked for now, and how long it is until a channel has to be removed.
     fn batch(&self, node: usize, now: Instant) -> (Batch, Option<Duration>) {
         let mut table = self.table();
         let asks = table.sweep(now);
@@ -243,12 +247,12 @@ impl Subscription {
     /// Waits until a majority of the nodes has confirmed the subscription.
     pub(crate) async fn ready(&self) {
         while !self.channels.table().is_confirmed(&self.name) {
-            // No wake-up is lost: a confirmation between the look and this leaves its permit.
+            // No wake-up is lost: a confirmation between the check and this wait leaves a permit.
             self.listener.confirmed.notified().await;
         }
     }
 
-    /// A round begins: what was heard before says nothing about what it finds, and wakes nobody after it.
+    /// Begins a round. Messages from before it say nothing about its result, and do not end the wait after it.
     pub(crate) fn begin(&self) -> Begun {
         self.channels.table().begin(&self.name, &self.listener);
         let _heard: Option<()> = self.listener.message.notified().now_or_never();
@@ -259,8 +263,8 @@ impl Subscription {
         begun
     }
 
-    /// What the round, which asks for this lease, is to say of its locker, to be put into the list; `None` while it
-    /// could not be woken there.
+    /// Returns what the round, which asks for this lease, tells the server to put the locker into the list, or `None`
+    /// while the locker cannot be woken by its name.
     pub(crate) fn listing(&self, locker: &Arc<str>, begun: Begun, lease: Duration) -> Option<Listing> {
         let is_woken = self.channels.is_woken() && self.channels.table().is_confirmed(&self.name);
         self.lists.store(is_woken, Ordering::Relaxed);
@@ -271,9 +275,9 @@ impl Subscription {
         })
     }
 
-    /// The lock is granted; the locker is not in the list any more.
+    /// Records that the lock is granted, and so the locker is no longer in the list.
     pub(crate) fn granted(&self) {
-        // A round that says nothing of the list leaves it as it is.
+        // A round that does not mention the list leaves it as it is.
         if self.lists.load(Ordering::Relaxed) {
             self.channels.listed().leave(&self.listener.key);
         }
@@ -281,7 +285,7 @@ impl Subscription {
         self.turn_ended(ended);
     }
 
-    /// Another holds it, and this is the locker's place in the list, if it is there.
+    /// Records that another owner holds the lock, and the locker's place in the list if it is there.
     pub(crate) fn held(&self, place: Option<u64>) {
         let ended = self.listener.news().held(place);
         self.turn_ended(ended);
@@ -294,30 +298,33 @@ impl Subscription {
         }
     }
 
-    /// Whether there is nothing to be asked for: a release of this locker has woken another one just now.
+    /// Returns whether there is nothing to ask for, since a release of this locker has just woken another one.
     pub(crate) fn take_passed_on(&self) -> bool {
         self.listener.news().take_passed_on()
     }
 
-    /// Nothing was heard for as long as the driver waits for a message: those before it in the list do not come.
+    /// Records that no message came for as long as the driver waits for one: the lockers before it in the list do not
+    /// act.
     pub(crate) fn oversleep(&self) {
         self.listener.news().oversleep(Instant::now());
     }
 
-    /// When there is a reason to look, if there is one.
+    /// Returns when there is a reason to check the lock, if there is one.
     pub(crate) fn due(&self, now: Instant) -> Option<Instant> {
         self.listener.news().due(now)
     }
 
-    /// How much later this locker looks than the first in the list, where nobody is told.
+    /// Returns how much later than the first in the list this locker checks the lock after a lease that ends without a
+    /// message.
     pub(crate) fn delay(&self) -> Duration {
         self.listener.news().delay()
     }
 
-    /// Waits for messages of a majority, a wake-up, or a reason to look: [`due`](Self::due) tells when that is. A lock
-    /// that one of several servers has released is not free; timers bound the wait for the others.
+    /// Waits for messages of a majority, a wake-up, or news that change [`due`](Self::due). A lock that only one of
+    /// several servers has released is not free; timers bound the wait for the others.
     pub(crate) async fn notified(&self) {
-        // No wake-up is lost: nobody else waits for this listener, and a message while nobody waits leaves its permit.
+        // No wake-up is lost: only this task waits for this listener, and a message while it does not wait leaves a
+        // permit.
         self.listener.message.notified().await;
     }
 }
@@ -326,10 +333,10 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         let first = self.channels.table().leave(&self.name, &self.listener, Instant::now());
         if first {
-            // The tasks wait for longer, where nothing was to be removed.
+            // The tasks may sleep for longer than that, since there was nothing to remove before.
             self.channels.tell();
         }
-        // The list still has its locker, or may: an answer did not come.
+        // The list has the locker, or may have it if an answer did not come.
         let (key, is_listed) = (&self.listener.key, self.listener.news().is_listed());
         let mut listed = self.channels.listed();
         if is_listed || listed.contains(key) {

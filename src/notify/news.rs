@@ -1,22 +1,22 @@
-//! What a driver has heard since it asked for a lock, and when it is to look for itself.
+//! The messages that a driver has got since it asked for a lock, and when it has to check the lock by itself.
 //!
-//! A locker in the list of a lock is woken by name: *go* when it is its turn, *watch* when that of the one before it
-//! is, and *turn* when others have one, whose message comes behind it. The messages of the channel are of those who
-//! know no list: the first in the list goes, and the others look if nothing follows, each a little later than the one
-//! before it.
+//! A locker in the list of a lock is woken by name: *go* when it is its turn, *watch* when it is that of the one before
+//! it, and *turn* when clients outside of the list have one; their message follows. Messages of the channel come from
+//! clients that know no list: the first in the list goes, and the others check the lock if nothing follows, each a
+//! little later than the one before it.
 
 use std::time::Duration;
 
 use super::others::{Ended, TURN};
 use crate::clock::Instant;
 
-/// How long whoever is woken has, until the next one looks: a message and a script on a busy machine.
+/// How long a woken locker has until the next one checks the lock: enough for a message and a script on a busy machine.
 const WATCH: Duration = Duration::from_millis(20);
 
-/// By how much later each looks than the one before it.
+/// By how much later each locker checks than the one before it.
 const APART: Duration = Duration::from_millis(2);
 
-/// Nobody is later than this.
+/// The latest check.
 const LATEST: Duration = Duration::from_millis(200);
 
 /// A wake-up of one locker.
@@ -28,7 +28,7 @@ pub(super) enum WakeUp {
 }
 
 impl WakeUp {
-    /// Of a message: the wake-up, and the name of the lock.
+    /// Parses a message: the wake-up, and the name of the lock.
     pub(super) fn parse(text: &str) -> Option<(Self, &str)> {
         let (word, name) = text.split_once(' ')?;
         let wake_up = match word {
@@ -41,20 +41,21 @@ impl WakeUp {
     }
 }
 
-/// What a driver has heard since it asked, or since its locker released the lock.
+/// The messages that a driver has got since it asked, or since its locker released the lock.
 #[derive(Debug, Default)]
 pub(super) struct News {
-    /// There is a reason to ask.
+    /// Set if there is a reason to ask now.
     go: bool,
-    /// When there is one, if nothing is heard until then.
+    /// When there is a reason to ask, if no message comes before.
     look: Option<Instant>,
-    /// How many are before it in the list, as far as that is known.
+    /// How many lockers are before it in the list, if that is known.
     place: Option<u64>,
-    /// The release of its own locker woke another one: there is nothing to be asked for yet.
+    /// Set if the release of its own locker woke another one: there is nothing to ask for yet.
     passed_on: bool,
-    /// While its locker releases the lock: how many messages of the channel have come. One of them may be its own.
+    /// While its locker releases the lock: how many messages of the channel have come. One of them may be from that
+    /// release.
     released: Option<u32>,
-    /// The next message of the channel is the one that others were given their turn by.
+    /// Set if the next message of the channel is the one that gave others their turn.
     skips: bool,
     turn: Turn,
 }
@@ -64,24 +65,24 @@ pub(super) struct News {
 enum Turn {
     #[default]
     None,
-    /// The next message of the channel, behind the one that it began with, is theirs.
+    /// The next message of the channel after the one that began the turn is theirs.
     Lasts,
     Taken,
-    /// Its time is over: what the server says now shows whether somebody took it.
+    /// Its time is over: the server's next answer shows whether somebody took it.
     Over,
 }
 
-/// How the driver's next question begins.
+/// The circumstances of the driver's next attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Begun {
-    /// Its time to look has come: whoever was to come before it has not.
+    /// Its time to check has come: the locker whose turn it was has not acted.
     pub(crate) looked: bool,
-    /// Others took the turn that they were given.
+    /// Others took the turn that was given to them.
     pub(super) taken: bool,
 }
 
 impl News {
-    /// The driver asks: what was heard before says nothing about what it finds.
+    /// Begins an attempt. Messages from before it say nothing about its result.
     pub(super) fn begin(&mut self, now: Instant) -> Begun {
         let looked = !self.go && self.look.is_some_and(|look| look <= now);
         let begun = Begun { looked, taken: self.turn == Turn::Taken };
@@ -90,14 +91,14 @@ impl News {
         begun
     }
 
-    /// Another holds it. What became of a turn of others, where that was the question.
+    /// Records that another owner holds the lock. Returns the outcome of a turn of others that has ended.
     pub(super) fn held(&mut self, place: Option<u64>) -> Option<Ended> {
-        // A wake-up that came meanwhile is newer.
+        // A wake-up that came meanwhile is more recent.
         self.place = self.place.or(place);
         self.end_turn(Ended::Unknown)
     }
 
-    /// It is granted. As [`held`](Self::held).
+    /// Records that it is granted. Returns the same as [`held`](Self::held).
     pub(super) fn granted(&mut self) -> Option<Ended> {
         self.place = None;
         self.end_turn(Ended::NotTaken)
@@ -111,14 +112,15 @@ impl News {
         Some(ended)
     }
 
-    /// Its locker releases the lock, and what was heard while it had it says nothing.
+    /// Records that its locker releases the lock. Messages from while it held the lock say nothing.
     pub(super) fn release(&mut self) {
         *self = Self { released: Some(0), ..Self::default() };
     }
 
-    /// .. and another was woken by that, or others were, in their `turn`; with so many before this one in the list.
+    /// Records that this release woke another locker, or gave others their `turn`, with this many before this one in
+    /// the list.
     pub(super) fn pass_on(&mut self, place: u64, turn: bool, now: Instant) {
-        // The driver has asked since, and knows better.
+        // The driver has asked since, and that answer is more recent.
         let Some(heard) = self.released.take() else { return };
         (self.place, self.passed_on) = (self.place.or(Some(place)), true);
         if place == 1 {
@@ -130,26 +132,27 @@ impl News {
         }
     }
 
-    /// The driver begins while others have a turn that its locker gave them, with a message that may be yet to come.
+    /// Records that the driver starts while others have a turn that its locker gave them. The message of that turn may
+    /// be yet to come.
     pub(super) fn leave_turn(&mut self, given: Instant) {
         (self.passed_on, self.skips) = (true, true);
-        // The first of the list looks at the end of it, and finds out whether somebody took it.
+        // The first of the list checks at the end of the turn, and finds out whether somebody took it.
         self.look = Some(given + TURN + APART);
     }
 
-    /// Nothing was heard for as long as it waits for a message.
+    /// Records that no message came for as long as it waits for one.
     pub(super) fn oversleep(&mut self, now: Instant) {
         if self.place.is_some() {
             self.look.get_or_insert(now);
         }
     }
 
-    /// Whether the driver has nothing to ask for, since another was woken just now.
+    /// Returns whether the driver has nothing to ask for, since another locker has just been woken.
     pub(super) fn take_passed_on(&mut self) -> bool {
         std::mem::take(&mut self.passed_on) && !self.go
     }
 
-    /// A wake-up has come.
+    /// Records a wake-up.
     pub(super) fn wake_up(&mut self, wake_up: WakeUp, now: Instant) {
         match wake_up {
             WakeUp::Go => self.go = true,
@@ -161,7 +164,7 @@ impl News {
         }
     }
 
-    /// A message of the channel has come, or of a majority of them.
+    /// Records a message of the channel or, with several servers, messages of a majority.
     pub(super) fn message(&mut self, now: Instant) {
         if std::mem::take(&mut self.skips) {
             return;
@@ -180,22 +183,22 @@ impl News {
         }
     }
 
-    /// Nobody knows what was missed.
+    /// Records that messages may have been missed.
     pub(super) fn missed(&mut self) {
         self.go = true;
     }
 
-    /// When there is a reason to ask: now or before, if there is one already.
+    /// Returns when there is a reason to ask: now or earlier, if there is one already.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         if self.go { Some(now) } else { self.look }
     }
 
-    /// Whether its locker is in the list, as far as it knows.
+    /// Returns whether its locker is in the list, as far as it knows.
     pub(super) fn is_listed(&self) -> bool {
         self.place.is_some()
     }
 
-    /// How much later it looks where a lease ends that several wait for.
+    /// Returns how much later it checks after the end of a lease for which several lockers wait.
     pub(super) fn delay(&self) -> Duration {
         self.place
             .map_or(Duration::ZERO, |place| (APART * u32::try_from(place).unwrap_or(u32::MAX).min(1_000)).min(LATEST))
@@ -216,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_in_no_list_goes_at_every_message() {
+    fn a_driver_outside_of_the_list_goes_at_every_message() {
         let now = Instant::now();
         let mut news = News::default();
         news.held(None);
@@ -226,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_of_the_list_goes_at_once_and_the_others_look_one_after_the_other() {
+    fn the_first_of_the_list_goes_at_once_and_the_others_check_one_after_the_other() {
         let now = Instant::now();
         for (place, due) in [(0, 0), (1, 22), (2, 24), (50, 120), (10_000, 200)] {
             let mut news = listed(place, now);
@@ -235,9 +238,9 @@ mod tests {
         }
     }
 
-    /// While there are messages somebody gets on.
+    /// While there are messages, some client makes progress.
     #[test]
-    fn each_message_begins_the_wait_anew() {
+    fn each_message_restarts_the_wait() {
         let now = Instant::now();
         let mut news = listed(1, now);
         news.message(now);
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_up_is_kept_though_it_comes_before_the_answer() {
+    fn a_wake_up_before_the_answer_is_kept() {
         let now = Instant::now();
         let mut news = News::default();
         news.begin(now);
@@ -262,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_watches_looks_and_says_so() {
+    fn a_driver_that_watches_checks_the_lock_and_reports_it() {
         let now = Instant::now();
         let mut news = listed(4, now);
         news.wake_up(WakeUp::Watch, now);
@@ -279,9 +282,9 @@ mod tests {
         assert_eq!(second.due(now), Some(now + WATCH), "the one that its own release woke");
     }
 
-    /// What it was told while it asked is newer than the place that it is told then.
+    /// A wake-up during the attempt is more recent than the place in its answer.
     #[test]
-    fn who_is_next_stays_next() {
+    fn a_wake_up_during_an_attempt_outweighs_the_place_in_its_answer() {
         let now = Instant::now();
         let mut news = News::default();
         news.begin(now);
@@ -312,9 +315,9 @@ mod tests {
         }
     }
 
-    /// Its own release tells all, and it hears that before the answer or behind it.
+    /// The message of its own release comes before or after the answer.
     #[test]
-    fn a_locker_leaves_the_turn_to_others_that_it_has_given_them() {
+    fn a_locker_does_not_use_a_turn_that_it_gave_to_others() {
         let now = Instant::now();
         for heard in [0, 1, 2] {
             let mut news = News::default();

@@ -1,9 +1,9 @@
-//! How often others than the lockers of a list are given a turn.
+//! How often clients outside of a waiting list are given a turn.
 //!
-//! Clients of Redisson and earlier versions of this crate listen to a channel and are in no list. That more clients
-//! listen than are in the list shows that there may be some: it may as well be a locker that listens on for a moment.
-//! So a turn is offered, again at once while somebody takes it, and ever less often while nobody does: each costs the
-//! others its time.
+//! Clients of Redisson and earlier versions of this crate subscribe to a channel and are in no list. If a channel has
+//! more subscribers than the list has members, there may be such clients, or just a locker that stays subscribed for a
+//! moment. So a turn is offered: again at once while it is taken, and less and less often while it is not, since each
+//! turn delays the lockers of the list.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,34 +11,34 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// How long others have: a client on the JVM takes 1.4 to 3 ms.
+/// The length of a turn. A client on the JVM takes 1.4 to 3 ms.
 pub(super) const TURN: Duration = Duration::from_millis(10);
 
-/// After one turn that nobody took.
+/// The pause after one turn that nobody took.
 const SHORTEST: Duration = Duration::from_millis(8);
-/// For each locker of the list: they offer turns one after the other.
+/// The longest pause for each locker of the list, since they offer turns one after the other.
 const LONGEST: Duration = Duration::from_millis(512);
 
-/// What became of a turn.
+/// The outcome of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// They told all of a release in it.
+    /// A message of a release came during it.
     Taken,
     NotTaken,
-    /// Somebody has the lock: one of them who keeps it for longer, or one that came past the list.
+    /// Somebody holds the lock: one of them that keeps it for longer, or a client that came past the list.
     Unknown,
 }
 
-/// For how long it is remembered what became of a turn.
+/// How long the outcome of a turn is remembered.
 const KEPT: Duration = Duration::from_secs(60);
-/// Before so many channels none is looked through for what is older.
+/// With fewer channels than this, old ones are not removed.
 const FEW: usize = 64;
 
-/// What a locker knows of others, by channel: of those who release without having waited, too.
+/// What a locker knows of others, by channel. Lockers that release without having waited have it too.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     channels: HashMap<Arc<str>, Others>,
-    /// At so many channels the old ones are removed.
+    /// At this many channels the old ones are removed.
     most: usize,
 }
 
@@ -47,7 +47,7 @@ impl Known {
         self.channels.get(name)
     }
 
-    /// Those at a channel where something has come of a turn, or a turn begins.
+    /// Returns the others at a channel, for a turn that begins or ends.
     pub(super) fn change(&mut self, name: &Arc<str>, now: Instant) -> &mut Others {
         if self.channels.len() >= self.most.max(FEW) {
             self.channels.retain(|_, others| others.changed.is_some_and(|changed| now.since(changed) < KEPT));
@@ -63,9 +63,9 @@ impl Known {
 #[derive(Debug)]
 pub(super) struct Others {
     gap: Duration,
-    /// When the next turn is offered.
+    /// When the next turn may be offered.
     next: Option<Instant>,
-    /// When this locker gave them the last one.
+    /// When this locker last gave them one.
     given: Option<Instant>,
     changed: Option<Instant>,
 }
@@ -81,18 +81,18 @@ impl Others {
         self.next.is_none_or(|next| next <= now)
     }
 
-    /// They are given one, with so many lockers in the list.
+    /// Records that they are given a turn, with this many lockers in the list.
     pub(super) fn begin_turn(&mut self, now: Instant, listed: u64) {
         self.given = Some(now);
         self.wait(now, listed);
     }
 
-    /// When the turn began that this locker gave them, while it lasts.
+    /// Returns when the turn that this locker gave them began, while it lasts.
     pub(super) fn turn_given(&self, now: Instant) -> Option<Instant> {
         self.given.filter(|given| now.since(*given) < TURN)
     }
 
-    /// What became of the last one that this locker knows of.
+    /// Records the outcome of the last turn.
     pub(super) fn end_turn(&mut self, now: Instant, ended: Ended) {
         match ended {
             Ended::Taken => (self.gap, self.next, self.given) = (Duration::ZERO, None, None),
@@ -120,7 +120,7 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn what_came_of_turns_is_forgotten_after_a_minute() {
+    fn the_outcome_of_turns_is_forgotten_after_a_minute() {
         let (mut known, now) = (Known::default(), Instant::now());
         let name = |n: usize| Arc::from(n.to_string());
         (0..1_000).for_each(|n| known.change(&name(n), now).begin_turn(now, 1));

@@ -1,10 +1,10 @@
-//! The channels of a locker as plain data: who listens to which, what each node has, and what is to be changed there.
+//! The channels of a locker as plain data: the listeners of each, the subscriptions of each node, and pending changes.
 //!
 //! # Invariants
 //! - A channel is in the table while it has listeners, and for [`LINGER`] after the last of them. `idle` has exactly
 //!   the channels without listeners.
-//! - `changes` of a node has every channel that only the node has, or only the table, and none that neither has: it
-//!   does not grow while a node is away.
+//! - `changes` of a node has every channel that only the node or only the table has, and none that neither has: it does
+//!   not grow while a node is away.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use crate::clock::Instant;
 use crate::key::Key;
 use crate::lease::majority;
 
-/// How long a channel stays subscribed without listeners: the next waiter is often there at once.
+/// How long a channel stays subscribed without listeners, since the next waiter often comes at once.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
 
 pub(super) type Name = Arc<str>;
@@ -45,7 +45,7 @@ struct Ear {
     heard: HashSet<usize>,
 }
 
-/// The one waiter of a lock's line. Two locks may have one channel, and then each has a listener of its own.
+/// The driver of a lock's line. Two locks may share a channel; then each has a listener of its own.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) key: Key,
@@ -68,7 +68,7 @@ impl Listener {
 /// One node's subscriptions.
 #[derive(Debug, Default)]
 struct Ears {
-    /// Those that it has, or has been asked for.
+    /// The channels that it has, or has been asked for.
     has: HashMap<Name, Asked>,
     changes: BTreeSet<Name>,
 }
@@ -79,7 +79,7 @@ enum Asked {
     Confirmed,
 }
 
-/// What a node is to be asked for at once.
+/// The changes for which a node is asked at once.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct Batch {
     pub(super) add: Vec<Name>,
@@ -113,7 +113,7 @@ impl Table {
         (listener, asks)
     }
 
-    /// Takes a listener away. Returns whether its channel is now the only one without.
+    /// Removes a listener. Returns whether its channel is now the only one without listeners.
     pub(super) fn leave(&mut self, name: &Name, listener: &Arc<Listener>, now: Instant) -> bool {
         let Some(channel) = self.channels.get_mut(name) else { return false };
         channel.ears.retain(|ear| !Arc::ptr_eq(&ear.listener, listener));
@@ -125,14 +125,14 @@ impl Table {
         self.idle.len() == 1
     }
 
-    /// A listener's round begins: what was heard before says nothing about what it finds.
+    /// Begins a listener's round. Messages from before it say nothing about its result.
     pub(super) fn begin(&mut self, name: &Name, listener: &Arc<Listener>) {
         let ears = self.channels.get_mut(name).into_iter().flat_map(|channel| &mut channel.ears);
         ears.filter(|ear| Arc::ptr_eq(&ear.listener, listener)).for_each(|ear| ear.heard.clear());
     }
 
-    /// A node sent a message. Returns the listeners to be woken, or `None` if the channel is not in the table. The
-    /// release of a lock sends one on each of a majority; those of the undos of a minority wake nobody.
+    /// Records a message of a node. Returns the listeners to wake, or `None` if the channel is not in the table. The
+    /// release of a lock sends a message on each server of a majority; the undos on a minority wake nobody.
     pub(super) fn message(&mut self, node: usize, name: &str) -> Option<Vec<Arc<Listener>>> {
         let majority = majority(self.nodes.len());
         let channel = self.channels.get_mut(name)?;
@@ -147,31 +147,32 @@ impl Table {
         Some(woken)
     }
 
-    /// The drivers of a lock.
+    /// Returns the listeners of a lock's drivers.
     pub(super) fn listeners_of(&self, name: &str, key: &Key) -> Vec<Arc<Listener>> {
         let listeners = self.channels.get(name).into_iter().flat_map(Channel::listeners);
         listeners.filter(|listener| listener.key == *key).collect()
     }
 
-    /// Whether a node has a channel, or has been asked for it.
+    /// Returns whether a node has a channel, or has been asked for it.
     pub(super) fn is_asked_for(&self, name: &str) -> bool {
         self.nodes.iter().any(|node| node.has.contains_key(name))
     }
 
-    /// Whether a majority of the nodes has confirmed a channel.
+    /// Returns whether a majority of the nodes has confirmed a channel.
     pub(super) fn is_confirmed(&self, name: &str) -> bool {
         let confirmed = self.nodes.iter().filter(|node| node.has.get(name) == Some(&Asked::Confirmed));
         confirmed.count() >= majority(self.nodes.len())
     }
 
-    /// All of them, in the order of their channels' names: a simulation under a seed has to wake them as it did before.
+    /// Returns all listeners in the order of their channels' names, since a simulation has to wake them in the same
+    /// order each time.
     pub(super) fn listeners(&self) -> Vec<Arc<Listener>> {
         let mut channels: Vec<_> = self.channels.iter().collect();
         channels.sort_unstable_by_key(|(name, _)| *name);
         channels.into_iter().flat_map(|(_, channel)| channel.listeners()).collect()
     }
 
-    /// Removes the channels that nobody has listened to for a while. Returns whether a node has one of them.
+    /// Removes the channels that have had no listeners for a while. Returns whether a node has one of them.
     pub(super) fn sweep(&mut self, now: Instant) -> bool {
         let mut asks = false;
         while let Some((since, _)) = self.idle.first()
@@ -191,12 +192,12 @@ impl Table {
         asks
     }
 
-    /// When the next channel is to be removed, if nobody listens to it before.
+    /// Returns when the next channel has to be removed, if it gets no listener before.
     pub(super) fn next_sweep(&self) -> Option<Instant> {
         self.idle.first().map(|(since, _)| *since + LINGER)
     }
 
-    /// What a node is to be asked for now. It counts as asked from here on.
+    /// Returns what a node has to be asked for now. From here on it counts as asked.
     pub(super) fn batch(&mut self, node: usize) -> Batch {
         let Ears { has, changes } = &mut self.nodes[node];
         let mut batch = Batch::default();
@@ -213,7 +214,7 @@ impl Table {
         batch
     }
 
-    /// A node has done what it was asked for: the listeners that wait for that.
+    /// Records that a node has confirmed a batch. Returns the listeners that wait for that.
     pub(super) fn confirm(&mut self, node: usize, batch: &Batch) -> Vec<Arc<Listener>> {
         for name in &batch.add {
             self.nodes[node].has.insert(Arc::clone(name), Asked::Confirmed);
@@ -221,7 +222,7 @@ impl Table {
         batch.add.iter().filter_map(|name| self.channels.get(name)).flat_map(Channel::listeners).collect()
     }
 
-    /// A node may have done what it was asked for, or not: it is asked once more.
+    /// Records that a node may or may not have executed a batch, so that it is asked once more.
     pub(super) fn doubt(&mut self, node: usize, batch: Batch) {
         let Ears { has, changes } = &mut self.nodes[node];
         for name in batch.add.into_iter().chain(batch.remove) {
@@ -230,7 +231,7 @@ impl Table {
         }
     }
 
-    /// A node is connected anew and has nothing: it is to be asked for all.
+    /// Records that a node was reconnected and has no subscriptions, so that it is asked for all channels.
     pub(super) fn forget(&mut self, node: usize) {
         let Ears { has, changes } = &mut self.nodes[node];
         has.clear();
@@ -260,7 +261,7 @@ mod tests {
         text.into()
     }
 
-    /// Everything that is to be changed on a node, confirmed by it at once.
+    /// Takes all changes of a node, and confirms them at once.
     fn settle(table: &mut Table, node: usize) -> Batch {
         let mut batch = table.batch(node);
         table.confirm(node, &batch);
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_lingers_for_a_second_after_its_last_use_and_not_after_an_earlier_one() {
+    fn a_channel_lingers_for_a_second_after_its_last_use() {
         let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
         for use_at in [0, 400, 800] {
             let (listener, asks) = table.subscribe(&x, &"k".into());
@@ -304,7 +305,7 @@ mod tests {
         table.leave(&x, &first, start);
         assert!(!table.sweep(start + ms(60_000)) && table.len() == 1);
         table.leave(&x, &second, start + ms(60_000));
-        // Its listener goes once.
+        // A listener that leaves twice counts once.
         table.leave(&x, &second, start + ms(60_500));
         let (third, _) = table.subscribe(&x, &"k".into());
         assert!(!table.sweep(start + ms(120_000)) && table.len() == 1);
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_again_before_it_is_unsubscribed_stays() {
+    fn a_channel_that_is_used_again_before_it_is_unsubscribed_stays() {
         let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
         let (listener, _) = table.subscribe(&x, &"k".into());
         settle(&mut table, 0);
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_again_while_it_is_unsubscribed_is_subscribed_behind_that() {
+    fn a_channel_that_is_used_again_while_it_is_unsubscribed_is_subscribed_after_that() {
         let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
         let (listener, _) = table.subscribe(&x, &"k".into());
         settle(&mut table, 0);
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reconnect_all_that_is_wanted_is_subscribed_and_nothing_else() {
+    fn after_a_reconnect_exactly_the_used_channels_are_subscribed() {
         let (mut table, start) = (Table::new(1), Instant::now());
         for text in ["a", "b", "c"] {
             let (listener, _) = table.subscribe(&name(text), &"k".into());
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_may_have_done_is_asked_for_once_more() {
+    fn an_uncertain_batch_is_sent_once_more() {
         let (mut table, start) = (Table::new(1), Instant::now());
         let (old, _) = table.subscribe(&name("old"), &"k".into());
         settle(&mut table, 0);
@@ -412,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_a_majority_wake_and_the_round_of_another_listener_forgets_none() {
+    fn messages_of_a_majority_wake_each_listener_by_its_own_round() {
         let (mut table, x) = (Table::new(3), name("x"));
         let (one, other) = (table.subscribe(&x, &"k".into()).0, table.subscribe(&x, &"k".into()).0);
         let woken_by = |table: &mut Table, node| table.message(node, "x").expect("known").len();

@@ -8,19 +8,19 @@ use crate::command::WAKE;
 use crate::error::Error;
 use crate::foreign::contained;
 
-/// A locker's own channel: subscribed when it waits for the first time, and from then on.
+/// A locker's own channel. It is subscribed from the locker's first wait on.
 #[derive(Debug)]
 pub(super) struct WakeChannel {
     pub(super) name: Name,
     state: AtomicU8,
 }
 
-/// Nobody waits here yet.
+/// No caller has waited here yet.
 const UNUSED: u8 = 0;
 const WANTED: u8 = 1;
 const ASKED: u8 = 2;
 const CONFIRMED: u8 = 3;
-/// On this connection.
+/// The user may not subscribe, as this connection found.
 const REFUSED: u8 = 4;
 
 impl WakeChannel {
@@ -32,12 +32,12 @@ impl WakeChannel {
         self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Somebody waits. Whether the server is to be asked for that.
+    /// Records that a caller waits. Returns whether the server has to be asked for the channel.
     pub(super) fn want(&self) -> bool {
         self.change(UNUSED, WANTED)
     }
 
-    /// What the server is to be asked for now. It counts as asked from here on.
+    /// Returns the channel if the server has to be asked for it now. From here on it counts as asked.
     pub(super) fn ask(&self) -> Option<Name> {
         self.change(WANTED, ASKED).then(|| Arc::clone(&self.name))
     }
@@ -46,7 +46,7 @@ impl WakeChannel {
         self.change(ASKED, CONFIRMED);
     }
 
-    /// The user may not. After a reconnect it is asked for again.
+    /// Records that the user may not subscribe. After a reconnect the server is asked again.
     pub(super) fn refuse(&self, error: &Error) {
         self.change(ASKED, REFUSED);
         contained(|| {
@@ -58,7 +58,7 @@ impl WakeChannel {
         });
     }
 
-    /// The server has to be asked anew, if it was asked before.
+    /// Records that the server has to be asked again, if it was asked before.
     pub(super) fn again(&self) {
         let used = |state| (state != UNUSED).then_some(WANTED);
         let _: Result<_, _> = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, used);

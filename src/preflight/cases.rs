@@ -1,4 +1,4 @@
-//! What keeps one server from a promise. Pure.
+//! The reasons why one server does not keep a promise. Pure.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use super::found::by_reason;
 use super::{Deployment, Finding, Forgets, Mode, Promise, Reason, Role, ServerReport};
 use crate::options::{Replicas, Settings};
 
-/// How far the clock of this machine may be behind a server's. A restart takes longer than this and the tenth of a
-/// second to which clients cut their clocks.
+/// How far the clock of this machine may be behind a server's, in microseconds. A restart takes longer than this plus
+/// the tenth of a second to which clients round their clocks down.
 const BEHIND_US: i64 = 100_000;
 
-/// What keeps one server from a promise.
+/// The reasons why one server does not keep a promise, or may not.
 #[derive(Debug, Default)]
 pub(super) struct Case {
     pub(super) broken: Vec<Reason>,
@@ -22,17 +22,17 @@ impl Case {
         self.broken.is_empty() && self.doubts.is_empty()
     }
 
-    /// It does not keep it.
+    /// Adds a reason why it does not keep the promise.
     pub(super) fn breaks(&mut self, at: &ServerReport, problem: impl Into<String>, remedy: impl Into<String>) {
         self.broken.push(reason(at, problem, remedy));
     }
 
-    /// Nobody knows.
+    /// Adds a reason why it is unknown whether it keeps the promise.
     pub(super) fn doubts(&mut self, at: &ServerReport, problem: impl Into<String>, remedy: impl Into<String>) {
         self.doubts.push(reason(at, problem, remedy));
     }
 
-    /// The answer to this question would have told.
+    /// Adds a doubt if the answer to a question that matters is not known.
     pub(super) fn wonders<T>(&mut self, at: &ServerReport, what: &str, finding: &Finding<T>) {
         match finding {
             Finding::Known(_) => {}
@@ -48,7 +48,7 @@ impl Case {
     }
 }
 
-/// What is wanted of a server: the settings of its locker, and what it is to the locker's other servers.
+/// The requirements for a server: the settings of its locker, and the kind of deployment.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) settings: &'a Settings,
@@ -60,12 +60,12 @@ impl Wanted<'_> {
         self.deployment.is_alone()
     }
 
-    /// Whether servers that forgot abstain.
+    /// Returns whether servers that forgot abstain.
     pub(super) fn abstains(&self) -> bool {
         !self.settings.restart_quarantine.is_zero()
     }
 
-    /// Whether one server votes.
+    /// Judges whether one server votes.
     pub(super) fn locking_of(&self, at: &ServerReport) -> Case {
         let mut case = self.identity_of(at);
         if at.failure.is_some() {
@@ -94,7 +94,7 @@ impl Wanted<'_> {
         case
     }
 
-    /// Whether it is a server on which there can be locks.
+    /// Judges whether it is a server that can have locks.
     pub(super) fn identity_of(&self, at: &ServerReport) -> Case {
         let mut case = Case::default();
         if let Some(why) = &at.failure {
@@ -134,7 +134,7 @@ impl Wanted<'_> {
         case
     }
 
-    /// Whether it has the replicas that it, or this locker, wants.
+    /// Judges whether it has the replicas that it or this locker requires.
     fn replicas_of(&self, at: &ServerReport, case: &mut Case) {
         if let (Some(online), Some(&least)) = (at.online(), at.min_replicas_to_write.known())
             && online < least
@@ -142,7 +142,7 @@ impl Wanted<'_> {
             let problem = format!("refuses writes: {online} of {} it waits for", many_replicas(least));
             case.breaks(at, problem, "more replicas, or a lower `min-replicas-to-write`");
         }
-        // Without INFO either, it is taken for what nearly every server has: none.
+        // If INFO is unknown too, assume that it waits for no replicas, as nearly every server does.
         if at.replicas.known().is_some() {
             case.wonders(at, "for how many replicas it waits", &at.min_replicas_to_write);
         }
@@ -156,7 +156,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// Whether it answers in time.
+    /// Judges whether it answers in time.
     fn quickness_of(&self, at: &ServerReport, case: &mut Case) {
         let bound = self.settings.command_timeout;
         match &at.round_trip {
@@ -164,7 +164,7 @@ impl Wanted<'_> {
                 let problem = format!("takes {:.1?} to answer (p99), with command_timeout = {bound:?}", times.p99);
                 case.breaks(at, problem, "a longer `command_timeout`, or a nearer server");
             }
-            // The right that is missing is told as such.
+            // A missing right is reported as such.
             Finding::Known(_) | Finding::Forbidden(_) => {}
             unknown @ Finding::Unknown(_) => case.wonders(at, "how quickly it answers", unknown),
         }
@@ -189,7 +189,7 @@ impl Wanted<'_> {
         case
     }
 
-    /// Whether a server remembers what it granted before it crashed.
+    /// Judges whether a server remembers what it granted before a crash.
     pub(super) fn memory_of(&self, at: &ServerReport) -> Case {
         let mut case = Case::default();
         if let Some(why) = &at.failure {
@@ -223,7 +223,7 @@ impl Wanted<'_> {
         case
     }
 
-    /// Whether a replica that is promoted knows what its master granted.
+    /// Judges whether a replica that is promoted knows what its master granted.
     pub(super) fn promotion_of(&self, at: &ServerReport) -> Case {
         let mut case = Case::default();
         let replicas = match &at.replicas {
@@ -279,8 +279,8 @@ impl Wanted<'_> {
         case
     }
 
-    /// Whether a single server that forgot fences goes on above them: from its own clock, once the client's clock is
-    /// past the last one.
+    /// Judges whether a single server that forgot fences continues above them: from its own clock, once the client's
+    /// clock is past the last one.
     pub(super) fn fences_of(&self, at: &ServerReport) -> Case {
         let mut case = Case::default();
         if let Some(why) = &at.failure {
@@ -316,7 +316,7 @@ fn reason(at: &ServerReport, problem: impl Into<String>, remedy: impl Into<Strin
     Reason { node: Some(at.node.clone()), problem: problem.into(), remedy: Some(remedy.into()) }
 }
 
-/// How an operator gives these rights.
+/// Returns how an operator gives these rights.
 fn give(rules: &[&str]) -> String {
     format!("give its user {}", rules.join(" "))
 }

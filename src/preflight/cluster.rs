@@ -1,21 +1,21 @@
-//! What keeps the masters of a cluster from a promise. Pure.
+//! The reasons why the masters of a cluster do not keep a promise. Pure.
 
 use std::time::Duration;
 
 use super::cases::{Case, Wanted};
 use super::{Finding, Mode, ServerReport};
 
-/// How many slots every cluster has.
+/// The number of slots of every cluster.
 const SLOTS: u64 = 16_384;
 
-/// With fewer masters no majority of them is left to vote for a replica.
+/// With fewer masters than this, the rest is no majority that can vote for a replica.
 const FEWEST: u64 = 3;
 
-/// What a replica takes, about, to be voted for, once its master counts as gone.
+/// About how long the election of a replica takes once its master counts as gone.
 const ELECTION: Duration = Duration::from_secs(1);
 
 impl Wanted<'_> {
-    /// Whether the cluster of this master, if it is in one, takes locks of all slots.
+    /// Judges whether the cluster of this master, if it is in one, takes locks of all slots.
     pub(super) fn slots_of(&self, at: &ServerReport, case: &mut Case) {
         let (Some(cluster), Finding::Known(Mode::Cluster(state))) = (&at.cluster, &at.mode) else { return };
         match state {
@@ -36,8 +36,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// Whether another server takes the place of this master when it is gone, and so soon that its locks are renewed in
-    /// time.
+    /// Judges whether another server would replace this master soon enough for its locks to be renewed in time.
     pub(super) fn succession_of(&self, at: &ServerReport) -> Case {
         let mut case = self.locking_of(at);
         if at.failure.is_some() {
@@ -63,7 +62,7 @@ impl Wanted<'_> {
             case.breaks(at, problem, "three masters or more");
         }
         match cluster.node_timeout {
-            // A hold bears that its renewals fail for less than the second third of its lease.
+            // A hold survives if its renewals fail for less than a third of its lease.
             Finding::Known(silence) if silence + ELECTION > self.settings.lease / 3 => {
                 let problem = format!(
                     "is replaced after about {:?} (cluster-node-timeout and an election), and its locks are lost if \

@@ -62,7 +62,7 @@ pub struct ServerReport {
     pub failure: Option<String>,
     /// Why its vote does not count at the moment; only with several servers.
     pub abstains: Option<String>,
-    /// Why it refuses writes at the moment, as far as `INFO` tells: it loads its data, or cannot write to its disk.
+    /// Why it refuses writes at the moment, as far as `INFO` shows: it loads its data, or cannot write to its disk.
     pub refuses_writes: Option<String>,
     /// Its name and version, from `HELLO` and `INFO`.
     pub version: Finding<Version>,
@@ -80,7 +80,7 @@ pub struct ServerReport {
     pub replicas: Finding<Vec<Replica>>,
     /// How many replicas acknowledge, if [`replicas`](crate::LockerBuilder::replicas) is set, from `WAIT`.
     pub acknowledging: Finding<u64>,
-    /// With fewer replicas than this it refuses writes, from `CONFIG GET`.
+    /// The number of replicas below which it refuses writes, from `CONFIG GET`.
     pub min_replicas_to_write: Finding<u64>,
     /// How far its clock is from this machine's, from `TIME`.
     pub clock: Finding<Clock>,
@@ -141,8 +141,8 @@ impl ServerReport {
         }
     }
 
-    /// Notes what these round trips show. Each has its duration, this machine's clock before it and the server's clock
-    /// during it, in microseconds. The quickest tells the clock best.
+    /// Records what these round trips show. Each has its duration, this machine's clock before it and the server's
+    /// clock during it, in microseconds. The quickest one shows the clock best.
     pub(crate) fn learn_trips(&mut self, trips: &[(Duration, u64, u64)]) {
         let mut times: Vec<Duration> = trips.iter().map(|(took, ..)| *took).collect();
         times.sort_unstable();
@@ -210,7 +210,7 @@ impl fmt::Display for Version {
 pub enum Role {
     /// It does.
     Master,
-    /// It copies a master, whose address this is if the server tells.
+    /// It copies a master. This is the master's address, if the server shows it.
     Replica(Option<String>),
     /// Another role, by the name that the server gives it.
     Other(String),
@@ -234,19 +234,19 @@ pub enum Mode {
 pub struct ClusterView {
     /// How many of the 16,384 slots have a master, and how many masters have slots: CLUSTER INFO.
     pub slots: Finding<Slots>,
-    /// For how long a server has to be silent until the others replace it: `cluster-node-timeout`, CONFIG GET.
+    /// How long a server has to be silent before the others replace it: `cluster-node-timeout`, CONFIG GET.
     pub node_timeout: Finding<Duration>,
     /// Whether all masters refuse everything while one slot has none: `cluster-require-full-coverage`, CONFIG GET.
     pub requires_full_coverage: Finding<bool>,
 }
 
-/// The slots of a cluster, and who has them.
+/// The slots of a cluster and their masters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Slots {
     /// How many have a master.
     pub assigned: u64,
-    /// Those of them whose master does not answer the one that was asked.
+    /// How many of those have a master that does not answer the one that was asked.
     pub failing: u64,
     /// How many masters have slots.
     pub masters: u64,
@@ -260,12 +260,12 @@ pub struct Eviction {
     pub policy: String,
     /// `maxmemory`, in bytes; 0 means no limit.
     pub limit: u64,
-    /// How much memory it uses, in bytes, if it tells.
+    /// How much memory it uses, in bytes, if it shows that.
     pub used: Option<u64>,
 }
 
 impl Eviction {
-    /// Returns whether it may delete locks then.
+    /// Returns whether it may delete locks when its memory is full.
     pub fn evicts(&self) -> bool {
         evicts(&self.policy)
     }
@@ -320,7 +320,7 @@ impl Persistence {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Forgets {
-    /// Nothing that it has answered, as far as its disk tells the truth.
+    /// Nothing that it has answered, unless its disk loses what it reported as written.
     Nothing,
     /// What it did in the last second or two: `appendfsync everysec`.
     LastSeconds,
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quickest_round_trip_tells_the_clock_and_the_middle_of_it_counts() {
+    fn the_clock_is_taken_from_the_middle_of_the_quickest_round_trip() {
         let mut report = ServerReport::unasked("redis://h".into());
         let us = Duration::from_micros;
         report.learn_trips(&[(us(900), 1_000, 90_000), (us(100), 5_000, 3_050), (us(200), 9_000, 9_900)]);
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_forgets_follows_from_what_is_on_the_disk() {
+    fn persistence_decides_what_a_crash_forgets() {
         let known = |value: &str| Finding::Known(value.to_owned());
         let forgets = |append_only, fsync: &str, suspended, save: &str| {
             let no_fsync_on_rewrite = Finding::Known(suspended);

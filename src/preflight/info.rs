@@ -1,11 +1,11 @@
-//! What a server tells of itself, read: HELLO, INFO, CONFIG GET and CLUSTER INFO.
+//! Reads a server's answers to HELLO, INFO, CONFIG GET and CLUSTER INFO.
 
 use std::time::Duration;
 
 use super::found::{ClusterView, Eviction, Finding, Mode, Persistence, Replica, Role, ServerReport, Slots, Version};
 use crate::shown::cut;
 
-/// What HELLO answers, which every user may ask from Redis 7 on.
+/// The answer to HELLO, which every user may send from Redis 7 on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) server: Option<String>,
@@ -14,18 +14,18 @@ pub(crate) struct Hello {
     pub(crate) role: Option<String>,
 }
 
-/// All that a server told.
+/// All answers of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Told {
     pub(crate) hello: Finding<Hello>,
     pub(crate) info: Finding<String>,
-    /// Where the server is in cluster mode.
+    /// The answers about its cluster, if the server is in cluster mode.
     pub(crate) cluster: Option<ToldOfCluster>,
     /// In the order of [`Told::SETTINGS`].
     pub(crate) settings: Vec<Finding<String>>,
 }
 
-/// What a server told of its cluster.
+/// A server's answers about its cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct ToldOfCluster {
     /// CLUSTER INFO.
@@ -85,7 +85,7 @@ impl Told {
 
     fn version(&self) -> Finding<Version> {
         let told = |hello: Hello| Some(Version { server: hello.server?.to_ascii_lowercase(), number: hello.version? });
-        // One that is compatible with Redis tells its own version here, and perhaps Redis' there.
+        // A compatible server has its own version here, and perhaps that of Redis in `redis_version`.
         let valkey = |info: &str| {
             let number = cut(field(info, "valkey_version")?.as_bytes());
             Some(Version { server: "valkey".to_owned(), number })
@@ -149,7 +149,7 @@ impl Told {
         })
     }
 
-    /// Why it refuses writes at the moment.
+    /// Returns why it refuses writes at the moment, if it does.
     fn refuses_writes(&self) -> Option<String> {
         let info = self.info.known()?;
         let is = |name: &str, value: &str| field(info, name) == Some(value);
@@ -167,7 +167,7 @@ impl Told {
 }
 
 impl ServerReport {
-    /// Takes in what the server told.
+    /// Fills in what the server's answers show.
     pub(crate) fn learn(&mut self, told: &Told) {
         self.version = told.version();
         self.role = told.role();
@@ -177,19 +177,19 @@ impl ServerReport {
         self.persistence = told.persistence();
         self.refuses_writes = told.refuses_writes();
         self.replicas = told.info(|info| Some(replicas(info)));
-        // INFO has this line where the server waits for replicas.
+        // INFO has this line only if the server waits for replicas.
         let none = told.info(|info| field(info, "min_slaves_good_slaves").is_none().then_some(0));
         let least = told.setting("min-replicas-to-write").and_then(|least| least.parse().ok());
         self.min_replicas_to_write = least.or(none);
     }
 }
 
-/// The value behind a name in what INFO answers.
+/// Returns the value of a field in the answer to INFO.
 pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// The address of a replica's master.
+/// Returns the address of a replica's master.
 fn master(info: &str) -> Option<String> {
     let (host, port) = (field(info, "master_host")?, field(info, "master_port")?);
     Some(cut(format!("{host}:{port}").as_bytes()))
@@ -243,7 +243,7 @@ mod tests {
     const SETTINGS: [&str; 8] = ["noeviction", "0", "no", "everysec", "no", "3600 1", "yes", "1"];
 
     #[test]
-    fn what_a_server_tells_is_read() {
+    fn the_answers_of_a_server_are_read() {
         let report = report(&told(Finding::Known(INFO.to_owned()), SETTINGS));
         assert_eq!(report.version.known().map(ToString::to_string).as_deref(), Some("Redis 7.0.15"));
         assert_eq!(report.role, Finding::Known(Role::Master));
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_info_may_not_tell_is_known_from_elsewhere_or_with_the_right_that_is_missing() {
+    fn without_info_other_answers_count_or_the_missing_right_is_named() {
         let report = report(&told(Finding::Forbidden("+info"), SETTINGS));
         assert_eq!(report.role, Finding::Known(Role::Master));
         assert_eq!(report.eviction.known().map(|eviction| eviction.evicts()), Some(false));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_what_it_is() {
+    fn the_kind_of_a_server_is_read_from_its_answers() {
         let version = |info: &str, words: [&str; 2]| {
             let mut told = told(Finding::Known(info.to_owned()), SETTINGS);
             told.hello = hello([words[0], words[1], "standalone", "master"]);

@@ -1,5 +1,5 @@
-//! What servers keep of a lock: the report of [`Locker::preflight`](crate::Locker::preflight), for operators and for
-//! deployment pipelines.
+//! Which promises the servers keep: the report of [`Locker::preflight`](crate::Locker::preflight), for operators and
+//! for deployment pipelines.
 //!
 //! A [`Preflight`] has a [`ServerReport`] for each server and a [`Verdict`] for each [`Promise`]. It prints as a list
 //! of at most 100 columns.
@@ -29,8 +29,8 @@ use crate::options::Settings;
 #[non_exhaustive]
 pub enum Promise {
     /// Locks are taken, renewed and released: a majority of the servers is there, votes, and lets this user do all of
-    /// that. In a cluster all masters are there, and every slot has one. What only `INFO` and `CONFIG GET` tell, such
-    /// as a full memory, counts if the user may send them.
+    /// that. In a cluster all masters are there, and every slot has one. Facts that only `INFO` and `CONFIG GET` show,
+    /// such as a full memory, count if the user may send these.
     Locking,
     /// Locking goes on while a minority of the servers is away, and no server is away already. It does not apply to one
     /// server. In a cluster, each master has a replica in step that takes its place within a third of a lease, so that
@@ -95,7 +95,7 @@ pub enum Answer {
     Yes,
     /// It is not kept.
     No,
-    /// It may be kept: something that matters for it could not be found out.
+    /// It may be kept: something that matters for it is not known.
     Unknown,
     /// It does not apply to these servers and options.
     Moot,
@@ -120,8 +120,8 @@ pub struct Verdict {
     pub promise: Promise,
     /// Whether it is kept.
     pub answer: Answer,
-    /// Why it is not kept, or not known to be. With [`Answer::Yes`] these are problems for which a majority of the
-    /// servers makes up, or conditions on which the promise depends.
+    /// Why it is not kept, or not known to be. With [`Answer::Yes`] these are problems that a majority of the servers
+    /// makes up for, or conditions on which the promise depends.
     pub reasons: Vec<Reason>,
 }
 
@@ -136,7 +136,7 @@ impl Verdict {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Reason {
-    /// The address of the server that it is about, its password as `***`; `None` if it is about all of them.
+    /// The address of the server that it is about, its password as `***`, or `None` if it is about all of them.
     pub node: Option<Arc<str>>,
     /// The problem.
     pub problem: String,
@@ -144,7 +144,7 @@ pub struct Reason {
     pub remedy: Option<String>,
 }
 
-/// What the servers of a locker keep of its locks: the report of [`Locker::preflight`](crate::Locker::preflight).
+/// Which promises the servers of a locker keep: the report of [`Locker::preflight`](crate::Locker::preflight).
 ///
 /// It describes the moment at which it was made. A server may be reconfigured, lose its replicas or restart at any time
 /// after that.
@@ -170,7 +170,7 @@ pub struct Reason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Preflight {
-    /// The servers, in the order in which the locker names them; of a cluster its masters.
+    /// The servers, in the order in which they were given to the builder; for a cluster, its masters.
     pub servers: Vec<ServerReport>,
     /// A verdict for each promise, in the order of [`Promise`].
     pub verdicts: Vec<Verdict>,
@@ -206,17 +206,17 @@ impl Preflight {
     }
 }
 
-/// What the servers of a locker are to each other.
+/// How the servers of a locker are related.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Deployment {
-    /// So many, none of which knows the others.
+    /// This many, which do not know each other.
     Independent(usize),
     /// The masters of a cluster, each of which has some of the locks.
     Cluster,
 }
 
 impl Deployment {
-    /// Whether each lock is on one server alone.
+    /// Returns whether each lock is on one server alone.
     pub(crate) fn is_alone(self) -> bool {
         matches!(self, Self::Independent(1) | Self::Cluster)
     }

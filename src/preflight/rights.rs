@@ -1,5 +1,5 @@
-//! What the user of a server has to be allowed: each command that a locker sends or has a script call, with each kind
-//! of key and channel. SECURITY.md has the same list, which is tested.
+//! The rights that the user of a server needs: each command that a locker sends or lets a script call, with each kind
+//! of key and channel. SECURITY.md has the same list; a test compares the two.
 
 use super::{Deployment, MissingRight, Promise, Rights, UnknownRight};
 use crate::command::{MEMORY, WAKE};
@@ -7,18 +7,18 @@ use crate::key::Key;
 use crate::options::{Format, Replicas, Settings};
 use crate::random;
 
-/// How a server is asked whether a command is permitted, unless it tells by itself (ACL DRYRUN).
+/// How to find out whether a command is permitted, if ACL DRYRUN is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// The command is sent as it stands: it writes nothing.
+    /// The command is sent as it is: it writes nothing.
     Directly,
-    /// A script calls it that may not write: what is not permitted is refused before what writes.
+    /// A read-only script calls it: the server checks the rights before it refuses the write.
     InScript,
-    /// It is sent, and its refusal comes as the answer to another command.
+    /// The command is sent, and a refusal comes as the answer to another command.
     Subscribing,
 }
 
-/// A command whose right is looked at, with a key or channel.
+/// A command whose right is checked, with a key or channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Probe {
     pub(crate) name: &'static str,
@@ -26,30 +26,30 @@ pub(crate) struct Probe {
     pub(crate) way: Way,
     /// The rule for the command.
     rule: &'static str,
-    /// The rule for its key or channel. `None`: it has none, or a made-up name, whose refusal tells nothing.
+    /// The rule for its key or channel, or `None` if it has none, or has a made-up name whose refusal shows nothing.
     names: Option<String>,
     needed_for: &'static [Promise],
 }
 
-/// What became of a probe.
+/// The outcome of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Tried {
     Permitted,
-    /// In the server's words.
+    /// Refused, with the server's error.
     Refused(String),
-    /// Why nobody knows.
+    /// Unknown, for this reason.
     Unknown(String),
 }
 
-/// What a server is asked.
+/// The questions to a server.
 #[derive(Debug, Clone)]
 pub(crate) struct Questions {
     pub(crate) probes: Vec<Probe>,
-    /// How many have to acknowledge, and within what time.
+    /// How many replicas have to acknowledge, and within what time.
     pub(crate) replicas: Option<Replicas>,
 }
 
-/// What stands for the names of locks, and of their messages, where none is given.
+/// The placeholders for the names of locks and of their messages, if none is given.
 const NAMES: &str = "~NAMES-OF-LOCKS";
 const MESSAGES: &str = "&MESSAGES-OF-LOCKS";
 
@@ -60,7 +60,7 @@ const EXCLUSION: &[Promise] = &[Promise::Exclusion];
 const INSPECTION: &[Promise] = &[Promise::Inspection];
 
 impl Questions {
-    /// What these servers of a locker are asked with these settings. Without names of locks one is made up.
+    /// Creates the questions to the servers of a locker with these settings. Without names of locks it makes one up.
     pub(crate) fn new(settings: &Settings, deployment: Deployment, names: &[Key]) -> Self {
         let mut asked = Asked { settings, deployment, probes: Vec::new() };
         asked.connections();
@@ -75,12 +75,12 @@ impl Questions {
         Self { probes: asked.probes, replicas: settings.replicas }
     }
 
-    /// What is known of a server that has not answered.
+    /// Returns the rights on a server that has not answered.
     pub(crate) fn not_answered(&self) -> Rights {
         self.rights(&vec![Tried::Unknown("the server had no time to answer".to_owned()); self.probes.len()])
     }
 
-    /// What the server's answers show.
+    /// Returns the rights that the server's answers show.
     pub(crate) fn rights(&self, tried: &[Tried]) -> Rights {
         let mut rights = Rights::default();
         for (probe, tried) in self.probes.iter().zip(tried) {
@@ -99,13 +99,13 @@ impl Questions {
                 (Tried::Unknown(reason), _) => wonder(&mut rights.unknown, probe.rule, probe.needed_for, reason),
             }
         }
-        // What is missing for one name is not unknown for another.
+        // A right that is missing for one name is not unknown for another.
         rights.unknown.retain(|right| rights.missing.iter().all(|missing| missing.rule != right.rule));
         rights
     }
 }
 
-/// Adds a right that is missing, once for all that it is needed for.
+/// Adds a missing right, once for all promises that need it.
 fn miss(missing: &mut Vec<MissingRight>, rule: &str, needed_for: &[Promise]) {
     match missing.iter_mut().find(|right| right.rule == rule) {
         Some(right) => add(&mut right.needed_for, needed_for),
@@ -129,7 +129,7 @@ fn add(promises: &mut Vec<Promise>, more: &[Promise]) {
     promises.dedup();
 }
 
-/// The probes, as they are collected.
+/// Collects the probes.
 struct Asked<'a> {
     settings: &'a Settings,
     deployment: Deployment,
@@ -141,7 +141,7 @@ impl Asked<'_> {
         self.settings.format == Format::Plain
     }
 
-    /// Whether lockers that wait stand in a list.
+    /// Returns whether waiting lockers are in lists.
     fn has_lists(&self) -> bool {
         self.deployment == Deployment::Independent(1) && !self.remembers()
     }
@@ -164,22 +164,22 @@ impl Asked<'_> {
         self.probes.push(Probe { name, args, way, rule, names, needed_for });
     }
 
-    /// A command without a key.
+    /// Adds a command without a key.
     fn bare(&mut self, needed_for: &'static [Promise], rule: &'static str, name: &'static str, words: &[&str]) {
         self.add(needed_for, Way::Directly, rule, None, words, name);
     }
 
-    /// That scripts may be given this key.
+    /// Adds the right to give this key to scripts.
     fn key(&mut self, needed_for: &'static [Promise], key: &str, names: Option<&str>) {
         self.add(needed_for, Way::Directly, "+evalsha", names, &[NO_SCRIPT, "1", key], "EVALSHA");
     }
 
-    /// What a script calls with this key or channel.
+    /// Adds a command that a script calls with this key or channel.
     fn called(&mut self, needed_for: &'static [Promise], names: Option<&str>, words: &[&str], (rule, name): Command) {
         self.add(needed_for, Way::InScript, rule, names, words, name);
     }
 
-    /// What connections send by themselves.
+    /// Adds what connections send by themselves.
     fn connections(&mut self) {
         self.bare(LOCKING, "+hello", "HELLO", &[]);
         self.bare(WAKEUPS, "+ping", "PING", &[]);
@@ -197,8 +197,8 @@ impl Asked<'_> {
         self.bare(needed_for, "+info", "INFO", &["server"]);
     }
 
-    /// What is asked of a cluster: who has which slot, and since when. Without the second, a master that was deposed
-    /// while it stood still may be believed for longer.
+    /// Adds the questions to a cluster: which master has which slot, and since when. Without the second, the locker may
+    /// trust a master for longer that was replaced while it was stopped.
     fn slots(&mut self) {
         if self.deployment == Deployment::Cluster {
             self.bare(LOCKING, "+cluster|slots", "CLUSTER", &["SLOTS"]);
@@ -222,7 +222,8 @@ impl Asked<'_> {
         }
     }
 
-    /// A lock, its channel and its messages. A name that is made up is not known to be one that the user may use.
+    /// Adds a lock, its channel and its messages. It is not known whether the user should be able to use a made-up
+    /// name.
     fn lock(&mut self, key: &Key, is_known: bool) {
         let (lock, channel) = (key.as_str(), key.channel());
         let rule = |sign: char, name: &str| is_known.then(|| format!("{sign}{}", pattern(name)));
@@ -269,7 +270,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Wake-ups of this locker by its name.
+    /// Adds the wake-ups of this locker by its name.
     fn wake_ups(&mut self) {
         if !self.has_lists() {
             return;
@@ -294,7 +295,7 @@ impl Asked<'_> {
     }
 }
 
-/// The digest of no script.
+/// A digest that no script has.
 const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 
 /// A command that scripts call: its rule, and its name.
@@ -324,7 +325,7 @@ const ZRANGE: Command = ("+zrange", "ZRANGE");
 const ZRANK: Command = ("+zrank", "ZRANK");
 const ZREM: Command = ("+zrem", "ZREM");
 
-/// The pattern that has this name and no other.
+/// Returns the pattern that matches only this name.
 fn pattern(name: &str) -> String {
     let mut pattern = String::with_capacity(name.len());
     for c in name.chars() {
@@ -354,13 +355,13 @@ mod tests {
         Questions::new(&settings(servers, change), Deployment::Independent(servers), &["app:42".into()])
     }
 
-    /// What is needed, and what is not but asked for.
+    /// Returns the rules that are needed, or those that are only asked about.
     fn rules(asked: &Questions, is_needed: bool) -> BTreeSet<String> {
         let probes = asked.probes.iter().filter(|probe| probe.needed_for.is_empty() != is_needed);
         probes.flat_map(|probe| probe.names.iter().cloned().chain([probe.rule.to_owned()])).collect()
     }
 
-    /// The rules of the nth ACL SETUSER in SECURITY.md, its comments left out, for the name `app:42`.
+    /// Returns the rules of the nth ACL SETUSER in SECURITY.md, its comments left out, for the name `app:42`.
     fn documented(nth: usize) -> BTreeSet<String> {
         let text = include_str!("../../SECURITY.md");
         let block = text.split("```").filter(|block| block.contains("ACL SETUSER app")).nth(nth).expect("a block");
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_what_is_documented() {
+    fn the_rights_that_are_checked_are_the_documented_ones() {
         assert_eq!(rules(&questions(1, |_| {}), true), documented(0));
         let optional = ["+info", "+client|setname", "+client|id"].map(str::to_owned);
         // The lists of waiting lockers: a publish to any channel is among the first.
@@ -392,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn options_ask_for_rights_and_spare_some() {
+    fn options_add_and_remove_rights() {
         let replicas = Replicas { count: 1, timeout: Duration::from_millis(100) };
         assert!(rules(&questions(1, |o| o.replicas = replicas), true).contains("+wait"));
         let at_once = questions(3, |o| o.restart_quarantine = Some(Duration::ZERO));
@@ -406,7 +407,7 @@ mod tests {
         );
     }
 
-    /// What is found where the server says this of every command and name that is refused.
+    /// Returns the missing rules if the server refuses commands and names with these errors.
     fn found(refused: &[&str], command: &str, name: &str) -> Vec<String> {
         let asked = questions(1, |_| {});
         let tried = |probe: &Probe| match &probe.names {
@@ -456,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_made_up_tells_nothing_of_others() {
+    fn a_made_up_name_shows_nothing_about_other_names() {
         let asked = Questions::new(&settings(3, |_| {}), Deployment::Independent(3), &[]);
         let name = "NOPERM this user has no permissions to access one of the keys used as arguments";
         let tried = |probe: &Probe| match &probe.names {
@@ -475,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_answer_is_unknown_and_needed_for_all_that_needs_it() {
+    fn a_right_without_an_answer_is_unknown_for_all_promises_that_need_it() {
         let asked = questions(3, |_| {});
         let rights = asked.not_answered();
         assert_eq!(rights.missing, []);
@@ -485,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pattern_of_a_name_has_no_other() {
+    fn the_pattern_of_a_name_matches_no_other_name() {
         assert_eq!(pattern("orders:{42}"), "orders:{42}");
         assert_eq!(pattern("a*b?[c]\\"), "a\\*b\\?\\[c\\]\\\\");
     }

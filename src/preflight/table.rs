@@ -1,4 +1,4 @@
-//! How a report prints: the servers and what was found out, then the verdicts. No line is longer than 100 columns.
+//! The text form of a report: the servers and the findings, then the verdicts. No line is longer than 100 columns.
 
 use std::fmt::{self, Display};
 use std::time::Duration;
@@ -13,8 +13,9 @@ use crate::stats::Distribution;
 
 const WIDTH: usize = 100;
 
-/// Where what was found out begins, and where reasons do.
+/// The column at which findings begin.
 const FACTS: usize = 17;
+/// The column at which reasons begin.
 const REASONS: usize = 9;
 
 impl Display for Preflight {
@@ -46,7 +47,7 @@ fn write_reason(f: &mut fmt::Formatter<'_>, reason: &Reason, several: bool) -> f
 }
 
 impl Display for ServerReport {
-    /// What was found out about this server, and nothing of verdicts.
+    /// Shows the findings about this server, without verdicts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_wrapped(f, "", 4, &self.node)?;
         if let Some(why) = &self.failure {
@@ -96,7 +97,7 @@ impl ServerReport {
     }
 }
 
-/// What is known, or that it is not.
+/// Returns the text of a finding, or why it is unknown.
 fn told<T>(finding: &Finding<T>, text: impl FnOnce(&T) -> String) -> String {
     match finding {
         Finding::Known(known) => text(known),
@@ -125,7 +126,7 @@ fn eviction(found: &Eviction) -> String {
 fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
     let unit = (0..4).find(|&unit| count >> (10 * (unit + 1)) == 0).unwrap_or(4);
-    // Of petabytes nobody wants to know the bytes.
+    // Terabytes are the largest unit.
     let tenths = (u128::from(count) * 10) >> (10 * unit);
     if unit == 0 { format!("{count} B") } else { format!("{}.{} {}", tenths / 10, tenths % 10, UNITS[unit]) }
 }
@@ -192,7 +193,7 @@ fn write_fact(f: &mut fmt::Formatter<'_>, name: &str, text: &str) -> fmt::Result
     write_wrapped(f, &format!("    {name:<13}"), FACTS, text)
 }
 
-/// Writes text in lines, the first of them behind this, and the others so far from the left.
+/// Writes text in lines: the first after `before`, the others indented by `left`.
 fn write_wrapped(f: &mut fmt::Formatter<'_>, before: &str, left: usize, text: &str) -> fmt::Result {
     let text = Shown(text).to_string();
     let mut line = before.to_owned();
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_too_long_or_of_somebody_else() {
+    fn lines_are_at_most_100_columns_and_foreign_text_is_escaped() {
         let mut odd = ServerReport::of_memory("redis://a-very-long-name.of.a.server.internal:6379".into());
         odd.role = Finding::Known(Role::Other(format!("odd\n{}\u{1b}[2J", "x".repeat(500))));
         odd.abstains = Some("word ".repeat(100));
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_told_in_units_that_people_read() {
+    fn sizes_are_shown_in_readable_units() {
         let shown = [0, 1_023, 1_024, 1_536, 1 << 20, 5 << 30, u64::MAX].map(bytes);
         assert_eq!(shown, ["0 B", "1023 B", "1.0 KB", "1.5 KB", "1.0 MB", "5.0 GB", "16777215.9 TB"]);
     }

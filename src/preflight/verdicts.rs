@@ -1,11 +1,11 @@
-//! From what was found out to a verdict for each promise. Pure.
+//! Derives a verdict for each promise from the findings. Pure.
 
 use super::cases::{Case, Wanted};
 use super::{Answer, Deployment, Promise, Reason, ServerReport, Verdict};
 use crate::lease::majority;
 use crate::options::{Format, Settings};
 
-/// From here on a server does not believe in the fence of another one.
+/// With clocks this far apart, in microseconds, a server refuses the fences of another one.
 const UNBELIEVABLE_US: i64 = 30 * 24 * 3600 * 1_000_000;
 
 pub(super) fn verdicts(settings: &Settings, deployment: Deployment, servers: &[ServerReport]) -> Vec<Verdict> {
@@ -39,7 +39,7 @@ impl Judge<'_> {
         }
     }
 
-    /// What each server has to keep.
+    /// Judges a promise that each server has to keep.
     fn every(&self, case: impl Fn(&ServerReport) -> Case) -> Judged {
         let (mut broken, mut doubts) = (Vec::new(), Vec::new());
         for case in self.servers.iter().map(case) {
@@ -55,7 +55,8 @@ impl Judge<'_> {
         (answer, broken)
     }
 
-    /// What a majority of the servers has to keep; of a cluster every master, since nobody else has its locks.
+    /// Judges a promise that a majority of the servers has to keep or, in a cluster, every master, since no other
+    /// server has its locks.
     fn most(&self, case: impl Fn(&ServerReport) -> Case) -> Judged {
         if self.wanted.deployment == Deployment::Cluster {
             return self.every(case);
@@ -75,7 +76,7 @@ impl Judge<'_> {
 
     fn locking(&self) -> Judged {
         match self.most(|at| self.wanted.locking_of(at)) {
-            // What the others lack is told where it matters.
+            // Problems of the others are reported by the promises for which they matter.
             (Answer::Yes, _) => (Answer::Yes, Vec::new()),
             judged => judged,
         }
@@ -95,7 +96,7 @@ impl Judge<'_> {
             case
         });
         if majority(servers) == servers {
-            let problem = format!("{servers} servers bear no failure: all of them have to answer");
+            let problem = format!("{servers} servers survive no failure: all of them have to answer");
             judged.0 = Answer::No;
             judged.1.push(of_all(problem, "name three servers, or one"));
         }
@@ -105,14 +106,14 @@ impl Judge<'_> {
     fn exclusion(&self) -> Judged {
         let mut judged = self.most(|at| {
             let mut case = self.wanted.identity_of(at);
-            // Who is no master grants nothing, and so nothing twice.
+            // A server that is no master grants nothing, so it grants no lock twice.
             case.doubts.append(&mut case.broken);
             case
         });
         if judged.0 == Answer::Yes {
             judged.1.clear();
         }
-        // Two addresses of one server are one vote, if that can be noticed.
+        // Two addresses of one server count as one vote, if the user may send what reveals that.
         let (answer, doubts) = self.every(|at| match at.failure {
             Some(_) => Case::default(),
             None => self.wanted.rights_of(at, Promise::Exclusion),
@@ -185,7 +186,7 @@ mod tests {
     };
     use crate::stats::Distribution;
 
-    /// A server that keeps everything: a master that forgets nothing, without replicas.
+    /// Returns a server that keeps all promises: a master that forgets nothing, without replicas.
     fn sound(node: &str) -> ServerReport {
         let known = |value: &str| Finding::Known(value.to_owned());
         let persistence = Persistence {
@@ -215,7 +216,7 @@ mod tests {
         options.validate(servers).expect("valid")
     }
 
-    /// The verdict, and all that it says.
+    /// Returns the answer of a verdict, and the text of its reasons.
     #[track_caller]
     fn verdict(options: impl FnOnce(&mut Options), servers: &[ServerReport], promise: Promise) -> (Answer, String) {
         let deployment = match servers {
@@ -232,7 +233,7 @@ mod tests {
         (verdict.answer, verdict.reasons.iter().map(says).collect::<Vec<_>>().join("\n"))
     }
 
-    /// One server, changed, and what is said of it.
+    /// Returns the verdict on a single server after this change.
     #[track_caller]
     fn of_one(promise: Promise, change: impl FnOnce(&mut ServerReport)) -> (Answer, String) {
         let mut servers = servers(1);
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn locking_needs_a_master_of_its_own_that_is_there_and_young_enough() {
+    fn locking_needs_a_reachable_standalone_master_of_a_recent_version() {
         let of = |change: fn(&mut ServerReport)| of_one(Promise::Locking, change);
         assert_says(of(away), Answer::No, &["connection refused", "correct its address"]);
         let old = |server: &mut ServerReport| {
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_majority_is_enough_for_locking_and_a_server_that_is_away_is_told() {
+    fn a_majority_is_enough_for_locking_and_a_server_that_is_away_is_reported() {
         let mut three = servers(3);
         away(&mut three[1]);
         assert_says(verdict(default_options, &three, Promise::Locking), Answer::Yes, &[""]);
@@ -373,10 +374,10 @@ mod tests {
     }
 
     #[test]
-    fn fault_tolerance_does_not_arise_with_one_server_and_two_have_none() {
+    fn fault_tolerance_does_not_apply_to_one_server_and_two_have_none() {
         assert_says(verdict(default_options, &servers(1), Promise::FaultTolerance), Answer::Moot, &[]);
         let two = verdict(default_options, &servers(2), Promise::FaultTolerance);
-        assert_says(two, Answer::No, &["2 servers bear no failure", "three"]);
+        assert_says(two, Answer::No, &["2 servers survive no failure", "three"]);
         let mut three = servers(3);
         let missing = MissingRight { rule: "+exists".to_owned(), needed_for: vec![Promise::FaultTolerance] };
         three[2].rights.missing.push(missing);
@@ -385,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn exclusion_is_not_known_where_two_addresses_of_one_server_go_unnoticed() {
+    fn exclusion_is_unknown_if_two_addresses_of_one_server_may_go_unnoticed() {
         let mut three = servers(3);
         let missing = MissingRight { rule: "+info".to_owned(), needed_for: vec![Promise::Exclusion] };
         three[0].rights.missing.push(missing);
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_keeps_what_is_synchronized_always() {
+    fn only_appendfsync_always_keeps_locks_over_a_restart() {
         let of = |change: fn(&mut Persistence)| {
             of_one(Promise::Restart, |server| {
                 if let Finding::Known(persistence) = &mut server.persistence {
@@ -467,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn one_server_that_evicts_is_one_too_many() {
+    fn a_single_server_that_evicts_breaks_the_promise() {
         let evicts = |limit| {
             let eviction = Eviction { policy: "volatile-ttl".to_owned(), limit, used: None };
             move |server: &mut ServerReport| server.eviction = Finding::Known(eviction)
@@ -490,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn fences_of_a_single_server_hang_on_the_clocks_where_it_comes_back_with_older_ones() {
+    fn fences_of_a_single_server_that_may_return_with_older_data_depend_on_the_clocks() {
         let second = 1_000_000;
         let of = |offset_us, uncertainty, older: fn(&mut ServerReport)| {
             of_one(Promise::Fences, |server| {
@@ -521,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn fences_of_several_servers_need_a_memory_and_clocks_of_one_month() {
+    fn fences_of_several_servers_need_a_memory_and_clocks_within_a_month() {
         let mut three = servers(3);
         three.iter_mut().for_each(forgetful);
         assert_says(verdict(default_options, &three, Promise::Fences), Answer::Yes, &[]);
@@ -530,7 +531,7 @@ mod tests {
             Finding::Known(Clock { offset_us: 2 * UNBELIEVABLE_US, uncertainty: Duration::from_millis(1) });
         assert_says(verdict(default_options, &three, Promise::Fences), Answer::No, &["30 days apart"]);
     }
-    /// Three masters with a replica each.
+    /// Returns three masters with a replica each.
     fn cluster() -> Vec<ServerReport> {
         let view = ClusterView {
             slots: Finding::Known(Slots { assigned: 16_384, failing: 0, masters: 3 }),
@@ -546,7 +547,7 @@ mod tests {
         servers(3).into_iter().map(master).collect()
     }
 
-    /// A cluster of which one master is changed, and what is said of it.
+    /// Returns the verdict on a cluster after this change of one master.
     #[track_caller]
     fn of_cluster(promise: Promise, change: impl FnOnce(&mut ServerReport)) -> (Answer, String) {
         let mut masters = cluster();
@@ -575,7 +576,7 @@ mod tests {
         let mut masters = cluster();
         masters.iter_mut().for_each(|master| master.acknowledging = Finding::Known(1));
         assert_says(verdict(replicas, &masters, Promise::Failover), Answer::Unknown, &["redis://h0", "redis://h2"]);
-        // A majority is of no use to the locks of the others.
+        // A majority does not help the locks of the other masters.
         for promise in [Promise::Locking, Promise::FaultTolerance] {
             assert_says(of_cluster(promise, away), Answer::No, &["redis://h1: connection refused"]);
         }
@@ -587,7 +588,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_locks_where_it_is_up_and_every_slot_has_a_master() {
+    fn a_cluster_locks_if_it_is_up_and_every_slot_has_a_master() {
         let state = |state: Finding<String>| {
             of_cluster(Promise::Locking, |master| master.mode = Finding::Known(Mode::Cluster(state)))
         };

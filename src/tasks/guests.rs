@@ -1,9 +1,9 @@
-//! The tasks of an engine that lives in a runtime of the program's.
+//! The tasks of an engine that is a guest in a runtime of the program.
 //!
 //! # Invariants
-//! - Each of them ends when the engine does, and with the runtime.
-//! - What a task holds is dropped after the engine has ended, where the runtime is what ends: it finds nothing to be
-//!   gone on with. tokio drops tasks in no order, so that each of them tells.
+//! - Each task ends with the engine, and with the runtime.
+//! - If the runtime ends, the state of a task is dropped after the engine has ended, so that no drop finds an engine at
+//!   work. tokio drops tasks in no fixed order, so each task ends the engine.
 
 use std::future::{Future, pending};
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 tokio::task_local! {
-    /// Those that the task belongs to.
+    /// The tasks to which this task belongs.
     static HERE: Guests;
 }
 
@@ -26,17 +26,17 @@ pub(crate) struct Guests {
 }
 
 impl Guests {
-    /// Tasks of this runtime that all end with this token, which fires with the runtime too.
+    /// Creates the tasks of this runtime that end with this token. The token also fires when the runtime ends.
     pub(crate) fn new(runtime: Handle, end: CancellationToken) -> Self {
         Self { runtime, end }
     }
 
-    /// Those that the calling task is one of.
+    /// Returns the tasks to which the calling task belongs.
     pub(super) fn here() -> Option<Self> {
         HERE.try_with(Self::clone).ok()
     }
 
-    /// Spawns one more. After their end, and after that of the runtime, it is dropped at once.
+    /// Spawns a task. After the end of the engine or of the runtime it is dropped at once.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         let end = self.end.clone();
         let work = Box::pin(async move { _ = end.run_until_cancelled(task).await });
@@ -44,10 +44,11 @@ impl Guests {
         self.runtime.spawn(HERE.scope(self.clone(), guest)).abort_handle()
     }
 
-    /// Whether the runtime has begun to drop its tasks. tokio does not say so: but then it takes no more.
+    /// Returns whether the runtime has begun to drop its tasks. tokio does not report that, but from then on it takes
+    /// no more tasks.
     fn is_homeless(&self) -> bool {
         let probe = self.runtime.spawn(pending::<()>());
-        // Before it is aborted: it never ends by itself.
+        // The probe never ends by itself, so it is finished only if it was refused.
         let refused = probe.is_finished();
         probe.abort();
         refused
@@ -71,7 +72,7 @@ impl Future for Guest {
     }
 }
 
-/// The end of a task, however it comes.
+/// Notices the end of a task, for any reason.
 struct Leaving {
     guests: Guests,
     done: bool,
@@ -79,7 +80,7 @@ struct Leaving {
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        // One that was aborted is no reason for the others to leave.
+        // The abort of a single task does not end the others.
         if !self.done && !self.guests.end.is_cancelled() && self.guests.is_homeless() {
             self.guests.end.cancel();
         }

@@ -1,28 +1,28 @@
 //! The keys of a server, and what Redis does to them.
 //!
 //! # Invariants
-//! - A key is there in the millisecond in which its lease ends, and gone in the next one, as in Redis.
-//! - A hash keeps its fields in the order in which they were added: so does Redis while a hash is small.
-//! - The clock is the caller's. Whatever it shows, a key that was found to be over does not come back.
+//! - A key still exists in the millisecond in which its lease ends, and is gone in the next one, as in Redis.
+//! - A hash keeps its fields in the order in which they were added, as Redis does while a hash is small.
+//! - The caller sets the clock. Even if it goes back, a key that was found to have expired does not come back.
 
 use std::collections::HashMap;
 
-/// What stands in a key.
+/// The value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Value {
     Text(Vec<u8>),
     Hash(Vec<Field>),
     /// A sorted set: its members, in the order of their scores.
     Sorted(Vec<String>),
-    /// What no script of this crate writes, by the name of its type.
+    /// A value of a type that no script of this crate writes, by the name of the type.
     #[cfg_attr(not(test), expect(dead_code, reason = "nothing else writes to a server in memory yet"))]
     Other(&'static str),
 }
 
-/// A field of a hash: its name, and what stands there.
+/// A field of a hash: its name and its value.
 pub(crate) type Field = (Vec<u8>, Vec<u8>);
 
-/// The error of whoever asks for a text, or for a field, and finds something else.
+/// The error if a key holds a value of another type than the operation needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WrongType;
 
@@ -100,7 +100,7 @@ impl Keyspace {
 
     /// HSET.
     pub(crate) fn set_field(&mut self, key: &str, field: &str, value: &str) -> Result<(), WrongType> {
-        // Whoever writes to a key that is over begins a new one.
+        // A write to a key that has expired creates a new one.
         self.find(key);
         let new = || Entry { value: Value::Hash(Vec::new()), expires: None };
         let Value::Hash(fields) = &mut self.entries.entry(key.to_owned()).or_insert_with(new).value else {
@@ -158,7 +158,7 @@ impl Keyspace {
         }
     }
 
-    /// PTTL of a key that is there: -1 without a lifetime.
+    /// PTTL of a key that exists: -1 without a lifetime.
     pub(crate) fn ttl(&mut self, key: &str) -> i64 {
         let now = self.now_ms;
         let left = |entry: &mut Entry| i64::try_from(entry.expires? - now).ok();
@@ -170,7 +170,7 @@ impl Keyspace {
         self.entries.remove(key);
     }
 
-    /// Whatever is there: each key, what stands in it, and its PTTL.
+    /// Returns each key that exists, its value, and its PTTL.
     #[cfg(test)]
     pub(crate) fn all(&self) -> impl Iterator<Item = (&str, &Value, Option<u64>)> {
         let there = self.entries.iter().filter(|(_, entry)| !entry.is_over(self.now_ms));

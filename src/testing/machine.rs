@@ -1,9 +1,9 @@
-//! What a server in memory is and does, however it is reached.
+//! The state and the behaviour of a server in memory, whichever route leads to it.
 //!
 //! # Invariants
-//! - Whatever is sent is done at once and in one piece, or, while the server stands still, when it goes on, in the
-//!   order in which it came.
-//! - What was sent to a server that forgets before it comes is never done, and never answered.
+//! - Each request is executed atomically when it arrives or, if the server is stopped then, when it goes on, in the
+//!   order of arrival.
+//! - A request that was sent before a restart and arrives after it is never executed and never answered.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::RangeInclusive;
@@ -21,29 +21,30 @@ pub(super) struct Machine(Mutex<State>);
 
 struct State {
     store: Store,
-    /// How often it was started anew.
+    /// How often it was restarted.
     starts: u64,
     clock_offset_us: i64,
     is_stopped: bool,
-    /// What came while it stood still.
+    /// The requests that came while it was stopped.
     waiting: VecDeque<Sent>,
-    /// How many of the next answers to commands are lost, and how many come twice.
+    /// How many of the next answers to commands are lost.
     loses: u32,
+    /// How many of the next answers to commands come twice.
     repeats: u32,
     delay: RangeInclusive<Duration>,
     ears: BTreeMap<u64, Ear>,
 }
 
-/// Something on its way to a server.
+/// A request on its way to a server.
 pub(super) struct Sent {
     pub(super) ear: u64,
     pub(super) request: Request,
     pub(super) number: Number,
-    /// What [`Machine::starts`] was when it was sent.
+    /// The value of [`Machine::starts`] when it was sent.
     pub(super) starts: u64,
 }
 
-/// What a server is asked for.
+/// A request to a server.
 #[derive(Debug)]
 pub(crate) enum Request {
     Run(Command),
@@ -52,7 +53,7 @@ pub(crate) enum Request {
         add: Vec<String>,
         remove: Vec<String>,
     },
-    /// Nothing but an answer.
+    /// Asks for an answer and nothing else.
     Ping,
 }
 
@@ -64,21 +65,21 @@ pub(crate) struct Number {
     pub(crate) request: u64,
 }
 
-/// An answer; `None` to what is not a command.
+/// An answer; `None` for a request that is not a command.
 pub(crate) type Reply = Result<Option<Answer>, Failure>;
 
-/// What a connection is told.
+/// An event on a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum News {
-    /// An answer, which takes so long to come. `None`: it is lost on its way.
+    /// An answer, which arrives `after` this time. Without a reply it is lost on its way.
     Answer { number: Number, reply: Option<Reply>, after: Duration },
     /// A message on a channel.
     Message { channel: String, text: String },
-    /// It is connected anew: no channel is subscribed, and what was under way is not answered.
+    /// It was reconnected: no channel is subscribed, and requests that were under way get no answer.
     Anew,
 }
 
-/// Where news go. It must not ask the server anything.
+/// Receives the events of a connection. It must not call the server.
 pub(super) type Tell = Arc<dyn Fn(News) + Send + Sync>;
 
 /// A connection, as its server sees it.
@@ -152,7 +153,7 @@ impl Machine {
         self.state().store.keys.delete(key);
     }
 
-    /// What stands in a lock's key.
+    /// Returns the owner in a lock's key.
     pub(super) fn owner(&self, key: &str) -> Option<Vec<u8>> {
         let inspect = Command::Inspect(Key::from(key));
         let standing = self.state().run(&inspect).ok().and_then(Answer::inspect).flatten();
@@ -177,7 +178,7 @@ impl Machine {
         let _gone = self.state().ears.remove(&number);
     }
 
-    /// Gives up the connections that came by this route; what they are told from here on is another server's.
+    /// Removes the connections that came by this route, and returns them for the server to which the route leads now.
     pub(super) fn give_up(&self, route: u64) -> Vec<(u64, Ear)> {
         let mut state = self.state();
         state.ears.extract_if(.., |_, ear| ear.route == route).collect()
@@ -192,12 +193,12 @@ impl Machine {
         }
     }
 
-    /// How often it was started anew.
+    /// Returns how often it was restarted.
     pub(super) fn starts(&self) -> u64 {
         self.state().starts
     }
 
-    /// Something has come.
+    /// Receives a request: executes it, or keeps it while the server is stopped.
     pub(super) fn receive(&self, sent: Sent) {
         let mut state = self.state();
         if state.is_stopped {
@@ -232,7 +233,7 @@ impl State {
         let reply = if is_command && take_one(&mut self.loses) { None } else { Some(reply) };
         let comes_twice = is_command && reply.is_some() && take_one(&mut self.repeats);
         let after = random::duration(&self.delay);
-        // Nobody listens any more where the node is gone, or its address leads elsewhere.
+        // The connection is gone if its node is gone, or if its address leads to another server.
         let Some(ear) = self.ears.get(&ear) else { return };
         let news = News::Answer { number, reply, after };
         if comes_twice {
@@ -247,7 +248,7 @@ impl State {
     }
 }
 
-/// The connections that listen.
+/// The connections as subscribers.
 struct Listeners<'a>(&'a BTreeMap<u64, Ear>);
 
 impl Listeners<'_> {
@@ -267,14 +268,14 @@ impl Ears for Listeners<'_> {
     }
 }
 
-/// Counts down; whether there was one left.
+/// Decrements a counter, and returns whether it was above zero.
 fn take_one(left: &mut u32) -> bool {
     let is_left = *left > 0;
     *left = left.saturating_sub(1);
     is_left
 }
 
-/// What a server has that was started just now.
+/// Returns the store of a server that has just started.
 fn empty() -> Store {
     Store::new(&random::uuid().simple().to_string(), &"0".repeat(40))
 }

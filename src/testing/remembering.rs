@@ -1,4 +1,4 @@
-//! What a server tells of itself and remembers, and its marks: `vet.lua`, `amend.lua`, `highest.lua`.
+//! A server's identity, its memory and its marks: `vet.lua`, `amend.lua`, `highest.lua`.
 
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ impl Run<'_> {
         remembrance(to.as_bytes().to_vec(), lease, age)
     }
 
-    /// Replaces the memory as a whole.
+    /// Replaces the whole memory.
     fn remember(&mut self, server: &[u8], vote: &[u8], lease: f64, age: f64) {
         let (lease, age, digest) = (lease.to_string(), age.to_string(), digest(vote));
         let fields: [(&str, &[u8]); 5] =
@@ -73,7 +73,7 @@ impl Run<'_> {
         self.keys.set(MEMORY, Value::Hash(fields.into()), None);
     }
 
-    /// Raises all marks to the highest of these numbers that this server believes in.
+    /// Raises all marks to the highest of these numbers that is not too far ahead of this server's clock.
     fn raise_all(&mut self, told: &str) -> Result<(), Failure> {
         let numbers = told.split(|c: char| !c.is_ascii_digit()).filter_map(|text| text.parse().ok());
         let highest = numbers.filter(|number| *number <= self.latest()).max().unwrap_or(0_u64);
@@ -88,7 +88,7 @@ impl Run<'_> {
     pub(super) fn highest(&mut self) -> Result<String, Failure> {
         let (mut highest, mut text, latest) = (0.0, "0".to_owned(), exact(self.latest()));
         for mark in Key::marks() {
-            // MGET has no errors: what is of another type is not there.
+            // MGET returns no errors: to it, a key of another type does not exist.
             let Ok(Some(mark)) = self.keys.text(mark) else { continue };
             let found = number(mark).ok_or_else(no_number)?;
             if found > highest && found <= latest {
@@ -98,13 +98,13 @@ impl Run<'_> {
         Ok(text)
     }
 
-    /// A number in the server's memory.
+    /// Returns a number in the server's memory.
     fn number_of(&mut self, field: &str) -> Result<f64, Failure> {
         self.keys.field(MEMORY, field)?.map_or(Ok(0.0), |text| number(text).ok_or_else(no_number))
     }
 }
 
-/// By which a vote asks for it.
+/// Returns the field under which the memory stores this digest of a vote.
 fn digest(vote: &[u8]) -> String {
     sha1(vote)[..16].to_owned()
 }

@@ -1,9 +1,9 @@
 //! The network between some lockers and a server in memory.
 //!
 //! # Invariants
-//! - What goes one way keeps its order, whether it is held up or not.
-//! - Mutexes are taken in this order: what goes, the server's, what comes, and last whatever the connection has. What
-//!   is told runs under all of them.
+//! - Each direction keeps its order, whether the network is cut or not.
+//! - Mutexes are taken in this order: `going`, the server's, `coming`, and last those of the connection. The callback
+//!   of a connection (`Tell`) runs under all of them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::machine::{Ear, Machine, News, Number, Request, Sent, Tell};
 
-/// A network that can be cut, and that may lead elsewhere some day.
+/// A network that can be cut, and that can be made to lead to another server.
 pub(super) struct Route {
     number: u64,
     leads_to: Mutex<Arc<Machine>>,
@@ -22,7 +22,7 @@ pub(super) struct Route {
 /// One direction.
 struct Way<T> {
     is_cut: bool,
-    /// What stays on its way meanwhile.
+    /// What was sent while it is cut.
     held: VecDeque<T>,
 }
 
@@ -33,7 +33,7 @@ impl<T> Default for Way<T> {
 }
 
 impl<T> Way<T> {
-    /// What may pass now: nothing where it is cut, and this stays on its way.
+    /// Returns what may pass now, or holds it if the network is cut.
     fn pass(&mut self, what: T) -> Option<T> {
         if self.is_cut {
             self.held.push_back(what);
@@ -42,7 +42,7 @@ impl<T> Way<T> {
         Some(what)
     }
 
-    /// What stayed on its way.
+    /// Ends the cut, and returns what was held.
     fn mend(&mut self) -> VecDeque<T> {
         self.is_cut = false;
         std::mem::take(&mut self.held)
@@ -56,7 +56,7 @@ impl Route {
         Arc::new(Self { number, leads_to, going: Mutex::default(), coming: Mutex::default() })
     }
 
-    /// The server that it leads to now.
+    /// Returns the server to which it leads now.
     pub(super) fn machine(&self) -> Arc<Machine> {
         Arc::clone(&lock(&self.leads_to))
     }
@@ -78,14 +78,14 @@ impl Route {
         }
     }
 
-    /// Leads to another server from here on. What is on its way stays on its way to the one before.
+    /// Leads to another server from now on. What is on its way still goes to the server before.
     pub(super) fn lead_to(&self, machine: &Arc<Machine>) {
         let _nothing_goes = lock(&self.going);
         let before = std::mem::replace(&mut *lock(&self.leads_to), Arc::clone(machine));
         machine.take_over(before.give_up(self.number));
     }
 
-    /// Makes a connection, of this number.
+    /// Makes a connection with this number.
     pub(super) fn connect(self: &Arc<Self>, ear: u64, tell: Tell) {
         let _nothing_goes = lock(&self.going);
         let route = Arc::clone(self);
@@ -99,7 +99,7 @@ impl Route {
         self.machine().disconnect(ear);
     }
 
-    /// Something is sent to the server.
+    /// Sends a request to the server.
     pub(super) fn go(&self, ear: u64, number: Number, request: Request) {
         let mut going = lock(&self.going);
         let machine = self.machine();
@@ -109,7 +109,7 @@ impl Route {
         }
     }
 
-    /// A connection is told something by the server.
+    /// Delivers an event from the server to a connection.
     fn come(&self, tell: &Tell, news: News) {
         let mut coming = lock(&self.coming);
         if let Some((tell, news)) = coming.pass((Arc::clone(tell), news)) {

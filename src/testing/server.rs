@@ -12,26 +12,25 @@ use super::route::Route;
 /// A server in memory, for tests of code that takes locks. It needs no Redis.
 ///
 /// Lockers of this process connect to it with [`LockerBuilder::memory`](crate::LockerBuilder::memory): several lockers
-/// to one server, or one locker to several. It does what the scripts do on a Redis; a test compares the two. Clones are
-/// the same server.
+/// to one server, or one locker to several. It does what the scripts do on a Redis; a test compares the two. Clones
+/// refer to the same server.
 ///
 /// # Time
 /// A locker over servers in memory lives in the runtime in which [`connect`](crate::LockerBuilder::connect) is called,
 /// and uses tokio's time there for everything: validity, renewals, timeouts, and the leases on the server. In a test
 /// with paused time (`#[tokio::test(start_paused = true)]`) an hour passes in a moment, no renewal is late, and a token
 /// fires in the millisecond in which the lease can be over. Lockers that share a server have to connect in one runtime.
-/// A locker of [`blocking_connect`](crate::LockerBuilder::blocking_connect) has a thread of its own, and goes by the
+/// A locker of [`blocking_connect`](crate::LockerBuilder::blocking_connect) has a thread of its own, and uses the
 /// machine's clock.
 ///
 /// # Faults
-/// A server can [stop](Self::stop) and [forget](Self::restart); it can [lose](Self::lose_replies),
+/// A server can [stop](Self::stop) and [lose its data](Self::restart); it can [lose](Self::lose_replies),
 /// [repeat](Self::duplicate_reply) and [delay](Self::delay) its answers; and its [clock](Self::set_clock_offset) can be
-/// wrong. All of that affects all lockers. The network before it can be [cut](Self::cut), or [lead](Self::lead_to) to
+/// wrong. All of that affects all lockers. The network to it can be [cut](Self::cut), or [lead](Self::lead_to) to
 /// another server, for only those lockers that connected through one [route](Self::route).
 ///
 /// # What it does not have
-/// It has no replicas, no users with rights, and no limit of its memory. It answers at once, unless answers are
-/// delayed.
+/// It has no replicas, no users with rights, and no memory limit. It answers at once, unless answers are delayed.
 ///
 /// # Examples
 /// A job stops when its lock is lost. Somebody deletes the lock before the third renewal, which finds it gone:
@@ -60,7 +59,7 @@ use super::route::Route;
 /// }
 /// ```
 ///
-/// Whoever wants a lock rides out a server that is away for 20 s:
+/// A caller that waits for a lock rides out a server that is away for 20 s:
 /// ```
 /// use std::time::Duration;
 ///
@@ -84,7 +83,7 @@ use super::route::Route;
 /// }
 /// ```
 ///
-/// Two workers never both charge, though the one that does is slow and its lock is taken from it:
+/// Two workers never both charge, even if the first is slow and loses its lock:
 /// ```
 /// use std::sync::atomic::{AtomicU32, Ordering};
 /// use std::time::Duration;
@@ -114,7 +113,7 @@ use super::route::Route;
 ///     sleep(Duration::from_secs(5)).await;
 ///     server.delete("charge:42");
 ///     let [first, second] = workers.map(|worker| async { worker.await.unwrap() });
-///     assert!(first.await.is_err(), "it was told, and has not charged");
+///     assert!(first.await.is_err(), "it noticed the loss, and has not charged");
 ///     second.await?;
 ///     assert_eq!(CHARGED.load(Ordering::SeqCst), 1);
 ///     Ok(())
@@ -122,7 +121,7 @@ use super::route::Route;
 /// ```
 #[derive(Clone)]
 pub struct Server {
-    /// The address, for whoever connects: it stays when it leads elsewhere.
+    /// The address. It stays the same when it leads to another server.
     name: Arc<str>,
     route: Arc<Route>,
 }
@@ -136,18 +135,18 @@ impl Server {
         Self { name, route: Route::to(Machine::new()) }
     }
 
-    /// Makes the server stand still. It answers nothing, while leases run out all the same. It executes what it is sent
-    /// meanwhile when it [goes on](Self::go_on).
+    /// Stops the server. It answers nothing, while leases run out all the same. Commands that arrive meanwhile are
+    /// executed when it [goes on](Self::go_on).
     pub fn stop(&self) {
         self.route.machine().stop();
     }
 
-    /// Makes a server that stands still go on.
+    /// Lets a stopped server go on.
     pub fn go_on(&self) {
         self.route.machine().go_on();
     }
 
-    /// Restarts the server: it forgets everything, and all connections to it are made anew.
+    /// Restarts the server: it loses all data, and all lockers reconnect.
     pub fn restart(&self) {
         self.route.machine().restart();
     }
@@ -166,8 +165,8 @@ impl Server {
         self.route.machine().duplicate_reply();
     }
 
-    /// Delays each answer from now on by a random time within this range, in whole milliseconds. Zero to zero ends
-    /// that.
+    /// Delays each answer from now on by a random time within this range, in whole milliseconds. A range of zero to
+    /// zero ends the delays.
     ///
     /// The server executes commands at once. The answers of one connection keep their order, and one that takes longer
     /// than [`command_timeout`](crate::LockerBuilder::command_timeout) comes too late. Messages to waiters are not
@@ -204,7 +203,8 @@ impl Server {
         self.route.machine().delete(key);
     }
 
-    /// Returns the owner in a lock's key, as [`Holder::owner`](crate::Holder::owner) does; `None` if the lock is free.
+    /// Returns the owner in a lock's key, as [`Holder::owner`](crate::Holder::owner) does, or `None` if the lock is
+    /// free.
     pub fn holder(&self, key: &str) -> Option<String> {
         self.route.machine().owner(key).map(|owner| String::from_utf8_lossy(&owner).into_owned())
     }
@@ -218,8 +218,8 @@ impl Server {
         self.route.machine().clock_offset_us()
     }
 
-    /// Returns the same server, reached over a network of its own. What is done to that network affects the lockers
-    /// that connect through the returned value, and no others; clones share it.
+    /// Returns the same server, reached over a network of its own. Faults of that network affect only the lockers that
+    /// connect through the returned value; clones share the network.
     ///
     /// # Examples
     /// One of two workers is cut off from the server, and loses its lock before the other one gets it:
@@ -246,19 +246,19 @@ impl Server {
         Self { name: Arc::clone(&self.name), route: Route::to(self.route.machine()) }
     }
 
-    /// Cuts the network to the server. Commands, answers and messages stay on their way until the network is
-    /// [mended](Self::mend), as on a connection that nobody gives up meanwhile.
+    /// Cuts the network to the server. Commands, answers and messages are held until the network is
+    /// [mended](Self::mend), as on a connection that no end gives up.
     pub fn cut(&self) {
         self.route.cut();
     }
 
-    /// Mends the network: what stayed on its way arrives, in its order.
+    /// Mends the network: everything that was held arrives, in its order.
     pub fn mend(&self) {
         self.route.mend();
     }
 
     /// Makes the address lead to another server, as when a DNS name or a proxy is changed. Lockers that are connected
-    /// through it reconnect, to that server. From now on everything that is done to this `Server` is done to that one.
+    /// through it reconnect, to that server. From now on every method of this `Server` affects that one.
     pub fn lead_to(&self, other: &Self) {
         self.route.lead_to(&other.route.machine());
     }
@@ -267,7 +267,7 @@ impl Server {
         &self.name
     }
 
-    /// Connects, and returns the number of the connection. What is told must not ask the server anything.
+    /// Connects, and returns the number of the connection. `tell` must not call the server.
     pub(crate) fn connect(&self, tell: impl Fn(News) + Send + Sync + 'static) -> u64 {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let ear = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -279,7 +279,7 @@ impl Server {
         self.route.disconnect(ear);
     }
 
-    /// Sends something over a connection, whose answer has this number.
+    /// Sends a request over a connection. The answer will have this number.
     pub(crate) fn send(&self, ear: u64, number: Number, request: Request) {
         self.route.go(ear, number, request);
     }

@@ -1,8 +1,8 @@
-//! The commands, carried out in memory as the Lua scripts do it on a server.
+//! The commands, executed in memory as the Lua scripts execute them on a server.
 //!
-//! Each function here has a script beside it in `lua/`, and does the same in the same order: a script that ends with an
-//! error keeps what it has written by then. `script/differential.rs` holds the two together. What a user may not do, a
-//! server without memory, and replicas are not here.
+//! Each function here does the same as its script in `lua/`, in the same order: a script that ends with an error keeps
+//! what it has written so far. `script/differential.rs` compares the two. Rights of users, servers that run out of
+//! memory, and replicas are not modelled.
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use crate::key::Key;
 /// Why a command has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The server's error.
+    /// The server answered with this error.
     Refused(String),
-    /// What it answers is no answer: nobody knows what was done.
+    /// The answer cannot be read: it is unknown what was done.
     Unreadable,
 }
 
@@ -29,15 +29,15 @@ impl From<WrongType> for Failure {
     }
 }
 
-/// Those who are told something by a server.
+/// The subscribers of a server's channels.
 pub(crate) trait Ears {
-    /// Tells those who listen to a channel; how many they are.
+    /// Sends a message to the subscribers of a channel, and returns their number.
     fn publish(&mut self, channel: &str, text: &str) -> u64;
-    /// How many listen to a channel.
+    /// Returns the number of subscribers of a channel.
     fn listening(&self, channel: &str) -> u64;
 }
 
-/// How a lock stands, for whoever asks for it.
+/// Who holds a lock, from the point of view of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holder {
     Nobody,
@@ -45,19 +45,19 @@ enum Holder {
     Another,
 }
 
-/// How many microseconds a mark goes before the client's clock is compared with the server's, and how far the two may
-/// be apart.
+/// The number of microseconds after which the client's clock is compared with the server's again, and the largest
+/// difference between the two that is accepted.
 const ROUND: i64 = 20_000_000;
 
-/// 30 days, in microseconds: what is further ahead of the server's clock is no fence.
+/// 30 days, in microseconds: a number that is further ahead of the server's clock is not taken for a fence.
 const FAR: u64 = 2_592_000_000_000;
 
-/// What one server has, and who it is.
+/// The data and the identity of one server.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     pub(crate) keys: Keyspace,
     run_id: String,
-    /// The replication that it was a part of before, as `INFO` tells it: zeros for one that never was a replica.
+    /// The id of the replication to which it belonged before, as `INFO` shows it: zeros if it never was a replica.
     second_id: String,
 }
 
@@ -66,7 +66,7 @@ impl Store {
         Self { keys: Keyspace::default(), run_id: run_id.to_owned(), second_id: second_id.to_owned() }
     }
 
-    /// Carries a command out. The server's wall clock shows so many microseconds.
+    /// Executes a command while the server's wall clock shows this many microseconds.
     pub(crate) fn run(&mut self, now_us: u64, command: &Command, ears: &mut dyn Ears) -> Result<Answer, Failure> {
         self.keys.set_clock(now_us / 1_000);
         let mut run = Run { keys: &mut self.keys, now_us, ears };
@@ -111,7 +111,7 @@ pub(super) struct Run<'a> {
     pub(super) ears: &'a mut dyn Ears,
 }
 
-/// Whether a server remembers.
+/// The check of a server's memory.
 impl Run<'_> {
     fn remembers(&mut self, vote: &Option<Remembered>) -> Result<bool, Failure> {
         let Some(vote) = vote else { return Ok(true) };
@@ -138,7 +138,7 @@ impl Run<'_> {
 
 /// Locks.
 impl Run<'_> {
-    /// In the plain format a key of another type is somebody's.
+    /// In the plain format a key of another type counts as held by another.
     fn holder(&mut self, Claim { kind, key, field }: &Claim) -> Result<Holder, Failure> {
         let is_claimants = match kind {
             Kind::Redisson => self.keys.field(key.as_str(), field)?.is_some(),
@@ -151,7 +151,7 @@ impl Run<'_> {
         })
     }
 
-    /// A key of another type holds no lock of anybody who asks for his own.
+    /// A key of another type does not hold this claim's lock.
     fn is_held(&mut self, claim: &Claim) -> bool {
         self.holder(claim) == Ok(Holder::Claimant)
     }
@@ -173,10 +173,10 @@ impl Run<'_> {
         fences.into_iter().map(Fence::read).collect::<Option<_>>().map(Acquire::Granted).ok_or(Failure::Unreadable)
     }
 
-    /// Counts the mark, or Redisson's counter, up. Where a clock is ahead of it, it goes on from there: the client's,
-    /// within bounds, or where that is negative, this server's.
+    /// Increments the mark, or Redisson's counter. If a clock is ahead of it, it continues from that clock: the
+    /// client's, within bounds, or this server's if the client's is negative.
     fn next_fence(&mut self, mark: &str, clock: i64) -> Result<i64, Failure> {
-        // Of several servers each writes the client's clock by SET, and a lifetime that somebody gave the mark goes.
+        // With several servers the script writes the client's clock with SET, which removes a lifetime of the mark.
         if clock > 0
             && let Some(text) = self.keys.text(mark)?.map(<[u8]>::to_vec)
         {
@@ -196,7 +196,7 @@ impl Run<'_> {
         Ok(fence.max(clock))
     }
 
-    /// Starts the lease anew. Where a count is given, it stands there then.
+    /// Restarts the lease, and writes the count if one is given.
     fn put(&mut self, Claim { kind, key, field }: &Claim, lease: Duration, count: Option<u32>) -> Result<(), Failure> {
         match (kind, count) {
             (Kind::Plain, _) => {
@@ -238,13 +238,13 @@ impl Run<'_> {
         Fence::read(fence).map(HandOver::Granted).ok_or(Failure::Unreadable)
     }
 
-    /// Deletes a lock, and tells the waiters; how many clients were told.
+    /// Deletes a lock, notifies the waiters, and returns how many clients got the message.
     fn free(&mut self, key: &Key) -> u64 {
         self.keys.delete(key.as_str());
         self.tell_all(key)
     }
 
-    /// It stands under a field that no command names, and nobody is told.
+    /// Writes the lock under a field that no command names. No waiter is notified.
     fn keep(&mut self, claim: &Claim, rest: Duration) -> Result<Release, Failure> {
         if !self.is_held(claim) {
             return Ok(Release::Gone);
@@ -285,7 +285,7 @@ impl Run<'_> {
     }
 }
 
-/// Whoever holds a lock, of this crate or of others.
+/// The holders of a lock, of this crate or of other clients.
 impl Run<'_> {
     fn inspect(&mut self, key: &Key) -> Result<Option<Standing>, Failure> {
         let remaining = remaining(self.keys.ttl(key.as_str()));
@@ -294,7 +294,7 @@ impl Run<'_> {
             "string" => (self.keys.text(key.as_str())?.unwrap_or_default().to_vec(), 1),
             "hash" => {
                 let fields = self.keys.fields(key.as_str())?;
-                // Redisson's read-write lock keeps its mode beside its holders.
+                // The hash of Redisson's read-write lock has a field for its mode besides those of its holders.
                 let past_mode = fields.first().is_some_and(|(name, _)| name == b"mode") && fields.len() > 1;
                 let Some((owner, count)) = fields.get(usize::from(past_mode)) else { return Ok(None) };
                 (owner.clone(), number(count).map_or(1, whole))
@@ -335,7 +335,7 @@ impl Run<'_> {
         Ok(true)
     }
 
-    /// What stands in a key that may be a lock: its text, or all of its fields.
+    /// Returns the value of a key that may be a lock: its text, or the names of all its fields.
     fn standing(&mut self, key: &Key) -> Result<Vec<Vec<u8>>, Failure> {
         Ok(match self.keys.kind(key.as_str()) {
             "string" => self.keys.text(key.as_str())?.map(<[u8]>::to_vec).into_iter().collect(),
@@ -365,13 +365,14 @@ impl Run<'_> {
         self.keys.set(key, Value::Text(text.into_bytes()), None);
     }
 
-    /// The highest number that may be a fence.
+    /// Returns the highest number that may be a fence.
     pub(super) fn latest(&self) -> u64 {
         self.now_us / 1_000_000 * 1_000_000 + FAR
     }
 }
 
-/// This crate's owners and Redisson's begin with a uuid, and have a hold count.
+/// Returns whether a field is a holder's: owners of this crate and of Redisson begin with a uuid, and have a hold
+/// count.
 fn is_holder(field: &[u8], value: &[u8]) -> bool {
     let uuid = field.get(..36).is_some_and(|uuid| uuid.iter().all(|c| c.is_ascii_hexdigit() || *c == b'-'));
     uuid && field.get(36) == Some(&b':') && !value.is_empty() && value.iter().all(u8::is_ascii_digit)
@@ -381,18 +382,18 @@ pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Lua's `tonumber`, for what is not in hexadecimal.
+/// Lua's `tonumber`, without hexadecimal numbers.
 pub(super) fn number(text: &[u8]) -> Option<f64> {
     std::str::from_utf8(text).ok()?.trim().parse().ok()
 }
 
-/// Lua has no other numbers.
+/// Converts a number to a double, since Lua has no other numbers.
 #[expect(clippy::cast_precision_loss, reason = "so it is in Lua")]
 pub(super) fn exact(number: u64) -> f64 {
     number as f64
 }
 
-/// What is too large is as large as can be, and what is negative is nothing.
+/// Converts a number to an integer, and saturates at zero and at the largest.
 #[expect(clippy::cast_possible_truncation, reason = "it is what is wanted")]
 pub(super) fn whole(number: f64) -> u64 {
     u64::try_from(number as i64).unwrap_or_default()

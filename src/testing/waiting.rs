@@ -1,15 +1,15 @@
-//! The lists of lockers that wait for a lock, as the scripts keep them.
+//! The waiting lists of lockers, as the scripts keep them.
 
 use super::keyspace::WrongType;
 use super::store::{Failure, Run, millis};
 use crate::command::{Acquire, Listing, Place, Release, Releaser, WAKE, Wakes};
 use crate::key::Key;
 
-/// So many lockers that are not there any more are taken off a list at once.
+/// The most lockers without a subscriber that one script takes off a list.
 const MOST: usize = 100;
 
 impl Run<'_> {
-    /// What an acquire is answered whose locker goes into the list.
+    /// Returns the answer to an acquire, and puts its locker into the list or takes it off.
     pub(super) fn enlist(
         &mut self,
         key: &Key,
@@ -18,12 +18,12 @@ impl Run<'_> {
     ) -> Result<Acquire, Failure> {
         let list = key.waiting();
         match answer {
-            // It has the lock, too, where its fence cannot be read.
+            // With an unreadable fence the locker has the lock, too.
             Ok(Acquire::Granted(_)) | Err(Failure::Unreadable) => {
                 let _: Result<_, _> = self.strike_out(key, &list, listing);
                 answer
             }
-            // Without a place all tell it.
+            // A locker without a place in the list is told of releases by the lock's channel.
             Ok(Acquire::Held(ttl) | Acquire::Listed(ttl, _)) => match self.put_in(&list, listing) {
                 Ok(place) => Ok(Acquire::Listed(ttl, Place::Behind(place))),
                 Err(WrongType) => Ok(Acquire::Held(ttl)),
@@ -64,7 +64,7 @@ impl Run<'_> {
         self.wake(key, &Wakes::Next(None))
     }
 
-    /// A lock is free: wakes the next of its list, or tells all.
+    /// Wakes the next of the list of a lock that is free now, or tells all.
     pub(super) fn wake(&mut self, key: &Key, wakes: &Wakes) -> Release {
         let woken = match wakes {
             Wakes::All => None,
@@ -114,8 +114,8 @@ impl Run<'_> {
         Ok(None)
     }
 
-    /// Has the second of a list watch the first. Whether there is one, or so many were not there that nobody looks any
-    /// further.
+    /// Lets the second locker of a list watch the first. Returns whether there is a second one, or whether so many were
+    /// gone that the search ended early.
     fn have_watched(&mut self, list: &str, me: Option<&str>, key: &Key, most: usize) -> Result<bool, WrongType> {
         for _ in 0..most {
             let Some(next) = self.keys.members(list)?.get(1).cloned() else { return Ok(false) };
@@ -131,7 +131,7 @@ impl Run<'_> {
         Ok(self.keys.members(list)?.len() > 1)
     }
 
-    /// Tells all that listen; how many they are.
+    /// Tells all subscribers of the lock's channel, and returns their number.
     pub(super) fn tell_all(&mut self, key: &Key) -> u64 {
         self.ears.publish(&key.channel(), "0")
     }

@@ -1,8 +1,9 @@
-//! Batches of renewals on their way to a node: many keys a script, several in flight, none waiting for another.
+//! Batches of renewals on their way to a node: many keys in one script, and several scripts in flight that do not wait
+//! for each other.
 //!
-//! Renewals do not pass the batcher of [`node`](crate::node). A batch is one command of many claims, made by the
-//! schedule, which knows what is due together; the batcher makes one script of commands that different callers asked
-//! for in the same moment, each with its own answer.
+//! Renewals do not use the batcher of [`node`](crate::node). A batch is one command with many claims, made by the
+//! schedule, which knows what is due together. The batcher joins commands of different callers in the same moment into
+//! one script, each with its own answer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,28 +23,29 @@ use crate::quorum::Quorum;
 use crate::stats::Counters;
 use crate::tasks;
 
-/// One hold that is to be renewed by the end of its tick.
+/// A hold that has to be renewed by the end of its tick.
 #[derive(Debug)]
 pub(super) struct Due {
     pub(super) hold: Arc<Hold>,
     pub(super) until: Instant,
 }
 
-/// What a node said to each hold of a batch that was sent at this time. What it could not renew is being tried again.
+/// The answers of a node for the holds of a batch that was sent at this time. Holds that it could not renew are tried
+/// again.
 #[derive(Debug)]
 pub(super) struct Answers {
     pub(super) node: NodeIndex,
     pub(super) sent: Instant,
     pub(super) holds: Batch,
     pub(super) said: Vec<Renew>,
-    /// Whose votes this one counts beside: see [`Hold::part`].
+    /// The nodes together with whose votes this answer counts: see [`Hold::part`].
     pub(super) beside: Option<Box<[bool]>>,
 }
 
-/// Holds that travel together, to every node: they have one lease, and are of one kind.
+/// Holds that are renewed together on every node: they have the same lease and kind.
 type Batch = Arc<[Arc<Hold>]>;
 
-/// What all batches are sent with.
+/// Sends all batches.
 #[derive(Debug)]
 pub(super) struct Sender {
     quorum: Arc<Quorum>,
@@ -56,9 +58,9 @@ impl Sender {
         Arc::new(Self { quorum, counters, answers })
     }
 
-    /// Sends the orders of one moment to every node.
+    /// Sends the renewals of one moment to every node.
     pub(super) fn send(self: &Arc<Self>, orders: &[Due]) {
-        // One moment for all nodes: a majority is as valid with the first answers as with the last.
+        // All nodes get the same time of sending, so any majority of answers gives the same validity.
         let now = Instant::now();
         let alike = |order: &Due| (order.hold.terms.lease, order.hold.claim.kind);
         for batch in orders.chunk_by(|a, b| alike(a) == alike(b)).flat_map(equal_chunks) {
@@ -72,8 +74,8 @@ impl Sender {
         }
     }
 
-    /// What of a batch is in which slot of a cluster: none waits for another's answer. Of a server that is in none, all
-    /// of it.
+    /// Splits a batch by the slots of a cluster, so that no slot waits for another's answer. For other servers it
+    /// returns the whole batch.
     fn parts(&self, node: NodeIndex, batch: &Batch) -> Vec<Batch> {
         let node = &self.quorum.nodes()[node];
         if !node.is_cluster() {
@@ -91,8 +93,8 @@ impl Sender {
     }
 }
 
-/// Renews a batch on one node. Renewals are idempotent: anything but an answer is tried again until the tick is over.
-/// Ends then at the latest; the wheel does not wait for it.
+/// Renews a batch on one node. Renewals are idempotent, so without an answer it tries again until the tick is over. It
+/// ends then at the latest; the wheel does not wait for it.
 async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, mut sent: Instant, until: Instant) {
     loop {
         let Some(lease) = batch.first().map(|hold| hold.terms.lease) else { return };
@@ -104,13 +106,13 @@ async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, mut sent:
                 sender.counters.batch_answered(node, Instant::now().since(sent));
                 let failed = failed(&batch, &said);
                 let beside = sender.quorum.beside();
-                // The wheel is gone when the engine ends, and then nobody wants to know.
+                // If the wheel is gone, the engine has ended, and the answer does not matter.
                 let _: Result<_, _> = sender.answers.send(Answers { node, sent, holds: batch, said, beside });
                 let Some((holds, reason)) = failed else { return };
                 batch = holds;
                 reason
             }
-            // The server refused the whole batch for the sake of one key, perhaps: each is asked for by itself.
+            // The server may have refused the whole batch because of one key, so each hold is renewed by itself.
             Outcome::Refused(_) if batch.len() > 1 => {
                 for hold in batch.iter() {
                     sender.spawn(node, Arc::new([Arc::clone(hold)]), Instant::now(), until);
@@ -135,7 +137,7 @@ async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, mut sent:
     }
 }
 
-/// The holds that a node could not renew, and the reason for the first of them; as a rule there are none.
+/// Returns the holds that a node could not renew, and the reason for the first of them. Usually there are none.
 fn failed(batch: &Batch, said: &[Renew]) -> Option<(Batch, String)> {
     let reason = said.iter().find_map(|answer| match answer {
         Renew::Failed(reason) => Some(reason.clone()),
@@ -145,7 +147,7 @@ fn failed(batch: &Batch, said: &[Renew]) -> Option<(Batch, String)> {
     Some((failed.map(|(hold, _)| Arc::clone(hold)).collect(), reason))
 }
 
-/// Cuts into as few batches as can be, all of about the same length.
+/// Cuts into as few batches as possible, all of about the same length.
 fn equal_chunks(orders: &[Due]) -> impl Iterator<Item = &[Due]> {
     orders.chunks(orders.len().div_ceil(orders.len().div_ceil(BATCH).max(1)).max(1))
 }
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_tried_again_and_nothing_else() {
+    fn only_failed_renewals_are_tried_again() {
         let batch: Batch = (1..=3).map(hold).collect();
         assert!(failed(&batch, &[Renew::Renewed, Renew::Gone, Renew::Renewed]).is_none());
         let said = [Renew::Renewed, Renew::Failed("sick".to_owned()), Renew::Gone];
@@ -174,7 +176,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_has_no_answer_is_tried_again_until_the_tick_is_over() {
+    async fn a_renewal_without_an_answer_is_tried_again_until_the_tick_is_over() {
         let command_timeout = Some(Duration::from_millis(50));
         let settings = Options { command_timeout, ..Options::default() }.validate(1).expect("valid");
         let quorum = Arc::new(Quorum::new(vec![Node::of_nobody(&settings)], Duration::ZERO));

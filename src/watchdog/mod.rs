@@ -1,10 +1,11 @@
-//! The watchdog: one task that renews every lease at a third of its length and fires the token of what is lost.
+//! The watchdog: one task that renews every lease at a third of its length (by default), and fires the tokens of lost
+//! holds.
 //!
 //! # Invariants
 //! - Every hold that is held for longer than a grid's width is in the wheel until it is released or lost.
-//! - The wheel is touched by one task only; others leave orders.
-//! - If the task ends for any reason, every token fires: nobody trusts a lock that nothing renews. After a panic the
-//!   session hears of it first, so that whoever is told of the loss and asks again is told why.
+//! - Only one task touches the wheel; others leave orders.
+//! - If the task ends for any reason, every token fires, so that no holder trusts a lock that nothing renews. After a
+//!   panic the session learns of it first, so that a caller that notices the loss and tries again gets the reason.
 
 mod batch;
 mod schedule;
@@ -29,14 +30,14 @@ use crate::options::Settings;
 use crate::quorum::Quorum;
 use crate::stats::Counters;
 
-/// What the watchdog found out, for the session to act on.
+/// A finding of the watchdog on which the session acts.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// Nobody took this grant: it is to be released.
+    /// No caller took this grant: it has to be released.
     Revoked(Arc<Hold>),
-    /// This node has not got the lock, and a majority of the others has.
+    /// This node does not have the lock, but a majority of the others has.
     VoteLost(Arc<Hold>, NodeIndex),
-    /// The watchdog panicked, with this message. Some holds may be in none of its tables any more.
+    /// The watchdog panicked, with this message. Some holds may no longer be in any of its tables.
     Panicked(String),
 }
 
@@ -54,7 +55,7 @@ pub(crate) struct Watchdog {
 #[derive(Debug, Default)]
 struct Inbox {
     orders: Vec<Order>,
-    /// When the inbox is to be emptied; `None` while it is empty.
+    /// When the inbox has to be emptied, or `None` while it is empty.
     due: Option<Instant>,
     /// Set when the task has ended.
     closed: bool,
@@ -63,9 +64,9 @@ struct Inbox {
 #[derive(Debug)]
 enum Order {
     Watch(Weak<Hold>),
-    /// Something happened to this hold's key: look after it at once.
+    /// Renew this hold at once, since something happened to its key.
     Renew(u64),
-    /// This hold was released, and its entry would stay for long.
+    /// Remove the entry of this released hold, which would otherwise stay for long.
     Forget(u64),
 }
 
@@ -75,9 +76,9 @@ impl Watchdog {
         Arc::new(Self { inbox: Mutex::default(), bell: Notify::new(), grid })
     }
 
-    /// Looks after a hold from now on; false if nobody will, because the task has ended. One that is released within
-    /// the width of the grid never costs it anything.
-    #[must_use = "what nobody looks after is lost"]
+    /// Watches a hold from now on. Returns false if the task has ended and cannot. A hold that is released within the
+    /// width of the grid costs the task nothing.
+    #[must_use = "a hold that nothing watches has to be lost"]
     pub(crate) fn watch(&self, hold: &Arc<Hold>, now: Instant) -> bool {
         // A short lease or a short max_hold may end before the next line of the grid.
         let first = (now + self.grid).min(hold.valid_until().before(lease::ARM_EARLY));
@@ -85,7 +86,7 @@ impl Watchdog {
         self.order(Order::Watch(Arc::downgrade(hold)), first.max(now))
     }
 
-    /// Renews a hold at once: its key may have been deleted.
+    /// Renews a hold at once, since its key may have been deleted.
     pub(crate) fn renew_now(&self, hold: &Hold, now: Instant) {
         self.order(Order::Renew(hold.generation), now);
     }
@@ -98,7 +99,7 @@ impl Watchdog {
         }
     }
 
-    /// Leaves an order that is to be carried out by then. False if nobody will.
+    /// Leaves an order for the task to carry out by `due`. Returns false if the task has ended.
     fn order(&self, order: Order, due: Instant) -> bool {
         let mut inbox = self.inbox();
         if inbox.closed {
@@ -131,7 +132,7 @@ impl Watchdog {
     }
 }
 
-/// Ends with the task: whatever was ordered and not begun is lost too.
+/// Dropped with the task: holds whose watch was ordered but not begun are lost too.
 struct Closing(Arc<Watchdog>);
 
 impl Drop for Closing {
@@ -150,7 +151,8 @@ impl Drop for Closing {
     }
 }
 
-/// The watchdog's task. Started with the locker; ends with the engine, or by a panic, which it tells; nobody awaits it.
+/// The watchdog's task. Starts with the locker; ends with the engine, or by a panic, which it reports. Nobody awaits
+/// it.
 pub(crate) async fn run(
     watchdog: Arc<Watchdog>,
     quorum: Arc<Quorum>,
@@ -160,7 +162,8 @@ pub(crate) async fn run(
     judge: Judge,
 ) {
     let _closing = Closing(Arc::clone(&watchdog));
-    // Out of the reach of a panic: unwinding drops nothing that fires tokens before the reason is told.
+    // The wheel is outside of the future that may panic, so that unwinding fires no token before the reason is
+    // reported.
     let mut wheel = Wheel::new(&settings, Arc::clone(&counters));
     let (answers, answered) = unbounded_channel();
     let sender = Sender::new(quorum, counters, answers);
@@ -171,7 +174,7 @@ pub(crate) async fn run(
     }
 }
 
-/// What others tell the watchdog's task.
+/// The channels to the watchdog's task.
 struct Sources {
     answered: UnboundedReceiver<Answers>,
     reconnects: UnboundedReceiver<LinkEvent>,
@@ -192,11 +195,12 @@ async fn keep_watch(
         let inbox_due = watchdog.due();
         let drain = async {
             match inbox_due {
-                // No wake-up is lost: the bell keeps its permit, and only this task waits for it.
+                // No wake-up is lost: the bell keeps a permit, and only this task waits for it.
                 None => watchdog.bell.notified().await,
                 Some(due) => {
                     tokio::select! {
-                        // In this order, and not in a random one: a simulation under a seed is to go as it went.
+                        // In this order and not in a random one, so that a simulation with the same seed takes the same
+                        // course.
                         biased;
                         () = watchdog.bell.notified() => {}
                         () = sleep(Instant::now().until(due)) => {}
@@ -206,7 +210,7 @@ async fn keep_watch(
         };
         let mut renewals = Vec::new();
         tokio::select! {
-            // An answer that is there goes before the end of the tick that it ends.
+            // An answer that has arrived comes before the end of its tick.
             biased;
             Some(batch) = sources.answered.recv() => wheel.answered(&batch, judge),
             () = wheel.expired(&mut renewals, judge) => {}
@@ -217,7 +221,7 @@ async fn keep_watch(
             }
             Some(event) = sources.reconnects.recv() => {
                 if event == LinkEvent::Up {
-                    // What was taken a moment ago may be gone as well as what is in the wheel.
+                    // Holds that are still in the inbox may be gone from the server too.
                     wheel.carry_out(watchdog.take_orders());
                     wheel.renew_all();
                 }
@@ -230,13 +234,13 @@ async fn keep_watch(
         }
         if !renewals.is_empty() {
             sender.send(&renewals);
-            // Its task runs before the next line is looked at: after a stall there may be many.
+            // The tasks of the batches run before the next line is handled: after a stall there may be many lines.
             tokio::task::yield_now().await;
         }
     }
 }
 
-/// The two clocks: one goes on during a suspend, the timers' stands still.
+/// The two clocks: the first goes on during a suspend, that of the timers stands still.
 struct Clocks {
     boot: Instant,
     timers: tokio::time::Instant,
@@ -247,7 +251,7 @@ impl Clocks {
         Self { boot: Instant::now(), timers: tokio::time::Instant::now() }
     }
 
-    /// Whether they have moved apart since the last look.
+    /// Returns whether they have moved apart since the last call.
     fn jumped(&mut self) -> bool {
         let last = std::mem::replace(self, Self::read());
         let slept = self.boot.since(last.boot).saturating_sub(self.timers.duration_since(last.timers));
@@ -277,12 +281,12 @@ mod tests {
         assert!(watchdog.watch(&hold, Instant::now()));
         drop(Closing(Arc::clone(&watchdog)));
         assert!(hold.token().is_cancelled());
-        assert!(!watchdog.watch(&late, Instant::now()), "nobody would look after it");
+        assert!(!watchdog.watch(&late, Instant::now()), "nothing would watch it");
     }
 
-    /// By a bug of ours. The hold that is being looked at is in none of the watchdog's tables just then.
+    /// A bug of ours panics. The hold that is being handled is in none of the watchdog's tables at that moment.
     #[tokio::test]
-    async fn a_panic_is_told_and_every_token_fires() {
+    async fn a_panic_is_reported_and_every_token_fires() {
         let (watchdog, settings) = (watchdog(), Options::default().validate(1).expect("valid"));
         let (short, held) = (Terms { lease: Duration::from_millis(100), renewed: true, max_hold: None }, hold());
         let mut untaken = Hold::for_test(Owner::task(2), short, &[0], 1);
@@ -295,7 +299,7 @@ mod tests {
         let (tokens, after) = ([held.token(), untaken.token()], held.token());
         let judge: Judge = Box::new(move |verdict| match verdict {
             Verdict::Panicked(message) => {
-                assert!(!after.is_cancelled(), "the reason is told before anybody hears of the loss");
+                assert!(!after.is_cancelled(), "the reason is reported before any token fires");
                 verdicts.send(message).expect("listens");
             }
             verdict => panic!("sick of {verdict:?}"),
@@ -305,13 +309,13 @@ mod tests {
         run(Arc::clone(&watchdog), quorum, settings, Arc::new(Counters::new()), reconnects, judge).await;
         assert!(told.recv().await.expect("told").contains("sick of Revoked"));
         assert!(tokens[0].is_cancelled());
-        assert!(!tokens[1].is_cancelled(), "what was being taken back was not lost");
-        assert!(!watchdog.watch(&hold(), Instant::now()), "nobody would look after it");
+        assert!(!tokens[1].is_cancelled(), "a grant that was being revoked was not lost");
+        assert!(!watchdog.watch(&hold(), Instant::now()), "nothing would watch it");
     }
 
-    /// The timers stood still meanwhile, so that none of them says that anything is due.
+    /// The timers stood still meanwhile, so none of them reports that anything is due.
     #[tokio::test]
-    async fn what_ran_out_during_a_suspend_is_lost_at_the_first_sweep() {
+    async fn holds_that_ran_out_during_a_suspend_are_lost_at_the_first_sweep() {
         let settings = Options::default().validate(1).expect("valid");
         let mut wheel = Wheel::new(&settings, Arc::new(Counters::new()));
         let short = Terms { lease: Duration::from_millis(100), renewed: true, max_hold: None };
@@ -361,8 +365,7 @@ mod tests {
         }
     }
 
-    /// Watches a hold for so long, whose renewal is far, with these clocks; whether a suspend is told. Nothing else
-    /// happens.
+    /// Watches a hold whose renewal is far away for this long, with these clocks. Returns whether a suspend is logged.
     async fn tells_of_a_suspend(lease: Duration, clocks: Clocks, lasts: Duration) -> bool {
         let (watchdog, settings) = (watchdog(), Options::default().validate(1).expect("valid"));
         let (quorum, counters) = (Arc::new(Quorum::new(Vec::new(), Duration::ZERO)), Arc::new(Counters::new()));
@@ -385,13 +388,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_machine_that_was_awake_is_not_said_to_have_been_suspended() {
+    async fn no_suspend_is_reported_while_the_machine_is_awake() {
         let tick = Duration::from_millis(10);
         assert!(!tells_of_a_suspend(tick * 10, Clocks::read(), tick * 10).await);
     }
 
     #[test]
-    fn what_would_stay_for_long_is_forgotten_when_it_is_released() {
+    fn an_entry_that_would_stay_for_long_is_forgotten_at_the_release() {
         let (watchdog, minute) = (watchdog(), Duration::from_secs(60));
         let more = minute + Duration::from_millis(1);
         for (lease, renewed, forgotten) in [(minute, true, false), (more, true, true), (minute, false, true)] {

@@ -1,40 +1,40 @@
-//! When the entries of the wheel are to be looked at: lines of time, each with the entries that are due together.
+//! When the entries of the wheel are handled: lines of time, each with the entries that are due together.
 //!
-//! Lines, and not a timer for each entry (a `DelayQueue`): a renewal moves its entry twice, and pushing it into a line
-//! costs less than moving a timer.
+//! It has lines and not a timer for each entry (a `DelayQueue`), since a renewal moves its entry twice, and pushing it
+//! into a line costs less than moving a timer.
 //!
-//! A line costs one look-up for all of its entries, however many there are. A place is never taken back: an entry that
-//! is placed anew counts its placings up, and what stands in an older place is passed over when its line comes.
+//! A line costs one look-up for all of its entries. A place is never removed: an entry that gets a new place increments
+//! its `placing`, and older places are skipped when their lines are due.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// Beyond about a hundred keys a script gains nothing, and other clients wait for it.
+/// The most keys in one script. More than about a hundred gain nothing, and other clients wait for the script.
 pub(super) const BATCH: usize = 100;
 
-/// How many batches of a long line go at once. Each alone would find the caches cold, here and on the server, and cost
-/// half as much again; more would make others wait.
+/// How many batches of a long line are sent at once. A single batch would find cold caches, here and on the server, and
+/// cost half as much again; more would make other clients wait.
 const FLIGHT: usize = 4;
 
-/// Timers of tokio are no finer.
+/// The resolution of tokio's timers.
 const STEP: Duration = Duration::from_millis(1);
 
-/// What an entry waits for.
+/// The event for which an entry waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Until {
-    /// Something ends: all of a line is looked at when it comes.
+    /// Something ends: the whole line is handled when it is due.
     End,
-    /// A renewal begins, and may as well begin up to a grid's width later: long lines are cut into batches.
+    /// A renewal begins. It may begin up to a grid's width later, so long lines are cut into batches.
     Tick,
 }
 
-/// An entry's stand in a line.
+/// The place of an entry in a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) generation: u64,
-    /// Which placing of this entry it is.
+    /// The number of this place among those of its entry.
     pub(super) placing: u32,
 }
 
@@ -56,13 +56,14 @@ impl Schedule {
         self.places += 1;
     }
 
-    /// When the first line is due.
+    /// Returns when the first line is due.
     pub(super) fn first(&self) -> Option<Instant> {
         self.lines.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes the first line out, if it is due by now: when that was, and its places. Of a long line of ticks that is a
-    /// few batches; the others follow, spread over what is left of the grid's width, so that no line becomes a storm.
+    /// Takes out the first line if it is due, and returns its time and its places. Of a long line of ticks it takes
+    /// only a few batches; the others follow, spread over the rest of the grid's width, so that the server does not get
+    /// them all at once.
     pub(super) fn take(&mut self, now: Instant) -> Option<(Instant, Vec<Place>)> {
         let line = self.lines.first_entry().filter(|line| line.key().0 <= now)?;
         let ((at, until), mut places) = line.remove_entry();
@@ -72,7 +73,7 @@ impl Schedule {
             let rest = places.split_off((batches * BATCH).min(places.len()));
             let left = at.until(at.round_down(self.grid) + self.grid);
             let step = left / u32::try_from(flights).unwrap_or(u32::MAX);
-            // A line of its own even where the width is used up: answers go before it.
+            // The rest gets a line of its own even if the width is used up, so that answers come before it.
             let next = (at + step.max(STEP)).round_up(STEP);
             self.lines.entry((next, until)).or_default().extend(rest);
         }
@@ -80,13 +81,13 @@ impl Schedule {
         Some((at, places))
     }
 
-    /// How many places there are, those among them that were left.
+    /// Returns the number of places, outdated ones included.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.places
     }
 
-    /// Sees to it that places which nobody stands in any more do not gather in lines that are far away.
+    /// Removes outdated places if there are many, so that they do not accumulate in lines that are far away.
     pub(super) fn tidy(&mut self, entries: usize, stands: impl Fn(&Place) -> bool) {
         if self.places <= 3 * entries + 1_000 {
             return;
@@ -110,7 +111,7 @@ mod tests {
         Place { generation, placing: 0 }
     }
 
-    /// An empty schedule, and a time on a line of its grid.
+    /// Returns an empty schedule, and a time on its grid.
     fn empty() -> (Schedule, Instant) {
         (Schedule::new(GRID), Instant::now().round_up(GRID))
     }
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn flights_are_about_equal_and_behind_the_grid_they_go_on() {
+    fn flights_are_about_equal_and_go_on_after_the_grids_width() {
         let (mut schedule, at) = empty();
         let late = at.before(STEP);
         (0..901).for_each(|n| schedule.put(late, Until::Tick, place(n)));
@@ -160,14 +161,14 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_is_not_delayed_for_others() {
+    fn a_line_of_ends_is_not_spread() {
         let (mut schedule, at) = empty();
         (0..1_000).for_each(|n| schedule.put(at, Until::End, place(n)));
         assert_eq!(schedule.take(at).map(|(_, places)| places.len()), Some(1_000));
     }
 
     #[test]
-    fn places_are_tidied_where_there_are_three_times_as_many_as_entries_and_a_thousand() {
+    fn places_are_tidied_if_there_are_over_three_times_as_many_as_entries_plus_a_thousand() {
         let (mut schedule, at) = empty();
         (0..1_302).for_each(|n| schedule.put(at + STEP * u32::from(n >= 1_000), Until::End, place(n)));
         let mut left = |entries| {
@@ -175,11 +176,11 @@ mod tests {
             (schedule.places, schedule.lines.len())
         };
         assert_eq!(left(101), (1_302, 2));
-        assert_eq!(left(100), (302, 1), "lines in which nobody stands go too");
+        assert_eq!(left(100), (302, 1), "empty lines are removed too");
     }
 
     #[test]
-    fn places_that_were_left_do_not_gather() {
+    fn outdated_places_do_not_accumulate() {
         let (mut schedule, at) = empty();
         let far = at + Duration::from_secs(86_400);
         for n in 0..100_000 {

@@ -1,8 +1,9 @@
-//! The wheel: which hold is to be looked at when, and what is to be done then.
+//! The wheel: when each hold is looked at, and what is done then.
 //!
-//! A tick begins at a third of the lease after the start of the last success, lasts one command timeout, and fails at
-//! most once. An entry never leaves the wheel while its renewal is under way: it stands at the end of the tick or of
-//! validity, whichever is first, before its batch is sent, so that no answer has to come for a loss to be noticed.
+//! A tick begins a third of the lease (by default) after the last renewal that succeeded was sent, lasts one command
+//! timeout, and fails at most once. An entry never leaves the wheel while its renewal is under way: before its batch is
+//! sent it gets a place at the end of the tick or of validity, whichever is first, so that a loss is noticed even if no
+//! answer comes.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -23,32 +24,32 @@ use crate::lease;
 use crate::options::Settings;
 use crate::stats::Counters;
 
-/// Reconnects are followed by a renewal of everything, over this time at the most.
+/// After a reconnect everything is renewed within at most this time.
 const SPREAD: Duration = Duration::from_secs(1);
 
-/// All entries, by the generation of their holds, and the lines of time in which they stand.
+/// All entries, by the generation of their holds, and their schedule.
 pub(super) struct Wheel {
     schedule: Schedule,
     entries: HashMap<u64, RenewEntry, BuildHasherDefault<Sequential>>,
     rhythm: Rhythm,
     counters: Arc<Counters>,
-    /// What is to be told when a step is done. A log or a recorder may block: no other hold waits for that in between.
+    /// What is reported after a step. A log or a recorder may block, and no other hold should wait for that.
     notes: Vec<(Arc<Hold>, Note)>,
 }
 
-/// What a log, and perhaps a recorder, is told of a hold.
+/// An event of a hold for the log, and perhaps for the recorder.
 #[derive(Debug)]
 enum Note {
     Renewed,
-    /// It was in jeopardy.
+    /// It was renewed after a jeopardy.
     SafeAgain,
-    /// A tick failed; how many have in a row.
+    /// A tick failed, as the last of this many in a row.
     Failed(u32),
-    /// The last tick that may fail did: it is lost.
+    /// The last tick that may fail failed: the hold is lost.
     FailedLast,
 }
 
-/// How far ticks are apart, and how long they last.
+/// The interval of ticks, and how long they last.
 #[derive(Debug, Clone, Copy)]
 struct Rhythm {
     grid: Duration,
@@ -59,30 +60,30 @@ struct Rhythm {
 /// One hold in the wheel. It does not keep the hold alive.
 struct RenewEntry {
     hold: Weak<Hold>,
-    /// The one place that counts: where it was put last.
+    /// Its current place; older ones do not count.
     placing: u32,
-    /// Before the last renewal that succeeded was sent.
+    /// The time before the last renewal that succeeded was sent.
     base: Instant,
     /// When the next tick begins.
     renew_at: Instant,
     /// The end of the tick that is under way.
     tick_until: Option<Instant>,
-    /// When it was last renewed out of turn.
+    /// When it was last renewed outside of its ticks.
     hinted: Option<Instant>,
-    /// Whether the tick is out of turn: a message or a reconnect asked for it, and its failure counts for nothing.
+    /// Set for an extra tick, which a message or a reconnect asked for: its failure does not count.
     extra: bool,
 }
 
-/// Hashes numbers that count up and that nobody chooses: holds that were taken one after the other, and so are renewed
-/// together, have their entries side by side.
+/// Hashes sequential numbers that no outsider chooses, so that holds which were taken one after the other, and so are
+/// renewed together, have neighbouring entries.
 #[derive(Default)]
 struct Sequential(u64);
 
-/// What comes of a look at an entry.
+/// The result of handling an entry.
 enum Tended {
-    /// It has no more business in the wheel.
+    /// It leaves the wheel.
     Leave,
-    /// It is to be looked at then.
+    /// It is looked at again then.
     Stay(Instant, Until),
 }
 
@@ -111,7 +112,7 @@ impl Wheel {
         self.tidy();
     }
 
-    /// Takes a hold in, unless it has been released meanwhile.
+    /// Adds a hold, unless it has been released meanwhile.
     fn insert(&mut self, hold: Weak<Hold>) {
         let Some(held) = hold.upgrade().filter(|hold| hold.is_held()) else { return };
         let now = Instant::now();
@@ -123,8 +124,8 @@ impl Wheel {
         self.entries.insert(held.generation, entry);
     }
 
-    /// Waits until a line is due, and says which of its holds are to be renewed. Cancel-safe: nothing is awaited once
-    /// the line is taken.
+    /// Waits until a line is due, and collects those of its holds that have to be renewed. Cancel-safe: nothing is
+    /// awaited once the line is taken.
     pub(super) async fn expired(&mut self, renewals: &mut Vec<Due>, judge: &Judge) {
         // Orders come through the inbox, which wakes the task.
         let Some(first) = self.schedule.first() else { return std::future::pending().await };
@@ -142,7 +143,7 @@ impl Wheel {
         }
     }
 
-    /// Looks at every entry: time has passed that no timer knows of.
+    /// Looks at every entry, after time has passed that the timers have not noticed.
     pub(super) fn sweep(&mut self, renewals: &mut Vec<Due>, judge: &Judge) {
         let now = Instant::now();
         let place =
@@ -155,10 +156,10 @@ impl Wheel {
         self.tidy();
     }
 
-    /// Looks at the entry that stands there, and puts it into its next place.
+    /// Looks at the entry of this place, and gives it its next place.
     fn due(&mut self, place: Place, now: Instant, renewals: &mut Vec<Due>, judge: &Judge) {
         let generation = place.generation;
-        // It may have been placed anew since, or have left.
+        // It may have got a new place since, or have left.
         let Some(entry) = self.entries.get_mut(&generation).filter(|entry| entry.placing == place.placing) else {
             return;
         };
@@ -168,7 +169,7 @@ impl Wheel {
         }
     }
 
-    /// Takes in what a node said to a batch.
+    /// Handles a node's answers to a batch.
     pub(super) fn answered(&mut self, batch: &Answers, judge: &Judge) {
         let now = Instant::now();
         let mut renewed = 0;
@@ -178,11 +179,12 @@ impl Wheel {
                     batch.beside.iter().for_each(|beside| hold.part(beside));
                     renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now));
                 }
-                // For a hold that is not held any more, gone means nothing: it was released while this was under way.
+                // For a hold that has left the wheel, "gone" means nothing: it was released while the renewal was under
+                // way.
                 Renew::Gone if !self.entries.contains_key(&hold.generation) => {}
                 Renew::Gone if hold.gone(batch.node) => _ = self.entries.remove(&hold.generation),
                 Renew::Gone if hold.is_held() => judge(Verdict::VoteLost(Arc::clone(hold), batch.node)),
-                // What failed is tried again for as long as the tick lasts.
+                // A failed renewal is tried again while the tick lasts.
                 Renew::Gone | Renew::Failed(_) => {}
             }
         }
@@ -191,7 +193,7 @@ impl Wheel {
         self.tidy();
     }
 
-    /// Tells the log and the recorder what happened.
+    /// Reports the notes to the log and the recorder.
     fn tell(&mut self) {
         for (hold, note) in self.notes.drain(..) {
             let (key, generation) = (&hold.claim.key, hold.generation);
@@ -227,13 +229,13 @@ impl Wheel {
                         "a renewal failed: the lock is in jeopardy"
                     );
                 }),
-                // The loss is told by itself.
+                // The loss has a log line of its own.
                 Note::FailedLast => {}
             }
         }
     }
 
-    /// Whether a majority now has started this hold's lease anew.
+    /// Records a node's renewal. Returns whether it completed a majority for this hold.
     fn renewed(&mut self, hold: &Arc<Hold>, node: usize, sent: Instant, now: Instant) -> bool {
         let Some(entry) = self.entries.get_mut(&hold.generation) else { return false };
         let mut survey = hold.survey(now);
@@ -258,7 +260,7 @@ impl Wheel {
         true
     }
 
-    /// Renews a hold within this time, unless that was done out of turn a moment ago.
+    /// Renews a hold within this time, unless an extra tick began a moment ago.
     fn renew_soon(&mut self, generation: u64, within: Duration) {
         let Some(entry) = self.entries.get_mut(&generation) else { return };
         let Some(hold) = entry.hold.upgrade().filter(|hold| hold.terms.renewed) else { return };
@@ -274,7 +276,7 @@ impl Wheel {
         self.schedule.put(at, until, entry.next_place(generation));
     }
 
-    /// Renews everything, spread a little: after a reconnect nobody knows what became of what was under way.
+    /// Renews everything, spread a little, since after a reconnect the outcome of commands under way is unknown.
     pub(super) fn renew_all(&mut self) {
         let generations: Vec<u64> = self.entries.keys().copied().collect();
         for generation in generations {
@@ -295,7 +297,7 @@ impl Wheel {
 }
 
 impl RenewEntry {
-    /// A new place, which makes the ones before it count no more.
+    /// Returns a new place, which outdates the ones before it.
     fn next_place(&mut self, generation: u64) -> Place {
         self.placing = self.placing.wrapping_add(1);
         Place { generation, placing: self.placing }
@@ -303,7 +305,7 @@ impl RenewEntry {
 }
 
 impl Rhythm {
-    /// Looks at an entry that is due: what ended, what is to be renewed, and when to look again.
+    /// Handles an entry that is due: what has ended, what has to be renewed, and when to look again.
     fn tend(
         self,
         entry: &mut RenewEntry,
@@ -343,24 +345,24 @@ impl Rhythm {
         Tended::Stay(at, until)
     }
 
-    /// When a hold has to be looked at next: when something is planned, when its validity ends, or when a grant that
-    /// nobody took is to be taken back.
+    /// Returns when a hold has to be looked at next: when a tick begins or ends, when its validity ends, or when a
+    /// grant that nobody took is revoked.
     fn next_look(self, hold: &Hold, survey: &Survey, entry: &RenewEntry) -> (Instant, Until) {
         let end = survey.valid_until.before(early());
         let end = survey.claims.revoke_at.map_or(end, |at| end.min(at));
-        // What no caller has a guard of is not renewed.
+        // A hold without a guard at a caller is not renewed.
         if !hold.terms.renewed || !survey.claims.claimed {
             return (end, Until::End);
         }
         match entry.tick_until {
             Some(until) => (until.min(end), Until::End),
-            // A tick may wait for the rest of its line. What may end before that must not.
+            // A tick may wait for the rest of its line, unless the hold may end before that.
             None if entry.renew_at + self.grid + self.grid < end => (entry.renew_at, Until::Tick),
             None => (entry.renew_at.min(end), Until::End),
         }
     }
 
-    /// When the tick after so many failures begins: on the grid, so that batches fill, and never in the past.
+    /// Returns when the tick after this many failures begins: on the grid, so that batches fill, and never in the past.
     fn tick_at(self, hold: &Hold, base: Instant, failed: u32, now: Instant) -> Instant {
         let interval = self.interval(hold);
         (base + interval * (failed + 1)).round_down(self.grid.min(interval / 10)).max(now)
@@ -371,7 +373,8 @@ impl Rhythm {
     }
 }
 
-/// So much before the end of its validity a hold is lost: where time is paused, no look is late.
+/// Returns how long before the end of its validity a hold is lost: zero while time is paused, since then no look is
+/// late.
 fn early() -> Duration {
     if clock::is_paused() { Duration::ZERO } else { lease::ARM_EARLY }
 }
@@ -385,7 +388,7 @@ impl Hasher for Sequential {
         bytes.iter().for_each(|byte| self.0 = self.0.rotate_left(8) ^ u64::from(*byte));
     }
 
-    /// The table takes the place from the low bits, and from the seven highest what tells neighbours apart.
+    /// The table takes the position from the low bits, and a tag that distinguishes neighbours from the seven highest.
     fn finish(&self) -> u64 {
         self.0 ^ (self.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 57 << 57)
     }
@@ -417,7 +420,7 @@ mod tests {
         Wheel::new(&Options::default().validate(1).expect("valid"), Arc::new(Counters::new()))
     }
 
-    /// A hold that its caller has taken.
+    /// Returns a hold that its caller has taken.
     fn hold(terms: Terms, votes: &[usize], nodes: usize) -> Arc<Hold> {
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, votes, nodes));
         assert!(hold.take_guard());
@@ -436,7 +439,7 @@ mod tests {
         wheel.due(Place { generation: 1, placing: entry(wheel).placing }, now, renewals, judge);
     }
 
-    /// The places of the entry that count: every one that is to be looked at.
+    /// Returns the places of the entry that are not outdated.
     fn places(wheel: &mut Wheel) -> Vec<Instant> {
         let far = Instant::now() + Duration::from_secs(86_400);
         let mut schedule = std::mem::replace(&mut wheel.schedule, Schedule::new(wheel.rhythm.grid));
@@ -451,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_stands_in_one_place_while_its_renewal_is_under_way_and_after() {
+    fn an_entry_has_one_place_during_its_renewal_and_after() {
         let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0], 1), no_verdict());
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
         let begin = hold.since + LEASE / 3;
@@ -475,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_for_one_key_says_nothing_of_the_others() {
+    fn an_answer_for_one_key_does_not_affect_others() {
         let (mut wheel, judge) = (wheel(), no_verdict());
         let (hold, stranger) = (hold(TERMS, &[0], 1), hold(TERMS, &[0], 1));
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
@@ -487,7 +490,7 @@ mod tests {
         wheel.entries.remove(&1);
         let (holds, said) = (Arc::new([Arc::clone(&stranger)]), vec![Renew::Gone]);
         wheel.answered(&Answers { node: 0, sent: begin, holds, said, beside: None }, &judge);
-        assert!(stranger.is_held(), "what has left the wheel was released: gone means nothing");
+        assert!(stranger.is_held(), "a hold that has left the wheel was released: gone means nothing");
     }
 
     #[test]
@@ -507,7 +510,7 @@ mod tests {
         assert_eq!(hold.valid_until(), lease::valid_until(begin, LEASE));
     }
 
-    /// The first and the last do not list each other any more when the first one answers.
+    /// The first and the last no longer list each other when the first one answers.
     #[test]
     fn a_tick_does_not_succeed_with_servers_that_do_not_list_each_other() {
         let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0, 1, 2], 3), no_verdict());
@@ -543,7 +546,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_renews_is_looked_at_when_it_ends() {
+    fn a_hold_that_is_not_renewed_is_looked_at_when_it_ends() {
         let terms = Terms { renewed: false, ..TERMS };
         let (mut wheel, hold) = (wheel(), hold(terms, &[0], 1));
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
@@ -553,7 +556,7 @@ mod tests {
         assert!(wheel.is_empty());
     }
 
-    /// A judge, and what it was told of: the node where a vote was lost, or none for a grant that was taken back.
+    /// Returns a judge and its record: the node where a vote was lost, or none for a grant that was revoked.
     fn listening() -> (Judge, Arc<Mutex<Vec<Option<usize>>>>) {
         let told = Arc::new(Mutex::new(Vec::new()));
         let tells = Arc::clone(&told);
@@ -575,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_is_counted_and_told_and_so_is_the_end_of_a_jeopardy() {
+    fn renewals_and_the_end_of_a_jeopardy_are_noted() {
         let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
         let mut notes = |after| {
@@ -600,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_on_a_minority_is_told_and_on_a_majority_lost() {
+    fn a_lock_gone_on_a_minority_is_reported_and_on_a_majority_lost() {
         let (judge, told) = listening();
         let (mut wheel, hold) = (wheel(), hold(TERMS, &[0, 1, 2], 3));
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
@@ -612,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_while_it_is_released_is_nobody_s_business() {
+    fn a_lock_gone_during_its_release_is_not_reported() {
         let (mut wheel, hold) = (wheel(), hold(TERMS, &[0, 1, 2], 3));
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
         hold.leave(hold.since);
@@ -620,7 +623,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_out_of_turn_begins_at_once_and_its_failure_counts_for_nothing() {
+    fn an_extra_tick_begins_at_once_and_its_failure_does_not_count() {
         let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0], 1), no_verdict());
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold)), Order::Renew(1)]);
         let placing = entry(&wheel).placing;
@@ -640,7 +643,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_anyway_is_not_out_of_turn_and_a_tenth_of_the_lease_later_it_may_be_asked_again() {
+    fn a_due_tick_is_not_extra_and_extra_ticks_are_a_tenth_of_the_lease_apart() {
         let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
         let (now, placing) = (Instant::now(), entry(&wheel).placing);
@@ -665,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_were_left_are_forgotten_and_those_that_count_are_not() {
+    fn outdated_places_are_forgotten_and_current_ones_are_not() {
         let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0], 1), no_verdict());
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
         for n in 1..2_000 {
@@ -698,7 +701,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_of_short_leases_are_not_far_from_where_they_belong() {
+    fn ticks_of_short_leases_are_rounded_by_at_most_a_tenth() {
         let lease = Duration::from_millis(90);
         let (wheel, hold) = (wheel(), hold(Terms { lease, ..TERMS }, &[0], 1));
         let tick = wheel.rhythm.tick_at(&hold, hold.since, 0, hold.since);
@@ -706,7 +709,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_count_up_have_places_side_by_side_and_differ_in_the_seven_highest_bits() {
+    fn sequential_numbers_get_neighbouring_places_and_differ_in_the_seven_highest_bits() {
         let hash = |number| {
             let mut hasher = Sequential::default();
             hasher.write_u64(number);
@@ -728,7 +731,7 @@ mod tests {
     }
 
     #[test]
-    fn who_drops_the_wheel_loses_all() {
+    fn dropping_the_wheel_loses_all_holds() {
         let (mut wheel, hold) = (wheel(), hold(TERMS, &[0], 1));
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
         drop(wheel);

@@ -28,7 +28,7 @@ pub fn again(tried: u32) -> bool {
     tried < 5 && starved()
 }
 
-/// Measures how long the machine keeps a thread waiting that wants to run, from its start to [`longest`](Self::longest).
+/// Measures for how long a thread that wants to run waits for a core, until [`longest`](Self::longest) is called.
 pub struct Stalls {
     stop: Arc<AtomicBool>,
     watch: JoinHandle<Duration>,

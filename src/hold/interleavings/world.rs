@@ -1,4 +1,4 @@
-//! A hold with what its world knows: the steps that may come next, and what has to be so after each.
+//! A hold with the facts of its world: the possible next steps, and the checks after each.
 
 mod loss;
 
@@ -26,11 +26,11 @@ const LEASE: Duration = Duration::from_secs(30);
 const VALID_TICKS: u8 = 2;
 const MAX_HOLD_TICKS: u8 = 3;
 
-/// What the world knows, kept apart from the hold.
+/// The facts, tracked independently of the hold.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Facts {
     now: u8,
-    /// Guards that callers have, grips on their way, and of these those that were taken back.
+    /// Guards that callers have, grips on their way, and how many of these were revoked.
     taken: u32,
     travelling: u32,
     void: u32,
@@ -41,21 +41,21 @@ pub(super) struct Facts {
     failed: u32,
     /// The phase that ended the hold.
     end: Option<&'static str>,
-    /// How often its loss was counted, and how often it was entered for the engine.
+    /// How often its loss was counted, and how often it was sent to the engine.
     counted: u64,
     tellings: u32,
 }
 
-/// What a hold has beside its phase, which the facts have too.
+/// The state of a hold except for its phase, which is among the facts.
 pub(super) type Print = ([u32; 3], [bool; 2], [bool; TOKENS], Vec<Option<Duration>>);
 
-/// How many tokens callers have.
+/// The number of tokens that callers have.
 const TOKENS: usize = 2;
 
 pub(super) struct World {
     hold: Arc<Hold>,
     tokens: [CancellationToken; TOKENS],
-    /// What all worlds count, and where their losses come out.
+    /// The counters and the losses, which all worlds share.
     counters: Arc<Counters>,
     losses: Rc<RefCell<UnboundedReceiver<Lost>>>,
     facts: Facts,
@@ -89,7 +89,7 @@ impl World {
         Self { hold: Arc::new(hold), tokens, counters, losses, facts, trail: Vec::new() }
     }
 
-    /// The same world again, with a hold of its own.
+    /// Returns a copy of the world with a hold of its own.
     pub(super) fn copy(&self) -> Self {
         let (hold, from) = (&self.hold, self.hold.state());
         let phase = from.phase;
@@ -106,7 +106,7 @@ impl World {
         Self { hold: Arc::new(copy), tokens, counters, losses, facts: self.facts.clone(), trail: self.trail.clone() }
     }
 
-    /// All that two worlds have to have in common to go on alike.
+    /// Returns what two worlds must have in common to behave alike from here on.
     pub(super) fn print(&self) -> (Print, Facts) {
         let state = self.hold.state();
         let votes = state.votes.iter().map(|vote| vote.map(|until| until.since(self.hold.since))).collect();
@@ -119,7 +119,7 @@ impl World {
         self.hold.since + TICK * u32::from(tick)
     }
 
-    /// The last tick at which it is valid, and how it ends then, counted from the facts alone.
+    /// Returns the last tick at which the hold is valid, and how it ends then, by the facts alone.
     fn last_tick(&self) -> (u8, Loss) {
         let mut successes: Vec<u8> = self.facts.success.iter().flatten().copied().collect();
         successes.sort_unstable();
@@ -139,7 +139,7 @@ impl World {
         }
         for clock in facts.now.saturating_sub(1)..=facts.now {
             steps.extend([Step::Look(clock), Step::Mark(clock), Step::Alarm(clock)]);
-            // Who enters found it in the gate's table, out of which it is taken when its release is answered.
+            // A caller finds the hold in the gate's table until its release is answered, and may enter it until then.
             if facts.taken < bounds.guards {
                 steps.push(Step::Enter(clock));
             }
@@ -165,7 +165,7 @@ impl World {
         steps
     }
 
-    /// Takes a step, with what it answers held against the facts.
+    /// Takes a step, and compares its answer with the facts.
     pub(super) fn take(&mut self, step: Step, flaw: Option<Flaw>) -> Result<(), Broken> {
         self.trail.push(step);
         let held = self.hold.is_held();
@@ -213,7 +213,7 @@ impl World {
             }
             Step::Lose(loss) => {
                 let newly = self.hold.lose(loss);
-                ensure(newly == held, "who makes it lost hears so, and nobody else")?;
+                ensure(newly == held, "only the call that makes it lost returns true")?;
                 if flaw == Some(Flaw::LossIsReplaced) && !held && !self.is_releasing() {
                     self.hold.state().phase = Phase::Lost(loss);
                 }
@@ -228,7 +228,7 @@ impl World {
             self.facts.tellings += 1;
         }
         let silent = matches!(step, Step::Mark(_) | Step::Alarm(_) | Step::Enter(_)) || (unfired && !fires(step));
-        ensure(silent || !self.hold.is_unfired(), "whoever finds it lost fires the token")?;
+        ensure(silent || !self.hold.is_unfired(), "the call that finds it lost fires the token")?;
         self.check()
     }
 
@@ -240,20 +240,21 @@ impl World {
         }
         let valid = held && clock <= self.last_tick().0;
         let entered = self.hold.enter(self.at(clock));
-        ensure(entered.is_ok() == valid, "what is held is entered, and nothing else")?;
+        ensure(entered.is_ok() == valid, "only a hold that is held can be entered")?;
         match entered {
             Ok(count) => {
                 self.facts.taken += 1;
-                ensure(count == self.hold.guards(), "the count is the guards'")?;
+                ensure(count == self.hold.guards(), "the count is the number of guards")?;
                 if flaw == Some(Flaw::EntryIsNotCounted) {
                     self.hold.state().guards -= 1;
                 }
                 Ok(())
             }
-            Err(Shut::Lost(_)) => ensure(self.facts.taken > 0, "only a guard that lives shuts its owner out"),
-            Err(Shut::Releasing) => {
-                ensure(self.facts.taken == 0 || self.is_releasing(), "who has a guard of what is lost is told so")
-            }
+            Err(Shut::Lost(_)) => ensure(self.facts.taken > 0, "only a living guard shuts its owner out"),
+            Err(Shut::Releasing) => ensure(
+                self.facts.taken == 0 || self.is_releasing(),
+                "an owner with a guard of a lost hold gets the loss",
+            ),
         }
     }
 
@@ -263,7 +264,7 @@ impl World {
         self.facts.void = self.facts.void.saturating_sub(1);
         let claimed = self.hold.take_guard() || flaw == Some(Flaw::RevokedIsClaimed);
         self.facts.taken += u32::from(claimed);
-        ensure(claimed == expected, "a grip is taken or taken back, and not both")
+        ensure(claimed == expected, "a grip is taken or revoked, and not both")
     }
 
     fn leave(&mut self, clock: u8, flaw: Option<Flaw>) -> Result<(), Broken> {
@@ -299,7 +300,7 @@ impl World {
         if renewed {
             self.facts.failed = 0;
         }
-        ensure(held || (!renewed && self.hold.valid_until() == until), "nothing renews what is not held any more")
+        ensure(held || (!renewed && self.hold.valid_until() == until), "nothing renews a hold that has ended")
     }
 
     fn check_look(&self, held: bool, clock: u8, state: HoldState) -> Result<(), Broken> {
@@ -313,11 +314,11 @@ impl World {
         let wrong = || format!("it is as safe as its validity says: {state:?} instead of {expected:?}");
         match expected {
             Some(expected) => ensure(state == expected, wrong()),
-            None => ensure(matches!(state, HoldState::Lost(_)), "what has ended is not held again"),
+            None => ensure(matches!(state, HoldState::Lost(_)), "a hold that has ended is not held again"),
         }
     }
 
-    /// What has to be so after every step.
+    /// Checks the promises that hold after every step.
     fn check(&mut self) -> Result<(), Broken> {
         let state = self.hold.state();
         let end = match state.phase {
@@ -329,7 +330,7 @@ impl World {
             Phase::Lost(Loss::MaxHold) => Some("max hold"),
             Phase::Lost(_) => Some("forced"),
         };
-        ensure(self.facts.end.is_none() || self.facts.end == end, "the end of a hold is its only one")?;
+        ensure(self.facts.end.is_none() || self.facts.end == end, "a hold ends once")?;
         self.facts.end = end;
         let facts = &self.facts;
         let cancelled = self.tokens.iter().filter(|token| token.is_cancelled()).count();
@@ -340,9 +341,9 @@ impl World {
         ensure(facts.tellings == u32::from(state.fired), "the engine is told of a loss once")?;
         let guards = facts.taken + facts.travelling - facts.void;
         ensure(state.guards == guards, format_args!("{} guards are counted, and there are {guards}", state.guards))?;
-        ensure(state.unclaimed == facts.travelling - facts.void, "what is on its way is counted")?;
+        ensure(state.unclaimed == facts.travelling - facts.void, "guards on their way are counted")?;
         ensure(facts.releases == u32::from(guards == 0), "one release is sent, with the last guard")?;
-        ensure(guards > 0 || state.phase != Phase::Held, "what nobody has is not held")
+        ensure(guards > 0 || state.phase != Phase::Held, "a hold without guards is not held")
     }
 
     fn is_releasing(&self) -> bool {
@@ -350,7 +351,7 @@ impl World {
     }
 }
 
-/// Steps that fire the tokens of what another has marked.
+/// Returns whether a step fires the tokens of a loss that another step has marked.
 fn fires(step: Step) -> bool {
     matches!(step, Step::Look(_) | Step::Fire | Step::Leave(_) | Step::Renewed(_))
 }

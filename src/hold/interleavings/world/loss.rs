@@ -1,4 +1,4 @@
-//! The steps of a loss: what the alarm marks, and what is told, by one thread after the other.
+//! The steps of a loss: the alarm's mark, and the firing of tokens by several threads.
 
 use super::super::Flaw;
 use super::{Broken, World, ensure};
