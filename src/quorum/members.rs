@@ -252,11 +252,11 @@ impl Planner<'_> {
     /// Returns whether the servers that are seen may begin together, because those that are not seen cannot make a
     /// majority without them.
     fn may_begin_together(&self, voters: &[usize], keepers: &[usize], unseen: usize) -> bool {
-        let (least, hidden) = (self.majority(), self.hidden());
+        let least = self.majority();
         // They have begun together, and one got its vote before the others. All servers that could vote with it are
-        // seen.
-        let have_begun = keepers.len() >= least && hidden + unseen < least && self.list_nobody_unseen(voters);
-        let none_elsewhere = voters.len().max(hidden) + unseen < least;
+        // seen. All others are fewer than a majority, wherever they are.
+        let have_begun = keepers.len() >= least && self.list_nobody_unseen(voters);
+        let none_elsewhere = voters.len().max(self.hidden()) + unseen < least;
         (have_begun || none_elsewhere) && self.seats() - unseen >= least
     }
 

@@ -88,7 +88,7 @@ impl Lists {
 
 impl Quorum {
     /// Adds the lists, for a locker of this name.
-    pub(super) fn with_lists(self, locker: &str) -> Self {
+    pub(crate) fn with_lists(self, locker: &str) -> Self {
         let lists = Lists::new(&self.nodes, locker, self.eligibility.remembers());
         Self { lists, ..self }
     }
@@ -148,6 +148,7 @@ impl Quorum {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Options;
 
     #[test]
     fn a_refused_name_is_distinguished_from_a_user_without_rights() {
@@ -177,5 +178,22 @@ mod tests {
         assert_eq!((said, lists.refused().len()), (1, MOST_REFUSED));
         assert!(!lists.refuse(&Key::from("now"), Refusal::Now) && !lists.refused().contains(&Key::from("now")));
         assert!(lists.refuse(&Key::from("x"), Refusal::All) && lists.off.load(Ordering::Relaxed));
+    }
+
+    #[tokio::test]
+    async fn a_locker_stands_in_no_list_that_was_refused_and_without_rights_in_none() {
+        let settings = Options::default().validate(1).expect("valid");
+        let quorum = Quorum::new(vec![Node::of_nobody(&settings)], Duration::ZERO).with_lists("locker");
+        let listed = || [quorum.lister(), quorum.lister_of(&"one".into()), quorum.lister_of(&"other".into())];
+        let listed = || listed().map(|locker| locker.map(|name| &**name));
+        let me = Some("locker");
+        assert_eq!(listed(), [me, me, me]);
+        quorum.unlist(&"one".into(), "WRONGTYPE Operation against a key holding the wrong kind of value");
+        quorum.unlist(&"other".into(), "OOM command not allowed when used memory > 'maxmemory'");
+        assert_eq!(listed(), [me, None, me]);
+        assert!(matches!(quorum.wakes(None), Wakes::Next(None)));
+        quorum.unlist(&"one".into(), "NOPERM User app has no permissions to run the 'zcard' command");
+        assert_eq!(listed(), [None; 3]);
+        assert!(matches!(quorum.wakes(None), Wakes::All));
     }
 }

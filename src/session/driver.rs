@@ -362,6 +362,16 @@ mod tests {
     use crate::owner::Owner;
 
     #[tokio::test]
+    async fn a_list_that_the_server_refused_is_not_asked_for_again() {
+        let (session, [key, other]) = (Session::over_nobody(), ["k", "other"].map(Key::from));
+        let driving = Driving { session: &session, key: &key, collisions: 0, outrun: None, named: false, done: true };
+        let place = Some(Place::Refused("WRONGTYPE Operation against a key holding the wrong kind of value".into()));
+        driving.learn(&session.channels.subscribe(&key), &Attempt::Held { ttl: None, contested: false, place });
+        assert!(session.quorum.lister_of(&key).is_none() && session.quorum.lister_of(&other).is_some());
+        session.engine.stop();
+    }
+
+    #[tokio::test]
     async fn a_driver_that_ends_before_its_line_leaves_nobody_waiting() {
         let session = Session::over_nobody();
         let key = Key::from("k");

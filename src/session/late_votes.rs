@@ -216,6 +216,7 @@ mod tests {
         let (end, later) = (hold.valid_until(), hold.since + LEASE / 2);
         assert!(!hold.renewed(1, later, later), "one of three is no majority");
         session.settle_vote(&hold, 2, later, &Outcome::Done(true));
+        assert!(hold.has_vote(2) && !hold.is_uncertain(2), "it votes beside the first");
         assert_eq!(hold.valid_until(), end, "as long as the majority that granted it, and no longer");
         assert!(hold.renewed(0, later, later), "those two list each other");
         assert_eq!(hold.valid_until(), lease::valid_until(later, LEASE));

@@ -434,7 +434,7 @@ impl Session {
         let settings = options.validate(servers).expect("valid");
         let nodes = (0..servers).map(|_| crate::node::Node::of_nobody(&settings)).collect();
         let alarm = Alarm::of_process().expect("a thread");
-        let quorum = Quorum::new(nodes, quarantine);
+        let quorum = Quorum::new(nodes, quarantine).with_lists("locker");
         Self::over(engine, alarm, Uuid::new_v4(), settings, quorum).0
     }
 }

@@ -72,7 +72,7 @@ impl Session {
     /// Takes this locker off the list of a lock that no caller waits for here. If that fails, the next locker in the
     /// list asks after a moment. Also done while closing, since a locker that is about to end must not be woken.
     pub(super) fn pass(self: &Arc<Self>, key: &Key) {
-        if self.engine.is_guest_no_more() || self.quorum.lister().is_none() || !self.channels.begin_pass(key) {
+        if self.engine.is_guest_no_more() || !self.channels.begin_pass(key) {
             return;
         }
         let (session, key) = (Arc::clone(self), key.clone());
@@ -92,5 +92,46 @@ impl Session {
             }
             drop(pending);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Instant;
+    use crate::command::Kind;
+    use crate::hold::Terms;
+    use crate::owner::Owner;
+
+    #[tokio::test]
+    async fn a_message_that_anybody_can_send_has_nothing_passed() {
+        let session = Session::over_nobody();
+        session.pass(&Key::from("k"));
+        assert_eq!(session.stats().pending, 0, "it never asked to be put into that list");
+        session.engine.stop();
+    }
+
+    #[tokio::test]
+    async fn others_are_known_to_wait_where_a_release_told_them_or_woke_them() {
+        let (session, now) = (Session::over_nobody(), Instant::now());
+        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        let hold = |kind| {
+            let mut hold = Hold::for_test(Owner::task(1), terms, &[0], 1);
+            hold.claim.kind = kind;
+            Arc::new(hold)
+        };
+        let (told_of, plain) = (&hold(Kind::Redisson), &hold(Kind::Plain));
+        session.gate.admit(told_of, None, now);
+        let wait = |hold: &Hold, release: &Release, rest: Option<Duration>| {
+            assert!(session.released(hold, release, rest));
+            session.gate.others_wait(&hold.claim.key)
+        };
+        assert!(wait(told_of, &Release::Released(1), None));
+        assert!(!wait(told_of, &Release::Released(0), None));
+        assert!(!wait(told_of, &Release::Released(1), Some(terms.lease)), "it says nothing: the lock stands");
+        assert!(wait(told_of, &Release::PassedOn { place: None, turn: false, others: false }, None));
+        assert!(wait(told_of, &Release::Released(0), Some(terms.lease)), "as before");
+        assert!(!wait(plain, &Release::Released(1), None), "nobody knows who polls");
+        session.engine.stop();
     }
 }

@@ -442,6 +442,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_hold_that_is_in_doubt_or_kept_or_on_several_servers_is_not_handed_over() {
+        let (session, several) = (Session::over_nobody(), Session::over_nobodies(3));
+        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        let hold = || Hold::for_test(Owner::task(1), terms, &[0], 1);
+        assert!(session.hands_over(&hold()));
+        let doubted = hold();
+        assert!(doubted.make_uncertain(0) && !session.hands_over(&doubted));
+        let failed = hold();
+        assert!(failed.tick_failed() == 1 && !session.hands_over(&failed));
+        let kept = hold();
+        kept.keep_until(session.now() + Duration::from_secs(1));
+        assert!(!session.hands_over(&kept));
+        assert!(!several.hands_over(&Hold::for_test(Owner::task(1), terms, &[0, 1, 2], 3)));
+        session.engine.stop();
+        several.engine.stop();
+    }
+
+    #[tokio::test]
     async fn a_release_undoes_what_may_yet_be_executed() {
         let session = Session::over_nobody();
         for (uncertain, undos) in [(false, 0), (true, 1)] {
