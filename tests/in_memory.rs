@@ -8,6 +8,8 @@ mod endings;
 mod hand_overs;
 #[path = "in_memory/keeping.rs"]
 mod keeping;
+#[path = "in_memory/lists.rs"]
+mod lists;
 #[path = "in_memory/majorities.rs"]
 mod majorities;
 #[path = "in_memory/memories.rs"]

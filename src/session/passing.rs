@@ -80,8 +80,11 @@ impl Session {
         self.engine.spawn(async move {
             loop {
                 let answer = session.quorum.pass(key.clone()).await;
-                let failed = !matches!(&answer, Outcome::Done(passed) if !matches!(passed, Release::Unlisted(_)));
-                if failed {
+                if let Outcome::Done(Release::Unlisted(_))
+                | Outcome::NotExecuted(_)
+                | Outcome::Unknown(_)
+                | Outcome::Refused(_) = &answer
+                {
                     contained(|| {
                         tracing::debug!(key = %key.shown(), ?answer, "the locker could not be taken off the list");
                     });

@@ -460,6 +460,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_watchdog_is_told_of_a_long_hold_that_was_handed_over() {
+        let session = Session::over_nobody();
+        let terms = Terms { lease: Duration::from_secs(3_600), renewed: true, max_hold: None };
+        let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
+        let under_way = Unconfirmed::new(&session, Arc::clone(&hold), foreign::channel().0);
+        assert!(!session.watchdog.is_to_forget(&hold));
+        under_way.tell();
+        assert!(session.watchdog.is_to_forget(&hold));
+        under_way.succeeded();
+        session.engine.stop();
+    }
+
+    #[tokio::test]
     async fn a_release_undoes_what_may_yet_be_executed() {
         let session = Session::over_nobody();
         for (uncertain, undos) in [(false, 0), (true, 1)] {

@@ -132,6 +132,15 @@ impl Watchdog {
     }
 }
 
+#[cfg(test)]
+impl Watchdog {
+    /// Returns whether it was left the order to forget this hold.
+    pub(crate) fn is_to_forget(&self, hold: &Hold) -> bool {
+        let is_it = |order: &Order| matches!(order, Order::Forget(generation) if *generation == hold.generation);
+        self.inbox().orders.iter().any(is_it)
+    }
+}
+
 /// Dropped with the task: holds whose watch was ordered but not begun are lost too.
 struct Closing(Arc<Watchdog>);
 

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::common::{key, ms};
-use super::{Server, over};
+use super::{Server, over, servers};
 
 /// How long a server takes to answer.
 const ROUND_TRIP: u64 = 10;
@@ -59,6 +59,23 @@ async fn the_next_caller_has_the_lock_a_round_trip_after_it_was_released() {
     nothing_is_left(&server, &locks, &name).await;
 }
 
+/// One of them cannot give what the others have to forget.
+#[tokio::test(start_paused = true)]
+async fn over_several_servers_a_lock_is_not_handed_over_but_released_and_taken() {
+    let (servers, name) = (servers(3), key());
+    let locks = over(&servers, ms(10_000)).connect().await.unwrap();
+    let (guard, [next]) = line(&locks, &name).await;
+    guard.unlock().await.unwrap();
+    let next = timeout(ms(500), next).await.expect("it is free").unwrap();
+    sleep(ms(100)).await;
+    let owner = next.owner().to_string();
+    assert!(servers.iter().all(|server| server.holder(&name).is_some_and(|holder| holder.contains(&owner))));
+    next.unlock().await.unwrap();
+    for server in &servers {
+        nothing_is_left(server, &locks, &name).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_line_costs_a_script_for_each_who_stands_in_it_and_little_more() {
     for format in [Format::Redisson, Format::Plain] {
@@ -78,9 +95,9 @@ async fn a_line_costs_a_script_for_each_who_stands_in_it_and_little_more() {
             worker.await.unwrap();
         }
         // One after the other, a millisecond each. In the plain format nobody hears of those who poll: eight in a row.
-        let bound = if format == Format::Plain { 9.0 / 8.0 + 0.01 } else { 1.05 };
+        let bounds = if format == Format::Plain { 1.1..1.135 } else { 1.0..1.05 };
         let each = began.elapsed().as_secs_f64() * 1_000.0 / 640.0;
-        assert!((1.0..bound).contains(&each), "{format:?}: {each} scripts");
+        assert!(bounds.contains(&each), "{format:?}: {each} scripts");
         nothing_is_left(&server, &locks, &name).await;
     }
 }
@@ -142,7 +159,8 @@ async fn a_hand_over_that_is_carried_out_late_leaves_nothing_behind() {
         let ((server, locks, other), name) = (far().await, key());
         let (guard, [next]) = line(&locks, &name).await;
         server.stop();
-        assert!(matches!(guard.unlock().await, Err(Error::Unavailable { .. })));
+        let Err(Error::Unavailable { nodes, .. }) = guard.unlock().await else { panic!("nobody knows") };
+        assert!(nodes[0].reason().contains("did not confirm the release within 100ms"), "{nodes:?}");
         sleep(ms(stands_still - 100)).await;
         server.go_on();
         let next = timeout(ms(5_000), next).await.expect("it goes on").unwrap();
