@@ -79,8 +79,8 @@ async fn the_first_of_the_list_has_a_lock_whose_lease_runs_out() {
     }
 }
 
-/// The new one asks, listens, and asks once more. A task that takes a lock again and again would never be in the list
-/// if each of its calls began so.
+/// The new one asks, subscribes to both channels, one after the other, and asks once more: 30 ms. A task that takes a
+/// lock again and again would never be in the list if each of its calls began so.
 #[tokio::test(start_paused = true)]
 async fn a_locker_that_has_waited_just_now_is_in_the_list_with_its_first_question() {
     let (server, name) = (Server::new(), key());
@@ -92,7 +92,7 @@ async fn a_locker_that_has_waited_just_now_is_in_the_list_with_its_first_questio
     let guard = holder.get(&name).lock().await.unwrap();
     server.delay(ms(10)..=ms(10));
     let new = waits(&new, &name).await;
-    sleep(ms(10)).await;
+    sleep(ms(20)).await;
     let again = waits(&again, &name).await;
     sleep(ms(100)).await;
     guard.unlock().await.unwrap();
