@@ -31,6 +31,20 @@ async fn suffice(all: &[Server], up: &[usize], locks: &Locker) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_preflight_says_which_server_has_no_vote() {
+    let servers = servers(3);
+    let locks = remembered(&servers, 2_000).await;
+    let abstain = async || {
+        let report = locks.preflight().await.unwrap();
+        report.servers.iter().map(|server| server.abstains.is_some()).collect::<Vec<_>>()
+    };
+    assert_eq!(abstain().await, [false; 3]);
+    servers[1].restart();
+    sleep(ms(1_000)).await;
+    assert_eq!(abstain().await, [false, true, false]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn fences_grow_over_a_rolling_restart() {
     let servers = servers(3);
     let locks = remembered(&servers, 1_000).await;
