@@ -108,11 +108,8 @@ impl Driving<'_> {
             Attempt::Granted(granted) => {
                 let deliver = |deposed, granted| session.deliver(granted, head.id) || deposed;
                 let deposed = granted.iter().fold(false, deliver);
-                // Until the force_unlock is answered, it would depose the next grant too. The wait is bounded: if
-                // force_unlocks of this key overlap without end, the next grant may still not be deposed.
-                if deposed && session.gate.may_pause(key) {
-                    let pause = session.settings.retry_pause(fastrand::f64());
-                    let _: Result<_, _> = timeout(pause, session.forces.answered(key)).await;
+                if deposed {
+                    self.await_force().await;
                 }
             }
             Attempt::Refused(error) => self.answer(head.id, error),
@@ -160,6 +157,16 @@ impl Driving<'_> {
                 }
             }
         }
+    }
+
+    /// Waits for the force_unlock that deposed a grant: until it is answered, it would depose the next grant too. The
+    /// wait is bounded: if force_unlocks of this key overlap without end, the next grant may still not be deposed.
+    async fn await_force(&self) {
+        if !self.session.gate.may_pause(self.key) {
+            return;
+        }
+        let pause = self.session.settings.retry_pause(fastrand::f64());
+        let _: Result<_, _> = timeout(pause, self.session.forces.answered(self.key)).await;
     }
 
     /// Returns whether somebody waited here a moment ago, or others wait. Then the locker is put into the list at once:
