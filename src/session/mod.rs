@@ -29,6 +29,7 @@ mod reentries;
 mod release;
 mod run;
 mod try_lock;
+mod unconfirmed;
 mod undos;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,7 +50,7 @@ pub(crate) use self::joint::{JointGrip, JointView};
 use self::outage::Outage;
 use self::pending::{Pending, Pendings};
 use self::reentries::Warned;
-use self::release::Unconfirmed;
+use self::unconfirmed::Unconfirmed;
 use self::undos::Undos;
 use crate::alarm::Alarm;
 use crate::clock::Instant;

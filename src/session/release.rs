@@ -8,9 +8,9 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::Session;
-use super::pending::{Late, Pending};
+use super::pending::Late;
+use super::unconfirmed::Unconfirmed;
 use crate::clock::Instant;
-use crate::command::Claim;
 use crate::error::{Error, Loss, NodeFailure};
 use crate::foreign::{self, Answer, contained};
 use crate::hold::{self, Entrance, Hold, HoldState, Leave};
@@ -106,20 +106,6 @@ impl Session {
         self.watchdog.forget(hold, self.now());
     }
 
-    /// Undoes what stands under the field of a hold that is no longer held, on all nodes where it may. A node that has
-    /// not said yes has nothing; what is still on its way there is dealt with when it answers.
-    pub(super) fn undo_hold(self: &Arc<Self>, hold: &Hold) {
-        let somewhere = self.quorum.everywhere().filter(|&node| hold.is_uncertain(node) || hold.has_vote(node));
-        let (uncertain, taken) = somewhere.partition(|&node| hold.is_uncertain(node));
-        self.undo_on(hold, taken, uncertain);
-    }
-
-    /// Undoes what stands under the field of a hold on these nodes. A renewal under way may restart its lease once
-    /// more.
-    pub(super) fn undo_on(self: &Arc<Self>, hold: &Hold, taken: Vec<NodeIndex>, uncertain: Vec<NodeIndex>) {
-        self.undo(&hold.claim, hold.terms.lease * 2, hold.kept_until(), taken, uncertain);
-    }
-
     /// Takes back a grant that nobody claimed in time, or before it was lost.
     pub(super) fn take_back(self: &Arc<Self>, hold: &Arc<Hold>) {
         contained(|| {
@@ -138,115 +124,6 @@ impl Session {
     }
 }
 
-/// A release that is not confirmed yet. If its task ends early, by a panic or with the engine, those that wait for it
-/// must not wait forever: its caller, and the line of its key.
-pub(super) struct Unconfirmed {
-    pub(super) session: Arc<Session>,
-    pub(super) hold: Arc<Hold>,
-    /// What the caller waits for, until it is told.
-    awaited: Option<(oneshot::Sender<Result<(), Error>>, Pending)>,
-    /// When the caller is told in any case.
-    pub(super) deadline: Instant,
-    /// What a hand-over without an answer may have taken, or may yet take: a claim and its lease.
-    may_have: Option<(Claim, Duration)>,
-    /// Whether every node has answered.
-    done: bool,
-}
-
-impl Unconfirmed {
-    fn new(session: &Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) -> Self {
-        let awaited = Some((reply, Pending::new(session)));
-        let deadline = session.now() + session.settings.command_timeout;
-        Self { session: Arc::clone(session), hold, awaited, deadline, may_have: None, done: false }
-    }
-
-    /// Tells the caller, and lets the key's line go on. Closing waits for a silent minority only for a moment.
-    pub(super) fn conclude(&mut self, settled: Settled) {
-        if let Some((reply, pending)) = self.awaited.take() {
-            conclude(&self.session, &self.hold, settled, reply);
-            drop(pending);
-        }
-    }
-
-    /// Ends it with a final answer.
-    pub(super) fn end(mut self, settled: Settled) {
-        self.done = true;
-        self.conclude(settled);
-    }
-
-    /// Ends it after a hand-over: the next hold is registered in its place, and only the caller has to be told.
-    pub(super) fn succeeded(mut self) {
-        self.done = true;
-        if let Some((reply, _pending)) = self.awaited.take() {
-            foreign::answer(reply, Ok(()));
-        }
-    }
-
-    /// Notes that it was released, before the next holder is told.
-    pub(super) fn tell(&self) {
-        self.session.watchdog.forget(&self.hold, self.session.now());
-        let Claim { key, field, .. } = &self.hold.claim;
-        contained(|| tracing::debug!(key = %key.shown(), field = &**field, "released"));
-    }
-
-    /// Handles the end of the command timeout without an answer.
-    pub(super) fn overdue(&mut self, nodes: Vec<NodeFailure>) {
-        let Claim { key, field, .. } = &self.hold.claim;
-        contained(|| {
-            tracing::warn!(key = %key.shown(), field = &**field, "the release is not confirmed yet");
-        });
-        self.conclude(Settled::Unanswered(nodes));
-    }
-
-    /// Returns why there is no answer, if no node said anything.
-    pub(super) fn silence(&self) -> Vec<NodeFailure> {
-        let bound = self.session.settings.command_timeout;
-        self.session.quorum.failures(format!("did not confirm the release within {bound:?}"))
-    }
-
-    /// Notes that the outcome of the hand-over is unknown. It takes nothing once the hold is gone, and the release
-    /// makes sure of that: so what it may have taken is undone after the release is answered, and not before.
-    pub(super) fn may_have_taken(&mut self, claim: Claim, lease: Duration) {
-        self.may_have = Some((claim, lease));
-    }
-
-    /// Undoes what a hand-over may have taken, now that the release was answered or given up.
-    fn undo_next(&mut self, is_answered: bool) {
-        if let Some((claim, lease)) = self.may_have.take() {
-            let (taken, uncertain) = if is_answered { (Some(0), None) } else { (None, Some(0)) };
-            self.session.undo(&claim, lease, None, taken, uncertain);
-        }
-    }
-}
-
-impl std::fmt::Debug for Unconfirmed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Unconfirmed").field("hold", &self.hold).field("done", &self.done).finish_non_exhaustive()
-    }
-}
-
-impl Drop for Unconfirmed {
-    fn drop(&mut self) {
-        if self.done {
-            return;
-        }
-        contained(|| {
-            match self.session.check_open() {
-                // The engine has ended, and nothing is sent any more: the caller learns of that by its channel.
-                Err(Error::Closed) => {
-                    self.session.gate.remove(&self.hold);
-                    self.awaited.take().into_iter().for_each(|(reply, _)| foreign::hang_up(reply));
-                }
-                _ => {
-                    self.session.undo_hold(&self.hold);
-                    self.undo_next(false);
-                    self.conclude(Settled::Refused(self.session.panicked("the panic hook was told why")));
-                }
-            }
-        });
-    }
-}
-
 /// Releases a hold on every node, and repeats that until each has answered or the lease is over. The caller is told as
 /// soon as a majority makes the outcome certain, and after a command timeout at the latest; the key's line goes on then
 /// too.
@@ -255,7 +132,7 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
     // The end of the program, and closing, give the slower servers a moment too.
     let (_debt, _late) = (session.engine.owe(), Late::new(&session));
     let silences = Arc::<Silences>::default();
-    let executed = unconfirmed.may_have.is_some();
+    let executed = unconfirmed.may_have_been_executed();
     let release_on =
         |node| (node, release_on(Arc::clone(&session), Arc::clone(&hold), node, executed, Arc::clone(&silences)));
     let mut answers = Calls::new(session.quorum.everywhere().map(release_on));
@@ -273,7 +150,7 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
                 confirmations.add(answer);
                 confirmations.verdict()
             }
-            () = sleep(Instant::now().until(unconfirmed.deadline)), if unconfirmed.awaited.is_some() => {
+            () = sleep(Instant::now().until(unconfirmed.deadline)), if unconfirmed.is_awaited() => {
                 let nodes = silences.told().unwrap_or_else(|| unconfirmed.silence());
                 unconfirmed.overdue(nodes);
                 None
@@ -283,35 +160,7 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
             unconfirmed.conclude(settled);
         }
     }
-    unconfirmed.done = true;
-}
-
-/// Tells the caller the outcome of the release, and lets the key's line go on.
-fn conclude(session: &Arc<Session>, hold: &Arc<Hold>, settled: Settled, reply: oneshot::Sender<Result<(), Error>>) {
-    let answer = match settled {
-        Settled::Done => Ok(()),
-        Settled::Gone => Err(Error::Lost(Loss::NotOwner)),
-        Settled::Refused(error) => Err(error),
-        Settled::Unanswered(nodes) => Err(session.quorum.unavailable(nodes, Duration::ZERO)),
-    };
-    session.gate.remove(hold);
-    session.watchdog.forget(hold, session.now());
-    let Claim { key, field, .. } = &hold.claim;
-    match &answer {
-        Ok(()) => match hold::rest(hold.kept_until(), session.now()) {
-            None => contained(|| tracing::debug!(key = %key.shown(), field = &**field, "released")),
-            Some(rest) => contained(|| {
-                tracing::debug!(key = %key.shown(), field = &**field, ?rest, "released, and kept for its min_hold");
-            }),
-        },
-        Err(Error::Unavailable { .. }) => {}
-        Err(error) => {
-            contained(|| tracing::warn!(key = %key.shown(), field = &**field, %error, "released, but it was not ours"));
-        }
-    }
-    session.engine.answered();
-    // This fails for dropped guards, which do not wait for it.
-    foreign::answer(reply, answer);
+    unconfirmed.finish();
 }
 
 /// Releases a hold on one node. Returns whether it was there.
@@ -460,19 +309,6 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_watchdog_is_told_of_a_long_hold_that_was_handed_over() {
-        let session = Session::over_nobody();
-        let terms = Terms { lease: Duration::from_secs(3_600), renewed: true, max_hold: None };
-        let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
-        let under_way = Unconfirmed::new(&session, Arc::clone(&hold), foreign::channel().0);
-        assert!(!session.watchdog.is_to_forget(&hold));
-        under_way.tell();
-        assert!(session.watchdog.is_to_forget(&hold));
-        under_way.succeeded();
-        session.engine.stop();
-    }
-
-    #[tokio::test]
     async fn a_release_undoes_what_may_yet_be_executed() {
         let session = Session::over_nobody();
         for (uncertain, undos) in [(false, 0), (true, 1)] {
@@ -480,8 +316,7 @@ mod tests {
             let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
             assert!(!uncertain || hold.make_uncertain(0));
             assert_eq!(hold.leave(Instant::now()), Leave::Last);
-            let mut under_way = Unconfirmed::new(&session, hold, foreign::channel().0);
-            (under_way.awaited, under_way.done) = (None, true);
+            let under_way = Unconfirmed::new(&session, hold, foreign::channel().0).told();
             let mut releasing = Box::pin(release(under_way));
             poll_sickly(releasing.as_mut());
             assert_eq!(session.stats().pending_undos, undos);

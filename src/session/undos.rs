@@ -24,7 +24,7 @@ use super::pending::Pending;
 use crate::clock::Instant;
 use crate::command::Claim;
 use crate::foreign::{self, contained};
-use crate::hold;
+use crate::hold::{self, Hold};
 use crate::lease::{self, NodeIndex};
 use crate::node::Outcome;
 
@@ -88,6 +88,20 @@ impl Session {
             // After the engine's end nothing is sent any more.
             let _: Result<_, _> = self.undos.0[node].send(undo);
         }
+    }
+
+    /// Undoes what stands under the field of a hold that is no longer held, on all nodes where it may. A node that has
+    /// not said yes has nothing; what is still on its way there is dealt with when it answers.
+    pub(super) fn undo_hold(self: &Arc<Self>, hold: &Hold) {
+        let somewhere = self.quorum.everywhere().filter(|&node| hold.is_uncertain(node) || hold.has_vote(node));
+        let (uncertain, taken) = somewhere.partition(|&node| hold.is_uncertain(node));
+        self.undo_on(hold, taken, uncertain);
+    }
+
+    /// Undoes what stands under the field of a hold on these nodes. A renewal under way may restart its lease once
+    /// more.
+    pub(super) fn undo_on(self: &Arc<Self>, hold: &Hold, taken: Vec<NodeIndex>, uncertain: Vec<NodeIndex>) {
+        self.undo(&hold.claim, hold.terms.lease * 2, hold.kept_until(), taken, uncertain);
     }
 }
 

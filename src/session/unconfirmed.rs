@@ -1,0 +1,191 @@
+//! A release that is under way, and those that wait for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::Session;
+use super::pending::Pending;
+use crate::clock::Instant;
+use crate::command::Claim;
+use crate::error::{Error, Loss, NodeFailure};
+use crate::foreign::{self, contained};
+use crate::hold::{self, Hold};
+use crate::quorum::Settled;
+
+/// A release that is not confirmed yet. If its task ends early, by a panic or with the engine, those that wait for it
+/// must not wait forever: its caller, and the line of its key.
+pub(super) struct Unconfirmed {
+    pub(super) session: Arc<Session>,
+    pub(super) hold: Arc<Hold>,
+    /// What the caller waits for, until it is told.
+    awaited: Option<(oneshot::Sender<Result<(), Error>>, Pending)>,
+    /// When the caller is told in any case.
+    pub(super) deadline: Instant,
+    /// What a hand-over without an answer may have taken, or may yet take: a claim and its lease.
+    may_have: Option<(Claim, Duration)>,
+    /// Whether every node has answered.
+    done: bool,
+}
+
+impl Unconfirmed {
+    pub(super) fn new(session: &Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) -> Self {
+        let awaited = Some((reply, Pending::new(session)));
+        let deadline = session.now() + session.settings.command_timeout;
+        Self { session: Arc::clone(session), hold, awaited, deadline, may_have: None, done: false }
+    }
+
+    /// Returns whether the caller still waits.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.awaited.is_some()
+    }
+
+    /// Tells the caller, and lets the key's line go on. Closing waits for a silent minority only for a moment.
+    pub(super) fn conclude(&mut self, settled: Settled) {
+        let Some((reply, _pending)) = self.awaited.take() else { return };
+        let (session, hold) = (&self.session, &self.hold);
+        let answer = match settled {
+            Settled::Done => Ok(()),
+            Settled::Gone => Err(Error::Lost(Loss::NotOwner)),
+            Settled::Refused(error) => Err(error),
+            Settled::Unanswered(nodes) => Err(session.quorum.unavailable(nodes, Duration::ZERO)),
+        };
+        session.gate.remove(hold);
+        session.watchdog.forget(hold, session.now());
+        let Claim { key, field, .. } = &hold.claim;
+        match (&answer, hold::rest(hold.kept_until(), session.now())) {
+            (Ok(()), None) => self.log_released(),
+            (Ok(()), Some(rest)) => contained(|| {
+                tracing::debug!(key = %key.shown(), field = &**field, ?rest, "released, and kept for its min_hold");
+            }),
+            (Err(Error::Unavailable { .. }), _) => {}
+            (Err(error), _) => contained(|| {
+                tracing::warn!(key = %key.shown(), field = &**field, %error, "released, but it was not ours");
+            }),
+        }
+        session.engine.answered();
+        // This fails for dropped guards, which do not wait for it.
+        foreign::answer(reply, answer);
+    }
+
+    /// Ends it once every node has answered.
+    pub(super) fn finish(mut self) {
+        self.done = true;
+    }
+
+    /// Ends it with a final answer.
+    pub(super) fn end(mut self, settled: Settled) {
+        self.done = true;
+        self.conclude(settled);
+    }
+
+    /// Ends it after a hand-over: the next hold is registered in its place, and only the caller has to be told.
+    pub(super) fn succeeded(mut self) {
+        self.done = true;
+        if let Some((reply, _pending)) = self.awaited.take() {
+            foreign::answer(reply, Ok(()));
+        }
+    }
+
+    /// Notes that it was released, before the next holder is told.
+    pub(super) fn tell(&self) {
+        self.session.watchdog.forget(&self.hold, self.session.now());
+        self.log_released();
+    }
+
+    fn log_released(&self) {
+        let Claim { key, field, .. } = &self.hold.claim;
+        contained(|| tracing::debug!(key = %key.shown(), field = &**field, "released"));
+    }
+
+    /// Handles the end of the command timeout without an answer.
+    pub(super) fn overdue(&mut self, nodes: Vec<NodeFailure>) {
+        let Claim { key, field, .. } = &self.hold.claim;
+        contained(|| {
+            tracing::warn!(key = %key.shown(), field = &**field, "the release is not confirmed yet");
+        });
+        self.conclude(Settled::Unanswered(nodes));
+    }
+
+    /// Returns why there is no answer, if no node said anything.
+    pub(super) fn silence(&self) -> Vec<NodeFailure> {
+        let bound = self.session.settings.command_timeout;
+        self.session.quorum.failures(format!("did not confirm the release within {bound:?}"))
+    }
+
+    /// Notes that the outcome of the hand-over is unknown. It takes nothing once the hold is gone, and the release
+    /// makes sure of that: so what it may have taken is undone after the release is answered, and not before.
+    pub(super) fn may_have_taken(&mut self, claim: Claim, lease: Duration) {
+        self.may_have = Some((claim, lease));
+    }
+
+    /// Returns whether the hand-over may have released it already.
+    pub(super) fn may_have_been_executed(&self) -> bool {
+        self.may_have.is_some()
+    }
+
+    /// Undoes what a hand-over may have taken, now that the release was answered or given up.
+    pub(super) fn undo_next(&mut self, is_answered: bool) {
+        if let Some((claim, lease)) = self.may_have.take() {
+            let (taken, uncertain) = if is_answered { (Some(0), None) } else { (None, Some(0)) };
+            self.session.undo(&claim, lease, None, taken, uncertain);
+        }
+    }
+}
+
+impl std::fmt::Debug for Unconfirmed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unconfirmed").field("hold", &self.hold).field("done", &self.done).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Unconfirmed {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        contained(|| {
+            match self.session.check_open() {
+                // The engine has ended, and nothing is sent any more: the caller learns of that by its channel.
+                Err(Error::Closed) => {
+                    self.session.gate.remove(&self.hold);
+                    self.awaited.take().into_iter().for_each(|(reply, _)| foreign::hang_up(reply));
+                }
+                _ => {
+                    self.session.undo_hold(&self.hold);
+                    self.undo_next(false);
+                    self.conclude(Settled::Refused(self.session.panicked("the panic hook was told why")));
+                }
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hold::Terms;
+    use crate::owner::Owner;
+
+    impl Unconfirmed {
+        /// The same, with nobody that waits for it.
+        pub(in crate::session) fn told(mut self) -> Self {
+            (self.awaited, self.done) = (None, true);
+            self
+        }
+    }
+
+    #[tokio::test]
+    async fn the_watchdog_is_told_of_a_long_hold_that_was_handed_over() {
+        let session = Session::over_nobody();
+        let terms = Terms { lease: Duration::from_secs(3_600), renewed: true, max_hold: None };
+        let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
+        let under_way = Unconfirmed::new(&session, Arc::clone(&hold), foreign::channel().0);
+        assert!(!session.watchdog.is_to_forget(&hold));
+        under_way.tell();
+        assert!(session.watchdog.is_to_forget(&hold));
+        under_way.succeeded();
+        session.engine.stop();
+    }
+}
