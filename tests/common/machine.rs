@@ -24,7 +24,7 @@ pub fn starved() -> bool {
     used() - before < start.elapsed() * 3 / 4
 }
 
-/// Returns whether something that failed for the `tried`-th time is to be retried: a few times, while cores are missing.
+/// Returns whether to retry something that failed for the `tried`-th time: a few times, while cores are missing.
 pub fn again(tried: u32) -> bool {
     tried < 5 && starved()
 }
