@@ -1,6 +1,5 @@
-//! Tokens that nobody can delay: whatever a log writer, a recorder, the engine or somebody's waker does, they fire
-//! before others can enter. Subscribers and recorders are a whole process's, so that each kind of them has a child
-//! process.
+//! Tokens fire before others can enter, whatever a log writer, a recorder, the engine or a waker does. Subscribers and
+//! recorders are global to a process, so each kind of them has a child process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,17 +23,17 @@ use futures_util::stream::FuturesUnordered;
 use lockhound::{CancellationToken, Error, Guard, Locker, Loss, Owner};
 use tokio::sync::RwLock;
 
-/// A hundredth of it is what a busy machine may be late by.
+/// Its hundredth, the drift, is the margin by which a busy machine may be late.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// Written by tests that keep every core busy for a while, read by those that take the time beside them.
+/// Write-locked by tests that keep every core busy for a while, read-locked by those that measure time.
 static CORES: RwLock<()> = RwLock::const_new(());
 
-/// The body of a child process. Run as a test by itself it proves that nobody asked for anything else.
+/// The body of a child process. Run as an ordinary test it has nothing to do.
 #[test]
 fn child_process() {
     if let Some([culprit, url, _, holds, out]) = children::told() {
-        // Whatever blocks, nothing of it stays for ever.
+        // The process ends even if everything else blocks.
         thread::spawn(|| {
             thread::sleep(Duration::from_secs(150));
             std::process::exit(1);
@@ -42,7 +41,7 @@ fn child_process() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let enduring = endure(&culprit, &url, holds.parse().unwrap(), out.as_ref());
         let endured = std::panic::catch_unwind(AssertUnwindSafe(|| runtime.block_on(enduring)));
-        // Without the end of the runtime, of which threads may be blocked.
+        // The runtime is not shut down, since its threads may be blocked.
         std::process::exit(i32::from(endured.is_err()));
     }
 }
@@ -93,7 +92,7 @@ async fn endures_silence(culprit: &str, holds: usize) {
     server.go_on();
 }
 
-/// The last that is heard of the server is a huge reply.
+/// The last thing that the server sends is a huge reply.
 async fn endures_reply(culprit: &str, reply: Flood) {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
@@ -101,8 +100,8 @@ async fn endures_reply(culprit: &str, reply: Flood) {
     assert!(proxy.flooded());
 }
 
-/// A child takes so many locks, half of them for a fixed time. The server falls silent, and something goes wrong in the
-/// child.
+/// A child takes `holds` locks, half of them for a fixed time. The server falls silent, and the culprit misbehaves in
+/// the child.
 async fn endures(culprit: &str, url: &str, holds: usize, fall_silent: impl FnOnce()) {
     let out = children::scratch("alarm");
     let mut child = children::spawn_child(culprit, url, &["-"], holds, &out);
@@ -125,20 +124,20 @@ async fn endures(culprit: &str, url: &str, holds: usize, fall_silent: impl FnOnc
 /// Takes locks, has something go wrong while the server is silent, and reports how many tokens were late.
 async fn endure(culprit: &str, url: &str, holds: usize, out: &Path) {
     let go_wrong = prepare(culprit);
-    // Before this process keeps the cores busy itself.
+    // Measured before this process keeps the cores busy itself.
     let grace = machine::grace();
     let (locks, held, crowd, drift) = take(culprit, url, holds).await;
     std::fs::write(out, "held").unwrap();
     while std::fs::read_to_string(out).unwrap() != "silent" {
         tokio::time::sleep(ms(2)).await;
     }
-    // An answer that was on its way may still count. After it nothing changes the validity any more.
+    // An answer that was on its way may still count. After that nothing extends the validity.
     tokio::time::sleep(ms(200)).await;
     let bound =
         |(guard, end): &(Guard, Option<Instant>)| end.unwrap_or_else(|| Instant::now() + guard.remaining() + drift);
     let tokens: Vec<_> = held.iter().map(|held| (held.0.lost(), bound(held))).collect();
     let (fired, stats) = (watch(tokens), locks.clone());
-    // What is dropped may be blocked like everything else.
+    // Dropping may block like everything else.
     std::mem::forget(held);
     go_wrong();
     let probing = probe(&locks);
@@ -163,8 +162,7 @@ async fn endure(culprit: &str, url: &str, holds: usize, out: &Path) {
 
 type Held = Vec<(Guard, Option<Instant>)>;
 
-/// A locker with so many locks, in time for the server to fall silent; and what it allows for clocks that run at
-/// different rates.
+/// Connects a locker with `holds` locks in time for the server to fall silent. Returns its drift allowance as well.
 async fn take(culprit: &str, url: &str, holds: usize) -> (Locker, Held, Option<Crowd>, Duration) {
     let mut lease = LEASE;
     loop {
@@ -183,7 +181,7 @@ async fn take(culprit: &str, url: &str, holds: usize) -> (Locker, Held, Option<C
     }
 }
 
-/// So many locks, and the ends of those that are not renewed: every second, of the length that it then has to have.
+/// Takes `holds` locks. Every second one is not renewed, and has the lease that `lease` returns at that moment.
 async fn hold(locks: &Locker, holds: usize, lease: impl Fn() -> Duration) -> Held {
     let mut held = Vec::new();
     for n in 0..holds {
@@ -195,7 +193,7 @@ async fn hold(locks: &Locker, holds: usize, lease: impl Fn() -> Duration) -> Hel
     held
 }
 
-/// How late the engine is, time and again, for as long as somebody wants to know.
+/// Measures again and again how late the engine is, until the receiver is dropped.
 fn probe(locks: &Locker) -> Receiver<Duration> {
     const WAIT: Duration = Duration::from_millis(5);
     let ((late, probing), locks) = (channel(), locks.clone());
@@ -212,7 +210,7 @@ fn probe(locks: &Locker) -> Receiver<Duration> {
     probing
 }
 
-/// A plain thread that waits for all of them: when it was woken, and when that had to be.
+/// Waits for the tokens on a plain thread, which sends when each fired and when it had to.
 fn watch(tokens: Vec<(CancellationToken, Instant)>) -> Receiver<(Instant, Instant)> {
     let (fired, watching) = channel();
     thread::spawn(move || {
@@ -223,7 +221,7 @@ fn watch(tokens: Vec<(CancellationToken, Instant)>) -> Receiver<(Instant, Instan
         let mut waits: FuturesUnordered<_> = waits.collect();
         futures_executor::block_on(async {
             while let Some(woken) = waits.next().await {
-                // A test that has failed does not wait for the others.
+                // A test that has failed does not receive any more.
                 let _: Result<_, _> = fired.send(woken);
             }
         });
@@ -231,7 +229,7 @@ fn watch(tokens: Vec<(CancellationToken, Instant)>) -> Receiver<(Instant, Instan
     watching
 }
 
-/// Installs what may go wrong, and returns what makes it.
+/// Installs a culprit, and returns what makes it misbehave.
 fn prepare(culprit: &str) -> Box<dyn Fn()> {
     match culprit {
         "pipe" => {
@@ -240,7 +238,7 @@ fn prepare(culprit: &str) -> Box<dyn Fn()> {
             let log = tracing_subscriber::fmt().with_max_level(tracing_subscriber::filter::LevelFilter::WARN);
             log.with_writer(Mutex::new(writer)).init();
             Box::new(move || {
-                // Nobody reads, for as long as the process lives.
+                // Nothing reads the pipe while the process lives.
                 std::mem::forget(unread.try_clone().unwrap());
                 let mut filling = filling.try_clone().unwrap();
                 thread::spawn(move || std::io::Write::write_all(&mut filling, &[0; 1 << 20]));
@@ -261,13 +259,13 @@ fn prepare(culprit: &str) -> Box<dyn Fn()> {
     }
 }
 
-/// Very many callers who wait for a lock, whose time ends together.
+/// Very many callers that wait for a lock, and whose wait times end together.
 struct Crowd(Vec<tokio::task::JoinHandle<Result<Option<Guard>, Error>>>);
 
 impl Crowd {
     const MANY: usize = 80_000;
 
-    /// All stand in line, if there is time enough.
+    /// Queues all callers, if there is enough time.
     async fn gather(locks: &Locker, end: Instant) -> Self {
         let wanted = key();
         std::mem::forget(locks.get(&wanted).owned_by(Owner::new()).lock().await.unwrap());
@@ -282,7 +280,7 @@ impl Crowd {
         crowd
     }
 
-    /// Each has been told that somebody else holds it, or that nobody answers.
+    /// Checks that each caller was answered: the lock is held, or no server answers.
     async fn all_answered(self) {
         for waiting in self.0 {
             assert!(matches!(waiting.await.unwrap(), Ok(None) | Err(Error::Unavailable { .. })));
@@ -290,9 +288,9 @@ impl Crowd {
     }
 }
 
-/// So many locks, which end just after the wait of very many callers.
+/// Takes `holds` locks that end just after the wait times of very many callers.
 async fn hold_beside_a_crowd(locks: &Locker, holds: usize) -> (Held, Crowd) {
-    // What is renewed until the server falls silent ends between two thirds of a lease and all of it after that.
+    // Holds that are renewed until the server falls silent end between two thirds of a lease and a lease after that.
     let silence = LEASE * 4 / 5;
     let mut time = silence + ms(3_000);
     loop {
@@ -316,7 +314,7 @@ mod blocking {
 
     pub(super) static BLOCKS: AtomicBool = AtomicBool::new(false);
 
-    /// Blocks whoever counts something.
+    /// Blocks every call that counts something.
     pub(super) struct Recorder;
 
     struct Blocks;
@@ -367,12 +365,12 @@ struct Bomb;
 
 impl Wake for Bomb {
     fn wake(self: Arc<Self>) {
-        // As `panic!` does, without a word.
+        // Like `panic!`, but without the message on stderr.
         std::panic::resume_unwind(Box::new("sick of waking"));
     }
 }
 
-/// A waker that blocks for as long as it is told to.
+/// A waker that blocks while its flag is set.
 struct Blocks(Arc<AtomicBool>);
 
 impl Wake for Blocks {
@@ -390,7 +388,7 @@ fn wait_with(waker: Arc<impl Wake + Send + Sync + 'static>, token: CancellationT
     std::mem::forget(waiting);
 }
 
-/// How many of so many wake-ups were late, or did not come.
+/// Returns how many of `many` wake-ups were late or did not come.
 fn late(fired: &Receiver<(Instant, Instant)>, many: usize) -> usize {
     let end = Instant::now() + ms(5_000);
     let next = || fired.recv_timeout(end.saturating_duration_since(Instant::now()));
@@ -402,7 +400,7 @@ fn late(fired: &Receiver<(Instant, Instant)>, many: usize) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waker_that_panics_keeps_nobody_elses_waiter_asleep() {
+async fn a_waker_that_panics_delays_no_other_waker() {
     let _beside = CORES.read().await;
     let server = Server::start();
     let locks = locker_with(&server, ms(3_000)).await;
@@ -438,7 +436,7 @@ async fn a_waker_that_blocks_delays_no_other_hold() {
         let guard = locks.get(key()).fixed_lease(ms(2_000)).lock().await.unwrap();
         held.push((guard, called + ms(2_000)));
     }
-    // The one that waits beside it is told of the loss too.
+    // Another waiter for the same hold is told of the loss too.
     let mut tokens = vec![(first.lost(), Instant::now() + ms(1_000))];
     tokens.extend(held.iter().map(|(guard, bound)| (guard.lost(), *bound)));
     let (many, fired) = (tokens.len(), watch(tokens));
@@ -462,12 +460,12 @@ async fn a_token_that_is_cancelled_by_its_owner_cancels_nothing_else() {
     both.check().unwrap();
     locks.get(lock.key()).force_unlock().await.unwrap();
     locks.get(both.keys().next().unwrap()).force_unlock().await.unwrap();
-    assert!(kept.iter().all(CancellationToken::is_cancelled), "the loss fires those that nobody cancelled");
-    assert!(tokens().all(|token| token.is_cancelled()), "what is asked for after the loss has fired");
+    assert!(kept.iter().all(CancellationToken::is_cancelled), "the loss fires the tokens that were not cancelled");
+    assert!(tokens().all(|token| token.is_cancelled()), "a token that is asked for after the loss has fired");
 }
 
 #[tokio::test]
-async fn a_token_that_is_asked_for_after_the_loss_wakes_whoever_waits() {
+async fn a_token_that_is_asked_for_after_the_loss_wakes_its_waiter() {
     let server = Server::start();
     let locks = locker_with(&server, ms(3_000)).await;
     let guard = locks.get(key()).fixed_lease(ms(200)).lock().await.unwrap();

@@ -1,18 +1,17 @@
-//! Holds the layers and the manners of src/: who may use whom, and what is not done there; and the width of all lines.
-//!
-//! The checks are functions over text, and each is tried on small made-up sources that break its rule. They see words,
-//! not types. That is enough, since whatever a module uses it names in a `use` or a path; a lexer keeps what stands in
-//! comments and strings from being taken for one.
+//! Checks the layers and house rules of src/: which module may use which, and what is not allowed; and the width of all
+//! lines. The checks are functions over text, each tested on small made-up sources that break its rule. They see words,
+//! not types. That is enough, since a module names all that it uses in a `use` or a path. A lexer removes comments and
+//! strings.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// One row of the table. A module may use those to its right in its own layer, and all of the layers below.
+/// One row of the table. A module may use the modules to its right in its layer, and all modules of the layers below.
 struct Layer {
     name: &'static str,
     modules: &'static [&'static str],
-    /// The crates that it may name.
+    /// The crates that the layer may name.
     libraries: &'static [&'static str],
 }
 
@@ -70,7 +69,7 @@ const LAYERS: [Layer; 6] = [
     },
 ];
 
-/// They stand in one layer and never use each other: what the nodes agree on and what they announce are two things.
+/// Modules of one layer that never use each other: what the nodes agree on is independent of what they announce.
 const STRANGERS: [&str; 2] = ["quorum", "notify"];
 
 /// Lines of code, outside of tests and comments.
@@ -81,10 +80,10 @@ const LONGEST_FUNCTION: usize = 80;
 /// Characters in a line of code or prose.
 const WIDEST_LINE: usize = 120;
 
-/// What people read and write here. What else there is was made by tools: lock files, pictures, patches.
+/// The extensions of files that people write. Others are made by tools: lock files, pictures, patches.
 const WRITTEN: [&str; 9] = ["rs", "md", "lua", "toml", "yaml", "java", "go", "py", "c"];
 
-/// Macros of unfinished work, and of output that the program did not ask its library for.
+/// Macros of unfinished work, and of output that a library must not print.
 const BANNED_MACROS: [&str; 7] = ["todo", "unimplemented", "dbg", "println", "print", "eprintln", "eprint"];
 
 #[test]
@@ -94,10 +93,10 @@ fn the_source_keeps_its_architecture() {
     let sources = read(&root.join("src"), "");
     let modules: BTreeSet<&str> = sources.iter().filter_map(Source::module).collect();
     let placed: BTreeSet<&str> = LAYERS.iter().flat_map(|layer| layer.modules).copied().collect();
-    assert_eq!(modules, placed, "left what is in src/, right what is in the table of this test");
+    assert_eq!(modules, placed, "left the modules of src/, right those in the table of this test");
     let known = |library: &&&str| libraries.iter().any(|name| name == **library);
     let unknown = LAYERS.iter().flat_map(|layer| layer.libraries).find(|library| !known(library));
-    assert_eq!(unknown, None, "a layer may use what Cargo.toml does not have");
+    assert_eq!(unknown, None, "the table names a crate that is not in Cargo.toml");
     let mut complaints: Vec<String> = sources.iter().flat_map(|source| check(source, &libraries)).collect();
     complaints.extend(circles(&sources));
     assert!(complaints.is_empty(), "{} complaints:\n{}", complaints.len(), complaints.join("\n"));
@@ -109,7 +108,7 @@ fn no_line_is_wider_than_120_columns() {
     let mut files: Vec<PathBuf> =
         fs::read_dir(root).expect("a directory").map(|entry| entry.expect("it").path()).collect();
     files.retain(|path| path.is_file());
-    // A package has not all of them.
+    // A published package does not have all of them.
     for directory in ["src", "tests", "lua", "examples", "docs", "bench", "recipes", ".cargo"] {
         files_below(&root.join(directory), &mut files);
     }
@@ -127,7 +126,7 @@ fn no_line_is_wider_than_120_columns() {
     assert!(complaints.is_empty(), "{} lines are too wide:\n{}", complaints.len(), complaints.join("\n"));
 }
 
-/// All files below a directory, but those that were built there or fetched; none if there is no such directory.
+/// Collects all files below a directory except those that were built or fetched; none if there is no such directory.
 fn files_below(directory: &Path, files: &mut Vec<PathBuf>) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.map(|entry| entry.expect("an entry").path()) {
@@ -139,7 +138,7 @@ fn files_below(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// The numbers of the lines that are too wide.
+/// Returns the numbers of the lines that are too wide.
 fn wide_lines(text: &str) -> impl Iterator<Item = usize> {
     let lines = text.lines().enumerate();
     lines.filter(|(_, line)| line.chars().count() > WIDEST_LINE).map(|(at, _)| at + 1)
@@ -161,7 +160,7 @@ fn every_warning_and_every_error_has_an_entry_in_the_runbook() {
     assert!(missing.is_empty(), "docs/guide/operating.md has no entry for\n{}", missing.join("\n"));
 }
 
-/// All Rust files below a directory.
+/// Returns all Rust files below a directory.
 fn read(directory: &Path, prefix: &str) -> Vec<Source> {
     let mut sources = Vec::new();
     for entry in fs::read_dir(directory).expect("a directory") {
@@ -177,7 +176,7 @@ fn read(directory: &Path, prefix: &str) -> Vec<Source> {
     sources
 }
 
-/// The crates that the library depends on, as Rust code names them.
+/// Returns the crates that the library depends on, as Rust code names them.
 fn dependencies(manifest: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut inside = false;
@@ -195,12 +194,12 @@ fn dependencies(manifest: &str) -> Vec<String> {
 
 // ---- The rules ----
 
-/// A file of src/, taken apart, without its tests.
+/// The tokens of a file of src/, without its tests.
 struct Source {
-    /// Below src/, as `session/acquire.rs`.
+    /// The path below src/, as `session/acquire.rs`.
     path: String,
     tokens: Vec<Token>,
-    /// The files that it has for its tests only.
+    /// The modules that it has for its tests only.
     test_modules: Vec<String>,
 }
 
@@ -219,14 +218,14 @@ impl Source {
         self.path == "lib.rs"
     }
 
-    /// Where it stands in the crate: `[session, acquire]`, and `[session]` for `session/mod.rs`.
+    /// Returns its module path: `[session, acquire]`, and `[session]` for `session/mod.rs`.
     fn place(&self) -> Vec<String> {
         let path = self.path.trim_end_matches(".rs");
         let path = path.strip_suffix("/mod").unwrap_or(path);
         if self.is_root() { Vec::new() } else { path.split('/').map(str::to_owned).collect() }
     }
 
-    /// The module of the table that it belongs to.
+    /// Returns the module of the table that it belongs to.
     fn module(&self) -> Option<&str> {
         let name = self.path.split(['/', '.']).next();
         if self.is_root() { None } else { name }
@@ -237,7 +236,7 @@ impl Source {
     }
 }
 
-/// All rules, applied to one file.
+/// Applies all rules to one file.
 fn check(source: &Source, libraries: &[String]) -> Vec<String> {
     let mut complaints = opening(source);
     complaints.extend(size(source));
@@ -270,13 +269,13 @@ fn imports(source: &Source) -> Vec<String> {
             complaints.push(source.complaint(line, &format!("`{from}` must not use `{target}`")));
         }
     }
-    // A `use` with braces may name several things of one module.
+    // A `use` with braces may name several items of one module.
     complaints.dedup();
     complaints
 }
 
-/// The files of a module stand in an order too: none is used by what it uses, be it in a long way around. A module's
-/// root is everybody's, what is below a file is a part of it, and tests may look at each other.
+/// The files of a module are ordered too: no file is used, directly or indirectly, by a file that it uses. All may use
+/// the module's root, files below a file are a part of it, and tests may use each other.
 fn circles(sources: &[Source]) -> Vec<String> {
     let is_of_tests = |source: &Source| {
         let place = source.place();
@@ -300,19 +299,19 @@ fn circles(sources: &[Source]) -> Vec<String> {
     let complain = |at: usize| {
         let circle = reached[at].iter().filter(|&&other| reached[other].contains(&at));
         let circle: Vec<&str> = circle.map(|&other| sources[other].path.as_str()).collect();
-        sources[at].complaint(1, &format!("it stands in a circle: {}", circle.join(", ")))
+        sources[at].complaint(1, &format!("it is in a circle: {}", circle.join(", ")))
     };
     in_circles.map(complain).collect()
 }
 
-/// The files beside this one that it names, or of which it calls a method of a type that they have in common.
+/// Returns the other files of the module that it names, or that have a method which it calls of a shared type.
 fn uses(source: &Source, sources: &[&Source]) -> Vec<usize> {
     let place = source.place();
     let paths = |source: &Source| -> Vec<Vec<String>> {
         let place = source.place();
         references(&source.tokens).iter().filter_map(|(_, path)| absolute(path, &place)).collect()
     };
-    // What the module's root has from one of its files is that file's, by whatever way it is named.
+    // An item that the module's root re-exports belongs to its file, whatever path names it.
     let roots = sources.iter().filter(|other| other.place().len() == 1 && other.module() == source.module());
     let given: Vec<_> = roots.flat_map(|root| paths(root)).filter(|path| path.len() > 2).collect();
     let through = |path: Vec<String>| match given.iter().find(|given| path.len() > 1 && given.last() == path.get(1)) {
@@ -335,14 +334,14 @@ fn uses(source: &Source, sources: &[&Source]) -> Vec<usize> {
     sources.iter().enumerate().filter_map(used).collect()
 }
 
-/// The methods that a file calls of `self`, or of what is called as a type of the module: `self.enter()`,
+/// Returns the methods that a file calls on `self`, or on a variable named like a type of the module: `self.enter()`,
 /// `session.enter()`.
 fn method_calls(tokens: &[Token]) -> BTreeSet<&str> {
     let calls = tokens.windows(4).filter(|call| call[1].is(".") && call[3].is("("));
     calls.filter(|call| call[0].is("self") || call[0].is("session")).map(|call| call[2].text.as_str()).collect()
 }
 
-/// The methods that a file gives to a type of another one.
+/// Returns the methods that a file adds to a type of another file.
 fn shared_methods(tokens: &[Token]) -> BTreeSet<&str> {
     let mut methods = BTreeSet::new();
     let own =
@@ -360,7 +359,7 @@ fn shared_methods(tokens: &[Token]) -> BTreeSet<&str> {
 fn crates(source: &Source, libraries: &[String]) -> Vec<String> {
     let Some(layer) = source.module().and_then(layer).map(|(layer, _)| &LAYERS[layer]) else { return Vec::new() };
     let used = references(&source.tokens).into_iter().map(|(line, path)| (line, path[0].clone()));
-    // A crate's name before `::` is the crate wherever it stands, macros included; no module bears the name of one.
+    // A crate's name before `::` is the crate everywhere, also in macros; no module has the name of a crate.
     let named = pairs(&source.tokens).filter(|(_, next)| next.is("::")).map(|(name, _)| (name.line, name.text.clone()));
     let mut found: Vec<(usize, String)> = used.chain(named).collect();
     found.retain(|(_, name)| libraries.contains(name) && !layer.libraries.contains(&name.as_str()));
@@ -370,7 +369,7 @@ fn crates(source: &Source, libraries: &[String]) -> Vec<String> {
     found.iter().map(|(line, name)| source.complaint(*line, &what(name))).collect()
 }
 
-/// What a file opens with.
+/// A file opens with documentation of what it is.
 fn opening(source: &Source) -> Vec<String> {
     let first: Vec<&str> = source.tokens.iter().take(6).map(|token| token.text.as_str()).collect();
     let opens = if source.is_root() {
@@ -382,7 +381,7 @@ fn opening(source: &Source) -> Vec<String> {
     if opens { Vec::new() } else { vec![source.complaint(1, &format!("it has to open with {wanted}"))] }
 }
 
-/// Nothing is longer than one can overlook.
+/// Files and functions are short enough to be taken in at a glance.
 fn size(source: &Source) -> Vec<String> {
     let mut complaints = Vec::new();
     let code = source.tokens.iter().filter(|token| !token.is_doc());
@@ -403,12 +402,12 @@ fn size(source: &Source) -> Vec<String> {
     complaints
 }
 
-/// What is not written outside of tests.
+/// Calls and macros that are not allowed outside of tests.
 fn manners(source: &Source) -> Vec<String> {
     let mut complaints = Vec::new();
     for (token, next) in pairs(&source.tokens) {
         let what = if token.is("unwrap") {
-            "unwrap() says nothing to whom it hits: handle it, or `expect` with the reason why it cannot be"
+            "unwrap() gives no reason: handle the error, or `expect` with the reason why it cannot happen"
         } else if next.is("!") && BANNED_MACROS.contains(&token.text.as_str()) {
             "a library neither prints nor ships unfinished work"
         } else if next.is("!")
@@ -425,7 +424,7 @@ fn manners(source: &Source) -> Vec<String> {
     complaints
 }
 
-/// A subscriber is foreign code: every event and span is told where its panic ends.
+/// A subscriber is foreign code: every event and span is wrapped so that its panic is contained.
 fn containment(source: &Source) -> Vec<String> {
     let tokens = &source.tokens;
     let mut complaints = Vec::new();
@@ -444,8 +443,8 @@ fn containment(source: &Source) -> Vec<String> {
     complaints
 }
 
-/// The warnings and errors in the log that a page does not have word for word. Of a text with values in it the longest
-/// piece between two of them counts.
+/// Returns the warnings and errors in the log that a page does not have word for word. Of a text with values only the
+/// longest piece between two values is compared.
 fn unexplained(source: &Source, page: &str) -> Vec<String> {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (page, tokens) = (words(page), &source.tokens);
@@ -467,7 +466,7 @@ fn unexplained(source: &Source, page: &str) -> Vec<String> {
     complaints
 }
 
-/// The names of an enum's variants.
+/// Returns the names of an enum's variants.
 fn variants<'a>(tokens: &'a [Token], name: &str) -> Vec<&'a str> {
     let at = tokens.windows(3).position(|words| words[0].is("enum") && words[1].is(name) && words[2].is("{"));
     let at = at.expect("there is such an enum") + 2;
@@ -483,7 +482,7 @@ fn variants<'a>(tokens: &'a [Token], name: &str) -> Vec<&'a str> {
     names
 }
 
-/// Whoever chooses the name of a lock must not write lines of the log: events and spans show it escaped.
+/// The name of a lock must not forge lines of the log: events and spans show it escaped.
 fn names(source: &Source) -> Vec<String> {
     let tokens = &source.tokens;
     let mut complaints = Vec::new();
@@ -502,7 +501,7 @@ fn names(source: &Source) -> Vec<String> {
     complaints
 }
 
-/// Whoever awaits something of the public API reads what dropping it does.
+/// The documentation of every public async function says what dropping its future does.
 fn cancel_safety(source: &Source) -> Vec<String> {
     let tokens = &source.tokens;
     let mut complaints = Vec::new();
@@ -510,7 +509,7 @@ fn cancel_safety(source: &Source) -> Vec<String> {
         let signature = tokens[function..item_end(tokens, function)].iter().take_while(|token| !token.is("{"));
         let signature: Vec<&str> = signature.map(|token| token.text.as_str()).collect();
         let is_async = tokens[at..function].iter().any(|token| token.is("async"));
-        // An async fn by another name.
+        // A function that returns a future.
         let arrow = signature.windows(2).position(|words| words == ["->", "impl"]).unwrap_or(signature.len());
         let is_async =
             is_async || signature[arrow..].iter().take_while(|word| **word != "<").any(|word| *word == "Future");
@@ -537,7 +536,7 @@ fn third_person(source: &Source) -> Vec<String> {
     complaints
 }
 
-/// Where the functions of the public API begin, and where the word `fn` of each is.
+/// Returns where the functions of the public API begin, and where the word `fn` of each is.
 fn public_functions(tokens: &[Token]) -> impl Iterator<Item = (usize, usize)> {
     let starts = (0..tokens.len()).filter(|&at| tokens[at].is("pub"));
     let functions = starts.map(|at| {
@@ -585,13 +584,13 @@ fn layer(module: &str) -> Option<(usize, usize)> {
 
 fn may_use(from: &str, target: &str) -> bool {
     let strangers = STRANGERS.contains(&from) && STRANGERS.contains(&target);
-    // Tuples compare as the table reads: from top to bottom, then from left to right.
+    // Tuples compare in the order of the table: from top to bottom, then from left to right.
     from == target || (layer(from) < layer(target) && !strangers)
 }
 
 // ---- Paths ----
 
-/// All paths that start in the crate, and all that a `use` names, with the lines they stand in.
+/// Returns all paths that start in the crate, and all that a `use` names, with their lines.
 fn references(tokens: &[Token]) -> Vec<(usize, Vec<String>)> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -617,7 +616,7 @@ fn references(tokens: &[Token]) -> Vec<(usize, Vec<String>)> {
     found
 }
 
-/// Whether a `use` starts here; `use<'a>` is a part of a type.
+/// Returns whether a `use` starts here; `use<'a>` is a part of a type.
 fn is_use(tokens: &[Token], at: usize) -> bool {
     tokens[at].is("use") && tokens.get(at + 1).is_some_and(|next| !next.is("<"))
 }
@@ -636,7 +635,7 @@ fn use_tree(tokens: &[Token], mut at: usize, prefix: &[String], found: &mut Vec<
                     at = use_tree(tokens, at + 1, &path, found);
                 }
             }
-            // What it is called here does not matter.
+            // The new name does not matter.
             "as" => at += 1,
             _ if token.kind == Kind::Word || token.is("*") => path.push(token.text.clone()),
             _ => {}
@@ -649,7 +648,7 @@ fn use_tree(tokens: &[Token], mut at: usize, prefix: &[String], found: &mut Vec<
     at
 }
 
-/// Where a path leads, from the crate's root; `None` if it starts at a library or in scope.
+/// Resolves a path from the crate's root; `None` if it starts at a library or in scope.
 fn absolute(path: &[String], place: &[String]) -> Option<Vec<String>> {
     let ups = path.iter().take_while(|word| *word == "super").count();
     let (base, rest) = match path.first()?.as_str() {
@@ -695,7 +694,7 @@ impl Token {
     }
 }
 
-/// Takes a file apart. Comments other than documentation are left out.
+/// Splits a file into tokens. Comments other than documentation are left out.
 fn lex(text: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
     let (mut at, mut line) = (0, 1);
@@ -711,7 +710,7 @@ fn lex(text: &str) -> Vec<Token> {
     tokens
 }
 
-/// What text starts with, and how long that is; `None` for what is no token.
+/// Returns the kind of the first token and its length; the kind is `None` for text that is no token.
 fn first_token(text: &str) -> (Option<Kind>, usize) {
     let run = |wanted: fn(char) -> bool| text.find(|c| !wanted(c)).unwrap_or(text.len());
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
@@ -740,7 +739,7 @@ fn first_token(text: &str) -> (Option<Kind>, usize) {
     }
 }
 
-/// Block comments nest.
+/// Returns the length of a block comment. Block comments nest.
 fn block_comment(text: &str) -> usize {
     let (mut depth, mut at) = (0_usize, 0);
     while at < text.len() {
@@ -774,7 +773,7 @@ fn string(text: &str) -> Option<usize> {
     body.starts_with('"').then(|| text.len() - body.len() + quoted(body))
 }
 
-/// A character, but not a lifetime: `'a'`, and not `'a`.
+/// Returns the length of a character literal, `'a'`; `None` for a lifetime, `'a`.
 fn character(text: &str) -> Option<usize> {
     let body = text.strip_prefix('b').unwrap_or(text);
     let mut inside = body.strip_prefix('\'')?.chars();
@@ -785,7 +784,7 @@ fn character(text: &str) -> Option<usize> {
     closes.then(|| text.len() - body.len() + quoted(body))
 }
 
-/// The length of what starts with a quote and ends with the same one.
+/// Returns the length of text that starts with a quote and ends with the same one.
 fn quoted(text: &str) -> usize {
     let mut chars = text.char_indices();
     let quote = chars.next().map(|(_, quote)| quote);
@@ -799,7 +798,7 @@ fn quoted(text: &str) -> usize {
     text.len()
 }
 
-/// Leaves out what is there only for tests.
+/// Leaves out items that are only for tests.
 fn without_tests(tokens: &[Token]) -> Vec<Token> {
     let mark = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut kept = Vec::new();
@@ -815,7 +814,7 @@ fn without_tests(tokens: &[Token]) -> Vec<Token> {
     kept
 }
 
-/// Where the item that starts here is over: behind its `;` or its braces, and with whatever it stands in.
+/// Returns where the item that starts here ends: after its `;` or its braces, or with the enclosing item.
 fn item_end(tokens: &[Token], start: usize) -> usize {
     let mut at = start;
     let mut import = false;
@@ -832,7 +831,7 @@ fn item_end(tokens: &[Token], start: usize) -> usize {
     at
 }
 
-/// Where the bracket that opens here is closed.
+/// Returns where the bracket that opens here is closed.
 fn closing(tokens: &[Token], open: usize) -> usize {
     let mut depth = 0_usize;
     for (at, token) in tokens.iter().enumerate().skip(open) {
@@ -848,7 +847,7 @@ fn closing(tokens: &[Token], open: usize) -> usize {
     tokens.len() - 1
 }
 
-/// The lines of documentation above an item, attributes between them passed over.
+/// Returns the lines of documentation above an item, and skips attributes between them.
 fn docs_before(tokens: &[Token], item: usize) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut at = item;
@@ -874,7 +873,7 @@ fn pairs(tokens: &[Token]) -> impl Iterator<Item = (&Token, &Token)> {
 
 // ---- The checker, checked ----
 
-/// The complaints about a made-up file that opens as it should, without the path.
+/// Returns the complaints about a made-up file that opens as it should, without the path.
 fn complaints(path: &str, text: &str) -> Vec<String> {
     let opening = if path == "lib.rs" { "#![doc = include_str!(\"../README.md\")]" } else { "//! A file." };
     let libraries = ["tokio", "fred", "uuid", "thiserror"].map(str::to_owned);
@@ -925,7 +924,7 @@ fn quorum_and_notify_do_not_know_each_other() {
 }
 
 #[test]
-fn nothing_passes_by_the_modules() {
+fn paths_name_the_module_of_each_item() {
     for text in ["use crate::Locker;", "use super::*;", "use super::super::Locker;", "fn f() { crate::f() }"] {
         assert_complaint("gate.rs", text, "passes by the modules");
     }
@@ -933,7 +932,7 @@ fn nothing_passes_by_the_modules() {
 }
 
 #[test]
-fn files_of_a_module_do_not_stand_in_circles() {
+fn files_of_a_module_do_not_use_each_other_in_circles() {
     let in_circles = |files: &[(&str, &str)]| -> Vec<String> {
         let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
         circles(&sources)
@@ -1004,7 +1003,7 @@ fn layers_name_their_own_crates_only() {
 }
 
 #[test]
-fn files_open_with_what_they_are() {
+fn files_open_with_a_doc_comment() {
     let opening = |path, text| check(&Source::new(path, text), &[]).len();
     assert_eq!(opening("gate.rs", "//! A file.\n"), 0);
     assert_eq!(opening("gate.rs", "// Copyright\n//! A file.\nuse std::fmt;"), 0);
@@ -1048,7 +1047,7 @@ fn width_is_counted_in_characters() {
 }
 
 #[test]
-fn nothing_is_left_unfinished() {
+fn unfinished_work_and_printing_are_found() {
     assert_fine("gate.rs", "fn f() { x.unwrap_or(1); x.expect(\"why\"); writeln!(f, \"x\"); assert!(x); }");
     for banned in ["x.unwrap()", "x.map(Option::unwrap)", "todo!()", "unimplemented!()", "println!(\"x\")", "dbg!(x)"] {
         assert_complaint("gate.rs", &format!("fn f() {{\n    {banned};\n}}"), "src/gate.rs:3: `");
@@ -1100,7 +1099,7 @@ fn names_are_escaped_in_the_log() {
 }
 
 #[test]
-fn what_can_be_awaited_says_what_dropping_does() {
+fn async_functions_say_what_dropping_does() {
     let safety = "/// Does it.\n///\n/// # Cancel safety\n/// Safe.\n";
     assert_fine("gate.rs", &format!("impl X {{ {safety}#[must_use = \"[x\"]\npub async fn f(&self) {{}} }}"));
     assert_fine("gate.rs", &format!("{safety}pub fn f() -> impl Future<Output = u8> {{}}"));

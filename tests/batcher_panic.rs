@@ -1,4 +1,5 @@
-//! What carries the steps of all locks cannot die silently. One test: the logger that panics is the whole process's.
+//! The task that sends the steps of all locks cannot die silently. This target has one test, since the logger that
+//! panics is global to the process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -10,10 +11,10 @@ use common::{Server, key, locker, ms};
 use lockhound::Owner;
 use tokio::time::timeout;
 
-/// How often the logger is going to panic.
+/// How many times the logger still has to panic.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
-/// Panics when it is told that a script is sent.
+/// Panics when it logs that a script is sent.
 struct Sick;
 
 impl log::Log for Sick {

@@ -15,14 +15,14 @@ use common::{Server, builder, eventually, key, ms, soon};
 use lockhound::{Lock, Locker, Owner};
 use tokio::join;
 
-/// What is polled and dropped, and what then has to be so.
+/// The name of an operation that is polled and dropped, and the server on which it must leave nothing.
 struct Case<'a> {
     server: &'a Server,
     name: &'static str,
 }
 
 impl Case<'_> {
-    /// `make` gets a lock of its own for every n; afterwards its key has to be free, and lockable.
+    /// `make` gets a new lock for every n; afterwards its key has to be free, and can be locked.
     async fn run<'f, T: 'f>(&self, locks: &Locker, make: impl Fn(Lock) -> Pin<Box<dyn Future<Output = T> + 'f>>) {
         let mut completed = false;
         for times in 0..40 {
@@ -76,7 +76,7 @@ async fn every_future(server: &Server, url: &str) {
         .await;
     case("holder").run(&locks, |lock| Box::pin(async move { lock.holder().await.unwrap() })).await;
     case("is_locked").run(&locks, |lock| Box::pin(async move { lock.is_locked().await.unwrap() })).await;
-    // Held by another: nobody who gave up gets it later.
+    // The lock is held by another: a caller that gave up does not get it later.
     for times in 0..6 {
         let lock = locks.get(key());
         let other = lock.clone().owned_by(Owner::new()).lock().await.unwrap();
@@ -89,7 +89,7 @@ async fn every_future(server: &Server, url: &str) {
         tokio::time::sleep(ms(100)).await;
         assert!(!server.exists(lock.key().as_str()), "a waiter that was dropped after {times} polls has it");
     }
-    // Once polled it is carried out.
+    // An operation that was polled once is carried out.
     for times in 1..6 {
         let lock = locks.get(key());
         let guard = lock.lock().await.unwrap();
@@ -148,7 +148,7 @@ async fn connecting_and_closing_dropped_at_every_poll_leave_no_connection() {
     }
 }
 
-/// Polls a locker's end so often, while the guard of a lock is dropped, or before. Whether it completes.
+/// Polls `close` this many times, before or while the last guard is dropped. Returns whether it completes.
 async fn close_and_drop(server: &Server, times: usize, meanwhile: bool) -> bool {
     let locks = builder(&server.url(), ms(3_000)).command_timeout(ms(900)).connect().await.unwrap();
     assert_eq!(connections(server), 3);
@@ -196,6 +196,6 @@ async fn guards_outlive_their_closed_locker() {
     assert!(outer.is_lost() && outer.lost().is_cancelled());
     drop(nested);
     assert!(outer.unlock().await.is_err());
-    eventually(ms(1_000), "what could not be released runs out", || !server.exists(lock.key().as_str())).await;
+    eventually(ms(1_000), "a lock that could not be released runs out", || !server.exists(lock.key().as_str())).await;
     locks.close().await;
 }

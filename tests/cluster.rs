@@ -14,7 +14,7 @@ use common::{Server, eventually, key, ms};
 use lockhound::{Error, Format, Guard, HoldState, Locker, Owner};
 use tokio::time::sleep;
 
-/// Names whose slots are of the master with this place.
+/// Returns names whose slots belong to this master.
 fn keys_of(cluster: &Cluster, master: usize) -> impl Iterator<Item = String> {
     std::iter::repeat_with(key).filter(move |key| cluster.first_master_of(key) == master)
 }
@@ -55,7 +55,7 @@ async fn locks_of_all_masters_exclude_are_renewed_and_wake_their_waiters() {
     two.close().await;
 }
 
-/// Without a message they look at a sixth of the lease, five seconds here.
+/// Without a message waiters poll after a sixth of the lease, five seconds here.
 #[tokio::test]
 async fn a_release_wakes_waiters_by_a_sharded_message() {
     let cluster = Cluster::start(3);
@@ -103,11 +103,11 @@ async fn a_stopped_master_delays_no_other() {
             .unwrap();
         slowest = slowest.max(started.elapsed());
     }
-    // A command that waits for the stopped one takes a command_timeout, a quarter of the lease.
+    // A command that waits for the stopped master takes a command timeout, a quarter of the lease.
     assert!(within(slowest, lease / 8), "{slowest:?}");
-    assert!(lost.is_lost(), "nobody renewed it");
+    assert!(lost.is_lost(), "it was not renewed");
     assert_eq!(kept.state(), HoldState::Safe);
-    // Its renewal is answered at once: it would be the oldest one by a third and a command_timeout otherwise.
+    // Its renewals are answered at once: otherwise its age would be a third of the lease and a command timeout.
     let oldest = lease - kept.remaining();
     assert!(oldest <= lease / 3 + lease / 6, "{oldest:?}");
     assert!(matches!(stuck.await.unwrap(), Err(Error::Unavailable { .. }) | Ok(None)));
@@ -115,7 +115,7 @@ async fn a_stopped_master_delays_no_other() {
     cluster.masters()[0].go_on();
 }
 
-/// Takes and gives locks back until it is told to stop; who was inside of each is counted.
+/// A load that takes and releases locks until it is stopped, and counts the holders of each.
 struct Load {
     stop: Arc<AtomicBool>,
     workers: Vec<tokio::task::JoinHandle<(usize, Duration)>>,
@@ -151,7 +151,7 @@ impl Load {
         Self { stop, workers }
     }
 
-    /// How often they were inside, and the longest wait of all.
+    /// Stops the load. Returns how many times a lock was entered, and the longest wait.
     async fn end(self) -> (usize, Duration) {
         self.stop.store(true, Ordering::Relaxed);
         let (mut entries, mut longest) = (0, Duration::ZERO);
@@ -189,14 +189,14 @@ async fn an_ordered_failover_loses_no_lock_and_wakes_the_waiters() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_master_is_followed_by_its_replica() {
+async fn a_killed_master_is_replaced_by_its_replica() {
     let cluster = Cluster::start_with(3, 1, &[]);
     let lease = ms(6_000);
     let locks = cluster.builder(lease).connect().await.unwrap();
     let (key, other) = (keys_of(&cluster, 0).next().unwrap(), keys_of(&cluster, 1).next().unwrap());
     let (held, kept) = (locks.get(&key).lock().await.unwrap(), locks.get(&other).lock().await.unwrap());
     let fence = held.fence();
-    // What is acknowledged by the replica cannot be lost with its master.
+    // A write that the replica has acknowledged cannot be lost with its master.
     cluster.masters()[0].command::<()>(&["WAIT", "1", "5000"]);
     let replica = cluster.replica_of(0);
     eventually(ms(10_000), "replicated", || replica.command::<String>(&["INFO", "keyspace"]).contains("keys=")).await;
@@ -212,7 +212,7 @@ async fn a_killed_master_is_followed_by_its_replica() {
     println!("{entries} entries, the longest wait was {longest:?}");
     assert!(entries > 100, "{entries}");
     if held.is_lost() {
-        // It was away for longer than two renewals. The next one has a higher fence all the same.
+        // The master was away for longer than two renewals. The next fence is higher nevertheless.
         drop(held);
     } else {
         assert!(replica.exists(&key), "renewed by the new master");
@@ -234,7 +234,7 @@ async fn slots_that_move_under_load_lose_no_lock_and_stop_no_locker() {
     for key in &held {
         guards.push(lockers[0].get(key).lock().await.unwrap());
     }
-    // The load wants one of those slots too, by names that fall into them.
+    // The load uses some of those slots too, by names in the same braces.
     let contended: Vec<_> = held.iter().take(3).map(|key| format!("{{{key}}}:contended")).collect();
     assert_eq!(slot(&contended[0]), slot(&held[0]));
     let load = Load::start(&lockers, &contended);
@@ -258,11 +258,11 @@ async fn slots_that_move_under_load_lose_no_lock_and_stop_no_locker() {
     eventually(ms(20_000), "nothing is left", || cluster.keys().is_empty()).await;
 }
 
-/// A server ends the subscriptions of a slot that leaves it, and says so in a way that the client library passes over.
+/// A server ends the subscriptions of a slot that leaves it, with a message that the client library ignores.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_moves_away_and_back_still_wakes_its_waiters() {
     let cluster = Cluster::start(3);
-    // Without a message they look at a sixth of it, ten seconds.
+    // Without a message waiters poll after a sixth of it, ten seconds.
     let lease = ms(60_000);
     let (one, two) = (cluster.builder(lease).connect().await.unwrap(), cluster.builder(lease).connect().await.unwrap());
     let key = keys_of(&cluster, 0).next().unwrap();
@@ -277,7 +277,7 @@ async fn a_slot_that_moves_away_and_back_still_wakes_its_waiters() {
         cluster.move_slot(slot(&key), there, elsewhere, || {});
         cluster.move_slot(slot(&key), elsewhere, there, || {});
     });
-    // The map is asked for every five seconds where nothing is in doubt.
+    // The map is requested every five seconds if nothing is in doubt.
     eventually(ms(20_000), "it listens again", || listens(there)).await;
     let released = Instant::now();
     guard.unlock().await.unwrap();
@@ -285,9 +285,9 @@ async fn a_slot_that_moves_away_and_back_still_wakes_its_waiters() {
     assert!(within(released.elapsed(), ms(2_000)), "{:?}", released.elapsed());
 }
 
-/// As Redis does it by default: one master without a replica is gone, and all others refuse everything.
+/// By default one master that is gone without a replica makes all others refuse every command.
 #[tokio::test]
-async fn a_cluster_that_is_down_is_asked_now_and_then_and_its_holds_are_renewed_when_it_is_back() {
+async fn a_cluster_that_is_down_is_asked_rarely_and_its_holds_are_renewed_when_it_is_back() {
     let cluster = Cluster::start(3);
     let lease = ms(20_000);
     let locks = cluster.builder(lease).connect().await.unwrap();
@@ -304,8 +304,8 @@ async fn a_cluster_that_is_down_is_asked_now_and_then_and_its_holds_are_renewed_
     let begun = Instant::now();
     let other = keys_of(&cluster, 1).next().unwrap();
     assert!(matches!(locks.get(&other).try_lock_for(ms(4_000)).await, Err(Error::Unavailable { .. }) | Ok(None)));
-    // Each of two connections is given up by the client library when it hears of it, once in two thirds of a second;
-    // this test has one of its own for each look.
+    // The client library gives each of two connections up when it hears CLUSTERDOWN, every two thirds of a second. The
+    // looks of this test open one connection each.
     let made = received() - before;
     let most = 10 + 2 * u64::try_from(begun.elapsed().as_millis() / 600).unwrap();
     assert!(made <= most, "{made} connections, {most} at the most");
@@ -335,7 +335,7 @@ async fn several_locks_of_several_slots_are_taken_all_or_none() {
         other.unlock().await.unwrap();
         assert_eq!(cluster.keys(), Vec::<String>::new(), "the others have been given back");
     }
-    // Contenders for the same ones in any order: each gets them in the end.
+    // Contenders for the same locks, given in any order: each gets them in the end.
     let mut orders = Vec::new();
     for (locks, turn) in [(&one, 0), (&two, 1), (&one, 2), (&two, 0)] {
         let mut keys = keys.clone();
@@ -354,7 +354,7 @@ async fn several_locks_of_several_slots_are_taken_all_or_none() {
 }
 
 #[tokio::test]
-async fn names_with_braces_are_locks_where_their_channel_is_in_their_slot() {
+async fn a_name_with_braces_is_a_lock_if_its_channel_is_in_its_slot() {
     let cluster = Cluster::start(3);
     for format in [Format::Redisson, Format::Plain] {
         let locks = cluster.builder(ms(30_000)).format(format).connect().await.unwrap();
@@ -371,7 +371,7 @@ async fn names_with_braces_are_locks_where_their_channel_is_in_their_slot() {
 }
 
 #[tokio::test]
-async fn an_address_says_whether_it_is_a_cluster_s() {
+async fn an_address_says_whether_it_is_that_of_a_cluster() {
     let (cluster, alone) = (Cluster::start(3), Server::start());
     let refusal = |url: String| async move { Locker::connect(url).await.unwrap_err().to_string() };
     let message = refusal(cluster.servers[0].url()).await;
@@ -390,7 +390,7 @@ async fn an_address_says_whether_it_is_a_cluster_s() {
     Locker::connect(url).await.unwrap().get(key()).lock().await.unwrap().unlock().await.unwrap();
 }
 
-/// Starts a cluster that is not there, a second later.
+/// Kills the servers of a cluster, and starts them a second later.
 fn start_later(cluster: Cluster) -> std::thread::JoinHandle<Cluster> {
     cluster.servers.iter().for_each(Server::kill);
     std::thread::spawn(move || {
@@ -400,7 +400,7 @@ fn start_later(cluster: Cluster) -> std::thread::JoinHandle<Cluster> {
     })
 }
 
-/// Its masters take no writes for two more seconds after that.
+/// Its masters refuse writes for two more seconds after that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_that_starts_a_second_later_is_waited_for() {
     let cluster = Cluster::start(3);
@@ -426,7 +426,7 @@ async fn a_cluster_that_starts_a_second_later_is_waited_for() {
 }
 
 #[tokio::test]
-async fn the_marks_of_a_cluster_are_one_for_each_slot_and_grow() {
+async fn a_cluster_has_one_mark_for_each_slot_and_fences_grow() {
     let cluster = Cluster::start(3);
     let locks = cluster.builder(ms(30_000)).connect().await.unwrap();
     let name = key();

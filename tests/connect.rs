@@ -1,4 +1,4 @@
-//! Connecting: what is refused, how clearly, and how soon.
+//! Connecting: what is refused, with which error, and how soon.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -20,12 +20,12 @@ async fn refusal(url: &str) -> Error {
     error
 }
 
-/// Takes a lock and gives it back.
+/// Takes and releases a lock.
 async fn assert_locks(locks: &Locker) {
     common::soon(ms(20_000), locks.get(key()).lock()).await.expect("in time").unwrap().unlock().await.unwrap();
 }
 
-/// A server that answers every command with the same bytes, or never.
+/// Starts a server that answers every command with the same bytes, or never. Returns its address.
 fn fake(answer: Option<&'static str>) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let url = format!("redis://127.0.0.1:{}", listener.local_addr().unwrap().port());
@@ -35,7 +35,7 @@ fn fake(answer: Option<&'static str>) -> String {
                 let (mut lines, mut stream) = (BufReader::new(stream.try_clone().unwrap()).lines(), stream);
                 while let Some(Ok(line)) = lines.next() {
                     let Some(answer) = answer else { continue };
-                    // A command is an array: its first line tells that one came, and the last of its words ends it.
+                    // A command is an array: its first line announces it, and the last of its words ends it.
                     if let Some(words) = line.strip_prefix('*') {
                         for _ in 0..words.parse::<usize>().unwrap() * 2 {
                             lines.next();
@@ -102,14 +102,14 @@ async fn contradicting_options_are_refused_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_unavailable() {
-    // No port that a connection of another test may have just now.
+async fn a_missing_server_is_unavailable() {
+    // A port that no connection of another test can have.
     let Error::Unavailable { nodes, .. } = refusal("redis://127.0.0.1:1").await else { panic!() };
     assert_eq!(nodes[0].node(), "redis://127.0.0.1:1");
     assert!(nodes[0].reason().contains("refused"), "{}", nodes[0]);
 }
 
-/// Starts a server that is not there, a second later.
+/// Starts a killed server a second later.
 fn start_later(server: Server) -> std::thread::JoinHandle<Server> {
     std::thread::spawn(move || {
         std::thread::sleep(ms(1_000));
@@ -131,7 +131,7 @@ async fn a_server_that_starts_a_second_later_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lazy_locker_is_there_at_once_and_its_first_lock_waits_for_the_server() {
+async fn a_lazy_locker_returns_at_once_and_its_first_lock_waits_for_the_server() {
     let server = Server::start();
     let url = server.url();
     server.kill();
@@ -143,7 +143,7 @@ async fn a_lazy_locker_is_there_at_once_and_its_first_lock_waits_for_the_server(
     let starting = start_later(server);
     assert_locks(&locks).await;
     let server = starting.join().unwrap();
-    // It hears messages, and renews.
+    // The locker receives messages, and renews.
     let (held, other) = (locks.get(key()).lock().await.unwrap(), Locker::connect(&url).await.unwrap());
     let waiting = tokio::spawn({
         let lock = other.get(held.key());
@@ -176,7 +176,7 @@ fn a_lazy_locker_needs_no_runtime() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lazy_locker_over_several_servers_finds_a_majority_when_it_comes() {
+async fn a_lazy_locker_over_several_servers_waits_for_a_majority() {
     let servers = common::several::servers(3);
     servers.iter().for_each(Server::kill);
     let urls = servers.iter().map(Server::url);
@@ -187,19 +187,19 @@ async fn a_lazy_locker_over_several_servers_finds_a_majority_when_it_comes() {
         async move { lock.lock().await }
     });
     servers[1..].iter().for_each(Server::restart);
-    // They begin anew, and abstain for a lease.
+    // The servers have just started, and abstain for a lease.
     common::soon(ms(60_000), waiting).await.expect("in time").unwrap().unwrap().unlock().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lazy_locker_asks_nothing_of_a_server_that_it_cannot_work_with() {
+async fn a_lazy_locker_sends_no_script_to_a_server_that_it_does_not_support() {
     let server = Server::start_with(&["--cluster-enabled", "yes"]);
     let locks = Locker::builder().node(server.url()).lease(ms(3_000)).connect_lazy().unwrap();
     let start = Instant::now();
     while !locks.get(key()).try_lock().await.unwrap_err().to_string().contains("cluster mode") {
-        assert!(start.elapsed() < ms(60_000), "it says why");
+        assert!(start.elapsed() < ms(60_000), "the error gives the reason");
     }
-    // Not even one that it would have refused.
+    // Not even a script that the server would have refused.
     let stats: String = server.command(&["INFO", "commandstats"]);
     assert!(stats.contains("cmdstat_hello") && !stats.contains("cmdstat_evalsha"), "{stats}");
 }
@@ -219,7 +219,7 @@ async fn a_server_that_is_too_old_is_named_with_its_version() {
     assert!(ancient.contains("5 or older") || ancient.contains("unknown command"), "{ancient}");
 }
 
-/// It has some of the keys only, and each of the others would fail with MOVED.
+/// Such a server has only some of the keys; the others would fail with MOVED.
 #[tokio::test]
 async fn a_server_in_cluster_mode_is_refused_and_named() {
     let server = Server::start_with(&["--cluster-enabled", "yes"]);
@@ -237,7 +237,7 @@ async fn a_server_in_cluster_mode_is_refused_and_named() {
 }
 
 #[tokio::test]
-async fn users_passwords_and_databases() {
+async fn an_address_names_the_user_the_password_and_the_database() {
     let server = Server::start_with(&["--requirepass", "s3cret", "--user", "ann", "on", ">p@ss", "~*", "&*", "+@all"]);
     let port = server.port();
     let wrong = refusal(&format!("redis://:wrong-one@127.0.0.1:{port}")).await;
@@ -259,7 +259,7 @@ async fn users_passwords_and_databases() {
     assert!(outside.to_string().contains("DB index") && outside.to_string().contains("/99"), "{outside}");
 }
 
-/// Where passwords come from that change.
+/// A provider of passwords that change.
 #[derive(Default)]
 struct Vault {
     password: Mutex<String>,
@@ -287,7 +287,7 @@ impl CredentialProvider for Vault {
             Trouble::Panics => panic!("the vault is on fire"),
             Trouble::Hangs => std::future::pending().await,
             Trouble::Blocks => {
-                // For as long as nobody ends it.
+                // Until the test ends the trouble.
                 while matches!(*self.trouble.lock().unwrap(), Trouble::Blocks) {
                     std::thread::sleep(ms(1));
                 }
@@ -313,7 +313,7 @@ impl Vault {
     }
 }
 
-/// A server with a user "app".
+/// Starts a server with a user "app".
 fn guarded(password: &str) -> Server {
     Server::start_with(&["--user", "app", "on", &format!(">{password}"), "~*", "&*", "+@all"])
 }
@@ -335,7 +335,7 @@ async fn a_provider_is_asked_for_each_connection_and_told_of_which_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn passwords_that_are_rotated_under_load_lose_no_lock_and_stop_nobody() {
+async fn rotating_passwords_under_load_loses_no_lock_and_stops_no_locker() {
     let (server, vault) = (guarded("0"), Vault::with("0"));
     let builder = || builder(&server.url(), ms(6_000)).credentials(Arc::clone(&vault));
     let lockers = [builder().connect().await.unwrap(), builder().connect().await.unwrap()];
@@ -396,7 +396,7 @@ async fn a_provider_in_trouble_is_named_with_its_reason_and_asked_again() {
         vault.is(trouble);
         let error = builder(1_000).connect().await.expect_err(says);
         assert!(error.to_string().contains(says), "{error}");
-        // It recovers while it is asked.
+        // The provider recovers during the connect.
         let connecting = tokio::spawn(builder(60_000).connect());
         let asked = vault.asked();
         common::eventually(ms(20_000), "asked", || vault.asked() > asked).await;
@@ -407,7 +407,7 @@ async fn a_provider_in_trouble_is_named_with_its_reason_and_asked_again() {
     }
 }
 
-/// What it does to its thread is nobody else's delay.
+/// A provider has a thread of its own to block.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_provider_that_blocks_delays_no_renewal_on_other_servers() {
     let (servers, vault) = ([guarded("pw"), guarded("pw"), guarded("pw")], Vault::with("pw"));
@@ -428,7 +428,7 @@ async fn a_provider_that_blocks_delays_no_renewal_on_other_servers() {
 }
 
 #[tokio::test]
-async fn a_provider_beside_a_password_is_refused_and_nothing_of_either_is_shown() {
+async fn a_provider_and_a_password_together_are_refused_and_neither_is_shown() {
     let vault = Vault::with("S3CRET");
     let builder = Locker::builder().node("redis://ann:S3CRET@127.0.0.1:1").credentials(vault);
     let shown = format!("{builder:?}");
@@ -463,7 +463,8 @@ async fn an_ipv6_address_stands_in_brackets() {
     guard.unlock().await.unwrap();
 }
 
-/// A subscriber can send other commands in RESP3 only. What the other connections send is the same in both.
+/// A subscribed connection can send other commands only in RESP3. The commands of the other connections are the same in
+/// both.
 #[tokio::test]
 async fn commands_are_sent_in_resp2_and_messages_heard_in_resp3() {
     let server = Server::start();
@@ -483,7 +484,7 @@ async fn commands_are_sent_in_resp2_and_messages_heard_in_resp3() {
 
 #[cfg(feature = "unix")]
 #[tokio::test]
-async fn a_socket_of_this_machine() {
+async fn an_address_can_name_a_unix_socket() {
     let path = std::env::temp_dir().join(format!("lockhound-{}.sock", lockhound::Uuid::new_v4()));
     let server = Server::start_with(&["--unixsocket", path.to_str().unwrap()]);
     let key = key();
@@ -493,7 +494,7 @@ async fn a_socket_of_this_machine() {
     guard.unlock().await.unwrap();
 }
 
-/// The only test of this target that looks at the log, which is the whole process's.
+/// The only test of this target that looks at the log, which is global to the process.
 #[tokio::test]
 async fn an_eviction_policy_is_warned_about_and_no_password_is_logged() {
     let log = Log::collect();

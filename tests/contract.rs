@@ -1,4 +1,4 @@
-//! What a lock promises, whatever it stands on: one list of behaviours, run on every kind of deployment.
+//! What a lock promises on every kind of deployment: one list of behaviours, run on each of them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -69,7 +69,7 @@ impl Place {
             #[cfg(feature = "tls")]
             Self::Encrypted(server, _) => server.kill(),
             Self::Cluster(_) | Self::Named(_) => panic!("it has no server of whose vote something depends"),
-            // There is nobody who could refuse a connection: it is stopped for good.
+            // A server in memory cannot refuse connections: it is stopped for good.
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.stop(),
         }
@@ -87,7 +87,7 @@ impl Place {
     }
 }
 
-/// Servers, and how locks stand on them.
+/// Servers, and the format and options of the locks on them.
 struct Deployment {
     servers: Vec<Place>,
     format: Format,
@@ -100,7 +100,7 @@ impl Deployment {
         Self { servers: (0..count).map(|_| Place::Redis(Arc::new(Server::start()))).collect(), format, down: false }
     }
 
-    /// A server whose connections are encrypted.
+    /// Starts a server whose connections are encrypted.
     #[cfg(feature = "tls")]
     fn encrypted(format: Format) -> Self {
         let ca = common::tls::Authority::new();
@@ -112,7 +112,7 @@ impl Deployment {
         Self { servers: (0..count).map(|_| Place::Memory(testing::Server::new())).collect(), format, down: false }
     }
 
-    /// Of five, one is killed and one stopped.
+    /// Has one of five servers killed and one stopped.
     fn crippled(self) -> Self {
         Self { down: true, ..self }
     }
@@ -145,11 +145,10 @@ impl Deployment {
     }
 }
 
-/// A lease that is waited for. From renewal to renewal it is a third of it, and no stall of a busy machine is as long
-/// as the rest.
+/// A lease that tests wait for. It is renewed every third of it, and no stall of a busy machine is as long as the rest.
 const SHORT: Duration = Duration::from_secs(2);
 
-/// A lease that nobody waits for.
+/// A lease that no test waits for.
 const LONG: Duration = Duration::from_secs(30);
 
 async fn a_lock_excludes_other_owners_and_other_lockers(on: Deployment) {
@@ -215,7 +214,7 @@ async fn a_waiter_is_woken_by_the_release(on: Deployment) {
     sleep(ms(150)).await;
     assert!(!waiting.is_finished());
     guard.unlock().await.unwrap();
-    // Without messages they look every five seconds.
+    // Without messages waiters poll every five seconds.
     common::soon(ms(1_000), waiting).await.expect("woken").unwrap().unwrap();
 }
 
@@ -244,7 +243,7 @@ async fn a_deletion_is_told_at_the_next_renewal(on: Deployment) {
     let (locks, key) = (on.locker(SHORT).await, key());
     let guard = locks.get(&key).lock().await.unwrap();
     let lost = guard.lost();
-    // A late vote, or a renewal that comes between the deletions on several servers, puts it there again.
+    // A late vote, or a renewal between the deletions on several servers, may write the key again.
     let deleting = async {
         while !lost.is_cancelled() {
             on.up().for_each(|server| server.delete(&key));
@@ -306,7 +305,7 @@ async fn a_lock_stays_for_its_shortest_time_and_then_a_waiter_has_it(on: Deploym
     let ([one, two], key, start) = (on.lockers(LONG).await, key(), Instant::now());
     let lock = one.get(&key).min_hold(ms(1_000));
     lock.lock().await.unwrap().unlock().await.unwrap();
-    // The second look tells whether the time was over at the first.
+    // The clock is read after the attempt, so that it shows whether the time was over.
     let again = lock.try_lock().await.unwrap();
     assert!(again.is_none() || start.elapsed() >= ms(1_000), "its owner is in after {:?}", start.elapsed());
     drop(again);
@@ -371,7 +370,7 @@ async fn a_dropped_guard_releases(on: Deployment) {
 
 /// A module of tests for each kind of deployment.
 macro_rules! on_every_deployment {
-    // What takes seconds to come about: one for all.
+    // A deployment that takes seconds to start is shared by all behaviours.
     (@together $kind:ident $start:expr; $($behaviour:ident)*) => {
         async fn every_behaviour(format: Format) {
             let servers = Arc::new($start);

@@ -1,4 +1,4 @@
-//! Servers that are far apart: contenders for one lock, to each of whom another server is the nearest.
+//! Servers that are far apart, and contenders for one lock that are each nearest to another server.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -12,18 +12,18 @@ use common::several::{hold_as_redisson, over_urls, servers};
 use common::{Server, key, ms};
 use lockhound::Locker;
 
-/// The round trips to the three servers, for each contender in another order.
+/// The round trips to the three servers in ms, in another order for each contender.
 const FAR: [[u64; 3]; 6] = [[2, 9, 16], [9, 16, 2], [16, 2, 9], [2, 16, 9], [16, 9, 2], [9, 2, 16]];
 
-/// What became of a contest.
+/// The result of a contest.
 #[derive(Debug)]
 struct Contest {
     acquisitions: usize,
-    /// Acquisitions a second.
+    /// Acquisitions per second.
     rate: f64,
-    /// That the servers ran, all together.
+    /// The scripts that all servers ran.
     scripts: u64,
-    /// The longest time in which nobody was inside, and all wanted to be.
+    /// The longest time for which the lock was free while all wanted it.
     longest_free: Duration,
     /// The longest time for which a thread had to wait for a core meanwhile.
     stalled: Duration,
@@ -40,12 +40,12 @@ impl Contest {
     }
 }
 
-/// How many scripts they have run.
+/// Returns how many scripts these servers have run.
 fn scripts(servers: &[Server]) -> u64 {
     servers.iter().map(|server| server.calls("evalsha") + server.calls("eval")).sum()
 }
 
-/// So many lockers want one lock all the time, until it was acquired so often; what is done to the servers before.
+/// Lets lockers contend for one lock until it was acquired a number of times, after something was done to the servers.
 async fn contest(
     contenders: usize,
     acquisitions: usize,
@@ -64,7 +64,7 @@ async fn contest(
     }
     let scripts_before = scripts(&servers);
     before(&servers, &key);
-    // When somebody entered, and when left.
+    // When each visit began and ended.
     let visits = Arc::<Mutex<Vec<(Instant, Instant)>>>::default();
     let stalls = Stalls::watch();
     let start = Instant::now();
@@ -99,7 +99,8 @@ async fn contest(
     contest
 }
 
-/// When all are woken by one message and ask three servers at once, each gets the nearest one, and nobody a majority.
+/// If one message woke all contenders, and each asked three servers at once, each would get the nearest one, and none a
+/// majority.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_contenders_do_not_keep_each_other_out() {
     let contest = contest(20, 150, &FAR, ms(0), |_, _| ()).await;
@@ -108,9 +109,9 @@ async fn twenty_contenders_do_not_keep_each_other_out() {
     assert!(contest.kept_nobody_out(), "{contest:?}");
 }
 
-/// It is a lock of nobody: a holder that got no majority and died, or one that lost the others.
+/// Such a key belongs to a holder that got no majority and died, or that lost the other servers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_stands_on_the_first_server_only_keeps_nobody_out() {
+async fn a_key_on_the_first_server_only_keeps_nobody_out() {
     let contest = contest(5, 60, &FAR, ms(0), |servers, key| hold_as_redisson(&servers[0], key, 600_000)).await;
     assert!(contest.kept_nobody_out(), "{contest:?}");
 }
@@ -121,7 +122,7 @@ async fn a_first_server_that_hangs_keeps_nobody_out() {
     assert!(contest.kept_nobody_out(), "{contest:?}");
 }
 
-/// Those that have met others look again soon, but not for as long as somebody is inside.
+/// Contenders that collided retry soon, but not while the lock is held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_long_hold_is_not_polled() {
     let contest = contest(8, 16, &[[0; 3]], ms(400), |_, _| ()).await;

@@ -1,4 +1,4 @@
-//! Lost replies, late commands, cut connections: nothing is executed twice, nothing stays behind.
+//! Lost replies, late commands, cut connections: nothing is executed twice, and nothing is left on the server.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -11,13 +11,13 @@ use common::server::Monitor;
 use common::{Server, builder, eventually, key, locker, locker_with, ms};
 use lockhound::{Error, Owner};
 
-/// The fields that acquires were sent with, and how often each.
+/// Returns the fields that acquires were sent with, and how often each of them was sent.
 fn acquires(monitor: &Monitor, key: &str) -> HashMap<String, usize> {
     let mut fields = HashMap::new();
     for line in monitor.sent("lockhound_fence") {
         let words: Vec<&str> = line.split('"').filter(|word| !word.trim().is_empty()).collect();
         if words.contains(&key) {
-            // .. lease field clock .., be it in a script of several steps; the clock of a server alone is negative.
+            // `lease field clock`, also in a script of several steps. The clock is negative if there is one server.
             let clocked = words.windows(2).filter(|pair| pair[1].starts_with('-'));
             clocked.for_each(|pair| *fields.entry(pair[0].to_owned()).or_default() += 1);
         }
@@ -29,9 +29,9 @@ fn acquires(monitor: &Monitor, key: &str) -> HashMap<String, usize> {
 async fn a_swallowed_reply_and_a_cut_do_not_execute_twice() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
-    // What is not undone stands for longer than is waited.
+    // A grant that is not undone outlives this test.
     let locks = builder(&proxy.url(), ms(30_000)).command_timeout(ms(1_000)).connect().await.unwrap();
-    // The scripts are known to the server: an EVAL after a NOSCRIPT would blur what is counted.
+    // Makes the scripts known to the server: an EVAL after a NOSCRIPT would blur the counts.
     locks.get(common::key()).lock().await.unwrap().unlock().await.unwrap();
     let monitor = Monitor::start(&server);
     proxy.set(Mode::SwallowReplyTo(b"lockhound_fence".to_vec()));
@@ -50,8 +50,7 @@ async fn a_swallowed_reply_and_a_cut_do_not_execute_twice() {
     let ours = server.fields(&key)[0].0.clone();
     guard.unlock().await.unwrap();
     assert!(server.fields(&key).iter().all(|(field, _)| *field != ours), "released");
-    // An attempt before it, on the connection that was given up, may have been executed only now: it is undone once
-    // more.
+    // An earlier attempt on the connection that was given up may have been executed only now: it is undone once more.
     eventually(ms(4_000), "undone", || !server.exists(&key)).await;
 }
 
@@ -139,7 +138,7 @@ async fn a_lock_dropped_while_the_server_is_stopped_leaves_nothing_once_it_is_ba
         tokio::time::sleep(ms(stopped_for)).await;
         drop(futures);
         server.go_on();
-        // Two command timeouts, of 500 ms each, after it answers.
+        // Two command timeouts of 500 ms each, from when the server answers again.
         tokio::time::sleep(ms(1_000)).await;
         let left: Vec<_> = keys.iter().filter(|key| server.exists(key)).collect();
         assert!(left.is_empty(), "stopped for {stopped_for} ms: {left:?}");
@@ -149,7 +148,7 @@ async fn a_lock_dropped_while_the_server_is_stopped_leaves_nothing_once_it_is_ba
 }
 
 #[tokio::test]
-async fn scripts_are_given_again_after_a_flush() {
+async fn scripts_are_sent_as_text_again_after_a_flush() {
     let (server, key) = (Server::start(), key());
     let lock = locker(&server).await.get(&key);
     for _ in 0..3 {
@@ -166,15 +165,15 @@ async fn scripts_are_given_again_after_a_flush() {
     }
 }
 
-/// Futures of `lock()`, dropped at random instants: nothing is left, and nothing is renewed that nobody holds.
-/// (Redisson goes on renewing 13 to 18 % of what it was granted then.)
+/// Futures of `lock()` are dropped at random instants: no key is left, and no lock without a holder is renewed.
+/// (Redisson goes on renewing 13 to 18 % of its grants then.)
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_locks_dropped_at_random_leave_nothing() {
     let server = Server::start();
     let locks = builder(&server.url(), ms(3_000)).connect().await.unwrap();
     let keys: Vec<String> = (0..10).map(|_| key()).collect();
     let mut tasks = Vec::new();
-    // Some have to enter where cores are missing too.
+    // Some have to enter on a busy machine too.
     let longest = if common::machine::starved() { 80_000 } else { 8_000 };
     for task in 0..50 {
         let (locks, keys) = (locks.clone(), keys.clone());
@@ -203,7 +202,7 @@ async fn ten_thousand_locks_dropped_at_random_leave_nothing() {
     assert_eq!(left(), 0, "nothing comes late");
     server.command::<()>(&["CONFIG", "RESETSTAT"]);
     tokio::time::sleep(ms(1_500)).await;
-    assert_eq!(server.calls("evalsha"), 0, "nothing is renewed and nobody asks");
+    assert_eq!(server.calls("evalsha"), 0, "nothing is renewed, and no attempt is made");
 }
 
 #[tokio::test]
@@ -272,7 +271,7 @@ async fn a_silent_subscriber_is_given_up() {
     let waiting = tokio::spawn(async move { lock.lock().await.map(|_| Instant::now()) });
     eventually(ms(2_000), "the waiter listens", || channels(&server) == 1).await;
     proxy.freeze_one(1);
-    // Two silent heartbeats, a reconnect, and the barrier; the next look would be after 5 s.
+    // Two silent heartbeats, a reconnect, and the barrier. The next re-check would be after 5 s.
     tokio::time::sleep(ms(2_000)).await;
     let released = Instant::now();
     holder.unlock().await.unwrap();
@@ -317,7 +316,7 @@ async fn a_router_that_is_stuck_in_a_write_is_replaced() {
     let locks = builder(&proxy.url(), ms(8_000)).outage_tolerance(ms(30_000)).connect().await.unwrap();
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
     proxy.freeze_one(0);
-    // More than the buffers of all sockets on the way hold, which nobody empties.
+    // More than the buffers of all sockets on the way hold; nothing empties them.
     let large = "x".repeat(1 << 20);
     let filling: Vec<_> = (0..14)
         .map(|i| {
@@ -329,7 +328,8 @@ async fn a_router_that_is_stuck_in_a_write_is_replaced() {
     let start = Instant::now();
     let guard = locks.get(&key).lock().await.unwrap();
     assert!(common::machine::within(start.elapsed(), ms(12_000)), "{:?}", start.elapsed());
-    // Behind the undos of all that, each as large: on a busy machine they take longer than a command may.
+    // The release comes after the undos of all these, each as large: on a busy machine they take longer than a command
+    // timeout.
     drop(guard);
     eventually(ms(8_000), "it is released", || !server.exists(&key)).await;
     for task in filling {
@@ -337,8 +337,8 @@ async fn a_router_that_is_stuck_in_a_write_is_replaced() {
     }
 }
 
-/// fred gives the error reply to a SUBSCRIBE to the command behind it. A barrier must not take that command's answer,
-/// or a heartbeat's, for its own; and the connection is of use for what is allowed.
+/// fred hands the error reply of a SUBSCRIBE to the command after it. A barrier must not take that command's answer, or
+/// a heartbeat's, for its own; and the connection stays usable for channels that are allowed.
 #[tokio::test]
 async fn a_refused_subscription_does_not_put_replies_out_of_step() {
     let server = Server::start_with(&[
@@ -360,7 +360,7 @@ async fn a_refused_subscription_does_not_put_replies_out_of_step() {
     let deaf = tokio::spawn(enter(locks.get(&unheard)));
     tokio::time::sleep(ms(700)).await;
     let hearing = tokio::spawn(enter(locks.get(&heard)));
-    eventually(ms(2_000), "what is allowed is subscribed", || channels(&server) == 1).await;
+    eventually(ms(2_000), "the allowed channel is subscribed", || channels(&server) == 1).await;
     tokio::time::sleep(ms(500)).await;
     let released = Instant::now();
     second.unlock().await.unwrap();
@@ -369,7 +369,7 @@ async fn a_refused_subscription_does_not_put_replies_out_of_step() {
     let released = Instant::now();
     first.unlock().await.unwrap();
     // A sixth of the lease.
-    assert!(deaf.await.unwrap().duration_since(released) < ms(1_500), "it looks for itself");
+    assert!(deaf.await.unwrap().duration_since(released) < ms(1_500), "it polls");
 }
 
 async fn enter(lock: lockhound::Lock) -> Instant {
@@ -379,7 +379,7 @@ async fn enter(lock: lockhound::Lock) -> Instant {
     entered
 }
 
-/// The id of the connection of the first locker that is a subscriber's.
+/// Returns the id of the first locker's subscriber connection.
 fn subscriber(server: &Server) -> String {
     let list: String = server.command(&["CLIENT", "LIST"]);
     let line = list.lines().find(|line| line.contains("lockhound:subscriber") && line.contains("user=half"));

@@ -27,7 +27,7 @@ async fn fences_grow_across_holders_and_lockers() {
     assert_eq!(u64::from(fence), fence.get());
 }
 
-/// The acquire script, as a client with this clock sends it.
+/// Runs the acquire script as a client with this clock sends it. Returns the fence.
 fn acquire(server: &Server, key: &str, clock_us: i64) -> u64 {
     let script = common::acquire_script(include_str!("../lua/acquire.lua"));
     let mut connection = server.connection().unwrap();
@@ -46,12 +46,12 @@ fn wall_us() -> i64 {
 
 const HOUR_US: i64 = 3_600_000_000;
 const DAY_US: i64 = 24 * HOUR_US;
-/// What clients' clocks may be off by.
+/// By how much clients' clocks are off.
 const OFFSETS: [i64; 11] =
     [0, 1_000, -1_000, HOUR_US, -HOUR_US, 0, -HOUR_US, HOUR_US, 10 * DAY_US, -10 * DAY_US, 300 * DAY_US];
 
 #[test]
-fn clocks_that_are_days_apart_do_not_spoil_the_sequence() {
+fn fences_grow_though_clients_clocks_are_days_apart() {
     let (server, key) = (Server::start(), key());
     let mut last = 0;
     for offset in OFFSETS {
@@ -78,9 +78,10 @@ fn after_a_flushall_the_next_fence_is_greater_whatever_the_clients_clocks_say() 
     }
 }
 
-/// A failover that had not replicated it, or an older snapshot: 0.1 s after the last acquisition that is lost.
+/// A failover that had not replicated the mark, or an older snapshot: the next fence is greater from 0.1 s after the
+/// last lost acquisition on.
 #[test]
-fn with_an_older_mark_the_next_fence_is_greater_once_the_clients_clock_is_a_tenth_past_the_last() {
+fn after_an_older_mark_the_next_fence_is_greater_once_the_clients_clock_is_a_tenth_past_the_last() {
     let (server, key) = (Server::start(), key());
     acquire(&server, &key, wall_us());
     let older: String = server.command(&["GET", &mark(&key)]);
@@ -90,13 +91,13 @@ fn with_an_older_mark_the_next_fence_is_greater_once_the_clients_clock_is_a_tent
     let last = acquire(&server, &key, wall_us());
     let at = wall_us();
     server.command::<()>(&["SET", &mark(&key), &older]);
-    // The server's own clock is not past it yet: so that it is, it has to be.
+    // The server's own clock has to be past the last fence too.
     std::thread::sleep(common::ms(1));
     let next = acquire(&server, &key, at + 100_000);
     assert!(next > last, "{next} after {last}");
 }
 
-/// It is told, and no lock stands.
+/// The call fails, and no lock is left.
 #[tokio::test]
 async fn a_mark_that_holds_nonsense_grants_nothing() {
     let (server, key) = (Server::start(), key());
@@ -113,7 +114,7 @@ async fn a_mark_that_holds_nonsense_grants_nothing() {
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
 }
 
-/// Of several servers each writes the client's clock over the mark, and puts back what is none.
+/// With several servers each script writes the client's clock over the mark, and restores a value that is no mark.
 #[tokio::test]
 async fn a_mark_that_holds_nonsense_grants_nothing_of_several_servers() {
     let servers: [Server; 3] = std::array::from_fn(|_| Server::start());
@@ -138,7 +139,7 @@ async fn a_mark_that_holds_nonsense_grants_nothing_of_several_servers() {
     }
 }
 
-/// The real client.
+/// The same with a real client.
 #[tokio::test]
 async fn a_lost_mark_is_overtaken_by_the_servers_clock() {
     let (server, key) = (Server::start(), key());
@@ -153,7 +154,7 @@ async fn a_lost_mark_is_overtaken_by_the_servers_clock() {
     }
 }
 
-/// The server's own clock, forth and back by up to ten days, while it keeps its marks; and it is restarted with them.
+/// The server's clock jumps forth and back by up to ten days while the server keeps its marks, also over a restart.
 #[tokio::test]
 async fn fences_grow_though_the_servers_clock_jumps() {
     let aof = ["--appendonly", "yes", "--appendfsync", "always"];
@@ -193,7 +194,7 @@ async fn ten_thousand_locks_leave_no_more_than_the_marks() {
     assert!(marks.iter().all(|mark| server.pttl(mark) == -1));
 }
 
-/// Whoever is next shares a server with those that granted the lock, and not with one that did not.
+/// The next majority shares a server with those that granted the lock, perhaps not with one that did not.
 #[tokio::test]
 async fn over_several_servers_the_highest_fence_is_written_to_those_that_granted_the_lock() {
     let (servers, key) = ([Server::start(), Server::start(), Server::start()], key());
@@ -201,7 +202,7 @@ async fn over_several_servers_the_highest_fence_is_written_to_those_that_granted
     let locks = nodes.restart_quarantine(Duration::ZERO).connect().await.unwrap();
     let fence_key = mark(&key);
     let [ahead, behind, taken] = &servers;
-    // Of an acquisition that had no majority.
+    // The mark of an acquisition that had no majority.
     let high = u64::try_from(wall_us()).unwrap() + 60_000_000;
     ahead.command::<()>(&["SET", &fence_key, &high.to_string()]);
     taken.command::<u64>(&["HSET", &key, "somebody", "1"]);
@@ -216,7 +217,7 @@ async fn over_several_servers_the_highest_fence_is_written_to_those_that_granted
     assert!(next.fence().get() > high + 1);
 }
 
-/// The rights of SECURITY.md, word for word.
+/// Returns the rights of SECURITY.md, word for word.
 fn documented_rights() -> Vec<&'static str> {
     let text = include_str!("../SECURITY.md");
     let rights = text.split("ACL SETUSER app reset on '>PASSWORD'").nth(1).unwrap().split("```").next().unwrap();
@@ -224,7 +225,7 @@ fn documented_rights() -> Vec<&'static str> {
     ["ACL", "SETUSER", "app", "reset", "on", ">secret"].into_iter().chain(rights).collect()
 }
 
-/// For three servers that have to raise a mark.
+/// The marks of three servers have to be raised.
 #[tokio::test]
 async fn a_user_with_the_rights_that_are_documented_has_fences() {
     let words: Vec<&str> = documented_rights().into_iter().chain(["+info", "+exists"]).collect();
@@ -260,7 +261,7 @@ fn counter(key: &str) -> String {
     format!("redisson_lock_token:{{{key}}}")
 }
 
-/// Takes and releases the lock; its fence.
+/// Takes and releases the lock, and returns its fence.
 async fn fence(locks: &Locker, key: &str) -> u64 {
     let guard = locks.get(key).lock().await.unwrap();
     let fence = guard.fence().get();
@@ -281,20 +282,20 @@ async fn tokens_are_counted_up_from_one_for_each_lock_and_marks_are_left_alone()
     both.unlock().await.unwrap();
     assert_eq!(server.pttl(&counter(&one)), -1, "it has no lifetime");
     assert_eq!(marks(&server), Vec::<String>::new());
-    // A counter that is gone begins anew, and no clock helps.
+    // A lost counter begins again at 1, whatever the clocks show.
     server.command::<()>(&["FLUSHALL"]);
     assert_eq!(fence(&locks[0], &one).await, 1);
 }
 
 #[tokio::test]
-async fn fences_go_on_from_one_sequence_to_the_other_where_the_counter_is_set_to_the_clock() {
+async fn fences_grow_over_a_change_of_fencing_if_the_counter_is_set_to_the_clock() {
     let (server, key) = (Server::start(), key());
     let (of_marks, of_tokens) = (locker(&server).await, with_tokens(&server.url()).await);
     let first = fence(&of_marks, &key).await;
     let (seconds, micros): (u64, u64) = server.command(&["TIME"]);
     server.command::<()>(&["SET", &counter(&key), &(seconds * 1_000_000 + micros).to_string()]);
     let (second, third) = (fence(&of_tokens, &key).await, fence(&of_tokens, &key).await);
-    // For so long a mark is counted up before anybody looks at a clock.
+    // A mark is only counted up for this long before the clocks are compared.
     tokio::time::sleep(ms(101)).await;
     let fourth = fence(&of_marks, &key).await;
     assert!(first < second && second < third && third < fourth, "{:?}", [first, second, third, fourth]);
@@ -308,7 +309,7 @@ async fn tokens_of_several_servers_are_refused() {
 }
 
 #[tokio::test]
-async fn a_user_needs_the_key_of_the_tokens_in_the_place_of_the_marks() {
+async fn a_user_of_tokens_needs_their_key_instead_of_the_marks() {
     let server = Server::start();
     let rights = |tokens: &'static str| -> Vec<&str> {
         documented_rights().into_iter().map(|word| if word == "~lockhound_fence:*" { tokens } else { word }).collect()

@@ -1,8 +1,8 @@
-//! Format::Plain against clients of other languages, the real ones: redsync, redis-py, node-redlock, rslock.
+//! Format::Plain against real clients in other languages: redsync, redis-py, node-redlock, rslock.
 //!
-//! Their programs are in tests/foreign; `./dev test` prepares them in target/foreign. Each takes a lock so many times,
-//! and notes in a list on the server that it is inside and that it leaves: the list's order is one that the server
-//! made, so that no clocks have to agree. Tasks of this crate do the same, for as long as the program runs.
+//! Their programs are in tests/foreign; `./dev test` prepares them in target/foreign. Each takes a lock a number of
+//! times, and appends to a list on the server when it enters and when it leaves. The server decides the order of the
+//! list, so no clocks have to agree. Tasks of this crate do the same while the program runs.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -19,12 +19,12 @@ use common::record::{Record, Visit, visits};
 use common::{Server, builder, eventually, key, say};
 use lockhound::{Format, Lock, Owner};
 
-/// Of the foreign program, and the fewest of our own.
+/// The rounds of the foreign program, and the fewest of our own.
 const ROUNDS: usize = 25;
-/// Of our visits between its first and its last, and of changes from the one to the other. Dozens are usual; how many
-/// there are is left to chance and to the machine.
+/// The fewest visits of ours between its first and its last, and the fewest changes between the two. Dozens are usual;
+/// the number depends on chance and on the machine.
 const FEWEST: usize = 4;
-/// How long a program may take. One to nine seconds are usual: they poll.
+/// How long a program may take. One to nine seconds are usual, since they poll.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// A program in another language, and how it is started.
@@ -35,13 +35,13 @@ struct Client {
 
 impl Client {
     /// # Errors
-    /// Why it cannot be tried.
+    /// Why it cannot be run.
     ///
     /// # Panics
-    /// In CI, if there is the tool and `./dev test` has not prepared the program.
+    /// In CI, if the tool is there and `./dev test` has not prepared the program.
     fn find(name: &'static str) -> Result<Self, String> {
         let prepared = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("foreign").join(name);
-        // Without the tool there is nothing to be prepared; the word makes it tell its version.
+        // Without the tool nothing can be prepared. The word makes the tool print its version.
         let (tool, word, words) = match name {
             "go" => ("go", "version", vec![prepared.join("main")]),
             "node" => ("npm", "--version", vec![PathBuf::from("node"), prepared.join("main.js")]),
@@ -60,7 +60,7 @@ impl Client {
         Err(reason.to_owned())
     }
 
-    /// Starts it, for so many rounds.
+    /// Starts the program for a number of rounds.
     fn start(&self, server: &Server, key: &str, record: &str, rounds: usize) -> Running {
         let mut command = Command::new(&self.words[0]);
         command.args(&self.words[1..]).args([&server.url(), key, record, self.name, &rounds.to_string()]);
@@ -72,7 +72,7 @@ impl Client {
 struct Running(Child);
 
 impl Running {
-    /// Waits until it is done, and well.
+    /// Waits until it has ended successfully.
     async fn done(mut self) -> Duration {
         let start = Instant::now();
         let mut status = None;
@@ -81,7 +81,7 @@ impl Running {
             status.is_some()
         })
         .await;
-        assert!(status.unwrap().success(), "what it says is above");
+        assert!(status.unwrap().success(), "its output is above");
         start.elapsed()
     }
 }
@@ -93,7 +93,7 @@ impl Drop for Running {
     }
 }
 
-/// Enters and leaves until this is over, and at least so often; the fences.
+/// Enters and leaves until `over` is set, and at least `ROUNDS` times. Returns the fences.
 async fn contend(lock: Lock, server: Arc<Server>, record: String, name: String, over: Arc<AtomicBool>) -> Vec<u64> {
     let mut connection = server.connection().unwrap();
     let note = |what: &str| redis::cmd("RPUSH").arg(&record).arg(format!("{what} {name}")).clone();
@@ -115,7 +115,7 @@ async fn pause(most_ms: u64) {
     tokio::time::sleep(Duration::from_micros(fastrand::u64(0..most_ms * 1_000))).await;
 }
 
-/// One program and three tasks of two lockers on one key.
+/// Lets one program and three tasks of two lockers contend for one key.
 async fn share_with(name: &'static str) {
     let client = match Client::find(name) {
         Ok(client) => client,
@@ -147,7 +147,7 @@ async fn share_with(name: &'static str) {
     let beside = visits.iter().filter(|v| v.who != name && first_and_last.contains(&v.entered)).count();
     assert!(beside >= FEWEST, "we are not starved either: {beside} visits of ours between its first and its last");
     let changes = visits.windows(2).filter(|pair| (pair[0].who == name) != (pair[1].who == name)).count();
-    assert!(changes >= FEWEST, "they contend: {changes} times from the one to the other");
+    assert!(changes >= FEWEST, "they contend: the lock changed sides {changes} times");
     // Our own fences grow all the while.
     let of_ours = visits.into_iter().filter_map(|visit| {
         let fence = fences.get_mut(&visit.who)?.next().unwrap();
@@ -163,28 +163,28 @@ async fn share_with(name: &'static str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redsync_of_go() {
+async fn redsync_of_go_and_this_crate_exclude_each_other() {
     share_with("go").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redlock_of_node() {
+async fn redlock_of_node_and_this_crate_exclude_each_other() {
     share_with("node").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redis_py_of_python() {
+async fn redis_py_of_python_and_this_crate_exclude_each_other() {
     share_with("python").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rslock_of_rust() {
+async fn rslock_of_rust_and_this_crate_exclude_each_other() {
     share_with("rust").await;
 }
 
-/// The same, under two keys: the check has to find it.
+/// The same under two keys, which the check has to find.
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_common_key_they_are_inside_at_once() {
+async fn the_check_finds_clients_that_use_different_keys() {
     let Some(client) = ["python", "node", "go", "rust"].into_iter().find_map(|name| Client::find(name).ok()) else {
         return say("skipped: the check: no program is prepared");
     };

@@ -1,9 +1,7 @@
-//! A subscriber, a recorder or a waker that panics harms nobody but itself: no waiter stays behind, no hold, no
-//! connection goes deaf, nothing aborts.
-//!
-//! A scenario (`foreign_panics/scenarios.rs`) is a program of its own: a child process with servers of its own, where
-//! foreign code panics at one thing, always the same, or at everything. The events are read from src/: a new one has to
-//! occur in some scenario, or to stand in [`UNPROVOKED`] with the reason.
+//! A subscriber, a recorder or a waker that panics harms only itself: no waiter and no hold is left behind, no
+//! connection goes deaf, and the process does not abort. A scenario (`foreign_panics/scenarios.rs`) is a child process
+//! with servers of its own, in which foreign code panics at one event or call, or at all of them. The events are read
+//! from src/: a new one has to occur in some scenario, or to be listed in [`UNPROVOKED`] with the reason.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -23,18 +21,18 @@ use std::time::{Duration, Instant};
 
 use self::events::Place;
 
-/// Each scenario runs dozens of times, and a cluster, or Sentinels, take seconds to come about.
-const SLOW: &str = "it takes a cluster or Sentinels: that it is contained is held by tests/architecture.rs";
+/// Each scenario runs dozens of times, and a cluster or Sentinels take seconds to start.
+const SLOW: &str = "it needs a cluster or Sentinels; tests/architecture.rs checks that it is contained";
 
 /// Events that no scenario provokes, by their messages, and why.
 const UNPROVOKED: [(&str, &str); 7] = [
     (
         "the machine was suspended: every lock is looked at",
-        "nothing but a suspend moves the two clocks apart: a unit test in src/watchdog has a subscriber panic at it",
+        "only a suspend moves the two clocks apart: a unit test in src/watchdog has a subscriber panic at it",
     ),
     (
         "the watchdog ended by a panic: every lock is lost, and none is granted any more",
-        "what panics has to be the watchdog's own code: a unit test in src/session has a subscriber panic at it",
+        "the watchdog's own code has to panic: a unit test in src/session has a subscriber panic at it",
     ),
     ("a master of the cluster is away: it is connected once it is back", SLOW),
     ("a master sends no unlock messages: waiters look every sixth of a lease", SLOW),
@@ -43,30 +41,31 @@ const UNPROVOKED: [(&str, &str); 7] = [
     ("connected to a master that has a successor: nothing is sent to it, and the Sentinels are asked again", SLOW),
 ];
 
-/// What a subscriber is called for besides events. The first two hide all events: a scenario must not wait for one.
+/// The calls of a subscriber besides events. If one of the first two panics, no event is seen: a scenario must not wait
+/// for one.
 const CALLS: [&str; 6] = ["enabled", "register_callsite", "new_span", "enter", "exit", "try_close"];
-/// What a recorder is called for.
+/// The calls of a recorder.
 #[cfg(feature = "metrics")]
 const RECORDER: [&str; 5] = ["register_counter", "register_histogram", "increment", "record_value", "drop_meter"];
 
-/// What a child process is told: the scenario, the poison, and where to write what happened.
+/// The environment variable of a child process: the scenario, the poison, and where to write what happened.
 const CHILD: &str = "LOCKHOUND_TEST_CHILD";
 
-/// More scenarios at once than there are CPUs: most of their time they wait.
+/// More scenarios at once than there are CPUs, since they mostly wait.
 const AT_ONCE: usize = 6;
 
 #[test]
-fn whatever_a_subscriber_panics_at_nothing_stays_behind() {
+fn a_subscriber_that_panics_at_any_call_leaves_nothing_behind() {
     let events = events::listed();
     let known = |message: &str| events.values().any(|other| other == message);
     let stale = UNPROVOKED.iter().find(|(message, _)| !known(message));
-    assert_eq!(stale, None, "stands in UNPROVOKED, and is no event any more: take it out");
-    // At everything at once: that also tells which scenario provokes what.
+    assert_eq!(stale, None, "is listed in UNPROVOKED, and no longer an event: remove it");
+    // First with a panic at everything, which also shows which scenario provokes what.
     let mut stories = run(scenarios::NAMES.map(|scenario| Job::new(scenario, "all")).into());
     stories.sort_by_key(|story| story.took);
     let happened: BTreeSet<&String> = stories.iter().flat_map(|story| &story.happened).collect();
     let unlisted = happened.iter().find(|place| place.starts_with("src/") && !events.contains_key(**place));
-    assert_eq!(unlisted, None, "happened, and was not found in src/: see tests/foreign_panics/events.rs");
+    assert_eq!(unlisted, None, "happened, but was not found in src/: see tests/foreign_panics/events.rs");
     assert_provoked(&events, &happened);
     let quickest = |poison: &str| {
         let story = stories.iter().find(|story| story.happened.contains(poison));
@@ -75,7 +74,7 @@ fn whatever_a_subscriber_panics_at_nothing_stays_behind() {
     let one_by_one = events.keys().filter_map(|place| quickest(place));
     let unwinding = CALLS.iter().map(|call| Job::new("guards_of_a_task_that_unwinds", call));
     let spans = CALLS[2..].iter().map(|call| Job::new("an_ordinary_day", call));
-    // What came of a race once may not come there again: then where else it came.
+    // An event that came from a race may not come again in that scenario: then another one where it came is tried.
     let elsewhere = |job: Job, tried: usize| {
         let came = |story: &&Story| job.poison.starts_with("src/") && story.happened.contains(&job.poison);
         let others: Vec<_> = stories.iter().filter(came).map(|story| story.job.scenario).collect();
@@ -85,12 +84,12 @@ fn whatever_a_subscriber_panics_at_nothing_stays_behind() {
     happens_somewhere(one_by_one.chain(unwinding).chain(spans).collect(), elsewhere);
 }
 
-/// That each event has occurred in some scenario, or is known not to.
+/// Asserts that each event has occurred in some scenario, or is listed in [`UNPROVOKED`].
 fn assert_provoked(events: &BTreeMap<Place, String>, happened: &BTreeSet<&String>) {
     for (place, message) in events {
         let excused = UNPROVOKED.iter().any(|(unprovoked, _)| unprovoked == message);
         match happened.contains(place) {
-            true => assert!(!excused, "{place}: \"{message}\" stands in UNPROVOKED, and occurs: take it out"),
+            true => assert!(!excused, "{place}: \"{message}\" is listed in UNPROVOKED, but occurs: remove it"),
             false => assert!(
                 excused,
                 "{place}: \"{message}\" occurs in no scenario. Let it occur in tests/foreign_panics/scenarios.rs \
@@ -100,13 +99,13 @@ fn assert_provoked(events: &BTreeMap<Place, String>, happened: &BTreeSet<&String
     }
 }
 
-/// Runs these, as [`happens_somewhere`], each time as they are.
+/// Runs jobs like [`happens_somewhere`], with the same jobs at each retry.
 fn happens(jobs: Vec<Job>) {
     happens_somewhere(jobs, |job, _| job);
 }
 
-/// Runs these, those again in which it did not come to the panic: on a machine that is busy a server may be faster, or
-/// slower, than what a scenario waits for. Each ends well, and the panic of each happens.
+/// Runs jobs, and retries those in which the panic did not happen: on a busy machine a server may be faster or slower
+/// than a scenario assumes. Asserts that each ends well and that its panic happens.
 fn happens_somewhere(mut jobs: Vec<Job>, elsewhere: impl Fn(Job, usize) -> Job) {
     for tried in 1..=5 {
         let stories = run(std::mem::take(&mut jobs));
@@ -119,9 +118,9 @@ fn happens_somewhere(mut jobs: Vec<Job>, elsewhere: impl Fn(Job, usize) -> Job) 
     panic!("{jobs:?}: did not happen in five runs");
 }
 
-/// fred logs in the midst of what it does, in its tasks and in ours.
+/// fred logs in the middle of its work, in its own tasks and in ours.
 #[test]
-fn whatever_fred_panics_at_nothing_stays_behind() {
+fn a_panic_of_fred_at_any_log_line_leaves_nothing_behind() {
     let rehearsal = run(vec![Job::new(scenarios::ALL_OF_FRED, sick::LOGGED)]).remove(0);
     let logged = rehearsal.happened.iter().filter(|place| place.starts_with(sick::LOGGED));
     let jobs: Vec<_> = logged.map(|place| Job::new(scenarios::ALL_OF_FRED, place)).collect();
@@ -131,7 +130,7 @@ fn whatever_fred_panics_at_nothing_stays_behind() {
 
 #[cfg(feature = "metrics")]
 #[test]
-fn whatever_a_recorder_panics_at_nothing_stays_behind() {
+fn a_recorder_that_panics_at_any_call_leaves_nothing_behind() {
     let each = RECORDER.iter().map(|call| Job::new("an_ordinary_day", call));
     let others = ["guards_of_a_task_that_unwinds", "a_server_falls_silent", "one_of_three_servers"];
     let others = others.iter().map(|scenario| Job::new(scenario, "record_value"));
@@ -144,7 +143,7 @@ fn a_recorder_that_blocks_a_thread_holds_no_mutex_meanwhile() {
     run(vec![Job::new(scenarios::BLOCKED_RECORDER, sick::BLOCKS)]);
 }
 
-/// A scenario, and what foreign code panics at in it.
+/// A scenario, and the event or call at which foreign code panics in it.
 #[derive(Debug, Clone)]
 struct Job {
     scenario: &'static str,
@@ -167,7 +166,7 @@ struct Story {
 /// Runs jobs, a few at once.
 ///
 /// # Panics
-/// With what those said that did not end well.
+/// With the output of the jobs that failed.
 fn run(jobs: Vec<Job>) -> Vec<Story> {
     let (waiting, stories) = (Mutex::new(jobs), Mutex::new(Vec::new()));
     let next = || waiting.lock().unwrap().pop();
@@ -192,7 +191,7 @@ fn run(jobs: Vec<Job>) -> Vec<Story> {
     ended
 }
 
-/// Its bounds are those of a machine that has a core for it: where cores are missing it is played again.
+/// Plays a job. Its bounds assume that it has a core: while cores are missing it is retried.
 fn play(job: &Job) -> Result<Story, String> {
     for tried in 1.. {
         match play_once(job.clone()) {

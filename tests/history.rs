@@ -1,5 +1,4 @@
-//! The check of histories is itself checked: what each model of a lock explains, and what it does not; and a broken
-//! lock.
+//! The check of histories, checked: what each model of a lock explains and what it does not, and a broken lock.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,7 +16,7 @@ const fn lock(fence: u64) -> Op {
     Op::Lock { fence }
 }
 
-/// Calls on one lock: who, what, and from when to when; 0 is never.
+/// Returns a history of calls on one lock: owner, operation, call time, return time (0: no answer).
 fn history(calls: &[(&str, Op, u64, u64)]) -> History {
     let call = |&(who, op, called, returned): &(&str, Op, u64, u64)| {
         let returned = (returned > 0).then_some(returned);
@@ -26,21 +25,21 @@ fn history(calls: &[(&str, Op, u64, u64)]) -> History {
     History { calls: calls.iter().map(call).collect() }
 }
 
-/// Which of the models explain these calls.
+/// Returns which of the models explain these calls.
 fn explained(calls: &[(&str, Op, u64, u64)]) -> [bool; 4] {
     MODELS.map(|model| history(calls).check(model).is_ok())
 }
 
 #[test]
-fn what_a_lock_does_is_explained() {
+fn histories_of_a_correct_lock_are_explained() {
     let (unlock, lose) = (Op::Unlock, Op::Lose);
     let in_turn = [("a", lock(1), 1, 2), ("a", unlock, 3, 4), ("b", lock(2), 5, 6), ("b", unlock, 7, 8)];
-    // B waits while A holds it, and gets it before A has heard that it is released.
+    // B waits while A holds the lock, and gets it before A is told that it is released.
     let handed_over = [("a", lock(1), 1, 2), ("b", lock(2), 3, 6), ("a", unlock, 4, 8), ("b", unlock, 9, 10)];
     let lost = [("a", lock(1), 1, 2), ("a", lose, 3, 9), ("b", lock(2), 4, 5), ("b", unlock, 6, 7)];
-    // Nobody knows whether the release came: it did, and late.
+    // The outcome of the release is unknown: it was executed late.
     let unknown = [("a", lock(1), 1, 2), ("a", unlock, 3, 0), ("b", lock(2), 20, 21), ("b", unlock, 22, 23)];
-    // The last release never came.
+    // The last release was never executed.
     let never = [("a", lock(1), 1, 2), ("a", unlock, 3, 0)];
     for calls in [&in_turn[..], &handed_over, &lost, &unknown, &never] {
         assert_eq!(explained(calls), [true; 4], "{calls:?}");
@@ -48,13 +47,13 @@ fn what_a_lock_does_is_explained() {
 }
 
 #[test]
-fn what_a_lock_does_not_do_is_not_explained() {
+fn histories_of_a_broken_lock_are_not_explained() {
     let (unlock, lose) = (Op::Unlock, Op::Lose);
     let both_in = [("a", lock(1), 1, 2), ("b", lock(2), 3, 4), ("a", unlock, 5, 6), ("b", unlock, 7, 8)];
     let not_its_own = [("a", lock(1), 1, 2), ("b", unlock, 3, 4)];
     let not_there = [("a", unlock, 1, 2)];
     let twice = [("a", lock(1), 1, 2), ("a", unlock, 3, 4), ("a", unlock, 5, 6)];
-    // It believed in it when B was in already.
+    // A still believed to hold the lock when B had it.
     let lost_late = [("a", lock(1), 1, 2), ("b", lock(2), 3, 4), ("a", lose, 5, 6)];
     let unknown_too_late = [("a", lock(1), 1, 2), ("b", lock(2), 3, 4), ("a", unlock, 5, 0)];
     for calls in [&both_in[..], &not_its_own, &not_there, &twice, &lost_late, &unknown_too_late] {
@@ -63,12 +62,12 @@ fn what_a_lock_does_not_do_is_not_explained() {
 }
 
 #[test]
-fn only_a_re_entrant_lock_is_entered_again_and_only_so_often() {
+fn only_a_re_entrant_lock_is_re_entered_and_only_up_to_its_bound() {
     let nested = [("a", lock(1), 1, 2), ("a", lock(1), 3, 4), ("a", Op::Unlock, 5, 6), ("a", Op::Unlock, 7, 8)];
     assert_eq!(explained(&nested), [false, true, false, true]);
     let thrice = [("a", lock(1), 1, 2), ("a", lock(1), 3, 4), ("a", lock(1), 5, 6)];
     assert_eq!(explained(&thrice), [false; 4]);
-    // One of two guards is gone: it is held yet.
+    // One of two guards is gone: the lock is still held.
     let half = [("a", lock(1), 1, 2), ("a", lock(1), 3, 4), ("a", Op::Unlock, 5, 6), ("b", lock(2), 7, 8)];
     assert_eq!(explained(&half), [false; 4]);
     let all_lost = [("a", lock(1), 1, 2), ("a", lock(1), 3, 4), ("a", Op::Lose, 5, 6), ("b", lock(2), 7, 8)];
@@ -84,23 +83,23 @@ fn only_a_fenced_lock_needs_fences_that_grow() {
     }
     let another = [("a", lock(7), 1, 2), ("a", lock(8), 3, 4), ("a", unlock, 5, 6), ("a", unlock, 7, 8)];
     assert_eq!(explained(&another), [false, true, false, false], "the fence of a re-entry is that of the hold");
-    // Two that were in the line at once, and the fences say who was first: not the one who called first.
+    // Two callers waited at the same time, and the fences show that the later one was first.
     let overtaken = [("a", lock(2), 1, 9), ("b", lock(1), 2, 10), ("b", unlock, 11, 14), ("a", unlock, 15, 16)];
-    assert_eq!(explained(&overtaken), [false; 4], "A was told before B had released it");
+    assert_eq!(explained(&overtaken), [false; 4], "A was granted the lock before B released it");
     let overtaken = [("a", lock(2), 1, 13), ("b", lock(1), 2, 10), ("b", unlock, 11, 14), ("a", unlock, 15, 16)];
     assert_eq!(explained(&overtaken), [true; 4]);
 }
 
 #[test]
-fn locks_have_nothing_to_do_with_each_other() {
+fn locks_are_checked_independently() {
     let mut both = history(&[("a", lock(1), 1, 2)]);
     both.calls.extend(history(&[("b", lock(1), 1, 2)]).calls.into_iter().map(|call| Call { key: "l".into(), ..call }));
     both.check(Model::Fenced).unwrap();
     let text: Vec<Call> = both.calls.iter().map(|call| Call::parse(&call.to_string()).unwrap()).collect();
-    assert_eq!(text, both.calls, "what is written is read");
+    assert_eq!(text, both.calls, "a history that is written can be read");
 }
 
-/// Enters and leaves, and writes down what it called.
+/// Enters and leaves, and records its calls.
 async fn visits(lock: Lock, key: String, rounds: usize) -> Vec<Call> {
     let (mut calls, owner) = (Vec::new(), Owner::new());
     let lock = lock.owned_by(owner.clone());
@@ -139,7 +138,7 @@ async fn contest(same: bool) -> History {
 }
 
 #[tokio::test]
-async fn calls_of_many_are_explained_unless_the_lock_is_broken() {
+async fn calls_of_many_tasks_are_explained_unless_the_lock_is_broken() {
     let sound = contest(true).await;
     assert_eq!(sound.calls.len(), 640);
     for model in MODELS {

@@ -1,4 +1,5 @@
-//! Very many holds: none expires, what a renewal costs, and what others feel of it. `./dev soak thousand` runs it.
+//! Very many holds: none expires; what a renewal costs, and how it slows other locks down. `./dev soak thousand` runs
+//! it.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
@@ -12,12 +13,12 @@ use std::time::{Duration, Instant};
 use common::{Server, eventually, key, locker_with};
 use lockhound::{Guard, HoldState, Locker};
 
-/// Tasks that take the locks, and tasks of the load beside them.
+/// The number of tasks that take the locks, and of tasks of the load.
 const TASKS: usize = 64;
 
-/// 1,000 locks, for the comparison: a renewal costs the same with the fewest and with the most of them.
+/// 1,000 locks, for comparison: a renewal costs the same with few locks and with many.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_thousand_holds() {
+async fn one_thousand_holds_do_not_expire() {
     let held = Held::take(1_000, Duration::from_secs(3)).await;
     held.cost(Duration::from_secs(60)).await;
     held.close().await;
@@ -25,15 +26,15 @@ async fn one_thousand_holds() {
 
 /// 10,000 locks with a lease of six seconds for two minutes.
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_thousand_holds() {
+async fn ten_thousand_holds_do_not_expire() {
     let held = Held::take(10_000, Duration::from_secs(6)).await;
     held.cost(Duration::from_secs(120)).await;
     held.close().await;
 }
 
-/// 100,000 locks with the default lease: two minutes beside a load that hardly feels them.
+/// 100,000 locks with the default lease for two minutes, and a load that they hardly slow down.
 #[tokio::test(flavor = "multi_thread")]
-async fn hundred_thousand_holds() {
+async fn one_hundred_thousand_holds_do_not_expire() {
     let lease = Duration::from_secs(30);
     let mut held = Held::take(100_000, lease).await;
     held.cost(Duration::from_secs(60)).await;
@@ -47,7 +48,7 @@ async fn hundred_thousand_holds() {
     assert!(least > 10_000, "{least} ms of 30 s were left");
     drop(guards);
     eventually(Duration::from_secs(60), "all released", || held.locks.stats().holds == 0).await;
-    // The same looks at the server, which now find nothing.
+    // The same reads of the server, which now find no keys.
     let watch = Watch::start(&held.server, &held.keys);
     let alone = held.load(8).await;
     watch.stop();
@@ -60,8 +61,8 @@ async fn hundred_thousand_holds() {
     held.close().await;
 }
 
-/// As many tasks as are going to take the locks lock and unlock for a while: what they need besides the holds is there
-/// then.
+/// Has as many tasks as will take the locks lock and unlock for a while, so that all memory but that of the holds is
+/// allocated.
 async fn warm_up(server: &Server, locks: &Locker) {
     let tasks = (0..TASKS).map(|task| {
         let lock = locks.get(format!("warm-up:{task}"));
@@ -85,14 +86,14 @@ struct Held {
     locks: Locker,
     keys: Vec<String>,
     guards: Vec<Guard>,
-    /// Seconds of CPU time that server and client take in a second without any hold.
+    /// Seconds of CPU time that server and client use per second without any hold.
     idle: [f64; 2],
     bytes: u64,
 }
 
 impl Held {
     async fn take(count: usize, lease: Duration) -> Self {
-        // As it is out of the box: looking for expired keys more often costs CPU that no renewal causes.
+        // The default `hz`: looking for expired keys more often costs CPU that no renewal causes.
         let server = Server::start_with(&["--hz", "10"]);
         let locks = locker_with(&server, lease).await;
         let keys: Vec<String> = (0..count).map(|_| key()).collect();
@@ -119,10 +120,10 @@ impl Held {
         Self { server, locks, keys, guards, idle, bytes }
     }
 
-    /// What renewals cost while nothing else goes on.
+    /// Measures what renewals cost while nothing else goes on.
     async fn cost(&self, time: Duration) {
         let count = self.keys.len();
-        // Until every lock has been renewed once, what its acquire left behind is still being cleared away.
+        // Until every lock has been renewed once, the traces of its acquire are still being cleared away.
         let third = self.guards[0].remaining() / 2;
         tokio::time::sleep(third).await;
         self.server.command::<()>(&["CONFIG", "RESETSTAT"]);
@@ -165,7 +166,7 @@ impl Held {
         );
     }
 
-    /// The p99 of a pair of lock and unlock of 64 tasks: the median of so many windows of ten seconds.
+    /// Returns the p99 of a pair of lock and unlock of 64 tasks: the median of several windows of ten seconds.
     async fn load(&self, windows: usize) -> Duration {
         let mut tails = Vec::new();
         for _ in 0..windows {
@@ -208,7 +209,7 @@ impl Held {
     }
 }
 
-/// An independent client that looks at what is left of every lease, again and again.
+/// An independent client that reads the remaining lease of every lock again and again.
 struct Watch {
     stop: Arc<AtomicBool>,
     least: Arc<AtomicI64>,
@@ -231,7 +232,7 @@ impl Watch {
                     keys.iter().for_each(|key| _ = pipeline.cmd("PTTL").arg(key));
                     let left: Vec<i64> = pipeline.query(&mut connection).unwrap();
                     seen.fetch_min(left.into_iter().min().unwrap(), Ordering::Relaxed);
-                    // It is to watch the server and not to load it.
+                    // It must not load the server.
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 rounds += 1;
@@ -240,7 +241,7 @@ impl Watch {
         Self { stop, least, rounds }
     }
 
-    /// The least that was left of any lease, in milliseconds, and how often it has looked at all of them.
+    /// Returns the least that was left of any lease, in milliseconds, and how often it has read all of them.
     fn stop(self) -> (i64, u32) {
         self.stop.store(true, Ordering::Relaxed);
         let rounds = self.rounds.join().unwrap();
@@ -248,7 +249,7 @@ impl Watch {
     }
 }
 
-/// Bytes of this process that are in memory.
+/// Returns the resident memory of this process in bytes.
 fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

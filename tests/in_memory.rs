@@ -1,4 +1,4 @@
-//! Servers in memory, and what can happen to them: the contract suite has what a lock promises on them.
+//! Servers in memory, and what can happen to them. tests/contract.rs checks what a lock promises on them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -24,7 +24,7 @@ use lockhound::testing::Server;
 use lockhound::{Error, Fencing, Guard, Locker, LockerBuilder, Loss, Owner};
 use tokio::time::{Instant as Virtual, sleep};
 
-/// A builder over these servers, whose votes count at once.
+/// Returns a builder over these servers, whose votes count at once.
 fn over(servers: &[Server], lease: Duration) -> LockerBuilder {
     let builder = servers.iter().fold(Locker::builder(), LockerBuilder::memory);
     builder.lease(lease).command_timeout(ms(100)).restart_quarantine(Duration::ZERO)
@@ -70,7 +70,7 @@ async fn a_lock_that_is_deleted_is_lost_at_the_next_renewal() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_started_anew_has_forgotten_its_locks_and_serves_on() {
+async fn a_server_that_was_restarted_has_forgotten_its_locks_and_serves_again() {
     let (servers, key) = (servers(1), key());
     let locks = over(&servers, ms(600)).connect().await.unwrap();
     let waits = over(&servers, ms(600)).connect().await.unwrap();
@@ -80,17 +80,17 @@ async fn a_server_that_was_started_anew_has_forgotten_its_locks_and_serves_on() 
     tokio::time::sleep(ms(50)).await;
     servers[0].restart();
     soon(ms(600), guard.lost().cancelled()).await.expect("told");
-    // The reconnect wakes whoever waits for a message: none comes.
+    // The reconnect wakes the waiters, since no message comes.
     let next = soon(ms(1_000), waiting).await.expect("woken").unwrap().unwrap();
     let lock = locks.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });
     tokio::time::sleep(ms(50)).await;
     next.unlock().await.unwrap();
-    soon(ms(1_000), waiting).await.expect("subscribed anew").unwrap().unwrap().unlock().await.unwrap();
+    soon(ms(1_000), waiting).await.expect("subscribed again").unwrap().unwrap().unlock().await.unwrap();
 }
 
 #[tokio::test]
-async fn what_a_stopped_server_was_sent_is_undone_when_it_goes_on() {
+async fn a_command_that_a_stopped_server_received_is_undone_when_it_goes_on() {
     let servers = servers(1);
     let locks = over(&servers, ms(10_000)).connect().await.unwrap();
     servers[0].stop();
@@ -101,7 +101,7 @@ async fn what_a_stopped_server_was_sent_is_undone_when_it_goes_on() {
         assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
     }
     assert!(began.elapsed() < ms(2_000), "{:?}", began.elapsed());
-    // While it is known to be silent nothing is taken.
+    // No attempt is made while the server is known to be silent.
     assert!(matches!(locks.get(key()).try_lock().await, Err(Error::Unavailable { .. })));
     servers[0].go_on();
     eventually(ms(5_000), "undone", || locks.stats().pending_undos == 0).await;
@@ -110,7 +110,7 @@ async fn what_a_stopped_server_was_sent_is_undone_when_it_goes_on() {
 }
 
 #[tokio::test]
-async fn what_was_taken_by_an_answer_that_is_lost_is_given_back() {
+async fn a_grant_whose_answer_is_lost_is_given_back() {
     let (servers, key) = (servers(1), key());
     let locks = over(&servers, ms(10_000)).connect().await.unwrap();
     servers[0].lose_replies(1);
@@ -137,26 +137,26 @@ async fn a_lease_ends_by_the_server_s_clock() {
     drop(guard);
 }
 
-/// Tries all of these at once, each as another owner.
+/// Tries all of these locks at once, each as another owner.
 async fn try_at_once(locks: &Locker, names: &[String]) -> Vec<Result<Option<Guard>, Error>> {
     let tries = names.iter().map(|name| locks.get(name).owned_by(Owner::new()));
     futures_util::future::join_all(tries.map(|lock| async move { lock.try_lock().await })).await
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_twice_is_not_taken_for_that_to_the_next_command() {
+async fn an_answer_that_comes_twice_is_not_taken_for_the_answer_to_the_next_command() {
     let (server, one, other) = (Server::new(), key(), key());
     let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
     server.duplicate_reply();
     let guard = locks.get(&one).lock().await.unwrap();
     assert_eq!(locks.stats().misplaced_answers, 0);
-    // The copy would grant it.
+    // The copy of the answer would grant this lock.
     let answer = locks.get(&other).try_lock().await;
     let Err(Error::Unavailable { nodes, .. }) = answer else { panic!("{answer:?}") };
     assert!(nodes[0].reason().contains("the answer to another command"), "{nodes:?}");
     assert_eq!(locks.stats().misplaced_answers, 1);
     sleep(ms(300)).await;
-    assert_eq!((server.holder(&other), locks.stats().pending_undos), (None, 0), "what it took is given back");
+    assert_eq!((server.holder(&other), locks.stats().pending_undos), (None, 0), "its grant is given back");
     guard.check().unwrap();
     sleep(ms(20_000)).await;
     guard.check().expect("renewed over the next connection");
@@ -165,7 +165,7 @@ async fn an_answer_that_comes_twice_is_not_taken_for_that_to_the_next_command() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_an_answer_that_comes_twice_nobody_knows_what_became_of_all_that_was_under_way() {
+async fn an_answer_that_comes_twice_makes_the_outcome_of_all_commands_under_way_unknown() {
     let server = Server::new();
     let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
     server.delay(ms(20)..=ms(20));
@@ -217,7 +217,7 @@ async fn answers_are_delayed_within_the_range_and_keep_their_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_that_comes_later_than_the_command_timeout_is_none() {
+async fn an_answer_after_the_command_timeout_does_not_count() {
     let (server, name) = (Server::new(), key());
     let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
     server.delay(ms(150)..=ms(150));
@@ -237,7 +237,7 @@ fn a_delay_that_ends_before_it_begins_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_locker_that_is_cut_off_is_alone_with_that_and_what_it_sent_arrives_when_the_network_is_mended() {
+async fn a_partition_affects_one_locker_only_and_its_commands_arrive_when_the_partition_ends() {
     let (server, name) = (Server::new(), key());
     let far = server.route();
     let one = over(std::slice::from_ref(&far), ms(10_000)).connect().await.unwrap();
@@ -252,7 +252,7 @@ async fn a_locker_that_is_cut_off_is_alone_with_that_and_what_it_sent_arrives_wh
     assert!(other.get(&name).try_lock().await.unwrap().is_none(), "its release is on its way");
     far.mend();
     assert_eq!(server.holder(&name), None, "and has come");
-    // A message that stayed on its way wakes whoever waits for it.
+    // A message that was held up on its way wakes its waiters.
     let guard = other.get(&name).lock().await.unwrap();
     let (lock, began) = (one.get(&name), Virtual::now());
     let waiting = tokio::spawn(async move { lock.lock().await });
@@ -267,7 +267,7 @@ async fn a_locker_that_is_cut_off_is_alone_with_that_and_what_it_sent_arrives_wh
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_address_that_leads_to_another_server_is_connected_anew() {
+async fn an_address_that_leads_to_another_server_is_reconnected() {
     let (servers, name) = (servers(2), key());
     let address = servers[0].route();
     let locks = over(std::slice::from_ref(&address), ms(3_000)).connect().await.unwrap();
@@ -282,7 +282,7 @@ async fn an_address_that_leads_to_another_server_is_connected_anew() {
     let guard = locks.get(&name).lock().await.unwrap();
     assert_eq!(address.holder(&name), servers[1].holder(&name));
     assert!(servers[1].holder(&name).is_some());
-    // The others still come to the first one, where the first lock runs out.
+    // Other lockers still reach the first server, where the first lock runs out.
     direct.get(&name).lock().await.unwrap().unlock().await.unwrap();
     guard.unlock().await.unwrap();
 }
@@ -305,7 +305,7 @@ async fn two_addresses_that_lead_to_one_server_are_one_vote() {
     assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
 }
 
-/// Waits until this locker has the votes of all servers: who begins anew waits for the quarantine.
+/// Waits until this locker has the votes of all servers: a server that starts waits for the quarantine.
 async fn all_vote(servers: &[Server], locks: &Locker) {
     let vote = async {
         loop {
@@ -320,14 +320,14 @@ async fn all_vote(servers: &[Server], locks: &Locker) {
 }
 
 #[tokio::test]
-async fn a_minority_of_servers_may_stop_and_forget() {
+async fn a_minority_of_servers_may_stop_or_forget() {
     let (servers, key) = (servers(3), key());
     let connect = || over(&servers, ms(2_000)).restart_quarantine(ms(2_000)).connect();
     let (one, two) = (connect().await.unwrap(), connect().await.unwrap());
     all_vote(&servers, &one).await;
     all_vote(&servers, &two).await;
     let guard = soon(ms(5_000), one.get(&key).lock()).await.expect("free").unwrap();
-    // The third vote comes when the lock is held already.
+    // The third vote arrives when the lock is held already.
     eventually(ms(2_000), "all have it", || servers.iter().all(|server| server.holder(&key).is_some())).await;
     servers[1].restart();
     for _ in 0..20 {
@@ -357,7 +357,7 @@ fn a_thread_without_async_code_locks_by_the_machine_s_clock() {
 }
 
 #[tokio::test]
-async fn a_locker_that_lives_in_its_caller_s_runtime_is_not_closed_by_a_thread_that_waits() {
+async fn a_locker_in_its_callers_runtime_cannot_be_closed_by_a_blocking_call() {
     let locks = over(&servers(1), ms(10_000)).connect().await.unwrap();
     let closing = locks.clone();
     let panicked = std::thread::spawn(move || closing.blocking_close()).join().unwrap_err();
@@ -366,7 +366,7 @@ async fn a_locker_that_lives_in_its_caller_s_runtime_is_not_closed_by_a_thread_t
 }
 
 #[tokio::test]
-async fn what_a_server_in_memory_cannot_do_is_refused() {
+async fn options_that_a_server_in_memory_does_not_support_are_refused() {
     let server = Server::new();
     let builder = || Locker::builder().memory(&server).lease(ms(1_000));
     let refused = builder().replicas(1, ms(100)).connect().await.unwrap_err();

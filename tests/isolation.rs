@@ -1,4 +1,4 @@
-//! What goes wrong with one server, one batch or one key is nobody else's delay.
+//! A fault of one server, one batch or one key delays no other lock.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use common::{Server, builder, eventually, key, locker_with, ms};
 use futures_util::future::join_all;
 use lockhound::{Error, Guard, HoldState, Locker, Loss};
 
-/// Takes so many locks, over as long a time as a tick: their renewals spread over it too.
+/// Takes locks over the time of a tick, so that their renewals are spread over it too.
 async fn hold(locks: &Locker, many: u32) -> Vec<Guard> {
     let mut guards = Vec::new();
     for _ in 0..many {
@@ -47,7 +47,7 @@ async fn a_stopped_server_changes_nothing_for_the_locks_of_another() {
     assert!(within(after.renewal_lateness.p99, ms(50)), "{:?}", after.renewal_lateness);
 }
 
-/// No answer comes for longer than a batch may take: the ones behind it are begun when they are due, and do not fail.
+/// No answer comes for longer than a batch may take: later batches begin when they are due, and do not fail.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_that_times_out_delays_no_other() {
     let server = Server::start();
@@ -74,7 +74,7 @@ async fn a_batch_that_times_out_delays_no_other() {
     assert_eq!(stats.losses.total(), 0);
 }
 
-/// One of a hundred keys that travel together.
+/// One of a hundred keys that are renewed together has another type.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_of_another_type_in_a_batch_is_its_loss_alone() {
     let server = Server::start();

@@ -1,4 +1,4 @@
-//! A server may answer as much as it likes: little of it is shown, and none of it is copied for each lock.
+//! However large the replies of a server are, little of them is shown, and nothing is copied for each lock.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -9,14 +9,14 @@ use futures_util::future::join_all;
 
 const LARGE: usize = 24 << 20;
 
-/// How much memory this process has had at most, in bytes.
+/// Returns the peak memory of this process in bytes.
 fn most_memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap() * 1024
 }
 
-/// A test of its own process: what others need would count.
+/// This test has a process of its own, since the memory of others would count.
 #[tokio::test]
 async fn large_replies_are_neither_shown_nor_copied() {
     let server = Server::start();
@@ -34,7 +34,7 @@ async fn large_replies_are_neither_shown_nor_copied() {
         let kind = reply[..1].to_owned();
         meddler.replace_next(reply.into_bytes());
         while !meddler.has_replaced() {
-            // Many at once: they share scripts, and the answer to them.
+            // Many attempts at once share scripts, and their answers.
             let all: Vec<_> = (0..100).map(|_| locks.get(key())).collect();
             for error in join_all(all.iter().map(lockhound::Lock::try_lock)).await.into_iter().filter_map(Result::err) {
                 let shown = format!("{error} {error:?}");
@@ -42,7 +42,7 @@ async fn large_replies_are_neither_shown_nor_copied() {
             }
         }
     }
-    // The three replies are here already, the proxy copies them, and the buffer of the client grows by doubling.
+    // The three replies are in this process already, the proxy copies them, and the client's buffer grows by doubling.
     let grown = most_memory() - before;
     println!("{} MB more", grown >> 20);
     assert!(grown < 10 * LARGE, "{} MB for {} MB", grown >> 20, LARGE >> 20);

@@ -1,7 +1,6 @@
-//! Threads, `main` and processes that end, or are copied, while locks are held or were just released.
-//!
-//! This has a `main` of its own, since that is what ends: started with a program's name in the environment it is that
-//! program, else it runs the tests, which start it.
+//! Threads, `main` and processes that end, or are copied, while locks are held or were just released. This target has a
+//! `main` of its own, since the end of `main` is tested: with a program's name in the environment it runs that program;
+//! otherwise it runs the tests, which start it that way.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,10 +18,10 @@ use lockhound::{Error, Guard, Locker};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 
-/// What a program is told: its name, the server's address, and the name of a lock.
+/// The environment variable of a program: its name, the server's address, and the name of a lock.
 const PROGRAM: &str = "LOCKHOUND_TEST_PROGRAM";
 
-/// For how long a program waits at its end, at the most.
+/// How long a program waits at its end at most.
 const WAITED: Duration = Duration::from_millis(100);
 
 /// How long a server may take to execute what was written to its socket. The lease is 30 s.
@@ -90,7 +89,7 @@ const LIVE: [(&str, Body); 8] = [
     }),
 ];
 
-/// Programs that say "ready", and go on once they are told something.
+/// Programs that print "ready", and go on once they are told to.
 const TOLD: [(&str, Body); 7] = [
     ("several", |urls, key| {
         let builder = urls.split(',').fold(Locker::builder(), |builder, url| builder.node(url));
@@ -108,7 +107,7 @@ const TOLD: [(&str, Body); 7] = [
         let other = Locker::blocking_connect(url).unwrap();
         let others = other.get(format!("{key}:other")).blocking_lock().unwrap();
         wait_to_be_told();
-        // The first, so that it travels alone: the script for several is not known yet.
+        // The first, so that it is sent alone: the script for several is not known yet.
         drop((guard, others));
         // One after the other they would take 5 s.
         let threads: Vec<_> = guards.into_iter().map(|guard| std::thread::spawn(move || drop(guard))).collect();
@@ -155,7 +154,7 @@ async fn lock_async(url: &str, key: &str) -> (Locker, Guard) {
     (locks, guard)
 }
 
-/// All of it in the task: `main` has never called us.
+/// All calls are made in the task: `main` itself never calls the library.
 fn task_that_is_aborted(runtime: &Runtime, url: &str, key: &str) {
     let (url, key) = (url.to_owned(), key.to_owned());
     runtime.block_on(async {
@@ -169,7 +168,8 @@ fn task_that_is_aborted(runtime: &Runtime, url: &str, key: &str) {
     });
 }
 
-/// As [`lock`], on a server that knows the release's script: one that does not has to answer before it is given it.
+/// Like [`lock`], on a server that knows the script of a release: otherwise it has to answer before the script is sent
+/// as text.
 fn lock_again(url: &str, key: &str) -> (Locker, Guard) {
     let (locks, guard) = lock(url, key);
     guard.blocking_unlock().unwrap();
@@ -177,7 +177,7 @@ fn lock_again(url: &str, key: &str) -> (Locker, Guard) {
     (locks, guard)
 }
 
-/// Polls once, and is gone when told so.
+/// Polls a future once, and ends when told to.
 async fn ask_and_go(asking: impl Future<Output = Result<(), Error>>) {
     wait_to_be_told();
     let mut asking = Box::pin(asking);
@@ -198,14 +198,14 @@ mod forked {
     use fork::{Fork, fork, waitpid};
     use lockhound::{HoldState, Loss};
 
-    /// Holds a lock while a copy of this process finds out what is left of it there.
+    /// Holds a lock while a forked copy of this process checks what it can still do with it.
     pub(crate) fn parent(url: &str, key: &str) {
         let (locks, guard) = lock(url, key);
         let joint = locks.all([format!("{key}:a"), format!("{key}:b")]).blocking_lock().unwrap();
         wait_to_be_told();
         match fork().unwrap() {
             Fork::Child => {
-                // Whatever hangs fails.
+                // Fails if something hangs.
                 std::thread::spawn(|| {
                     std::thread::sleep(Duration::from_secs(20));
                     std::process::exit(9);
@@ -225,12 +225,12 @@ mod forked {
     }
 
     fn child(url: &str, key: &str, locks: Locker, guard: Guard, joint: lockhound::MultiGuard) {
-        // What belongs to the parent is not this process's.
+        // The parent's holds are lost for this process.
         assert!(matches!(guard.check(), Err(Error::Lost(Loss::Forked))));
         assert_eq!((guard.state(), guard.remaining()), (HoldState::Lost(Loss::Forked), Duration::ZERO));
         assert!(guard.lost().is_cancelled() && joint.lost().is_cancelled() && joint.check().is_err());
 
-        // Nothing waits for a thread that is not here.
+        // No call waits for a thread that the fork did not copy.
         let forked = |answer: Result<(), Error>| assert!(matches!(answer, Err(Error::Forked)), "{answer:?}");
         for name in [key.to_owned(), common::key()] {
             let lock = locks.get(name);
@@ -251,19 +251,19 @@ mod forked {
         locks.blocking_close();
         drop(locks);
 
-        // It has to connect for itself, and finds the parent's locks held.
+        // The child connects for itself, and finds the parent's locks held.
         let locks = Locker::blocking_connect(url).unwrap();
         for name in [key.to_owned(), format!("{key}:a")] {
             assert!(locks.get(name).blocking_try_lock().unwrap().is_none());
         }
-        // And its own is released when it ends.
+        // Its own lock is released when it ends.
         let _guard = locks.get(format!("{key}:child")).blocking_lock().unwrap();
     }
 }
 
 // ---- The tests ----
 
-/// Runs each of these programs many times, and looks which of them left a key.
+/// Runs each of these programs many times, and asserts that none leaves a key.
 fn leave_nothing(programs: &[(&str, Body)], kind: &str, times: usize) {
     let server = Server::start();
     let mut left = Vec::new();
@@ -303,16 +303,17 @@ fn a_program_that_ends_leaves_no_lock_on_a_server_that_is_slower_than_the_others
             assert!(start.elapsed() < Duration::from_secs(10), "round {round}: a server has no lock");
             std::thread::sleep(ms(1));
         }
-        // The answer to the acquire, which would be waited for too, is there.
+        // By now the acquire is answered; its answer would be waited for too.
         std::thread::sleep(ms(100));
-        // A script that is not known has to be sent twice.
+        // An unknown script has to be sent twice.
         servers.iter().for_each(|server| server.command(&["SCRIPT", "FLUSH"]));
         let told = Instant::now();
         tell(&mut child);
         finish(&mut child, "several");
         let took = told.elapsed();
         let left = servers.iter().filter(|server| !gone(server, &lock)).count();
-        // On a busy machine what a program waits for at its end may be too short. One that left sooner did not wait.
+        // On a busy machine the wait at the end of a program may be too short. A program that ended sooner did not
+        // wait.
         assert!(left == 0 || took >= WAITED, "round {round}: {left} servers still have the lock after {took:?}");
         rounds += usize::from(left == 0);
         if rounds == 5 {
@@ -322,8 +323,8 @@ fn a_program_that_ends_leaves_no_lock_on_a_server_that_is_slower_than_the_others
     panic!("only {rounds} programs left no lock");
 }
 
-/// What was written to the socket of a server that does not answer is executed when it goes on, though the program
-/// ended.
+/// A release that was written to the socket of a silent server is executed when the server goes on, though the program
+/// has ended.
 fn a_silent_server_holds_no_program_up() {
     let server = Server::start();
     for program in ["drop", "threads", "closed"] {
@@ -341,8 +342,8 @@ fn a_silent_server_holds_no_program_up() {
     }
 }
 
-/// The acquire is on its way when its caller and `main` end: it is executed after that, and undone all the same.
-fn what_a_dropped_future_asked_for_is_undone_before_the_program_ends() {
+/// The acquire is on its way when its caller and `main` end: it is executed after that, and undone nevertheless.
+fn the_acquire_of_a_dropped_future_is_undone_before_the_program_ends() {
     let server = Server::start();
     for program in ["lock", "try_lock"] {
         let (lock, proxy) = (key(), Proxy::start(server.port()));
@@ -362,13 +363,13 @@ fn what_a_dropped_future_asked_for_is_undone_before_the_program_ends() {
         ready(&mut child);
         proxy.set(Mode::Pass);
         finish(&mut child, program);
-        // The fence tells that the acquire was executed.
+        // The fence shows that the acquire was executed.
         let start = Instant::now();
         while !server.exists(&fence) {
             assert!(start.elapsed() < EXECUTED, "{program}: the acquire was not executed");
             std::thread::sleep(ms(2));
         }
-        assert!(gone(&server, &lock), "{program}: nobody undid what it had asked for");
+        assert!(gone(&server, &lock), "{program}: its acquire was not undone");
     }
 }
 
@@ -379,9 +380,9 @@ fn a_forked_process_is_told_so_and_releases_nothing() {
         let mut child = start("told/fork", &server.url(), &lock);
         ready(&mut child);
         tell(&mut child);
-        assert!(finish(&mut child, "fork").success(), "it says why above");
+        assert!(finish(&mut child, "fork").success(), "its output is above");
         assert!(!server.exists(&lock) && !server.exists(&format!("{lock}:a")));
-        assert!(gone(&server, &format!("{lock}:child")), "what the forked process took itself");
+        assert!(gone(&server, &format!("{lock}:child")), "the forked process's own lock");
     }
 }
 
@@ -426,7 +427,7 @@ fn tell(child: &mut Child) {
     child.stdin.as_mut().unwrap().write_all(b"!").unwrap();
 }
 
-/// Waits for the end of a program, which has far more time than it needs.
+/// Waits for the end of a program, with far more time than it needs.
 fn finish(child: &mut Child, name: &str) -> ExitStatus {
     let start = Instant::now();
     loop {
@@ -475,15 +476,15 @@ fn main() {
         ("a_program_that_ends_with_a_live_guard_leaves_no_lock", a_program_that_ends_with_a_live_guard_leaves_no_lock),
         ("a_silent_server_holds_no_program_up", a_silent_server_holds_no_program_up),
         (
-            "what_a_dropped_future_asked_for_is_undone_before_the_program_ends",
-            what_a_dropped_future_asked_for_is_undone_before_the_program_ends,
+            "the_acquire_of_a_dropped_future_is_undone_before_the_program_ends",
+            the_acquire_of_a_dropped_future_is_undone_before_the_program_ends,
         ),
         ("a_forked_process_is_told_so_and_releases_nothing", a_forked_process_is_told_so_and_releases_nothing),
         ("async_code_is_not_blocked", async_code_is_not_blocked),
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let list = arguments.iter().any(|argument| argument == "--list");
-    // Options of the usual harness mean nothing here; words choose tests, as there.
+    // Options of the usual harness are ignored; other arguments choose tests, as usual.
     let words: Vec<&String> = arguments.iter().filter(|argument| !argument.starts_with('-')).collect();
     for (name, test) in tests {
         if !words.is_empty() && !words.iter().any(|word| name.contains(word.as_str())) {

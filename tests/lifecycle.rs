@@ -1,5 +1,5 @@
-//! What operators see of a locker, and that nothing of it is left afterwards. One test: threads and the log are the
-//! whole process's.
+//! What operators see of a locker, and that nothing of it is left afterwards. This target has one test, since threads
+//! and the log are global to the process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,7 +20,7 @@ fn names(server: &Server) -> Vec<String> {
     names
 }
 
-/// Threads of this process that are called so.
+/// Counts the threads of this process with this name.
 fn threads(called: &str) -> usize {
     std::fs::read_dir("/proc/self/task")
         .unwrap()
@@ -36,17 +36,17 @@ fn engines() -> usize {
 }
 
 #[tokio::test]
-async fn a_locker_is_seen_while_it_lives_and_gone_afterwards() {
+async fn a_locker_is_visible_while_it_lives_and_gone_afterwards() {
     let log = Log::collect();
     let server = Server::start();
     let locks = locker_with(&server, ms(900)).await;
-    // A thread has the name of the one that started it until it gives itself its own.
+    // A thread has the name of the thread that started it until it sets its own.
     eventually(ms(2_000), "one of each", || (engines(), threads("lockhound-alarm")) == (1, 1)).await;
     let id = locks.id();
     let named = [format!("commands:{id}"), format!("renewals:{id}"), format!("subscriber:{id}")];
     assert_eq!(names(&server), named);
 
-    // The happy path says nothing that an operator has to read.
+    // Without faults nothing is logged that an operator has to read.
     let name = key();
     let lock = locks.get(&name);
     let guard = lock.lock().await.unwrap();
@@ -77,15 +77,15 @@ async fn a_locker_is_seen_while_it_lives_and_gone_afterwards() {
         assert!(text.lines().any(|line| line.contains("acquired") && line.contains(field)), "{field}");
     }
 
-    // What is logged while a caller waits, or for it, says so.
+    // Events on behalf of a waiting caller have its span.
     assert!(text.lines().any(|line| line.contains("lockhound{operation=\"drive\"") && line.contains("acquired")));
 
-    // Connections are called the same after a reconnect.
+    // Connections have the same names after a reconnect.
     server.cut_connections();
     server.command::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     eventually(ms(3_000), "the names are back", || names(&server) == named).await;
 
-    // A loss is a warning, with its reason and age; silence before it is another.
+    // A loss is a warning with its reason and age; the silence before it is another.
     let guard = lock.lock().await.unwrap();
     server.stop();
     eventually(ms(1_500), "jeopardy", || guard.state() == HoldState::Jeopardy).await;
@@ -107,7 +107,7 @@ async fn a_locker_is_seen_while_it_lives_and_gone_afterwards() {
     let undone = text.lines().filter(|line| line.contains("undone")).count();
     assert!(locks.stats().undone >= 1, "{undone} {:?}", locks.stats());
 
-    // After the close there is no thread and no connection; nor after the last handle of another.
+    // After `close` no thread and no connection is left; nor after the last handle of another locker is dropped.
     locks.close().await;
     eventually(ms(1_000), "no thread", || engines() == 0).await;
     eventually(ms(1_000), "no connection", || names(&server).is_empty()).await;

@@ -1,7 +1,5 @@
-//! What operators read in the log: nothing that a name forges, whom a waiter waits for in vain, and why a server is of
-//! no use.
-//!
-//! The log is the whole process's. Each test looks for its own keys and servers in it.
+//! What operators read in the log: names cannot forge lines, holders without a lease are named, and so is the reason
+//! why a server cannot be used. The log is global to the process. Each test looks for its own keys and servers in it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -19,7 +17,7 @@ fn log() -> &'static Log {
     LOG.get_or_init(Log::collect_with_spans)
 }
 
-/// The lines that contain all of this.
+/// Returns the lines that contain all of these words.
 fn lines(words: &[&str]) -> Vec<String> {
     let text = log().text();
     text.lines().filter(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned).collect()
@@ -32,7 +30,7 @@ async fn a_name_does_not_forge_a_line_of_the_log() {
     let forged = format!("2026-01-01T00:00:00Z ERROR forged {}", key());
     let name = |first: &str| format!("{first}{}\r\n{forged}\u{1b}[2K\u{2028}{forged}\u{85}{forged}", key());
     let locks = locker_with(&server, ms(900)).await;
-    // Granted, entered again, waited for, released.
+    // Granted, re-entered, waited for, released.
     let lock = locks.get(name("a"));
     let guard = lock.lock().await.unwrap();
     let nested = lock.lock().await.unwrap();
@@ -46,7 +44,7 @@ async fn a_name_does_not_forge_a_line_of_the_log() {
     assert!(several.try_lock_for(ms(100)).await.unwrap().is_none());
     held.unlock().await.unwrap();
     several.run(|_| async {}).await.unwrap();
-    // Lost, in each of several ways.
+    // Lost, in several ways.
     let guard = locks.get(name("d")).lock().await.unwrap();
     locks.get(guard.key()).force_unlock().await.unwrap();
     drop(guard);
@@ -54,11 +52,11 @@ async fn a_name_does_not_forge_a_line_of_the_log() {
     server.command::<()>(&["SET", guard.key().as_str(), "x"]);
     guard.lost().cancelled().await;
     assert!(guard.unlock().await.is_err());
-    // A foreign holder without a lease, whose name forges too.
+    // A foreign holder without a lease, whose name also tries to forge a line.
     let standing = name("f");
     server.command::<()>(&["HSET", &standing, &name("g"), "1"]);
     assert!(locks.get(&standing).try_lock_for(ms(400)).await.unwrap().is_none());
-    // Renewals and releases that nobody answers.
+    // Renewals and releases without an answer.
     let (shaken, dropped) = (locks.get(name("h")).lock().await.unwrap(), locks.get(name("i")).lock().await.unwrap());
     server.stop();
     drop(dropped);
@@ -71,7 +69,7 @@ async fn a_name_does_not_forge_a_line_of_the_log() {
     let shown: Vec<&str> = text.lines().filter(|line| line.contains(&forged)).collect();
     let starts = |line: &&&str| line.trim_start().starts_with(&forged);
     assert_eq!(shown.iter().find(starts), None);
-    // What some viewers and terminals take for the end of a line, too.
+    // These too end a line in some viewers and terminals.
     assert!(!shown.iter().any(|line| line.contains(['\r', '\u{1b}', '\u{85}', '\u{2028}'])));
     for word in ["acquired", "waiting", "released", "lock lost", "jeopardy", "no lease", "try_lock_for", "keys="] {
         assert!(shown.iter().any(|line| line.contains(word)), "{word} is shown with the name");
@@ -97,7 +95,7 @@ async fn a_waiter_names_a_holder_without_a_lease_once() {
             let lock = lock.clone();
             tokio::spawn(async move { lock.lock().await.unwrap().unlock().await.unwrap() })
         });
-        // A dozen looks.
+        // A dozen re-checks.
         tokio::time::sleep(ms(1_200)).await;
         let told = lines(&[standing.key().as_str(), "WARN"]);
         assert_eq!(told.len(), 1, "{told:?}");
@@ -105,7 +103,7 @@ async fn a_waiter_names_a_holder_without_a_lease_once() {
             assert!(told[0].contains(word), "{word}: {}", told[0]);
         }
         assert!(lines(&[leased.key().as_str(), "WARN"]).is_empty(), "a lease runs out");
-        // What the line says helps.
+        // The remedy that the line names works.
         for lock in [&standing, &leased] {
             assert!(lock.force_unlock().await.unwrap());
         }
@@ -115,7 +113,7 @@ async fn a_waiter_names_a_holder_without_a_lease_once() {
     }
 }
 
-/// A server with a user whose password can be changed.
+/// A server with a user whose password the test changes.
 struct Rotating(Server);
 
 impl Rotating {
@@ -130,7 +128,7 @@ impl Rotating {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rotated_password_is_told_once_and_is_in_the_error() {
+async fn a_rotated_password_is_logged_once_and_is_the_reason_in_the_error() {
     log();
     let server = Rotating::start();
     let port = server.0.port();
@@ -161,7 +159,7 @@ async fn a_rotated_password_is_told_once_and_is_in_the_error() {
     assert!(!log().text().contains("app:old@"));
 }
 
-/// A provider that has not heard of a new password, or of any.
+/// A provider that returns an outdated password, or fails.
 #[derive(Clone)]
 struct Uninformed(Arc<AtomicBool>);
 
@@ -172,7 +170,7 @@ impl CredentialProvider for Uninformed {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_provider_that_does_not_know_the_password_is_told_once_and_is_in_the_error() {
+async fn a_providers_outdated_password_is_logged_once_and_is_the_reason_in_the_error() {
     log();
     let (server, provider) = (Rotating::start(), Uninformed(Arc::default()));
     let url = server.0.url();
@@ -207,7 +205,7 @@ async fn a_provider_that_does_not_know_the_password_is_told_once_and_is_in_the_e
 }
 
 #[tokio::test]
-async fn a_right_that_is_missing_is_told_once_a_connection() {
+async fn a_missing_right_is_logged_once_per_connection() {
     log();
     let server =
         Server::start_with(&["--user", "weak", "on", ">pw", "~app:*", "~lockhound*", "~redisson*", "&*", "+@all"]);
@@ -223,7 +221,7 @@ async fn a_right_that_is_missing_is_told_once_a_connection() {
 }
 
 #[tokio::test]
-async fn too_few_replicas_are_told_by_connect_and_enough_are_not() {
+async fn too_few_replicas_are_logged_by_connect_and_enough_are_not() {
     log();
     let server = Server::start();
     let _replica = server.replica();

@@ -1,4 +1,4 @@
-//! Losses of every kind are told in time. `./dev soak` makes ten times as many and draws them.
+//! Holders are told of losses of every kind in time. `./dev soak` causes ten times as many, and draws them.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

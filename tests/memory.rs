@@ -1,5 +1,5 @@
-//! What servers remember of themselves: whoever forgot who holds what has no vote until that is over, and no address
-//! leads to a second majority.
+//! What servers remember of themselves: a server that may have forgotten locks has no vote until their leases are over,
+//! and no address leads to a second majority.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
 
@@ -13,10 +13,10 @@ use common::{Server, eventually, key, ms};
 use futures_util::future::join_all;
 use lockhound::{Error, Locker};
 
-/// No lease is longer.
+/// The longest lease, unless a test says otherwise.
 const LEASE: Duration = Duration::from_millis(1_000);
 
-/// How often each story is told, and how many at once: `./dev soak` tells each a hundred times.
+/// How many times each scenario runs, and how many at once: `./dev soak` runs each a hundred times.
 const TOLD: (usize, usize) = if cfg!(feature = "soak") { (10, 10) } else { (1, 1) };
 
 async fn again_and_again<F: Future<Output = ()>>(story: impl Fn() -> F) {
@@ -42,7 +42,7 @@ impl Deployment {
         };
         let lockers = [connect(0).await.unwrap(), connect(1).await.unwrap()];
         let deployment = Self { servers, ways, lockers };
-        // Who begins together waits once.
+        // Servers that begin together wait once.
         for locks in &deployment.lockers {
             eventually(ms(20_000), "all servers vote", || deployment.all_vote()).await;
             // A busy machine may take longer than a command timeout to confirm a release.
@@ -59,13 +59,13 @@ impl Deployment {
         self.servers.iter().all(votes)
     }
 
-    /// The first program does not reach this server any more.
+    /// Cuts the first program off from this server.
     fn cut_off(&self, server: usize) {
         self.ways[0][server].set(Mode::Refuse);
         self.ways[0][server].cut();
     }
 
-    /// The address of the second server leads elsewhere, for both or for the first alone.
+    /// Leads the address of the second server elsewhere, for both programs or for the first only.
     fn lead(&self, ways: &[usize], to: &Server) {
         for &way in ways {
             self.ways[way][1].lead_to(to.port());
@@ -74,14 +74,15 @@ impl Deployment {
     }
 }
 
-/// Whether a server's memory says that it votes.
+/// Returns whether a server votes, according to its memory.
 fn votes(server: &Server) -> bool {
     let memory: Option<String> = server.try_command(&["HGET", "lockhound_memory", "vote"]).ok().flatten();
     memory.is_some_and(|memory| memory.split(' ').nth(2) == Some("votes"))
 }
 
-/// The first holds the lock on the first two servers, since it cannot reach the third, and the second of them forgets.
-/// Nobody else is in before its time is over, and after that somebody soon is; and the server votes again.
+/// The first program holds the lock on the first two servers, since it cannot reach the third, and the second server
+/// forgets. Asserts that no other gets the lock before the lease is over, that another soon gets it after that, and
+/// that the server votes again.
 async fn nobody_is_in_beside_the_holder(d: &Deployment, forgets: impl AsyncFnOnce(&Deployment)) {
     let key = key();
     d.cut_off(2);
@@ -129,7 +130,7 @@ async fn a_server_that_restarted_empty_lets_nobody_in_beside_a_holder() {
 #[tokio::test]
 async fn a_server_that_came_back_with_an_old_snapshot_lets_nobody_in_beside_a_holder() {
     again_and_again(|| async {
-        // From before it was asked for anything, and from a moment ago.
+        // A snapshot from before its first command, and one from a moment ago.
         for old in [true, false] {
             let servers = servers(3);
             if old {
@@ -191,7 +192,7 @@ async fn a_server_that_was_a_replica_for_a_moment_lets_nobody_in_beside_a_holder
         eventually(ms(10_000), "the replica is in step", || servers[1].has_replicas(1)).await;
         let d = Deployment::new(servers, [LEASE; 2]).await;
         eventually(ms(10_000), "it has the memory", || votes(&replica)).await;
-        // It has the memory of its master, and not the lock.
+        // It has the memory of its master, but not the lock.
         replica.command::<()>(&["REPLICAOF", "NO", "ONE"]);
         nobody_is_in_beside_the_holder(&d, async |d| {
             let port = replica.port().to_string();
@@ -220,7 +221,7 @@ async fn a_server_whose_clock_jumps_after_it_booted_lets_nobody_in_beside_a_hold
             d.servers[1].kill();
             d.servers[1].set_clock(0);
             d.servers[1].restart();
-            // It seems to have run for an hour; then it does not.
+            // The server seems to have run for an hour; then it does not.
             d.servers[1].set_clock(3_600_000);
             tokio::time::sleep(ms(100)).await;
             d.servers[1].set_clock(0);
@@ -235,7 +236,7 @@ async fn a_server_whose_clock_jumps_after_it_booted_lets_nobody_in_beside_a_hold
 async fn the_longest_lease_of_any_program_is_waited_for() {
     again_and_again(|| async {
         let long = if cfg!(feature = "soak") { ms(10_000) } else { ms(4_000) };
-        // The first program's leases are the long ones, and only it knows that.
+        // Only the first program has the long leases, and only it knows them.
         let d = Deployment::new(servers(3), [long, LEASE]).await;
         let key = key();
         d.cut_off(2);
@@ -258,7 +259,7 @@ async fn a_program_that_comes_after_a_rolling_restart_lets_nobody_in_beside_a_ho
         for server in &d.servers {
             server.kill();
             server.restart();
-            // Locking goes on with the others all the while.
+            // Locking goes on with the other servers meanwhile.
             d.lockers[0].get(key()).lock().await.unwrap().unlock().await.unwrap();
             votes_again(server, LEASE).await;
         }
@@ -274,7 +275,7 @@ async fn a_program_that_comes_after_a_rolling_restart_lets_nobody_in_beside_a_ho
     .await;
 }
 
-/// For four leases the second program tries to get in while the first holds the lock, renewed, with an address that
+/// For four leases the second program tries to take the lock while the first holds and renews it, with an address that
 /// leads elsewhere and a server out of reach.
 async fn an_address_leads_to(d: &Deployment, other: &Server) {
     let key = key();
@@ -284,7 +285,7 @@ async fn an_address_leads_to(d: &Deployment, other: &Server) {
     let end = Instant::now() + 4 * LEASE;
     while Instant::now() < end {
         if let Ok(Some(second)) = d.lockers[1].get(&key).try_lock().await {
-            // It was in when this was looked at, and is still.
+            // The second program holds the lock before and after this check.
             assert!(guard.check().is_err(), "two are in");
             second.check().unwrap();
             return;
@@ -304,11 +305,11 @@ async fn an_address_that_leads_to_another_of_the_servers_makes_no_second_majorit
 }
 
 #[tokio::test]
-async fn an_address_that_leads_to_a_server_that_knows_nobody_makes_no_second_majority() {
+async fn an_address_that_leads_to_an_unknown_server_makes_no_second_majority() {
     again_and_again(|| async {
         let (d, stranger) = (Deployment::plain().await, Server::start());
         an_address_leads_to(&d, &stranger).await;
-        // Nor later, by a program that never knew better.
+        // Nor later, for a program that has never seen the right server.
         let urls = [d.servers[0].url(), stranger.url(), d.servers[2].url()];
         d.servers[2].stop();
         let misled = over_urls(urls, LEASE).restart_quarantine(LEASE).connect().await.unwrap();
@@ -330,9 +331,9 @@ async fn an_address_that_leads_to_the_server_s_own_replica_makes_no_second_major
     .await;
 }
 
-/// The connection for renewals alone leads elsewhere: the others stay where they are.
+/// Only the connection for renewals leads elsewhere.
 #[tokio::test]
-async fn renewals_that_go_elsewhere_are_no_votes() {
+async fn renewals_by_another_server_are_no_votes() {
     again_and_again(|| async {
         for elsewhere in [false, true] {
             let (d, stranger, key) = (Deployment::plain().await, Server::start(), key());
@@ -353,7 +354,7 @@ async fn renewals_that_go_elsewhere_are_no_votes() {
 }
 
 #[tokio::test]
-async fn three_failovers_within_a_lease_lose_no_lock_that_stands_everywhere() {
+async fn three_failovers_within_a_lease_lose_no_lock_that_all_servers_have() {
     again_and_again(|| async {
         let lease = ms(3_000);
         let masters = servers(3);

@@ -1,4 +1,4 @@
-//! The servers' memory where several things go wrong at a time, and what it costs those who do not care.
+//! The memory of servers when several faults come together, and what it costs lockers that are not concerned.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
 
@@ -11,7 +11,7 @@ use common::several::{on, over_urls, servers};
 use common::{Server, eventually, key, marks, ms};
 use lockhound::{Error, Locker};
 
-/// No lease is longer.
+/// The longest lease.
 const LEASE: Duration = Duration::from_millis(1_000);
 
 async fn connect(urls: impl IntoIterator<Item = String>) -> Locker {
@@ -36,7 +36,7 @@ async fn a_server_that_forgot_is_not_left_out_while_another_of_five_is_away() {
     let servers = servers(5);
     let locks = connected(&servers).await;
     servers[4].stop();
-    // It is noticed that it is away.
+    // The locker notices that it is away.
     tokio::time::sleep(ms(500)).await;
     servers[0].command::<()>(&["FLUSHALL"]);
     locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
@@ -58,26 +58,26 @@ async fn a_server_that_begins_anew_refuses_no_attempt_at_the_others() {
             for locks in &lockers {
                 match locks.get(key()).try_lock().await {
                     Ok(guard) => guard.unwrap().unlock().await.unwrap(),
-                    // A busy machine has other reasons.
+                    // On a busy machine an attempt may fail for other reasons.
                     Err(error) if !error.to_string().contains("no longer has the memory") => {}
                     Err(error) => refused.push((start.elapsed(), error.to_string())),
                 }
             }
         }
-        // Until then it has nothing more to forget.
+        // Until it votes it has nothing more to forget.
         eventually(ms(20_000), "it votes again", || phase(&servers[1]) == "votes").await;
     }
     assert!(refused.is_empty(), "{}: {refused:#?}", refused.len());
 }
 
-/// It finds out when it has another one listed there, and not by asking it for a vote.
+/// The locker finds out when it has another server listed there, and not by requesting a vote.
 #[tokio::test]
 async fn a_server_that_forgot_unseen_is_looked_at_again() {
     let servers = servers(3);
     let locks = connected(&servers).await;
     let key = key();
     for _ in 0..3 {
-        // Whoever looks after a server that votes waits for a doubt, from its next look on.
+        // From its next look on, the task that vets a voting server waits for a doubt.
         let looked = Instant::now();
         while looked.elapsed() < LEASE / 8 || servers.iter().any(|server| phase(server) != "votes") {
             tokio::time::sleep(ms(10)).await;
@@ -86,16 +86,17 @@ async fn a_server_that_forgot_unseen_is_looked_at_again() {
             servers[forgets].command::<()>(&["FLUSHALL"]);
         }
         servers[0].command::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]);
-        // It is seen again, and has been listed where that can be.
+        // The server can be reached again, and has been listed where possible.
         eventually(ms(5_000), "it begins anew", || !phase(&servers[0]).is_empty()).await;
         let guard = tokio::time::timeout(ms(20_000), locks.get(&key).lock()).await.expect("a majority is there again");
         guard.unwrap().unlock().await.unwrap();
     }
 }
 
-/// It has slept while another one had a server listed and let it vote, and hears of that before it hears of the lists.
+/// The locker was idle while another one had a server listed and let it vote, and learns of the vote before it learns
+/// of the lists.
 #[tokio::test]
-async fn a_locker_that_asked_for_nothing_for_a_while_throws_out_nobody() {
+async fn a_locker_that_was_idle_for_a_while_throws_out_no_server() {
     let (servers, distances) = (servers(3), Distances::new());
     let awake = connected(&servers).await;
     let far = |server: &Server| format!("redis://127.0.0.1:{}", distances.to(server.port(), ms(60)));
@@ -117,7 +118,7 @@ async fn a_locker_that_asked_for_nothing_for_a_while_throws_out_nobody() {
     } {
         assert!(start.elapsed() < ms(20_000), "it asks all of them again");
     }
-    assert_eq!(remembers(), before, "nobody has forgotten anything meanwhile");
+    assert_eq!(remembers(), before, "no server has forgotten anything meanwhile");
 }
 
 #[tokio::test]
@@ -129,7 +130,7 @@ async fn a_server_whose_memory_has_lost_its_digest_begins_anew() {
     let before = id(memory());
     let fields: Vec<String> = servers[1].command(&["HKEYS", "lockhound_memory"]);
     let digests: Vec<_> = fields.iter().filter(|name| name.len() == 16).collect();
-    assert_eq!(digests.len(), 1, "a vote has one thing to ask for: {fields:?}");
+    assert_eq!(digests.len(), 1, "a vote compares one digest: {fields:?}");
     servers[1].command::<()>(&["HDEL", "lockhound_memory", digests[0]]);
     let key = key();
     let guard = locks.get(&key).lock().await.unwrap();
@@ -139,7 +140,7 @@ async fn a_server_whose_memory_has_lost_its_digest_begins_anew() {
 }
 
 #[tokio::test]
-async fn a_server_whose_memory_cannot_be_read_is_not_asked_without_an_end() {
+async fn a_server_whose_memory_cannot_be_read_is_not_asked_without_end() {
     let servers = servers(3);
     let locks = connected(&servers).await;
     servers[2].command::<()>(&["SET", "lockhound_memory", "of another kind"]);
@@ -160,7 +161,7 @@ async fn a_server_whose_memory_cannot_be_read_is_not_asked_without_an_end() {
 async fn marks_that_cannot_be_fences_are_not_taken_over_by_a_server_that_begins_anew() {
     let servers = servers(3);
     let locks = connected(&servers).await;
-    // What a broken clock, or a hostile server, has: the last number before those that are none.
+    // The mark of a broken clock or a hostile server: the last number below those that cannot be fences.
     let (impossible, mark) = ((1_u64 << 53) - 2, "lockhound_fence:{7}");
     servers[0].command::<()>(&["SET", mark, &impossible.to_string()]);
     let honest = servers[2].command::<Vec<u64>>(&["TIME"])[0] * 1_000_000 + 60_000_000;
@@ -175,7 +176,7 @@ async fn marks_that_cannot_be_fences_are_not_taken_over_by_a_server_that_begins_
 }
 
 #[tokio::test]
-async fn a_promoted_server_whose_replicas_are_gone_for_long_forgets_nothing() {
+async fn a_promoted_server_whose_replicas_are_gone_for_long_has_forgotten_nothing() {
     let masters = servers(3);
     let promoted: Vec<Server> = masters.iter().map(Server::replica).collect();
     for (master, replica) in masters.iter().zip(&promoted) {

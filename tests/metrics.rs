@@ -1,4 +1,4 @@
-//! The `metrics` facade: what a program's recorder is told.
+//! The `metrics` facade: what a program's recorder receives.
 
 #![cfg(feature = "metrics")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use common::{Server, builder, eventually, key, ms};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
-/// Counts, and how many times were recorded, by name and labels.
+/// Returns the counters, and the number of recorded values, by name and labels.
 fn told(snapshotter: &Snapshotter) -> BTreeMap<String, u64> {
     let values = snapshotter.snapshot().into_vec().into_iter().map(|(key, _, _, value)| {
         let labels: String = key.key().labels().map(|l| format!(" {}={}", l.key(), l.value())).collect();
@@ -25,7 +25,7 @@ fn told(snapshotter: &Snapshotter) -> BTreeMap<String, u64> {
 }
 
 #[tokio::test]
-async fn the_recorder_of_the_program_is_told() {
+async fn the_programs_recorder_receives_counts_and_times() {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     recorder.install().unwrap();

@@ -1,4 +1,4 @@
-//! Replies that are lost, repeated, swapped or unreadable on the way: what one command was answered is not told to
+//! Replies that are lost, repeated, swapped or garbled on the way: the answer to one command is never taken for that to
 //! another.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,8 +20,8 @@ fn assert_all_harms(meddler: &Meddler) {
     assert!(harmed.iter().all(|(_, count)| *count > 0), "{harmed:?}");
 }
 
-/// Acquires and releases until all together have done so often enough, and returns when it was inside. Replies that
-/// are spoiled make errors of some attempts.
+/// Acquires and releases until all tasks together have done so often enough. Returns when it was inside. Spoiled
+/// replies make some attempts fail.
 async fn visit(who: String, locks: Locker, keys: Arc<Vec<String>>, granted: Arc<AtomicUsize>) -> Vec<Visit> {
     let mut visits = Vec::new();
     while granted.load(Ordering::Relaxed) < ACQUISITIONS {
@@ -35,7 +35,7 @@ async fn visit(who: String, locks: Locker, keys: Arc<Vec<String>>, granted: Arc<
         let entered = record::now();
         tokio::task::yield_now().await;
         let left = record::now();
-        // Of a hold that it was told it has lost nothing is claimed.
+        // A hold that was reported as lost is not recorded.
         if guard.check().is_ok() {
             granted.fetch_add(1, Ordering::Relaxed);
             visits.push(Visit { key: key.clone(), who: who.clone(), fence: guard.fence().get(), entered, left });
@@ -69,14 +69,14 @@ async fn no_lock_is_granted_by_the_answer_to_another_command() {
     assert_all_harms(&meddler);
     let found = harmed.stats().misplaced_answers;
     assert!(found > 0, "{:?}", meddler.harmed());
-    assert_eq!(direct.stats().misplaced_answers, 0, "nobody spoils its replies");
+    assert_eq!(direct.stats().misplaced_answers, 0, "its replies are not spoiled");
     meddler.spoil_one_in(0);
     for key in &*keys {
         eventually(ms(10_000), "what was granted to nobody has run out", || !server.exists(key)).await;
     }
 }
 
-/// Locks many, each a moment after the other, so that each is renewed by a script of its own.
+/// Takes many locks, a moment apart, so that each is renewed by a script of its own.
 async fn lock_many(locks: &Locker) -> Vec<Guard> {
     let mut guards = Vec::new();
     for _ in 0..60 {
@@ -98,7 +98,7 @@ async fn no_lease_is_renewed_by_the_answer_to_another_command() {
         let (gone, kept): (Vec<_>, Vec<_>) = (0..).zip(lock_many(&locks).await).partition(|(n, _)| n % 2 == 0);
         let del = ["DEL"].into_iter().chain(gone.iter().map(|(_, guard)| guard.key().as_str()));
         server.command::<u64>(&del.collect::<Vec<_>>());
-        // The last renewals that can have found them were sent before.
+        // All renewals that can have found these keys were sent before.
         tokio::time::sleep_until((Instant::now() + LEASE).into()).await;
         for (_, guard) in &gone {
             guard.check().expect_err("a key that is gone is renewed by no server");

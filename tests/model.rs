@@ -1,37 +1,38 @@
-//! The protocol on one server, model-checked: every state that it can come into within bounds, by whatever commands are
-//! lost, late, or executed twice, and mutants of it that have to break a promise within the same bounds.
+//! The protocol on one server, model-checked: every state that it can reach within bounds, whichever commands are lost,
+//! late, or executed twice; and mutants, each of which has to break a promise within the same bounds.
 //!
 //! # What is modelled
 //! - The server: one key with the field of its holder, the hold count and the lease, and what `acquire`, `count`,
 //!   `release` and `renew` do to them. A release and a cancel are one script, as in `lua/`.
-//! - The wire: what was sent is executed at any time, in any order, or never, which is what a loss is. Everything but
-//!   an acquire may be executed any number of times, which is what a repetition is, and a copy that comes late.
+//! - The wire: a command that was sent is executed at any time, in any order, or never, which stands for a loss. Every
+//!   command but an acquire may be executed any number of times, which stands for repetitions and late copies.
 //! - The clients, of one owner each, as `hold.rs`, `session/` and `watchdog/` have it: the phases of a hold, a
 //!   generation per attempt, validity that counts from before the send, re-entry that counts before it sends, renewals
-//!   that are tried again, releases and undos that are sent until they are answered, the second cancel of an unknown
+//!   that are retried, releases and undos that are sent until they are answered, the second cancel of an unknown
 //!   acquire, callers that are gone when their grant comes. A timeout may come at any time after the send.
-//! - Answers: that of a grant or a renewal is on its way for any time, or lost. The others arrive at once or never: to
-//!   hear later that a lock is another's, is gone or was released is to have been told by a later copy.
+//! - Answers: the answer of a grant or a renewal takes any time, or is lost. The others arrive at once or never: a late
+//!   "held", "gone" or "released" is the same as the answer to a later copy.
 //! - Time: ticks of the server and of the clients. A client's clock may be slow by one tick, which is the drift.
 //!
 //! # What is abstracted away
-//! - Gate and line, messages, TTLs and pauses: whoever may try, tries at any time, or never. So nothing is said about
-//!   progress. Two owners of one process are two clients here, though the real ones keep out of each other's way.
-//! - When a renewal is due and how many may fail: any may be sent, and a holder may give up at any time.
+//! - Gate and line, messages, TTLs and pauses: a client that may try does so at any time, or never. So nothing is said
+//!   about progress. Two owners of one process are two clients here, though the real ones wait for each other in line.
+//! - When a renewal is due and how many may fail: one may be sent, and a holder may give up, at any time.
 //! - Outcomes that are certain (*not executed*, *refused*), fences, the bound on pending undos, and that a release is
 //!   given up after a lease.
-//! - More nodes than one: `model/quorum` has them. Who is woken when: `model/across` has that. Hand-over within a
-//!   process: `model/hand_over.rs` has it.
+//! - Several nodes: see `model/quorum`. Which locker is woken when: see `model/across`. Hand-overs within a process:
+//!   see `model/hand_over.rs`.
 //!
 //! # Why the bounds suffice
-//! - Every promise is about two at most: a holder and who comes between. A third client is there to find nothing.
-//! - A late command is of an earlier generation than the hold that it meets; two attempts of an owner make such a pair.
-//! - Two guards are a nested hold; a third would ask for one more count of the same kind.
+//! - Every promise concerns two clients at most: a holder and one that interferes. The third client shows that a third
+//!   adds nothing.
+//! - A late command has an earlier generation than the hold that it meets; two attempts of an owner make such a pair.
+//! - Two guards are a nested hold; a third would add one more count of the same kind.
 //! - With three ticks of lease and two of validity, a command can cross a tick and be in time, or cross two and be
-//!   late. Ticks have no end, and neither have delays, renewals and copies: no run is cut off at a depth.
-//! - One deletion is enough to fool a holder, and one slow tick is all the drift that a lease allows for.
+//!   late. Ticks, delays, renewals and copies are unlimited: no run is cut off at a depth.
+//! - One deletion is enough to deceive a holder, and one slow tick is all the drift that a lease allows for.
 //!
-//! `cargo test --test model -- --nocapture` prints the counts of states, and short ways in which the mutants fail. The
+//! `cargo test --test model -- --nocapture` prints the numbers of states, and short traces of how the mutants fail. The
 //! feature `soak` adds a test with wider bounds: `cargo test --release --features soak --test model -- --nocapture`.
 
 #[path = "model/across/mod.rs"]
@@ -60,26 +61,26 @@ use promises::{BELIEF, COUNT, EXCLUSION, LEAK, RUNS_OUT, STALE, TOLD};
 use server::{Attempt, Server, Wire};
 use state::{Action, State};
 
-/// In ticks. A lease is trusted for one less.
+/// The lease in ticks. A client trusts it for one tick less.
 const LEASE: u8 = 3;
-/// The most clients that there are.
+/// The most clients of a model.
 const CLIENTS: usize = 3;
 /// The most attempts that a client makes.
 const ATTEMPTS: usize = 2;
 
-/// The protocol within bounds, or what a mistake makes of it.
+/// The protocol within bounds, perhaps with a mistake.
 #[derive(Debug, Clone, Copy)]
 struct Protocol {
     owners: &'static [Limits],
     renews: bool,
-    /// How often somebody deletes the key from outside.
+    /// How often the key is deleted from outside.
     deletions: u8,
     /// Whether clocks drift.
     drifts: bool,
     mutant: Option<Mutant>,
 }
 
-/// What an owner does at most.
+/// The most that an owner does.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     attempts: u8,
@@ -91,9 +92,9 @@ const TWICE: Limits = Limits { attempts: 2, guards: 1 };
 const NESTED: Limits = Limits { attempts: 1, guards: 2 };
 const NESTED_TWICE: Limits = Limits { attempts: 2, guards: 2 };
 
-/// One owner comes again, and another comes between.
+/// One owner locks twice, and another one contends.
 const AGAIN: Protocol = Protocol { owners: &[TWICE, ONCE], renews: true, deletions: 0, drifts: false, mutant: None };
-/// One owner alone comes again, and nests.
+/// One owner alone locks twice, and nests.
 const ALONE: Protocol = Protocol { owners: &[NESTED_TWICE], ..AGAIN };
 /// The key may be deleted under a hold that may be nested.
 const DELETED: Protocol = Protocol { owners: &[NESTED, ONCE], deletions: 1, ..AGAIN };
@@ -103,29 +104,29 @@ const THREE: Protocol = Protocol { owners: &[ONCE, ONCE, ONCE], renews: false, .
 /// One mistake each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mutant {
-    /// All attempts of an owner bear the same generation.
+    /// All attempts of an owner have the same generation.
     GenerationPerTask,
-    /// Validity counts from the reply, of a grant as of a renewal.
+    /// Validity counts from the reply, of grants and of renewals.
     ValidityFromReply,
     /// Validity is as long as the lease.
     NoDrift,
-    /// An acquire without an answer is sent once more, as it was.
+    /// An acquire without an answer is sent a second time, unchanged.
     UnknownRepeated,
     /// An acquire without an answer is not undone.
     NoCancel,
-    /// It is undone, but its cancel is not sent again after an answer.
+    /// An acquire without an answer is cancelled, but not a second time after the first cancel is answered.
     CancelOnce,
     /// A grant whose caller is gone is not undone.
     UnwantedKept,
     /// Re-entry increments, and a nested guard's release decrements.
     CountIncrements,
-    /// A release deletes whatever there is.
+    /// A release deletes the key without comparing its field.
     ReleaseBlind,
-    /// A renewal writes whatever there is, or is not.
+    /// A renewal writes the key without comparing its field, or creates it.
     RenewalCreates,
-    /// The answer to a renewal revives what was lost.
+    /// The answer to a renewal revives a hold that was lost.
     LostRevives,
-    /// The answer that a lock is gone is not taken for a loss.
+    /// The answer "gone" does not make the hold lost.
     GoneIgnored,
 }
 
@@ -138,7 +139,7 @@ impl Protocol {
         self.mutant == Some(mutant)
     }
 
-    /// What a client may do.
+    /// Adds what a client may do.
     fn actions_of(&self, owner: u8, client: &Client, actions: &mut Vec<Action>) {
         let limits = self.owners[usize::from(owner)];
         match client.acquire {
@@ -221,7 +222,7 @@ impl Model for Protocol {
     }
 }
 
-/// What the checker asks of a model.
+/// What the checker needs of a model.
 trait Checked:
     Model<State: Clone + Debug + Hash + PartialEq + Send + Sync, Action: Clone + Debug + PartialEq>
     + Debug
@@ -243,7 +244,7 @@ fn keeps_its_promises(protocol: impl Checked) {
     checker.assert_properties();
 }
 
-/// Looks for a way in which a mutant breaks each of these promises.
+/// Checks that a mutant breaks each of these promises, and prints how.
 fn breaks(mutant: impl Checked, promises: &[&'static str]) {
     let (start, name) = (Instant::now(), format!("{mutant:?}"));
     let all = HasDiscoveries::AllOf(promises.iter().copied().collect());
@@ -259,27 +260,27 @@ fn breaks(mutant: impl Checked, promises: &[&'static str]) {
 // ---- The protocol ----
 
 #[test]
-fn an_owner_that_comes_again_keeps_its_promises() {
+fn an_owner_that_locks_twice_keeps_the_promises() {
     keeps_its_promises(AGAIN);
 }
 
 #[test]
-fn an_owner_that_comes_again_and_nests_keeps_its_promises() {
+fn an_owner_that_locks_twice_and_nests_keeps_the_promises() {
     keeps_its_promises(ALONE);
 }
 
 #[test]
-fn promises_are_kept_though_the_key_is_deleted() {
+fn the_promises_hold_though_the_key_is_deleted() {
     keeps_its_promises(DELETED);
 }
 
 #[test]
-fn promises_are_kept_though_clocks_drift() {
+fn the_promises_hold_though_clocks_drift() {
     keeps_its_promises(DRIFTING);
 }
 
 #[test]
-fn three_owners_keep_their_promises() {
+fn three_owners_keep_the_promises() {
     keeps_its_promises(THREE);
 }
 
@@ -296,7 +297,7 @@ fn wider_bounds_find_no_more() {
 
 /// A late cancel of the first attempt frees the second.
 #[test]
-fn a_generation_per_task_is_too_few() {
+fn each_attempt_needs_a_generation_of_its_own() {
     breaks(AGAIN.with(Mutant::GenerationPerTask), &[EXCLUSION, STALE]);
     breaks(ALONE.with(Mutant::GenerationPerTask), &[COUNT]);
 }
@@ -311,9 +312,9 @@ fn validity_without_drift_is_too_long() {
     breaks(DRIFTING.with(Mutant::NoDrift), &[EXCLUSION, BELIEF]);
 }
 
-/// The first copy comes when the second has been granted and released.
+/// The first copy arrives after the second has been granted and released.
 #[test]
-fn an_unknown_acquire_is_not_to_be_repeated() {
+fn an_unknown_acquire_must_not_be_repeated() {
     breaks(AGAIN.with(Mutant::UnknownRepeated), &[LEAK]);
 }
 
@@ -329,34 +330,35 @@ fn an_unknown_acquire_has_to_be_cancelled_twice() {
 }
 
 #[test]
-fn a_grant_that_nobody_wants_has_to_be_undone() {
+fn a_grant_whose_caller_is_gone_has_to_be_undone() {
     breaks(AGAIN.with(Mutant::UnwantedKept), &[LEAK]);
 }
 
 #[test]
-fn a_count_has_to_be_absolute() {
+fn a_hold_count_has_to_be_absolute() {
     breaks(ALONE.with(Mutant::CountIncrements), &[COUNT]);
 }
 
-/// The copy that comes late deletes the hold of whoever is next.
+/// The late copy deletes the hold of the next owner.
 #[test]
 fn a_release_has_to_compare_the_field() {
     breaks(AGAIN.with(Mutant::ReleaseBlind), &[EXCLUSION, STALE]);
 }
 
-/// One that comes after the release takes the lock for nobody.
+/// A renewal that arrives after the release takes a lock that nobody releases.
 #[test]
 fn a_renewal_must_not_create() {
     breaks(AGAIN.with(Mutant::RenewalCreates), &[LEAK, RUNS_OUT, STALE]);
 }
 
-/// The renewal was executed before the deletion, a re-entry has found out about it, and then the answer comes.
+/// The renewal was executed before the deletion; a re-entry noticed the deletion, and then the renewal's answer
+/// arrives.
 #[test]
-fn lost_has_to_be_sticky() {
+fn a_lost_hold_must_not_be_revived() {
     breaks(DELETED.with(Mutant::LostRevives), &[EXCLUSION, BELIEF]);
 }
 
 #[test]
-fn who_is_told_has_to_listen() {
+fn the_answer_gone_has_to_end_the_hold() {
     breaks(DELETED.with(Mutant::GoneIgnored), &[TOLD]);
 }

@@ -1,4 +1,4 @@
-//! Several locks at once: all or none, in one script where all are free, one guard and one token for all.
+//! Several locks at once: all or none, in one script if all are free, with one guard and one token for all.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -12,13 +12,13 @@ use common::record::{self, Record, Visit};
 use common::{Server, builder, eventually, key, locker, locker_with, ms, soon};
 use lockhound::{Error, Format, HoldState, Locker, Loss, MultiGuard, MultiLock, Owner};
 
-/// So many names that no other test has, in order.
+/// Returns `N` names that no other test uses, in order.
 fn names<const N: usize>() -> [String; N] {
     let common = key();
     std::array::from_fn(|n| format!("{common}:{n}"))
 }
 
-/// On how many servers which of the names are locked.
+/// Counts the locked names over all servers.
 fn locked(servers: &[Server], keys: &[String]) -> usize {
     servers.iter().map(|server| keys.iter().filter(|key| server.exists(key)).count()).sum()
 }
@@ -79,7 +79,7 @@ async fn one_script_takes_all_of_them() {
 }
 
 #[tokio::test]
-async fn odd_lists_are_refused() {
+async fn empty_lists_and_repeated_names_are_refused() {
     let server = Server::start();
     let locks = locker(&server).await;
     assert!(refusal(locks.all(Vec::<String>::new()).try_lock().await).starts_with("keys: "));
@@ -90,7 +90,7 @@ async fn odd_lists_are_refused() {
     assert!(refusal(locks.all(["a"]).fixed_lease(ms(1)).try_lock_for(ms(9)).await).contains("fixed_lease"));
 }
 
-/// Enters and leaves; what was seen of each lock.
+/// Enters and leaves. Returns the visits of each lock.
 async fn visits(all: MultiLock, rounds: usize) -> Vec<Visit> {
     let mut visits = Vec::new();
     for _ in 0..rounds {
@@ -148,7 +148,7 @@ async fn the_token_fires_when_one_is_lost_and_the_others_are_released() {
     assert!(matches!(guard.check(), Err(Error::Lost(Loss::NotOwner))));
     assert_eq!(locked(&server, &keys), 2, "the others stay until the guard goes");
     locks.get(&keys[0]).force_unlock().await.unwrap();
-    assert_eq!(guard.loss(), Some(Loss::NotOwner), "the first counts");
+    assert_eq!(guard.loss(), Some(Loss::NotOwner), "the first loss counts");
     assert_eq!(locks.stats().losses.total(), 2);
     assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
     assert_eq!(locked(&server, &keys), 0);
@@ -157,7 +157,7 @@ async fn the_token_fires_when_one_is_lost_and_the_others_are_released() {
 }
 
 #[tokio::test]
-async fn what_was_lost_before_the_guard_was_made_is_told_by_it() {
+async fn a_guard_reports_a_loss_from_before_it_was_made() {
     let server = Server::start();
     let locks = locker(&server).await;
     let keys: [String; 2] = names();
@@ -166,7 +166,7 @@ async fn what_was_lost_before_the_guard_was_made_is_told_by_it() {
     assert!(locks.get(&keys[0]).force_unlock().await.unwrap());
     assert!(single.lost().is_cancelled() && all.lost().is_cancelled());
     assert_eq!((single.loss(), all.loss()), (Some(Loss::ForceUnlocked), Some(Loss::ForceUnlocked)));
-    assert!(matches!(locks.all(&keys).lock().await, Err(Error::Lost(Loss::ForceUnlocked))), "a guard of it lives");
+    assert!(matches!(locks.all(&keys).lock().await, Err(Error::Lost(Loss::ForceUnlocked))), "a lost guard lives");
     assert!(matches!(locks.all(&keys).try_lock().await, Err(Error::Lost(Loss::ForceUnlocked))));
     drop(single);
     assert!(all.unlock().await.is_err());
@@ -174,7 +174,7 @@ async fn what_was_lost_before_the_guard_was_made_is_told_by_it() {
 }
 
 #[tokio::test]
-async fn locks_that_are_held_are_entered_again() {
+async fn locks_that_the_owner_holds_are_re_entered() {
     let server = Server::start();
     let locks = locker(&server).await;
     let [a, b, c] = names();
@@ -195,7 +195,7 @@ async fn locks_that_are_held_are_entered_again() {
     assert_eq!((single.hold_count(), nested.hold_count()), (1, 1));
     nested.unlock().await.unwrap();
     single.unlock().await.unwrap();
-    // Given away, they are somebody else's.
+    // A detached guard belongs to an owner of its own.
     let away = all.lock().await.unwrap().detach();
     assert!(all.try_lock().await.unwrap().is_none());
     away.unlock().await.unwrap();
@@ -212,7 +212,7 @@ async fn locks_that_are_held_are_entered_again() {
 }
 
 #[tokio::test]
-async fn who_waits_is_told_and_takes_all_of_them() {
+async fn a_waiter_is_woken_and_takes_all_of_them() {
     let server = Server::start();
     let (locks, others) = (locker(&server).await, locker(&server).await);
     let keys: [String; 3] = names();
@@ -227,7 +227,7 @@ async fn who_waits_is_told_and_takes_all_of_them() {
     let released = Instant::now();
     first.unlock().await.unwrap();
     let (entered, guard) = waiting.await.unwrap();
-    assert!(entered - released < ms(500), "by message, and not by a look every five seconds");
+    assert!(entered - released < ms(500), "by a message, not by polling every five seconds");
     assert!(keys.iter().all(|key| server.exists(key)));
     guard.unlock().await.unwrap();
 }
@@ -252,7 +252,7 @@ async fn waiting_ends_with_its_time_and_leaves_nothing() {
     other.unlock().await.unwrap();
     let guard = locks.all(&keys).try_lock_for(ms(200)).await.unwrap().unwrap();
     drop(guard);
-    // What is left of the time is too short for an answer: the last one counts.
+    // The remaining time is too short for an answer: the last answer counts.
     let proxy = Proxy::start(server[0].port());
     let slow = builder(&proxy.url(), Duration::from_secs(30)).connect().await.unwrap();
     proxy.set(Mode::Delay(ms(200)));
@@ -260,7 +260,7 @@ async fn waiting_ends_with_its_time_and_leaves_nothing() {
     assert!(slow.all(&keys).try_lock_for(ms(350)).await.unwrap().is_none());
     none_is_left(&server, &keys[..2], "given back").await;
     other.unlock().await.unwrap();
-    // Nobody answers: that is no contention.
+    // A server that does not answer is no contention.
     server[0].stop();
     let start = Instant::now();
     let silent = locks.all(names::<2>()).try_lock_for(ms(150)).await;
@@ -270,7 +270,7 @@ async fn waiting_ends_with_its_time_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_time_that_is_over_before_all_are_there_begins_anew() {
+async fn a_lease_that_ends_before_all_are_taken_begins_again() {
     let server = Server::start();
     let (locks, others) = (locker(&server).await, locker(&server).await);
     let keys: [String; 2] = names();
@@ -331,7 +331,7 @@ async fn an_answer_that_is_lost_leaves_nothing() {
     assert!(locked(&server, &keys) > 0, "they were taken");
     proxy.set(Mode::Pass);
     none_is_left(&server, &keys, "undone").await;
-    // Late, and not lost: whoever gave up has none of them.
+    // The answer is late, not lost: a caller that gave up has none of the locks.
     proxy.set(Mode::Hold(keys[1].clone().into_bytes()));
     let held = locks.all(&keys).try_lock_for(ms(100)).await;
     assert!(matches!(held, Err(Error::Unavailable { .. })), "{held:?}");
@@ -342,7 +342,7 @@ async fn an_answer_that_is_lost_leaves_nothing() {
     eventually(ms(3_000), "undone", || locks.stats().pending == 0).await;
 }
 
-/// Polls and drops for every n; afterwards all names have to be free, and lockable.
+/// Polls futures n times and drops them, for every n; afterwards all names have to be free, and can be locked.
 async fn dropped_at_every_poll(server: &[Server], url: &str) {
     let locks = builder(url, ms(3_000)).connect().await.unwrap();
     let others = locker(&server[0]).await;
@@ -413,7 +413,7 @@ async fn the_plain_format_takes_all_or_none_too() {
     assert!(locks.all(&keys).try_lock().await.unwrap().is_none());
     assert_eq!(locked(&server, &keys), 1);
     other.unlock().await.unwrap();
-    // A lock of the other format is somebody's too.
+    // A lock of the other format is held too.
     let hash = locker(&server[0]).await.get(&keys[1]).lock().await.unwrap();
     assert!(locks.all(&keys).try_lock().await.unwrap().is_none());
     hash.unlock().await.unwrap();
@@ -464,14 +464,14 @@ async fn a_majority_of_three_servers_decides() {
         servers.iter().map(stored).filter(|stored| *stored >= third.fence(key).unwrap().get()).count()
     };
     assert!(keys.iter().all(|key| remembered(key) >= 2), "by a majority");
-    // A key that is lost on one server is not lost.
+    // A lock whose key is gone on one server is not lost.
     servers[2].command::<()>(&["DEL", &keys[0]]);
     tokio::time::sleep(ms(1_200)).await;
     third.check().unwrap();
     servers[0].command::<()>(&["DEL", &keys[0]]);
     servers[1].command::<()>(&["DEL", &keys[0]]);
     servers[2].command::<()>(&["DEL", &keys[0]]);
-    common::soon(ms(1_500), third.lost().cancelled()).await.expect("of a majority it is");
+    common::soon(ms(1_500), third.lost().cancelled()).await.expect("gone on a majority, it is lost");
     assert!(matches!(third.unlock().await, Err(Error::Lost(Loss::NotOwner))));
     none_is_left(&servers, &keys, "the others are released").await;
 }
@@ -530,8 +530,8 @@ async fn a_refusal_takes_none_of_them() {
         let locks = Locker::builder().node(redis.url()).format(format).connect().await.unwrap();
         let keys: [String; 3] = names();
         locks.all(&keys).lock().await.unwrap().unlock().await.unwrap();
-        // Under a fence's name stands something else, under a lock's too, there is no memory, and what a lock needs is
-        // not permitted.
+        // The key of a fence has another type, so has that of a lock, the server is out of memory, and a needed right
+        // is missing.
         let fence = common::marks::mark(&keys[2]);
         redis.command::<()>(&["DEL", &fence]);
         redis.command::<()>(&["LPUSH", &fence, "x"]);

@@ -1,4 +1,4 @@
-//! Nobody is inside beside another: many tasks in many processes on one key, and who was inside when.
+//! Mutual exclusion: many tasks in many processes on one key, and who was inside when.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod common;
@@ -12,7 +12,7 @@ use common::record::{self, Record, Visit};
 use common::{Server, eventually, key, locker, ms};
 use lockhound::Locker;
 
-/// The body of a child process. Run as a test by itself it proves that nobody asked for anything else.
+/// The body of a child process. Run as an ordinary test it has nothing to do.
 #[test]
 fn child_process() {
     children::run();
@@ -49,7 +49,7 @@ fn the_check_finds_a_broken_lock() {
     assert!(stale_fence.check().unwrap_err().contains("did not grow"));
 }
 
-/// The check is fed by a lock that does nothing, with the same loop as above.
+/// The check gets the record of a lock that does nothing, from the same loop as above.
 #[tokio::test]
 async fn the_record_of_tasks_without_a_lock_fails_the_check() {
     let mut tasks = Vec::new();
@@ -58,7 +58,7 @@ async fn the_record_of_tasks_without_a_lock_fails_the_check() {
         let start = std::sync::Arc::clone(&start);
         tasks.push(tokio::spawn(async move {
             let entered = record::now();
-            // Both are here before either goes on.
+            // Both are inside before either goes on.
             start.wait().await;
             Visit { key: "k".into(), who: who.into(), fence: 1, entered, left: record::now() }
         }));

@@ -11,7 +11,7 @@ use super::proxy::{Mode, Proxy};
 use super::record::Record;
 use super::{Server, key};
 
-/// What is done.
+/// What is done to the connections or the server.
 #[derive(Debug, Clone, Copy)]
 pub enum Chaos {
     /// All connections are killed every 100 ms.
@@ -22,8 +22,8 @@ pub enum Chaos {
     Swallows,
 }
 
-/// Runs so many processes of eight tasks, `rounds` acquisitions each, and checks that nobody was inside beside another
-/// who had not been told, that every waiter returns, and that nothing is left at the end.
+/// Runs processes of eight tasks with `rounds` acquisitions each. Checks that no two visits overlap (a visit ends when
+/// its holder is told of a loss), that every waiter returns, and that no key is left at the end.
 pub fn survive(chaos: Chaos, processes: usize, rounds: usize) -> Duration {
     let start = Instant::now();
     let server = Server::start();
@@ -58,7 +58,7 @@ pub fn survive(chaos: Chaos, processes: usize, rounds: usize) -> Duration {
     assert_eq!(record.visits.len(), processes * 8 * rounds);
     record.check().unwrap_or_else(|overlap| panic!("{chaos:?}: {overlap}"));
     record.history.check(Model::ReentrantFenced(2)).unwrap_or_else(|calls| panic!("{chaos:?}: {calls}"));
-    // A lease for what may still run out.
+    // One lease (and a little more): what was not released has run out by then.
     std::thread::sleep(Duration::from_millis(1_100));
     assert!(keys.iter().all(|key| !server.exists(key)), "{chaos:?}: a key is left");
     start.elapsed()
@@ -68,7 +68,7 @@ fn harm(chaos: Chaos, server: &Server, proxy: &Proxy) {
     let pause = |ms: std::ops::Range<u64>| std::thread::sleep(Duration::from_millis(fastrand::u64(ms)));
     match chaos {
         Chaos::Kills => {
-            // It may not answer at once.
+            // The server may be too busy to answer.
             drop(server.try_command::<u64>(&["CLIENT", "KILL", "TYPE", "normal"]));
             drop(server.try_command::<u64>(&["CLIENT", "KILL", "TYPE", "pubsub"]));
             pause(100..101);
@@ -88,7 +88,7 @@ fn harm(chaos: Chaos, server: &Server, proxy: &Proxy) {
     }
 }
 
-/// Whether it ends by itself, and well, within the time that a test has.
+/// Returns whether a child ends by itself and successfully within the time that a test has.
 fn wait(mut child: Child) -> bool {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(400) {

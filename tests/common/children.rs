@@ -9,7 +9,7 @@ use lockhound::{Error, Guard, Lock, Locker, Loss, Owner};
 use super::history::{Call, Op};
 use super::record::{self, Record, Visit};
 
-/// What a child is told through its environment.
+/// The environment variable with a child's task.
 const CHILD: &str = "LOCKHOUND_TEST_CHILD";
 
 /// Starts a child for a task of [`run`].
@@ -22,12 +22,13 @@ pub fn spawn_child(task: &str, url: &str, keys: &[&str], rounds: usize, out: &Pa
         .unwrap()
 }
 
-/// A path that nobody else uses.
+/// Returns a path in the temporary directory that nothing else uses.
 pub fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("lockhound-{name}-{}", lockhound::Uuid::new_v4()))
 }
 
-/// What this process was told, if it is a child: its task, the address, the keys, how many rounds, and where to report.
+/// Returns what a child has to do: its task, the address, the keys, the number of rounds, and where to report. `None`
+/// if this process is no child.
 pub fn told() -> Option<[String; 5]> {
     let told = std::env::var(CHILD).ok()?;
     let words: Vec<String> = told.split(' ').map(str::to_owned).collect();
@@ -51,7 +52,7 @@ pub fn run() {
     });
 }
 
-/// Eight tasks enter and leave, on a good day: nothing may be lost.
+/// Eight tasks enter and leave without faults: no lock may be lost.
 async fn visit(url: &str, keys: &[String], rounds: usize, out: &Path) {
     let locks = Locker::builder().node(url).lease(Duration::from_secs(10)).connect().await.unwrap();
     let tasks = (0..8).map(|task| {
@@ -73,13 +74,13 @@ async fn visit(url: &str, keys: &[String], rounds: usize, out: &Path) {
     finish(&locks, tasks.collect(), out).await;
 }
 
-/// Eight tasks enter and leave on a bad day: operations fail, locks are lost, and everything is tried again.
+/// Eight tasks enter and leave under faults: operations fail, locks are lost, and everything is retried.
 async fn survive(url: &str, keys: &[String], rounds: usize, out: &Path) {
     let connect = || {
         let lease = Duration::from_secs(1);
         Locker::builder().node(url).lease(lease).outage_tolerance(Duration::from_secs(30)).connect()
     };
-    // The bad day may have begun.
+    // The faults may have begun already.
     let mut connected = connect().await;
     while connected.is_err() {
         connected = connect().await;
@@ -98,7 +99,7 @@ async fn survive(url: &str, keys: &[String], rounds: usize, out: &Path) {
     finish(&locks, tasks.collect(), out).await;
 }
 
-/// Is inside for a moment, if it gets in, and re-enters now and then.
+/// Takes the lock if it can, stays for a moment, and sometimes re-enters.
 async fn come_and_go(lock: &Lock, record: &mut Record) {
     let called = record::now();
     let Ok(guard) = lock.lock().await else { return };
@@ -121,15 +122,15 @@ async fn come_and_go(lock: &Lock, record: &mut Record) {
     stay.leave(guard).await;
 }
 
-/// One who is inside, and records it.
+/// One visit under way, recorded as it goes.
 struct Stay<'a> {
     key: String,
     who: String,
     fence: u64,
     record: &'a mut Record,
-    /// The first look at which it was inside, and the last.
+    /// The times of the first and the last check that found the lock held.
     visit: Option<(u64, u64)>,
-    /// When it was certainly held, or asked for.
+    /// When the lock was last known to be held; before that, when it was asked for.
     held: u64,
     lost: bool,
 }
@@ -147,7 +148,8 @@ impl<'a> Stay<'a> {
         self.record.history.calls.push(Call { key, who, op, called, returned });
     }
 
-    /// Whether it is inside. The visit lasts to the last look at which it was: the time is taken before the look.
+    /// Returns whether the lock is still held. The visit lasts until the last check that found it held; the time is
+    /// taken before the check.
     fn look(&mut self, guard: &Guard) -> bool {
         let now = record::now();
         let inside = guard.check().is_ok();
@@ -171,7 +173,7 @@ impl<'a> Stay<'a> {
         match guard.unlock().await {
             Ok(()) => self.note(Op::Unlock, called, Some(record::now())),
             Err(Error::Lost(_)) => self.lose(),
-            // Nobody knows when it is released.
+            // It is unknown whether and when the lock was released.
             Err(_) => self.note(Op::Unlock, called, None),
         }
     }
@@ -195,7 +197,7 @@ async fn finish(locks: &Locker, tasks: Vec<tokio::task::JoinHandle<Record>>, out
     record.write(out);
 }
 
-/// Takes the lock and says so, and holds it until it is killed.
+/// Takes the lock, reports that, and holds it until this process is killed.
 async fn hold(url: &str, key: &str, out: &Path) {
     let locks = Locker::builder().node(url).lease(Duration::from_secs(2)).connect().await.unwrap();
     let guard = locks.get(key).lock().await.unwrap();
@@ -203,16 +205,17 @@ async fn hold(url: &str, key: &str, out: &Path) {
     guard.lost().cancelled().await;
 }
 
-/// How long the leases are in [`stall`].
+/// The lease of the locks in [`stall`].
 pub const STALLED_LEASE: Duration = Duration::from_millis(1_500);
 
-/// How [`stall`] ends if a lock is lost that had no reason to be: the process got its CPU.
+/// The exit code of [`stall`] if a lock was lost although the process had its CPU.
 pub const LOST_AWAKE: i32 = 3;
 
-/// Holds two locks with [`STALLED_LEASE`] until it gets no CPU for longer than that, and then reports: what `check()`
-/// said to the first who asked, and how much later the token fired of the lock that nobody asked for.
+/// Holds two locks with [`STALLED_LEASE`] until the process gets no CPU for longer than that. A thread calls `check()`
+/// on the first lock all the time; nothing asks for the second. Reports how much later than the first `check()` that
+/// failed the token of the second lock fired, in microseconds.
 async fn stall(url: &str, keys: &[String], out: &Path) {
-    // Nearly a tick: where cores are missing an answer may take long.
+    // Nearly a tick: on a busy machine an answer may take long.
     let locks = Locker::builder().node(url).lease(STALLED_LEASE).command_timeout(STALLED_LEASE * 3 / 10);
     let locks = locks.connect().await.unwrap();
     let (asked, watched) = (locks.get(&keys[0]).lock().await.unwrap(), locks.get(&keys[1]).lock().await.unwrap());
@@ -223,9 +226,9 @@ async fn stall(url: &str, keys: &[String], out: &Path) {
             let (before, answer) = (Instant::now(), asked.check());
             let slept = before.duration_since(last) > STALLED_LEASE;
             match answer {
-                Ok(()) => assert!(!slept, "it believes in a lock that has run out"),
+                Ok(()) => assert!(!slept, "check() accepts a lock that has run out"),
                 Err(Error::Lost(Loss::Expired)) if slept => return before,
-                // It was stopped between the look at the clock and the question.
+                // The process was stopped between the look at the clock and the check.
                 Err(Error::Lost(Loss::Expired)) if before.elapsed() > STALLED_LEASE => return Instant::now(),
                 Err(Error::Lost(Loss::Expired)) => {
                     let (held, stats) = (begun.elapsed(), asked_of.stats());

@@ -1,18 +1,18 @@
-//! A server's wall clock that a test sets: a shim that `cc` builds, preloaded into the server.
+//! A wall clock that a test can set, by a shim that `cc` builds and that is preloaded into the server.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// What a server's wall clock shows: a file that its shim has mapped.
+/// What a server's wall clock shows: a file that its shim maps.
 pub struct Clock {
     shim: PathBuf,
     told: PathBuf,
 }
 
 impl Clock {
-    /// A clock for a server that has this directory. `None` where it cannot be built, which is told.
+    /// Returns a clock for the server with this directory. `None`, and a line on stderr, if the shim cannot be built.
     pub fn new(directory: &Path, offset_ms: i64) -> Option<Self> {
         static SHIM: OnceLock<Option<PathBuf>> = OnceLock::new();
         let shim = SHIM.get_or_init(|| build().map_err(|reason| eprintln!("not run: no clock shim: {reason}")).ok());
@@ -22,30 +22,30 @@ impl Clock {
         Some(clock)
     }
 
-    /// Sets the clock: so many milliseconds more than the machine's.
+    /// Sets the clock to the machine's plus this many milliseconds.
     pub fn set(&self, offset_ms: i64) {
         self.tell(0, offset_ms * 1_000);
     }
 
-    /// Stops the clock: it shows so many microseconds since 1970.
+    /// Stops the clock at this many microseconds since 1970.
     pub fn stop(&self, at_us: i64) {
         self.tell(8, at_us);
     }
 
-    /// At once and by one write: the server never sees half of it.
+    /// Writes a number at once, so that the server never sees half of it.
     fn tell(&self, at: u64, us: i64) {
         use std::os::unix::fs::FileExt as _;
         let file = OpenOptions::new().write(true).open(&self.told).unwrap();
         file.write_all_at(&us.to_ne_bytes(), at).unwrap();
     }
 
-    /// The environment of a server that has this clock.
+    /// Returns the environment of a server with this clock.
     pub fn environment(&self) -> [(&'static str, &Path); 2] {
         [("LD_PRELOAD", &self.shim), ("LOCKHOUND_CLOCK", &self.told)]
     }
 }
 
-/// Builds the shim under a name of its own, and then puts it where it is wanted: another test may run it already.
+/// Builds the shim under a unique name and renames it into place, since another test may be using it already.
 fn build() -> Result<PathBuf, String> {
     if !cfg!(target_os = "linux") {
         return Err("it is for Linux".to_owned());

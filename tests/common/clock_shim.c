@@ -1,6 +1,6 @@
-/* Preloaded into a redis-server. The file that LOCKHOUND_CLOCK names tells at each look what the wall clock shows: the
- * time and so many microseconds, its first eight bytes; or, where the next eight are not zero, so many since 1970, and
- * it stands still. The monotonic clock stays as it is. */
+/* Preloaded into a redis-server. The file that LOCKHOUND_CLOCK names says what the wall clock shows. Its first eight
+ * bytes are microseconds that are added to the machine's time. If the next eight are not zero, the clock stands still
+ * at this many microseconds since 1970. The monotonic clock is not changed. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

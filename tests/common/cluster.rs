@@ -6,24 +6,24 @@ use lockhound::{Locker, LockerBuilder};
 
 use super::Server;
 
-/// How many slots every cluster has.
+/// The number of slots of a cluster.
 pub const SLOTS: u16 = 16_384;
 
-/// Servers that form a cluster: the masters, and behind them a replica for each, if there are any.
+/// Servers that form a cluster: the masters first, then their replicas, if there are any.
 pub struct Cluster {
     pub servers: Vec<Server>,
     masters: usize,
 }
 
 impl Cluster {
-    /// Starts so many masters, which have about as many slots each.
+    /// Starts this many masters without replicas, with about the same number of slots each.
     pub fn start(masters: usize) -> Self {
         Self::start_with(masters, 0, &[])
     }
 
-    /// Starts them with so many replicas each, and further arguments of redis-server.
+    /// Starts this many masters with `replicas` replicas each, and further arguments of redis-server.
     pub fn start_with(masters: usize, replicas: usize, args: &[&str]) -> Self {
-        // A server that is away for a second is taken for dead by the others.
+        // The others take a server for dead after a second without an answer.
         let mode =
             ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-replica-validity-factor", "0"];
         let args = [&mode, args].concat();
@@ -56,7 +56,7 @@ impl Cluster {
             let link: String = server.command(&["INFO", "replication"]);
             info.contains("cluster_state:ok") && !link.contains("master_link_status:down")
         });
-        // A master that has just learnt of its replicas says so in its next heartbeat.
+        // A master announces new replicas in its next heartbeat.
         cluster.wait_for("everybody knows the replicas", |server| {
             let nodes: String = server.command(&["CLUSTER", "NODES"]);
             nodes.lines().filter(|line| line.contains("slave")).count() == masters * replicas
@@ -68,12 +68,12 @@ impl Cluster {
         &self.servers[..self.masters]
     }
 
-    /// The replica that a master has been started with.
+    /// Returns the replica that a master was started with.
     pub fn replica_of(&self, master: usize) -> &Server {
         &self.servers[self.masters + master]
     }
 
-    /// An address of it, by which all others are found.
+    /// Returns the cluster's address: two of the servers, by which a client finds the others.
     pub fn url(&self) -> String {
         format!("redis-cluster://127.0.0.1:{}?node=127.0.0.1:{}", self.servers[0].port(), self.servers[1].port())
     }
@@ -82,18 +82,18 @@ impl Cluster {
         Locker::builder().node(self.url()).lease(lease).command_timeout((lease / 4).min(Duration::from_secs(3)))
     }
 
-    /// The master that was started with the slot of this key.
+    /// Returns which master had the slot of this key at the start.
     pub fn first_master_of(&self, key: &str) -> usize {
         (0..self.masters)
             .find(|&at| slot(key) < u16::try_from(usize::from(SLOTS) * (at + 1) / self.masters).unwrap())
             .unwrap()
     }
 
-    /// The server that has a key now, as this one says.
+    /// Returns the server that has a key now, according to the server that is asked.
     fn owner_of(&self, key: &str, asked: &Server) -> &Server {
         let slots: Vec<(u16, u16, (String, u16))> = ranges(&asked.command(&["CLUSTER", "SLOTS"]));
         let (_, _, (_, port)) =
-            slots.iter().find(|(from, to, _)| (*from..=*to).contains(&slot(key))).expect("somebody");
+            slots.iter().find(|(from, to, _)| (*from..=*to).contains(&slot(key))).expect("a master of the slot");
         self.servers.iter().find(|server| server.port() == *port).expect("one of ours")
     }
 
@@ -105,14 +105,14 @@ impl Cluster {
         self.owner_of(key, &self.servers[0]).command::<()>(&["DEL", key]);
     }
 
-    /// All keys of locks, and of whatever else is not a mark.
+    /// Returns all keys but the marks.
     pub fn keys(&self) -> Vec<String> {
         let all = self.masters().iter().flat_map(|server| server.command::<Vec<String>>(&["KEYS", "*"]));
         all.filter(|key| !key.starts_with("lockhound_fence:")).collect()
     }
 
-    /// Moves a slot from one master to another, as `redis-cli --cluster reshard` does, so that it is on its way for a
-    /// while.
+    /// Moves a slot from one master to another, as `redis-cli --cluster reshard` does. `on_its_way` runs while the slot
+    /// is moving.
     pub fn move_slot(&self, slot: u16, from: &Server, to: &Server, on_its_way: impl FnOnce()) {
         let slot = &*slot.to_string();
         to.command::<()>(&["CLUSTER", "SETSLOT", slot, "IMPORTING", &from.id()]);
@@ -143,7 +143,7 @@ impl Cluster {
 }
 
 impl Server {
-    /// Its name in its cluster.
+    /// Returns the node id of this server in its cluster.
     pub fn id(&self) -> String {
         self.command(&["CLUSTER", "MYID"])
     }
@@ -153,7 +153,8 @@ impl Server {
     }
 }
 
-/// The slot of a key, by the specification of Redis clusters: CRC-16 (XModem) of what stands in its first braces.
+/// Returns the slot of a key by the Redis cluster specification: CRC-16 (XModem) of the text in its first braces, or of
+/// the whole key.
 pub fn slot(key: &str) -> u16 {
     let braced = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = braced.filter(|tag| !tag.is_empty()).unwrap_or(key);
@@ -163,7 +164,7 @@ pub fn slot(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// From the answer to CLUSTER SLOTS: first and last slot, and the master.
+/// Reads the answer to CLUSTER SLOTS: first slot, last slot, and the master of each range.
 fn ranges(answer: &redis::Value) -> Vec<(u16, u16, (String, u16))> {
     let items = |value: &redis::Value| match value {
         redis::Value::Array(items) => items.clone(),

@@ -1,4 +1,4 @@
-//! A link to a server that is some way off: whatever passes comes so much later, however much there is of it.
+//! A link to a distant server: all data arrives later by a fixed delay, whatever the amount.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-/// All links to far servers of a test, on a thread of their own.
+/// All links of a test to distant servers, on a thread of their own.
 #[derive(Debug)]
 pub struct Distances {
     runtime: Option<Runtime>,
@@ -21,7 +21,7 @@ impl Distances {
         Self { runtime: Some(runtime) }
     }
 
-    /// The port of a link to this one, on which a reply comes this much after its request.
+    /// Opens a link to this port and returns the link's port. A reply arrives one round trip after its request.
     pub fn to(&self, port: u16, round_trip: Duration) -> u16 {
         let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         listener.set_nonblocking(true).expect("a listener");
@@ -36,7 +36,7 @@ impl Distances {
 
 impl Drop for Distances {
     fn drop(&mut self) {
-        // The test's own runtime may be where this is dropped: nothing may block there.
+        // This may be dropped in the test's own runtime, where nothing may block.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -55,7 +55,7 @@ async fn serve(listener: TcpListener, to: SocketAddr, one_way: Duration) {
     }
 }
 
-/// One direction: what is read is stamped at once, and written when its time has come.
+/// Passes one direction on: data is stamped when it is read, and written when its time has come.
 fn pass(from: OwnedReadHalf, into: OwnedWriteHalf, one_way: Duration) {
     let (sender, mut on_the_way) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     tokio::spawn(async move {

@@ -1,5 +1,5 @@
-//! Failovers of a master that Sentinels watch over, under load: who was inside when, what holders and waiters saw, and
-//! which of the writes that the old master had answered the new one does not have.
+//! Failovers of a master under Sentinels and under load: who was inside when, what holders and waiters saw, and which
+//! writes that the old master had acknowledged are missing on the new one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use super::record::{self, Visit};
 use super::sentinel::{NAME, Sentinels};
 use super::{Server, eventually, key, ms};
 
-/// What becomes of the master.
+/// How the failover comes about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failover {
     /// `SENTINEL FAILOVER`.
     Ordered,
-    /// It is killed (kill -9).
+    /// The master is killed (kill -9).
     Killed,
-    /// It is stopped, and goes on once it has a successor.
+    /// The master is stopped, and continued once it has a successor.
     Stopped,
 }
 
@@ -29,9 +29,9 @@ pub enum Failover {
 #[derive(Debug)]
 pub struct Seen {
     failover: Failover,
-    /// From its beginning until all Sentinels name the successor.
+    /// The time from the beginning of the failover until all Sentinels name the successor.
     pub took: Duration,
-    /// How old the oldest of the lost writes was when the old master had answered the last one; how many there were.
+    /// The time between the oldest and the newest acknowledged write that was lost.
     pub window: Duration,
     pub lost_writes: usize,
     pub visits: Vec<Visit>,
@@ -51,16 +51,14 @@ impl fmt::Display for Seen {
     }
 }
 
-/// Long enough to outlast what the Sentinels take to notice.
+/// Longer than the Sentinels take to notice.
 pub const LEASE: Duration = Duration::from_secs(15);
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Three lockers hold eight locks, wait for four of them, and come and go on three more while the master is replaced.
-/// The load goes on for so long after that.
-///
-/// What has to be so: a lock that was replicated is renewed by its holder on the new master, and its waiters are woken
-/// there. Nobody is inside beside another, but for what asynchronous replication loses: at most one renewal longer than
-/// the failover takes. Fences grow.
+/// Three lockers hold eight locks, wait for four of them, and enter and leave three more while the master is replaced.
+/// The load goes on for `go_on_for` after that. Checks that a lock that was replicated is renewed by its holder on the
+/// new master, and that its waiters are woken there; that no two visits overlap except by what asynchronous replication
+/// loses, for at most the failover and one renewal; and that fences grow.
 pub async fn under_load(failover: Failover, go_on_for: Duration) -> Seen {
     let group = Sentinels::start();
     let lockers = connect(&group).await;
@@ -78,7 +76,7 @@ pub async fn under_load(failover: Failover, go_on_for: Duration) -> Seen {
     let (lost_writes, window) = writes.lost(&group.replica);
     let until = record::now();
     if failover == Failover::Stopped {
-        // It believes that it is the master until the Sentinels have told it otherwise.
+        // It still acts as the master until the Sentinels demote it.
         group.master.go_on();
     }
     held.survive(&group, begun + took, took).await;
@@ -96,7 +94,7 @@ pub async fn under_load(failover: Failover, go_on_for: Duration) -> Seen {
     Seen { failover, took, window, lost_writes, visits, overlaps }
 }
 
-/// What a holder may take to hear of a loss once the new master is named: it connects there, and renews.
+/// Returns how long a holder may take to notice a loss once the new master is named: it connects there, and renews.
 pub fn renewal() -> Duration {
     LEASE / 3 + 2 * COMMAND_TIMEOUT
 }
@@ -117,8 +115,7 @@ fn begin(failover: Failover, group: &Sentinels) {
     }
 }
 
-/// Locks that are held all the time and have been replicated, with their fields, and those who wait for every other
-/// one.
+/// Locks that are held all the time and were replicated, with their fields, and the waiters of every other lock.
 struct Held {
     guards: Vec<(Guard, Vec<(String, u64)>)>,
     waiting: Vec<Option<JoinHandle<(Guard, Instant)>>>,
@@ -147,9 +144,9 @@ impl Held {
         Self { guards: guards.into_iter().map(with_fields).collect(), waiting }
     }
 
-    /// They are renewed by the new master, and their waiters are told there.
+    /// Checks that the locks are renewed on the new master, and that their waiters are woken there.
     async fn survive(self, group: &Sentinels, named: Instant, took: Duration) {
-        // The Sentinels of a busy machine may take longer than the lease.
+        // On a busy machine the Sentinels may take longer than the lease.
         let in_time = took < LEASE / 2;
         for ((guard, fields), waiting) in self.guards.into_iter().zip(self.waiting) {
             let key = guard.key().to_string();
@@ -174,7 +171,7 @@ impl Held {
             let released = guard.unlock().await;
             assert!(released.is_ok() || !in_time, "{released:?}");
             let (next, woken) = waiting.await.unwrap();
-            // Without a message the waiter looks after a sixth of the lease.
+            // Without a message the waiter polls after a sixth of the lease.
             let waited = woken.saturating_duration_since(unlocked);
             assert!(within(waited, ms(1_000)) || !in_time, "{waited:?}");
             next.unlock().await.unwrap();
@@ -182,7 +179,7 @@ impl Held {
     }
 }
 
-/// Three tasks of each locker come and go on these locks.
+/// Starts three tasks per locker, one for each of these locks, which enter and leave.
 fn load(lockers: &[Locker], names: &[String], over: &Arc<AtomicBool>) -> Vec<JoinHandle<Vec<Visit>>> {
     let tasks = lockers.iter().flat_map(|locker| names.iter().map(move |name| locker.get(name)));
     tasks.map(|lock| tokio::spawn(come_and_go(lock.owned_by(Owner::new()), Arc::clone(over)))).collect()
@@ -195,10 +192,10 @@ async fn come_and_go(lock: Lock, over: Arc<AtomicBool>) -> Vec<Visit> {
         let Ok(guard) = lock.lock().await else { continue };
         let (key, who, fence) = (lock.key().to_string(), guard.owner().to_string(), guard.fence().get());
         let mut inside = None;
-        // Most leave soon. Some stay for longer, so that whoever was let in by a lost word is still there.
+        // Most leave soon. Some stay for longer, so that a holder whose grant was not replicated is still inside.
         let looks = if fastrand::u8(..) < 2 { 300 } else { fastrand::u16(0..3) };
         for _ in 0..=looks {
-            // The time is taken before the look: it was inside then, as far as it could know.
+            // The time is taken before the check: the lock was held then, as far as its holder could know.
             let now = record::now();
             if guard.check().is_err() {
                 break;
@@ -207,16 +204,17 @@ async fn come_and_go(lock: Lock, over: Arc<AtomicBool>) -> Vec<Visit> {
             tokio::time::sleep(Duration::from_micros(fastrand::u64(0..2_000))).await;
         }
         visits.extend(inside.map(|(entered, left)| Visit { key, who, fence, entered, left }));
-        // Nobody knows of every release whether it was executed; the next one who comes in shows it.
+        // Some releases are not confirmed; the next visit shows whether they were executed.
         drop(guard.unlock().await);
     }
     visits
 }
 
-/// How many pairs overlap.
+/// Counts the pairs of visits that overlap.
 ///
 /// # Errors
-/// Two that overlap outside of the failover and the renewal after it, or whose fences do not grow over it.
+/// Two visits that overlap outside of the failover and the renewal after it, or a fence that does not grow outside of
+/// it.
 pub fn judge(visits: &mut [Visit], from: u64, settled: u64) -> Result<usize, String> {
     visits.sort_by(|a, b| (&a.key, a.entered).cmp(&(&b.key, b.entered)));
     let mut overlaps = 0;
@@ -233,7 +231,7 @@ pub fn judge(visits: &mut [Visit], from: u64, settled: u64) -> Result<usize, Str
         }
         let mut highest = 0;
         for visit in of_key {
-            // Those of the old master that were lost may be given out again while the failover lasts.
+            // Fences that the failover lost may be given out again while it lasts.
             let lasts = (from..=settled).contains(&visit.entered);
             if !lasts && visit.fence <= highest {
                 return Err(format!("the fence did not grow beyond {highest}: {visit:?}"));
@@ -244,7 +242,7 @@ pub fn judge(visits: &mut [Visit], from: u64, settled: u64) -> Result<usize, Str
     Ok(overlaps)
 }
 
-/// Somebody who writes one number after the other to the master, and notes when each was answered.
+/// A thread that writes one number after the other to the master, and notes when each was acknowledged.
 struct Writes {
     over: Arc<AtomicBool>,
     writing: std::thread::JoinHandle<Vec<Instant>>,
@@ -256,7 +254,7 @@ impl Writes {
     fn begin(master: &Server) -> Self {
         let (over, mut connection) = (Arc::new(AtomicBool::new(false)), master.connection().unwrap());
         let ended = Arc::clone(&over);
-        // A master that has stopped does not answer.
+        // A stopped master does not answer.
         connection.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         let writing = std::thread::spawn(move || {
             let mut answered = Vec::new();
@@ -273,7 +271,8 @@ impl Writes {
         Self { over, writing }
     }
 
-    /// How many of them the new master does not have, and for how long the old one had been answering such ones.
+    /// Returns how many of the writes the new master does not have, and the time between the first and the last of
+    /// them.
     fn lost(self, new: &Server) -> (usize, Duration) {
         self.over.store(true, Ordering::Relaxed);
         let answered = self.writing.join().unwrap();
@@ -285,7 +284,7 @@ impl Writes {
     }
 }
 
-/// Of many failovers of one kind: how far back what was lost went.
+/// Sums up failovers of one kind: the lost writes, how far back they went, and the overlaps.
 pub fn table(seen: &[Seen]) -> String {
     let mut windows: Vec<_> = seen.iter().map(|seen| seen.window).collect();
     windows.sort_unstable();
@@ -300,8 +299,8 @@ pub fn table(seen: &[Seen]) -> String {
     )
 }
 
-/// With one replica, which has to acknowledge: what was granted is known to the new master, whoever asks there. Returns
-/// for how long that has no replica, and grants nothing.
+/// Replaces the master under load while a replica has to acknowledge each grant, and checks that no two visits overlap.
+/// Returns for how long the new master had no replica, and so granted nothing.
 pub async fn under_load_with_acknowledgements(failover: Failover) -> Duration {
     let group = Sentinels::start();
     let (over, names) = (Arc::new(AtomicBool::new(false)), [key(), key(), key()]);
@@ -320,7 +319,7 @@ pub async fn under_load_with_acknowledgements(failover: Failover) -> Duration {
         Failover::Killed => group.master.restart(),
         Failover::Stopped => group.master.go_on(),
     }
-    // Until the old master is its replica the new one grants nothing.
+    // The new master grants nothing until the old one is its replica.
     let without = eventually(ms(120_000), "it has a replica", || group.replica.has_replicas(1)).await;
     tokio::time::sleep(LEASE).await;
     over.store(true, Ordering::Relaxed);

@@ -1,21 +1,20 @@
-//! Histories of calls on locks, and the check that some order of the calls explains them all: linearizability.
-//!
-//! The check is Wing and Gong's, with the memory of states that Lowe added (*Testing for linearizability*, 2016). The
-//! models are those of Hazelcast's Jepsen tests: an owner-aware, a re-entrant, a fenced, and a re-entrant fenced mutex.
-//! Times are of [`super::record::now`], which all processes of a machine share.
+//! Histories of calls on locks, and the check that some order of the calls explains them all: linearizability. The
+//! check is Wing and Gong's, with the cache of states that Lowe added (*Testing for linearizability*, 2016). The models
+//! are those of Hazelcast's Jepsen tests: an owner-aware, a re-entrant, a fenced, and a re-entrant fenced mutex. Times
+//! are of [`super::record::now`], which all processes of a machine share.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
-/// What was called, and what it said.
+/// What was called, and its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// The lock was taken, or entered again, and this is its fence.
+    /// The lock was taken or re-entered, with this fence.
     Lock { fence: u64 },
-    /// A guard was given back.
+    /// A guard was released.
     Unlock,
-    /// The lock was lost at some time during this call: between the last look at which it was held, and the first at
-    /// which it was not. All its guards are gone.
+    /// The lock was lost at some time during this call, which lasts from the last check that found it held to the first
+    /// that did not. The loss ends all its guards.
     Lose,
 }
 
@@ -26,24 +25,24 @@ pub struct Call {
     pub who: String,
     pub op: Op,
     pub called: u64,
-    /// `None`: its caller never heard. It took effect at any time after the call, or never will.
+    /// `None`: the caller got no answer. The call took effect at some time after it was made, or never.
     pub returned: Option<u64>,
 }
 
-/// What a lock is.
+/// The kind of lock that a history is checked against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Model {
-    /// One owner at a time has it, once; only the owner gives it back.
+    /// One owner at a time holds the lock, once; only the owner releases it.
     OwnerAware,
-    /// Its owner may take it again, so many times in all.
+    /// The owner may hold the lock up to this many times.
     Reentrant(u32),
-    /// Owner-aware, and each fence is greater than those before.
+    /// Owner-aware, and each fence is greater than all before it.
     Fenced,
     /// Re-entrant, and a re-entry has the fence of its hold.
     ReentrantFenced(u32),
 }
 
-/// Who has the lock, how often, and the last fence.
+/// The holder of the lock, its hold count, and the last fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct State {
     holder: Option<usize>,
@@ -63,7 +62,7 @@ impl Model {
         matches!(self, Self::Fenced | Self::ReentrantFenced(_))
     }
 
-    /// The state after this call; `None` where it could not have been answered so.
+    /// Returns the state after this call; `None` if the lock could not have given this result.
     fn step(self, state: State, who: usize, op: Op) -> Option<State> {
         let is_holder = state.holder == Some(who);
         match op {
@@ -87,10 +86,10 @@ pub struct History {
 }
 
 impl History {
-    /// Checks each lock by itself: they have nothing to do with each other.
+    /// Checks each lock by itself, since locks are independent of each other.
     ///
     /// # Errors
-    /// The lock, and the calls that no order explains, up to the first that none can.
+    /// The lock, and the calls up to the first one that no order explains.
     pub fn check(&self, model: Model) -> Result<(), String> {
         let mut locks: BTreeMap<&str, Vec<&Call>> = BTreeMap::new();
         for call in &self.calls {
@@ -125,7 +124,7 @@ impl fmt::Display for Call {
 }
 
 impl Call {
-    /// Reads what its Display wrote; `None` if this is something else.
+    /// Parses a line that Display wrote; `None` if the line is something else.
     pub fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split(' ').collect();
         let [key, who, op, called, returned] = words[..] else { return None };
@@ -143,14 +142,14 @@ impl Call {
 /// The search for an order of the calls on one lock.
 struct Search {
     model: Model,
-    /// By call: who it was, and what.
+    /// The owner and the operation of each call.
     calls: Vec<(usize, Op)>,
-    /// Calls and returns in the order of their times: a list in which those that have a place in the order are left
-    /// out.
+    /// Calls and returns in the order of their times. `next` and `before` link those that have no place in the order
+    /// yet.
     events: Vec<Event>,
     next: Vec<usize>,
     before: Vec<usize>,
-    /// How many calls with a return have no place yet.
+    /// The number of calls with a return that have no place yet.
     open: usize,
 }
 
@@ -172,10 +171,10 @@ impl Search {
             times.push((call.called, false, at));
             times.extend(call.returned.map(|returned| (returned, true, at)));
         }
-        // At one time calls come first: they may overlap.
+        // At equal times calls come before returns: they may overlap.
         times.sort_unstable();
         let events: Vec<Event> = times.iter().map(|&(_, returns, call)| Event { call, returns }).collect();
-        // The head of the list is behind the last event.
+        // The head of the list has the index after the last event.
         let head = events.len();
         let next = (0..=head).map(|at| if at == head { 0 } else { at + 1 }).collect();
         let before = (0..=head).map(|at| if at == 0 { head } else { at - 1 }).collect();
@@ -197,7 +196,7 @@ impl Search {
     }
 
     /// # Errors
-    /// The call whose return was never got past.
+    /// The farthest call whose return the search could not pass.
     fn run(mut self) -> Result<(), usize> {
         let head = self.events.len();
         let return_of: BTreeMap<usize, usize> = self
@@ -230,11 +229,11 @@ impl Search {
                     }
                     placed[call / 64] &= !(1 << (call % 64));
                 }
-                // The return of a call that has no place yet comes before the end of the list.
+                // The list does not end here: `open` is not zero, so that a return is still ahead.
                 at = self.next[at];
                 continue;
             }
-            // A call that returned has no place before whatever comes next: one of the choices before was another.
+            // This call returned without a place in the order: the search takes its last choice back.
             farthest = farthest.max(at);
             let Some((last, former)) = chosen.pop() else { return Err(self.events[farthest].call) };
             let call = self.events[last].call;

@@ -1,6 +1,5 @@
-//! Redisson on a JVM, driven by lines: tests/redisson has the program, which says what they are.
-//!
-//! Maven builds it in target/foreign/redisson on its first use, by `./dev`, which sees whether it has changed since.
+//! Redisson on a JVM, driven by lines. The program is in tests/redisson, and documents the lines. `./dev` has Maven
+//! build it in target/foreign/redisson on first use, and again when it has changed.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -16,23 +15,23 @@ use tokio::task::JoinHandle;
 
 use super::{Server, say, soon};
 
-/// What a call may take that nothing holds up: the first of a JVM loads its classes.
+/// The bound on a call that has nothing to wait for: the first call in a JVM loads its classes.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// A JVM with Redisson. It ends with its last line of input, and so with this process at the latest.
+/// A JVM with Redisson. It ends when its input ends, and so with this process at the latest.
 pub struct Jvm {
     child: Mutex<Child>,
     to: Mutex<ChildStdin>,
     number: AtomicU64,
     waiting: Arc<Waiting>,
-    /// What it says on stderr.
+    /// What it has written to stderr.
     log: Arc<Mutex<String>>,
 }
 
-/// Who waits for the answer to which line. `None` once there are no more answers.
+/// The callers that wait for an answer, by the line's number. `None` once there are no more answers.
 type Waiting = Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>;
 
-/// What came of a line.
+/// The answer to a line.
 #[derive(Debug)]
 pub struct Answer {
     /// When it was read.
@@ -41,17 +40,18 @@ pub struct Answer {
     pub said: Result<String, String>,
 }
 
-/// A line that was sent, and whose answer comes whether it is awaited or not.
+/// A line that was sent. Its answer is read whether this is awaited or not.
 pub type Asked = JoinHandle<Answer>;
 
 impl Jvm {
-    /// The one that tests share, each with clients of its own. `None`, and a line on stderr, where it cannot be tried.
+    /// Returns the JVM that tests share, each with clients of its own. `None`, and a line on stderr, if it cannot be
+    /// run.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Jvm>> = OnceLock::new();
         SHARED.get_or_init(Self::start).as_ref()
     }
 
-    /// A class of the program, as a command. `None`, and a line on stderr, where it cannot be tried.
+    /// Returns the command that runs a class of the program. `None`, and a line on stderr, if it cannot be run.
     pub fn program(class: &str) -> Option<Command> {
         static PREPARED: OnceLock<Result<PathBuf, String>> = OnceLock::new();
         let prepared = match PREPARED.get_or_init(prepare) {
@@ -65,13 +65,13 @@ impl Jvm {
         path.push(":");
         path.push(prepared.join("lib/*"));
         let mut java = Command::new("java");
-        // It is to start soon and to share two cores with many others.
+        // It has to start quickly and share two cores with many other processes.
         java.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m"]);
         java.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn").arg("-cp").arg(path).arg(class);
         Some(java)
     }
 
-    /// Starts one. `None`, and a line on stderr, where it cannot be tried.
+    /// Starts a JVM. `None`, and a line on stderr, if it cannot be run.
     pub fn start() -> Option<Self> {
         let mut java = Self::program("Driver")?;
         let mut child = java.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -83,7 +83,7 @@ impl Jvm {
             for line in answers.lines().map_while(Result::ok) {
                 tell(&answered, &line);
             }
-            // Whoever waits yet is told by that.
+            // Dropping the senders tells the callers that still wait.
             answered.lock().unwrap().take();
         });
         let (mut said, into) = (child.stderr.take().unwrap(), Arc::clone(&log));
@@ -96,27 +96,27 @@ impl Jvm {
         Some(Self { child: Mutex::new(child), to, number: AtomicU64::new(1), waiting, log })
     }
 
-    /// Ends it at once (SIGKILL).
+    /// Kills it (SIGKILL).
     pub fn kill(&self) {
         let mut child = self.child.lock().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    /// Sends a line, of this Java thread.
+    /// Sends a line for this Java thread.
     pub fn ask(&self, thread: &str, words: &str) -> Asked {
         let (sender, receiver) = oneshot::channel();
         let number = self.number.fetch_add(1, Ordering::Relaxed);
         if let Some(waiting) = &mut *self.waiting.lock().unwrap() {
             waiting.insert(number, sender);
         }
-        // One that has ended takes no more of them, and nobody answers then.
+        // A JVM that has ended takes no more lines; the answer then says so.
         drop(self.to.lock().unwrap().write_all(format!("{number} {thread} {words}\n").as_bytes()));
         let gone = || Answer { at: Instant::now(), said: Err("the JVM has ended".to_owned()) };
         tokio::spawn(async move { receiver.await.unwrap_or_else(|_| gone()) })
     }
 
-    /// A client of its own for these addresses, with this `lockWatchdogTimeout`.
+    /// Starts a client for these addresses, with this `lockWatchdogTimeout`.
     pub async fn connect(&self, mode: Mode, addresses: &[String], watchdog: Duration) -> Client<'_> {
         let name = format!("c{}", self.number.fetch_add(1, Ordering::Relaxed));
         let mode = match mode {
@@ -128,12 +128,12 @@ impl Jvm {
         Client { jvm: self, name, id }
     }
 
-    /// A client of one server.
+    /// Starts a client of one server.
     pub async fn client(&self, server: &Server, watchdog: Duration) -> Client<'_> {
         self.connect(Mode::Single, &[server.url()], watchdog).await
     }
 
-    /// Several clients' locks of this name as one: "multi" or "red". An owner of its own.
+    /// Returns the locks of this name of several clients as one ("multi" or "red"), with an owner of its own.
     pub fn lock_over(&self, kind: &str, clients: &[Client<'_>], key: &str) -> RLock<'_> {
         let names: Vec<&str> = clients.iter().map(|client| client.name.as_str()).collect();
         self.lock_of(kind, &names.join(","), key)
@@ -144,12 +144,12 @@ impl Jvm {
         RLock { jvm: self, name: format!("{kind} {clients} {key}"), thread }
     }
 
-    /// Waits for an answer that nothing holds up.
+    /// Waits for an answer that nothing delays.
     pub async fn done(&self, asked: Asked) -> Answer {
         self.within(BOUND, asked).await
     }
 
-    /// Waits for an answer that has to come in this time.
+    /// Waits for an answer that has to come within this time.
     pub async fn within(&self, bound: Duration, asked: Asked) -> Answer {
         let Some(answer) = soon(bound, asked).await else {
             panic!("no answer in {bound:?}; what the JVM says: {}", self.log.lock().unwrap())
@@ -166,7 +166,7 @@ impl Drop for Jvm {
     }
 }
 
-/// Gives an answer to whoever waits for it.
+/// Passes an answer to the caller that waits for it.
 fn tell(waiting: &Waiting, line: &str) {
     let at = Instant::now();
     let (number, said) = line.split_once(' ').unwrap_or_else(|| panic!("{line}"));
@@ -176,34 +176,34 @@ fn tell(waiting: &Waiting, line: &str) {
         _ => panic!("{line}"),
     };
     let asked = waiting.lock().unwrap().as_mut().and_then(|waiting| waiting.remove(&number.parse().unwrap()));
-    // 0 is its greeting.
+    // The line with number 0 is the greeting.
     if let Some(asked) = asked {
         drop(asked.send(Answer { at, said }));
     }
 }
 
-/// How a client takes its servers.
+/// How a client treats its servers.
 #[derive(Clone, Copy)]
 pub enum Mode {
     Single,
     Cluster,
 }
 
-/// A `RedissonClient`, shut down with this.
+/// A `RedissonClient`, shut down when this is dropped.
 pub struct Client<'a> {
     jvm: &'a Jvm,
     name: String,
-    /// What its owners begin with.
+    /// The first part of its owners.
     pub id: String,
 }
 
 impl<'a> Client<'a> {
-    /// `getLock`, used by a thread of its own.
+    /// Returns a lock (`getLock`), used by a thread of its own.
     pub fn lock(&self, key: &str) -> RLock<'a> {
         self.lock_of("plain", key)
     }
 
-    /// Has a thread begin a transaction and change a bucket in it, and nothing more until it is told to.
+    /// Has a thread begin a transaction that changes a bucket and stays open.
     pub async fn begin_to_change(&self, bucket: &str) -> Transaction<'a> {
         let thread = format!("t{}", self.jvm.number.fetch_add(1, Ordering::Relaxed));
         let asked = self.jvm.ask(&thread, &format!("transaction {} {bucket}", self.name));
@@ -211,7 +211,7 @@ impl<'a> Client<'a> {
         Transaction { jvm: self.jvm, thread }
     }
 
-    /// A lock of this kind, used by a thread of its own.
+    /// Returns a lock of this kind, used by a thread of its own.
     pub fn lock_of(&self, kind: &str, key: &str) -> RLock<'a> {
         self.jvm.lock_of(kind, &self.name, key)
     }
@@ -219,7 +219,7 @@ impl<'a> Client<'a> {
 
 impl Drop for Client<'_> {
     fn drop(&mut self) {
-        // Behind its lines that are under way is nobody who waits.
+        // Nothing waits for the answer.
         if tokio::runtime::Handle::try_current().is_ok() {
             drop(self.jvm.ask(&self.name, &format!("shutdown {}", self.name)));
         }
@@ -246,13 +246,13 @@ pub struct RLock<'a> {
 }
 
 impl RLock<'_> {
-    /// Sends this verb, with the words behind the lock's name.
+    /// Sends this verb, with `rest` after the lock's name.
     pub fn ask(&self, verb: &str, rest: &str) -> Asked {
         let line = format!("{verb} {} {rest}", self.name);
         self.jvm.ask(&self.thread, line.trim_end())
     }
 
-    /// Sends this verb, which nothing holds up; the word that is answered, or the exception.
+    /// Sends this verb, which nothing delays, and returns the word that is answered, or the exception.
     pub async fn done(&self, verb: &str) -> Result<String, String> {
         self.said(verb, "").await
     }
@@ -266,12 +266,12 @@ impl RLock<'_> {
         said.parse().unwrap_or_else(|_| panic!("{verb}: {said}"))
     }
 
-    /// Of a lock that is free, or this thread's own.
+    /// Locks a lock that is free or held by this thread.
     pub async fn lock(&self) {
         self.word::<String>("lock", "").await;
     }
 
-    /// The same, with a lease that nobody renews.
+    /// Locks with a lease that is not renewed.
     pub async fn lock_leased(&self, lease: Duration) {
         self.word::<String>("lock", &lease.as_millis().to_string()).await;
     }
@@ -300,19 +300,19 @@ impl RLock<'_> {
         self.word("count", "").await
     }
 
-    /// Of a fenced lock: locks, and returns its token.
+    /// Locks a fenced lock and returns its token.
     pub async fn lock_and_get_token(&self) -> u64 {
         self.word("token", "").await
     }
 }
 
-/// Where the program is.
+/// Builds the program, if needed, and returns its directory.
 ///
 /// # Errors
-/// Why it cannot be tried.
+/// Why the program cannot be run.
 ///
 /// # Panics
-/// In CI, if there are the tools and it cannot be prepared.
+/// In CI, if the tools are there and the program cannot be prepared.
 fn prepare() -> Result<PathBuf, String> {
     for tool in ["java", "mvn"] {
         if !Command::new("sh").args(["-c", "command -v \"$0\"", tool]).output().unwrap().status.success() {
@@ -323,7 +323,7 @@ fn prepare() -> Result<PathBuf, String> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let prepared = target.join("foreign/redisson");
     if !root.join("dev").exists() {
-        return Err("its program is not a part of the package".to_owned());
+        return Err("its program is not part of the package".to_owned());
     }
     let mut dev = Command::new(root.join("dev"));
     let run = dev.args(["foreign", "redisson"]).env("CARGO_TARGET_DIR", target).output().unwrap();

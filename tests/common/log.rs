@@ -1,4 +1,4 @@
-//! What was logged, for the tests that look at it.
+//! Collects what is logged, for tests that look at it.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,8 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::FmtSpan;
 
-/// Everything that was logged since it was set up. One a process: tests that use it are alone in their target.
+/// Everything that was logged since it was set up. There can be one per process: a test that uses it is alone in its
+/// target. `of_thread` is the exception.
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 

@@ -1,4 +1,4 @@
-//! How soon holders hear of a loss, by its kind.
+//! How soon holders are told of a loss, by its kind.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use super::proxy::{Mode, Proxy};
 use super::{Server, key};
 
-/// The lease of these locks; a third of it is from renewal to renewal.
+/// The lease of these locks, which are renewed every third of it.
 pub const LEASE: Duration = Duration::from_millis(3_000);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum Kind {
     Deleted,
     Replaced,
     FlushAll,
-    /// By another process: a locker of its own.
+    /// `force_unlock` by another locker.
     ForceUnlock,
     WrongType,
 }
@@ -49,22 +49,23 @@ impl Kind {
         }
     }
 
-    /// Whether the loss is one of time: then it has to be told before the lease is over.
+    /// Returns whether time causes the loss: then its token has to fire before the lease is over.
     fn is_of_time(self) -> bool {
         matches!(self, Self::Silence | Self::SwallowedReplies)
     }
 }
 
-/// When the token of each lock fired: after the send of its last success for losses of time, after the deed for others.
+/// How soon the token of each lock fired: after the send of the last renewal that succeeded if time caused the loss,
+/// after the deed (the deletion, say) otherwise.
 pub struct Losses {
     pub kind: Kind,
     pub after: Vec<Duration>,
 }
 
-/// Makes so many losses of a kind.
+/// Causes losses of one kind, and measures them.
 ///
 /// # Panics
-/// If a token fires late: after the lease, or after the next renewal with the time of a round trip on a busy machine.
+/// If a token fires late: after the lease, or later than the next renewal and a round trip on a busy machine.
 pub async fn lose(kind: Kind, many: usize) -> Losses {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
@@ -75,14 +76,14 @@ pub async fn lose(kind: Kind, many: usize) -> Losses {
     }
     let keys: Vec<String> = server.command(&["KEYS", "test:*"]);
     let deed = Instant::now();
-    // For the others those who wait do so from before the deed.
+    // For the other kinds the tokens are watched from before the deed.
     let early = if kind.is_of_time() { None } else { Some(watch(std::mem::take(&mut guards), |_| deed)) };
     commit(kind, &server, &proxy, &keys).await;
     let done = deed.elapsed();
     let watching = match early {
         Some(watching) => watching,
         None => {
-            // An answer that was on its way may still count; after it nothing changes validity any more.
+            // An answer that was on its way may still count; after that nothing extends the validity.
             tokio::time::sleep(Duration::from_millis(200)).await;
             watch(guards, sent)
         }
@@ -108,13 +109,13 @@ pub async fn lose(kind: Kind, many: usize) -> Losses {
     Losses { kind, after }
 }
 
-/// When the last success was sent: validity lasts from then for the lease without the allowance for drift.
+/// Returns when the last successful renewal was sent: validity is the lease less the drift, from then on.
 fn sent(guard: &Guard) -> Instant {
     let validity = LEASE - LEASE / 100 - Duration::from_millis(2);
     Instant::now() + guard.remaining() - validity
 }
 
-/// Waits for the tokens; how long after `from` each fired.
+/// Waits for the tokens, and returns how long after `from` each of them fired.
 fn watch(guards: Vec<Guard>, from: impl Fn(&Guard) -> Instant) -> Vec<JoinHandle<(Duration, Guard)>> {
     let waiting = guards.into_iter().map(|guard| {
         let from = from(&guard);
@@ -152,7 +153,7 @@ async fn commit(kind: Kind, server: &Server, proxy: &Proxy, keys: &[String]) {
     }
 }
 
-/// The distributions as a table.
+/// Returns the distributions as a table.
 pub fn table(all: &[Losses]) -> String {
     let mut text = format!("lease {LEASE:?}, renewed every {:?}; times in ms\n", LEASE / 3);
     writeln!(text, "{:<24}{:>6}{:>8}{:>8}{:>8}{:>8}  after", "loss", "n", "min", "p50", "p99", "max").unwrap();
@@ -165,7 +166,7 @@ pub fn table(all: &[Losses]) -> String {
     text
 }
 
-/// The distributions as a picture: a row a kind, a stroke a loss.
+/// Returns the distributions as a picture, with a row per kind and a stroke per loss.
 pub fn picture(all: &[Losses]) -> String {
     let x = |time: Duration| 190.0 + time.as_secs_f64() / LEASE.as_secs_f64() * 480.0;
     let height = 60 + all.len() * 34;

@@ -1,4 +1,4 @@
-//! What a busy machine may do to a test. A bound in milliseconds supposes that a process has a core when it needs one.
+//! Allowances for a busy machine. A bound in milliseconds assumes that a process has a core when it needs one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How much longer things may take while cores are missing. A fault lasts longer than that: mostly for ever.
+/// By which factor things may take longer while cores are missing. A fault lasts longer still: mostly for ever.
 const STRETCH: u32 = 10;
 
-/// Whether cores are missing just now: a thread that wants one for 50 ms does not have it for most of that.
+/// Returns whether cores are missing now: a thread that spins for 50 ms gets a core for less than three quarters of
+/// them.
 pub fn starved() -> bool {
     let used = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -23,7 +24,7 @@ pub fn starved() -> bool {
     used() - before < start.elapsed() * 3 / 4
 }
 
-/// Whether what failed, the so many-th time, is to be tried again: a few times, where cores were missing for it.
+/// Returns whether to retry something that failed for the `tried`-th time: a few times, while cores are missing.
 pub fn again(tried: u32) -> bool {
     tried < 5 && starved()
 }
@@ -58,17 +59,18 @@ impl Stalls {
     }
 }
 
-/// Whether something took no longer than it may. Where cores are missing it may take longer.
+/// Returns whether something took no longer than it may. It may take longer while cores are missing.
 pub fn within(took: Duration, bound: Duration) -> bool {
     took < bound || (took < bound * STRETCH && starved())
 }
 
-/// By how much a token may be late. Without a core nobody fires in time, and a fault keeps it for longer than that.
+/// Returns by how much a token may be late. Without a core no token fires in time; a fault delays it for longer than
+/// this.
 pub fn grace() -> Duration {
     if starved() { Duration::from_secs(1) } else { Duration::ZERO }
 }
 
-/// Whether whoever waits for a token was told before this bound, or, without a core, not much later.
+/// Returns whether a token fired before this bound, or, while cores are missing, soon after it.
 pub fn in_time(took: Duration, bound: Duration) -> bool {
     took < bound || took < bound + grace()
 }

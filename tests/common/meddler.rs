@@ -1,5 +1,5 @@
-//! A proxy that spoils single replies: one of so many is swallowed, comes twice, changes places with the next one, or
-//! is replaced.
+//! A proxy that spoils single replies at random: it swallows them, repeats them, swaps them with the next one, or
+//! replaces them.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// What becomes of a reply. Only the last of these leave the replies behind it in step.
+/// What is done to a reply. Only the last of these leaves the replies behind it in step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Harm {
     Swallow,
     Duplicate,
-    /// It comes behind the next one, whenever that comes.
+    /// It is sent after the next one, whenever that comes.
     Swap,
-    /// The client cannot read it, and takes the next one in its place.
+    /// The client cannot parse it, and takes the next one in its place.
     Unreadable,
-    /// Another reply, which belongs to nothing.
+    /// It is replaced by a reply that answers nothing.
     Garble,
 }
 
@@ -26,7 +26,7 @@ const UNREADABLE: &[u8] = b"-ERR \xff\xfe\r\n";
 const GARBLED: [&[u8]; 6] =
     [b"-ERR odd\r\n", b"+OK\r\n", b":1\r\n", b"$-1\r\n", b"*0\r\n", b"-NOSCRIPT No matching script.\r\n"];
 
-/// So many replies of a connection are left alone: they are to what the client sends when it connects.
+/// The number of replies at the start of a connection that are left alone: they answer the client's handshake.
 const HANDSHAKE: usize = 6;
 
 pub struct Meddler {
@@ -35,16 +35,16 @@ pub struct Meddler {
 }
 
 struct Shared {
-    /// One of so many replies; zero: none.
+    /// One of this many replies is spoiled; zero: none.
     one_in: AtomicU32,
     harmed: [AtomicUsize; HARMS.len()],
-    /// Comes in the place of the next reply.
+    /// Replaces the next reply.
     instead: Mutex<Option<Vec<u8>>>,
 }
 
 impl Meddler {
-    /// Listens on a free port in front of a server's. What it does to the nth reply of the nth connection is the
-    /// seed's.
+    /// Listens on a free port in front of a server's. The seed decides what becomes of the nth reply of the nth
+    /// connection.
     pub fn start(to: u16, seed: u64) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -69,22 +69,22 @@ impl Meddler {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Spoils one of so many replies from now on; zero: none.
+    /// Spoils one of this many replies from now on; zero: none.
     pub fn spoil_one_in(&self, replies: u32) {
         self.shared.one_in.store(replies, Ordering::Relaxed);
     }
 
-    /// Sends this in the place of the next reply, on whatever connection.
+    /// Replaces the next reply of any connection.
     pub fn replace_next(&self, with: Vec<u8>) {
         *self.shared.instead.lock().unwrap() = Some(with);
     }
 
-    /// Whether that has been sent.
+    /// Returns whether the replacement has been sent.
     pub fn has_replaced(&self) -> bool {
         self.shared.instead.lock().unwrap().is_none()
     }
 
-    /// How many replies each harm has come to.
+    /// Returns how many replies each harm was done to.
     pub fn harmed(&self) -> [(Harm, usize); HARMS.len()] {
         HARMS.map(|harm| (harm, self.shared.harmed[harm as usize].load(Ordering::Relaxed)))
     }
@@ -100,7 +100,7 @@ impl Shared {
             while let Some(end) = frame(&received) {
                 let reply: Vec<u8> = received.drain(..end).collect();
                 seen += 1;
-                // Messages answer nothing.
+                // Messages are no answers.
                 if seen <= HANDSHAKE || reply[0] == b'>' {
                     passed.extend(reply);
                     continue;
@@ -147,7 +147,7 @@ fn pass(mut from: TcpStream, mut into: TcpStream) {
     drop(into.shutdown(Shutdown::Both));
 }
 
-/// How long the first reply is, if all of it is there.
+/// Returns the length of the first reply, if it is complete.
 fn frame(bytes: &[u8]) -> Option<usize> {
     let line = bytes.windows(2).position(|end| end == b"\r\n")? + 2;
     let count = || std::str::from_utf8(&bytes[1..line - 2]).unwrap().parse::<i64>().unwrap();

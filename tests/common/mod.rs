@@ -1,5 +1,5 @@
-//! What the tests share: private servers, a proxy that does harm, and the record of who was inside when.
-#![allow(dead_code, unreachable_pub, reason = "every test target uses a part of it")]
+//! What the tests share: private servers, proxies that do harm, and the record of who was inside when.
+#![allow(dead_code, unreachable_pub, reason = "each test target uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 pub mod chaos;
@@ -29,12 +29,12 @@ use std::time::{Duration, Instant};
 use lockhound::{Locker, LockerBuilder};
 pub use server::Server;
 
-/// A name that no other test has.
+/// Returns a name that no other test uses.
 pub fn key() -> String {
     format!("test:{}", lockhound::Uuid::new_v4())
 }
 
-/// Says it past libtest, which keeps what a passing test prints.
+/// Prints a line past libtest, which hides what a passing test prints.
 pub fn say(text: &str) {
     use std::io::Write as _;
     std::io::stderr().write_all(format!("{text}\n").as_bytes()).unwrap();
@@ -44,17 +44,17 @@ pub fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// This acquire of `lua/`, as the library sends it.
+/// Returns an acquire script of `lua/` as the library sends it.
 pub fn acquire_script(body: &str) -> redis::Script {
     redis::Script::new(&body.replace("-- fence.lua\n", include_str!("../../lua/fence.lua")))
 }
 
-/// A locker with the default options.
+/// Connects a locker with the default options.
 pub async fn locker(server: &Server) -> Locker {
     Locker::connect(server.url()).await.unwrap()
 }
 
-/// A builder with a lease that is short enough to be waited for.
+/// Returns a builder with this lease, which tests choose short enough to wait for.
 pub fn builder(url: &str, lease: Duration) -> LockerBuilder {
     Locker::builder().node(url).lease(lease)
 }
@@ -63,7 +63,7 @@ pub async fn locker_with(server: &Server, lease: Duration) -> Locker {
     builder(&server.url(), lease).connect().await.unwrap()
 }
 
-/// Waits until something is so, and fails if that takes longer than it may: see [`machine::within`].
+/// Waits until a condition holds, and panics if that takes too long: see [`machine::within`].
 pub async fn eventually(within: Duration, what: &str, mut so: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     let mut limit = within;
@@ -77,7 +77,7 @@ pub async fn eventually(within: Duration, what: &str, mut so: impl FnMut() -> bo
     start.elapsed()
 }
 
-/// Waits for a future, for so long: see [`machine::within`].
+/// Waits for a future for this long, or longer on a busy machine: see [`machine::within`].
 pub async fn soon<F: IntoFuture>(within: Duration, future: F) -> Option<F::Output> {
     let start = Instant::now();
     let mut future = std::pin::pin!(future.into_future());

@@ -14,7 +14,8 @@ impl Wake for Bell {
     }
 }
 
-/// Polls a future so often, each time after it was woken, or after it had time to be. Its value, if it completes.
+/// Polls a future this many times: at once, and then each time it is woken, or after 100 ms. Returns its value if it
+/// completes.
 pub async fn poll_times<T>(mut future: Pin<Box<dyn Future<Output = T> + '_>>, times: usize) -> Option<T> {
     let bell = Arc::new(Bell(tokio::sync::Notify::new()));
     let waker = Waker::from(Arc::clone(&bell));

@@ -1,4 +1,4 @@
-//! A TCP proxy in front of a server that passes, refuses, black-holes, delays, swallows a reply and cuts, or puts a
+//! A TCP proxy in front of a server: it passes, refuses, black-holes, delays, swallows a reply and cuts, or sends a
 //! huge one in its place.
 
 use std::collections::HashSet;
@@ -18,23 +18,23 @@ pub enum Mode {
     BlackHole,
     /// A request that contains these bytes is passed on; its reply is swallowed and the connection is cut.
     SwallowReplyTo(Vec<u8>),
-    /// Replies come this much later.
+    /// Replies are delayed by this much.
     Delay(Duration),
     /// Requests that contain these bytes wait until the mode changes.
     Hold(Vec<u8>),
-    /// Requests that contain these bytes are passed on this much later.
+    /// Requests that contain these bytes are delayed by this much.
     Late(Vec<u8>, Duration),
-    /// The first reply is taken out, and this comes in its place. Nothing else is passed on any more.
+    /// The first reply is replaced by this. No other reply is passed on.
     Flood(Flood),
 }
 
 /// A reply that keeps its reader busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flood {
-    /// One string of so many bytes.
+    /// One string of this many bytes.
     String(usize),
-    /// An array that has so many elements at once, and then one more every millisecond, without an end: whoever reads
-    /// it from the beginning each time has no time for anything else, and its memory does not grow.
+    /// An array that has this many elements at once, and then one more every millisecond, without an end: a reader that
+    /// parses it from the beginning each time has no time for anything else, and its memory does not grow.
     Array(usize),
 }
 
@@ -99,7 +99,7 @@ impl Proxy {
         self.port
     }
 
-    /// Connections that are opened from now on lead to another server.
+    /// Leads connections that are opened from now on to another server.
     pub fn lead_to(&self, port: u16) {
         self.to.store(port, Ordering::Relaxed);
     }
@@ -108,28 +108,28 @@ impl Proxy {
         *self.shared.mode.lock().unwrap() = mode;
     }
 
-    /// How many replies were swallowed.
+    /// Returns how many replies were swallowed.
     pub fn swallowed(&self) -> usize {
         self.shared.swallowed.load(Ordering::Relaxed)
     }
 
-    /// How many requests were held back.
+    /// Returns how many requests were held back.
     pub fn held(&self) -> usize {
         self.shared.held.load(Ordering::Relaxed)
     }
 
-    /// Whether a huge reply was taken: all of it, or all that comes of it at once.
+    /// Returns whether a client has read a huge reply: all of it, or all of it that comes at once.
     pub fn flooded(&self) -> bool {
         self.shared.flooded.load(Ordering::Relaxed)
     }
 
-    /// Nothing passes any more on the connections that are open; new ones are not concerned. For the proxy's life.
+    /// Silences the connections that are open, for the proxy's life. New ones pass.
     pub fn freeze(&self) {
         let opened = self.shared.opened.load(Ordering::SeqCst);
         self.shared.frozen.lock().unwrap().extend(0..opened);
     }
 
-    /// Nothing passes any more on the connection that was opened as the nth, counted from zero.
+    /// Silences the connection that was opened as the nth, counted from zero.
     pub fn freeze_one(&self, nth: usize) {
         self.shared.frozen.lock().unwrap().insert(nth);
     }
@@ -165,7 +165,7 @@ impl Shared {
         let mut open = self.open.lock().unwrap();
         open.extend([client.try_clone().unwrap(), server.try_clone().unwrap()]);
         drop(open);
-        // Set by the direction of requests once a request whose reply is to be swallowed was passed on.
+        // Set once a request whose reply is to be swallowed was passed on.
         let swallow = Arc::new(AtomicBool::new(false));
         let (requests, replies) = (Arc::clone(self), Arc::clone(self));
         let number = self.opened.fetch_add(1, Ordering::SeqCst);
@@ -175,7 +175,7 @@ impl Shared {
         thread::spawn(move || replies.pump(number, server, client, |shared, _| shared.reply(&swallow, &reader)));
     }
 
-    /// Passes bytes on until an end of them, or until it is told to cut.
+    /// Passes bytes on until they end, or until `pass` returns false.
     fn pump(&self, number: usize, mut from: TcpStream, mut into: TcpStream, pass: impl Fn(&Self, &[u8]) -> bool) {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(n @ 1..) = from.read(&mut buffer) {
@@ -209,7 +209,7 @@ impl Shared {
 
     fn reply(&self, swallow: &AtomicBool, reader: &TcpStream) -> bool {
         if let Mode::Flood(flood) = self.mode() {
-            // One connection at a time; where that hangs up, the next one that asks.
+            // One connection at a time: if its client hangs up, the next one that asks is flooded.
             if !self.floods.swap(true, Ordering::Relaxed) && self.flood(flood, reader).is_err() {
                 self.floods.store(false, Ordering::Relaxed);
                 return false;
@@ -233,7 +233,7 @@ impl Shared {
         matches!(self.mode(), Mode::Flood(_)) && !self.ended.load(Ordering::Relaxed)
     }
 
-    /// Replies come in whole pieces here, so that what stands in the place of a piece stands between two replies.
+    /// Replaces a piece that was read: a piece holds whole replies here, so that the flood begins between two replies.
     fn flood(&self, flood: Flood, mut reader: &TcpStream) -> io::Result<()> {
         const ELEMENT: &[u8] = b":1\r\n";
         let (head, unit, mut left) = match flood {

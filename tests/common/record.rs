@@ -1,8 +1,8 @@
-//! The record of who was inside when, and the check that nobody was inside beside another.
+//! The record of who was inside when, and the check that no two visits overlap.
 //!
-//! Times are of CLOCK_MONOTONIC, which all processes of a machine share. An interval begins after the lock was granted
-//! and ends before its release is asked for, or when its holder was told of the loss: so two of them that overlap were
-//! inside at once.
+//! Times are of CLOCK_MONOTONIC, which all processes of a machine share. A visit begins after the lock was granted and
+//! ends before its release is requested, or when its holder is told of the loss. So if two visits overlap, two holders
+//! were inside at once.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -24,18 +24,18 @@ pub struct Visit {
 #[derive(Debug, Default)]
 pub struct Record {
     pub visits: Vec<Visit>,
-    /// Where every call was recorded.
+    /// The calls, if they were recorded.
     pub history: History,
 }
 
-/// Nanoseconds on the clock that all processes share.
+/// Returns the nanoseconds of the clock that all processes share.
 pub fn now() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap() * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap()
 }
 
-/// Who was inside from which place to which of a list to which everybody adds "enter NAME" and "leave NAME", so that
-/// the server gives the order.
+/// Returns the visits by a list on the server to which all contenders append "enter NAME" and "leave NAME". Places in
+/// the list serve as times, so that the server decides the order.
 pub fn visits(notes: &[String]) -> Vec<Visit> {
     let mut inside = HashMap::new();
     let mut visits = Vec::new();
@@ -45,11 +45,11 @@ pub fn visits(notes: &[String]) -> Vec<Visit> {
             assert_eq!(inside.insert(who, at), None, "{who} enters twice");
         } else {
             let entered = inside.remove(who).unwrap();
-            // Clients without fences: the place stands for one.
+            // These clients have no fences: the place serves as one.
             visits.push(Visit { key: "k".into(), who: who.into(), fence: entered, entered, left: at });
         }
     }
-    assert!(inside.is_empty(), "who enters leaves: {inside:?}");
+    assert!(inside.is_empty(), "did not leave: {inside:?}");
     visits
 }
 

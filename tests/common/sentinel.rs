@@ -7,7 +7,7 @@ use lockhound::{Locker, LockerBuilder};
 
 use super::{Server, eventually};
 
-/// What the Sentinels call the master.
+/// The name of the master.
 pub const NAME: &str = "locks";
 
 pub struct Sentinels {
@@ -17,7 +17,7 @@ pub struct Sentinels {
 }
 
 impl Sentinels {
-    /// Three Sentinels, who take a master for dead after a second.
+    /// Starts a master, a replica, and three Sentinels, which take a master for dead after a second.
     pub fn start() -> Self {
         let master = Server::start();
         let replica = master.replica();
@@ -42,7 +42,7 @@ impl Sentinels {
         group
     }
 
-    /// An address of the master, by all of them.
+    /// Returns the address of the master, with all Sentinels.
     pub fn url(&self) -> String {
         let [first, rest @ ..] = &*self.sentinels else { panic!("no Sentinel") };
         let rest: String = rest.iter().map(|sentinel| format!("&node=127.0.0.1:{}", sentinel.port())).collect();
@@ -53,7 +53,7 @@ impl Sentinels {
         Locker::builder().node(self.url()).lease(lease).command_timeout((lease / 4).min(Duration::from_secs(3)))
     }
 
-    /// Waits until all of them name the replica in the place of its master.
+    /// Waits until all Sentinels name the replica as the master.
     pub async fn failed_over(&self) {
         let port = self.replica.port();
         let named = |sentinel: &Server| {
@@ -74,7 +74,7 @@ impl Sentinels {
 }
 
 impl Server {
-    /// Starts a Sentinel that watches over nobody yet.
+    /// Starts a Sentinel that does not watch any master yet.
     fn start_sentinel() -> Self {
         let file = std::env::temp_dir().join(format!("lockhound-{}.conf", uuid::Uuid::new_v4()));
         fs::write(&file, "sentinel deny-scripts-reconfig yes\n").unwrap();

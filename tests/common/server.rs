@@ -1,4 +1,4 @@
-//! A private redis-server on a free port, gone at the end of the test.
+//! A private redis-server on a free port, ended when it is dropped.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -13,12 +13,12 @@ use super::clock::Clock;
 
 pub struct Server {
     port: u16,
-    /// Where it speaks TLS, if it was given a certificate.
+    /// The port for TLS, if the server has a certificate.
     tls_port: Option<u16>,
     args: Vec<String>,
-    /// Of its own, so that it loads nothing that another server saved.
+    /// Its own directory, so that it loads nothing that another server saved.
     directory: PathBuf,
-    /// Its wall clock, where a test sets it.
+    /// Its wall clock, if the test sets it.
     clock: Option<Clock>,
     child: Mutex<Child>,
 }
@@ -33,8 +33,8 @@ impl Server {
         Self::start_in(own_directory(), None, args)
     }
 
-    /// Starts with a wall clock that shows so many milliseconds more than the machine's, and further arguments. `None`,
-    /// and a line on stderr, where there is no `cc` that builds the shim for it.
+    /// Starts with a wall clock that is this many milliseconds ahead of the machine's, and further arguments. `None`,
+    /// and a line on stderr, if the shim cannot be built.
     pub fn start_with_clock(offset_ms: i64, args: &[&str]) -> Option<Self> {
         let directory = own_directory();
         let Some(clock) = Clock::new(&directory, offset_ms) else {
@@ -44,12 +44,12 @@ impl Server {
         Some(Self::start_in(directory, Some(clock), args))
     }
 
-    /// Sets the wall clock of a server that was started with one: so many milliseconds more than the machine's.
+    /// Sets the wall clock of a server that was started with one: this many milliseconds ahead of the machine's.
     pub fn set_clock(&self, offset_ms: i64) {
         self.clock.as_ref().expect("it was started with a clock").set(offset_ms);
     }
 
-    /// Stops its wall clock, if it was started with one of its own: it shows so many microseconds since 1970.
+    /// Stops the wall clock of a server that was started with one, at this many microseconds since 1970.
     pub fn stop_clock(&self, at_us: i64) {
         self.clock.as_ref().expect("it was started with a clock").stop(at_us);
     }
@@ -58,12 +58,12 @@ impl Server {
         Self::start_of(Vec::new(), directory, clock, args)
     }
 
-    /// With what stands before all other arguments.
+    /// Starts with `all` before all other arguments.
     fn start_of(mut all: Vec<String>, directory: PathBuf, clock: Option<Clock>, args: &[&str]) -> Self {
         all.extend(["--dir".to_owned(), directory.display().to_string()]);
         all.extend(args.iter().map(|&arg| arg.to_owned()));
         let wants_tls = all.iter().any(|arg| arg == "--tls-cert-file");
-        // Another test may take a port between the look and the start.
+        // Another test may take the port before the server does.
         for _ in 0..10 {
             let (port, mut args) = (free_port(), all.clone());
             let tls_port = wants_tls.then(free_port);
@@ -78,7 +78,7 @@ impl Server {
         panic!("redis-server did not start ten times{}", if wants_tls { ": was it built with TLS?" } else { "" });
     }
 
-    /// Starts a Sentinel with this file of its settings, which it writes to, and which goes with it.
+    /// Starts a Sentinel with this file of settings, which it writes to, and which is deleted with it.
     pub fn start_as_sentinel(file: PathBuf) -> Self {
         let directory = own_directory();
         let settings = directory.join("sentinel.conf");
@@ -87,13 +87,12 @@ impl Server {
         Self::start_of(settings.to_vec(), directory, None, &[])
     }
 
-    /// Starts a replica of it, which may take a moment to be in step.
+    /// Starts a replica of this server, which may take a moment to be in sync.
     pub fn replica(&self) -> Self {
         Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()])
     }
 
-    /// Whether it has so many replicas that are in step. One that says that it is online may still take a second until
-    /// it is.
+    /// Returns whether it has this many replicas that are in sync. A replica may be "online" for a second before it is.
     pub fn has_replicas(&self, count: usize) -> bool {
         let mut connection = self.connection().unwrap();
         let waited = redis::pipe()
@@ -116,7 +115,7 @@ impl Server {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// The encrypted address of a server that was started with a certificate, by this name of the machine.
+    /// Returns the encrypted address of a server that was started with a certificate, with this host name.
     pub fn tls_url(&self, host: &str) -> String {
         format!("rediss://{host}:{}", self.tls_port.expect("it was started with a certificate"))
     }
@@ -146,12 +145,12 @@ impl Server {
         self.command(&["PTTL", key])
     }
 
-    /// The fields of a lock and their counts.
+    /// Returns the fields of a lock and their counts.
     pub fn fields(&self, key: &str) -> Vec<(String, u64)> {
         self.command(&["HGETALL", key])
     }
 
-    /// How often a command was called since the start, or since CONFIG RESETSTAT.
+    /// Returns how often a command was called since the start, or since CONFIG RESETSTAT.
     pub fn calls(&self, command: &str) -> u64 {
         let stats: String = self.command(&["INFO", "commandstats"]);
         let prefix = format!("cmdstat_{command}:calls=");
@@ -164,12 +163,12 @@ impl Server {
         self.signal(Signal::STOP);
     }
 
-    /// Takes its directory away: it cannot save any more.
+    /// Deletes its directory, so that it cannot save any more.
     pub fn remove_directory(&self) {
         std::fs::remove_dir_all(&self.directory).unwrap();
     }
 
-    /// Lets it go on.
+    /// Lets a stopped process continue.
     pub fn go_on(&self) {
         self.signal(Signal::CONT);
     }
@@ -181,14 +180,14 @@ impl Server {
         child.wait().unwrap();
     }
 
-    /// Starts anew on the same port, empty.
+    /// Restarts it on the same port, empty.
     pub fn restart(&self) {
         let mut child = self.child.lock().unwrap();
         *child = spawn(self.port, &self.args, self.clock.as_ref());
         assert!(answers(self.port, &mut child), "redis-server did not start again");
     }
 
-    /// Cuts every connection but that of this command.
+    /// Cuts every connection except that of this command.
     pub fn cut_connections(&self) -> u64 {
         self.command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"])
     }
@@ -218,7 +217,7 @@ fn spawn(port: u16, args: &[String], clock: Option<&Clock>) -> Child {
     let mut server = Command::new("redis-server");
     server.envs(clock.into_iter().flat_map(Clock::environment));
     let (settings, args) = args.split_at(args.iter().position(|arg| arg == "--dir").unwrap_or(0));
-    // A file of settings, and what makes it a Sentinel, stand before all else.
+    // A Sentinel's file of settings and its option have to come first.
     server.args(settings).args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
     if settings.is_empty() {
         server.args(["--save", "", "--appendonly", "no"]);
@@ -235,7 +234,7 @@ fn spawn(port: u16, args: &[String], clock: Option<&Clock>) -> Child {
         .expect("redis-server is needed: ./dev test installs it, or `apt-get install redis-server`")
 }
 
-/// Of the servers that are started here.
+/// Returns the version (major, minor) of the redis-server that is started here.
 pub fn version() -> (u32, u32) {
     static VERSION: LazyLock<(u32, u32)> = LazyLock::new(|| {
         let said = Command::new("redis-server").arg("--version").output().expect("redis-server is needed").stdout;
@@ -247,7 +246,7 @@ pub fn version() -> (u32, u32) {
     *VERSION
 }
 
-/// Below the ports that systems give to outgoing connections, which could take it while the server is restarted.
+/// Finds a free port below those of outgoing connections, which could take it while the server is restarted.
 fn free_port() -> u16 {
     loop {
         let port = fastrand::u16(16_384..32_768);
@@ -257,8 +256,7 @@ fn free_port() -> u16 {
     }
 }
 
-/// Whether it comes up before it ends. What answers on its port may be another test's server, which was a moment
-/// faster.
+/// Returns whether this server comes up. Another test's server may have taken the port first, and answer on it.
 fn answers(port: u16, child: &mut Child) -> bool {
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(10) {
@@ -273,7 +271,7 @@ fn answers(port: u16, child: &mut Child) -> bool {
     false
 }
 
-/// Whether a server is this process, or has a password and cannot be asked.
+/// Returns whether a server is this process, or has a password and cannot be asked.
 fn is_process(mut stream: TcpStream, id: u32) -> std::io::Result<bool> {
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     stream.write_all(b"INFO server\r\n")?;
@@ -287,7 +285,7 @@ fn is_process(mut stream: TcpStream, id: u32) -> std::io::Result<bool> {
     Ok(reply.starts_with("-NOAUTH") || reply == format!("process_id:{id}"))
 }
 
-/// Every command that the server ran since it was started: MONITOR.
+/// Records every command that the server runs (MONITOR).
 pub struct Monitor {
     lines: std::sync::Arc<Mutex<Vec<String>>>,
     stream: TcpStream,
@@ -311,13 +309,13 @@ impl Monitor {
         Self { lines, stream, url: server.url() }
     }
 
-    /// What clients have sent by now, without what scripts called, of all lines that contain this.
+    /// Returns the lines so far that contain this and that clients sent, not scripts.
     pub fn sent(&self, needle: &str) -> Vec<String> {
         self.of(needle, |line| !is_of_a_script(line))
     }
 
-    /// What scripts have called by now, of all lines that contain this. Unlike what is sent, it does not depend on
-    /// which commands share a batch and which have to be sent again with the text of their script.
+    /// Returns the lines so far that contain this and that scripts called. Unlike what is sent, these do not depend on
+    /// which commands share a batch, or which are sent again with the text of their script.
     pub fn called(&self, needle: &str) -> Vec<String> {
         self.of(needle, is_of_a_script)
     }
@@ -330,7 +328,7 @@ impl Monitor {
 }
 
 impl Monitor {
-    /// Waits for the line of a command that is sent now: those of all commands before it have been read then.
+    /// Waits for the line of a command that is sent now: all earlier lines have been read then.
     fn catch_up(&self) {
         let mark = uuid::Uuid::new_v4().to_string();
         let client = redis::Client::open(self.url.as_str()).unwrap();
@@ -338,7 +336,7 @@ impl Monitor {
         redis::cmd("ECHO").arg(&mark).exec(&mut connection).unwrap();
         let start = Instant::now();
         while !self.lines.lock().unwrap().iter().rev().any(|line| line.contains(&mark)) {
-            assert!(start.elapsed() < Duration::from_secs(10), "MONITOR tells nothing any more");
+            assert!(start.elapsed() < Duration::from_secs(10), "MONITOR shows no more commands");
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -1,4 +1,4 @@
-//! A CA of a test's own, the certificates that it signs, and servers that show them.
+//! A private CA, the certificates that it signs, and servers that show them.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use super::Server;
 /// The names of this machine that its servers' certificates are for.
 pub const HOSTS: [&str; 3] = ["127.0.0.1", "::1", "localhost"];
 
-/// A CA, whose files are gone with it.
+/// A CA, whose files are deleted when it is dropped.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     directory: PathBuf,
@@ -38,22 +38,22 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), directory }
     }
 
-    /// The file with its certificate.
+    /// Returns the path of the CA's certificate.
     pub fn file(&self) -> PathBuf {
         self.directory.join("ca.pem")
     }
 
-    /// Trusts this CA and no other.
+    /// Returns settings that trust this CA and no other.
     pub fn trusted(&self) -> Tls {
         Tls::new().ca_file(self.file())
     }
 
-    /// A certificate for these hosts.
+    /// Issues a certificate for these hosts.
     pub fn issue(&self, hosts: &[&str]) -> Files {
         self.issue_with(hosts, |_| ())
     }
 
-    /// The same, with something changed about it.
+    /// Issues a certificate for these hosts, with a change.
     pub fn issue_with(&self, hosts: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Files {
         let name = uuid::Uuid::new_v4();
         let files = Files {
@@ -64,7 +64,7 @@ impl Authority {
         files
     }
 
-    /// The same, in the place of what is in these files.
+    /// Issues a certificate into these files, and overwrites what they contain.
     pub fn issue_into(&self, files: &Files, hosts: &[&str], change: impl FnOnce(&mut CertificateParams)) {
         let mut params = CertificateParams::new(hosts.iter().map(|&host| host.to_owned()).collect::<Vec<_>>()).unwrap();
         change(&mut params);
@@ -74,13 +74,13 @@ impl Authority {
         std::fs::write(&files.key, key.serialize_pem()).unwrap();
     }
 
-    /// A server that shows a certificate for this machine.
+    /// Starts a server with a certificate for this machine.
     pub fn server(&self) -> Server {
         self.server_with(&self.issue(&HOSTS), &[])
     }
 
-    /// A server that shows this certificate, with further arguments. It asks for no client certificate unless these say
-    /// so, and trusts this CA.
+    /// Starts a server with this certificate and further arguments. It trusts this CA, and asks for no client
+    /// certificate unless the arguments say so.
     pub fn server_with(&self, files: &Files, args: &[&str]) -> Server {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
         let (certificate, key, ca) = (text(&files.certificate), text(&files.key), text(&self.file()));

@@ -1,13 +1,13 @@
-//! The events that the crate has, as its source says.
+//! The events of the crate, read from its source.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Where an event stands: `src/hold.rs:177`, as its metadata tells at run time.
+/// The place of an event, `src/hold.rs:177`, as its metadata has it at run time.
 pub(crate) type Place = String;
 
-/// Every `tracing::<level>!(..)` of src/, outside of tests: its place and its message.
+/// Returns the place and the message of every `tracing::<level>!(..)` of src/ outside of tests.
 pub(crate) fn listed() -> BTreeMap<Place, String> {
     let mut events = BTreeMap::new();
     read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "src", &mut events);
@@ -27,7 +27,7 @@ fn read(directory: &Path, prefix: &str, events: &mut BTreeMap<Place, String>) {
     }
 }
 
-/// The lines and messages of the events of a file. Its tests come last.
+/// Returns the lines and messages of the events of a file, up to its tests, which come last.
 fn find(text: &str) -> impl Iterator<Item = (usize, String)> {
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let is_comment = |at: usize| code[..at].rsplit('\n').next().is_some_and(|line| line.trim_start().starts_with("//"));
@@ -37,7 +37,7 @@ fn find(text: &str) -> impl Iterator<Item = (usize, String)> {
     all.map(move |(at, open)| (1 + code[..at].matches('\n').count(), message(&code[open..])))
 }
 
-/// The last string of a macro's arguments, which begin here, on one line.
+/// Returns the last string of a macro's arguments, which begin here, as one line.
 fn message(arguments: &str) -> String {
     let (mut last, mut depth, mut chars) = (String::new(), 1, arguments.chars());
     while depth > 0 {

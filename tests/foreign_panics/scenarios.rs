@@ -1,8 +1,7 @@
-//! Days in the life of a locker, in each of which some events occur.
-//!
-//! To let a further event occur: do what leads to it in one of these functions, between the making of its [`Stage`] and
-//! [`Stage::assert_sound`], and wait for it with [`occurs`] where nothing else tells. A new function also needs a name
-//! in [`NAMES`] and a line in [`play`]. What is locked is named by [`Stage::key`], so that it is looked at in the end.
+//! Scenarios in the life of a locker, in each of which some events occur. To make a further event occur, do what leads
+//! to it in one of these functions, between the construction of its [`Stage`] and [`Stage::assert_sound`], and wait for
+//! it with [`occurs`] if nothing else shows it. A new function also needs a name in [`NAMES`] and a line in [`play`].
+//! Lock names come from [`Stage::key`], so that they are checked at the end.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -40,10 +39,10 @@ pub(crate) const NAMES: [&str; 15] = [
     "a_server_forgets",
 ];
 
-/// One in which fred does all that it does for us, with what becomes of that if it panics meanwhile.
+/// A scenario in which fred does everything that this crate uses, and may panic meanwhile.
 pub(crate) const ALL_OF_FRED: &str = "all_of_fred";
 
-/// One in which a recorder blocks a thread of the program.
+/// A scenario in which a recorder blocks a thread of the program.
 #[cfg(feature = "metrics")]
 pub(crate) const BLOCKED_RECORDER: &str = "a_recorder_blocks";
 
@@ -71,16 +70,16 @@ pub(crate) async fn play(name: &str) {
     }
 }
 
-/// Who waits without a message looks for itself after this time.
+/// A waiter without a message polls after this time.
 const RECHECK: Duration = Duration::from_millis(1_500);
 
-/// Renews every 0.6 s and finds out about silence soon; a hold bears silence for long.
+/// Returns a builder for a locker that renews every 0.6 s and notices silence soon; its holds survive silence for long.
 fn builder(urls: impl IntoIterator<Item = String>) -> LockerBuilder {
     let nodes = urls.into_iter().fold(Locker::builder(), |builder, url| builder.node(url));
     nodes.lease(RECHECK * 6).renewal_failures(14).command_timeout(ms(250)).restart_quarantine(Duration::ZERO)
 }
 
-/// A locker that has a bad day, another that it waits for, and their servers.
+/// The locker under test, a peer that it waits for, and their servers.
 struct Stage {
     servers: Vec<Server>,
     locks: Locker,
@@ -109,12 +108,12 @@ impl Stage {
         key
     }
 
-    /// The lock of a name for an owner of its own.
+    /// Returns a lock with an owner of its own.
     fn lock(&self, key: &str) -> Lock {
         self.locks.get(key).owned_by(Owner::new())
     }
 
-    /// A task that enters and leaves, and says when it was inside.
+    /// Starts a task that enters and leaves, and returns when it was inside.
     fn visit(&self, key: &str) -> JoinHandle<Instant> {
         let lock = self.lock(key);
         tokio::spawn(async move {
@@ -125,7 +124,7 @@ impl Stage {
         })
     }
 
-    /// A guard, and a task that waits for it: the driver of its line has looked.
+    /// Returns a guard, and a task that waits for it and whose driver has made an attempt.
     async fn next_in_line(&self, key: &str) -> (Guard, JoinHandle<Result<(), Error>>) {
         let guard = self.lock(key).lock().await.unwrap();
         let next = self.lock(key);
@@ -135,7 +134,8 @@ impl Stage {
         (guard, waiting)
     }
 
-    /// Waits until every server has a subscriber to the messages of a lock, who has had the time to look behind that.
+    /// Waits until every server has a subscriber to the messages of a lock, which has had time for its attempt after
+    /// that.
     async fn listens(&self, key: &str) {
         let channel = format!("redisson_lock__channel:{{{key}}}");
         let heard = |server: &Server| {
@@ -146,7 +146,7 @@ impl Stage {
         tokio::time::sleep(ms(100)).await;
     }
 
-    /// Nothing is held, awaited or under way, every key is free, and the locker works as on its first day.
+    /// Asserts that nothing is held, awaited or under way, that every key is free, and that the locker works as before.
     async fn assert_sound(self) {
         let idle = |locks: &Locker| {
             let stats = locks.stats();
@@ -155,10 +155,10 @@ impl Stage {
         eventually(ms(60_000), "nothing is held, awaited or under way", || idle(&self.locks) && idle(&self.peer)).await;
         let stands = |key: &String| self.servers.iter().any(|server| server.exists(key));
         let keys = self.keys.lock().unwrap().clone();
-        // Released, and not run out: a lease is nine seconds.
+        // The keys were released, and did not run out: a lease is nine seconds.
         eventually(ms(4_000), "every key is free", || !keys.iter().any(stands)).await;
         tokio::join!(self.hears(), self.renews());
-        // An answer that nobody is sure of is undone once more after a while.
+        // A command with an unknown outcome is undone once more after a while.
         eventually(ms(10_000), "nothing is under way", || idle(&self.locks) && idle(&self.peer)).await;
         for locks in [&self.locks, &self.peer] {
             timeout(ms(10_000), locks.close()).await.expect("it closes");
@@ -166,9 +166,9 @@ impl Stage {
         }
     }
 
-    /// Who waits is woken by the message.
+    /// Asserts that a waiter is woken by the message.
     async fn hears(&self) {
-        // On a machine that is busy it may take so long that nobody can tell.
+        // On a busy machine it may take so long that a message cannot be told from a poll.
         for _ in 0..5 {
             let key = self.key();
             let held = self.peer.get(&key).lock().await.unwrap();
@@ -181,7 +181,7 @@ impl Stage {
                 return;
             }
         }
-        panic!("no message is heard: whoever waits has to look for itself");
+        panic!("no message arrives: waiters have to poll");
     }
 
     async fn renews(&self) {
@@ -192,7 +192,7 @@ impl Stage {
     }
 }
 
-/// Waits until an event was told with this in its text.
+/// Waits until an event whose text contains this was logged.
 async fn occurs(text: &str) {
     eventually(ms(10_000), text, || was_told(text)).await;
 }
@@ -204,14 +204,14 @@ async fn an_ordinary_day() {
     let (locks, foreign) = (&stage.locks, stage.peer.get(stage.key()).lock().await.unwrap());
     let taken = stage.lock(foreign.key().as_str());
     assert!(taken.try_lock().await.unwrap().is_none());
-    // Nobody answers within so short a time where cores are missing.
+    // On a busy machine the answer may not come within so short a time.
     assert!(matches!(taken.try_lock_for(ms(50)).await, Ok(None) | Err(Error::Unavailable { .. })));
     let given_up = taken.clone();
     let waiting = tokio::spawn(async move { given_up.lock().await.map(drop) });
     stage.listens(taken.key().as_str()).await;
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
-    // Entered again, and left again in both ways.
+    // Re-entered, and released in both ways.
     let nested = stage.lock(&stage.key());
     let outer = nested.lock().await.unwrap();
     nested.lock().await.unwrap().unlock().await.unwrap();
@@ -221,7 +221,7 @@ async fn an_ordinary_day() {
     let several = locks.all([stage.key(), stage.key()]).owned_by(Owner::new());
     several.lock().await.unwrap().unlock().await.unwrap();
     drop(several.lock().await.unwrap());
-    // A grant that is lost before its caller takes it: nobody polls the future.
+    // A grant that is lost before its caller takes it, since its future is not polled.
     let lock = stage.lock(foreign.key().as_str());
     let mut asleep = pin!(lock.lock());
     assert!(poll!(asleep.as_mut()).is_pending());
@@ -231,7 +231,7 @@ async fn an_ordinary_day() {
     assert!(locks.get(taken.key().clone()).force_unlock().await.unwrap());
     occurs("nobody took the lock").await;
     timeout(ms(10_000), asleep).await.expect("it stands in line again").unwrap().unlock().await.unwrap();
-    // Somebody deletes it.
+    // The key is deleted from outside.
     let deleted = stage.lock(&stage.key()).lock().await.unwrap();
     assert!(stage.server().command::<bool>(&["DEL", deleted.key().as_str()]));
     assert!(matches!(deleted.unlock().await, Err(Error::Lost(_))));
@@ -240,7 +240,7 @@ async fn an_ordinary_day() {
     timeout(ms(5_000), forced.lost().cancelled()).await.expect("its token fires");
     drop(forced);
     assert!(!locks.get(stage.key()).is_locked().await.unwrap());
-    // What is refused before anything is asked.
+    // A call that is refused before anything is sent.
     let nameless = locks.get("").owned_by(Owner::new());
     assert!(matches!(nameless.lock().await, Err(Error::Config(_))));
     assert!(matches!(nameless.try_lock_for(ms(50)).await, Err(Error::Config(_))));
@@ -250,7 +250,7 @@ async fn an_ordinary_day() {
     stage.assert_sound().await;
 }
 
-/// What is dropped by unwinding must not panic too: that would abort the process.
+/// A guard that is dropped by unwinding must not panic: that would abort the process.
 async fn guards_of_a_task_that_unwinds() {
     let server = Server::start();
     let url = server.url();
@@ -332,7 +332,7 @@ async fn a_server_falls_silent() {
     let url = server.url();
     let stage = Stage::with(server, url).await;
     let renewed = stage.lock(&stage.key()).lock().await.unwrap();
-    // Not renewed, and so never in jeopardy.
+    // It is not renewed, and so never in jeopardy.
     let nested = stage.lock(&stage.key()).fixed_lease(RECHECK * 6);
     let (outer, inner) = (nested.lock().await.unwrap(), nested.lock().await.unwrap());
     let (begun, begin) = tokio::sync::oneshot::channel::<()>();
@@ -347,7 +347,7 @@ async fn a_server_falls_silent() {
     });
     begin.await.unwrap();
     stage.server().stop();
-    // It is in flight when the server falls silent, and has to be undone.
+    // Its acquire is in flight when the server falls silent, and has to be undone.
     let asked = stage.lock(&stage.key());
     let asked = tokio::spawn(async move { asked.try_lock().await });
     silent.0.send(()).unwrap();
@@ -367,7 +367,7 @@ async fn a_server_falls_silent() {
     stage.assert_sound().await;
 }
 
-/// A grant is deleted while its answer is on its way: then the count of the second branch has nothing to be written to.
+/// A grant is deleted while its answer is on its way: then there is no key to write the count of the second branch to.
 async fn answers_come_late() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
@@ -387,7 +387,7 @@ async fn answers_come_late() {
         let granted = || stage.server().exists(key.as_str()) && stage.server().fields(key.as_str()) != of_peer;
         eventually(ms(5_000), "it is granted", granted).await;
         deleted = stage.server().command(&["DEL", key.as_str()]);
-        // On a machine that is busy the answer may have been faster.
+        // On a busy machine the answer may have been faster.
         deleted &= timeout(ms(1_000), occurs("could not be written")).await.is_ok();
         proxy.set(Mode::Pass);
         for branch in branches {
@@ -410,7 +410,7 @@ async fn a_renewal_out_of_turn() {
     stage.listens(&key).await;
     held.unlock().await.unwrap();
     let guard = timeout(ms(10_000), waiting).await.expect("a waiter is served").unwrap().unwrap();
-    // Its line listens for as long as somebody stands in it.
+    // Its line listens while a caller is in it.
     let waiting = stage.visit(&key);
     tokio::time::sleep(ms(300)).await;
     proxy.set(Mode::Hold(b"EVALSHA".to_vec()));
@@ -433,7 +433,7 @@ async fn an_undo_is_refused() {
     proxy.set(Mode::Pass);
     occurs("an undo was refused").await;
     stage.server().command::<()>(&["ACL", "SETUSER", "default", "+@all"]);
-    // Nor can a lock be handed over by a server that refuses writes for now, ..
+    // A lock cannot be handed over by a server that refuses writes for now, ..
     let (guard, waiting) = stage.next_in_line(&stage.key()).await;
     let replicas = |number: &str| stage.server().command::<()>(&["CONFIG", "SET", "min-replicas-to-write", number]);
     replicas("1");
@@ -471,7 +471,7 @@ async fn a_user_with_few_rights() {
     let deaf = ["--user", "deaf", "on", ">pw", "~*", "resetchannels", "+@all"];
     let arguments = [&rights[..], &forbidden[..], &deaf[..]].concat();
     let servers = vec![Server::start_with(&arguments), Server::start_with(&arguments)];
-    // Everybody may send HELLO: what is refused is sent in its place.
+    // Every user may send HELLO, so a command that is refused is sent instead.
     let hello = ["HELLO", "MULTI"].map(|name| format!("*1\r\n$5\r\n{name}"));
     let ports = [servers[0].port(), rewriting(&servers[1], Some(hello), None)];
     let urls = ports.map(|port| format!("redis://poor:pw@127.0.0.1:{port}"));
@@ -490,7 +490,7 @@ async fn a_user_with_few_rights() {
     stage.assert_sound().await;
 }
 
-/// Users that lack a right to the lists of waiting lockers: from the beginning, or when one is to be taken off.
+/// Users that lack a right to the lists of waiting lockers: from the beginning, or when a locker has to be taken off.
 async fn users_without_lists() {
     let mute = ["--user", "mute", "on", ">pw", "~*", "resetchannels", "&redisson_lock__channel:*", "+@all"];
     let listless = ["--user", "listless", "on", ">pw", "~*", "&*", "+@all", "-zadd"];
@@ -533,7 +533,7 @@ async fn one_of_three_servers() {
     let urls: Vec<_> = servers.iter().map(Server::url).collect();
     let stage = Stage::over(servers, builder(urls)).await;
     stage.servers[2].restart();
-    // Deleted on one of them, it is held by the others.
+    // Deleted on one server, the lock is held by the others.
     let guard = stage.lock(&stage.key()).lock().await.unwrap();
     let votes = || stage.servers.iter().filter(|server| server.exists(guard.key().as_str())).count();
     eventually(ms(10_000), "the one that was away votes too", || votes() == 3).await;
@@ -569,7 +569,7 @@ async fn replicas_are_away() {
     stage.assert_sound().await;
 }
 
-/// A server whose version nobody knows, and a router that is stuck.
+/// A server with an unknown version, and a router that is stuck.
 async fn odd_connections() {
     let server = Server::start();
     let info: String = server.command(&["INFO", "server"]);
@@ -578,7 +578,7 @@ async fn odd_connections() {
     let url = server.url();
     let stage = Stage::with(server, url).await;
     builder([format!("redis://127.0.0.1:{odd}")]).connect().await.unwrap().close().await;
-    // Whatever it was in the midst of has no answer.
+    // The command that was under way has no answer.
     end_a_router();
     let _: Result<_, _> = timeout(ms(20_000), stage.lock(&stage.key()).try_lock()).await.expect("it is answered");
     occurs("the client is replaced").await;
@@ -589,7 +589,7 @@ async fn odd_connections() {
     stage.assert_sound().await;
 }
 
-/// What is answered to one command comes to another.
+/// The answer to one command comes to another.
 async fn replies_are_lost() {
     let server = Server::start();
     let meddler = Meddler::start(server.port(), 7);
@@ -617,11 +617,11 @@ async fn a_server_forgets() {
     let stage = Stage { servers, locks, peer, keys: Mutex::default() };
     occurs("this server has no vote for a while").await;
     stage.visit(&stage.key()).await.unwrap();
-    // Nobody tells how high the fences are.
+    // No server can report its highest mark.
     let may = |right: &str| stage.servers.iter().for_each(|s| s.command::<()>(&["ACL", "SETUSER", "default", right]));
     may("-mget");
     stage.servers[1].command::<()>(&["FLUSHALL"]);
-    // Who asks finds out that it forgot.
+    // The next attempt finds out that the server forgot.
     stage.visit(&stage.key()).await.unwrap();
     occurs("the memory of a server could not be changed").await;
     may("+mget");
@@ -630,7 +630,7 @@ async fn a_server_forgets() {
     stage.assert_sound().await;
 }
 
-/// Whatever fred panics at: each call returns, and what is broken is made new.
+/// Wherever fred panics, each call returns, and broken connections are replaced.
 async fn all_of_fred() {
     let server = Server::start();
     let url = server.url();
@@ -667,7 +667,7 @@ async fn all_of_fred() {
     visiting.await.unwrap();
     hand_over().await;
     poison_logger(0);
-    held.check().expect("it has been renewed all the time");
+    held.check().expect("it was renewed all the time");
     let _: Result<_, _> = timeout(ms(20_000), held.unlock()).await.expect("a call returns");
     for drops in [true, false] {
         let another = builder([stage.server().url()]).connect().await.unwrap();
@@ -688,7 +688,7 @@ async fn all_of_fred() {
     stage.assert_sound().await;
 }
 
-/// It may block the thread that calls it, and nobody else.
+/// A recorder may block the thread that calls it, and nothing else.
 #[cfg(feature = "metrics")]
 async fn a_recorder_blocks() {
     use crate::sick::{BLOCKS, go_on, happened};
@@ -700,7 +700,7 @@ async fn a_recorder_blocks() {
     let before = stage.locks.stats().hold_time.count;
     let blocked = std::thread::Builder::new().name(BLOCKS.to_owned()).spawn(move || drop(guard)).unwrap();
     eventually(ms(5_000), "it blocks", || happened().contains(BLOCKS)).await;
-    // In a thread of its own: what blocks it would block the test.
+    // In a thread of its own, since blocking it would block the test.
     let locks = stage.locks.clone();
     let stats = tokio::task::spawn_blocking(move || locks.stats());
     let stats = timeout(ms(5_000), stats).await.expect("no mutex is held meanwhile").unwrap();
@@ -713,8 +713,8 @@ async fn a_recorder_blocks() {
     stage.assert_sound().await;
 }
 
-/// An address that leads to a server. In each piece that is passed on, one word is put in the place of another of the
-/// same length: in the requests, or in the replies.
+/// Opens a proxy to a server, and returns its port. In each piece that it passes on, it replaces one word by another of
+/// the same length, in the requests or in the replies.
 fn rewriting(server: &Server, requests: Option<[String; 2]>, replies: Option<[String; 2]>) -> u16 {
     let (listener, to) = (TcpListener::bind(("127.0.0.1", 0)).unwrap(), server.port());
     let port = listener.local_addr().unwrap().port();

@@ -10,7 +10,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
 use tracing::{Event, Metadata, Subscriber};
 
-/// How the panics begin that are the subject of these tests.
+/// How the panics of these tests begin.
 pub(crate) const SICK: &str = "sick of";
 
 /// How the names begin of what fred logs, by the task of ours in which it does, or else by its own module: as
@@ -22,22 +22,22 @@ static HAPPENED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 /// The messages of the events that have happened, each with its fields.
 static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// How often the logger is going to panic.
+/// How many times the logger still has to panic.
 static POISONED: AtomicUsize = AtomicUsize::new(0);
 
-/// Panics that nobody here meant.
+/// Panics that were not meant.
 static ODD: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 pub(crate) fn happened() -> BTreeSet<String> {
     HAPPENED.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Whether an event was told whose text contains this.
+/// Returns whether an event was logged whose text contains this.
 pub(crate) fn was_told(text: &str) -> bool {
     TOLD.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|told| told.contains(text))
 }
 
-/// The logger panics so often when it is told of its poison.
+/// Makes the logger panic this many times when it logs its poison.
 pub(crate) fn poison_logger(times: usize) {
     POISONED.store(times, Ordering::Relaxed);
 }
@@ -46,7 +46,7 @@ pub(crate) fn odd_panics() -> Vec<String> {
     ODD.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// Makes this process one whose subscriber and recorder panic at this poison: `all`, or the name of one event or call.
+/// Installs a subscriber and a recorder that panic at this poison: `all`, or the name of one event or call.
 pub(crate) fn install(poison: &str) {
     let poison: &'static str = poison.to_owned().leak();
     tracing::subscriber::set_global_default(Sick { poison, spans: AtomicU64::new(1) }).unwrap();
@@ -57,7 +57,7 @@ pub(crate) fn install(poison: &str) {
     expect_panics();
 }
 
-/// The panics that are meant are not reported; others are noted.
+/// Silences the panics that are meant, and notes all others.
 pub(crate) fn expect_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -73,20 +73,20 @@ pub(crate) fn expect_panics() {
     });
 }
 
-/// What a recorder does that blocks the thread of this name: see [`go_on`].
+/// The poison of a recorder that blocks; it is also the name of the thread that it blocks. See [`go_on`].
 #[cfg(feature = "metrics")]
 pub(crate) const BLOCKS: &str = "blocks";
 
 #[cfg(feature = "metrics")]
 static GOES_ON: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
-/// The recorder blocks no longer.
+/// Ends the blocking of the recorder.
 #[cfg(feature = "metrics")]
 pub(crate) fn go_on() {
     GOES_ON.store(true, Ordering::Relaxed);
 }
 
-/// Notes that this has happened, and panics if it is the poison.
+/// Notes that this happened, and panics if it is the poison.
 fn happens(poison: &str, name: &str) {
     HAPPENED.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
     assert!(poison != "all" && poison != name, "{SICK} {name}");
@@ -159,13 +159,13 @@ impl Subscriber for Sick {
     }
 }
 
-/// Panics in a thread of a locker, as often as it is told to: fred logs whatever it does.
+/// A logger that panics in threads of lockers, as often as it is told to: fred logs all that it does.
 struct Logger(&'static str);
 
 /// Whether the next task of fred that takes a command from its queue ends by a panic.
 static ROUTER_ENDS: AtomicBool = AtomicBool::new(false);
 
-/// The next connection that is used loses the task by which fred serves it.
+/// Ends the task by which fred serves the next connection that is used.
 pub(crate) fn end_a_router() {
     ROUTER_ENDS.store(true, Ordering::Relaxed);
     log::set_max_level(log::LevelFilter::Trace);
@@ -198,7 +198,8 @@ impl log::Log for Logger {
     fn flush(&self) {}
 }
 
-/// The task that runs on this thread, if a backtrace tells: its future's type, and whether it sends a command.
+/// Returns the task that runs on this thread, if a backtrace shows it: its future's type, and whether it sends a
+/// command.
 fn task() -> Option<String> {
     let trace = std::backtrace::Backtrace::force_capture().to_string();
     let (_, rest) = trace.split_once("tokio::runtime::task::core::Stage<")?;

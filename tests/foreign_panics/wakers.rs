@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::common::{Server, builder, eventually, key, ms};
 use crate::sick::{SICK, expect_panics};
 
-/// Who waits without a message looks for itself after a second; what nobody takes is taken back after as long.
+/// A waiter without a message polls after a second; a grant that its caller does not take is taken back after a second.
 const LEASE: Duration = Duration::from_secs(6);
 
 /// Panics when it is woken.
@@ -71,7 +71,7 @@ mod cloned {
             self.woken.load(Ordering::Relaxed)
         }
 
-        /// A waker that no other is equal to.
+        /// Returns a waker that is equal to no other.
         pub(super) fn waker(self: &Arc<Self>) -> Waker {
             let data = Arc::into_raw(Arc::new(Data(Arc::clone(self))));
             // SAFETY: each function of the table has data that is an `Arc<Data>`; `clone` adds a reference, `wake` and
@@ -80,7 +80,7 @@ mod cloned {
         }
     }
 
-    /// What a waker and its clones have, and no other.
+    /// The data that a waker shares with its clones only.
     struct Data(Arc<Sick>);
 
     static TABLE: RawWakerVTable = RawWakerVTable::new(clone, wake, wake_by_ref, release);
@@ -118,7 +118,7 @@ fn poll<T>(future: Pin<&mut impl Future<Output = T>>, waker: &Waker) -> Poll<T> 
     future.poll(&mut Context::from_waker(waker))
 }
 
-/// Polls a future with a waker that panics until that has been woken; then its value.
+/// Polls a future with a waker that panics when it is woken, and then normally. Returns its value.
 async fn sickly<T>(what: &str, future: impl Future<Output = T>) -> T {
     let (mut future, sick) = (pin!(future), Arc::new(WokenSick(AtomicUsize::new(0))));
     let waker = Waker::from(Arc::clone(&sick));
@@ -194,7 +194,7 @@ async fn a_waiter_whose_waker_panics_keeps_nobody_behind_it_waiting() {
     locks.close().await;
 }
 
-/// The wakers of those who wait for the loss of one lock are not those of another.
+/// A panic of one waiter's waker must not keep the waiters of other lost locks from being woken.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waker_that_panics_at_a_loss_hides_no_other_loss() {
     let server = Server::start();
@@ -225,7 +225,7 @@ async fn a_waker_that_panics_at_a_loss_hides_no_other_loss() {
     assert_eq!(sick.0.load(Ordering::Relaxed), 4);
 }
 
-/// A waker that its task has given away is dropped by whoever answers.
+/// A waker that a future has passed on is dropped by the thread that answers.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_waker_that_panics_when_it_is_dropped_takes_nothing_with_it() {
     let (server, waited_for) = (Server::start(), key());
@@ -233,7 +233,7 @@ async fn a_waker_that_panics_when_it_is_dropped_takes_nothing_with_it() {
     let mut names = vec![waited_for.clone()];
     let held = locks.get(&waited_for).owned_by(Owner::new()).lock().await.unwrap();
     for unwinds in [false, true] {
-        // Given up while the server is asked, and while another holds it.
+        // The call is given up while the server is asked, and while another owner holds the lock.
         for name in [key(), waited_for.clone()] {
             names.push(name.clone());
             let dropped = Arc::new(AtomicBool::new(false));
@@ -242,17 +242,17 @@ async fn a_waker_that_panics_when_it_is_dropped_takes_nothing_with_it() {
                 let waker = Waker::from(Arc::new(sick));
                 let mut locking = Box::pin(lock.lock());
                 assert!(poll(locking.as_mut(), &waker).is_pending());
-                // From here on the future has the last of it.
+                // From here on the future has the last reference.
                 drop(waker);
                 assert!(!unwinds, "{SICK} life");
                 drop(locking);
             });
-            // With an executor that panics a task may well end by a panic; the process goes on.
+            // The task of an executor that panics may end by a panic; the process goes on.
             drop(timeout(ms(5_000), given_up).await.expect("it ends"));
             eventually(ms(5_000), "its waker is dropped", || dropped.load(Ordering::Relaxed)).await;
         }
     }
-    // Given up after the answer: by then the one who answers has gone.
+    // The call is given up after the answer, when the answering task has ended.
     let (name, dropped) = (key(), Arc::new(AtomicBool::new(false)));
     let trying = locks.get(&name).owned_by(Owner::new());
     let waker = Waker::from(Arc::new(DroppedSick(Arc::clone(&dropped))));
@@ -267,8 +267,8 @@ async fn a_waker_that_panics_when_it_is_dropped_takes_nothing_with_it() {
     locks.close().await;
 }
 
-/// Polls a future, each time with another waker, without being woken at first. Its value, unless a clone of a waker
-/// panics: then the future is dropped, as executors do.
+/// Polls a future, each time with another waker, without being woken at first. Returns its value, unless a clone of a
+/// waker panics: then the future is dropped, as executors do.
 async fn cloned_sickly<T>(what: &str, sick: &Arc<cloned::Sick>, future: impl Future<Output = T>) -> Option<T> {
     let mut future = Box::pin(future);
     for polls in 0.. {
@@ -315,11 +315,11 @@ async fn a_waker_that_panics_when_it_is_cloned_leaves_nothing_behind() {
     for _ in 0..2 {
         drop(at_each_clone("lock", async || lock.lock()).await.unwrap());
         sound().await;
-        // Known by its waker.
+        // A call without an owner is identified by its waker.
         let unnamed = locks.get(&one);
         drop(at_each_clone("lock without an owner", async || unnamed.lock()).await.unwrap());
         sound().await;
-        // What the one before was granted is given back in the background.
+        // The grant of the call before is released in the background.
         let trying = async || {
             sound().await;
             lock.try_lock()
@@ -354,7 +354,7 @@ async fn a_waker_that_panics_when_it_is_cloned_leaves_nothing_behind() {
         drop(at_each_clone("re-entry", async || lock.lock()).await.unwrap());
         at_each_clone("unlock of a nested guard", async || lock.lock().await.unwrap().unlock()).await.unwrap();
         assert!(at_each_clone("holder", async || lock.holder()).await.unwrap().is_some());
-        // The token of a loss is waited for by others too.
+        // Others wait for the token of the loss too.
         let lost = outer.lost();
         for number in 0..3 {
             let sick = cloned::Sick::of_clone(number);
@@ -371,12 +371,12 @@ async fn a_waker_that_panics_when_it_is_cloned_leaves_nothing_behind() {
     is_left_sound(&server, &locks, &names).await;
     at_each_clone("connect", async || builder(&server.url(), LEASE).connect()).await.unwrap().close().await;
     at_each_clone("close", async || locks.close()).await;
-    // An answer that is there at the first poll needs no clone.
+    // No waker is cloned if the answer is there at the first poll.
     let panicked = cloned::PANICKED.load(Ordering::Relaxed);
     assert!(panicked > 20, "{panicked}");
 }
 
-/// A run waits for its turn in a line of its own.
+/// Runs of one task wait for each other in a line of their own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_whose_waker_panics_when_it_is_cloned_keeps_no_turn() {
     let (server, key) = (Server::start(), key());

@@ -1,4 +1,4 @@
-//! What is left of a lock when its holder, its caller or its server goes, and who is told. Time is paused.
+//! What is left of a lock when its holder, its caller or its server is gone, and who is told. Time is paused.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use tokio::time::{Instant, sleep};
 use super::common::{key, ms};
 use super::{Server, over, servers};
 
-/// A server, and a locker over it.
+/// Starts a server, and a locker over it.
 async fn one() -> (Server, Locker) {
     let server = Server::new();
     let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
     (server, locks)
 }
 
-/// Three servers, and a locker over them.
+/// Starts three servers, and a locker over them.
 async fn three() -> (Vec<Server>, Locker) {
     let servers = servers(3);
     let locks = over(&servers, ms(10_000)).connect().await.unwrap();
     (servers, locks)
 }
 
-/// One attempt, in a task of its own.
+/// Makes one attempt in a task of its own.
 fn attempt(locks: &Locker, name: &str) -> tokio::task::JoinHandle<Result<Option<Guard>, Error>> {
     let lock = locks.get(name).owned_by(Owner::new());
     tokio::spawn(async move { lock.try_lock().await })
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_lost_a_lock_is_asked_for_it_again() {
+async fn a_lock_is_retaken_on_a_server_that_lost_it() {
     let (servers, locks) = three().await;
     let name = key();
     let guard = locks.get(&name).lock().await.unwrap();
@@ -42,10 +42,10 @@ async fn a_server_that_lost_a_lock_is_asked_for_it_again() {
     servers[0].delete(&name);
     guard.unlock().await.unwrap();
     sleep(ms(4_000)).await;
-    assert!(servers.iter().all(|server| server.holder(&name).is_none()), "what is released is not asked for");
+    assert!(servers.iter().all(|server| server.holder(&name).is_none()), "a released lock is not retaken");
 }
 
-/// The server forgets the first of two while their answers are on their way.
+/// The server loses the first of two grants while their answers are on their way.
 #[tokio::test(start_paused = true)]
 async fn a_grant_proves_that_the_one_before_it_is_gone() {
     let ((server, locks), name) = (one().await, key());
@@ -60,10 +60,10 @@ async fn a_grant_proves_that_the_one_before_it_is_gone() {
     second.check().unwrap();
 }
 
-/// The servers say yes to the first attempt, and to the second one when the first one's lock was deleted. The last
-/// answer to the first comes last.
+/// The servers grant the first attempt, and the second one after the lock was deleted. The last answer to the first
+/// attempt arrives last.
 #[tokio::test(start_paused = true)]
-async fn a_grant_that_was_overtaken_by_a_later_one_counts_for_nothing() {
+async fn a_grant_that_was_overtaken_by_a_later_one_does_not_count() {
     let ((servers, locks), name) = (three().await, key());
     let middle = over(&servers[1..2], ms(10_000)).connect().await.unwrap();
     let other = middle.get(&name).lock().await.unwrap();
@@ -83,7 +83,7 @@ async fn a_grant_that_was_overtaken_by_a_later_one_counts_for_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_was_carried_out_unheard_is_confirmed_by_the_next_one() {
+async fn a_release_whose_answer_was_lost_is_confirmed_by_the_next_one() {
     let (server, name) = (Server::new(), key());
     let address = server.route();
     let locks = over(std::slice::from_ref(&address), ms(10_000)).connect().await.unwrap();
@@ -91,7 +91,7 @@ async fn a_release_that_was_carried_out_unheard_is_confirmed_by_the_next_one() {
     server.delay(ms(50)..=ms(50));
     let unlocking = tokio::spawn(guard.unlock());
     sleep(ms(10)).await;
-    // It is connected anew: nobody hears the answer.
+    // The address is reconnected: the answer is lost.
     address.lead_to(&server);
     server.delay(Duration::ZERO..=Duration::ZERO);
     assert_eq!(server.holder(&name), None);
@@ -99,7 +99,7 @@ async fn a_release_that_was_carried_out_unheard_is_confirmed_by_the_next_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_of_what_somebody_deleted_says_so() {
+async fn a_release_of_a_deleted_lock_is_an_error() {
     let ((server, locks), name) = (one().await, key());
     let guard = locks.get(&name).lock().await.unwrap();
     server.delete(&name);
@@ -108,7 +108,7 @@ async fn a_release_of_what_somebody_deleted_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_no_server_confirms_names_what_each_said() {
+async fn an_unconfirmed_release_names_the_reason_of_each_server() {
     let (server, names) = (Server::new(), [key(), key()]);
     let address = server.route();
     let locks = over(std::slice::from_ref(&address), ms(10_000)).connect().await.unwrap();
@@ -133,9 +133,9 @@ async fn a_release_that_no_server_confirms_names_what_each_said() {
     assert_eq!(locks.stats().pending, 0);
 }
 
-/// A renewal that was under way may have started the lease anew.
+/// A renewal that was under way may have restarted the lease.
 #[tokio::test(start_paused = true)]
-async fn what_was_lost_is_undone_for_two_leases() {
+async fn a_lost_lock_is_undone_for_two_leases() {
     let ((server, locks), name) = (one().await, key());
     let guard = locks.get(&name).lock().await.unwrap();
     server.stop();
@@ -147,7 +147,7 @@ async fn what_was_lost_is_undone_for_two_leases() {
     assert_eq!((locks.stats().pending_undos, locks.stats().pending), (0, 0));
 }
 
-/// The last of three says yes when its lock was released, and nothing more.
+/// The last of three servers grants the lock after its release, and answers nothing more.
 #[tokio::test(start_paused = true)]
 async fn a_vote_that_comes_after_the_release_is_undone_for_two_leases() {
     let ((servers, locks), name) = (three().await, key());
@@ -172,7 +172,7 @@ async fn a_caller_that_is_gone_when_its_grant_comes_has_it_given_back() {
     drop(call);
     sleep(ms(10)).await;
     assert_eq!((server.holder(&name), locks.stats().holds), (None, 0));
-    // What was taken back already is not given back once more.
+    // A grant that was taken back already is not released a second time.
     let mut call = Box::pin(lock.lock());
     assert!(futures_util::poll!(&mut call).is_pending());
     sleep(ms(15_000)).await;
@@ -183,7 +183,7 @@ async fn a_caller_that_is_gone_when_its_grant_comes_has_it_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_caller_that_is_gone_takes_no_guard_of_another_along() {
+async fn a_caller_that_is_gone_releases_no_guard_of_another() {
     let ((server, locks), name) = (one().await, key());
     let other = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
     let (held, lock) = (other.get(&name).lock().await.unwrap(), locks.get(&name).owned_by(Owner::new()));
@@ -244,7 +244,7 @@ async fn a_caller_that_gives_up_leaves_the_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_who_wait_as_one_owner_enter_together() {
+async fn waiters_of_one_owner_enter_together() {
     let ((server, locks), name) = (one().await, key());
     let other = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
     let (guard, owner) = (other.get(&name).lock().await.unwrap(), Owner::new());
@@ -285,7 +285,7 @@ async fn a_call_that_comes_late_in_an_outage_has_a_command_timeout_of_its_own() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_locks_are_waited_for_anew_where_the_first_was_lost_meanwhile() {
+async fn waiting_for_several_locks_begins_again_if_the_first_was_lost_meanwhile() {
     let ((server, locks), [one, two]) = (one().await, {
         let (a, b) = (key(), key());
         if a < b { [a, b] } else { [b, a] }
@@ -305,10 +305,10 @@ async fn several_locks_are_waited_for_anew_where_the_first_was_lost_meanwhile() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_locks_of_which_nobody_has_heard_are_no_late_ones() {
+async fn waiting_for_several_locks_without_any_answer_is_unavailable() {
     let ((server, locks), names) = (one().await, [key(), key()]);
     server.stop();
-    // Somebody stands in line: no attempt is made past it.
+    // Another caller is in line: no attempt is made past it.
     let lock = locks.get(&names[0]);
     let _waiting = tokio::spawn(async move { lock.lock().await });
     sleep(ms(1)).await;
@@ -317,7 +317,7 @@ async fn several_locks_of_which_nobody_has_heard_are_no_late_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closing_ends_what_is_held_and_waited_for_and_waits_for_releases() {
+async fn closing_ends_holds_and_waits_and_waits_for_releases() {
     let ((server, locks), names) = (one().await, [key(), key()]);
     let guards = [locks.get(&names[0]).lock().await.unwrap(), locks.get(&names[1]).lock().await.unwrap()];
     let lock = locks.get(&names[0]).owned_by(Owner::new());

@@ -1,5 +1,5 @@
-//! A lock that goes from its releaser to the next waiter of the same locker in one step: what that costs, and what is
-//! left of it whatever becomes of the releaser, the waiter, the answer and the server. Time is paused.
+//! Hand-overs of a lock from its releaser to the next waiter of the same locker: what they cost, and that they leave
+//! nothing behind, whatever becomes of the releaser, the waiter, the answer and the server. Time is paused.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,10 +11,10 @@ use tokio::time::{Instant, sleep, timeout};
 use super::common::{key, ms};
 use super::{Server, over, servers};
 
-/// How long a server takes to answer.
+/// How long a server takes to answer, in milliseconds.
 const ROUND_TRIP: u64 = 10;
 
-/// A server that is far away, and two lockers over it.
+/// Starts a distant server, and two lockers over it.
 async fn far() -> (Server, Locker, Locker) {
     let server = Server::new();
     let builder = || over(std::slice::from_ref(&server), ms(10_000)).outage_tolerance(ms(60_000));
@@ -23,7 +23,7 @@ async fn far() -> (Server, Locker, Locker) {
     (server, one, other)
 }
 
-/// A guard, and callers in line behind it.
+/// Returns a guard, and callers in line behind it.
 async fn line<const N: usize>(locks: &Locker, name: &str) -> (Guard, [JoinHandle<Guard>; N]) {
     let guard = locks.get(name).owned_by(Owner::new()).lock().await.unwrap();
     let waiting = [(); N].map(|()| waits(locks, name));
@@ -36,7 +36,7 @@ fn waits(locks: &Locker, name: &str) -> JoinHandle<Guard> {
     tokio::spawn(async move { lock.lock().await.unwrap() })
 }
 
-/// Nobody holds it, and nothing is left to be done.
+/// Asserts that the lock is free and nothing is under way.
 async fn nothing_is_left(server: &Server, locks: &Locker, name: &str) {
     sleep(ms(1_000)).await;
     let stats = locks.stats();
@@ -59,7 +59,6 @@ async fn the_next_caller_has_the_lock_a_round_trip_after_it_was_released() {
     nothing_is_left(&server, &locks, &name).await;
 }
 
-/// One of them cannot give what the others have to forget.
 #[tokio::test(start_paused = true)]
 async fn over_several_servers_a_lock_is_not_handed_over_but_released_and_taken() {
     let (servers, name) = (servers(3), key());
@@ -77,7 +76,7 @@ async fn over_several_servers_a_lock_is_not_handed_over_but_released_and_taken()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_line_costs_a_script_for_each_who_stands_in_it_and_little_more() {
+async fn a_line_costs_little_more_than_one_script_per_caller() {
     for format in [Format::Redisson, Format::Plain] {
         let (server, name) = (Server::new(), key());
         let locks = over(std::slice::from_ref(&server), ms(10_000)).format(format).connect().await.unwrap();
@@ -94,7 +93,8 @@ async fn a_line_costs_a_script_for_each_who_stands_in_it_and_little_more() {
         for worker in (0..64).map(worker).collect::<Vec<_>>() {
             worker.await.unwrap();
         }
-        // One after the other, a millisecond each. In the plain format nobody hears of those who poll: eight in a row.
+        // One after the other, a millisecond each. In the plain format a locker does not know of clients that poll, so
+        // a row ends after eight hand-overs.
         let bounds = if format == Format::Plain { 1.1..1.135 } else { 1.0..1.05 };
         let each = began.elapsed().as_secs_f64() * 1_000.0 / 640.0;
         assert!(bounds.contains(&each), "{format:?}: {each} scripts");
@@ -102,9 +102,9 @@ async fn a_line_costs_a_script_for_each_who_stands_in_it_and_little_more() {
     }
 }
 
-/// While another locker stands in the list a row ends after eight hand-overs, and it is woken.
+/// While another locker is in the list, a row ends after eight hand-overs, and the other locker is woken.
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_in_another_locker_has_its_turn() {
+async fn waiters_of_another_locker_have_their_turn() {
     for format in [Format::Redisson, Format::Plain] {
         let (server, name) = (Server::new(), key());
         let builder = || over(std::slice::from_ref(&server), ms(10_000)).format(format);
@@ -129,7 +129,7 @@ async fn whoever_waits_in_another_locker_has_its_turn() {
             other.get(&name).lock().await.unwrap().unlock().await.unwrap();
         }
         let between = taken.load(Ordering::Relaxed) - before;
-        // The acquire and eight hand-overs; twice, where it comes while a row is under way that it does not end.
+        // The acquire and eight hand-overs; twice if it comes during a row that it does not end.
         assert!((10..=20 * 2 * 9).contains(&between), "{format:?}: {between} for 20 of the other");
         over.store(true, Ordering::Relaxed);
         sleep(ms(100)).await;
@@ -142,17 +142,17 @@ async fn a_hand_over_whose_answer_is_lost_leaves_nothing_behind() {
     let ((server, locks, other), name) = (far().await, key());
     let (guard, [next]) = line(&locks, &name).await;
     server.lose_replies(1);
-    // It was done, and nobody knows whom the lock belongs to.
+    // The hand-over was executed, and its outcome is unknown.
     assert!(matches!(guard.unlock().await, Err(Error::Unavailable { .. })));
     let next = timeout(ms(1_000), next).await.expect("it goes on").unwrap();
     assert!(server.holder(&name).unwrap().contains(&next.owner().to_string()));
     assert!(other.get(&name).try_lock().await.unwrap().is_none());
     next.unlock().await.unwrap();
     nothing_is_left(&server, &locks, &name).await;
-    assert_eq!(locks.stats().undone, 1, "what was taken by the answer that was lost");
+    assert_eq!(locks.stats().undone, 1, "the grant whose answer was lost");
 }
 
-/// The server stands still with the hand-over in its socket, and does it when it goes on.
+/// The server is stopped with the hand-over in its socket, and executes it when it goes on.
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_that_is_carried_out_late_leaves_nothing_behind() {
     for stands_still in [150, 1_000, 9_000, 30_000] {
@@ -215,9 +215,9 @@ async fn a_caller_whose_time_ends_while_the_lock_is_on_its_way_does_not_get_it()
     nothing_is_left(&server, &locks, &name).await;
 }
 
-/// It was polled once, and then no more.
+/// The caller was polled once, and then no more.
 #[tokio::test(start_paused = true)]
-async fn a_caller_who_does_not_take_the_lock_holds_nobody_up_for_longer_than_a_command_timeout() {
+async fn a_caller_that_does_not_take_the_lock_delays_the_next_one_by_a_command_timeout_at_most() {
     let ((server, locks, _), name) = (far().await, key());
     let (guard, []) = line(&locks, &name).await;
     let lock = locks.get(&name).owned_by(Owner::new());
@@ -252,14 +252,14 @@ async fn closing_leaves_nothing_of_a_lock_that_is_on_its_way() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_forces_a_lock_that_is_on_its_way_deposes_the_one_whom_it_goes_to() {
+async fn a_force_unlock_during_a_hand_over_deposes_the_next_holder() {
     let ((server, locks, _), name) = (far().await, key());
     let (guard, [next]) = line(&locks, &name).await;
     let releasing = tokio::spawn(guard.unlock());
     sleep(ms(ROUND_TRIP / 2)).await;
     assert!(locks.get(&name).force_unlock().await.unwrap());
     releasing.await.unwrap().unwrap();
-    // It had no guard yet, and stands in line again.
+    // The next caller had no guard yet, and queues again.
     let next = timeout(ms(1_000), next).await.expect("it goes on").unwrap();
     next.check().unwrap();
     assert!(server.holder(&name).unwrap().contains(&next.owner().to_string()));
@@ -268,7 +268,7 @@ async fn whoever_forces_a_lock_that_is_on_its_way_deposes_the_one_whom_it_goes_t
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_is_handed_over_with_the_terms_of_whoever_gets_it() {
+async fn a_lock_is_handed_over_with_the_terms_of_the_next_holder() {
     let ((server, locks, other), name) = (far().await, key());
     let (guard, []) = line(&locks, &name).await;
     let lock = locks.get(&name).owned_by(Owner::new()).fixed_lease(ms(500));
@@ -287,7 +287,7 @@ async fn a_lock_is_handed_over_with_the_terms_of_whoever_gets_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_held_again_is_handed_over_by_its_last_guard_alone() {
+async fn a_re_entered_lock_is_handed_over_by_its_last_guard_only() {
     let ((server, locks, _), name) = (far().await, key());
     let owner = Owner::new();
     let lock = locks.get(&name).owned_by(owner);

@@ -1,4 +1,4 @@
-//! For how long a lock stays that was taken with a `min_hold`. Time is paused.
+//! How long a lock with a `min_hold` stays. Time is paused.
 
 use lockhound::{Error, Guard, Locker, Loss, Owner};
 use tokio::time::{Instant, sleep};
@@ -6,27 +6,27 @@ use tokio::time::{Instant, sleep};
 use super::common::{key, ms};
 use super::{Server, over};
 
-/// Two programs, with a lease of a second.
+/// Connects two lockers with a lease of a second.
 async fn two(server: &Server) -> [Locker; 2] {
     let server = std::slice::from_ref(server);
     [over(server, ms(1_000)).connect().await.unwrap(), over(server, ms(1_000)).connect().await.unwrap()]
 }
 
-/// When another owner gets the lock, in milliseconds after this.
+/// Returns when another owner gets the lock, in milliseconds from `start`.
 async fn taken_after(start: Instant, locks: &Locker, key: &str) -> u128 {
     locks.get(key).owned_by(Owner::new()).lock().await.unwrap().unlock().await.unwrap();
     start.elapsed().as_millis()
 }
 
-/// Gives a guard back after half a second.
+/// Releases a guard after half a second.
 async fn release(guard: Guard) {
     sleep(ms(500)).await;
     guard.unlock().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_stays_to_the_millisecond_be_that_longer_than_its_lease_or_shorter() {
-    // Who waits is in another program, or in the same, where a lock is handed over otherwise.
+async fn a_lock_stays_for_its_min_hold_whether_that_is_longer_or_shorter_than_the_lease() {
+    // The waiter is in another locker, or in the same one, where a lock would be handed over otherwise.
     for (min_hold, waiter) in [(700, 0), (700, 1), (5_000, 0), (5_000, 1)] {
         let (server, key, start) = (Server::new(), key(), Instant::now());
         let lockers = two(&server).await;
@@ -47,7 +47,7 @@ async fn a_lock_that_was_held_for_longer_is_free_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_gets_a_lock_that_is_kept_not_even_the_owner_that_released_it() {
+async fn nobody_gets_a_kept_lock_not_even_the_owner_that_released_it() {
     let (server, key, start) = (Server::new(), key(), Instant::now());
     let [one, two] = two(&server).await;
     let lock = one.get(&key).min_hold(ms(3_000));
@@ -61,7 +61,7 @@ async fn nobody_gets_a_lock_that_is_kept_not_even_the_owner_that_released_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn it_makes_no_difference_how_the_guard_goes() {
+async fn a_lock_is_kept_however_its_guard_is_released() {
     for way in ["drop", "run", "cancelled run", "max_hold", "close"] {
         let (server, key, start) = (Server::new(), key(), Instant::now());
         let [one, two] = two(&server).await;
@@ -93,7 +93,7 @@ async fn it_makes_no_difference_how_the_guard_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_the_guards_of_one_hold_the_one_with_the_latest_end_counts() {
+async fn the_latest_end_of_the_guards_of_a_hold_counts() {
     let (server, key, start) = (Server::new(), key(), Instant::now());
     let [one, two] = two(&server).await;
     let lock = one.get(&key);
@@ -107,12 +107,12 @@ async fn of_the_guards_of_one_hold_the_one_with_the_latest_end_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn several_locks_stay_together_and_not_those_of_an_attempt_that_failed() {
+async fn several_locks_are_kept_together_unless_the_attempt_failed() {
     let (server, keys, start) = (Server::new(), [key(), key()], Instant::now());
     let [one, two] = two(&server).await;
     let mut sorted = keys.clone();
     sorted.sort();
-    // The first in order is taken for a while, and then given back, since the second is not to be had.
+    // The first in order is taken for a while, and then released, since the second one is held.
     let other = two.get(&sorted[1]).lock().await.unwrap();
     let both = one.all(&keys).min_hold(ms(5_000));
     assert!(both.try_lock_for(ms(500)).await.unwrap().is_none());
@@ -126,7 +126,7 @@ async fn several_locks_stay_together_and_not_those_of_an_attempt_that_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_no_caller_got_is_not_kept() {
+async fn a_grant_that_no_caller_took_is_not_kept() {
     let (server, key) = (Server::new(), key());
     let [one, two] = two(&server).await;
     server.delay(ms(50)..=ms(50));
@@ -163,15 +163,15 @@ async fn a_kept_lock_is_freed_by_force() {
     let forced = Instant::now();
     assert!(one.get(&key).force_unlock().await.unwrap());
     waiting.await.unwrap().unwrap();
-    assert!(forced.elapsed() < ms(10), "whoever waits is told");
+    assert!(forced.elapsed() < ms(10), "the waiter is woken");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_that_is_sent_again_keeps_the_lock_no_longer() {
+async fn a_release_that_is_sent_again_does_not_prolong_the_min_hold() {
     let (server, key, start) = (Server::new(), key(), Instant::now());
     let [one, two] = two(&server).await;
     let guard = one.get(&key).min_hold(ms(3_000)).lock().await.unwrap();
-    // Its answer is lost: it is sent again, and finds that it is done.
+    // The answer is lost: the release is sent again, and finds that it was executed.
     server.lose_replies(1);
     assert!(matches!(guard.unlock().await, Err(Error::Unavailable { .. })));
     assert!((3_000..3_010).contains(&taken_after(start, &two, &key).await));
@@ -189,7 +189,7 @@ async fn a_majority_keeps_a_lock() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_time_that_cannot_be_is_refused_by_its_name() {
+async fn an_impossible_min_hold_is_refused_by_its_name() {
     let server = Server::new();
     let [one, _] = two(&server).await;
     for (min_hold, value) in [(ms(99), "99ms"), (ms(0), "0ns"), (ms(1_000) * 3_600 * 24 * 31, "2678400s")] {

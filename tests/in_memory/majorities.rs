@@ -1,5 +1,5 @@
-//! What a majority of servers decides, when it does, and what becomes of the others. Time is paused: what is measured
-//! is how often, and for whom, somebody waits.
+//! What a majority of servers decides and when, and what becomes of the other servers. Time is paused, so that only
+//! waits are measured.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use super::common::log::Log;
 use super::common::{key, ms};
 use super::{Server, over, servers};
 
-/// Each server takes so long for an answer from here on.
+/// Delays each server's answers by this much (in ms) from now on.
 fn far(servers: &[Server], delays: [u64; 3]) {
     for (server, delay) in servers.iter().zip(delays) {
         server.delay(ms(delay)..=ms(delay));
     }
 }
 
-/// Three servers, and a locker over them that waits for an answer for a second.
+/// Starts three servers, and a locker over them with a command timeout of a second.
 async fn three() -> (Vec<Server>, Locker) {
     let servers = servers(3);
     let locks = over(&servers, ms(10_000)).command_timeout(ms(1_000)).connect().await.unwrap();
     (servers, locks)
 }
 
-/// How long this takes.
+/// Returns the output of a future and how long it took.
 async fn took<T>(future: impl Future<Output = T>) -> (T, Duration) {
     let began = Instant::now();
     let value = future.await;
@@ -32,7 +32,7 @@ async fn took<T>(future: impl Future<Output = T>) -> (T, Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_attempt_waits_for_the_second_of_three_and_for_no_other() {
+async fn an_attempt_waits_only_for_the_second_of_three_servers() {
     let (servers, locks) = three().await;
     for (delays, lasts) in [([10, 20, 90], 20), ([5, 80, 80], 80), ([90, 90, 5], 90)] {
         far(&servers, delays);
@@ -44,7 +44,7 @@ async fn an_attempt_waits_for_the_second_of_three_and_for_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connect_waits_for_the_second_of_three_however_far_and_for_no_other_for_long() {
+async fn connect_waits_for_the_second_of_three_servers_and_not_long_for_the_third() {
     let (servers, (log, _logging)) = (servers(3), Log::of_thread());
     let connect = || over(&servers, ms(10_000)).command_timeout(ms(1_000)).connect();
     far(&servers, [5, 300, 300]);
@@ -62,9 +62,9 @@ async fn connect_waits_for_the_second_of_three_however_far_and_for_no_other_for_
     assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
 }
 
-/// The first says no, and the second yes: the third has as long again as they took, twice, and 20 ms.
+/// The first server refuses and the second grants: the third has twice as long again as they took, and 20 ms.
 #[tokio::test(start_paused = true)]
-async fn where_the_answers_of_a_majority_decide_nothing_the_others_have_some_time_more() {
+async fn if_a_majority_does_not_decide_the_others_have_some_more_time() {
     let (servers, locks) = three().await;
     let first = over(&servers[..1], ms(10_000)).connect().await.unwrap();
     let name = key();
@@ -81,7 +81,7 @@ async fn where_the_answers_of_a_majority_decide_nothing_the_others_have_some_tim
 }
 
 #[tokio::test(start_paused = true)]
-async fn fences_grow_where_the_server_whose_clock_is_ahead_is_away() {
+async fn fences_grow_while_the_server_whose_clock_is_ahead_is_away() {
     let (servers, locks) = three().await;
     let first = over(&servers[..1], ms(10_000)).connect().await.unwrap();
     let name = key();
@@ -101,7 +101,7 @@ async fn fences_grow_where_the_server_whose_clock_is_ahead_is_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_holds_a_lock_is_what_a_majority_says_and_nobody_waits_for_the_others() {
+async fn a_majority_decides_who_the_holder_is_without_waiting_for_the_others() {
     let (servers, locks) = three().await;
     let (name, other) = (key(), over(&servers, ms(10_000)).connect().await.unwrap());
     let holder = async || took(other.get(&name).holder()).await;
@@ -139,7 +139,7 @@ async fn a_force_finds_what_a_minority_says_and_answers_without_a_silent_server(
     assert!(force().await.0.unwrap());
     assert_eq!(servers[2].holder(&name), None);
     drop(guard);
-    // What a majority says is waited for 20 ms more, once.
+    // After the answer of a majority the others have 20 ms more, once.
     far(&servers, [0, 0, 0]);
     let other = over(&servers, ms(10_000)).connect().await.unwrap();
     let guard = other.get(&name).lock().await.unwrap();
@@ -164,9 +164,9 @@ async fn a_force_deposes_the_holder_here_whatever_the_servers_say() {
     assert_eq!(guard.state(), HoldState::Lost(Loss::ForceUnlocked));
 }
 
-/// The force leaves the silent server 20 ms, and deposes what is granted meanwhile: that takes 1 ms each time.
+/// The force_unlock gives the silent server 20 ms, and deposes each grant of that time: a grant takes 1 ms.
 #[tokio::test(start_paused = true)]
-async fn a_line_pauses_where_a_force_under_way_deposed_its_waiter() {
+async fn a_line_pauses_after_a_force_unlock_under_way_deposed_its_waiter() {
     let ((servers, locks), name) = (three().await, key());
     servers[2].stop();
     far(&servers, [1, 1, 1]);
@@ -179,9 +179,9 @@ async fn a_line_pauses_where_a_force_under_way_deposed_its_waiter() {
     guard.unlock().await.unwrap();
 }
 
-/// It listens for as long as somebody here waits who has waited for another locker. Renewals come every 3.3 s.
+/// The locker listens while a caller waits here that has waited for another locker. Renewals come every 3.3 s.
 #[tokio::test(start_paused = true)]
-async fn a_message_of_a_held_lock_makes_its_holder_look() {
+async fn a_message_about_a_held_lock_makes_its_holder_renew() {
     let (servers, locks) = three().await;
     let (name, other) = (key(), over(&servers, ms(10_000)).connect().await.unwrap());
     let before = other.get(&name).lock().await.unwrap();
@@ -194,7 +194,7 @@ async fn a_message_of_a_held_lock_makes_its_holder_look() {
     before.unlock().await.unwrap();
     let [first, second] = waiting.try_into().unwrap();
     let guard = first.await.unwrap();
-    // The message of that release is no reason to look.
+    // The message of that release is no reason to renew.
     sleep(ms(1_500)).await;
     assert_eq!(locks.stats().renewals, 0);
     assert!(other.get(&name).force_unlock().await.unwrap());
@@ -204,7 +204,7 @@ async fn a_message_of_a_held_lock_makes_its_holder_look() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_was_started_anew_votes_again_after_its_quarantine() {
+async fn a_server_that_restarted_votes_again_after_its_quarantine() {
     let servers = servers(3);
     let connect = || over(&servers, ms(2_000)).restart_quarantine(ms(2_000)).connect();
     let locks = connect().await.unwrap();
@@ -214,7 +214,7 @@ async fn a_server_that_was_started_anew_votes_again_after_its_quarantine() {
         servers[at].restart();
         let began = Instant::now();
         let name = key();
-        // With another one away it is needed.
+        // With another server away its vote is needed.
         servers[(at + 1) % 3].stop();
         let answer = locks.get(&name).try_lock().await;
         assert!(matches!(answer, Err(Error::Unavailable { .. })), "it may have forgotten: {answer:?}");
@@ -229,7 +229,7 @@ async fn a_server_that_was_started_anew_votes_again_after_its_quarantine() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_due_together_is_renewed_by_one_script_and_no_error_is_counted() {
+async fn renewals_that_are_due_together_share_one_script_and_no_error_is_counted() {
     let servers = servers(1);
     let locks = over(&servers, ms(10_000)).connect().await.unwrap();
     let names: Vec<String> = (0..10).map(|_| key()).collect();

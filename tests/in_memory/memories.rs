@@ -7,14 +7,14 @@ use super::common::log::Log;
 use super::common::{key, ms};
 use super::{Server, over, servers};
 
-/// A locker over servers that abstain for as long as this after they have forgotten, once all of them vote.
+/// Connects a locker with this quarantine (in ms), and waits until all servers vote.
 async fn remembered(servers: &[Server], quarantine: u64) -> Locker {
     let locks = over(servers, ms(quarantine)).restart_quarantine(ms(quarantine)).connect().await.unwrap();
     sleep(ms(quarantine * 10)).await;
     locks
 }
 
-/// Whether these servers, and no others, are enough for a lock.
+/// Returns whether these servers alone are enough for a lock.
 async fn suffice(all: &[Server], up: &[usize], locks: &Locker) -> bool {
     let down: Vec<&Server> = all.iter().enumerate().filter(|(at, _)| !up.contains(at)).map(|(_, down)| down).collect();
     down.iter().for_each(|server| server.stop());
@@ -59,14 +59,14 @@ async fn fences_grow_over_a_rolling_restart() {
         server.restart();
         sleep(ms(4_000)).await;
     }
-    // Sooner than any clock comes there.
+    // Before any clock reaches it.
     let guard = locks.get(&name).try_lock().await.unwrap().expect("all vote");
     assert!(guard.fence() > highest, "{} > {highest}", guard.fence());
     guard.unlock().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_forgot_votes_once_all_but_a_minority_have_told_it_their_highest_fence() {
+async fn a_server_that_forgot_votes_once_all_others_but_a_minority_told_it_their_highest_fence() {
     let servers = servers(5);
     let locks = remembered(&servers, 1_000).await;
     assert!(suffice(&servers, &[0, 1, 4], &locks).await);
@@ -87,11 +87,11 @@ async fn a_server_that_forgot_votes_once_all_but_a_minority_have_told_it_their_h
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_forgot_votes_once_both_others_have_told_it_their_highest_fence() {
+async fn a_server_that_forgot_votes_once_both_others_told_it_their_highest_fence() {
     let servers = servers(3);
     let locks = remembered(&servers, 1_000).await;
     servers[2].restart();
-    // Both have listed it.
+    // Both others have listed it.
     sleep(ms(600)).await;
     servers[1].stop();
     sleep(ms(20_000)).await;
@@ -101,7 +101,7 @@ async fn a_server_that_forgot_votes_once_both_others_have_told_it_their_highest_
     assert!(suffice(&servers, &[0, 2], &locks).await);
 }
 
-/// Its connections stay as they are: only its answers tell.
+/// Its connections stay as they are: only its answers show it.
 #[tokio::test(start_paused = true)]
 async fn a_server_whose_data_was_deleted_is_vetted_again_and_votes_after_its_quarantine() {
     let servers = servers(3);
@@ -113,7 +113,7 @@ async fn a_server_whose_data_was_deleted_is_vetted_again_and_votes_after_its_qua
     assert!(suffice(&servers, &[0, 2], &locks).await);
 }
 
-/// Between the first two renewals, which come every 3.3 s, the second server falls silent, and the third one loses the
+/// Between the first two renewals, which come every 3.3 s, the second server falls silent and the third one loses the
 /// lock.
 async fn lose_two(servers: &[Server], name: &str, forget: impl AsyncFn(&Server), locks: &Locker) -> Option<Loss> {
     let (guard, began) = (locks.get(name).lock().await.unwrap(), Instant::now());
@@ -130,7 +130,7 @@ async fn lose_two(servers: &[Server], name: &str, forget: impl AsyncFn(&Server),
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_where_another_has_the_lock_by_now_is_no_vote() {
+async fn a_server_where_another_owner_holds_the_lock_by_now_is_no_vote() {
     let (servers, name) = (servers(3), key());
     let locks = over(&servers, ms(10_000)).connect().await.unwrap();
     let last = over(&servers[2..], ms(10_000)).connect().await.unwrap();
@@ -141,7 +141,7 @@ async fn a_server_where_another_has_the_lock_by_now_is_no_vote() {
     assert!(lose_two(&servers, &name, taken, &locks).await.is_some());
 }
 
-/// When it is asked for the lock again, while it is found out what it remembers, is left to chance.
+/// It is left to chance whether the lock is retaken there while the server is being vetted.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_forgot_keeps_others_out_and_is_no_vote() {
     for _ in 0..20 {
@@ -153,9 +153,9 @@ async fn a_server_that_forgot_keeps_others_out_and_is_no_vote() {
     }
 }
 
-/// Its answers come, and then it is reached no more.
+/// Its answers arrive, and then it cannot be reached any more.
 #[tokio::test(start_paused = true)]
-async fn what_a_server_granted_whose_address_leads_elsewhere_is_no_vote() {
+async fn the_grant_of_a_server_whose_address_leads_elsewhere_is_no_vote() {
     let ([servers, others], name) = ([servers(3), servers(3)], key());
     let addresses: Vec<Server> = servers.iter().map(Server::route).collect();
     let locks = over(&addresses, ms(10_000)).connect().await.unwrap();
@@ -173,7 +173,7 @@ async fn what_a_server_granted_whose_address_leads_elsewhere_is_no_vote() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_vote_that_counts_no_more_is_told_once() {
+async fn a_vote_that_no_longer_counts_is_reported_once() {
     let (servers, (log, _logging)) = (servers(3), Log::of_thread());
     let told = |what| log.text().matches(what).count();
     let _locks = remembered(&servers, 2_000).await;

@@ -1,4 +1,4 @@
-//! As whom `run` locks, and what outlives its section. Time is paused.
+//! As which owner `run` locks, and what outlives its section. Time is paused.
 
 use lockhound::{Locker, Owner};
 use tokio::time::sleep;
@@ -10,7 +10,7 @@ async fn one() -> Locker {
     over(std::slice::from_ref(&Server::new()), ms(10_000)).connect().await.unwrap()
 }
 
-/// Whether another branch of the task that runs a section gets in beside it, after so long.
+/// Returns whether another branch of the task that runs a section gets the lock too, after this many milliseconds.
 async fn gets_in_beside(locks: &Locker, name: &str, after: u64) -> bool {
     let lock = locks.get(name);
     let section = lock.run(|_| sleep(ms(1_000)));
@@ -27,7 +27,7 @@ async fn gets_in_beside(locks: &Locker, name: &str, after: u64) -> bool {
 async fn a_run_is_an_owner_of_its_own() {
     let (locks, name) = (one().await, key());
     assert!(!gets_in_beside(&locks, &name, 500).await);
-    // Whoever else holds it before.
+    // Another owner holds the lock before.
     let guard = locks.get(&name).owned_by(Owner::new()).lock().await.unwrap();
     let releases = async {
         sleep(ms(100)).await;
@@ -37,7 +37,7 @@ async fn a_run_is_an_owner_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_comes_while_its_task_lets_go_is_an_owner_of_its_own() {
+async fn a_run_during_the_release_by_its_task_is_an_owner_of_its_own() {
     let (server, name) = (Server::new(), key());
     let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
     let guard = locks.get(&name).lock().await.unwrap();
@@ -47,7 +47,7 @@ async fn a_run_that_comes_while_its_task_lets_go_is_an_owner_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_in_a_task_that_holds_the_lock_enters_as_the_task_does() {
+async fn a_run_in_a_task_that_holds_the_lock_re_enters_as_the_task() {
     let (locks, name) = (one().await, key());
     let guard = locks.get(&name).lock().await.unwrap();
     assert!(gets_in_beside(&locks, &name, 500).await);
@@ -55,7 +55,7 @@ async fn a_run_in_a_task_that_holds_the_lock_enters_as_the_task_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guard_that_outlives_its_section_is_the_caller_s() {
+async fn a_guard_that_outlives_its_section_belongs_to_the_caller() {
     let (locks, names) = (one().await, [key(), key()]);
     let inner = locks.get(&names[1]);
     let guard = locks.get(&names[0]).run(|_| async { inner.lock().await.unwrap() }).await.unwrap();

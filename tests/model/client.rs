@@ -3,10 +3,10 @@
 
 use crate::{ATTEMPTS, LEASE, Mutant, Protocol};
 
-/// One owner. Its clocks count the ticks that are left, and tick by its own machine.
+/// One owner. Its clocks count the ticks that are left, by the clock of its own machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Client {
-    /// How many attempts it has made; the next one bears this number.
+    /// How many attempts it has made; the next one has this number.
     pub(crate) made: u8,
     /// The attempt under way, which is the last one made.
     pub(crate) acquire: Option<Acquire>,
@@ -19,7 +19,7 @@ pub(crate) struct Client {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Acquire {
     pub(crate) copy: u8,
-    /// What would be left of validity if it were granted now: it counts from before the send.
+    /// The validity that would be left if the acquire were granted now: it counts from before the send.
     pub(crate) valid: u8,
     /// The answer is on its way back.
     pub(crate) granted: bool,
@@ -45,36 +45,36 @@ pub(crate) enum Hold {
     Releasing {
         number: u8,
     },
-    /// The owner has been told, and some of its guards live yet.
+    /// The owner has been told, and some of its guards still live.
     Lost {
         number: u8,
         guards: u8,
     },
 }
 
-/// What is done about that which an attempt may have left on the server.
+/// How the traces of an attempt on the server are undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) enum Undo {
     #[default]
     None,
     /// It was granted: a release is sent until it is answered.
     Once,
-    /// Nobody knows whether it was granted, or will be: a cancel is sent until it is answered, and later once more.
+    /// It is unknown whether it was or will be granted: a cancel is sent until it is answered, and later once more.
     First,
-    /// The first cancel is answered, the second is not sent yet.
+    /// The first cancel is answered; the second is not sent yet.
     Pause,
     Second,
-    /// Both are answered, and the acquire may come yet.
+    /// Both are answered, and the acquire may still arrive.
     Over,
 }
 
 impl Undo {
-    /// Whether the answer to a release matters.
+    /// Returns whether the answer to a release matters.
     pub(crate) fn awaits(self) -> bool {
         matches!(self, Self::Once | Self::First | Self::Second)
     }
 
-    /// After an answer.
+    /// Returns what is left to undo after an answer.
     pub(crate) fn answered(self, protocol: &Protocol) -> Self {
         match self {
             Self::First if !protocol.is(Mutant::CancelOnce) => Self::Pause,
@@ -86,7 +86,7 @@ impl Undo {
 }
 
 impl Client {
-    /// A tick of its clock. Validity that is over makes the hold lost: whoever looks at it looks at the clock.
+    /// A tick of its clock. A hold is lost when its validity is over, since each check of a hold reads the clock.
     pub(crate) fn tick(&mut self) {
         if let Hold::Held { valid, .. } = &mut self.hold {
             *valid -= 1;
@@ -106,7 +106,7 @@ impl Client {
         self.acquire.is_some() || self.renewal.is_some() || self.inside().is_some()
     }
 
-    /// The number of the attempt by which it believes to hold, with validity left.
+    /// Returns the number of the attempt by which it believes to hold the lock, with validity left.
     pub(crate) fn inside(&self) -> Option<u8> {
         match self.hold {
             Hold::Held { number, .. } => Some(number),
@@ -114,12 +114,12 @@ impl Client {
         }
     }
 
-    /// The number of the attempt whose answer it waits for.
+    /// Returns the number of the attempt whose answer it waits for.
     pub(crate) fn asking(&self) -> Option<u8> {
         self.acquire.map(|_| self.made - 1)
     }
 
-    /// Whether it wants nothing, holds nothing and has nothing left to undo.
+    /// Returns whether it wants nothing, holds nothing and has nothing left to undo.
     pub(crate) fn is_quiet(&self) -> bool {
         let undone = self.undos.iter().all(|undo| matches!(undo, Undo::None | Undo::Over));
         self.acquire.is_none() && self.hold == Hold::None && undone
@@ -132,7 +132,7 @@ impl Client {
         }
     }
 
-    /// Has the answer that its renewal succeeded. It changes nothing for an owner that was told of the loss.
+    /// Receives the answer that its renewal succeeded, which changes nothing if the owner was told of a loss.
     pub(crate) fn renewed(&mut self, protocol: &Protocol) {
         let Some(renewal) = self.renewal.take() else { return };
         let left = protocol.left(renewal.valid);
@@ -147,12 +147,12 @@ impl Client {
 }
 
 impl Protocol {
-    /// For how long a lease can be trusted that is asked for now.
+    /// Returns for how long a lease that is requested now can be trusted.
     pub(crate) fn validity(&self) -> u8 {
         if self.is(Mutant::NoDrift) { LEASE } else { LEASE - 1 }
     }
 
-    /// What is left of a validity that has counted from before the send, when the answer comes.
+    /// Returns what is left of a validity that counts from before the send when the answer arrives.
     pub(crate) fn left(&self, valid: u8) -> u8 {
         if self.is(Mutant::ValidityFromReply) { self.validity() } else { valid }
     }

@@ -1,53 +1,52 @@
-//! The hand-over of a lock within a process, model-checked: one script releases the lock of a holder and takes it for
-//! the next waiter of the same process.
+//! Hand-overs within a process, model-checked: one script releases the lock of a holder and takes it for the next
+//! waiter of the same process.
 //!
 //! # What is modelled
 //! - The server: one key with the field of its holder, the lease, and the mark that fences come from.
-//! - The process: its line of waiters, the one hold that its slot has, and what it does with each answer to a
-//!   hand-over: granted in time, too late, to a waiter who is gone; gone; none. What a hand-over without an answer may
-//!   have left is undone in order: the releaser's field first, until that is answered, and only then the next one's.
+//! - The process: its line of waiters, the one hold of its slot, and what it does with each answer to a hand-over:
+//!   granted in time, too late, or to a waiter that is gone; "gone"; no answer. A hand-over without an answer is undone
+//!   in order: the releaser's field first, until that is answered, and only then the next one's.
 //! - Hand-overs and releases on the wire: executed at any time, in any order, several times, or never. Their answers
 //!   are lost, or come late.
-//! - Callers who give up while they wait, or do not take what they are granted; a loss, a deletion from outside, and
-//!   closing, at any time; ticks of the lease; another process, which comes whenever the key is free.
+//! - Callers that give up while they wait, or do not take their grant; a loss, a deletion from outside, and closing, at
+//!   any time; ticks of the lease; another process, which may take the lock whenever it is free.
 //!
 //! # What is abstracted away
-//! - Acquires and their undos, renewals, re-entries and drift: the model beside this one has them. An acquire is
-//!   executed and answered at once here.
-//! - Who waits elsewhere, and when a process has handed over often enough: that decides who is next, and no promise
-//!   depends on it. A release may or may not be a hand-over here.
+//! - Acquires and their undos, renewals, re-entries and drift: see the model of one server. Here an acquire is executed
+//!   and answered at once.
+//! - Waiters elsewhere, and when a process has handed over often enough: they decide who is next, and no promise
+//!   depends on that. Here a release may or may not be a hand-over.
 
 use stateright::{Model, Property};
 
 use crate::{Checked, LEASE, breaks, keeps_its_promises};
 
-/// The most grants that the process is given.
+/// The most grants of the process.
 const GRANTS: usize = 5;
 /// The most callers that wait.
 const CALLERS: usize = 3;
 
 /// No two are inside.
 const EXCLUSION: &str = "exclusion";
-/// Whoever is inside, with validity left, has the key, unless it was deleted from outside.
+/// A holder with validity left has the key, unless it was deleted from outside.
 const BELIEF: &str = "belief";
-/// When nobody wants, holds or undoes anything, no field of this process stands in the key, whatever may be in flight
-/// yet.
+/// When nobody wants, holds or undoes anything, the key has no field of this process, whatever may still be in flight.
 const LEAK: &str = "leak";
-/// Whoever waits while the slot is free has a driver that looks.
+/// While callers wait and the slot is free, the driver is awake.
 const FORGOTTEN: &str = "forgotten";
-/// Whoever comes in has a higher fence than everybody before.
+/// Each holder has a higher fence than all before it.
 const FENCES: &str = "fences";
 /// A releaser is told that it held the lock only if it did.
 const TOLD: &str = "told";
 
-/// The protocol within bounds, or what a mistake makes of it.
+/// The protocol within bounds, perhaps with a mistake.
 #[derive(Debug, Clone, Copy)]
 struct Protocol {
     callers: u8,
     grants: u8,
-    /// How often somebody deletes the key from outside.
+    /// How often the key is deleted from outside.
     deletions: u8,
-    /// How often the other process comes in.
+    /// How often the other process takes the lock.
     others: u8,
     mutant: Option<Mutant>,
 }
@@ -58,9 +57,9 @@ const DELETED: Protocol = Protocol { callers: 3, grants: 4, deletions: 1, others
 /// One mistake each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mutant {
-    /// The script takes the lock whoever has it.
+    /// The script takes the lock from any holder.
     GrantsBlindly,
-    /// The script takes the lock if it is free, too: a copy that comes late finds it so.
+    /// The script also takes the lock if it is free, as a late copy may find it.
     TakesWhatIsFree,
     /// Validity counts from the reply.
     ValidityFromReply,
@@ -74,17 +73,17 @@ enum Mutant {
     UndoesTheSecondOnly,
     /// A yes that comes too late is not undone.
     LateYesKept,
-    /// What is granted to a caller who is gone is not given back.
+    /// A grant to a caller that is gone is not given back.
     UnwantedKept,
     /// The next holder has the fence of the one before.
     SameFence,
-    /// The driver goes on to wait after the answer that the lock is gone.
+    /// The driver goes on waiting after the answer "gone".
     ForgetsTheLine,
-    /// Whoever's lock is gone is told that it was released.
+    /// A releaser whose lock was gone is told that it was released.
     GoneIsDone,
 }
 
-/// Whose field stands in the key: of a grant of this process, or of the other one.
+/// Whose field the key has: that of a grant of this process, or that of the other process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum By {
     Here(u8),
@@ -100,7 +99,7 @@ struct Key {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Caller {
     Waits,
-    /// It has the lock, or a grant is on its way to it.
+    /// It has the lock, or the grant is on its way.
     Has,
     Gone,
 }
@@ -114,7 +113,7 @@ enum Slot {
         valid: u8,
         caller: u8,
     },
-    /// Its tokens have fired, and its guard lives yet.
+    /// Its tokens have fired, and its guard still lives.
     Lost {
         grant: u8,
         caller: u8,
@@ -123,7 +122,7 @@ enum Slot {
         from: u8,
         to: u8,
         caller: u8,
-        /// What would be left of validity if the answer came now.
+        /// The validity that would be left if the answer came now.
         valid: u8,
         answer: Option<Answer>,
     },
@@ -139,16 +138,16 @@ enum Answer {
     Gone,
 }
 
-/// What is done about the field of a grant.
+/// How the field of a grant is undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 enum Undo {
     #[default]
     None,
-    /// A release is sent until it is answered, and then that of this one.
+    /// A release is sent until it is answered, and then that of the `then` grant.
     Sent { then: Option<u8> },
 }
 
-/// A hand-over on the wire, by the grant that it makes.
+/// A hand-over on the wire; its index is the grant that it makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Sent {
     from: u8,
@@ -160,20 +159,20 @@ struct State {
     key: Option<Key>,
     mark: u8,
     hand_overs: [Option<Sent>; GRANTS],
-    /// Which grants' releases were sent: each may be executed at any time from then on.
+    /// The grants whose releases were sent: each may be executed at any time from then on.
     releases: [bool; GRANTS],
     callers: [Caller; CALLERS],
     slot: Slot,
     made: u8,
     undos: [Undo; GRANTS],
-    /// Whether the driver looks for what is to be done.
+    /// Whether the driver looks for work.
     awake: bool,
     closed: bool,
-    /// What is left of the other's validity, while it is inside.
+    /// The validity that the other process has left, while it is inside.
     other: Option<u8>,
     others: u8,
     deletions: u8,
-    /// Ghost: whose key was deleted from outside, until it is not inside any more.
+    /// Ghost: the holder whose key was deleted from outside, until it is not inside any more.
     victim: Option<By>,
     /// Ghost: the highest fence of all that were inside.
     highest: u8,
@@ -190,20 +189,21 @@ enum Action {
     OtherLeaves,
     /// The server executes the hand-over that makes this grant.
     HandOver(u8),
-    /// The server executes the release of this grant, and it is heard of, or not.
+    /// The server executes the release of this grant; its answer arrives, or not.
     Release(u8, bool),
     /// The driver acquires for the head of the line.
     Attempt,
-    /// A guard goes, or a grant that nobody has taken is taken back. It is handed over, or released.
+    /// A guard is released, or a grant that its caller has not taken is taken back. The lock is handed over or
+    /// released.
     Leave {
         hands_over: bool,
     },
-    /// A caller does not wait any more.
+    /// A caller stops waiting.
     GoesAway(u8),
     Answered,
     /// A command timeout: the outcome of the hand-over is unknown.
     Timeout,
-    /// A command timeout: the release goes on behind the caller's back.
+    /// A command timeout: the caller goes on, and the release is sent further.
     Unconfirmed,
     Lose,
     Close,
@@ -321,7 +321,7 @@ fn promises() -> Vec<Property<Protocol>> {
     ]
 }
 
-/// What has to come about: a model in which nothing happens keeps every promise.
+/// Returns what has to happen, since a model in which nothing happens keeps every promise.
 fn sights(protocol: &Protocol) -> Vec<Property<Protocol>> {
     let mut sights = vec![
         Property::sometimes("two in a row", |_, state: &State| {
@@ -334,7 +334,7 @@ fn sights(protocol: &Protocol) -> Vec<Property<Protocol>> {
             let is_second = |undo: &Undo| matches!(undo, Undo::Sent { then: Some(to) } if state.is_executed(*to));
             state.undos.iter().any(is_second) && state.key.is_some()
         }),
-        Property::sometimes("somebody comes between", |_, state: &State| {
+        Property::sometimes("another process comes between", |_, state: &State| {
             state.other.is_some() && matches!(state.slot, Slot::HandsOver { answer: Some(Answer::Gone), .. })
         }),
         Property::sometimes("closed meanwhile", |_, state: &State| {
@@ -350,12 +350,12 @@ fn sights(protocol: &Protocol) -> Vec<Property<Protocol>> {
 }
 
 impl State {
-    /// The first in line.
+    /// Returns the first caller in line.
     fn head(&self) -> Option<u8> {
         (0..).zip(self.callers).find(|(_, caller)| *caller == Caller::Waits).map(|(at, _)| at)
     }
 
-    /// Who believes to hold, but for whom a deletion from outside has fooled.
+    /// Returns the holders, except one that a deletion from outside has deceived.
     fn inside(&self, protocol: &Protocol) -> impl Iterator<Item = By> {
         let here = match self.slot {
             Slot::Held { grant, .. } => Some(By::Here(grant)),
@@ -366,7 +366,7 @@ impl State {
         here.into_iter().chain(self.other.map(|_| By::Elsewhere)).filter(move |by| victim != Some(*by))
     }
 
-    /// Whether the server has executed the hand-over that makes this grant.
+    /// Returns whether the server has executed the hand-over that makes this grant.
     fn is_executed(&self, grant: u8) -> bool {
         self.hand_overs[usize::from(grant)].is_some_and(|sent| sent.executed)
     }
@@ -376,7 +376,7 @@ impl State {
         self.slot == Slot::Free && self.other.is_none() && self.head().is_none() && is_undone
     }
 
-    /// Changes as the action says.
+    /// Applies an action.
     fn act(&mut self, protocol: &Protocol, action: Action) {
         match action {
             Action::Tick => self.tick(),
@@ -450,7 +450,7 @@ impl State {
         }
     }
 
-    /// Somebody comes in with this fence. Whoever's key was deleted meanwhile is fooled.
+    /// A holder enters with this fence. A holder whose key was deleted meanwhile is excepted.
     fn enters(&mut self, by: By, fence: u8) {
         self.unordered |= fence <= self.highest && self.victim != Some(by);
         self.highest = self.highest.max(fence);
@@ -473,7 +473,7 @@ impl State {
         } else {
             Answer::Gone
         };
-        // Who sent it once hears of it once.
+        // A hand-over is sent once and answered once.
         match &mut self.slot {
             Slot::HandsOver { to: awaited, answer: answer @ None, .. } if *awaited == to && !executed => {
                 *answer = Some(said);
@@ -568,7 +568,7 @@ impl State {
                 self.admit(to, valid, caller, fence);
             }
             Answer::Granted(_) if protocol.is(Mutant::UnwantedKept) => self.free(),
-            // Nobody takes it: it is released as any other.
+            // Its caller is gone: the grant is released like any other.
             Answer::Granted(_) => {
                 self.undo(to, None);
                 self.slot = Slot::Releasing { grant: to };
@@ -593,7 +593,7 @@ impl State {
         }
     }
 
-    /// The hold is lost: by time, by somebody's force, or by closing.
+    /// The hold is lost: by time, by a force_unlock, or by closing.
     fn lose(&mut self) {
         if let Slot::Held { grant, caller, .. } = self.slot {
             self.slot = Slot::Lost { grant, caller };
@@ -604,12 +604,12 @@ impl State {
 // ---- The protocol ----
 
 #[test]
-fn hand_overs_keep_their_promises() {
+fn hand_overs_keep_the_promises() {
     keeps_its_promises(FULL);
 }
 
 #[test]
-fn hand_overs_keep_their_promises_though_the_key_is_deleted() {
+fn hand_overs_keep_the_promises_though_the_key_is_deleted() {
     keeps_its_promises(DELETED);
 }
 
@@ -620,9 +620,9 @@ fn a_hand_over_has_to_compare_the_field() {
     breaks(FULL.with(Mutant::GrantsBlindly), &[EXCLUSION, LEAK]);
 }
 
-/// One that comes late takes the lock for nobody.
+/// A late copy takes a lock that nobody releases.
 #[test]
-fn a_hand_over_must_not_take_what_is_free() {
+fn a_hand_over_must_not_take_a_free_lock() {
     breaks(FULL.with(Mutant::TakesWhatIsFree), &[LEAK]);
 }
 
@@ -632,11 +632,11 @@ fn validity_of_a_hand_over_counts_from_before_the_send() {
 }
 
 #[test]
-fn a_releaser_is_out_before_the_hand_over_is_sent() {
+fn a_releaser_stops_holding_before_the_hand_over_is_sent() {
     breaks(FULL.with(Mutant::LeavesWithTheAnswer), &[BELIEF]);
 }
 
-/// The undo of the second overtakes the hand-over, which overtakes that of the first.
+/// The undo of the second field overtakes the hand-over, which overtakes the undo of the first.
 #[test]
 fn a_hand_over_without_an_answer_is_undone_in_order() {
     breaks(FULL.with(Mutant::UndoesBothAtOnce), &[LEAK]);
@@ -654,7 +654,7 @@ fn a_hand_over_that_was_granted_too_late_has_to_be_undone() {
 }
 
 #[test]
-fn a_hand_over_to_whoever_is_gone_has_to_be_released() {
+fn a_hand_over_to_a_caller_that_is_gone_has_to_be_released() {
     breaks(FULL.with(Mutant::UnwantedKept), &[LEAK]);
 }
 
@@ -669,6 +669,6 @@ fn a_hand_over_that_finds_the_lock_gone_wakes_the_line() {
 }
 
 #[test]
-fn whoever_hands_over_what_was_deleted_is_told() {
+fn a_releaser_is_told_that_its_lock_was_deleted_before_the_hand_over() {
     breaks(DELETED.with(Mutant::GoneIsDone), &[TOLD]);
 }

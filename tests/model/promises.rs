@@ -1,4 +1,4 @@
-//! What must be true in every state of the model, and what has to come about in one of them.
+//! What must be true in every state of the model, and what has to happen in at least one.
 
 use stateright::Property;
 
@@ -9,21 +9,22 @@ type Claim = Property<Protocol>;
 
 /// No two owners are inside.
 pub(crate) const EXCLUSION: &str = "exclusion";
-/// A holder with validity left has the key, unless somebody has deleted it and the next renewal is yet to be answered.
+/// A holder with validity left has the key, unless it was deleted from outside and the next renewal is not yet
+/// answered.
 pub(crate) const BELIEF: &str = "belief";
-/// A late command does nothing to a later hold, and none is answered for with the hold of another attempt.
+/// A late command does nothing to a later hold, and no command is answered by the hold of another attempt.
 pub(crate) const STALE: &str = "generations";
-/// On the wire. A granted hold begins with one.
+/// The hold count on the server is right. A granted hold begins with one.
 pub(crate) const COUNT: &str = "count";
-/// Whoever has "gone" for an answer is not inside any more.
+/// A client that is answered "gone" is not inside any more.
 pub(crate) const TOLD: &str = "told";
-/// When no owner wants, holds or undoes anything, the key is free, whatever may be in flight yet. An acquire that is
-/// executed after its second cancel was sent is excepted: see [`RUNS_OUT`].
+/// When no owner wants, holds or undoes anything, the key is free, whatever may still be in flight. The exception is an
+/// acquire that is executed after its second cancel was sent: see [`RUNS_OUT`].
 pub(crate) const LEAK: &str = "leak";
-/// Nothing in flight starts the lease of that anew: it is free within a lease.
+/// Nothing in flight renews the lease of such an acquire: the key is free within a lease.
 pub(crate) const RUNS_OUT: &str = "runs out";
 
-/// What must be true in every state.
+/// Returns what must be true in every state.
 pub(crate) fn promises() -> Vec<Claim> {
     vec![
         Claim::always(EXCLUSION, |_, state| state.inside().count() <= 1),
@@ -33,7 +34,7 @@ pub(crate) fn promises() -> Vec<Claim> {
         }),
         Claim::always(STALE, |_, state| !state.server.harm.stale),
         Claim::always(COUNT, |model, state| {
-            // An owner has no way to its second guard but to ask for a count of two.
+            // The only way to a second guard is a count of two.
             let most = |owner: u8| model.owners[usize::from(owner)].guards;
             let counted = state.server.key.is_none_or(|key| (1..=most(key.by.owner)).contains(&key.count));
             counted && !state.server.harm.miscounted
@@ -44,7 +45,7 @@ pub(crate) fn promises() -> Vec<Claim> {
     ]
 }
 
-/// What has to come about: a model in which nothing happens keeps every promise.
+/// Returns what has to happen, since a model in which nothing happens keeps every promise.
 pub(crate) fn sights(protocol: &Protocol) -> Vec<Claim> {
     let mut sights = vec![
         Claim::sometimes("too late", |_, state| state.is_quiet() && state.server.key.is_some()),

@@ -2,34 +2,35 @@
 
 use crate::{LEASE, Mutant, Protocol};
 
-/// Who sends: an owner, and which of its attempts. On the wire it is the field `uuid:task-id:generation`.
+/// The sender of a command: an owner, and which of its attempts. On the wire it is the field `uuid:task-id:generation`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Attempt {
     pub(crate) owner: u8,
     pub(crate) number: u8,
 }
 
-/// What stands in the lock's key.
+/// The content of the lock's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
-    /// Whom it was granted to last. Scripts see no more of it than [`Protocol::field`] shows; the rest is a ghost.
+    /// The attempt that it was granted to last. Scripts see only what [`Protocol::field`] shows of it; the rest is a
+    /// ghost.
     pub(crate) by: Attempt,
     pub(crate) count: u8,
     /// Ticks until it runs out.
     pub(crate) lease: u8,
-    /// Ghost: its acquire was executed after the second cancel had been sent, against which nothing can be done.
+    /// Ghost: its acquire was executed after the second cancel had been sent, so that nothing undoes it.
     pub(crate) stray: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Script {
-    /// The copy is 0, but where a mutant sends the same once more.
+    /// The copy is 0, unless a mutant sends the same acquire again.
     Acquire { copy: u8 },
     /// The hold count, absolute.
     Count(u8),
-    /// Of a hold, or the cancel of an acquire: the crate has one script for both.
+    /// The release of a hold, or the cancel of an acquire: the crate has one script for both.
     Release,
-    /// Its client awaits the answer, or has given up on it, or has had it.
+    /// `awaited`: the client still waits for the answer; otherwise it has given up, or has had it.
     Renew { awaited: bool },
 }
 
@@ -39,7 +40,7 @@ pub(crate) struct Command {
     pub(crate) by: Attempt,
 }
 
-/// What a script says.
+/// What a script answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     Yes,
@@ -47,14 +48,14 @@ pub(crate) enum Answer {
     No,
 }
 
-/// What must not happen and leaves no other trace in a state.
+/// Violations that leave no other trace in a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Harm {
     /// A command of one attempt deleted, changed or faked the hold of another.
     pub(crate) stale: bool,
     /// A grant found a count other than one.
     pub(crate) miscounted: bool,
-    /// A client had "gone" for an answer and went on.
+    /// A client was answered "gone" and went on.
     pub(crate) untold: bool,
 }
 
@@ -66,7 +67,7 @@ pub(crate) struct Server {
     pub(crate) harm: Harm,
 }
 
-/// The commands that may yet be executed, a bit each: in any order, at any time, or never, which is what a loss is.
+/// The commands that may still be executed, one bit each: in any order, at any time, or never (a loss).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Wire(u64);
 
@@ -128,7 +129,7 @@ impl Command {
     }
 }
 
-/// When an acquire comes to be executed.
+/// At what time an acquire is executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// Its client waits for the answer.
@@ -140,7 +141,7 @@ pub(crate) enum Arrival {
 }
 
 impl Server {
-    /// Executes a command; what it says about arrivals concerns acquires only.
+    /// Executes a command. `arrival` concerns acquires only.
     pub(crate) fn execute(&mut self, protocol: &Protocol, command: Command, arrival: Arrival) -> Answer {
         match &mut self.key {
             Some(held) if protocol.field(held.by) == protocol.field(command.by) || protocol.is_blind(command) => {
@@ -172,7 +173,7 @@ impl Server {
     fn change(&mut self, protocol: &Protocol, command: Command, arrival: Arrival) {
         let Some(held) = &mut self.key else { return };
         match command.script {
-            // Mine already: the count is kept.
+            // Held by this attempt already: the count is kept.
             Script::Acquire { .. } => {
                 held.lease = LEASE;
                 if arrival == Arrival::Awaited {
@@ -181,7 +182,7 @@ impl Server {
                 }
             }
             Script::Count(count) if !protocol.is(Mutant::CountIncrements) => held.count = count,
-            // One too many is enough.
+            // A count of one too many shows the mistake; more add only states.
             Script::Count(2) => held.count = (held.count + 1).min(3),
             Script::Count(_) => held.count = held.count.saturating_sub(1),
             Script::Renew { .. } => held.lease = LEASE,
@@ -191,12 +192,12 @@ impl Server {
 }
 
 impl Protocol {
-    /// What the field of an attempt says on the wire.
+    /// Returns the field of an attempt as the wire shows it.
     pub(crate) fn field(&self, by: Attempt) -> Attempt {
         if self.is(Mutant::GenerationPerTask) { Attempt { number: 0, ..by } } else { by }
     }
 
-    /// Whether the script does not compare the field.
+    /// Returns whether the script does not compare the field.
     fn is_blind(&self, command: Command) -> bool {
         match command.script {
             Script::Release => self.is(Mutant::ReleaseBlind),
@@ -205,7 +206,7 @@ impl Protocol {
         }
     }
 
-    /// Whether the script creates what is not there.
+    /// Returns whether the script creates a missing key.
     fn creates(&self, command: Command) -> bool {
         match command.script {
             Script::Acquire { .. } => true,

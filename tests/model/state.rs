@@ -10,11 +10,11 @@ pub(crate) struct State {
     pub(crate) server: Server,
     pub(crate) wire: Wire,
     pub(crate) clients: [Client; CLIENTS],
-    /// How many deletions from outside are left to come.
+    /// How many deletions from outside are left.
     pub(crate) deletions: u8,
-    /// Whether a client's clock has yet to be slow for once.
+    /// Whether a client's clock may still be slow once.
     pub(crate) drifts: bool,
-    /// Ghost: the attempt whose hold was deleted from outside, until its owner has been told or knows anyway.
+    /// Ghost: the attempt whose hold was deleted from outside, until its owner is told or stops believing in it.
     pub(crate) victim: Option<Attempt>,
 }
 
@@ -22,38 +22,38 @@ pub(crate) struct State {
 pub(crate) enum Action {
     /// Time passes, everywhere.
     Tick,
-    /// Time passes, but for the clock of one client.
+    /// Time passes, except for the clock of one client.
     Drift(u8),
     /// Somebody deletes the key.
     Delete,
-    /// The server executes a command, and its answer, if it matters, is on its way.
+    /// The server executes a command, and its answer is on its way, if it matters.
     Execute(Command),
     /// The server executes a command, and its answer is lost.
     ExecuteUnheard(Command),
     /// An owner comes and an acquire is sent for it.
     Lock(u8),
-    /// The grant arrives, and the owner takes it if it can be trusted yet.
+    /// The grant arrives, and the owner takes it if validity is left.
     Granted(u8),
     /// The grant arrives, and the owner has gone away meanwhile.
     Unwanted(u8),
     /// A command timeout: the acquire's outcome is unknown.
     Timeout(u8),
     Enter(u8),
-    /// A guard goes.
+    /// A guard is released.
     Leave(u8),
-    /// A command timeout: the release goes on behind the owner's back.
+    /// A command timeout: the owner goes on, and the release is sent further.
     Unconfirmed(u8),
     /// The second cancel is sent.
     CancelAgain(Attempt),
     Renew(u8),
     Renewed(u8),
     RenewalTimeout(u8),
-    /// The watchdog has seen too many renewals fail, or the locker is closed, or forces the lock free.
+    /// The watchdog saw too many renewals fail, or the locker is closed, or it forces the lock free.
     GiveUp(u8),
 }
 
 impl State {
-    /// Who believes to hold, but for whom a deletion from outside has fooled.
+    /// Returns the attempts that believe to hold the lock, except one that a deletion from outside has deceived.
     pub(crate) fn inside(&self) -> impl Iterator<Item = Attempt> {
         let believers = (0..).zip(&self.clients).filter_map(|(owner, client)| {
             let number = client.inside()?;
@@ -66,7 +66,7 @@ impl State {
         self.clients.iter().all(Client::is_quiet)
     }
 
-    /// Whether there is nothing in flight that starts the lease anew of what stands in the key.
+    /// Returns whether nothing in flight renews the lease of the key.
     pub(crate) fn runs_out(&self, protocol: &Protocol) -> bool {
         let mut later = self.server;
         later.tick();
@@ -78,8 +78,8 @@ impl State {
         })
     }
 
-    /// Whether it makes a difference to the client if the answer to this command is lost. That of a grant or a renewal
-    /// can be late as well as lost, so that it is an action of its own; it is lost by a timeout.
+    /// Returns whether it makes a difference to the client if the answer to this command is lost. The answer of a grant
+    /// or a renewal can also be late, so it is an action of its own; a timeout stands for its loss.
     pub(crate) fn is_heard(&self, command: Command) -> bool {
         let Command { script, by } = command;
         let client = self.client(by.owner);
@@ -92,7 +92,7 @@ impl State {
         }
     }
 
-    /// Changes as the action says.
+    /// Applies an action.
     pub(crate) fn act(&mut self, protocol: &Protocol, action: Action) {
         match action {
             Action::Tick => self.tick(None),
@@ -225,7 +225,7 @@ impl State {
         self.wire.put(Command { script: Script::Renew { awaited: true }, by: Attempt { owner, number } });
     }
 
-    /// Nobody waits for the answer any more; the command may be executed all the same.
+    /// The client no longer waits for the answer; the command may be executed nevertheless.
     fn forget_renewal(&mut self, owner: u8) {
         let client = self.client_mut(owner);
         client.renewal = None;
@@ -242,7 +242,7 @@ impl State {
         }
     }
 
-    /// A victim that has been told, or has lost its hold in another way, has no excuse any more.
+    /// Forgets a victim that was told, or lost its hold in another way: it is no longer excepted.
     fn forget_victim(&mut self) {
         if let Some(Attempt { owner, number }) = self.victim {
             let client = self.client(owner);
@@ -253,7 +253,7 @@ impl State {
     }
 }
 
-/// What the server does, and what its answers do.
+/// What the server does, and the effect of its answers.
 impl State {
     fn execute(&mut self, protocol: &Protocol, command: Command, heard: bool) {
         let Command { script, by } = command;
@@ -264,7 +264,7 @@ impl State {
             Script::Release if heard => self.executed_release(protocol, by),
             Script::Renew { awaited: true } => self.executed_renewal(protocol, by, answer, heard),
             Script::Count(_) if heard && answer == Answer::No => self.gone(protocol, by),
-            // It stays on the wire: what was sent once may be executed again.
+            // It stays on the wire: the command may be executed again.
             Script::Release | Script::Renew { .. } | Script::Count(_) => {}
         }
     }
@@ -283,7 +283,7 @@ impl State {
     }
 
     fn executed_acquire(&mut self, command: Command, arrival: Arrival, answer: Answer, heard: bool) {
-        // Sent at most once, and the network makes no copies of its own.
+        // An acquire is sent at most once, and the network makes no copies.
         self.wire.take(command);
         let client = self.client_mut(command.by.owner);
         let undo = &mut client.undos[usize::from(command.by.number)];
@@ -322,7 +322,7 @@ impl State {
         }
     }
 
-    /// A client has the answer that a lock is not its own. For what it does not hold any more it means nothing.
+    /// A client receives the answer "gone", which means nothing if it no longer holds the lock by this attempt.
     fn gone(&mut self, protocol: &Protocol, by: Attempt) {
         if self.client(by.owner).inside() != Some(by.number) {
             return;

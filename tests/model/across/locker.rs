@@ -5,7 +5,7 @@ use super::Scheme;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
-    /// Nobody here waits, holds or releases.
+    /// No caller of this locker waits, holds or releases.
     Idle,
     /// The driver is about to ask.
     Ready,
@@ -26,9 +26,9 @@ pub(super) enum Health {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Ears {
     Confirmed,
-    /// It is gone, and neither side knows.
+    /// The connection is gone, and neither side knows.
     Deaf,
-    /// It is connected anew, and not subscribed yet.
+    /// It is reconnected, and not subscribed yet.
     Joining,
 }
 
@@ -44,11 +44,11 @@ pub(super) enum Answer {
     Granted,
     /// With the place in the list.
     Held(Option<u8>),
-    /// It is free, and nobody was woken in the list.
+    /// The lock is free, and no locker in the list was woken.
     Released,
-    /// Another was woken, and this locker has a place in the list.
+    /// Another locker was woken, and this one has a place in the list.
     HandedOn(u8),
-    /// The same, and others have a turn.
+    /// The same, and it is the turn of clients outside of the list.
     HandedOver(u8),
 }
 
@@ -56,9 +56,9 @@ pub(super) enum Answer {
 pub(super) enum Message {
     Go,
     Watch,
-    /// Others have a turn, and the message behind this one is theirs.
+    /// It is the turn of clients outside of the list, and the next message is for them.
     Turn,
-    /// That of the channel, which all hear.
+    /// The message of the channel, which all subscribers hear.
     Zero,
 }
 
@@ -74,17 +74,17 @@ pub(super) struct Locker {
     pub(super) passes: bool,
     pub(super) inbox: Vec<Message>,
     pub(super) go: bool,
-    /// A timer runs, at the end of which it looks.
+    /// A timer runs; the locker attempts when it ends.
     pub(super) looks: bool,
-    /// .. and has ended.
+    /// The timer has ended.
     pub(super) looked: bool,
     pub(super) first: bool,
     pub(super) listed: bool,
     /// The next message of the channel is the one by which a turn began.
     pub(super) skips: bool,
-    /// While it releases, a message of the channel has come: its own, or another's.
+    /// A message of the channel has arrived during its release: its own, or another's.
     pub(super) heard: bool,
-    /// The lease of whoever holds it now.
+    /// It knows the lease of the current holder.
     pub(super) knows_lease: bool,
 }
 
@@ -110,7 +110,7 @@ impl Locker {
         }
     }
 
-    /// Whether PUBLISH counts it.
+    /// Returns whether PUBLISH counts it as a subscriber.
     pub(super) fn counts(&self) -> bool {
         self.health != Health::Dead && self.ears != Ears::Joining
     }
@@ -121,13 +121,13 @@ impl Locker {
 
     /// The server sends it a message.
     pub(super) fn tell(&mut self, message: Message) {
-        // The second of two that are alike tells nothing more.
+        // The second of two equal messages adds nothing.
         if self.ears == Ears::Confirmed && self.health != Health::Dead && self.inbox.last() != Some(&message) {
             self.inbox.push(message);
         }
     }
 
-    /// What was heard before an acquire says nothing about what it finds.
+    /// Forgets the messages before an acquire or a release, which say nothing about its outcome.
     fn forget(&mut self) {
         (self.go, self.looks, self.looked, self.first) = (false, false, false, false);
         (self.skips, self.heard) = (false, false);
@@ -159,12 +159,12 @@ impl Locker {
             Phase::Releasing => !scheme.is(Mutant::ForgetsWhileReleasing),
             _ => true,
         };
-        // While it holds the lock, or releases it, nobody of this locker is in the list but by that release.
+        // No caller waits here: a wake-up is passed on.
         if self.waiting == 0 {
             self.passes |= message != Message::Zero && !scheme.is(Mutant::SleepsOn);
             return;
         }
-        // Where it asks, or releases, next, it forgets what it has heard.
+        // Its next acquire or release forgets what it has heard.
         if !keeps || matches!(self.phase, Phase::Ready | Phase::Holding) {
             return;
         }
@@ -187,7 +187,7 @@ impl Locker {
         self.look();
     }
 
-    /// Goes on where there is a reason.
+    /// Attempts again if there is a reason.
     fn look(&mut self) {
         if self.phase == Phase::Parked && self.go {
             self.phase = Phase::Ready;
@@ -201,7 +201,7 @@ impl Locker {
         (self.phase, self.looked) = (Phase::Ready, true);
     }
 
-    /// It is connected anew, and subscribed. What was missed nobody knows.
+    /// It is reconnected and subscribed. It may have missed messages, so it attempts.
     pub(super) fn join(&mut self, scheme: &Scheme) {
         self.ears = Ears::Confirmed;
         self.go |= matches!(self.phase, Phase::Parked | Phase::Asking | Phase::Releasing)
@@ -209,7 +209,7 @@ impl Locker {
         self.look();
     }
 
-    /// A waiter goes.
+    /// A waiter leaves.
     pub(super) fn leave(&mut self, scheme: &Scheme) {
         self.waiting -= 1;
         if self.waiting == 0 && matches!(self.phase, Phase::Parked | Phase::Ready) {
@@ -228,7 +228,7 @@ impl Locker {
     pub(super) fn hear_answer(&mut self, scheme: &Scheme, holds: bool) {
         let Some(answer) = self.answer.take() else { return };
         match answer {
-            // Its caller is gone, or the lease was over before the answer came.
+            // The caller is gone, or the lease was over before the answer arrived.
             Answer::Granted if self.waiting == 0 || !holds => self.release(false),
             Answer::Granted => {
                 self.waiting -= 1;

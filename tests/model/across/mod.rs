@@ -1,24 +1,23 @@
-//! The waking of lockers that wait for a lock, model-checked: a release wakes one of those in the list, and nobody is
-//! left waiting for a free lock until the re-check, whatever goes wrong once.
+//! The waking of lockers that wait for a lock, model-checked: a release wakes one locker of the list, and after any
+//! single fault no waiter is left waiting for a free lock until the re-check.
 //!
 //! # What is modelled
 //! - The server: who holds the key, and the list. A refused acquire enlists its locker; a grant takes it off. A release
-//!   wakes the first that is subscribed and tells the next one to watch, or gives others a turn, or, without a list,
-//!   tells all.
+//!   wakes the first locker that is subscribed and tells the next one to watch; or gives clients outside of the list a
+//!   turn; or, without a list, tells all.
 //! - Three lockers with a driver each, as `session/driver.rs` and `notify/news.rs` have it: what is heard while an
-//!   acquire is under way, the place that a release tells, timers, a driver that ends though its locker is in the list
+//!   acquire is under way, the place that a release returns, timers, a driver that ends while its locker is in the list
 //!   (`pass`).
-//! - A client of Redisson, which hears the messages of the channel and no others, and looks at nothing by itself.
+//! - A client of Redisson, which hears only the messages of the channel, and does not poll.
 //! - The wire: scripts, answers and messages take any time. Messages of one connection keep their order.
-//! - Waiters that leave, at any time. And one fault: a locker dies, stands still for a while, or has a connection that
-//!   is gone and does not know it yet, or a lease ends under its holder.
+//! - Waiters that leave, at any time. And one fault: a locker dies, is suspended for a while, or loses its connection
+//!   without noticing, or a lease ends under its holder.
 //!
 //! # What is abstracted away
-//! - Fields, generations, counts and validity: the model of one server has them. A lease that is over is known to its
-//!   holder.
-//! - How long timers take, and the order of two of them: any that runs may end at any time.
-//! - Hand-overs within a process: the lock is not free meanwhile, and nobody is told (`hand_over.rs`).
-//! - The re-check: here it never comes.
+//! - Fields, generations, counts and validity: see the model of one server. A holder knows when its lease is over.
+//! - How long timers take, and the order of two of them: a running timer may end at any time.
+//! - Hand-overs within a process: the lock is not free meanwhile, and no message is sent (`hand_over.rs`).
+//! - The re-check: here it never happens.
 
 mod locker;
 mod state;
@@ -31,12 +30,12 @@ use crate::{breaks, keeps_its_promises};
 
 const LOCKERS: usize = 3;
 
-/// Whoever enters holds it.
-const EXCLUSION: &str = "whoever is inside holds the lock";
-/// If the lock is free and somebody waits, something is about to happen.
+/// A locker that believes to hold the lock holds it on the server.
+const EXCLUSION: &str = "a locker that is inside holds the lock";
+/// If the lock is free and a client waits, something is about to happen.
 const PROGRESS: &str = "nobody waits for a free lock until the re-check";
 
-/// The scheme within bounds, or what a mistake makes of it.
+/// The scheme within bounds, perhaps with a mistake.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scheme {
     /// How many callers of each locker want the lock.
@@ -48,9 +47,9 @@ pub(crate) struct Scheme {
     mutant: Option<Mutant>,
 }
 
-/// One after the other.
+/// Three lockers, with one caller each.
 const LOCKERS_ONLY: Scheme = Scheme { callers: [1, 1, 1], foreign: 0, leaves: 0, faults: 1, mutant: None };
-/// A locker that releases, and waits again.
+/// One locker releases, and waits again.
 const AGAIN: Scheme = Scheme { callers: [2, 1, 1], ..LOCKERS_ONLY };
 const WITH_FOREIGN: Scheme = Scheme { callers: [1, 1, 0], foreign: 2, ..LOCKERS_ONLY };
 
@@ -59,25 +58,25 @@ const WITH_FOREIGN: Scheme = Scheme { callers: [1, 1, 0], foreign: 2, ..LOCKERS_
 pub(crate) enum Mutant {
     /// A wake-up is taken for a grant.
     GoIsAGrant,
-    /// Nobody watches the one that is woken.
+    /// No locker watches the one that is woken.
     NobodyWatches,
-    /// A wake-up that comes while an acquire is under way is forgotten.
+    /// A wake-up that arrives while an acquire is under way is forgotten.
     ForgetsWhileAsking,
-    /// .. or before the answer of the release that puts its locker into the list.
+    /// A wake-up that arrives before the answer of the release that enlists its locker is forgotten.
     ForgetsWhileReleasing,
-    /// A locker that nobody waits in any more stays in the list, and takes no notice of a wake-up.
+    /// A locker without waiters stays in the list, and ignores a wake-up.
     SleepsOn,
-    /// Behind a reconnect nobody looks.
+    /// No locker attempts after a reconnect.
     TrustsReconnects,
-    /// Only the first of the list takes notice of messages of others.
+    /// Only the first of the list heeds the messages of the channel.
     OnlyTheFirstHears,
-    /// A turn of others has no end.
+    /// A turn of clients outside of the list has no end.
     EndlessTurns,
-    /// A release whose list has nobody left tells nobody.
+    /// A release that finds no subscribed locker in the list sends no message.
     MuteWithoutList,
-    /// The only one in the list is woken, and those who are in no list are not, though nobody watches it.
+    /// The only locker in the list is woken without being watched, and clients outside of the list are not told.
     OneDecidesForAll,
-    /// A locker that was told to wait by its release, as the second of the list, does not watch.
+    /// A locker whose release made it the second of the list does not watch the first.
     SecondSleeps,
 }
 
@@ -130,12 +129,12 @@ fn nobody_waits_for_a_free_lock_after_one_fault() {
 }
 
 #[test]
-fn nobody_waits_for_a_free_lock_where_a_locker_releases_and_waits_again() {
+fn nobody_waits_for_a_free_lock_when_a_locker_releases_and_waits_again() {
     keeps_its_promises(Scheme { callers: [2, 1, 0], leaves: 1, ..AGAIN });
 }
 
 #[test]
-fn nobody_waits_for_a_free_lock_beside_others() {
+fn nobody_waits_for_a_free_lock_next_to_a_redisson_client() {
     keeps_its_promises(WITH_FOREIGN);
 }
 
@@ -149,12 +148,12 @@ fn wider_bounds_of_the_list_find_no_more() {
 }
 
 #[test]
-fn a_wake_up_is_no_grant() {
+fn a_wake_up_must_not_be_taken_for_a_grant() {
     breaks(LOCKERS_ONLY.with(Mutant::GoIsAGrant), &[EXCLUSION]);
 }
 
 #[test]
-fn whoever_is_woken_has_to_be_watched() {
+fn a_locker_that_is_woken_has_to_be_watched() {
     breaks(LOCKERS_ONLY.with(Mutant::NobodyWatches), &[PROGRESS]);
 }
 
@@ -168,19 +167,19 @@ fn a_wake_up_before_the_answer_of_a_release_has_to_be_kept() {
     breaks(Scheme { faults: 0, ..AGAIN.with(Mutant::ForgetsWhileReleasing) }, &[PROGRESS]);
 }
 
-/// One has left, and the one that it should watch stands still.
+/// The waiters of one locker have left, and the locker that it should watch is suspended.
 #[test]
-fn a_wake_up_that_nobody_waits_for_has_to_be_passed_on() {
+fn a_wake_up_without_a_waiter_has_to_be_passed_on() {
     breaks(Scheme { leaves: 1, ..AGAIN.with(Mutant::SleepsOn) }, &[PROGRESS]);
 }
 
 #[test]
-fn behind_a_reconnect_everybody_has_to_look() {
+fn every_waiter_has_to_attempt_after_a_reconnect() {
     breaks(LOCKERS_ONLY.with(Mutant::TrustsReconnects), &[PROGRESS]);
 }
 
 #[test]
-fn all_have_to_hear_the_messages_of_others() {
+fn every_locker_has_to_heed_the_messages_of_the_channel() {
     breaks(WITH_FOREIGN.with(Mutant::OnlyTheFirstHears), &[PROGRESS]);
 }
 
@@ -190,13 +189,13 @@ fn a_turn_of_others_has_to_end() {
 }
 
 #[test]
-fn a_list_without_anybody_is_none() {
+fn a_list_without_subscribers_counts_as_no_list() {
     breaks(WITH_FOREIGN.with(Mutant::MuteWithoutList), &[PROGRESS]);
 }
 
-/// The client of Redisson would wait for as long as the lease that it was told of.
+/// The client of Redisson would wait for the whole lease that it was told.
 #[test]
-fn the_others_do_not_depend_on_one_locker() {
+fn clients_outside_of_the_list_do_not_depend_on_one_locker() {
     breaks(WITH_FOREIGN.with(Mutant::OneDecidesForAll), &[PROGRESS]);
 }
 

@@ -3,7 +3,7 @@
 use super::locker::{Answer, Ears, Health, Locker, Message, Phase, Script};
 use super::{LOCKERS, Mutant, Scheme};
 
-/// The client of Redisson, where a holder is named.
+/// The client of Redisson, as a holder.
 const FOREIGN: usize = LOCKERS;
 
 /// Everything at one moment.
@@ -14,11 +14,11 @@ pub(crate) struct State {
     pub(super) list: Vec<usize>,
     pub(super) lockers: [Locker; LOCKERS],
     pub(super) foreign: Foreign,
-    /// How often it wants the lock after this time.
+    /// How often it will want the lock after this.
     pub(super) left: u8,
     leaves: u8,
     faults: u8,
-    /// The lock is free because a lease has ended: nobody was told.
+    /// The lock is free because a lease has ended: no message was sent.
     ended: bool,
 }
 
@@ -41,23 +41,23 @@ pub(crate) enum Action {
     Answer(usize),
     Hear(usize),
     TimerEnds(usize),
-    /// The lease is over of which it was told.
+    /// The lease that it was told is over.
     LeaseEnds(usize),
     Unlock(usize),
-    /// .. and its release wakes nobody in the list yet: it is a turn of others.
+    /// A release is executed that gives clients outside of the list a turn.
     ExecuteTurn(usize),
     Leave(usize),
     ForeignAsks,
     ForeignUnlocks,
     ForeignLeaves,
-    /// The lease ends of whoever holds it.
+    /// The holder's lease ends.
     Expire,
     Die(usize),
     Suspend(usize),
     GoOn(usize),
     /// The connection that messages come on is gone.
     Cut(usize),
-    /// It is noticed, and there is a new one.
+    /// The loss is noticed, and there is a new connection.
     Reconnect(usize),
     Join(usize),
 }
@@ -76,14 +76,14 @@ impl State {
         }
     }
 
-    /// Who believes to hold the lock.
+    /// Returns the lockers that believe to hold the lock.
     pub(super) fn inside(&self) -> impl Iterator<Item = usize> {
         self.lockers.iter().enumerate().filter(|(_, locker)| locker.phase == Phase::Holding).map(|(at, _)| at)
     }
 
-    /// Whether the lock is free, somebody waits for it, and nothing is going to happen before the re-check.
+    /// Returns whether the lock is free, a client waits for it, and nothing will happen before the re-check.
     pub(super) fn is_stuck(&self) -> bool {
-        // One that has lost a connection waits until it finds that out.
+        // A locker that has lost its connection waits until it notices.
         let waits =
             |locker: &Locker| locker.is_fine() && locker.ears == Ears::Confirmed && locker.phase == Phase::Parked;
         let is_waited_for = self.lockers.iter().any(waits) || self.foreign == Foreign::Parked;
@@ -229,7 +229,7 @@ impl State {
     fn expire(&mut self) {
         let Some(holder) = self.holder.take() else { return };
         self.ended = true;
-        // It knows the lease too, and looks when that is over.
+        // The client of Redisson knows the lease too, and asks when that is over.
         if self.foreign == Foreign::Parked {
             self.foreign = Foreign::Asks;
         }
@@ -237,13 +237,13 @@ impl State {
         if locker.is_fine() {
             self.faults -= 1;
         }
-        // Its clock tells it, before anybody else can enter. That of one which stands still does when it goes on.
+        // The holder's clock tells it before anybody else can enter, or when it goes on if it was suspended.
         if locker.phase == Phase::Holding {
             locker.unlock();
         }
     }
 
-    /// Takes the lock if it is free. Whoever waited for the holder before knows nothing of this one.
+    /// Takes the lock if it is free. Waiters do not know the lease of the new holder.
     fn take(&mut self, by: usize) -> bool {
         if self.holder.is_some() {
             return false;
@@ -262,7 +262,7 @@ impl State {
             Script::Acquire { looked, .. } if self.take(at) => {
                 let place = self.list.iter().position(|&other| other == at);
                 self.list.retain(|&other| other != at);
-                // They were told to come, or heard what all have heard, and did not.
+                // The lockers ahead in the list were woken, or heard the message of the channel, and did not come.
                 for other in self.list.drain(..place.filter(|_| looked).unwrap_or(0).min(2)) {
                     self.lockers[other].tell(Message::Go);
                 }
@@ -275,7 +275,7 @@ impl State {
                 self.lockers[at].knows_lease = true;
                 Answer::Held(if enlists { self.place(at) } else { None })
             }
-            // It was over before.
+            // The lease was over before.
             Script::Release { .. } if self.holder != Some(at) => Answer::Released,
             Script::Release { enlists } => {
                 self.holder = None;
@@ -294,7 +294,7 @@ impl State {
         self.list.iter().position(|&other| other == at).and_then(|place| place.try_into().ok())
     }
 
-    /// Wakes the next of the list; whoever releases comes last. Whether there was one.
+    /// Wakes the next of the list, and puts the releasing locker last. Returns whether there was one.
     fn wake(&mut self, scheme: &Scheme, releases: Option<usize>, turn: bool) -> bool {
         if let Some(at) = releases {
             self.list.retain(|&other| other != at);
@@ -321,7 +321,7 @@ impl State {
                     }
                     self.list.remove(1);
                 }
-                // The others must not depend on it either.
+                // Clients outside of the list must not depend on the one that is woken.
                 if self.foreign == Foreign::Parked && !is_watched && !scheme.is(Mutant::OneDecidesForAll) {
                     self.tell_all();
                 }
@@ -335,7 +335,7 @@ impl State {
         false
     }
 
-    /// The message of the channel.
+    /// Sends the message of the channel.
     fn tell_all(&mut self) {
         self.lockers.iter_mut().for_each(|locker| locker.tell(Message::Zero));
         if self.foreign == Foreign::Parked {

@@ -1,34 +1,33 @@
-//! The protocol on three servers, model-checked: what one server's model proves is left out, and what a majority adds
-//! is in.
+//! The protocol on three servers, model-checked: only what a majority adds to the model of one server.
 //!
 //! # What is modelled
-//! - The nodes: each with the key, its lease, and the mark, which is the last fence that it knows of and has no
-//!   lifetime. One may come back without its data, and with a mark of zero; then it abstains for as long as a lease,
-//!   which is the quarantine, and until all others have told it their marks after that. The crate does not ask them
-//!   yet, and has a promise for that in `fence.rs`: here is what it takes to need none.
-//! - The clocks, of clients and nodes: they are right, or ahead by any amount, for each script and each node as it
-//!   comes, so that no promise about fences depends on any clock.
+//! - The nodes: each has the key, its lease, and the mark, which is the last fence that it knows of and has no
+//!   lifetime. A node may come back without its data, and with a mark of zero. Then it abstains for a lease, which is
+//!   the quarantine, and after that until all others have told it their marks (the crate asks all but a minority of
+//!   them: `quorum/members/model.rs` has that).
+//! - The clocks of clients and nodes: for each script on each node they are right, or ahead by any amount, so that no
+//!   promise about fences depends on a clock.
 //! - Other locks of the same mark, which raise it on one node and not on the others.
-//! - The wire: what was sent is executed in any order, and takes any time. A connection may be given up: what was sent
-//!   on it is then executed at any time or never, and nobody hears of it. A server that comes back has none of it.
+//! - The wire: commands are executed in any order, and take any time. A connection may be given up: its commands are
+//!   then executed at any time or never, without an answer. A server that restarts has received none of them.
 //! - The clients: an acquire on all nodes at once, decided by a majority; fences that differ, written back before there
-//!   is a guard; late votes, votes that are lost and asked for again; releases and undos that are sent until they are
-//!   answered, twice where something may come yet.
+//!   is a guard; late votes, votes that are lost and requested again; releases and undos that are sent until they are
+//!   answered, twice if something may still arrive.
 //! - Time: ticks of all clocks.
 //!
 //! # What is abstracted away
-//! - What the model of one server has: re-entry, drift, renewals that come late, copies of releases, callers that are
-//!   gone.
-//! - Answers arrive when their script is executed, or never. Where one is on its way for longer, its client believes
+//! - What the model of one server covers: re-entry, drift, renewals that come late, copies of releases, callers that
+//!   are gone.
+//! - Late answers: an answer arrives when its script is executed, or never. With a late answer a client would believe
 //!   less, and for a shorter time.
-//! - By how much clocks may be trusted: the bounds are arithmetic, and the tests of `acquire.lua` have them. The raise
-//!   behind a retake, which is for nodes that nobody tells. A fence that is too far ahead to be believed.
+//! - By how much clocks may be trusted: the bounds are arithmetic, and the tests of `acquire.lua` cover them. The raise
+//!   after a retake, which is for nodes that were not told the marks. A fence that is too far ahead to be believed.
 //!
 //! # Why the bounds suffice
-//! - Two majorities share one node: what goes wrong at that one needs one restart, or one lost answer, and two clients.
-//! - Fences of two guards are compared, and a clock that is ahead by more than all counting is ahead of both or of one.
-//! - Two ticks of lease tell late from in time; with three, votes are valid until different times.
-//! - Nodes and clients are alike, so that states which differ in their order are one state.
+//! - Two majorities share one node: one restart or one lost answer there, and two clients, show each fault.
+//! - Fences of two guards are compared; a clock that is ahead of all counting is ahead for one of them or for both.
+//! - Two ticks of lease distinguish late from in time; with three, votes end at different times.
+//! - Nodes and clients are interchangeable, so states that differ only in their order are one state.
 
 mod node;
 mod promises;
@@ -48,17 +47,17 @@ const CLIENTS: usize = 2;
 /// The most attempts that a client makes.
 const ATTEMPTS: usize = 2;
 
-/// Ahead of whatever the clients count up to. The clocks of other locks are further ahead.
+/// Ahead of all that the clients count up to. The marks of other locks are further ahead.
 const AHEAD: u8 = 4;
 
-/// The protocol within bounds, or what a mistake makes of it.
+/// The protocol within bounds, perhaps with a mistake.
 #[derive(Debug, Clone, Copy)]
 struct Protocol {
     /// How many attempts each client makes at most.
     attempts: [u8; CLIENTS],
-    /// In ticks. It is trusted for one less.
+    /// The lease in ticks. A client trusts it for one tick less.
     lease: u8,
-    /// Whether fences are counted.
+    /// Whether fences are modelled.
     fences: bool,
     renews: bool,
     /// How often other locks of the same mark raise it.
@@ -70,7 +69,7 @@ struct Protocol {
     mutant: Option<Mutant>,
 }
 
-/// Two contend, and fences are made.
+/// Two clients contend, and fences are made.
 const CONTENDING: Protocol = Protocol {
     attempts: [1, 1],
     lease: 2,
@@ -85,15 +84,15 @@ const CONTENDING: Protocol = Protocol {
 const CROSSING: Protocol = Protocol { crossings: 1, ..CONTENDING };
 /// A node loses its data, and its mark with them.
 const UNMARKED: Protocol = Protocol { restarts: 1, ..CONTENDING };
-/// One comes again, and another comes between.
+/// One client locks twice, and another one contends.
 const AGAIN: Protocol = Protocol { attempts: [2, 1], fences: false, ..CONTENDING };
 /// Votes are valid until different times.
 const RENEWING: Protocol = Protocol { lease: 3, fences: false, renews: true, ..CONTENDING };
 /// A node loses its data.
 const FORGETTING: Protocol = Protocol { lease: 2, restarts: 1, ..RENEWING };
-/// Something comes late.
+/// An answer is lost, and a command may be late.
 const LATE: Protocol = Protocol { fences: false, silences: 1, ..CONTENDING };
-/// One alone loses votes, and takes them back.
+/// One client alone loses votes, and retakes them.
 const RETAKING: Protocol = Protocol { attempts: [1, 0], lease: 2, restarts: 1, silences: 1, ..RENEWING };
 
 /// One mistake each.
@@ -101,29 +100,29 @@ const RETAKING: Protocol = Protocol { attempts: [1, 0], lease: 2, restarts: 1, s
 enum Mutant {
     /// A node that has lost its data votes at once.
     NoQuarantine,
-    /// A fence that not all have given is not written back.
+    /// The highest fence is not written back to nodes that gave a lower one.
     FenceKept,
-    /// It is written to any nodes that make a majority, and none of them looks for the lock.
+    /// The fence is written to any majority of the nodes, whether they have the lock or not.
     FenceAnywhere,
-    /// The clock makes the fence, and nothing is counted.
+    /// The clock alone makes the fence.
     ClockAlone,
-    /// The clock makes the fence though the mark is higher.
+    /// The clock makes the fence even if the mark is higher.
     ClockTrusted,
     /// A mark has a lifetime, which a hold may outlast.
     MarksExpire,
-    /// A raise writes what it is given, be the mark higher.
+    /// A raise writes its fence even if the mark is higher.
     RaiseLowers,
     /// A node that has lost its mark votes as soon as its quarantine is over.
     MarksForgotten,
-    /// It is told the marks of the others when its quarantine begins, and not when that is over.
+    /// A node is told the marks of the others when its quarantine begins, not when it ends.
     MarksToldAtOnce,
-    /// All attempts of an owner bear the same generation.
+    /// All attempts of an owner have the same generation.
     GenerationPerTask,
-    /// A release may come before what asks for a vote again, and nobody looks at the answer of that.
+    /// The answer to a retake that is executed after the release is ignored.
     RetakeForgotten,
-    /// That there was no answer is forgotten: the release is sent once.
+    /// A retake without an answer is forgotten: the release is sent once.
     RetakeTrusted,
-    /// An answer to the second asking is taken for one to the first.
+    /// An answer to a second retake is taken for one to the first.
     DoubtForgotten,
     /// A hold is valid as long as one of its votes is.
     ValidityOfOne,
@@ -148,13 +147,13 @@ impl Protocol {
         if self.is(Mutant::GenerationPerTask) { Attempt { number: 0, ..by } } else { by }
     }
 
-    /// What the clocks may say to a script.
+    /// Returns what the clocks may show to a script.
     fn clocks(&self, script: Script) -> impl Iterator<Item = u8> + use<> {
         let ahead = self.fences && script == Script::Acquire;
         std::iter::once(0).chain(ahead.then_some(AHEAD))
     }
 
-    /// What a client may do.
+    /// Adds what a client may do.
     fn actions_of(&self, owner: u8, state: &State, actions: &mut Vec<Action>) {
         match state.client(owner).phase {
             Phase::Idle if state.client(owner).made < self.attempts[usize::from(owner)] => {
@@ -168,7 +167,7 @@ impl Protocol {
         }
     }
 
-    /// What a node may do.
+    /// Adds what a node may do.
     fn actions_at(&self, index: u8, node: &Node, state: &State, actions: &mut Vec<Action>) {
         for by in attempts() {
             for (script, adrift) in node.line(by).executable() {
@@ -261,12 +260,12 @@ fn attempts() -> impl Iterator<Item = Attempt> {
 // ---- The protocol ----
 
 #[test]
-fn a_majority_keeps_its_promises() {
+fn a_majority_keeps_the_promises() {
     keeps_its_promises(CONTENDING);
 }
 
 #[test]
-fn a_majority_keeps_its_promises_though_locks_share_a_mark() {
+fn a_majority_keeps_the_promises_though_locks_share_a_mark() {
     keeps_its_promises(CROSSING);
 }
 
@@ -276,31 +275,31 @@ fn fences_grow_though_a_node_loses_its_mark() {
 }
 
 #[test]
-fn a_client_that_comes_again_keeps_a_majority_s_promises() {
+fn a_client_that_locks_twice_keeps_the_promises_of_a_majority() {
     keeps_its_promises(AGAIN);
 }
 
 #[test]
-fn a_majority_that_is_renewed_keeps_its_promises() {
+fn a_majority_that_is_renewed_keeps_the_promises() {
     keeps_its_promises(RENEWING);
 }
 
 #[test]
-fn a_majority_keeps_its_promises_though_a_node_loses_its_data() {
+fn a_majority_keeps_the_promises_though_a_node_loses_its_data() {
     keeps_its_promises(FORGETTING);
 }
 
 #[test]
-fn a_majority_keeps_its_promises_though_something_comes_late() {
+fn a_majority_keeps_the_promises_though_commands_are_late() {
     keeps_its_promises(LATE);
 }
 
 #[test]
-fn votes_that_are_taken_back_leave_nothing() {
+fn votes_that_are_retaken_leave_nothing_after_the_release() {
     keeps_its_promises(RETAKING);
 }
 
-/// Some millions of states, two minutes.
+/// A few million states, two minutes.
 #[cfg(feature = "soak")]
 #[test]
 fn wider_bounds_find_no_more_in_a_quorum() {
@@ -314,7 +313,7 @@ fn wider_bounds_find_no_more_in_a_quorum() {
 // ---- Its mutants ----
 
 #[test]
-fn a_node_that_has_forgotten_has_to_abstain() {
+fn a_node_that_lost_its_data_has_to_abstain() {
     breaks(Protocol { mutant: Some(Mutant::NoQuarantine), ..FORGETTING }, &[EXCLUSION]);
 }
 
@@ -323,15 +322,15 @@ fn the_highest_fence_has_to_be_written_back() {
     breaks(Protocol { mutant: Some(Mutant::FenceKept), ..CONTENDING }, &[FENCES]);
 }
 
-/// Another that is granted the third node before the fence comes there, and then a node that was released, knows of
-/// none.
+/// Another client that is granted the third node before the fence arrives there, and then a node that was released,
+/// would not see the fence.
 #[test]
 fn the_highest_fence_has_to_be_written_to_those_that_have_granted() {
     breaks(Protocol { mutant: Some(Mutant::FenceAnywhere), ..CONTENDING }, &[FENCES]);
 }
 
 #[test]
-fn a_clock_that_is_not_counted_on_gives_a_fence_twice() {
+fn a_clock_without_a_counter_gives_a_fence_twice() {
     breaks(Protocol { mutant: Some(Mutant::ClockAlone), ..CONTENDING }, &[FENCES]);
 }
 
@@ -340,31 +339,31 @@ fn a_mark_that_is_higher_than_the_clock_has_to_stay() {
     breaks(Protocol { mutant: Some(Mutant::ClockTrusted), ..CONTENDING }, &[FENCES, MARKS]);
 }
 
-/// A hold outlasts it, and the clock that was ahead is of no use for the next.
+/// A hold outlasts the mark, and the next clock is not ahead like the one before.
 #[test]
 fn a_mark_must_not_expire() {
     breaks(Protocol { mutant: Some(Mutant::MarksExpire), ..CONTENDING }, &[FENCES]);
 }
 
-/// It is another lock's too.
+/// Another lock uses the same mark.
 #[test]
 fn a_raise_must_not_lower_a_mark() {
     breaks(Protocol { mutant: Some(Mutant::RaiseLowers), ..CROSSING }, &[MARKS]);
 }
 
 #[test]
-fn a_node_that_has_lost_its_mark_has_to_be_told() {
+fn a_node_that_lost_its_mark_has_to_be_told_those_of_the_others() {
     breaks(Protocol { mutant: Some(Mutant::MarksForgotten), ..UNMARKED }, &[FENCES]);
 }
 
-/// An acquisition that counts its vote of before is not known to the others yet.
+/// The others do not know yet of an acquisition that counts the node's vote from before its restart.
 #[test]
-fn a_node_that_has_lost_its_mark_has_to_be_told_after_its_quarantine() {
+fn a_node_that_lost_its_mark_has_to_be_told_after_its_quarantine() {
     breaks(Protocol { mutant: Some(Mutant::MarksToldAtOnce), ..UNMARKED }, &[FENCES]);
 }
 
 #[test]
-fn a_generation_per_task_is_too_few_for_a_quorum() {
+fn each_attempt_at_a_quorum_needs_a_generation_of_its_own() {
     breaks(Protocol { mutant: Some(Mutant::GenerationPerTask), ..AGAIN }, &[EXCLUSION]);
 }
 

@@ -1,9 +1,9 @@
-//! A node of the model: its server, what is on its way to it, and what the clients know of it.
+//! A node of the model: its server, the commands on their way to it, and what the clients know of it.
 
 use super::{ATTEMPTS, CLIENTS, Mutant, Protocol};
 use crate::server::Attempt;
 
-/// Everything that belongs to one node, so that nodes in another order are the same state.
+/// Everything that belongs to one node, so that nodes can be reordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Node {
     pub(crate) key: Option<Key>,
@@ -11,7 +11,7 @@ pub(crate) struct Node {
     pub(crate) mark: u8,
     /// Ticks until its vote counts again.
     pub(crate) abstains: u8,
-    /// It has lost its mark, and nobody has told it the others'. It does not vote.
+    /// It has lost its mark and was not told those of the others. It does not vote.
     pub(crate) forgot: bool,
     /// Ghost.
     pub(crate) restarted: bool,
@@ -25,12 +25,12 @@ pub(crate) struct Key {
     pub(crate) by: Attempt,
     /// Ticks until it runs out.
     pub(crate) lease: u8,
-    /// Ghost: put there by what was adrift, after both cancels had been answered.
+    /// Ghost: written by a command that was adrift, after both cancels had been answered.
     pub(crate) stray: bool,
 }
 
-/// What an attempt has sent to a node: in line with its answer awaited, or adrift on a connection that was given up. No
-/// order is relied on: an acquire waits until it is known who the server is, and a release does not.
+/// The commands that an attempt has sent to a node: in line, with the answer awaited, or adrift on a connection that
+/// was given up. No order is relied on, since an acquire waits until the server is vetted, and a release does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Line {
     pub(crate) acquire: bool,
@@ -40,37 +40,37 @@ pub(crate) struct Line {
     pub(crate) undo: Undo,
 }
 
-/// What is sent to a node until it is answered.
+/// The release that is sent to a node until it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) enum Undo {
     #[default]
     None,
-    /// A release, or the cancel of what was granted.
+    /// A release, or the cancel of a grant.
     Once,
-    /// The first cancel of what may come yet.
+    /// The first cancel of a command that may still arrive.
     First,
     Second,
-    /// Both are answered, and something may come yet.
+    /// Both are answered, and a command may still arrive.
     Over,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct View {
-    /// To the acquire.
+    /// The answer to the acquire.
     pub(crate) answer: Answer,
-    /// What it gave, or was raised to.
+    /// The fence that the node gave, or was raised to.
     pub(crate) fence: u8,
-    /// Ticks for which it votes for the hold.
+    /// Ticks for which the node votes for the hold.
     pub(crate) valid: u8,
-    /// What is left of the validity that the retake under way would give.
+    /// The validity that the retake under way would give now.
     pub(crate) asked: u8,
-    /// Something that was sent will have no answer, and may come yet.
+    /// A command will have no answer, and may still arrive.
     pub(crate) uncertain: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) enum Answer {
-    /// It was not asked.
+    /// The node was not asked.
     #[default]
     None,
     Waiting,
@@ -79,12 +79,12 @@ pub(crate) enum Answer {
     Unknown,
 }
 
-/// What a node may be given to execute.
+/// The scripts that a node executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Script {
     Acquire,
     Retake,
-    /// Of a hold, or the cancel of an acquire.
+    /// The release of a hold, or the cancel of an acquire.
     Release,
 }
 
@@ -120,8 +120,8 @@ impl Node {
         }
     }
 
-    /// Starts anew, without its data and its connections. It votes again when every lease that it has forgotten is
-    /// over, and when the others have told it their highest mark after that.
+    /// Restarts without data and connections. It votes again when every lease that it has forgotten is over, and the
+    /// others have told it their highest mark after that.
     pub(crate) fn restart(&mut self, protocol: &Protocol) {
         self.key = None;
         self.mark = 0;
@@ -133,7 +133,7 @@ impl Node {
         }
     }
 
-    /// Whether a vote of it counts.
+    /// Returns whether its vote counts.
     pub(crate) fn votes(&self) -> bool {
         self.abstains == 0 && !self.forgot
     }
@@ -146,7 +146,7 @@ impl Node {
         self.forgot = false;
     }
 
-    /// What an acquire makes of the mark, with what it comes to know of the clocks.
+    /// Raises the mark as an acquire does, given what the clocks show.
     fn count_up(&mut self, protocol: &Protocol, clock: u8) {
         self.mark = match protocol.mutant {
             Some(Mutant::ClockAlone) => self.mark.max(clock),
@@ -155,12 +155,12 @@ impl Node {
         };
     }
 
-    /// Whether the key is there under the field of this attempt.
+    /// Returns whether the key has the field of this attempt.
     pub(crate) fn is_held_by(&self, protocol: &Protocol, by: Attempt) -> bool {
         self.key.is_some_and(|key| protocol.field(key.by) == protocol.field(by))
     }
 
-    /// Executes an acquire or a retake; whether it has the lock then.
+    /// Executes an acquire or a retake. Returns whether the attempt has the lock then.
     pub(crate) fn take(&mut self, protocol: &Protocol, script: Script, by: Attempt, adrift: bool, clock: u8) -> bool {
         if self.key.is_some() && !self.is_held_by(protocol, by) {
             return false;
@@ -186,18 +186,19 @@ impl Node {
         };
     }
 
-    /// Begins to undo an attempt, or to undo it with more care.
+    /// Begins to undo an attempt, or adds a second cancel to its undo.
     pub(crate) fn undo(&mut self, by: Attempt, undo: Undo) {
         let line = self.line_mut(by);
         match (line.undo, undo) {
             (_, Undo::None) | (Undo::First | Undo::Second, Undo::Once) => {}
-            // Once more.
+            // One more release is sent.
             (Undo::Over, Undo::Once) => line.undo = Undo::Second,
             _ => line.undo = undo,
         }
     }
 
-    /// Forgets what makes no difference any more: cancels of what cannot come, and releases of what is not there.
+    /// Forgets what makes no difference any more: cancels of commands that cannot arrive, and releases of keys that are
+    /// gone.
     pub(crate) fn settle(&mut self, protocol: &Protocol) {
         let by = self.key.map(|key| key.by);
         for (owner, lines) in (0..).zip(&mut self.lines) {
@@ -211,7 +212,7 @@ impl Node {
         }
     }
 
-    /// The same with the two clients exchanged.
+    /// Returns the same node with the two clients exchanged.
     pub(crate) fn exchanged(mut self) -> Self {
         self.lines.swap(0, 1);
         self.views.swap(0, 1);
@@ -223,7 +224,7 @@ impl Node {
 }
 
 impl Line {
-    /// What may be executed next, of what is in line and of what is adrift.
+    /// Returns the commands that may be executed next, in line or adrift.
     pub(crate) fn executable(&self) -> impl Iterator<Item = (Script, bool)> {
         let scripts = [
             (self.acquire, Script::Acquire, false),
@@ -235,13 +236,13 @@ impl Line {
         scripts.into_iter().filter(|(may, ..)| *may).map(|(_, script, adrift)| (script, adrift))
     }
 
-    /// What its client awaits the answer of.
+    /// Returns the commands whose answers the client awaits.
     pub(crate) fn in_line(&self) -> impl Iterator<Item = Script> + use<> {
         let scripts = [(self.acquire, Script::Acquire), (self.retake, Script::Retake)];
         scripts.into_iter().filter(|(is, _)| *is).map(|(_, script)| script)
     }
 
-    /// Takes a script that is executed, or goes adrift.
+    /// Removes a script that is executed or goes adrift.
     pub(crate) fn remove(&mut self, script: Script, adrift: bool) {
         match (script, adrift) {
             (Script::Acquire, false) => self.acquire = false,
@@ -252,7 +253,7 @@ impl Line {
         }
     }
 
-    /// The connection is given up, and this may be executed at any time or never.
+    /// Gives the connection up: the script may be executed at any time or never.
     pub(crate) fn set_adrift(&mut self, script: Script) {
         self.remove(script, false);
         match script {
@@ -262,17 +263,17 @@ impl Line {
         }
     }
 
-    /// Whether a release or a cancel has no answer yet.
+    /// Returns whether a release or a cancel has no answer yet.
     pub(crate) fn is_undone(&self) -> bool {
         matches!(self.undo, Undo::Once | Undo::First | Undo::Second)
     }
 
-    /// Whether something is on its way that may put the lock there, and its answer comes behind it.
+    /// Returns whether a command that may take the lock is on its way, with its answer awaited.
     pub(crate) fn is_in_line(&self) -> bool {
         self.acquire || self.retake
     }
 
-    /// Whether something is on its way that may put the lock there.
+    /// Returns whether a command that may take the lock is on its way.
     fn is_coming(&self) -> bool {
         self.is_in_line() || self.acquire_adrift || self.retake_adrift
     }

@@ -1,4 +1,4 @@
-//! What must be true in every state of the quorum's model, and what has to come about in one of them.
+//! What must be true in every state of the quorum's model, and what has to happen in at least one.
 
 use stateright::Property;
 
@@ -9,17 +9,18 @@ type Claim = Property<Protocol>;
 
 /// No two clients are inside.
 pub(crate) const EXCLUSION: &str = "exclusion";
-/// A holder has the key on a majority, but for those that have lost their data.
+/// A holder has the key on a majority, not counting nodes that have lost their data.
 pub(crate) const BELIEF: &str = "belief";
 /// A later guard has a higher fence.
 pub(crate) const FENCES: &str = "fences";
-/// What a node knows of fences it does not forget, unless it loses its data.
+/// A mark never falls, unless its node loses its data.
 pub(crate) const MARKS: &str = "marks";
-/// When nobody wants, holds or undoes anything, or waits for an answer, the key is free on every node, whatever may be
-/// in flight yet. What is executed after its second cancel was answered is excepted: it runs out with its lease.
+/// When nobody wants, holds or undoes anything, or waits for an answer, the key is free on every node, whatever may
+/// still be in flight. The exception is a command that is executed after its second cancel was answered: the key runs
+/// out with its lease.
 pub(crate) const LEAK: &str = "leak";
 
-/// What must be true in every state.
+/// Returns what must be true in every state.
 pub(crate) fn promises() -> Vec<Claim> {
     vec![
         Claim::always(EXCLUSION, |_, state| inside(state).count() <= 1),
@@ -36,7 +37,7 @@ pub(crate) fn promises() -> Vec<Claim> {
     ]
 }
 
-/// What has to come about: a model in which nothing happens keeps every promise.
+/// Returns what has to happen, since a model in which nothing happens keeps every promise.
 pub(crate) fn sights(protocol: &Protocol) -> Vec<Claim> {
     let mut sights = vec![Claim::sometimes("all vote", |_, state: &State| {
         (0..CLIENTS as u8).any(|owner| state.votes(owner) == state.nodes.len())
@@ -74,7 +75,7 @@ pub(crate) fn sights(protocol: &Protocol) -> Vec<Claim> {
     sights
 }
 
-/// Who believes to hold.
+/// Returns the clients that believe to hold the lock.
 fn inside(state: &State) -> impl Iterator<Item = u8> {
     (0..CLIENTS as u8).filter(|&owner| state.client(owner).phase == Phase::Held)
 }

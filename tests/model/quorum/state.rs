@@ -7,20 +7,20 @@ use crate::server::Attempt;
 /// Everything at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct State {
-    /// In order, since one is as good as another.
+    /// Sorted, since nodes are interchangeable.
     pub(crate) nodes: [Node; NODES],
     pub(crate) clients: [Client; CLIENTS],
-    /// How many nodes have yet to lose their data.
+    /// How many nodes may still lose their data.
     pub(crate) restarts: u8,
-    /// How many answers have yet to be lost.
+    /// How many answers may still be lost.
     pub(crate) silences: u8,
-    /// How often another lock of the same mark raises it, on one node, has yet to be.
+    /// How often another lock of the same mark may still raise it on a node.
     pub(crate) crossings: u8,
-    /// Ghost: a mark was lower than before, and its node had not lost its data.
+    /// Ghost: a mark fell although its node had not lost its data.
     pub(crate) fallen: bool,
     /// Ghost: the highest fence that a guard was made with.
     pub(crate) highest: u8,
-    /// Ghost: a guard was made with a fence that was not higher.
+    /// Ghost: a guard was made with a fence that was not higher than all before it.
     pub(crate) stale_fence: bool,
 }
 
@@ -29,17 +29,17 @@ pub(crate) struct Client {
     /// How many attempts it has made; the last one may be under way.
     pub(crate) made: u8,
     pub(crate) phase: Phase,
-    /// What is left of the validity that the acquire gives.
+    /// The validity that the acquire would give now.
     pub(crate) fresh: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) enum Phase {
-    /// It wants nothing, or has begun to give it back.
+    /// It wants nothing, or has begun to release.
     #[default]
     Idle,
     Asking,
-    /// A majority has granted it, and is not of one mind about its fence.
+    /// A majority has granted the lock, and does not agree on its fence.
     Raising {
         fence: u8,
     },
@@ -65,7 +65,7 @@ pub(crate) enum Action {
         by: Attempt,
         script: Script,
         adrift: bool,
-        /// What the clocks, the client's and the node's, come to.
+        /// What the clocks of the client and the node amount to.
         clock: u8,
     },
     /// A node executes a script, and its answer is lost.
@@ -75,13 +75,13 @@ pub(crate) enum Action {
         script: Script,
         clock: u8,
     },
-    /// A connection is given up, and what was sent on it is late or lost.
+    /// A connection is given up, and its command is late or lost.
     Silence {
         node: u8,
         by: Attempt,
         script: Script,
     },
-    /// The last node has had time enough.
+    /// The client stops waiting for the last node.
     Impatience(u8),
     /// A node writes the fence, and its answer arrives.
     Raise {
@@ -90,17 +90,17 @@ pub(crate) enum Action {
     },
     /// No majority takes the fence in time.
     NotRaised(u8),
-    /// A node answers to a renewal.
+    /// A node answers a renewal.
     Renew {
         node: u8,
         owner: u8,
     },
-    /// The guard goes, or is told that it is lost.
+    /// The guard is released, or told that it is lost.
     Leave(u8),
 }
 
 impl State {
-    /// The attempt that a client is at, or was last.
+    /// Returns the present or the last attempt of a client.
     pub(crate) fn attempt(&self, owner: u8) -> Attempt {
         Attempt { owner, number: self.client(owner).made.saturating_sub(1) }
     }
@@ -129,18 +129,18 @@ impl State {
         self.views(owner).filter(|view| view.valid > 0).count()
     }
 
-    /// Whether nobody wants, holds or gives back anything, or waits for an answer.
+    /// Returns whether no client wants, holds or releases anything, or waits for an answer.
     pub(crate) fn is_quiet(&self) -> bool {
         let undone = |node: &Node| node.lines().any(|line| line.is_undone() || line.is_in_line());
         self.clients.iter().all(|client| client.phase == Phase::Idle) && !self.nodes.iter().any(undone)
     }
 
-    /// Whether a client may go on without those that have not answered.
+    /// Returns whether a client may go on without the nodes that have not answered.
     pub(crate) fn is_heard(&self, owner: u8) -> bool {
         self.answers(owner, Answer::Granted) + self.answers(owner, Answer::Held) >= MAJORITY
     }
 
-    /// Changes as the action says.
+    /// Applies an action.
     pub(crate) fn act(&mut self, protocol: &Protocol, action: Action) {
         match action {
             Action::Tick => self.tick(protocol),
@@ -192,7 +192,7 @@ impl State {
         }
     }
 
-    /// A hold is lost when too few votes are valid.
+    /// Ends a hold if too few of its votes are valid.
     fn look(&mut self, protocol: &Protocol, owner: u8) {
         let enough = if protocol.is(Mutant::ValidityOfOne) { 1 } else { MAJORITY };
         if self.client(owner).phase == Phase::Held && self.votes(owner) < enough {
@@ -226,7 +226,7 @@ impl State {
         client.fresh = protocol.validity();
         let by = self.attempt(owner);
         for node in &mut self.nodes {
-            // A vote that would not count is not asked for.
+            // A vote that would not count is not requested.
             if node.votes() {
                 node.line_mut(by).acquire = true;
                 node.view_mut(owner).answer = Answer::Waiting;
@@ -269,12 +269,12 @@ impl State {
         }
     }
 
-    /// Whether answers are looked at that come when their attempt is over.
+    /// Returns whether the client heeds an answer that arrives after its attempt is over.
     fn listens(&self, protocol: &Protocol, script: Script) -> bool {
         script == Script::Acquire || !protocol.is(Mutant::RetakeForgotten)
     }
 
-    /// A client does not hear any more what it has asked a node for.
+    /// A client will not receive the answer of a node.
     fn unheard(&mut self, protocol: &Protocol, node: u8, by: Attempt, script: Script) {
         let current = self.attempt(by.owner) == by;
         let phase = self.client(by.owner).phase;
@@ -317,7 +317,7 @@ impl State {
         let Phase::Raising { fence } = self.client(owner).phase else { return };
         let by = self.attempt(owner);
         let node = self.node_mut(at);
-        // It looks for the lock first.
+        // The script compares the lock's field first.
         if !node.is_held_by(protocol, by) && !protocol.is(Mutant::FenceAnywhere) {
             return;
         }
@@ -357,14 +357,14 @@ impl State {
         node.view_mut(owner).valid = 0;
         self.look(protocol, owner);
         let node = &mut self.nodes[usize::from(at)];
-        // A majority of the others has it: the vote is asked for again.
+        // A majority of the others has it: the vote is requested again.
         if self.clients[usize::from(owner)].phase == Phase::Held && !node.line(by).retake {
             node.line_mut(by).retake = true;
             node.view_mut(owner).asked = protocol.validity();
         }
     }
 
-    /// What a client has is given back, and what it may have or come to have is undone.
+    /// Releases what a client holds, and undoes what it may hold or may still be granted.
     fn end(&mut self, owner: u8) {
         let by = self.attempt(owner);
         let held = self.client(owner).phase == Phase::Held;
