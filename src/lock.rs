@@ -111,13 +111,14 @@ impl Lock {
     /// released sooner.
     ///
     /// It is for work that is to be done once in a period, by whichever process comes first: for example a job that
-    /// takes a second, started by timers on several machines whose clocks differ by two. A release before the time is
-    /// over does not delete the key. The server keeps the key for the rest of the time, as if somebody else held it,
-    /// and no waiter is notified. [`holder`](Self::holder) shows the lock as held, [`try_lock`](Self::try_lock) returns
-    /// `None` to everybody, including the owner that released it, and waiters get it when the time is over.
-    /// [`force_unlock`](Self::force_unlock) frees it. It makes no difference whether the guard ends by
-    /// [`unlock`](Guard::unlock), by its drop or after a loss. [`max_hold`](Self::max_hold) may be shorter: it limits
-    /// the work, and the lock stays locked.
+    /// takes a second, started by timers on several machines whose clocks differ by two. Use it with
+    /// [`try_lock`](Self::try_lock): callers that wait get the lock when the time is over, and do the work again. A
+    /// release before the time is over does not delete the key. The server keeps the key for the rest of the time, as
+    /// if somebody else held it, and no waiter is notified. [`holder`](Self::holder) shows the lock as held,
+    /// [`try_lock`](Self::try_lock) returns `None` to everybody, including the owner that released it, and waiters get
+    /// it when the time is over. [`force_unlock`](Self::force_unlock) frees it. It makes no difference whether the
+    /// guard ends by [`unlock`](Guard::unlock), by its drop or after a loss. [`max_hold`](Self::max_hold) may be
+    /// shorter: it limits the work, and the lock stays locked.
     ///
     /// The time begins when the guard is handed out. It is measured by this machine's clock until the release, and by
     /// the server's from then on. If an owner enters again, each guard has such a time, and the latest end applies.
@@ -125,9 +126,9 @@ impl Lock {
     /// **It does not survive a crash.** Until the release only this process knows the time; the server knows the lease,
     /// which the watchdog renews. If the process ends without a release, or if the servers do not receive it, the lock
     /// is free when its lease is over, and another process can do the work that was cut short. To rule that out as
-    /// well, add a [`fixed_lease`](Self::fixed_lease) that is not shorter: it stays on the server after a crash. Nor
-    /// does a lock outlast the data of its server; with [`replicas`](crate::LockerBuilder::replicas), a release does
-    /// not wait for them.
+    /// well, add a [`fixed_lease`](Self::fixed_lease) that is not shorter: it stays on the server after a crash. It is
+    /// not renewed, so it has to be longer than the longest job, too. Nor does a lock outlast the data of its server;
+    /// with [`replicas`](crate::LockerBuilder::replicas), a release does not wait for them.
     ///
     /// Over several servers the time may not be longer than
     /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine), like a lease.
