@@ -383,7 +383,7 @@ async fn options_that_contradict_each_other_name_both_values() {
     let error = refusal(ms(500)).await;
     assert!(error.contains("replicas: 500ms") && error.contains("command_timeout = 500ms"), "{error}");
     let error = refusal(Duration::ZERO).await;
-    assert!(error.contains("0ns") && error.contains("2 of them"), "{error}");
+    assert!(error.contains("0ns") && error.contains("2 replica(s)"), "{error}");
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 use super::{Deployment, MissingRight, Promise, Rights, UnknownRight};
 use crate::command::{MEMORY, WAKE};
 use crate::key::Key;
-use crate::options::{Format, Replicas, Settings};
+use crate::options::{Fencing, Format, Replicas, Settings};
 use crate::random;
 
 /// How to find out whether a command is permitted, if ACL DRYRUN is not.
@@ -207,7 +207,11 @@ impl Asked<'_> {
         }
     }
 
+    /// Adds the marks, unless each lock has a counter of its own.
     fn marks(&mut self) {
+        if self.settings.fencing == Fencing::Redisson {
+            return;
+        }
         let (mark, names) = (Key::from("preflight").mark(), Some("~lockhound_fence:*"));
         self.key(LOCKING, &mark, names);
         self.called(LOCKING, names, &[&mark], INCR);
@@ -229,6 +233,12 @@ impl Asked<'_> {
         let rule = |sign: char, name: &str| is_known.then(|| format!("{sign}{}", pattern(name)));
         let (lock_rule, channel_rule, message_rule) = (rule('~', lock), rule('~', &channel), rule('&', &channel));
         let (lock_rule, message_rule) = (lock_rule.as_deref(), message_rule.as_deref());
+        if self.settings.fencing == Fencing::Redisson {
+            let token = key.token();
+            let token_rule = rule('~', &token);
+            self.key(LOCKING, &token, token_rule.as_deref());
+            self.called(LOCKING, token_rule.as_deref(), &[&token], INCR);
+        }
         self.key(LOCKS, lock, lock_rule);
         self.key(LOCKS, &channel, channel_rule.as_deref());
         self.called(LOCKS, lock_rule, &[lock], DEL);
@@ -400,6 +410,9 @@ mod tests {
         let needed = rules(&at_once, true);
         assert!(needed.contains("+exists") && needed.contains("+info"), "{needed:?}");
         assert!(!needed.contains("~lockhound_memory") && !needed.contains("+hmget"), "{needed:?}");
+        let tokens = rules(&questions(1, |o| o.fencing = Fencing::Redisson), true);
+        assert!(tokens.contains("~redisson_lock_token:{app:42}") && tokens.contains("+incr"), "{tokens:?}");
+        assert!(!tokens.contains("~lockhound_fence:*"), "{tokens:?}");
         let plain = rules(&questions(1, |o| o.format = Format::Plain), true);
         assert!(
             !plain.iter().any(|rule| rule.starts_with("+h") && rule != "+hello") && plain.contains("+get"),
