@@ -19,12 +19,14 @@ mod faults;
 mod mutants;
 #[path = "simulation/plan.rs"]
 mod plan;
+#[path = "simulation/seeds.rs"]
+mod seeds;
 #[path = "simulation/worker.rs"]
 mod worker;
 #[path = "simulation/world.rs"]
 mod world;
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use faults::Net;
@@ -186,15 +188,6 @@ fn log() -> impl tracing::Subscriber + Send + Sync {
     tracing_subscriber::fmt().with_max_level(LevelFilter::DEBUG).without_time().with_ansi(false).finish()
 }
 
-/// Runs a seed, and says which it was where it fails.
-fn run(seed: u64) -> Duration {
-    let simulated = std::panic::catch_unwind(|| simulate(seed, false));
-    simulated.map(|(_, time)| time).unwrap_or_else(|panic| {
-        println!("SIMULATION_SEED={seed} cargo test --features testing --test simulation -- --nocapture");
-        std::panic::resume_unwind(panic)
-    })
-}
-
 /// What a variable of the environment says.
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|value| value.parse().unwrap())
@@ -206,26 +199,37 @@ fn nobody_is_inside_beside_another_whatever_the_seed() {
         let (_, time) = simulate(seed, true);
         return println!("{time:?} of virtual time");
     }
-    let (began, mut time) = (std::time::Instant::now(), Duration::ZERO);
+    let began = std::time::Instant::now();
     let minutes = if cfg!(feature = "soak") { 5 } else { 0 };
     let most = number("SIMULATION_SEEDS");
-    let is_on = |seeds| match most {
-        Some(most) => seeds < most,
-        None => seeds < SEEDS || began.elapsed() < Duration::from_secs(60 * minutes),
+    let is_on = move |seed| match most {
+        Some(most) => seed < most,
+        None => seed < SEEDS || began.elapsed() < Duration::from_secs(60 * minutes),
     };
-    let mut seeds = 0;
-    while is_on(seeds) {
-        time += run(seeds);
-        seeds += 1;
-    }
+    let (seeds, time) = seeds::run(is_on, |seed| simulate(seed, false).1);
     let a_minute = time.as_secs_f64() / 3_600.0 / (began.elapsed().as_secs_f64() / 60.0);
-    println!("{seeds} seeds, {:.1} virtual hours, {a_minute:.0} a minute", time.as_secs_f64() / 3_600.0);
+    let (hours, threads) = (time.as_secs_f64() / 3_600.0, seeds::at_a_time());
+    println!("{seeds} seeds, {threads} at a time, {hours:.1} virtual hours, {a_minute:.0} a minute");
 }
 
+/// Beside others on other threads, too.
 #[test]
 fn the_same_seed_makes_the_same_trace() {
-    for seed in 0..20 {
-        let (first, second) = (simulate(seed, false).0, simulate(seed, false).0);
+    let trace = |seed| simulate(seed, false).0;
+    let (seeds, threads) = (20, seeds::at_a_time().max(2));
+    let alone: Vec<_> = (0..seeds).map(trace).collect();
+    let begin = Barrier::new(threads);
+    let beside_others = &|thread: u64| {
+        begin.wait();
+        (thread..seeds).step_by(threads).map(|seed| (seed, trace(seed))).collect::<Vec<_>>()
+    };
+    let beside_others: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads as u64).map(|at| scope.spawn(move || beside_others(at))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(beside_others.len(), alone.len());
+    for (seed, second) in beside_others {
+        let first = &alone[usize::try_from(seed).unwrap()];
         assert!(first.len() > 2);
         for (at, (one, other)) in first.iter().zip(&second).enumerate() {
             assert_eq!(one, other, "seed {seed}, line {at}");
