@@ -2,19 +2,24 @@
 //! several at once, enter again, run sections, give up and let go, while servers stop, forget, lose, repeat and delay
 //! answers and have wrong clocks, and while networks are cut and lead elsewhere. Whatever happens, nobody believes in a
 //! lock beside another, fences grow, some order of the calls explains all of them, everybody returns, and nothing is
-//! left.
+//! left. Then many want one lock at once, for a moment (`crowd.rs`).
 //!
 //! A seed that fails is printed; `SIMULATION_SEED=7 cargo test --features testing --test simulation -- --nocapture`
 //! runs it alone, and shows what happened. `./dev soak simulation` runs seeds for minutes. `./dev mutants simulation`
-//! makes mistakes in the source, and looks whether the simulation finds each of them.
+//! makes mistakes in the source, and looks whether the simulation finds each of them; `mistakes.rs` has those of the
+//! models.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
 #![allow(unreachable_pub, reason = "modules of a test")]
 
 mod common;
+#[path = "simulation/crowd.rs"]
+mod crowd;
 #[path = "simulation/faults.rs"]
 mod faults;
+#[path = "simulation/mistakes.rs"]
+mod mistakes;
 #[path = "simulation/mutants.rs"]
 mod mutants;
 #[path = "simulation/plan.rs"]
@@ -157,6 +162,15 @@ impl Program {
     }
 }
 
+impl Program {
+    async fn end(&self) {
+        for locks in &self.lockers {
+            locks.close().await;
+        }
+        self.world.note("the end");
+    }
+}
+
 /// Runs the program of a seed; what happened, and for how long in virtual time.
 fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
     let _logs = aloud.then(|| tracing::subscriber::set_default(log()));
@@ -167,7 +181,8 @@ fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
         // A tick of renewal, and another one where the first is in vain. Where addresses lead elsewhere, who forces a
         // lock may release a minority.
         let is_told = plan.troubles == 0 && !plan.mislead;
-        let world = World::new(aloud, is_told.then_some(plan.lease * 3 / 4 + plan.usual * 2));
+        let told_after = is_told.then_some(plan.lease * 3 / 4 + plan.usual * 2);
+        let world = World::new(aloud, told_after, is_told && plan.servers == 1);
         world.note(format_args!("seed {seed}: {plan:?}"));
         let program = Program::begin(Arc::clone(&world), plan).await;
         for _ in 0..plan.acts {
@@ -175,12 +190,23 @@ fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
             program.hurry().await;
             program.rest().await;
         }
-        for locks in &program.lockers {
-            locks.close().await;
-        }
-        world.note("the end");
-        (world.trace(), start.elapsed())
+        program.end().await;
+        let mut trace = world.trace();
+        trace.extend(in_a_crowd(aloud).await);
+        (trace, start.elapsed())
     })
+}
+
+/// The second part of a program: many want one lock. What happens in it.
+async fn in_a_crowd(aloud: bool) -> Vec<String> {
+    let (plan, fault) = (crowd::plan(), crowd::Fault::any());
+    let world = World::new(aloud, None, fault.leaves_answers());
+    world.note(format_args!("a crowd, and {fault:?}: {plan:?}"));
+    let program = Program::begin(Arc::clone(&world), plan).await;
+    crowd::gather(&world, (plan, fault), &program.net, &program.lockers, &program.keys[0]).await;
+    program.rest().await;
+    program.end().await;
+    world.trace()
 }
 
 /// What the lockers log goes between what happens.
