@@ -28,8 +28,8 @@ struct Deal<W, R> {
 }
 
 /// Runs each of these seeds, from zero on; how many they were, and for how long they ran in virtual time. Where one
-/// fails, all below it are run to their end, and none above it is waited for: whatever the threads do, the lowest one is
-/// what this fails with.
+/// fails, all below it are run to their end, and none above it is waited for: this fails with the lowest one, whatever
+/// the threads do.
 pub fn run<W, R>(wants: W, run: R) -> (u64, Duration)
 where
     W: Fn(u64) -> bool + Send + Sync + 'static,
