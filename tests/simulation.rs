@@ -2,29 +2,36 @@
 //! several at once, enter again, run sections, give up and let go, while servers stop, forget, lose, repeat and delay
 //! answers and have wrong clocks, and while networks are cut and lead elsewhere. Whatever happens, nobody believes in a
 //! lock beside another, fences grow, some order of the calls explains all of them, everybody returns, and nothing is
-//! left.
+//! left. Then many want one lock at once, for a moment (`crowd.rs`).
 //!
 //! A seed that fails is printed; `SIMULATION_SEED=7 cargo test --features testing --test simulation -- --nocapture`
 //! runs it alone, and shows what happened. `./dev soak simulation` runs seeds for minutes. `./dev mutants simulation`
-//! makes mistakes in the source, and looks whether the simulation finds each of them.
+//! makes mistakes in the source, and looks whether the simulation finds each of them; `mistakes.rs` has those of the
+//! models.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
 #![allow(unreachable_pub, reason = "modules of a test")]
 
 mod common;
+#[path = "simulation/crowd.rs"]
+mod crowd;
 #[path = "simulation/faults.rs"]
 mod faults;
+#[path = "simulation/mistakes.rs"]
+mod mistakes;
 #[path = "simulation/mutants.rs"]
 mod mutants;
 #[path = "simulation/plan.rs"]
 mod plan;
+#[path = "simulation/seeds.rs"]
+mod seeds;
 #[path = "simulation/worker.rs"]
 mod worker;
 #[path = "simulation/world.rs"]
 mod world;
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use faults::Net;
@@ -155,6 +162,15 @@ impl Program {
     }
 }
 
+impl Program {
+    async fn end(&self) {
+        for locks in &self.lockers {
+            locks.close().await;
+        }
+        self.world.note("the end");
+    }
+}
+
 /// Runs the program of a seed; what happened, and for how long in virtual time.
 fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
     let _logs = aloud.then(|| tracing::subscriber::set_default(log()));
@@ -165,7 +181,8 @@ fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
         // A tick of renewal, and another one where the first is in vain. Where addresses lead elsewhere, who forces a
         // lock may release a minority.
         let is_told = plan.troubles == 0 && !plan.mislead;
-        let world = World::new(aloud, is_told.then_some(plan.lease * 3 / 4 + plan.usual * 2));
+        let told_after = is_told.then_some(plan.lease * 3 / 4 + plan.usual * 2);
+        let world = World::new(aloud, told_after, is_told && plan.servers == 1);
         world.note(format_args!("seed {seed}: {plan:?}"));
         let program = Program::begin(Arc::clone(&world), plan).await;
         for _ in 0..plan.acts {
@@ -173,26 +190,28 @@ fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
             program.hurry().await;
             program.rest().await;
         }
-        for locks in &program.lockers {
-            locks.close().await;
-        }
-        world.note("the end");
-        (world.trace(), start.elapsed())
+        program.end().await;
+        let mut trace = world.trace();
+        trace.extend(in_a_crowd(aloud).await);
+        (trace, start.elapsed())
     })
+}
+
+/// The second part of a program: many want one lock. What happens in it.
+async fn in_a_crowd(aloud: bool) -> Vec<String> {
+    let (plan, fault) = (crowd::plan(), crowd::Fault::any());
+    let world = World::new(aloud, None, fault.leaves_answers());
+    world.note(format_args!("a crowd, and {fault:?}: {plan:?}"));
+    let program = Program::begin(Arc::clone(&world), plan).await;
+    crowd::gather(&world, (plan, fault), &program.net, &program.lockers, &program.keys[0]).await;
+    program.rest().await;
+    program.end().await;
+    world.trace()
 }
 
 /// What the lockers log goes between what happens.
 fn log() -> impl tracing::Subscriber + Send + Sync {
     tracing_subscriber::fmt().with_max_level(LevelFilter::DEBUG).without_time().with_ansi(false).finish()
-}
-
-/// Runs a seed, and says which it was where it fails.
-fn run(seed: u64) -> Duration {
-    let simulated = std::panic::catch_unwind(|| simulate(seed, false));
-    simulated.map(|(_, time)| time).unwrap_or_else(|panic| {
-        println!("SIMULATION_SEED={seed} cargo test --features testing --test simulation -- --nocapture");
-        std::panic::resume_unwind(panic)
-    })
 }
 
 /// What a variable of the environment says.
@@ -206,26 +225,37 @@ fn nobody_is_inside_beside_another_whatever_the_seed() {
         let (_, time) = simulate(seed, true);
         return println!("{time:?} of virtual time");
     }
-    let (began, mut time) = (std::time::Instant::now(), Duration::ZERO);
+    let began = std::time::Instant::now();
     let minutes = if cfg!(feature = "soak") { 5 } else { 0 };
     let most = number("SIMULATION_SEEDS");
-    let is_on = |seeds| match most {
-        Some(most) => seeds < most,
-        None => seeds < SEEDS || began.elapsed() < Duration::from_secs(60 * minutes),
+    let is_on = move |seed| match most {
+        Some(most) => seed < most,
+        None => seed < SEEDS || began.elapsed() < Duration::from_secs(60 * minutes),
     };
-    let mut seeds = 0;
-    while is_on(seeds) {
-        time += run(seeds);
-        seeds += 1;
-    }
+    let (seeds, time) = seeds::run(is_on, |seed| simulate(seed, false).1);
     let a_minute = time.as_secs_f64() / 3_600.0 / (began.elapsed().as_secs_f64() / 60.0);
-    println!("{seeds} seeds, {:.1} virtual hours, {a_minute:.0} a minute", time.as_secs_f64() / 3_600.0);
+    let (hours, threads) = (time.as_secs_f64() / 3_600.0, seeds::at_a_time());
+    println!("{seeds} seeds, {threads} at a time, {hours:.1} virtual hours, {a_minute:.0} a minute");
 }
 
+/// Beside others on other threads, too.
 #[test]
 fn the_same_seed_makes_the_same_trace() {
-    for seed in 0..20 {
-        let (first, second) = (simulate(seed, false).0, simulate(seed, false).0);
+    let trace = |seed| simulate(seed, false).0;
+    let (seeds, threads) = (20, seeds::at_a_time().max(2));
+    let alone: Vec<_> = (0..seeds).map(trace).collect();
+    let begin = Barrier::new(threads);
+    let beside_others = &|thread: u64| {
+        begin.wait();
+        (thread..seeds).step_by(threads).map(|seed| (seed, trace(seed))).collect::<Vec<_>>()
+    };
+    let beside_others: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads as u64).map(|at| scope.spawn(move || beside_others(at))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(beside_others.len(), alone.len());
+    for (seed, second) in beside_others {
+        let first = &alone[usize::try_from(seed).unwrap()];
         assert!(first.len() > 2);
         for (at, (one, other)) in first.iter().zip(&second).enumerate() {
             assert_eq!(one, other, "seed {seed}, line {at}");

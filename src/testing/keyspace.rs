@@ -5,7 +5,7 @@
 //! - A hash keeps its fields in the order in which they were added, as Redis does while a hash is small.
 //! - The caller sets the clock. Even if it goes back, a key that was found to have expired does not come back.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// The value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Entry {
 /// All keys, and the time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Keyspace {
-    entries: HashMap<String, Entry>,
+    entries: BTreeMap<String, Entry>,
     now_ms: u64,
 }
 

@@ -198,13 +198,14 @@ mod hunt {
             if began.elapsed() > LONGEST {
                 child.kill().unwrap();
                 child.wait().unwrap();
-                return None;
+                break;
             }
             std::thread::sleep(Duration::from_millis(50));
         }
         let told = told.join().unwrap().unwrap();
-        let seed = told.split("SIMULATION_SEED=").nth(1)?.split(' ').next()?;
-        Some(seed.parse().unwrap())
+        // Several fail at a time, and the lowest one is among them.
+        let seeds = told.split("SIMULATION_SEED=").skip(1).map(|rest| rest.split(' ').next().unwrap_or_default());
+        seeds.map(|seed| seed.parse().unwrap()).min()
     }
 
     #[test]

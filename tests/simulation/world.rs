@@ -23,6 +23,8 @@ pub struct World {
     aloud: bool,
     /// In nanoseconds: by then the holder of what was forced is told, where nothing keeps it from renewing.
     told_after: Option<u64>,
+    /// Whether there is one server, and all that it says is heard: nobody is told then that it released what was gone.
+    hears_all: bool,
     state: Mutex<State>,
     /// Somebody has come in.
     entered: Notify,
@@ -111,9 +113,10 @@ pub enum Left {
 
 impl World {
     /// Whoever is forced by another locker is told after this time.
-    pub fn new(aloud: bool, told_after: Option<Duration>) -> Arc<Self> {
+    pub fn new(aloud: bool, told_after: Option<Duration>, hears_all: bool) -> Arc<Self> {
         let told_after = told_after.map(|after| u64::try_from(after.as_nanos()).unwrap());
-        Arc::new(Self { start: Instant::now(), aloud, told_after, state: Mutex::default(), entered: Notify::new() })
+        let (start, state, entered) = (Instant::now(), Mutex::default(), Notify::new());
+        Arc::new(Self { start, aloud, told_after, hears_all, state, entered })
     }
 
     /// In nanoseconds.
@@ -203,6 +206,12 @@ impl World {
         self.state().inside.contains_key(&(key.to_owned(), who.to_owned()))
     }
 
+    /// How often somebody has come in, and whether somebody is in this lock.
+    pub fn entries(&self, key: &str) -> (u64, bool) {
+        let state = self.state();
+        (state.guards, state.inside.keys().any(|(inside, _)| inside == key))
+    }
+
     /// Somebody is about to release what others hold.
     pub fn force(&self, key: &str, locker: usize) -> usize {
         let (mut state, called) = (self.state(), self.now());
@@ -256,11 +265,15 @@ impl State {
 
     /// Whether this hold was released before that by another locker, and is renewed since.
     fn is_untold(&self, hold: &Hold, before: u64) -> bool {
-        hold.is_renewed
-            && self.forces.iter().any(|force| {
-                let is_others = force.key == hold.key && force.locker != hold.locker && force.released;
-                is_others && hold.entered < force.called && force.returned.is_some_and(|returned| returned < before)
-            })
+        hold.is_renewed && self.is_gone(hold, before)
+    }
+
+    /// Whether this hold was released before that by another locker, or deleted.
+    fn is_gone(&self, hold: &Hold, before: u64) -> bool {
+        self.forces.iter().any(|force| {
+            let is_others = force.key == hold.key && force.locker != hold.locker && force.released;
+            is_others && hold.entered < force.called && force.returned.is_some_and(|returned| returned < before)
+        })
     }
 }
 
@@ -327,6 +340,10 @@ impl Leaving {
             return;
         }
         let is_over = self.is_last || left == Left::Lost;
+        if self.world.hears_all && is_over && left == Left::Released {
+            let is_gone = state.is_gone(hold, self.called);
+            assert!(!is_gone, "{} is told that it released {}, which was gone", hold.who, hold.key);
+        }
         match (left, deposed) {
             (_, Some(_)) if !is_over || is_lost => {}
             // It may have run out before it was forced.

@@ -1,0 +1,169 @@
+//! Each mistake of the models, and the patch in `mutants/` that makes it in the source; or why there is none.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use Held::{By, No};
+
+/// Whether the simulation finds a mistake.
+#[derive(Debug, Clone, Copy)]
+enum Held {
+    /// By this patch.
+    By(&'static str),
+    /// There is no patch, for this reason.
+    No(&'static str),
+}
+
+/// Nobody has made a patch of it yet, and nobody knows whether the simulation comes to it.
+const MODEL_ALONE: Held = No("it has not been made in the source yet: the model alone has it");
+/// In memory what is sent on one connection is executed in its order, and a connection that is given up leaves nothing
+/// behind that is executed later than what the next one sends.
+const IN_ORDER: Held = No("servers in memory execute what a locker sends in its order, so nothing overtakes anything");
+/// Nobody of this crate listens without being in a list for longer than a moment.
+const NO_OTHERS: Held =
+    No("no client of the simulation waits outside of the list for long: 6,000 seeds do not find it");
+/// A watcher looks 20 ms later, which is within the bound.
+const WATCHED: Held = No("another one watches, so that it costs 20 ms at the most: 6,000 seeds do not find it");
+
+/// By model: its file, and the name of its mistake.
+const MODELS: [(&str, &[(&str, Held)]); 5] = [
+    (
+        "tests/model.rs",
+        &[
+            ("GenerationPerTask", By("one_generation")),
+            ("ValidityFromReply", By("validity_from_the_answer")),
+            ("NoDrift", No("virtual clocks do not drift")),
+            ("UnknownRepeated", IN_ORDER),
+            ("NoCancel", By("unknown_is_not_undone")),
+            ("CancelOnce", IN_ORDER),
+            ("UnwantedKept", By("unwanted_is_kept")),
+            ("CountIncrements", No("counts on the server are for others to see, and the simulation looks at none")),
+            ("ReleaseBlind", By("release_is_blind")),
+            ("RenewalCreates", By("renewal_creates")),
+            ("LostRevives", By("lost_revives")),
+            ("GoneIgnored", By("gone_is_ignored")),
+        ],
+    ),
+    (
+        "tests/model/hand_over.rs",
+        &[
+            ("GrantsBlindly", By("hand_over_grants_blindly")),
+            ("TakesWhatIsFree", By("hand_over_takes_what_is_free")),
+            ("ValidityFromReply", By("hand_over_valid_from_the_answer")),
+            ("LeavesWithTheAnswer", No("a guard is gone when its release is sent: `unlock` consumes it")),
+            ("UndoesBothAtOnce", IN_ORDER),
+            ("UndoesTheFirstOnly", By("hand_over_undoes_the_first_only")),
+            ("UndoesTheSecondOnly", No("what is sent to a server in memory is executed, or the server forgets all")),
+            ("LateYesKept", No("its lease is over, and shorter than a command timeout: nothing stands for long")),
+            ("UnwantedKept", By("unwanted_is_kept")),
+            ("SameFence", By("hand_over_keeps_the_fence")),
+            ("ForgetsTheLine", No("a driver that has handed over looks again: it is a loop that ends with the line")),
+            ("GoneIsDone", By("hand_over_of_what_is_gone")),
+        ],
+    ),
+    (
+        "tests/model/across/mod.rs",
+        &[
+            ("GoIsAGrant", No("a wake-up has no field and no fence to make a hold of")),
+            ("NobodyWatches", By("nobody_watches")),
+            ("ForgetsWhileAsking", By("wake_up_forgotten_while_asking")),
+            ("ForgetsWhileReleasing", WATCHED),
+            ("SleepsOn", By("gone_and_still_listed")),
+            ("TrustsReconnects", By("reconnects_are_trusted")),
+            ("OnlyTheFirstHears", By("only_the_first_hears")),
+            ("EndlessTurns", By("turns_have_no_end")),
+            ("MuteWithoutList", NO_OTHERS),
+            ("OneDecidesForAll", NO_OTHERS),
+            ("SecondSleeps", By("second_of_the_list_sleeps")),
+        ],
+    ),
+    (
+        "tests/model/quorum/mod.rs",
+        &[
+            ("NoQuarantine", By("b4_votes_are_not_vetted")),
+            ("FenceKept", By("fences_not_agreed_upon")),
+            ("FenceAnywhere", No("a raise names the lock for which it is written")),
+            ("ClockAlone", MODEL_ALONE),
+            ("ClockTrusted", MODEL_ALONE),
+            ("MarksExpire", By("b2_marks_run_out")),
+            ("RaiseLowers", MODEL_ALONE),
+            ("MarksForgotten", By("marks_not_brought_along")),
+            ("MarksToldAtOnce", MODEL_ALONE),
+            ("GenerationPerTask", By("one_generation")),
+            ("RetakeForgotten", By("late_yes_after_the_release")),
+            ("RetakeTrusted", MODEL_ALONE),
+            ("DoubtForgotten", MODEL_ALONE),
+            ("ValidityOfOne", MODEL_ALONE),
+        ],
+    ),
+    (
+        "src/quorum/members/model/mistakes.rs",
+        &[
+            ("RunIgnored", MODEL_ALONE),
+            ("ListsIgnored", MODEL_ALONE),
+            ("NoWait", By("forgot_and_votes_at_once")),
+            ("OwnLease", No("all lockers of a program have one lease")),
+            ("WaitFromTheBeginning", MODEL_ALONE),
+            ("OneWitness", By("one_witness")),
+            ("DroppedAgain", MODEL_ALONE),
+            ("VoterTakenIn", MODEL_ALONE),
+            ("AcquireBlind", MODEL_ALONE),
+            ("RenewalBlind", By("renewal_without_a_vote")),
+            ("RetakeBlind", By("b1_renewals_are_not_vetted")),
+            ("ChangeBlind", MODEL_ALONE),
+            ("MarksForgotten", By("marks_not_brought_along")),
+            ("MarksToldAtOnce", MODEL_ALONE),
+            ("MarksOfOne", MODEL_ALONE),
+        ],
+    ),
+];
+
+/// The mistakes that a model has: the variants of its `enum` of them.
+fn mistakes(source: &str) -> Vec<&str> {
+    let begins = |line: &str| line.ends_with("enum Mutant {") || line.ends_with("enum Mistake {");
+    let lines = source.lines().skip_while(|line| !begins(line)).skip(1).take_while(|line| *line != "}");
+    lines.map(str::trim).filter(|line| !line.starts_with("//")).map(|line| line.trim_end_matches(',')).collect()
+}
+
+#[test]
+fn each_mistake_of_a_model_has_its_patch_or_a_reason_why_there_is_none() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (file, table) in MODELS {
+        let source = std::fs::read_to_string(root.join(file)).unwrap();
+        let names: Vec<_> = table.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, mistakes(&source), "of {file}");
+        for (name, held) in table {
+            match held {
+                By(patch) => {
+                    let path = root.join("tests/simulation/mutants").join(format!("{patch}.patch"));
+                    assert!(path.exists(), "{file}, {name}: {path:?}");
+                }
+                No(reason) => assert!(reason.len() > 20, "{file}, {name}: {reason}"),
+            }
+        }
+    }
+}
+
+/// Where there is a model, it is in the table.
+#[test]
+fn every_model_with_mistakes_is_in_the_table() {
+    fn files(directory: &Path, found: &mut BTreeSet<String>) {
+        for entry in directory.read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                files(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let source = std::fs::read_to_string(&path).unwrap();
+                let name = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).unwrap().to_string_lossy().into_owned();
+                if name.contains("model") && !mistakes(&source).is_empty() {
+                    found.insert(name);
+                }
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    for top in ["tests", "src"] {
+        files(&Path::new(env!("CARGO_MANIFEST_DIR")).join(top), &mut found);
+    }
+    assert_eq!(found, MODELS.iter().map(|(file, _)| (*file).to_owned()).collect());
+}
