@@ -38,11 +38,11 @@ usage: ./dev bench [NAME] [--json] [--picture FILE]
   pair     uncontended lock and unlock: p50 and p99
   tasks    1, 64 and 1024 tasks, a key each
   fence    what a fence costs the server: acquire.lua against the same script without it
-  renewal  1,000 to 100,000 locks kept alive: the watchdog beside rlock and distkit, a task and a script a lock
+  renewal  1,000 to 100,000 locks kept alive: the watchdog, and rlock and distkit with a task and a script per lock
   quorum   1, 3 and 5 independent servers: 1 task, and 64 with a key each; and what their memory costs
   far      2, 10 and 20 contenders for one lock of three servers that are 2, 9 and 16 ms away, for each in another order
   replicas what an acknowledgement costs: replicas(1) against none, on a server with one replica
-  waiters  1,000 and 80,000 callers in one line whose time ends together, beside a lock with a short lease
+  waiters  1,000 and 80,000 callers in one line whose time ends together, while a lock with a short lease is held
   contention  tasks, processes and clients in other languages that want one lock; how soon it goes from one to the next
 
 Without a NAME it measures all of them, which takes about nineteen minutes. --picture draws what contention found.";

@@ -203,14 +203,14 @@ impl fmt::Display for Lines {
             ("client CPU for each that ends, us", &self.end_us),
             ("for each task and bare channel, us", &self.bare_us),
             ("all dropped, the last one first, ms", &self.drop_ms),
-            ("latest renewal beside them, ms", &self.late_ms),
+            ("latest renewal meanwhile, ms", &self.late_ms),
         ] {
             writeln!(f, "  {what:<42} {:>26}", cell(spread))?;
         }
         writeln!(
             f,
             "  {:<42} {:>26}",
-            "rounds that lost the lock beside them",
+            "rounds that lost the renewed lock",
             format!("{} of {}", self.lost, self.rounds.len())
         )
     }
