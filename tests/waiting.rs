@@ -15,7 +15,7 @@ use common::machine::within;
 use common::proxy::{Mode, Proxy};
 use common::several::{self, hold_as_redisson, over, settled};
 use common::{Server, builder, eventually, key, locker, ms, soon};
-use lockhound::{Error, Loss, Owner};
+use lockhound::{Error, Locker, Loss, Owner};
 
 /// Puts a foreign holder into a lock, as Redisson does.
 fn take(server: &Server, key: &str, lease: &str) {
@@ -27,6 +27,26 @@ fn take(server: &Server, key: &str, lease: &str) {
 fn give_back(server: &Server, key: &str) {
     server.command::<bool>(&["DEL", key]);
     server.command::<u64>(&["PUBLISH", &format!("redisson_lock__channel:{{{key}}}"), "0"]);
+}
+
+/// Waits for the lock in a task, which returns when it was granted.
+fn wait(locker: &Locker, key: &str) -> tokio::task::JoinHandle<Instant> {
+    let lock = locker.get(key);
+    tokio::spawn(async move {
+        let guard = lock.lock().await.unwrap();
+        let granted = Instant::now();
+        guard.unlock().await.unwrap();
+        granted
+    })
+}
+
+/// Returns the key of a lock's list.
+fn list(key: &str) -> String {
+    if key.contains('{') { format!("lockhound_waiting:={key}") } else { format!("lockhound_waiting:{{{key}}}") }
+}
+
+fn listed(server: &Server, key: &str) -> usize {
+    server.command::<Vec<String>>(&["ZRANGE", &list(key), "0", "-1"]).len()
 }
 
 async fn listens(server: &Server) {

@@ -1,5 +1,5 @@
-//! Lockers that wait stand in a list, and the next of them is woken: in which order, how soon, and what it costs. Time
-//! is paused; tests/waiting.rs has the same on a Redis.
+//! Waiting lockers are in a list, and a release wakes the next one: in which order, how soon, and at what cost. Time is
+//! paused; tests/waiting.rs tests the same on a real server.
 
 use lockhound::{Format, Guard, Locker};
 use tokio::task::JoinHandle;
@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::common::{key, ms};
 use super::{Server, over};
 
-/// Lockers over a server. What all are told the first of them hears first.
+/// Connects lockers to a server. A message to all of them reaches the first one first.
 async fn lockers<const N: usize>(server: &Server) -> [Locker; N] {
     lockers_of(server, Format::Redisson).await
 }
@@ -22,7 +22,7 @@ async fn lockers_of<const N: usize>(server: &Server, format: Format) -> [Locker;
     lockers.try_into().unwrap()
 }
 
-/// A caller that waits, and has come to its place in the list.
+/// Starts a caller that waits, and returns it once its locker is in the list.
 async fn waits(locks: &Locker, name: &str) -> JoinHandle<Guard> {
     let lock = locks.get(name);
     let waiting = tokio::spawn(async move { lock.lock().await.unwrap() });
@@ -31,11 +31,11 @@ async fn waits(locks: &Locker, name: &str) -> JoinHandle<Guard> {
     waiting
 }
 
-/// Lockers listen on for a second when they have got a lock or given up. Those of the list leave them a turn of 10 ms
-/// now and then: they may be clients that are in no list.
+/// How long a turn may take, in milliseconds. A locker listens for another second after it got the lock or gave up. The
+/// lockers in the list sometimes leave it a turn of 10 ms: it may be a client that uses no list.
 const TURN: u64 = 15;
 
-/// It has the lock within this time, and gives it back.
+/// Checks that this caller gets the lock within this time, in milliseconds, and releases it.
 async fn has_it(waiting: JoinHandle<Guard>, within: u64) {
     let guard = timeout(ms(within), waiting).await.expect("it is its turn").unwrap();
     guard.unlock().await.unwrap();
@@ -65,7 +65,7 @@ async fn the_first_of_the_list_has_a_lock_that_all_are_told_of() {
     }
 }
 
-/// The others look a little later: none of them asks for what the first one gets.
+/// The others check a little later: none of them asks for the lock before the first one has it.
 #[tokio::test(start_paused = true)]
 async fn the_first_of_the_list_has_a_lock_whose_lease_runs_out() {
     let (server, name) = (Server::new(), key());
@@ -79,8 +79,8 @@ async fn the_first_of_the_list_has_a_lock_whose_lease_runs_out() {
     }
 }
 
-/// The new one asks, subscribes to both channels, one after the other, and asks once more: 30 ms. A task that takes a
-/// lock again and again would never be in the list if each of its calls began so.
+/// A new locker asks, subscribes to two channels one after the other, and asks once more: that takes 30 ms here. If
+/// each call began like that, a task that takes a lock again and again would never be in the list.
 #[tokio::test(start_paused = true)]
 async fn a_locker_that_has_waited_just_now_is_in_the_list_with_its_first_question() {
     let (server, name) = (Server::new(), key());
@@ -101,7 +101,7 @@ async fn a_locker_that_has_waited_just_now_is_in_the_list_with_its_first_questio
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_is_deleted_is_found_at_the_next_look_which_is_soon_where_nobody_tells_of_releases() {
+async fn a_deleted_lock_is_found_at_the_next_check() {
     for (format, looks) in [(Format::Redisson, 1_100..1_200), (Format::Plain, 0..61)] {
         let (server, name) = (Server::new(), key());
         let [holder, next] = lockers_of(&server, format).await;
@@ -116,7 +116,7 @@ async fn a_lock_that_is_deleted_is_found_at_the_next_look_which_is_soon_where_no
     }
 }
 
-/// The first is cut off. The second looks once the first has had its time, and not before.
+/// The first locker is cut off. The second one checks once the time of the first is over, and not before.
 #[tokio::test(start_paused = true)]
 async fn a_locker_that_does_not_come_is_passed_over_after_20_ms() {
     let (server, name) = (Server::new(), key());
@@ -135,7 +135,7 @@ async fn a_locker_that_does_not_come_is_passed_over_after_20_ms() {
     has_it(first, 1).await;
 }
 
-/// That it heard nothing says nothing about those before it, where nobody is told of releases.
+/// If releases send no message, silence says nothing about the lockers before it.
 #[tokio::test(start_paused = true)]
 async fn a_locker_that_polls_takes_nobody_off_the_list() {
     let (server, name) = (Server::new(), key());
@@ -155,7 +155,7 @@ async fn a_locker_that_polls_takes_nobody_off_the_list() {
     has_it(third, 61).await;
 }
 
-/// The next one would give it 20 ms.
+/// Otherwise the next locker would wait for it for 20 ms.
 #[tokio::test(start_paused = true)]
 async fn a_locker_whose_caller_is_gone_is_not_waited_for() {
     let (server, name) = (Server::new(), key());

@@ -1,9 +1,9 @@
-//! Many who want one lock on one server, and keep it for a moment: it is handed over within a locker, and passed on
-//! between lockers. Some give up, and at most one thing goes wrong.
+//! A crowd: many callers want one lock on one server, and each keeps it for a moment. The lock is handed over within a
+//! locker, and lockers wake each other. Some callers give up, and at most one fault occurs.
 //!
-//! Where that leaves the answers alone, nobody waits for a lock that is free for longer than it takes to wake somebody
-//! ([`Crowd::waking`]): `tests/model/across` promises that there is nobody who waits for the re-check. And a lock in
-//! which nobody is does not stand for longer than it takes to give it back ([`Crowd::giving_back`]).
+//! If the fault delays and loses no answers, no caller waits for a free lock for longer than it takes to wake one
+//! ([`Crowd::waking`]): `tests/model/across` promises that no caller has to wait for the re-check. A lock that no
+//! caller has does not stay on the server for longer than it takes to release it ([`Crowd::giving_back`]).
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::faults::Net;
 use crate::plan::{Plan, one_in, up_to};
 use crate::world::{Entry, Left, World};
 
-/// How often it is looked at the server.
+/// How often the server is checked.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What goes wrong, once.
+/// A fault, which occurs once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     Nothing,
@@ -48,19 +48,19 @@ impl Fault {
         }
     }
 
-    /// Whether all that is sent is answered in time, and whoever is released tells it.
-    /// Whether all that is sent is answered in time.
+    /// Returns whether all commands are answered in time, and each release sends its messages.
+    /// Returns whether all commands are answered in time.
     pub fn leaves_answers(self) -> bool {
         matches!(self, Self::Nothing | Self::Deleted)
     }
 
-    /// Whether those who are not cut off are answered in time, and told of each release.
+    /// Returns whether lockers that are not cut off are answered in time, and hear of each release.
     fn leaves_wake_ups(self) -> bool {
         matches!(self, Self::Nothing | Self::Cut { .. })
     }
 }
 
-/// What is common to those of a crowd.
+/// What the callers of a crowd share.
 pub struct Crowd {
     world: Arc<World>,
     plan: Plan,
@@ -81,14 +81,14 @@ struct Cut {
     changed: Instant,
 }
 
-/// Somebody waits.
+/// A caller that waits.
 struct Wait {
     number: u64,
     locker: usize,
     since: Instant,
 }
 
-/// How a crowd is planned.
+/// Returns the plan of a crowd.
 pub fn plan() -> Plan {
     let lease = ms(fastrand::u64(4_000..=30_000));
     Plan {
@@ -111,7 +111,7 @@ pub fn plan() -> Plan {
     }
 }
 
-/// Everybody comes, gets the lock a few times or gives up, and goes.
+/// Lets each caller take the lock a few times, or give up.
 pub async fn gather(world: &Arc<World>, (plan, fault): (Plan, Fault), net: &Arc<Net>, lockers: &[Locker], key: &str) {
     let crowd = Arc::new(Crowd {
         world: Arc::clone(world),
@@ -140,7 +140,7 @@ pub async fn gather(world: &Arc<World>, (plan, fault): (Plan, Fault), net: &Arc<
     }
     goes_wrong.await.unwrap();
     watches.abort();
-    // It ends otherwise only where it finds something.
+    // Otherwise it ends only if it finds something.
     assert!(watches.await.unwrap_err().is_cancelled(), "the watch has found something: it is above");
 }
 
@@ -151,7 +151,7 @@ impl Crowd {
                 sleep(up_to(ms(40))).await;
             }
             let patience = one_in(4).then(|| up_to(ms(60)));
-            // Less than answers may take. Nobody is told of the end of a lease but whoever asked under it.
+            // Less than answers may take: only callers that asked under this lease know when it ends.
             let lease = if self.fault.leaves_wake_ups() { self.plan.lease } else { ms(100) };
             let is_renewed = !one_in(3);
             let lock = if is_renewed { lock.clone() } else { lock.clone().fixed_lease(lease) };
@@ -214,7 +214,7 @@ impl Crowd {
         self.world.note(format_args!("{who} is out: {left:?}"));
     }
 
-    /// What goes wrong does so while they come and go.
+    /// Makes the fault occur while callers come and go.
     async fn go_wrong(self: Arc<Self>) {
         let (server, locker) = (&self.net.servers[0], fastrand::usize(..self.plan.lockers));
         sleep(up_to(ms(100))).await;
@@ -266,21 +266,20 @@ impl Crowd {
         *self.cut.lock().unwrap() = Some(Cut { locker, is_over, changed: Instant::now() });
     }
 
-    /// For how long somebody may wait for a lock that is free: whoever is woken may be under way, twice, and the one
-    /// that is to be woken first may be cut off, or gone, so that the others look one after the other
-    /// (`src/notify/news.rs`: within 200 ms, and 20 ms more where one watches another). The re-check is a sixth of a
-    /// lease, and longer than that.
+    /// Returns how long a caller may wait for a free lock. The locker that is woken may need two round trips; the first
+    /// to be woken may be cut off or gone, and then the others check one after the other (`src/notify/news.rs`: within
+    /// 200 ms, and 20 ms more for the one that watches). The re-check, a sixth of a lease, comes later than that.
     fn waking(&self) -> Duration {
         ms(220) + self.plan.usual * 4
     }
 
-    /// For how long a lock may stand in which nobody is: its grant or its release has no answer, the undo that follows
-    /// has none, and each is sent again.
+    /// Returns how long a lock that no caller has may stay on the server: its grant or release gets no answer, nor does
+    /// the undo that follows, and each is repeated.
     fn giving_back(&self) -> Duration {
         self.plan.command_timeout * 6
     }
 
-    /// Looks for whoever waits for a lock that is free, and for a lock that nobody has.
+    /// Looks for callers that wait for a free lock, and for a lock that no caller has.
     async fn watch(self: Arc<Self>) {
         let server = &self.net.servers[0];
         let (mut last, mut since) = (None, Instant::now());
@@ -309,7 +308,7 @@ impl Crowd {
         for Wait { locker, since, .. } in &*self.waits.lock().unwrap() {
             let since = match cut.filter(|cut| cut.locker == *locker) {
                 None => free.max(*since),
-                // What it sent meanwhile has no answer.
+                // The commands that it sent meanwhile get no answer.
                 Some(Cut { is_over: true, changed, .. }) => free.max(*since).max(changed + self.plan.command_timeout),
                 Some(_) => continue,
             };

@@ -1,4 +1,4 @@
-//! Each mistake of the models, and the patch in `mutants/` that makes it in the source; or why there is none.
+//! Maps each mistake of the models to the patch in `mutants/` that makes it in the source, or to why there is none.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,18 +14,18 @@ enum Held {
     No(&'static str),
 }
 
-/// Nobody has made a patch of it yet, and nobody knows whether the simulation comes to it.
+/// There is no patch yet, so it is not known whether the simulation finds the mistake.
 const MODEL_ALONE: Held = No("it has not been made in the source yet: the model alone has it");
-/// In memory what is sent on one connection is executed in its order, and a connection that is given up leaves nothing
-/// behind that is executed later than what the next one sends.
+/// A server in memory executes the commands of a connection in order. When a connection is given up, none of its
+/// commands runs after those of the next connection.
 const IN_ORDER: Held = No("servers in memory execute what a locker sends in its order, so nothing overtakes anything");
-/// Nobody of this crate listens without being in a list for longer than a moment.
+/// Lockers of this crate listen for only a moment without being in a list.
 const NO_OTHERS: Held =
     No("no client of the simulation waits outside of the list for long: 6,000 seeds do not find it");
-/// A watcher looks 20 ms later, which is within the bound.
+/// The next locker checks 20 ms later, which is within the bound.
 const WATCHED: Held = No("another one watches, so that it costs 20 ms at the most: 6,000 seeds do not find it");
 
-/// By model: its file, and the name of its mistake.
+/// For each model: its file and its mistakes.
 const MODELS: [(&str, &[(&str, Held)]); 5] = [
     (
         "tests/model.rs",
@@ -118,7 +118,7 @@ const MODELS: [(&str, &[(&str, Held)]); 5] = [
     ),
 ];
 
-/// The mistakes that a model has: the variants of its `enum` of them.
+/// Returns the mistakes of a model: the variants of its `enum`.
 fn mistakes(source: &str) -> Vec<&str> {
     let begins = |line: &str| line.ends_with("enum Mutant {") || line.ends_with("enum Mistake {");
     let lines = source.lines().skip_while(|line| !begins(line)).skip(1).take_while(|line| *line != "}");
@@ -144,7 +144,6 @@ fn each_mistake_of_a_model_has_its_patch_or_a_reason_why_there_is_none() {
     }
 }
 
-/// Where there is a model, it is in the table.
 #[test]
 fn every_model_with_mistakes_is_in_the_table() {
     fn files(directory: &Path, found: &mut BTreeSet<String>) {

@@ -1,4 +1,4 @@
-//! Seeds, dealt out in their order to all CPUs.
+//! Runs seeds on all CPUs, dealt out in order.
 
 use std::any::Any;
 use std::num::NonZero;
@@ -9,17 +9,17 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// How many run at a time.
+/// Returns how many seeds run at a time.
 pub fn at_a_time() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// What became of a seed: for how long it ran in virtual time, or its panic.
+/// A seed that has ended, and how long it ran in virtual time, or its panic.
 type Ended = (u64, Result<Duration, Box<dyn Any + Send>>);
 
-/// What is common to the threads.
+/// What the threads share.
 struct Deal<W, R> {
-    /// Whether this seed is to be run; once one is not, none behind it is.
+    /// Returns whether to run this seed. After the first that is not run, no other is.
     wants: W,
     run: R,
     next: AtomicU64,
@@ -27,9 +27,9 @@ struct Deal<W, R> {
     failed: AtomicU64,
 }
 
-/// Runs each of these seeds, from zero on; how many they were, and for how long they ran in virtual time. Where one
-/// fails, all below it are run to their end, and none above it is waited for: this fails with the lowest one, whatever
-/// the threads do.
+/// Runs each of these seeds, from zero on. Returns how many there were, and how long they ran in virtual time. If a
+/// seed fails, all lower ones run to their end, and no higher one is waited for: so this always fails with the lowest
+/// one.
 pub fn run<W, R>(wants: W, run: R) -> (u64, Duration)
 where
     W: Fn(u64) -> bool + Send + Sync + 'static,
@@ -57,7 +57,7 @@ impl<W: Fn(u64) -> bool, R: Fn(u64) -> Duration> Deal<W, R> {
                 println!("SIMULATION_SEED={seed} cargo test --features testing --test simulation -- --nocapture");
                 self.failed.fetch_min(seed, Ordering::Relaxed);
             }
-            // Nobody listens any more where a lower one has failed.
+            // This fails if a lower seed has failed: nothing receives the result then.
             let _: Result<_, _> = tell.send((seed, ended));
         }
     }
@@ -97,9 +97,9 @@ fn seeds_are_run_once_each() {
     assert_eq!((told, ran.load(Ordering::Relaxed)), ((50, seconds(49 * 25)), (1 << 50) - 1));
 }
 
-/// One above it fails first, and another above it never ends.
+/// A higher seed fails first, and another one never ends.
 #[test]
-fn the_lowest_seed_that_fails_is_told_whatever_the_others_do() {
+fn the_lowest_failing_seed_is_reported() {
     let (fail, failed) = channel();
     let failed = std::sync::Mutex::new(failed);
     let panic = catch_unwind(AssertUnwindSafe(|| {

@@ -6,21 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockhound::{Locker, Owner};
+use lockhound::Owner;
 
 use crate::common::distance::Distances;
 use crate::common::machine::{again, within};
 use crate::common::proxy::{Mode, Proxy};
 use crate::common::{Server, builder, eventually, key, locker, ms};
-
-/// Returns the key of a lock's list.
-fn list(key: &str) -> String {
-    format!("lockhound_waiting:{{{key}}}")
-}
-
-fn listed(server: &Server, key: &str) -> usize {
-    server.command::<Vec<String>>(&["ZRANGE", &list(key), "0", "-1"]).len()
-}
+use crate::{list, listed, wait};
 
 /// Returns how many scripts a server has run.
 fn scripts(server: &Server) -> u64 {
@@ -141,17 +133,6 @@ async fn a_wake_up_lost_with_its_connection_is_made_up_for_without_a_re_check() 
 /// Puts a holder into a lock that is no locker of this crate.
 fn take(server: &Server, key: &str) {
     crate::take(server, key, "30000");
-}
-
-/// Waits for the lock in a task, which returns when it was granted.
-fn wait(locker: &Locker, key: &str) -> tokio::task::JoinHandle<Instant> {
-    let lock = locker.get(key);
-    tokio::spawn(async move {
-        let guard = lock.lock().await.unwrap();
-        let granted = Instant::now();
-        guard.unlock().await.unwrap();
-        granted
-    })
 }
 
 #[tokio::test]

@@ -2,30 +2,9 @@
 
 use std::time::Instant;
 
-use lockhound::Locker;
-
 use crate::common::machine::within;
 use crate::common::{Server, builder, eventually, key, locker, ms, soon};
-
-/// Returns the key of a lock's list.
-fn list(key: &str) -> String {
-    if key.contains('{') { format!("lockhound_waiting:={key}") } else { format!("lockhound_waiting:{{{key}}}") }
-}
-
-fn listed(server: &Server, key: &str) -> usize {
-    server.command::<Vec<String>>(&["ZRANGE", &list(key), "0", "-1"]).len()
-}
-
-/// Waits for the lock in a task, which returns when it was granted.
-fn wait(locker: &Locker, key: &str) -> tokio::task::JoinHandle<Instant> {
-    let lock = locker.get(key);
-    tokio::spawn(async move {
-        let guard = lock.lock().await.unwrap();
-        let granted = Instant::now();
-        guard.unlock().await.unwrap();
-        granted
-    })
-}
+use crate::{list, listed, wait};
 
 /// Waits until this many lockers are in the list of a lock.
 async fn stand(server: &Server, key: &str, count: usize) {
