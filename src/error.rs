@@ -198,7 +198,8 @@ pub enum ServerErrorKind {
     Auth,
     /// The key holds something that is not a lock (`WRONGTYPE`): use another name, or delete what is there.
     WrongType,
-    /// The user may not run the command or use the key (`NOPERM`): grant the right. SECURITY.md lists what is needed.
+    /// The user may not run the command or use the key (`NOPERM`): grant the right.
+    /// [`guide::operating`](crate::guide::operating#rights) lists what is needed.
     NoPermission,
     /// The server has no memory left (`OOM`): raise its `maxmemory`, or remove data.
     OutOfMemory,

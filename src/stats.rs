@@ -139,7 +139,7 @@ pub(crate) struct Counters {
     renewals: AtomicU64,
     renewal_errors: AtomicU64,
     undone: AtomicU64,
-    losses: [AtomicU64; 6],
+    losses: [AtomicU64; LOSSES.len()],
     acquire_time: Times,
     hold_time: Times,
     renewal_lateness: Times,
@@ -157,6 +157,7 @@ impl Counters {
     }
 
     pub(crate) fn of_nodes(names: &[Arc<str>]) -> Self {
+        tell_of_all();
         Self {
             acquired: AtomicU64::new(0),
             reentries: AtomicU64::new(0),
@@ -244,16 +245,15 @@ impl Counters {
 
     /// Counts here only, since tokens wait for it; [`tell_lost`](Self::tell_lost) tells the recorder afterwards.
     pub(crate) fn lost(&self, loss: Loss) {
-        if let Some((place, _)) = place_of(loss) {
+        if let Some(place) = place_of(loss) {
             self.losses[place].fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Tells the recorder of a loss. It may block in the recorder.
     pub(crate) fn tell_lost(&self, loss: Loss) {
-        if let Some((_, _reason)) = place_of(loss) {
-            #[cfg(feature = "metrics")]
-            contained(|| metrics::counter!("lockhound_losses_total", "reason" => _reason).increment(1));
+        if let Some(place) = place_of(loss) {
+            tell_losses(LOSSES[place].1, 1);
         }
     }
 
@@ -322,17 +322,43 @@ fn tell(_name: &'static str, _n: u64) {
     contained(|| metrics::counter!(_name).increment(_n));
 }
 
-/// Returns the index of the counter for losses of this kind, and the recorder's name of the kind.
-fn place_of(loss: Loss) -> Option<(usize, &'static str)> {
-    match loss {
-        Loss::NotOwner => Some((0, "not_owner")),
-        Loss::RenewalFailed => Some((1, "renewal_failed")),
-        Loss::Expired => Some((2, "expired")),
-        Loss::MaxHold => Some((3, "max_hold")),
-        Loss::ForceUnlocked => Some((4, "force_unlocked")),
-        Loss::Closed => Some((5, "closed")),
-        Loss::Released | Loss::Forked => None,
-    }
+fn tell_losses(_reason: &'static str, _n: u64) {
+    #[cfg(feature = "metrics")]
+    contained(|| metrics::counter!("lockhound_losses_total", "reason" => _reason).increment(_n));
+}
+
+/// Tells the recorder of all counters before anything is counted: a rate over a series that begins with its first event
+/// misses that event.
+fn tell_of_all() {
+    COUNTERS.iter().for_each(|name| tell(name, 0));
+    LOSSES.iter().for_each(|(_, reason)| tell_losses(reason, 0));
+}
+
+/// All counters without labels.
+const COUNTERS: [&str; 7] = [
+    "lockhound_acquired_total",
+    "lockhound_reentries_total",
+    "lockhound_suspicious_reentries_total",
+    "lockhound_renewals_total",
+    "lockhound_renewal_errors_total",
+    "lockhound_undone_total",
+    "lockhound_misplaced_answers_total",
+];
+
+/// The losses that are counted, each with the recorder's name of it.
+const LOSSES: [(Loss, &str); 6] = [
+    (Loss::NotOwner, "not_owner"),
+    (Loss::RenewalFailed, "renewal_failed"),
+    (Loss::Expired, "expired"),
+    (Loss::MaxHold, "max_hold"),
+    (Loss::ForceUnlocked, "force_unlocked"),
+    (Loss::Closed, "closed"),
+];
+
+/// Returns the place of a loss in [`LOSSES`]. A guard that says that it was released, or that its process was forked,
+/// reports no loss.
+fn place_of(loss: Loss) -> Option<usize> {
+    LOSSES.iter().position(|(counted, _)| *counted == loss)
 }
 
 /// Times, in microseconds.

@@ -216,7 +216,7 @@ async fn a_missing_right_is_logged_once_per_connection() {
         assert!(error.to_string().ends_with("use one of the keys that this needs"), "{error}");
         locks.get(format!("app:{n}")).lock().await.unwrap().unlock().await.unwrap();
     }
-    let told = lines(&[&name, "WARN", "NOPERM", "SECURITY.md"]);
+    let told = lines(&[&name, "WARN", "NOPERM", "guide::operating"]);
     assert_eq!(told.len(), 1, "{told:?}");
 }
 

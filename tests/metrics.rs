@@ -31,6 +31,9 @@ async fn the_programs_recorder_receives_counts_and_times() {
     recorder.install().unwrap();
     let server = Server::start();
     let locks = builder(&server.url(), ms(1_500)).command_timeout(ms(450)).connect().await.unwrap();
+    let counters = told(&snapshotter).into_iter().filter(|(name, _)| name.contains("_total"));
+    let counters: Vec<_> = counters.map(|(_, count)| count).collect();
+    assert_eq!(counters, [0; 13], "each begins before its first event: 7, and losses for 6 reasons");
     let lost = locks.get(key());
     let guard = lost.lock().await.unwrap();
     locks.get(key()).lock().await.unwrap().unlock().await.unwrap();

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::cluster::Cluster;
 use common::proxy::{Mode, Proxy};
+use common::rights;
 use common::several::{over, servers, settled};
 use common::{Server, builder, eventually, key, locker, machine, ms, soon};
 use lockhound::preflight::{self, Answer, Finding, Forgets, Preflight, Promise, Role, ServerReport};
@@ -209,8 +210,8 @@ async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
 #[tokio::test]
 async fn a_right_missing_on_one_master_of_a_cluster_is_the_only_one_reported() {
     let cluster = Cluster::start(3);
-    let rules = documented_where(|block| !block.contains("~lockhound_memory"));
-    let of_cluster = documented_where(|block| block.contains("+cluster|slots"));
+    let rules = documented_in(&["Always", "One server", "A cluster", "Optional"]);
+    let of_cluster = documented_in(&["A cluster"]);
     assert_eq!(of_cluster.len(), 6, "{of_cluster:?}");
     let all = || rules.iter().map(|(rule, _)| *rule);
     let masters = cluster.masters();
@@ -254,23 +255,19 @@ async fn a_cluster_that_cannot_be_reached_is_an_entry_of_the_report() {
     assert_answers(&report, [(Promise::Locking, Answer::No), (Promise::Exclusion, Answer::Unknown)]);
 }
 
-/// Returns the ACL rules of all lists in SECURITY.md, each with its form for the lock `app:42`.
+/// Returns the ACL rules that the guide lists for one server and for several, each with its form for the lock `app:42`.
 fn documented() -> Vec<(&'static str, String)> {
-    // A single server does not need the rules of a cluster, and is not checked for them.
-    documented_where(|block| !block.contains("+cluster|slots"))
+    documented_in(&["Always", "One server", "Several servers", "Optional"])
 }
 
-/// Does the same for the lists that `wanted` chooses.
-fn documented_where(wanted: impl Fn(&str) -> bool) -> Vec<(&'static str, String)> {
-    let text = include_str!("../SECURITY.md");
-    let blocks = text.split("```").filter(|block| block.contains("ACL SETUSER app") && wanted(block));
-    let lines = blocks.flat_map(str::lines).map(|line| line.split('#').next().unwrap());
-    let words = lines.flat_map(str::split_whitespace).map(|word| word.trim_matches('\''));
-    let mut rules: Vec<&str> = words.filter(|word| word.starts_with(['+', '~', '&'])).collect();
+/// Does the same for these lists.
+fn documented_in(lists: &[&str]) -> Vec<(&'static str, String)> {
+    let mut rules: Vec<&str> = lists.iter().flat_map(|list| rights::of(list)).collect();
     rules.sort_unstable();
     rules.dedup();
-    // Connecting to a database needs it already.
-    rules.retain(|rule| *rule != "+select");
+    // Connecting to a database needs the first. Preflight reports settings that it may not read as unknown, and without
+    // the others it tries what it may do.
+    rules.retain(|rule| !["+select", "+config|get", "+acl|whoami", "+acl|dryrun"].contains(rule));
     let of_lock = |rule: &str| rule.replace("{app:*", "{app:42}").replace("~app:*", "~app:42");
     rules.into_iter().map(|rule| (rule, of_lock(rule))).collect()
 }
@@ -362,13 +359,11 @@ async fn the_right_to_wait_is_needed_with_replicas() {
     assert_eq!(only(&report).acknowledging, Finding::Forbidden("+wait"));
 }
 
-/// The user has the rights of the first list of SECURITY.md only.
+/// The user has the rights of the guide's first list only.
 #[tokio::test]
 async fn what_a_restricted_user_may_not_ask_is_unknown_and_names_the_missing_right() {
     let server = Server::start();
-    let text = include_str!("../SECURITY.md");
-    let list = text.split("ACL SETUSER app reset on '>PASSWORD'").nth(1).unwrap().split("```").next().unwrap();
-    permit(&server, list.split_whitespace().filter(|word| *word != "\\").map(|word| word.trim_matches('\'')));
+    permit(&server, rights::of("Always"));
     let locks = Locker::connect(as_app(&server)).await.unwrap();
     let of_lock = locks.preflight_of(["app:42"]).await.unwrap();
     let found = only(&of_lock);

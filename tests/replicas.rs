@@ -410,7 +410,7 @@ async fn a_replica_whose_clock_is_ahead_frees_a_lock_early_that_it_acknowledged(
     guard.unlock().await.unwrap();
 }
 
-/// SECURITY.md does not list the right to PING.
+/// The guide does not list the right to PING for it.
 #[tokio::test]
 async fn acknowledgement_by_replicas_needs_no_right_to_ping() {
     let (server, _replicas) = with_replicas(1).await;

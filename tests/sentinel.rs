@@ -8,6 +8,7 @@ use std::time::Instant;
 use common::failovers::{Failover, judge, under_load};
 use common::machine::within;
 use common::record::Visit;
+use common::rights;
 use common::sentinel::Sentinels;
 use common::{Server, eventually, key, ms};
 use lockhound::{Error, HoldState, Locker, Loss};
@@ -162,12 +163,6 @@ async fn nothing_is_sent_to_a_master_that_was_deposed_while_the_locker_connected
     hasty.get(&key).lock().await.unwrap().unlock().await.unwrap();
 }
 
-/// Returns the words of the list of rights in SECURITY.md that begins with `list`.
-fn documented(list: &str) -> Vec<&'static str> {
-    let text = include_str!("../SECURITY.md").split(list).nth(1).unwrap().split("```").next().unwrap();
-    text.split_whitespace().filter(|word| *word != "\\").map(|word| word.trim_matches('\'')).collect()
-}
-
 /// Gives a user these rights and no others.
 fn permit(server: &Server, user: &str, rules: &[&str]) {
     server.command::<()>(&[&["ACL", "SETUSER", user, "reset", "on", ">pw"], rules].concat());
@@ -176,15 +171,15 @@ fn permit(server: &Server, user: &str, rules: &[&str]) {
 #[tokio::test]
 async fn the_documented_rights_suffice_for_the_sentinels_and_the_master() {
     let group = Sentinels::start();
-    let of_lock = documented("ACL SETUSER app reset on '>PASSWORD'");
-    let watching = documented("ACL SETUSER watcher reset on '>PASSWORD'");
+    let (of_lock, watching) = (rights::of("Always"), rights::of("Sentinels"));
+    let ["+role", watching @ ..] = &*watching else { panic!("the user of the master is the first: {watching:?}") };
     assert!(of_lock.len() > 20 && watching.len() == 7, "{of_lock:?} {watching:?}");
     let url = group.url().replace("://", "://app:pw@") + "&sentinelUsername=watcher&sentinelPassword=pw";
     let connect = || Locker::builder().node(&url).lease(ms(15_000)).connect_timeout(ms(3_000)).connect();
     for server in [&group.master, &group.replica] {
         permit(server, "app", &[&*of_lock, &["+role"]].concat());
     }
-    group.sentinels.iter().for_each(|sentinel| permit(sentinel, "watcher", &watching));
+    group.sentinels.iter().for_each(|sentinel| permit(sentinel, "watcher", watching));
     let locks = connect().await.unwrap();
     let told = |sentinel: &Server| {
         let clients: String = sentinel.command(&["CLIENT", "LIST"]);

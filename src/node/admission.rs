@@ -89,7 +89,7 @@ impl Admission {
                 tracing::warn!(
                     %node,
                     reply = %Shown(reply),
-                    "this user lacks a right on this server that locks need (SECURITY.md has the list)"
+                    "this user lacks a right on this server that locks need (guide::operating has the list)"
                 );
             });
         }

@@ -53,7 +53,8 @@ impl WakeChannel {
             tracing::warn!(
                 channel = &*self.name,
                 %error,
-                "this locker cannot be woken by its name: it is told what all are told (SECURITY.md has the rights)"
+                "this locker cannot be woken by its name: it is told what all are told (guide::operating has the \
+                 rights)"
             );
         });
     }

@@ -31,7 +31,7 @@ impl Wanted<'_> {
             case.breaks(at, problem, "`redis-cli --cluster fix`");
         }
         if slots.failing > 0 {
-            let problem = format!("hears nothing of the masters of {} slots", slots.failing);
+            let problem = format!("does not reach the masters of {} of {SLOTS} slots", slots.failing);
             case.breaks(at, problem, "look at `CLUSTER NODES`, and bring back what is missing");
         }
     }

@@ -1,5 +1,5 @@
 //! The rights that the user of a server needs: each command that a locker sends or lets a script call, with each kind
-//! of key and channel. SECURITY.md has the same list; a test compares the two.
+//! of key and channel. The guide has the same list; a test compares the two.
 
 use super::{Deployment, MissingRight, Promise, Rights, UnknownRight};
 use crate::command::{MEMORY, WAKE};
@@ -371,9 +371,9 @@ mod tests {
         probes.flat_map(|probe| probe.names.iter().cloned().chain([probe.rule.to_owned()])).collect()
     }
 
-    /// Returns the rules of the nth ACL SETUSER in SECURITY.md, its comments left out, for the name `app:42`.
+    /// Returns the rules of the nth ACL SETUSER in the guide, its comments left out, for the name `app:42`.
     fn documented(nth: usize) -> BTreeSet<String> {
-        let text = include_str!("../../SECURITY.md");
+        let text = include_str!("../../docs/guide/operating.md");
         let block = text.split("```").filter(|block| block.contains("ACL SETUSER app")).nth(nth).expect("a block");
         let lines = block.lines().map(|line| line.split('#').next().unwrap_or_default());
         let words: Vec<String> =
@@ -391,9 +391,12 @@ mod tests {
         let shared = ["+subscribe", "+unsubscribe", "+publish"].map(str::to_owned);
         let all: BTreeSet<String> = lists.iter().cloned().chain(optional.clone()).chain(shared).collect();
         assert_eq!(rules(&questions(1, |_| {}), false), all);
-        // The fourth is for clusters.
-        let mut left_out = documented(4);
+        // Those after the fourth depend on options.
+        let mut left_out = documented(7);
         assert!(left_out.remove("+select"), "a connection to a database has it already");
+        for of_preflight in ["+config|get", "+acl|whoami", "+acl|dryrun"] {
+            assert!(left_out.remove(of_preflight), "it reports what it may not ask for as unknown");
+        }
         assert_eq!(left_out, BTreeSet::from(optional));
         let both: BTreeSet<String> = documented(0).union(&documented(2)).cloned().collect();
         assert_eq!(rules(&questions(3, |_| {}), true), both);

@@ -601,7 +601,7 @@ mod tests {
             })
         };
         assert_says(slots(16_383, 0), Answer::No, &["16383 of 16384 slots", "--cluster fix"]);
-        assert_says(slots(16_384, 1), Answer::No, &["nothing of the masters of 1 slots"]);
+        assert_says(slots(16_384, 1), Answer::No, &["does not reach the masters of 1 of 16384 slots"]);
         assert_says(slots(16_384, 0), Answer::Yes, &[]);
     }
 

@@ -138,7 +138,8 @@ impl Quorum {
                     key = %key.shown(),
                     ?refusal,
                     error,
-                    "the lists of waiting lockers cannot be used: each release wakes all (SECURITY.md has the rights)"
+                    "the lists of waiting lockers cannot be used: each release wakes all (guide::operating \
+                     has the rights)"
                 );
             });
         }

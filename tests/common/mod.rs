@@ -18,6 +18,7 @@ pub mod meddler;
 pub mod polls;
 pub mod proxy;
 pub mod record;
+pub mod rights;
 pub mod sentinel;
 pub mod server;
 pub mod several;
