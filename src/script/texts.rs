@@ -67,11 +67,11 @@ impl Voting {
 
     /// The four scripts as steps of one. Hand-overs and acquires with a list are never votes.
     fn batched(acquire: &str, release: &str, hand_over: &str) -> Self {
-        let frame = include_str!("../../lua/batch.lua").replace("-- release.lua", release);
-        let frame = frame.replace("-- enlist.lua", ENLIST).replace("-- hand_over.lua", &with_fence(hand_over));
+        let frame = put_in(include_str!("../../lua/batch.lua"), "release", release);
+        let frame = put_in(&put_in(&frame, "enlist", ENLIST), "hand_over", &with_fence(hand_over));
         let acquire = &*with_fence(acquire);
-        let voting = [REMEMBERS, &frame.replace("-- acquire.lua", &[OR_NOTHING, acquire].concat())];
-        Self { plain: Lua::new(&frame.replace("-- acquire.lua", acquire)), voting: Lua::new(&voting.concat()) }
+        let voting = [REMEMBERS, &put_in(&frame, "acquire", &[OR_NOTHING, acquire].concat())];
+        Self { plain: Lua::new(&put_in(&frame, "acquire", acquire)), voting: Lua::new(&voting.concat()) }
     }
 
     pub(super) fn for_vote(&self, vote: &Option<Remembered>) -> &Lua {
@@ -81,15 +81,22 @@ impl Voting {
 
 /// Makes a script that writes the server's memory.
 pub(super) fn remembering(script: &str) -> Lua {
-    Lua::new(&script.replace("-- remember.lua\n", include_str!("../../lua/remember.lua")))
+    Lua::new(&put_in(script, "remember", include_str!("../../lua/remember.lua")))
 }
 
 fn with_fence(script: &str) -> String {
-    script.replace("-- fence.lua\n", FENCE)
+    put_in(script, "fence", FENCE)
 }
 
 fn with_wake(script: &str) -> String {
-    script.replace("-- wake.lua\n", WAKE)
+    put_in(script, "wake", WAKE)
+}
+
+/// Replaces the line of a script that names another one by that one's lines.
+fn put_in(script: &str, name: &str, lines: &str) -> String {
+    let line = format!("-- {name}.lua\n");
+    debug_assert_eq!(script.matches(&line).count(), 1, "{line:?} in {script}");
+    script.replace(&line, lines)
 }
 
 fn enlist(acquire: &str) -> Lua {
@@ -213,7 +220,7 @@ mod tests {
         ];
         for (name, text) in scripts {
             let header: String = text.lines().take_while(|l| l.starts_with("--")).collect();
-            let text = super::with_wake(text);
+            let text = text.replace("-- wake.lua\n", super::WAKE);
             let body: String = text.lines().skip_while(|l| l.starts_with("--")).collect();
             assert!(header.contains("Returns"), "{name}: the header does not say what it returns");
             for list in ["KEYS", "ARGV"] {
@@ -236,6 +243,20 @@ mod tests {
             // A script declares every key that it deletes, since clusters and ACLs look at declared keys.
             assert!(!body.contains("call('DEL', '"), "{name}: a key that is not declared");
         }
+    }
+
+    /// A script whose line is missing or misspelt would fail on servers only.
+    #[test]
+    fn lines_that_name_another_script_are_replaced_by_it() {
+        for scripts in [&super::REDISSON, &super::PLAIN] {
+            std::sync::LazyLock::force(scripts);
+        }
+        std::sync::LazyLock::force(&super::PASS);
+        for script in [include_str!("../../lua/vet.lua"), include_str!("../../lua/amend.lua")] {
+            super::remembering(script);
+        }
+        let misspelt = std::panic::catch_unwind(|| super::with_wake("-- wakes.lua\nreturn 0\n"));
+        assert!(misspelt.is_err(), "it is noticed");
     }
 
     #[test]
