@@ -1,14 +1,10 @@
 //! The memory of servers when several faults come together, and what it costs lockers that are not concerned.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "the figures are for whoever runs it")]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::distance::Distances;
-use common::several::{on, over_urls, servers};
-use common::{Server, eventually, key, marks, ms};
+use crate::common::distance::Distances;
+use crate::common::several::{on, over_urls, servers};
+use crate::common::{Server, eventually, key, marks, ms};
 use lockhound::{Error, Locker};
 
 /// The longest lease.

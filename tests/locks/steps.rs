@@ -1,15 +1,12 @@
 //! Commands of the same moment travel as one script, and each caller gets its own answer.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use common::machine::within;
-use common::proxy::{Mode, Proxy};
-use common::{Server, builder, eventually, key, locker, ms};
+use crate::common::machine::within;
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::{Server, builder, eventually, key, locker, ms};
 use futures_util::future::join_all;
 use lockhound::{Error, Format, Guard, Locker, Owner, ServerErrorKind};
 use tokio::time::timeout;
@@ -64,9 +61,9 @@ async fn many_locks_of_one_moment(server: &Server, locks: &Locker, others: &Lock
         assert_eq!(guard.key().as_str(), name);
         let owner = locks.get(name).holder().await.unwrap().unwrap().owner().into_owned();
         assert!(owner.contains(&format!(":{}", guard.owner())), "{owner}");
-        let mark = common::marks::mark(name);
+        let mark = crate::common::marks::mark(name);
         let last: u64 = server.command(&["GET", &mark]);
-        let alone = names.iter().filter(|name| common::marks::mark(name) == mark).count() == 1;
+        let alone = names.iter().filter(|name| crate::common::marks::mark(name) == mark).count() == 1;
         assert!(guard.fence().get() == last || !alone && guard.fence().get() < last, "its own fence");
     }
     // Another locker finds each of them held.

@@ -1,16 +1,13 @@
 //! Locks on a master that Sentinels name: failovers under load, what they lose, and deposed masters that come back.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::time::Instant;
 
-use common::failovers::{Failover, judge, under_load};
-use common::machine::within;
-use common::record::Visit;
-use common::rights;
-use common::sentinel::Sentinels;
-use common::{Server, eventually, key, ms};
+use crate::common::failovers::{Failover, judge, under_load};
+use crate::common::machine::within;
+use crate::common::record::Visit;
+use crate::common::rights;
+use crate::common::sentinel::Sentinels;
+use crate::common::{Server, eventually, key, ms};
 use lockhound::{Error, HoldState, Locker, Loss};
 
 /// The Sentinels first promote the replica and then announce it. What the old master grants in between is lost.
@@ -84,7 +81,7 @@ async fn an_unreplicated_lock_may_have_two_holders_until_the_next_renewal_and_an
     group.replica.command::<()>(&["REPLICAOF", "NO", "ONE"]);
 
     assert!(group.replica.exists(&kept) && !group.replica.exists(&lost) && !group.replica.exists(&never));
-    let second = common::soon(lease, others.get(&lost).lock()).await.expect("it is free there").unwrap();
+    let second = crate::common::soon(lease, others.get(&lost).lock()).await.expect("it is free there").unwrap();
     assert!(unreplicated.check().is_ok() && second.check().is_ok(), "two hold it");
     assert!(second.fence() > fence, "the resource refuses the first one");
     let acknowledged = others.get(&never).lock().await.unwrap();
@@ -93,7 +90,7 @@ async fn an_unreplicated_lock_may_have_two_holders_until_the_next_renewal_and_an
     group.sentinels.iter().for_each(Server::go_on);
     group.failed_over().await;
     let (failed_over, took) = (Instant::now(), killed.elapsed());
-    common::soon(lease, unreplicated.lost().cancelled()).await.expect("lost");
+    crate::common::soon(lease, unreplicated.lost().cancelled()).await.expect("lost");
     // Sentinels that were frozen for two seconds, as may be on a busy machine, do nothing for half a minute.
     if took < lease / 2 {
         assert_eq!(unreplicated.loss(), Some(Loss::NotOwner));
@@ -136,7 +133,7 @@ async fn nothing_is_sent_to_a_master_that_was_deposed_while_the_locker_connected
     let group = Sentinels::start();
     // The Sentinels notice later than the locker, which goes on connecting for longer than they take.
     for sentinel in &group.sentinels {
-        sentinel.command::<()>(&["SENTINEL", "SET", common::sentinel::NAME, "down-after-milliseconds", "4000"]);
+        sentinel.command::<()>(&["SENTINEL", "SET", crate::common::sentinel::NAME, "down-after-milliseconds", "4000"]);
     }
     let builder = || Locker::builder().node(group.url()).lease(ms(30_000)).connect_timeout(ms(60_000));
     let hasty = builder().command_timeout(ms(200)).connect().await.unwrap();
@@ -145,7 +142,7 @@ async fn nothing_is_sent_to_a_master_that_was_deposed_while_the_locker_connected
     // It gives up the silent connections, and makes new ones to the server that the Sentinels name.
     let begun = Instant::now();
     while begun.elapsed() < ms(2_500) {
-        drop(hasty.get(common::key()).try_lock().await);
+        drop(hasty.get(crate::common::key()).try_lock().await);
     }
     group.failed_over().await;
     let guard = builder().connect().await.unwrap().get(&key).lock().await.unwrap();
@@ -188,7 +185,7 @@ async fn the_documented_rights_suffice_for_the_sentinels_and_the_master() {
     eventually(ms(20_000), "it listens to the Sentinels", || group.sentinels.iter().all(told)).await;
     let guard = locks.get("app:1").lock().await.unwrap();
     eventually(ms(10_000), "replicated", || group.replica.exists("app:1")).await;
-    group.sentinels[0].command::<()>(&["SENTINEL", "FAILOVER", common::sentinel::NAME]);
+    group.sentinels[0].command::<()>(&["SENTINEL", "FAILOVER", crate::common::sentinel::NAME]);
     group.failed_over().await;
     guard.unlock().await.unwrap();
     // The locker is told in this moment. The old master stays a master for ten more seconds.
@@ -244,9 +241,9 @@ async fn connect_and_lock_wait_for_sentinels_and_a_master_that_start_later() {
     tokio::time::sleep(ms(1_000)).await;
     assert!(!connecting.is_finished() && !waiting.is_finished());
     servers().for_each(Server::restart);
-    let patient = common::soon(ms(60_000), connecting).await.expect("it connects").unwrap().unwrap();
+    let patient = crate::common::soon(ms(60_000), connecting).await.expect("it connects").unwrap().unwrap();
     patient.get(key()).lock().await.unwrap().unlock().await.unwrap();
-    let guard = common::soon(ms(60_000), waiting).await.expect("it gets in").unwrap().unwrap();
+    let guard = crate::common::soon(ms(60_000), waiting).await.expect("it gets in").unwrap().unwrap();
     assert!(patient.get(guard.key()).try_lock().await.unwrap().is_none(), "both have one master");
     guard.unlock().await.unwrap();
 }

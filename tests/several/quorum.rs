@@ -1,16 +1,13 @@
 //! Several independent servers: which of them count, what a majority decides, and what is undone.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::log::Log;
-use common::proxy::{Mode, Proxy};
-use common::record::{self, Record, Visit};
-use common::server::Monitor;
-use common::several::{connections, hold_as_redisson, on, over, over_urls, servers, settled, through};
-use common::{Server, eventually, key, ms};
+use crate::common::log::Log;
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::record::{self, Record, Visit};
+use crate::common::server::Monitor;
+use crate::common::several::{connections, hold_as_redisson, on, over, over_urls, servers, settled, through};
+use crate::common::{Server, eventually, key, ms};
 use lockhound::{Error, HoldState, Locker};
 
 #[tokio::test]
@@ -94,7 +91,7 @@ async fn without_a_majority_connecting_fails_and_the_error_names_each_server() {
     let start = Instant::now();
     let builder = over(&servers, ms(3_000)).connect_timeout(ms(400));
     let Err(Error::Unavailable { nodes, .. }) = builder.connect().await else { panic!("no majority") };
-    assert!(common::machine::within(start.elapsed(), ms(1_000)), "{:?}", start.elapsed());
+    assert!(crate::common::machine::within(start.elapsed(), ms(1_000)), "{:?}", start.elapsed());
     let told: Vec<String> = nodes.iter().map(ToString::to_string).collect();
     assert_eq!(nodes.len(), 2, "{told:?}");
     let about = |server: &Server| told.iter().find(|text| text.contains(&server.url())).expect("its name");
@@ -161,13 +158,17 @@ async fn a_late_grant_of_an_attempt_that_failed_is_undone() {
     let (servers, key) = (servers(3), key());
     let (proxies, builder) = through(&servers, ms(30_000));
     let locks = builder.connect().await.unwrap();
-    locks.get(common::key()).lock().await.unwrap().unlock().await.unwrap();
+    locks.get(crate::common::key()).lock().await.unwrap().unlock().await.unwrap();
     settled(&locks).await;
     servers[..2].iter().for_each(|server| hold_as_redisson(server, &key, 30_000));
     proxies[2].set(Mode::Delay(ms(150)));
     let start = Instant::now();
     assert!(locks.get(&key).try_lock().await.unwrap().is_none());
-    assert!(common::machine::within(start.elapsed(), ms(140)), "two of three have decided: {:?}", start.elapsed());
+    assert!(
+        crate::common::machine::within(start.elapsed(), ms(140)),
+        "two of three have decided: {:?}",
+        start.elapsed()
+    );
     eventually(ms(1_000), "taken", || servers[2].exists(&key)).await;
     eventually(ms(1_000), "undone", || !servers[2].exists(&key)).await;
     settled(&locks).await;
@@ -273,7 +274,7 @@ async fn a_waiter_is_woken_by_a_majority_of_messages_and_not_by_fewer() {
         server.command::<()>(&["DEL", &key]);
         server.command::<u64>(&["PUBLISH", &channel, "0"]);
     }
-    common::soon(ms(500), waiting).await.expect("woken").unwrap().unwrap();
+    crate::common::soon(ms(500), waiting).await.expect("woken").unwrap().unwrap();
 }
 
 #[tokio::test]

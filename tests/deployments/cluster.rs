@@ -1,16 +1,13 @@
 //! Locks on a Redis cluster: every slot, failovers, slots that move, and a master that does not answer.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::cluster::{Cluster, slot};
-use common::machine::within;
-use common::{Server, eventually, key, ms};
+use crate::common::cluster::{Cluster, slot};
+use crate::common::machine::within;
+use crate::common::{Server, eventually, key, ms};
 use lockhound::{Error, Format, Guard, HoldState, Locker, Owner};
 use tokio::time::sleep;
 
@@ -172,7 +169,7 @@ async fn an_ordered_failover_loses_no_lock_and_wakes_the_waiters() {
     let held = one.get(&key).lock().await.unwrap();
     let lock = two.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });
-    let names: Vec<_> = (0..6).map(|_| common::key()).collect();
+    let names: Vec<_> = (0..6).map(|_| crate::common::key()).collect();
     let load = Load::start(&[one.clone(), two.clone()], &names);
     let replica = cluster.replica_of(0);
     replica.command::<()>(&["CLUSTER", "FAILOVER"]);
@@ -419,7 +416,7 @@ async fn a_cluster_that_starts_a_second_later_is_waited_for() {
     for _ in 0..5 {
         patient.get(key()).lock().await.unwrap().unlock().await.unwrap();
     }
-    let guard = common::soon(ms(60_000), waiting).await.expect("it gets in").unwrap().unwrap();
+    let guard = crate::common::soon(ms(60_000), waiting).await.expect("it gets in").unwrap().unwrap();
     assert!(patient.get(guard.key()).try_lock().await.unwrap().is_none(), "both are in one cluster");
     guard.unlock().await.unwrap();
     drop(starting.join().unwrap());

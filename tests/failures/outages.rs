@@ -1,13 +1,10 @@
 //! Outages: a renewal tick fails at most once, however fast the refusals come, and a short outage loses no lock.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::machine::within;
-use common::proxy::{Mode, Proxy};
-use common::{Server, builder, eventually, key, locker_with, ms};
+use crate::common::machine::within;
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::{Server, builder, eventually, key, locker_with, ms};
 use lockhound::{Error, Guard, HoldState, Locker, Loss, Owner};
 
 /// Every renewal of a tick is refused at once. With a lease of 3 s, a tick each second and 300 ms for each tick, the

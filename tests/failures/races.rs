@@ -2,16 +2,12 @@
 //!
 //! `src/hold/interleavings.rs` explores exhaustively what such races do to the state of a hold.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::machine::{grace, within};
-use common::proxy::{Mode, Proxy};
-use common::server::Monitor;
-use common::{Server, builder, eventually, key, locker_with, ms};
+use crate::common::machine::{grace, within};
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::server::Monitor;
+use crate::common::{Server, builder, eventually, key, locker_with, ms};
 use futures_util::future::join_all;
 use lockhound::{Error, Guard, HoldState, Lock, Locker, Loss, Owner};
 
@@ -67,7 +63,7 @@ async fn end_around_renewals<F: Future<Output = ()> + Send + 'static>(
 
 /// Returns what each renewal request contains: the digest of the script as `node::number::numbered` wraps it.
 fn renewals() -> Vec<u8> {
-    let body = include_str!("../lua/renew.lua");
+    let body = include_str!("../../lua/renew.lua");
     let script = format!("return cmsgpack.pack(ARGV[#ARGV], pcall(function() {body}\nend))\n");
     redis::Script::new(&script).get_hash().as_bytes().to_vec()
 }
@@ -127,7 +123,7 @@ async fn a_late_renewal_does_not_shorten_min_hold() {
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(3_000)).command_timeout(ms(950)).connect().await.unwrap();
     // The server has to know the script: the first renewal carries its text and not its digest.
-    let guard = locks.get(common::key()).lock().await.unwrap();
+    let guard = locks.get(crate::common::key()).lock().await.unwrap();
     eventually(ms(2_500), "a first renewal", || locks.stats().renewals > 0).await;
     guard.unlock().await.unwrap();
     proxy.set(Mode::Hold(renewals()));

@@ -1,17 +1,14 @@
 //! Replicas that acknowledge: a lock that too few of them have is not granted, and a granted one survives its server.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::machine::in_time;
-use common::proxy::{Mode, Proxy};
-use common::several::settled;
-use common::{Server, builder, eventually, key, ms};
+use crate::common::machine::in_time;
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::several::settled;
+use crate::common::{Server, builder, eventually, key, ms};
 use lockhound::{Error, HoldState, Locker, LockerBuilder, Loss, ServerErrorKind};
 
 /// Starts a server with this many replicas, all in step.
@@ -60,7 +57,7 @@ async fn lock_rides_out_replicas_that_are_away() {
     tokio::time::sleep(ms(700)).await;
     assert!(!waiting.is_finished());
     replicas.iter().for_each(Server::go_on);
-    let guard = common::soon(ms(1_000), waiting).await.expect("it gets in").unwrap().unwrap();
+    let guard = crate::common::soon(ms(1_000), waiting).await.expect("it gets in").unwrap().unwrap();
     assert!(replicas.iter().any(|replica| replica.exists(&key)));
     guard.unlock().await.unwrap();
     eventually(ms(500), "released", || !server.exists(&key)).await;
@@ -100,7 +97,7 @@ async fn a_lock_that_is_gone_is_lost_whatever_replicas_acknowledge() {
     let guard = locks.get(&key).lock().await.unwrap();
     replicas[0].stop();
     server.command::<()>(&["DEL", &key]);
-    common::soon(ms(700), guard.lost().cancelled()).await.expect("lost by the next renewal");
+    crate::common::soon(ms(700), guard.lost().cancelled()).await.expect("lost by the next renewal");
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
 }
 
@@ -165,7 +162,11 @@ async fn without_acknowledgement_a_failover_may_lose_a_lock_and_its_holder_learn
     let told = Instant::now();
     guard.lost().cancelled().await;
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
-    assert!(common::machine::within(told.elapsed(), ms(2_000)), "{:?}: a reconnect renews everything", told.elapsed());
+    assert!(
+        crate::common::machine::within(told.elapsed(), ms(2_000)),
+        "{:?}: a reconnect renews everything",
+        told.elapsed()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -270,7 +271,7 @@ async fn an_undo_is_executed_after_its_acquire() {
     let locks = builder(&proxy.url(), ms(10_000)).replicas(1, ms(100)).connect().await.unwrap();
     // The server learns the scripts.
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
-    let fence = common::marks::mark(&key);
+    let fence = crate::common::marks::mark(&key);
     server.command::<()>(&["DEL", &fence]);
     proxy.set(Mode::Hold(fence.clone().into_bytes()));
     let error = locks.get(&key).try_lock().await.expect_err("nothing answers");
@@ -301,7 +302,7 @@ async fn a_wait_delays_an_undo_at_most_once_and_a_release_never() {
     assert_eq!(reasons(&error), ["acknowledged by 0 of 1 replicas within 400ms"]);
     let start = Instant::now();
     guard.unlock().await.unwrap();
-    assert!(common::machine::within(start.elapsed(), ms(200)), "released after {:?}", start.elapsed());
+    assert!(crate::common::machine::within(start.elapsed(), ms(200)), "released after {:?}", start.elapsed());
     eventually(ms(600), "undone", || !server.exists(&refused)).await;
     busy.iter().for_each(tokio::task::JoinHandle::abort);
 }
@@ -323,12 +324,16 @@ async fn over_several_servers_a_vote_counts_once_its_replicas_acknowledge() {
     let (pairs, builder) = quorum(3, ms(10_000)).await;
     let (locks, key) = (builder.replicas(1, ms(600)).connect().await.unwrap(), key());
     // The servers learn the scripts: an EVAL after a NOSCRIPT would come behind the WAIT, and after the release.
-    locks.get(common::key()).lock().await.unwrap().unlock().await.unwrap();
+    locks.get(crate::common::key()).lock().await.unwrap().unlock().await.unwrap();
     settled(&locks).await;
     pairs[0].1.stop();
     let start = Instant::now();
     let guard = locks.get(&key).lock().await.unwrap();
-    assert!(common::machine::within(start.elapsed(), ms(500)), "{:?}: it does not wait for the first", start.elapsed());
+    assert!(
+        crate::common::machine::within(start.elapsed(), ms(500)),
+        "{:?}: it does not wait for the first",
+        start.elapsed()
+    );
     assert!(pairs[1].1.exists(&key) && pairs[2].1.exists(&key));
     guard.unlock().await.unwrap();
     pairs[2].1.stop();

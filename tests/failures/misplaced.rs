@@ -1,16 +1,13 @@
 //! Replies that are lost, repeated, swapped or garbled on the way: the answer to one command is never taken for that to
 //! another.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::meddler::{Harm, Meddler};
-use common::record::{self, Record, Visit};
-use common::{Server, builder, eventually, key, ms};
+use crate::common::meddler::{Harm, Meddler};
+use crate::common::record::{self, Record, Visit};
+use crate::common::{Server, builder, eventually, key, ms};
 use lockhound::{Guard, Locker};
 
 const ACQUISITIONS: usize = 10_000;

@@ -1,14 +1,11 @@
 //! Lost replies, late commands, cut connections: nothing is executed twice, and nothing is left on the server.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use common::proxy::{Mode, Proxy};
-use common::server::Monitor;
-use common::{Server, builder, eventually, key, locker, locker_with, ms};
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::server::Monitor;
+use crate::common::{Server, builder, eventually, key, locker, locker_with, ms};
 use lockhound::{Error, Owner};
 
 /// Returns the fields that acquires were sent with, and how often each of them was sent.
@@ -32,7 +29,7 @@ async fn a_swallowed_reply_and_a_cut_do_not_execute_twice() {
     // A grant that is not undone outlives this test.
     let locks = builder(&proxy.url(), ms(30_000)).command_timeout(ms(1_000)).connect().await.unwrap();
     // Makes the scripts known to the server: an EVAL after a NOSCRIPT would blur the counts.
-    locks.get(common::key()).lock().await.unwrap().unlock().await.unwrap();
+    locks.get(crate::common::key()).lock().await.unwrap().unlock().await.unwrap();
     let monitor = Monitor::start(&server);
     proxy.set(Mode::SwallowReplyTo(b"lockhound_fence".to_vec()));
     let lock = locks.get(&key);
@@ -98,7 +95,7 @@ async fn an_unlock_without_an_answer_is_unavailable_and_goes_on() {
     let error = guard.unlock().await.expect_err("stopped");
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     // A command timeout, which is a tenth of the lease.
-    assert!(common::machine::within(start.elapsed(), ms(1_500)), "{:?}", start.elapsed());
+    assert!(crate::common::machine::within(start.elapsed(), ms(1_500)), "{:?}", start.elapsed());
     server.go_on();
     eventually(ms(2_000), "released in the background", || !server.exists(&key)).await;
 }
@@ -174,7 +171,7 @@ async fn ten_thousand_locks_dropped_at_random_leave_nothing() {
     let keys: Vec<String> = (0..10).map(|_| key()).collect();
     let mut tasks = Vec::new();
     // Some have to enter on a busy machine too.
-    let longest = if common::machine::starved() { 80_000 } else { 8_000 };
+    let longest = if crate::common::machine::starved() { 80_000 } else { 8_000 };
     for task in 0..50 {
         let (locks, keys) = (locks.clone(), keys.clone());
         tasks.push(tokio::spawn(async move {
@@ -257,7 +254,7 @@ async fn a_silent_connection_of_commands_is_given_up() {
     proxy.freeze_one(0);
     let start = Instant::now();
     let guard = locks.get(&key).lock().await.unwrap();
-    assert!(common::machine::within(start.elapsed(), ms(4_000)), "{:?}", start.elapsed());
+    assert!(crate::common::machine::within(start.elapsed(), ms(4_000)), "{:?}", start.elapsed());
     guard.unlock().await.unwrap();
 }
 
@@ -327,7 +324,7 @@ async fn a_router_that_is_stuck_in_a_write_is_replaced() {
     tokio::time::sleep(ms(100)).await;
     let start = Instant::now();
     let guard = locks.get(&key).lock().await.unwrap();
-    assert!(common::machine::within(start.elapsed(), ms(12_000)), "{:?}", start.elapsed());
+    assert!(crate::common::machine::within(start.elapsed(), ms(12_000)), "{:?}", start.elapsed());
     // The release comes after the undos of all these, each as large: on a busy machine they take longer than a command
     // timeout.
     drop(guard);

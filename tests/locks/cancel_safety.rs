@@ -1,17 +1,13 @@
 //! Every public future is polled n times and dropped, for every n until it completes: nothing is left on the server,
 //! and the locker goes on working.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use common::polls::poll_times;
-use common::proxy::{Mode, Proxy};
-use common::{Server, builder, eventually, key, ms, soon};
+use crate::common::polls::poll_times;
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::{Server, builder, eventually, key, ms, soon};
 use lockhound::{Lock, Locker, Owner};
 use tokio::join;
 
@@ -179,7 +175,7 @@ fn guards_outlive_the_runtime_that_took_them() {
     runtime.shutdown_timeout(Duration::from_secs(1));
     let start = std::time::Instant::now();
     while server.exists(dropped.key().as_str()) {
-        assert!(common::machine::within(start.elapsed(), ms(1_000)));
+        assert!(crate::common::machine::within(start.elapsed(), ms(1_000)));
     }
     guard.check().unwrap();
     guard.blocking_unlock().unwrap();

@@ -1,9 +1,6 @@
 //! Re-entry: which callers may enter again, and what the server stores meanwhile.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod common;
-
-use common::{Server, key, locker, ms};
+use crate::common::{Server, key, locker, ms};
 use lockhound::{Error, Owner};
 
 #[tokio::test]
@@ -109,7 +106,7 @@ async fn guards_may_be_released_in_any_order_and_from_any_task() {
     assert_eq!(third.hold_count(), 1);
     assert!(server.exists(lock.key().as_str()));
     std::thread::spawn(move || drop(third)).join().unwrap();
-    common::eventually(ms(1_000), "the last guard releases", || !server.exists(lock.key().as_str())).await;
+    crate::common::eventually(ms(1_000), "the last guard releases", || !server.exists(lock.key().as_str())).await;
 }
 
 #[tokio::test]
@@ -182,7 +179,7 @@ async fn the_root_of_a_runtime_is_an_owner() {
 #[tokio::test]
 async fn the_options_of_the_outermost_acquisition_count() {
     let server = Server::start();
-    let locks = common::locker_with(&server, ms(3_000)).await;
+    let locks = crate::common::locker_with(&server, ms(3_000)).await;
     let lock = locks.get(key());
     let outer = lock.lock().await.unwrap();
     let nested = lock.clone().fixed_lease(ms(200)).lock().await.unwrap();

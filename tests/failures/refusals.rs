@@ -1,13 +1,10 @@
 //! A server that refuses commands: what happens to a lock, a nested lock, an unlock and a renewal, with real servers in
 //! each state.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::proxy::{Mode, Proxy};
-use common::{Server, builder, eventually, key, ms};
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::{Server, builder, eventually, key, ms};
 use lockhound::{Error, HoldState, Loss, Owner, ServerErrorKind};
 
 /// What the operations do while the server is in a state.
@@ -59,7 +56,7 @@ async fn in_state(server: &Server, name: &str, enter: impl FnOnce(), leave: impl
     // The first attempt may come while a killed connection is being made again. On a busy machine the server's answer
     // may be late.
     for tried in 0.. {
-        if !is_silence(&answer) || (tried > 0 && !common::machine::again(tried)) {
+        if !is_silence(&answer) || (tried > 0 && !crate::common::machine::again(tried)) {
             break;
         }
         answer = lock().try_lock().await;
@@ -84,7 +81,7 @@ async fn in_state(server: &Server, name: &str, enter: impl FnOnce(), leave: impl
         assert_eq!(to_renew.state(), HoldState::Safe, "{name}");
     }
     assert!(
-        common::machine::within(since.elapsed(), ms(3_300)),
+        crate::common::machine::within(since.elapsed(), ms(3_300)),
         "{name}: two ticks have not failed yet: {:?}",
         since.elapsed()
     );

@@ -1,14 +1,11 @@
 //! `restart_quarantine`: a server that restarted has no vote until the leases that it may have forgotten are over.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::proxy::{Mode, Proxy};
-use common::record::{self, Record, Visit};
-use common::several::{on, over, over_urls, servers};
-use common::{Server, eventually, key, ms};
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::record::{self, Record, Visit};
+use crate::common::several::{on, over, over_urls, servers};
+use crate::common::{Server, eventually, key, ms};
 use lockhound::{Error, Guard, Locker};
 
 /// Returns a locker whose servers abstain for `quarantine` after a restart.

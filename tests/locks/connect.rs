@@ -1,7 +1,4 @@
 //! Connecting: what is refused, with which error, and how soon.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -9,20 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use common::log::Log;
-use common::{Server, builder, key, ms};
+use crate::common::log::Log;
+use crate::common::{Server, builder, key, ms};
 use lockhound::{CredentialProvider, Credentials, Error, Locker, ServerErrorKind};
 
 async fn refusal(url: &str) -> Error {
     let start = Instant::now();
     let error = Locker::builder().node(url).connect_timeout(ms(1_500)).connect().await.expect_err(url);
-    assert!(common::machine::within(start.elapsed(), ms(2_000)), "{url}: {:?}", start.elapsed());
+    assert!(crate::common::machine::within(start.elapsed(), ms(2_000)), "{url}: {:?}", start.elapsed());
     error
 }
 
 /// Takes and releases a lock.
 async fn assert_locks(locks: &Locker) {
-    common::soon(ms(20_000), locks.get(key()).lock()).await.expect("in time").unwrap().unlock().await.unwrap();
+    crate::common::soon(ms(20_000), locks.get(key()).lock()).await.expect("in time").unwrap().unlock().await.unwrap();
 }
 
 /// Starts a server that answers every command with the same bytes, or never. Returns its address.
@@ -137,7 +134,7 @@ async fn a_lazy_locker_returns_at_once_and_its_first_lock_waits_for_the_server()
     server.kill();
     let start = Instant::now();
     let locks = Locker::builder().node(&url).connect_lazy().unwrap();
-    assert!(common::machine::within(start.elapsed(), ms(500)), "{:?}", start.elapsed());
+    assert!(crate::common::machine::within(start.elapsed(), ms(500)), "{:?}", start.elapsed());
     let Error::Unavailable { nodes, .. } = locks.get(key()).try_lock().await.unwrap_err() else { panic!() };
     assert!(nodes[0].reason().contains("not connected"), "{}", nodes[0]);
     let starting = start_later(server);
@@ -151,17 +148,17 @@ async fn a_lazy_locker_returns_at_once_and_its_first_lock_waits_for_the_server()
     });
     let channel = format!("redisson_lock__channel:{{{}}}", held.key());
     let listens = || server.command::<(String, usize)>(&["PUBSUB", "NUMSUB", &channel]).1 > 0;
-    common::eventually(ms(10_000), "it listens", listens).await;
+    crate::common::eventually(ms(10_000), "it listens", listens).await;
     held.unlock().await.unwrap();
-    let guard = common::soon(ms(4_000), waiting).await.expect("woken").unwrap().unwrap();
+    let guard = crate::common::soon(ms(4_000), waiting).await.expect("woken").unwrap().unwrap();
     let waiting = tokio::spawn({
         let lock = locks.get(guard.key());
         async move { lock.lock().await }
     });
     tokio::time::sleep(ms(100)).await;
-    common::eventually(ms(10_000), "it listens", listens).await;
+    crate::common::eventually(ms(10_000), "it listens", listens).await;
     guard.unlock().await.unwrap();
-    common::soon(ms(4_000), waiting).await.expect("woken").unwrap().unwrap().unlock().await.unwrap();
+    crate::common::soon(ms(4_000), waiting).await.expect("woken").unwrap().unwrap().unlock().await.unwrap();
     locks.close().await;
 }
 
@@ -177,7 +174,7 @@ fn a_lazy_locker_needs_no_runtime() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lazy_locker_over_several_servers_waits_for_a_majority() {
-    let servers = common::several::servers(3);
+    let servers = crate::common::several::servers(3);
     servers.iter().for_each(Server::kill);
     let urls = servers.iter().map(Server::url);
     let builder = urls.fold(Locker::builder(), |builder, url| builder.node(url)).lease(ms(1_500));
@@ -188,7 +185,7 @@ async fn a_lazy_locker_over_several_servers_waits_for_a_majority() {
     });
     servers[1..].iter().for_each(Server::restart);
     // The servers have just started, and abstain for a lease.
-    common::soon(ms(60_000), waiting).await.expect("in time").unwrap().unwrap().unlock().await.unwrap();
+    crate::common::soon(ms(60_000), waiting).await.expect("in time").unwrap().unwrap().unlock().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -330,7 +327,7 @@ async fn a_provider_is_asked_for_each_connection_and_told_of_which_server() {
     let clients: String = server.command(&["CLIENT", "LIST"]);
     assert_eq!(clients.lines().filter(|line| line.contains("user=app")).count(), 3, "{clients}");
     server.command::<u64>(&["CLIENT", "KILL", "USER", "app"]);
-    common::eventually(ms(20_000), "asked again", || vault.asked() >= 6).await;
+    crate::common::eventually(ms(20_000), "asked again", || vault.asked() >= 6).await;
     assert_locks(&locks).await;
 }
 
@@ -375,7 +372,7 @@ async fn rotating_passwords_under_load_loses_no_lock_and_stops_no_locker() {
     }
     ended.store(true, Ordering::Relaxed);
     for worker in workers {
-        let entered = common::soon(ms(30_000), worker).await.expect("it ends").unwrap();
+        let entered = crate::common::soon(ms(30_000), worker).await.expect("it ends").unwrap();
         assert!(entered > rotations, "{entered} in {rotations} rotations");
     }
     held.unlock().await.unwrap();
@@ -399,10 +396,10 @@ async fn a_provider_in_trouble_is_named_with_its_reason_and_asked_again() {
         // The provider recovers during the connect.
         let connecting = tokio::spawn(builder(60_000).connect());
         let asked = vault.asked();
-        common::eventually(ms(20_000), "asked", || vault.asked() > asked).await;
+        crate::common::eventually(ms(20_000), "asked", || vault.asked() > asked).await;
         vault.is(Trouble::None);
         if !matches!(trouble, Trouble::Hangs) {
-            assert_locks(&common::soon(ms(50_000), connecting).await.expect("in time").unwrap().unwrap()).await;
+            assert_locks(&crate::common::soon(ms(50_000), connecting).await.expect("in time").unwrap().unwrap()).await;
         }
     }
 }
@@ -411,13 +408,13 @@ async fn a_provider_in_trouble_is_named_with_its_reason_and_asked_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_provider_that_blocks_delays_no_renewal_on_other_servers() {
     let (servers, vault) = ([guarded("pw"), guarded("pw"), guarded("pw")], Vault::with("pw"));
-    let nodes = common::several::over_urls(servers.iter().map(Server::url), ms(3_000));
+    let nodes = crate::common::several::over_urls(servers.iter().map(Server::url), ms(3_000));
     let locks = nodes.credentials(Arc::clone(&vault)).connect().await.unwrap();
     let guard = locks.get(key()).lock().await.unwrap();
     let asked = vault.asked();
     vault.is(Trouble::Blocks);
     servers[0].command::<u64>(&["CLIENT", "KILL", "USER", "app"]);
-    common::eventually(ms(20_000), "asked", || vault.asked() > asked).await;
+    crate::common::eventually(ms(20_000), "asked", || vault.asked() > asked).await;
     let start = Instant::now();
     while start.elapsed() < ms(5_000) {
         guard.check().unwrap();

@@ -1,13 +1,10 @@
 //! Critical sections that stop when the lock is lost.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{Server, eventually, key, locker, locker_with, ms};
+use crate::common::{Server, eventually, key, locker, locker_with, ms};
 use lockhound::{Error, Guard, HoldState, Lock, Locker, Loss, MultiGuard, MultiLock, MultiSection, Section};
 
 #[tokio::test]

@@ -1,13 +1,10 @@
 //! What operators can ask and do: the holder of a lock, and `force_unlock`.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::proxy::{Mode, Proxy};
-use common::several::{on, over, servers};
-use common::{Server, builder, eventually, key, locker, locker_with, ms};
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::several::{on, over, servers};
+use crate::common::{Server, builder, eventually, key, locker, locker_with, ms};
 use lockhound::{Error, Format, HoldState, Lock, Locker, Loss, Owner, ServerErrorKind};
 
 #[tokio::test]
@@ -67,7 +64,7 @@ async fn force_unlock_tells_local_holders_at_once_and_wakes_waiters() {
     assert!(lock.force_unlock().await.unwrap());
     assert_eq!(guard.state(), HoldState::Lost(Loss::ForceUnlocked));
     assert!(guard.lost().is_cancelled());
-    let entered = common::soon(ms(500), waiting).await.expect("woken").unwrap().unwrap();
+    let entered = crate::common::soon(ms(500), waiting).await.expect("woken").unwrap().unwrap();
     assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::ForceUnlocked))));
     entered.check().unwrap();
     assert!(server.exists(&key), "the stale unlock does not affect the next holder");
@@ -81,7 +78,7 @@ async fn the_next_renewal_notices_a_force_unlock_by_another_process() {
     let (one, other) = (locker_with(&server, ms(900)).await, locker(&server).await);
     let guard = one.get(&key).lock().await.unwrap();
     assert!(other.get(&key).force_unlock().await.unwrap());
-    common::soon(ms(700), guard.lost().cancelled()).await.expect("a third of the lease");
+    crate::common::soon(ms(700), guard.lost().cancelled()).await.expect("a third of the lease");
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
 }
 

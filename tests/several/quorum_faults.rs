@@ -1,15 +1,12 @@
 //! A minority of the servers costs nothing: not while it hangs, is slow or is down, not when it comes back, and not at
 //! `close`.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::machine::within;
-use common::proxy::Mode;
-use common::several::{connections, on, over, servers, settled, through};
-use common::{Server, eventually, key, ms};
+use crate::common::machine::within;
+use crate::common::proxy::Mode;
+use crate::common::several::{connections, on, over, servers, settled, through};
+use crate::common::{Server, eventually, key, ms};
 use lockhound::{Error, HoldState, Locker};
 
 /// Returns how long a lock and its unlock take, with a re-entry and a query between: the median, and the longest.
@@ -66,7 +63,7 @@ async fn two_of_five_servers_that_hang_are_slow_or_are_down_cost_nothing() {
 async fn a_long_hold_and_its_waiter_are_not_affected_by_a_minority_that_hangs_or_is_down() {
     for tried in 1.. {
         let longest = longest_without_a_renewal().await;
-        if longest < ms(750) || !common::machine::again(tried) {
+        if longest < ms(750) || !crate::common::machine::again(tried) {
             return assert!(longest < ms(750), "not renewed for {longest:?}");
         }
     }
@@ -95,7 +92,7 @@ async fn longest_without_a_renewal() -> Duration {
     let released = Instant::now();
     guard.unlock().await.unwrap();
     waiting.await.unwrap().unwrap().unlock().await.unwrap();
-    assert!(common::machine::within(released.elapsed(), ms(300)), "{:?}", released.elapsed());
+    assert!(crate::common::machine::within(released.elapsed(), ms(300)), "{:?}", released.elapsed());
     assert_eq!((locks.stats().losses.total(), other.stats().losses.total()), (0, 0));
     servers[3].go_on();
     longest
@@ -180,7 +177,7 @@ async fn closing_does_not_wait_for_a_minority() {
     guard.lost().cancelled().await;
     drop(guard);
     closing.await.unwrap();
-    assert!(common::machine::within(start.elapsed(), ms(1_000)), "{:?}", start.elapsed());
+    assert!(crate::common::machine::within(start.elapsed(), ms(1_000)), "{:?}", start.elapsed());
     assert!(!servers[0].exists(&name) && !servers[2].exists(&name));
     servers[1].go_on();
     eventually(ms(500), "the server executes the release that was sent", || !servers[1].exists(&name)).await;
@@ -191,7 +188,7 @@ async fn a_late_grant_for_a_caller_that_gave_up_is_undone() {
     let (servers, key) = (servers(3), key());
     let (proxies, builder) = through(&servers, ms(30_000));
     let locks = builder.connect().await.unwrap();
-    locks.get(common::key()).lock().await.unwrap().unlock().await.unwrap();
+    locks.get(crate::common::key()).lock().await.unwrap().unlock().await.unwrap();
     settled(&locks).await;
     // The acquire reaches two servers when the waiter has gone, and the third one later still.
     proxies.iter().for_each(|proxy| proxy.set(Mode::Hold(key.clone().into_bytes())));

@@ -1,16 +1,13 @@
 //! `Format::Plain`: `SET key value NX PX`, compare-and-delete and compare-and-pexpire, as clients in other languages do
 //! it.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::proxy::{Mode, Proxy};
-use common::record::{self, Record, Visit};
-use common::{Server, builder, eventually, key, locker, locker_with, ms};
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::record::{self, Record, Visit};
+use crate::common::{Server, builder, eventually, key, locker, locker_with, ms};
 use lockhound::{Error, Format, HoldState, Locker, Loss, Owner, ServerErrorKind};
 
 /// How clients in other languages release: redsync, redis-py, node-redlock, rslock, redlock-php.
@@ -62,7 +59,7 @@ async fn a_foreign_release_or_extension_needs_our_value() {
     guard.check().unwrap();
     assert_eq!(eval(COMPARE_AND_PEXPIRE, &ours), 1);
     assert_eq!(eval(COMPARE_AND_DELETE, &ours), 1);
-    common::soon(ms(700), guard.lost().cancelled()).await.expect("by the next renewal");
+    crate::common::soon(ms(700), guard.lost().cancelled()).await.expect("by the next renewal");
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
 }
 
@@ -81,7 +78,7 @@ async fn the_watchdog_renews_keys_and_never_creates_them() {
     server.command::<()>(&["HSET", &name(&retyped), "somebody", "1"]);
     let [kept_guard, gone @ ..] = guards;
     for guard in gone {
-        common::soon(ms(700), guard.lost().cancelled()).await.expect("by the next renewal");
+        crate::common::soon(ms(700), guard.lost().cancelled()).await.expect("by the next renewal");
         assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
         assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
     }
@@ -128,7 +125,7 @@ async fn fences_grow_in_one_sequence_with_the_other_format() {
         last = Some(guard.fence());
         guard.unlock().await.unwrap();
     }
-    let fence = common::marks::mark(&key);
+    let fence = crate::common::marks::mark(&key);
     assert_eq!(server.pttl(&fence), -1);
     server.command::<()>(&["SET", &fence, "18"]);
     let guard = locks[0].get(&key).lock().await.unwrap();
@@ -184,7 +181,7 @@ async fn waiters_poll_at_random_intervals() {
     let (server, key) = (Server::start(), key());
     let connect = builder(&server.url(), Duration::from_secs(30)).retry_delay(ms(20)..ms(60));
     let locks = connect.format(Format::Plain).connect().await.unwrap();
-    locks.get(common::key()).lock().await.unwrap().unlock().await.unwrap();
+    locks.get(crate::common::key()).lock().await.unwrap().unlock().await.unwrap();
     assert!(foreign_set(&server, &key, "somebody", "60000"));
     let lock = locks.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });
@@ -194,7 +191,7 @@ async fn waiters_poll_at_random_intervals() {
     assert!(u128::from(looks) <= time / 20 + 2 && looks >= 8, "{looks} polls in {time} ms");
     // Nothing is published.
     server.command::<u64>(&["DEL", &key]);
-    let guard = common::soon(ms(500), waiting).await.expect("the next poll").unwrap().unwrap();
+    let guard = crate::common::soon(ms(500), waiting).await.expect("the next poll").unwrap().unwrap();
     guard.unlock().await.unwrap();
 }
 
@@ -219,7 +216,7 @@ async fn waiters_are_woken_at_once_by_releases_of_this_crate() {
     let released = Instant::now();
     guard.unlock().await.unwrap();
     let entered = waiting.await.unwrap().unwrap();
-    assert!(common::machine::within(released.elapsed(), ms(1_000)), "{:?}", released.elapsed());
+    assert!(crate::common::machine::within(released.elapsed(), ms(1_000)), "{:?}", released.elapsed());
     entered.unlock().await.unwrap();
 }
 
@@ -228,7 +225,7 @@ async fn a_grant_whose_reply_is_lost_is_undone() {
     let (server, key) = (Server::start(), key());
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(3_000)).format(Format::Plain).connect().await.unwrap();
-    locks.get(common::key()).lock().await.unwrap().unlock().await.unwrap();
+    locks.get(crate::common::key()).lock().await.unwrap().unlock().await.unwrap();
     proxy.set(Mode::SwallowReplyTo(b"lockhound_fence".to_vec()));
     let lock = locks.get(&key);
     let waiting = tokio::spawn(async move { lock.lock().await });
@@ -243,9 +240,9 @@ async fn a_grant_whose_reply_is_lost_is_undone() {
 fn late_copies_of_scripts_change_nothing() {
     let (server, key) = (Server::start(), key());
     let mut connection = server.connection().unwrap();
-    let (fence, channel) = (common::marks::mark(&key), format!("redisson_lock__channel:{{{key}}}"));
-    let acquire = common::acquire_script(include_str!("../lua/plain_acquire.lua"));
-    let body = include_str!("../lua/plain_release.lua").replace("-- wake.lua\n", include_str!("../lua/wake.lua"));
+    let (fence, channel) = (crate::common::marks::mark(&key), format!("redisson_lock__channel:{{{key}}}"));
+    let acquire = crate::common::acquire_script(include_str!("../../lua/plain_acquire.lua"));
+    let body = include_str!("../../lua/plain_release.lua").replace("-- wake.lua\n", include_str!("../../lua/wake.lua"));
     let release = redis::Script::new(&body);
     let mut acquire = |value: &str| -> (i64, u64) {
         acquire.key(&key).key(&fence).arg(5_000).arg(value).arg(0).invoke(&mut connection).unwrap()
@@ -317,7 +314,7 @@ async fn lost_replies_under_load_break_no_promise() {
 async fn a_server_without_memory_refuses_and_keeps_no_lock() {
     let (server, key) = (Server::start(), key());
     let locks = plain(&server, ms(3_000)).await;
-    let held = locks.get(common::key()).lock().await.unwrap();
+    let held = locks.get(crate::common::key()).lock().await.unwrap();
     server.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
     let error = locks.get(&key).lock().await.expect_err("no memory");
     assert!(matches!(error, Error::Server { kind: ServerErrorKind::OutOfMemory, .. }), "{error}");

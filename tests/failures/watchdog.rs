@@ -1,13 +1,10 @@
 //! The watchdog: renewals, and losses that are reported in time.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::machine::{in_time, within};
-use common::proxy::{Mode, Proxy};
-use common::{Server, builder, eventually, key, locker_with, ms};
+use crate::common::machine::{in_time, within};
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::{Server, builder, eventually, key, locker_with, ms};
 use lockhound::{Error, Guard, HoldState, Lock, Locker, Loss, Owner};
 
 #[tokio::test]

@@ -1,15 +1,12 @@
 //! Several locks at once: all or none, in one script if all are free, with one guard and one token for all.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
-use common::machine::within;
-use common::polls::poll_times;
-use common::proxy::{Mode, Proxy};
-use common::record::{self, Record, Visit};
-use common::{Server, builder, eventually, key, locker, locker_with, ms, soon};
+use crate::common::machine::within;
+use crate::common::polls::poll_times;
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::record::{self, Record, Visit};
+use crate::common::{Server, builder, eventually, key, locker, locker_with, ms, soon};
 use lockhound::{Error, Format, HoldState, Locker, Loss, MultiGuard, MultiLock, Owner};
 
 /// Returns `N` names that no other test uses, in order.
@@ -142,7 +139,7 @@ async fn the_token_fires_when_one_is_lost_and_the_others_are_released() {
     lost.clone().cancel();
     assert!(!same.is_cancelled() && guard.loss().is_none(), "cancelling it cancels nothing else");
     server[0].command::<()>(&["DEL", &keys[1]]);
-    common::soon(ms(700), same.cancelled()).await.expect("told by the next renewal");
+    crate::common::soon(ms(700), same.cancelled()).await.expect("told by the next renewal");
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
     assert_eq!((guard.loss(), guard.remaining()), (Some(Loss::NotOwner), Duration::ZERO));
     assert!(matches!(guard.check(), Err(Error::Lost(Loss::NotOwner))));
@@ -265,7 +262,7 @@ async fn waiting_ends_with_its_time_and_leaves_nothing() {
     let start = Instant::now();
     let silent = locks.all(names::<2>()).try_lock_for(ms(150)).await;
     assert!(matches!(silent, Err(Error::Unavailable { .. })), "{silent:?}");
-    assert!(common::machine::within(start.elapsed(), ms(500)), "{:?}", start.elapsed());
+    assert!(crate::common::machine::within(start.elapsed(), ms(500)), "{:?}", start.elapsed());
     server[0].go_on();
 }
 
@@ -295,7 +292,7 @@ async fn fences_grow_for_each_lock() {
     let server = Server::start();
     let locks = locker(&server).await;
     let [a, b, c] = std::iter::repeat_with(names::<3>)
-        .find(|[a, b, c]| ![a, b].iter().any(|key| common::marks::mark(key) == common::marks::mark(c)))
+        .find(|[a, b, c]| ![a, b].iter().any(|key| crate::common::marks::mark(key) == crate::common::marks::mark(c)))
         .unwrap();
     let mut last = [0; 3];
     for _ in 0..5 {
@@ -310,7 +307,7 @@ async fn fences_grow_for_each_lock() {
         assert!(single.fence().get() > last[2]);
         single.unlock().await.unwrap();
     }
-    server.command::<()>(&["SET", &common::marks::mark(&c), "5000000000000000"]);
+    server.command::<()>(&["SET", &crate::common::marks::mark(&c), "5000000000000000"]);
     let guard = locks.all([&a, &b, &c]).lock().await.unwrap();
     assert_eq!(guard.fence(&c).unwrap().get(), 5_000_000_000_000_001, "each has a sequence of its own");
     assert!([&a, &b].iter().all(|key| guard.fence(key).unwrap().get() < 4_000_000_000_000_000));
@@ -453,14 +450,14 @@ async fn a_majority_of_three_servers_decides() {
     servers[0].command::<()>(&["FLUSHALL"]);
     let ahead = std::time::SystemTime::now() + Duration::from_secs(10 * 86_400);
     let ahead = ahead.duration_since(std::time::UNIX_EPOCH).unwrap().as_micros().to_string();
-    servers[2].command::<()>(&["SET", &common::marks::mark(&keys[1]), &ahead]);
+    servers[2].command::<()>(&["SET", &crate::common::marks::mark(&keys[1]), &ahead]);
     servers[1].stop();
     let third = locks.all(&keys).lock().await.unwrap();
     assert!(third.fences().zip(&first).all(|((_, now), before)| now > *before));
     third.check().unwrap();
     servers[1].go_on();
     let remembered = |key: &String| {
-        let stored = |server: &Server| server.command::<u64>(&["GET", &common::marks::mark(key)]);
+        let stored = |server: &Server| server.command::<u64>(&["GET", &crate::common::marks::mark(key)]);
         servers.iter().map(stored).filter(|stored| *stored >= third.fence(key).unwrap().get()).count()
     };
     assert!(keys.iter().all(|key| remembered(key) >= 2), "by a majority");
@@ -471,7 +468,7 @@ async fn a_majority_of_three_servers_decides() {
     servers[0].command::<()>(&["DEL", &keys[0]]);
     servers[1].command::<()>(&["DEL", &keys[0]]);
     servers[2].command::<()>(&["DEL", &keys[0]]);
-    common::soon(ms(1_500), third.lost().cancelled()).await.expect("gone on a majority, it is lost");
+    crate::common::soon(ms(1_500), third.lost().cancelled()).await.expect("gone on a majority, it is lost");
     assert!(matches!(third.unlock().await, Err(Error::Lost(Loss::NotOwner))));
     none_is_left(&servers, &keys, "the others are released").await;
 }
@@ -532,7 +529,7 @@ async fn a_refusal_takes_none_of_them() {
         locks.all(&keys).lock().await.unwrap().unlock().await.unwrap();
         // The key of a fence has another type, so has that of a lock, the server is out of memory, and a needed right
         // is missing.
-        let fence = common::marks::mark(&keys[2]);
+        let fence = crate::common::marks::mark(&keys[2]);
         redis.command::<()>(&["DEL", &fence]);
         redis.command::<()>(&["LPUSH", &fence, "x"]);
         assert!(matches!(locks.all(&keys).lock().await, Err(Error::Server { .. })));

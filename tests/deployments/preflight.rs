@@ -1,16 +1,13 @@
 //! `preflight`: which promises the servers' settings, rights and clocks keep, and what it reports if they do not.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use common::cluster::Cluster;
-use common::proxy::{Mode, Proxy};
-use common::rights;
-use common::several::{over, servers, settled};
-use common::{Server, builder, eventually, key, locker, machine, ms, soon};
+use crate::common::cluster::Cluster;
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::rights;
+use crate::common::several::{over, servers, settled};
+use crate::common::{Server, builder, eventually, key, locker, machine, ms, soon};
 use lockhound::preflight::{self, Answer, Finding, Forgets, Preflight, Promise, Role, ServerReport};
 use lockhound::{Error, Locker};
 

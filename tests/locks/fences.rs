@@ -1,14 +1,11 @@
 //! Fences grow: across holders, processes, clocks that are wrong, and the loss of their marks.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::time::Duration;
 
-use common::marks::{mark, marks};
-use common::rights;
-use common::several::{over, servers};
-use common::{Server, builder, key, locker, ms};
+use crate::common::marks::{mark, marks};
+use crate::common::rights;
+use crate::common::several::{over, servers};
+use crate::common::{Server, builder, key, locker, ms};
 use lockhound::{Error, Fencing, Format, Locker};
 
 #[tokio::test]
@@ -30,7 +27,7 @@ async fn fences_grow_across_holders_and_lockers() {
 
 /// Runs the acquire script as a client with this clock sends it. Returns the fence.
 fn acquire(server: &Server, key: &str, clock_us: i64) -> u64 {
-    let script = common::acquire_script(include_str!("../lua/acquire.lua"));
+    let script = crate::common::acquire_script(include_str!("../../lua/acquire.lua"));
     let mut connection = server.connection().unwrap();
     server.command::<u64>(&["DEL", key]);
     let mut call = script.key(key);
@@ -93,7 +90,7 @@ fn after_an_older_mark_the_next_fence_is_greater_once_the_clients_clock_is_a_ten
     let at = wall_us();
     server.command::<()>(&["SET", &mark(&key), &older]);
     // The server's own clock has to be past the last fence too.
-    std::thread::sleep(common::ms(1));
+    std::thread::sleep(crate::common::ms(1));
     let next = acquire(&server, &key, at + 100_000);
     assert!(next > last, "{next} after {last}");
 }
@@ -110,7 +107,7 @@ async fn a_mark_that_holds_nonsense_grants_nothing() {
     server.command::<()>(&["SET", &mark(&key), &((1_u64 << 53) - 1).to_string()]);
     let result = locks.get(&key).try_lock().await;
     assert!(matches!(&result, Err(Error::Unavailable { .. })), "{result:?}");
-    common::eventually(common::ms(7_000), "undone", || !server.exists(&key)).await;
+    crate::common::eventually(crate::common::ms(7_000), "undone", || !server.exists(&key)).await;
     server.command::<u64>(&["DEL", &mark(&key)]);
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
 }
@@ -119,7 +116,8 @@ async fn a_mark_that_holds_nonsense_grants_nothing() {
 #[tokio::test]
 async fn a_mark_that_holds_nonsense_grants_nothing_of_several_servers() {
     let servers: [Server; 3] = std::array::from_fn(|_| Server::start());
-    let (locks, key) = (common::several::over(&servers, common::ms(10_000)).connect().await.unwrap(), key());
+    let (locks, key) =
+        (crate::common::several::over(&servers, crate::common::ms(10_000)).connect().await.unwrap(), key());
     for nonsense in [["SET", "nonsense"], ["SET", "9223372036854775807"], ["RPUSH", "nonsense"]] {
         let [command, text] = nonsense;
         for server in &servers[..2] {
@@ -129,7 +127,7 @@ async fn a_mark_that_holds_nonsense_grants_nothing_of_several_servers() {
         let result = locks.get(&key).try_lock().await;
         assert!(matches!(&result, Err(Error::Server { .. })), "{nonsense:?}: {result:?}");
         for server in &servers[..2] {
-            common::eventually(common::ms(7_000), "no lock stands", || !server.exists(&key)).await;
+            crate::common::eventually(crate::common::ms(7_000), "no lock stands", || !server.exists(&key)).await;
             let kind: String = server.command(&["TYPE", &mark(&key)]);
             let stays = if kind == "list" { "RPUSH" } else { "SET" };
             assert_eq!(stays, command);

@@ -1,14 +1,10 @@
 //! A fault of one server, one batch or one key delays no other lock.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
 use std::time::Instant;
 
-use common::machine::{starved, within};
-use common::proxy::{Mode, Proxy};
-use common::{Server, builder, eventually, key, locker_with, ms};
+use crate::common::machine::{starved, within};
+use crate::common::proxy::{Mode, Proxy};
+use crate::common::{Server, builder, eventually, key, locker_with, ms};
 use futures_util::future::join_all;
 use lockhound::{Error, Guard, HoldState, Locker, Loss};
 

@@ -1,10 +1,6 @@
 //! Holders are told of losses of every kind in time. `./dev soak` causes ten times as many, and draws them.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
-
-use common::losses::{self, Kind};
+use crate::common::losses::{self, Kind};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn losses_of_every_kind_are_told_in_time() {

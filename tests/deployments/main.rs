@@ -1,0 +1,11 @@
+//! Replicas, Sentinels and clusters, and what `preflight` says of all deployments.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cluster;
+mod preflight;
+mod replicas;
+mod sentinel;

@@ -1,0 +1,17 @@
+//! What a locker and its locks promise on one server.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cancel_safety;
+mod connect;
+mod fences;
+mod multi;
+mod operators;
+mod owners;
+mod plain;
+mod reentrancy;
+mod sections;
+mod steps;
