@@ -10,7 +10,6 @@ mod connect;
 mod fences;
 mod multi;
 mod operators;
-mod owners;
 mod plain;
 mod reentrancy;
 mod sections;

@@ -1,4 +1,7 @@
 //! Owners: which branches, tasks and threads exclude each other, which may enter again, and which warnings they cause.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
 
 use std::cell::Cell;
 use std::future::Future;
@@ -7,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
-use crate::common::log::Log;
-use crate::common::{Server, builder, eventually, key, locker, ms};
+use common::log::Log;
+use common::{Server, builder, eventually, key, locker, ms};
 use futures_util::future::try_join_all;
 use futures_util::stream::{self, FuturesUnordered, StreamExt as _, TryStreamExt as _};
 use lockhound::{Error, Guard, Lock, Locker, MultiLock, Owner, Reentry};
@@ -168,7 +171,7 @@ async fn is_warned_about<F: Future<Output = ()> + Send + 'static>(program: impl 
         tokio::spawn(program(locks.get(&key))).await.unwrap();
         told = warnings(&key, "a guard was released before a newer one of the same owner");
         // If the process gets no core, all pauses end together, and so do all guards.
-        if !told.is_empty() || !crate::common::machine::again(tried) {
+        if !told.is_empty() || !common::machine::again(tried) {
             break;
         }
     }
