@@ -34,6 +34,7 @@ mod world;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
+use common::ms;
 use faults::Net;
 use lockhound::testing::Server;
 use lockhound::{Locker, LockerBuilder, Owner};
@@ -46,6 +47,8 @@ use world::World;
 
 /// How many seeds the suite runs.
 const SEEDS: u64 = 200;
+/// The names of the locks. Fences of the first two are counted in one mark, as those of many locks are.
+const KEYS: [&str; 3] = ["key 0", "key 585", "key 1"];
 /// In virtual time: whoever has not returned by then never will.
 const LONG: Duration = Duration::from_secs(24 * 3_600);
 
@@ -68,12 +71,12 @@ impl Program {
             let quarantine = if plan.remember { plan.lease } else { Duration::ZERO };
             lockers.push(builder.restart_quarantine(quarantine).connect().await.unwrap());
         }
-        let keys = (0..plan.keys).map(|key| format!("key {key}")).collect();
+        let keys = KEYS[..plan.keys].iter().map(|&key| key.to_owned()).collect();
         Self { world, plan, net, lockers, keys }
     }
 
-    /// One act: everybody returns, whatever happens meanwhile.
-    async fn act(&self) {
+    /// One act: everybody returns, whatever happens meanwhile. Returns the servers that may have forgotten.
+    async fn act(&self) -> Arc<[usize]> {
         let Self { world, plan, net, keys, .. } = self;
         if plan.skew {
             net.set_clocks(world);
@@ -101,22 +104,39 @@ impl Program {
             tasks.push(tokio::spawn(faults::trouble(world, net, *plan, victims)));
         }
         let (world, net, keys) = (Arc::clone(world), Arc::clone(net), Arc::clone(keys));
-        tasks.push(tokio::spawn(faults::oblivion(world, net, *plan, keys, victims)));
+        tasks.push(tokio::spawn(faults::oblivion(world, net, *plan, keys, Arc::clone(&victims))));
         for task in tasks {
             timeout(LONG, task).await.expect("everybody returns").unwrap();
         }
+        victims
     }
 
-    /// Some come and go again at once: what is granted to whoever is gone is given back.
-    async fn hurry(&self) {
+    /// Some come and go again at once: what is granted to whoever is gone is given back. If one of several servers
+    /// forgets meanwhile, some stay until they lose what they hold: that is given back there too.
+    async fn hurry(&self, victims: &[usize]) {
         let Self { world, plan, net, keys, .. } = self;
         let (most, mut tasks) = (plan.command_timeout.mul_f64(0.9), JoinSet::new());
         world.note(format_args!("answers take up to {most:?}, and nobody waits for them"));
         net.servers.iter().for_each(|server| server.delay(Duration::ZERO..=most));
+        let forgets = fastrand::choice(victims).filter(|_| plan.remember && plan.servers > 1 && fastrand::bool());
         for (locks, key) in self.lockers.iter().flat_map(|locks| keys.iter().map(move |key| (locks, key))) {
             let lock = locks.get(key.as_str()).owned_by(Owner::new());
             let patience = plan::up_to(most);
-            tasks.spawn(async move { timeout(patience, lock.lock()).await.is_ok() });
+            if forgets.is_none() || fastrand::bool() {
+                tasks.spawn(async move { _ = timeout(patience, lock.lock()).await });
+                continue;
+            }
+            let (patience, lock) = (plan.lease, lock.max_hold(ms(100) + plan::up_to(plan.lease / 2)));
+            tasks.spawn(async move {
+                if let Ok(Ok(guard)) = timeout(patience, lock.lock()).await {
+                    guard.lost().cancelled().await;
+                }
+            });
+        }
+        if let Some(&at) = forgets {
+            sleep(plan::up_to(plan.command_timeout * 2)).await;
+            world.note(format_args!("server {at} starts anew"));
+            net.servers[at].restart();
         }
         tasks.join_all().await;
     }
@@ -186,8 +206,8 @@ fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
         world.note(format_args!("seed {seed}: {plan:?}"));
         let program = Program::begin(Arc::clone(&world), plan).await;
         for _ in 0..plan.acts {
-            program.act().await;
-            program.hurry().await;
+            let victims = program.act().await;
+            program.hurry(&victims).await;
             program.rest().await;
         }
         program.end().await;
@@ -236,6 +256,18 @@ fn nobody_is_inside_beside_another_whatever_the_seed() {
     let a_minute = time.as_secs_f64() / 3_600.0 / (began.elapsed().as_secs_f64() / 60.0);
     let (hours, threads) = (time.as_secs_f64() / 3_600.0, seeds::at_a_time());
     println!("{seeds} seeds, {threads} at a time, {hours:.1} virtual hours, {a_minute:.0} a minute");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_two_locks_share_a_mark() {
+    let servers: Vec<Server> = (0..3).map(|_| Server::new()).collect();
+    let locks = servers.iter().fold(Locker::builder(), LockerBuilder::memory).connect().await.unwrap();
+    let mut fences = Vec::new();
+    for key in KEYS {
+        fences.push(locks.get(key).lock().await.unwrap().fence().get());
+    }
+    // No time passes, so a clock makes the first fence of each mark.
+    assert_eq!(fences, [fences[0], fences[0] + 1, fences[0]]);
 }
 
 /// Beside others on other threads, too.

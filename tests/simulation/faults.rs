@@ -194,12 +194,58 @@ async fn lead_to(
     }
 }
 
+/// A server forgets its vote while the fence is agreed upon. A locker reaches only that server for a while, whose mark
+/// counts ahead. It comes to so many of the others that a majority grants a lock, and is cut off from them at once: so
+/// they have granted it, and their marks are raised later, when the first has already begun to wait for its next vote.
+/// Then they stop, so that the next majority is made without them.
+async fn forget_a_vote(world: &World, net: &Net, plan: &Plan, keys: &[String], at: usize) {
+    let locker = fastrand::usize(..plan.lockers);
+    let mut others: Vec<usize> = (0..plan.servers).filter(|&other| other != at).collect();
+    fastrand::shuffle(&mut others);
+    let near = &others[..plan.servers / 2];
+    let late = plan.command_timeout.mul_f64(0.2 + 0.3 * fastrand::f64());
+    world.note(format_args!("locker {locker} comes to no server but {at}"));
+    net.set_cut(locker, &others, true);
+    sleep(plan.command_timeout + up_to(plan.lease)).await;
+    world.note(format_args!("servers {near:?} answer after {late:?}, and locker {locker} comes to them again"));
+    near.iter().for_each(|&near| net.servers[near].delay(late..=late));
+    net.set_cut(locker, near, false);
+    if timeout(plan.command_timeout * 4, all_grant(net, keys, &[near, &[at]].concat(), late / 4)).await.is_ok() {
+        world.note(format_args!("locker {locker} is cut off from {near:?}, and server {at} starts anew"));
+        net.set_cut(locker, near, true);
+        net.servers[at].restart();
+        sleep(late + plan.command_timeout.mul_f64(0.2 + 0.5 * fastrand::f64())).await;
+        world.note(format_args!("locker {locker} comes to {near:?} again, which stop"));
+        net.set_cut(locker, near, false);
+        near.iter().for_each(|&near| net.servers[near].stop());
+        sleep(plan.lease + up_to(plan.lease)).await;
+        world.note(format_args!("servers {near:?} go on"));
+        near.iter().for_each(|&near| net.servers[near].go_on());
+    }
+    world.note(format_args!("locker {locker} comes to all servers again"));
+    net.set_cut(locker, &others, false);
+    near.iter().for_each(|&near| net.calm(near));
+}
+
+/// Waits until all of these servers, which are checked this often, have granted a lock to one holder.
+async fn all_grant(net: &Net, keys: &[String], servers: &[usize], pause: Duration) {
+    let is_granted = |key: &String| {
+        let holder = |&at: &usize| net.servers[at].holder(key);
+        holder(&servers[0]).is_some_and(|first| servers.iter().all(|at| holder(at).as_ref() == Some(&first)))
+    };
+    while !keys.iter().any(is_granted) {
+        sleep(pause).await;
+    }
+}
+
 /// Makes servers forget something: what the others remember has to do.
 pub async fn oblivion(world: Arc<World>, net: Arc<Net>, plan: Plan, keys: Arc<[String]>, victims: Arc<[usize]>) {
     for _ in 0..plan.faults {
         sleep(up_to(plan.lease * 3)).await;
         let Some(&at) = fastrand::choice(&*victims) else { return };
-        if plan.remember && plan.mislead && one_in(3) {
+        if plan.remember && plan.servers > 1 && one_in(4) {
+            forget_a_vote(&world, &net, &plan, &keys, at).await;
+        } else if plan.remember && plan.mislead && one_in(3) {
             let locker = fastrand::usize(..plan.lockers);
             world.note(format_args!("locker {locker} comes to a blank server in the place of {at}"));
             lead_to(&world, &net, &plan, (locker, at), (&Server::new(), None)).await;
