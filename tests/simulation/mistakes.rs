@@ -19,6 +19,9 @@ const MODEL_ALONE: Held = No("it has not been made in the source yet: the model 
 /// A server in memory executes the commands of a connection in order. When a connection is given up, none of its
 /// commands runs after those of the next connection.
 const IN_ORDER: Held = No("servers in memory execute what a locker sends in its order, so nothing overtakes anything");
+/// For the same reason an answer settles all commands before it, and a doubt about them ends with it.
+const IN_ORDER_TOO: Held =
+    No("servers in memory execute what a locker sends in its order, so an answer settles it: `src/hold.rs` tests this");
 /// Lockers of this crate listen for only a moment without being in a list.
 const NO_OTHERS: Held =
     No("no client of the simulation waits outside of the list for long: 6,000 seeds do not find it");
@@ -92,7 +95,7 @@ const MODELS: [(&str, &[(&str, Held)]); 5] = [
             ("GenerationPerTask", By("one_generation")),
             ("RetakeForgotten", By("late_yes_after_the_release")),
             ("RetakeTrusted", By("retake_in_doubt_is_forgotten")),
-            ("DoubtForgotten", IN_ORDER),
+            ("DoubtForgotten", IN_ORDER_TOO),
             ("ValidityOfOne", By("validity_of_one_vote")),
         ],
     ),
