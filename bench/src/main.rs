@@ -33,7 +33,7 @@ use crate::scenario::Name;
 type Failure = Box<dyn Error + Send + Sync>;
 
 const USAGE: &str = "\
-usage: ./dev bench [NAME] [--json] [--picture FILE]
+usage: ./dev bench [NAME] [--json] [--picture FILE] [--contest CONTEST]
 
   pair     uncontended lock and unlock: p50 and p99
   tasks    1, 64 and 1024 tasks, a key each
@@ -45,7 +45,8 @@ usage: ./dev bench [NAME] [--json] [--picture FILE]
   waiters  1,000 and 80,000 callers in one line whose time ends together, while a lock with a short lease is held
   contention  tasks, processes and clients in other languages that want one lock; how soon it goes from one to the next
 
-Without a NAME it measures all of them, which takes about nineteen minutes. --picture draws what contention found.";
+Without a NAME it measures all of them, which takes about nineteen minutes. --picture draws what contention found.
+--contest measures one contest of contention, for example quorum-20.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -72,7 +73,7 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     }
-    ended(scenario::measure(&request.names).and_then(|report| show(&report, &request)))
+    ended(scenario::measure(&request.names, request.contest).and_then(|report| show(&report, &request)))
 }
 
 fn ended(outcome: Result<(), Failure>) -> ExitCode {
@@ -106,6 +107,8 @@ struct Request {
     help: bool,
     /// The file for the picture of `contention`.
     picture: Option<PathBuf>,
+    /// The only contest of `contention` that is measured.
+    contest: Option<&'static str>,
 }
 
 impl Request {
@@ -116,6 +119,11 @@ impl Request {
                 "--json" => request.json = true,
                 "--picture" => {
                     request.picture = Some(arguments.next().ok_or("--picture needs the name of a file")?.into());
+                }
+                "--contest" => {
+                    let name = arguments.next().ok_or("--contest needs the name of a contest")?;
+                    request.contest = Some(contention::contest_named(&name)?);
+                    request.names.push(Name::Contention);
                 }
                 "-h" | "--help" => request.help = true,
                 "pair" => request.names.push(Name::Pair),
@@ -153,6 +161,13 @@ mod tests {
         assert_eq!(parse("--json").map(|r| (r.names, r.json)), Ok((Name::ALL.to_vec(), true)));
         assert_eq!(parse("fence").map(|r| (r.names, r.json)), Ok((vec![Name::Fence], false)));
         assert!(parse("speed").is_err_and(|what| what.contains("speed")));
+    }
+
+    #[test]
+    fn one_contest_can_be_measured_alone() {
+        let contest = |line: &str| parse(line).map(|request| (request.names, request.contest));
+        assert_eq!(contest("--contest quorum-20"), Ok((vec![Name::Contention], Some("quorum-20"))));
+        assert!(contest("--contest tennis").is_err_and(|what| what.contains("tennis") && what.contains("quorum-20")));
     }
 
     #[test]

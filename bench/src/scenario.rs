@@ -66,8 +66,8 @@ impl Name {
 const QUORUMS: [(usize, &str, &str); 3] =
     [(1, "quorum-1", "quorum-1-64"), (3, "quorum-3", "quorum-3-64"), (5, "quorum-5", "quorum-5-64")];
 
-/// Measures what is asked for on servers of its own.
-pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
+/// Measures what is asked for on servers of its own; of `contention` perhaps one contest only.
+pub(crate) fn measure(names: &[Name], contest: Option<&str>) -> Result<Report, Failure> {
     let mut bench = Bench::over(1)?;
     stuck::watch();
     let mut report = Report::new(Setting::of(&mut bench.controls[0], ROUNDS, SLOT)?);
@@ -111,7 +111,7 @@ pub(crate) fn measure(names: &[Name]) -> Result<Report, Failure> {
         report.scenarios.push(replicas()?);
     }
     if names.contains(&Name::Contention) {
-        report.contention = Some(Contention::measure()?);
+        report.contention = Some(Contention::measure(contest)?);
     }
     report.bars = Bar::all(&report);
     Ok(report)

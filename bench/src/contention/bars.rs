@@ -1,6 +1,7 @@
 //! The bars under contention.
 
 use super::Contention;
+use super::hand_over::HandOver;
 use crate::bar::Bar;
 use crate::bar::Bound::{self, AtLeast, AtMost};
 use crate::spread::Spread;
@@ -39,7 +40,7 @@ impl Contention {
     /// Returns the bars for everything that was measured.
     pub(crate) fn bars(&self) -> Vec<Bar> {
         let mut bars: Vec<Bar> = GOALS.iter().filter_map(|goal| self.bar(goal)).collect();
-        bars.extend(self.hand_over.bars());
+        bars.extend(self.hand_over.iter().flat_map(HandOver::bars));
         let crews = self.contests.iter().flat_map(|contest| &contest.crews).filter(|entry| entry.has_lockhound);
         let overlaps = crews.flat_map(|entry| &entry.rounds).map(|round| round.overlaps as f64);
         bars.push(Bar::never_above("contention: two holders at the same time", Spread::of(overlaps), 0.0));

@@ -33,7 +33,7 @@ const ROUNDS: usize = 3;
 #[derive(Debug, Serialize)]
 pub(crate) struct Contention {
     pub(crate) contests: Vec<Contest>,
-    pub(crate) hand_over: HandOver,
+    pub(crate) hand_over: Option<HandOver>,
 }
 
 /// The results of one contest.
@@ -72,9 +72,11 @@ const FIGURES: [(&str, fn(&Round) -> f64); 10] = [
 ];
 
 impl Contention {
-    pub(crate) fn measure() -> Result<Self, Failure> {
-        let contests = PLANS.iter().map(Contest::measure).collect::<Result<_, _>>()?;
-        let hand_over = HandOver::measure()?;
+    /// Measures all contests and the hand-over between two lockers, or one contest only.
+    pub(crate) fn measure(only: Option<&str>) -> Result<Self, Failure> {
+        let plans = PLANS.iter().filter(|plan| only.is_none_or(|only| plan.name == only));
+        let contests = plans.map(Contest::measure).collect::<Result<_, _>>()?;
+        let hand_over = if only.is_none() { Some(HandOver::measure()?) } else { None };
         stuck::over();
         Ok(Self { contests, hand_over })
     }
@@ -82,6 +84,16 @@ impl Contention {
     fn contest(&self, name: &str) -> Option<&Contest> {
         self.contests.iter().find(|contest| contest.name == name)
     }
+}
+
+/// Returns the name of a contest.
+///
+/// # Errors
+/// What to ask for instead, if there is no such contest.
+pub(crate) fn contest_named(name: &str) -> Result<&'static str, String> {
+    let names = || PLANS.iter().map(|plan| plan.name);
+    let known = || names().collect::<Vec<_>>().join(", ");
+    names().find(|known| *known == name).ok_or_else(|| format!("there is no contest \"{name}\"; there are {}", known()))
 }
 
 impl Contest {

@@ -22,7 +22,7 @@ impl fmt::Display for Contention {
         for contest in &self.contests {
             writeln!(f, "{contest}")?;
         }
-        write!(f, "{}", self.hand_over)
+        self.hand_over.iter().try_for_each(|hand_over| write!(f, "{hand_over}"))
     }
 }
 
