@@ -331,11 +331,12 @@ impl Eligibility {
     fn plan_of(&self, places: &[Place]) -> Plan {
         let seen = places.iter().map(|place| place.sight.as_ref());
         let former: Vec<Option<Id>> = places.iter().map(|place| place.former).collect();
+        let met: Vec<bool> = places.iter().map(|place| place.met).collect();
         let now = Instant::now();
         let recent = |at: &&Instant| at.until(now) < self.quarantine;
         let rests = |place: &Place| place.listings.iter().filter(recent).count() >= MOST_LISTINGS * places.len();
         let rests: Vec<bool> = places.iter().map(rests).collect();
-        let known = Known { former: &former, lease: self.quarantine, rests: &rests };
+        let known = Known { former: &former, met: &met, lease: self.quarantine, rests: &rests };
         members::plan(seen, known, now, &mut fresh)
     }
 

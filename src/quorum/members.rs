@@ -175,6 +175,8 @@ pub(crate) struct Plan {
 pub(crate) struct Known<'a> {
     /// By place: the id that was there before.
     pub(crate) former: &'a [Option<Id>],
+    /// By place: whether this locker has ever seen a server there that was listed.
+    pub(crate) met: &'a [bool],
     /// The longest lease of this locker.
     pub(crate) lease: Duration,
     /// By place: whether the server there is not to be listed for now. Lockers that know different servers under one
@@ -267,14 +269,17 @@ impl Planner<'_> {
 
     /// Returns how many servers may be elsewhere, with their memory, while another server is seen under their address:
     /// a server with a new memory may have forgotten, or may be such another one. If there are more of these than may
-    /// be away at a time, all of them count as having forgotten: otherwise no server could ever begin. They are not
-    /// added to those that vote, which begin with the others: otherwise, once two of three had forgotten one after the
+    /// be away at a time, all of them count as having forgotten: otherwise no server could ever begin. But a server that
+    /// this locker has met and does not see now may vote elsewhere, together with those that are hidden: a locker whose
+    /// addresses lead elsewhere would otherwise make a second majority of strangers. They are not added to those that
+    /// vote, which begin with the others: otherwise, once two of three had forgotten one after the
     /// other, no majority could ever be made again.
     fn hidden(&self) -> usize {
         let is_listed = |id| self.sights().any(|(_, other)| other.memory.id != id && other.memory.lists(id));
         let strange = |sight: &Sight| sight.is(Phase::Begun) && !is_listed(sight.memory.id);
         let strangers = self.sights().filter(|(_, sight)| strange(sight)).count();
-        if strangers > self.seats() - self.majority() { 0 } else { strangers }
+        let is_missed = self.seen.iter().zip(self.known.met).any(|(sight, met)| sight.is_none() && *met);
+        if strangers > self.seats() - self.majority() && !is_missed { 0 } else { strangers }
     }
 
     /// Returns the largest set of servers in these phases that all list each other.
@@ -436,7 +441,12 @@ mod tests {
         let now = Instant::now();
         let former = |place| former.and_then(|(at, id)| (at == place).then_some(Id(id)));
         let former: Vec<_> = (0..servers.len()).map(former).collect();
-        let known = Known { former: &former, lease: LEASE, rests: &vec![false; servers.len()] };
+        let known = Known {
+            former: &former,
+            met: &vec![false; servers.len()],
+            lease: LEASE,
+            rests: &vec![false; servers.len()],
+        };
         plan(sights(servers, Duration::ZERO, now).iter().map(Option::as_ref), known, now, &mut || Id(9))
     }
 
@@ -474,7 +484,7 @@ mod tests {
     fn each_majority_without_a_server_has_one_of_its_witnesses() {
         let now = Instant::now();
         for (seats, witnesses) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (7, 4)] {
-            let known = Known { former: &[], lease: LEASE, rests: &[] };
+            let known = Known { former: &[], met: &[], lease: LEASE, rests: &[] };
             assert_eq!(Planner { seen: &vec![None; seats], known, now }.witnesses(), witnesses, "{seats}");
         }
     }
@@ -527,6 +537,20 @@ mod tests {
         assert!(!founds(&["a listed abcde", "b listed abcde", "f begun f", "7 begun 7", ""]), "two may be elsewhere");
     }
 
+    /// Two strangers may hide a majority together with a server that is missed.
+    #[test]
+    fn servers_do_not_begin_together_while_one_that_was_met_is_missed() {
+        let founds = |servers: &[&str], met: &[bool]| {
+            let (now, former) = (Instant::now(), vec![None; servers.len()]);
+            let known = Known { former: &former, met, lease: LEASE, rests: &vec![false; servers.len()] };
+            plan(sights(servers, Duration::ZERO, now).iter().map(Option::as_ref), known, now, &mut || Id(9)).founding
+        };
+        assert!(!founds(&["", "b begun b", "c begun c"], &[true, false, false]), "it may vote with a hidden one");
+        assert!(founds(&["", "b begun b", "c begun c"], &[false, true, true]), "a fresh deployment");
+        assert!(founds(&["a begun a", "b begun b", "c begun c"], &[true; 3]), "none is missed: all have forgotten");
+        assert!(founds(&["a votes abc", "b begun b", "c begun c"], &[true; 3]), "two have forgotten");
+    }
+
     #[test]
     fn servers_that_begin_together_list_each_other_and_wait() {
         let three = planned(&["a begun a", "b begun b", "c votes abc"], None);
@@ -544,7 +568,7 @@ mod tests {
     #[test]
     fn a_vote_counts_when_the_longest_lease_is_over() {
         let read = Instant::now();
-        let known = Known { former: &[None; 3], lease: LEASE, rests: &[false; 3] };
+        let known = Known { former: &[None; 3], met: &[false; 3], lease: LEASE, rests: &[false; 3] };
         let seen = sights(&["a votes abc", "b listed abc", "c votes abc"], Duration::from_secs(10), read);
         let over = read + LEASE + drift(LEASE);
         let at = |age: Duration| {

@@ -25,6 +25,8 @@ pub(super) struct Place {
     pub(super) latest: Option<(Id, bool)>,
     /// The id that was there before that, if the others may list it.
     pub(super) former: Option<Id>,
+    /// Whether a listed server was ever seen there.
+    pub(super) met: bool,
     /// When this locker last had others list the server that is there.
     pub(super) listings: Vec<Instant>,
     /// Why nothing is known yet.
@@ -45,6 +47,7 @@ impl Place {
             memory: None,
             latest: None,
             former: None,
+            met: false,
             listings: Vec::new(),
             unknown,
             unfit: None,
@@ -70,6 +73,7 @@ impl Place {
     /// listed.
     pub(super) fn meet(&mut self, memory: &Memory) {
         let is_listed = memory.phase != Phase::Begun;
+        self.met |= is_listed;
         self.latest = match self.latest {
             Some((latest, listed)) if latest == memory.id => Some((latest, listed || is_listed)),
             Some((latest, true)) => {

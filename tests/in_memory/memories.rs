@@ -188,3 +188,43 @@ async fn a_vote_that_no_longer_counts_is_reported_once() {
     sleep(ms(5_000)).await;
     assert_eq!(told("the vote of this server does not count"), 1);
 }
+
+/// One of two lockers is led to a blank server in place of one that votes, and is cut off from another. It has the blank
+/// server listed; the other locker then throws the third server out. Those two are no majority: the lock stands on the
+/// other two.
+#[test]
+fn a_locker_that_misses_a_server_begins_nothing_with_two_strangers() {
+    let lease = ms(10_000);
+    let connect = async |routes: &[Server]| {
+        let builder = over(routes, lease).command_timeout(lease / 10).restart_quarantine(lease);
+        builder.connect().await.unwrap()
+    };
+    for seed in 0..60 {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            fastrand::seed(seed);
+            let servers = servers(3);
+            let [near, far] = [(); 2].map(|()| servers.iter().map(Server::route).collect::<Vec<_>>());
+            let (one, two) = (connect(&near).await, connect(&far).await);
+            sleep(lease * 4 + ms(fastrand::u64(0..5_000))).await;
+            let held = two.get("k").lock().await.unwrap();
+            sleep(ms(fastrand::u64(0..5_000))).await;
+            let slowest = if fastrand::bool() { 0 } else { fastrand::u64(0..900) };
+            servers.iter().for_each(|server| server.delay(ms(0)..=ms(slowest)));
+            let blank = Server::new();
+            far[1].lead_to(&blank);
+            if fastrand::bool() {
+                sleep(ms(fastrand::u64(0..5_000))).await;
+            }
+            far[0].cut();
+            let (since, step) = (Instant::now(), ms(fastrand::u64(50..3_000)));
+            while since.elapsed() < lease * 12 {
+                sleep(step).await;
+                if let Ok(Some(guard)) = one.get("k").try_lock().await {
+                    assert!(held.check().is_err() || guard.check().is_err(), "seed {seed}: both believe");
+                    break;
+                }
+            }
+        });
+    }
+}

@@ -76,6 +76,7 @@ pub(super) struct Locker {
     /// What was read, and how many ticks ago.
     pub(super) seen: [Option<(Sight, u32)>; SEATS],
     pub(super) former: [Option<Id>; SEATS],
+    pub(super) met: [bool; SEATS],
     /// For how many ticks each vote is still valid.
     pub(super) votes: [u32; SEATS],
     pub(super) asked: [bool; SEATS],
@@ -136,6 +137,7 @@ impl World {
             leads_to: [0, 1, 2],
             seen: Default::default(),
             former: [None; SEATS],
+            met: [false; SEATS],
             votes: [0; SEATS],
             asked: [false; SEATS],
             began: None,
@@ -200,7 +202,7 @@ impl World {
             Id(ids)
         };
         let rests = locker.listings.map(|listings| listings >= MOST_LISTINGS);
-        let known = Known { former: &locker.former, lease: TICK * bounds.leases[who], rests: &rests };
+        let known = Known { former: &locker.former, met: &locker.met, lease: TICK * bounds.leases[who], rests: &rests };
         let mut plan = plan(seen.iter().map(Option::as_ref), known, origin(), &mut fresh);
         distort(bounds.mistake, &mut plan, &seen);
         plan
@@ -241,6 +243,7 @@ impl World {
         let server = &self.servers[locker.leads_to[place]];
         let (_, memory) = server.memory.clone().expect("written");
         locker.former[place] = Some(memory.id);
+        locker.met[place] |= memory.phase != Phase::Begun;
         let sight = Sight { memory, lease: TICK * server.lease, age: TICK * server.age, read: origin() };
         locker.seen[place] = Some((sight, 0));
     }
