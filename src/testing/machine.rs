@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::keyspace::Keyspace;
 use super::store::{Ears, Failure, Store};
 use crate::clock::wall_micros;
 use crate::command::{Answer, Command};
@@ -128,13 +129,25 @@ impl Machine {
         }
     }
 
-    pub(super) fn restart(&self) {
+    /// Returns a copy of the data.
+    pub(super) fn snapshot(&self) -> Keyspace {
+        self.state().store.keys.clone()
+    }
+
+    /// Restarts with these data: what was sent and not executed is lost, and the run id is another one.
+    pub(super) fn restart(&self, keys: Keyspace) {
         let mut state = self.state();
         state.store = empty();
+        state.store.keys = keys;
         state.starts += 1;
         state.is_stopped = false;
         state.waiting.clear();
         state.ears.values_mut().for_each(Ear::is_connected_anew);
+    }
+
+    /// Deletes all keys.
+    pub(super) fn flush(&self) {
+        self.state().store.keys = Keyspace::default();
     }
 
     pub(super) fn lose_replies(&self, count: u32) {

@@ -16,7 +16,7 @@ pub(crate) use self::keyspace::Value;
 #[cfg(feature = "testing")]
 pub(crate) use self::machine::{News, Number, Reply, Request};
 #[cfg(feature = "testing")]
-pub use self::server::Server;
+pub use self::server::{Server, Snapshot};
 pub(crate) use self::store::Failure;
 #[cfg(test)]
 pub(crate) use self::store::{Ears, Store};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::keyspace::Keyspace;
 use super::machine::{Machine, News, Number, Request};
 use super::route::Route;
 
@@ -24,10 +25,11 @@ use super::route::Route;
 /// machine's clock.
 ///
 /// # Faults
-/// A server can [stop](Self::stop) and [lose its data](Self::restart); it can [lose](Self::lose_replies),
-/// [repeat](Self::duplicate_reply) and [delay](Self::delay) its answers; and its [clock](Self::set_clock_offset) can be
-/// wrong. All of that affects all lockers. The network to it can be [cut](Self::cut), or [lead](Self::lead_to) to
-/// another server, for only those lockers that connected through one [route](Self::route).
+/// A server can [stop](Self::stop); it can lose its data in a [restart](Self::restart) or [without one](Self::flush),
+/// or restart with [older data](Self::restore); it can [lose](Self::lose_replies), [repeat](Self::duplicate_reply) and
+/// [delay](Self::delay) its answers; and its [clock](Self::set_clock_offset) can be wrong. All of that affects all
+/// lockers. The network to it can be [cut](Self::cut), or [lead](Self::lead_to) to another server, for only those
+/// lockers that connected through one [route](Self::route).
 ///
 /// # What it does not have
 /// It has no replicas, no users with rights, and no memory limit. It answers at once, unless answers are delayed.
@@ -148,7 +150,48 @@ impl Server {
 
     /// Restarts the server: it loses all data, and all lockers reconnect.
     pub fn restart(&self) {
-        self.route.machine().restart();
+        self.route.machine().restart(Keyspace::default());
+    }
+
+    /// Takes a snapshot of the data, as `BGSAVE` does. The server can [restart](Self::restore) with it later.
+    #[must_use = "the server itself stays as it is"]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot(self.route.machine().snapshot())
+    }
+
+    /// Restarts the server with the data of a snapshot: it loses what was written since, and all lockers reconnect.
+    /// A lock that was deleted since is there again until its lease is over.
+    ///
+    /// # Examples
+    /// The server forgets a lock that is newer than its snapshot. It abstains until the lease would be over:
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use lockhound::{Locker, testing::Server};
+    /// use tokio::time::Instant;
+    ///
+    /// #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// async fn main() -> Result<(), lockhound::Error> {
+    ///     let (server, lease) = (Server::new(), Duration::from_secs(10));
+    ///     let builder = || Locker::builder().memory(&server).lease(lease).restart_quarantine(lease);
+    ///     let one = builder().connect().await?;
+    ///     let other = builder().outage_tolerance(lease * 2).connect().await?;
+    ///     let snapshot = server.snapshot();
+    ///     let guard = one.get("report").lock().await?;
+    ///     server.restore(&snapshot);
+    ///     let restarted = Instant::now();
+    ///     other.get("report").lock().await?.unlock().await?;
+    ///     assert!(restarted.elapsed() >= lease && guard.is_lost());
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn restore(&self, snapshot: &Snapshot) {
+        self.route.machine().restart(snapshot.0.clone());
+    }
+
+    /// Deletes all data, as `FLUSHALL` does. Lockers stay connected, and notice it from the next answers.
+    pub fn flush(&self) {
+        self.route.machine().flush();
     }
 
     /// Loses the next `count` answers: the server executes the commands, and their senders get no answer.
@@ -288,5 +331,15 @@ impl Server {
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Server").field(&self.name).finish()
+    }
+}
+
+/// The data of a server at one time: see [`Server::snapshot`].
+#[derive(Clone)]
+pub struct Snapshot(Keyspace);
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").finish_non_exhaustive()
     }
 }

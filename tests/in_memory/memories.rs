@@ -107,9 +107,29 @@ async fn a_server_whose_data_was_deleted_is_vetted_again_and_votes_after_its_qua
     let servers = servers(3);
     let locks = remembered(&servers, 1_000).await;
     assert!(suffice(&servers, &[0, 2], &locks).await);
-    servers[2].delete("lockhound_memory");
+    for forget in [Server::flush, |server: &Server| server.delete("lockhound_memory")] {
+        forget(&servers[2]);
+        assert!(!suffice(&servers, &[0, 2], &locks).await, "it may have forgotten locks");
+        sleep(ms(20_000)).await;
+        assert!(suffice(&servers, &[0, 2], &locks).await);
+    }
+}
+
+/// Its memory is there, but another run has written it.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_restarts_with_a_snapshot_votes_after_its_quarantine() {
+    let (servers, name) = (servers(3), key());
+    let locks = remembered(&servers, 1_000).await;
+    let guard = locks.get(&name).lock().await.unwrap();
+    let snapshot = servers[2].snapshot();
+    guard.unlock().await.unwrap();
+    sleep(ms(10)).await;
+    assert_eq!(servers[2].holder(&name), None);
+    servers[2].restore(&snapshot);
+    assert!(servers[2].holder(&name).is_some(), "the lock was in the snapshot");
     assert!(!suffice(&servers, &[0, 2], &locks).await, "it may have forgotten locks");
     sleep(ms(20_000)).await;
+    assert_eq!(servers[2].holder(&name), None, "its lease is over");
     assert!(suffice(&servers, &[0, 2], &locks).await);
 }
 
