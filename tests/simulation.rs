@@ -75,6 +75,11 @@ impl Program {
         Self { world, plan, net, lockers, keys }
     }
 
+    fn worker(&self, at: usize, who: String, name: Name) -> Worker {
+        let (world, keys, runs) = (Arc::clone(&self.world), Arc::clone(&self.keys), Arc::default());
+        Worker { world, plan: self.plan, who, name, at, locks: self.lockers[at].clone(), keys, depth: 0, runs }
+    }
+
     /// One act: everybody returns, whatever happens meanwhile. Returns the servers that may have forgotten.
     async fn act(&self) -> Arc<[usize]> {
         let Self { world, plan, net, keys, .. } = self;
@@ -83,11 +88,10 @@ impl Program {
         }
         (0..plan.servers).for_each(|at| net.calm(at));
         let mut tasks = Vec::new();
-        for (at, locks) in self.lockers.iter().enumerate() {
+        for at in 0..plan.lockers {
             for task in 0..plan.tasks {
-                let (owner, who) = (Owner::new(), format!("{at}.{task}"));
-                let (world, locks, keys, runs) = (Arc::clone(world), locks.clone(), Arc::clone(keys), Arc::default());
-                let worker = |name| Worker { world, plan: *plan, who, name, at, locks, keys, depth: 0, runs };
+                let owner = Owner::new();
+                let worker = |name| self.worker(at, format!("{at}.{task}"), name);
                 tasks.push(match fastrand::u8(0..3) {
                     0 => tokio::spawn(worker(Name::Owner(owner)).work()),
                     1 => {
@@ -109,6 +113,14 @@ impl Program {
             timeout(LONG, task).await.expect("everybody returns").unwrap();
         }
         victims
+    }
+
+    /// A server forgets what it has granted, before the others are asked: when there is no other fault.
+    async fn forget_a_grant(&self) {
+        let mut lockers: Vec<usize> = (0..self.plan.lockers).collect();
+        fastrand::shuffle(&mut lockers);
+        let asker = |at: usize| self.worker(at, format!("{at} asks"), Name::Owner(Owner::new()));
+        faults::forget_a_grant(&self.world, &self.net, &self.plan, [0, 1].map(|at| asker(lockers[at]))).await;
     }
 
     /// Some come and go again at once: what is granted to whoever is gone is given back. If one of several servers
@@ -158,8 +170,8 @@ impl Program {
         world.note("nobody waits or holds");
         // An acquire that nobody waits for any more may be, and then its undo.
         sleep(plan.command_timeout * 2).await;
-        // What was sent to another server in its place is left to run out.
-        if plan.mislead {
+        // What was sent to another server in its place is left to run out, and so is what a snapshot brought back.
+        if net.takes_restored() || plan.mislead {
             sleep(plan.lease * 2).await;
         }
         // What was taken with a `min_hold` stays for that long: a lease at the most.
@@ -208,6 +220,10 @@ fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
         for _ in 0..plan.acts {
             let victims = program.act().await;
             program.hurry(&victims).await;
+            program.rest().await;
+        }
+        if plan.remember && plan.servers > 1 && plan.lockers > 1 {
+            program.forget_a_grant().await;
             program.rest().await;
         }
         program.end().await;

@@ -2,12 +2,14 @@
 //! leads elsewhere, only where it is one of the act's victims: fewer than half of all, as it is promised.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lockhound::testing::Server;
+use lockhound::testing::{Server, Snapshot};
 use tokio::time::{sleep, timeout};
 
 use crate::plan::{Plan, one_in, up_to};
+use crate::worker::Worker;
 use crate::world::World;
 
 /// The servers, and how they are reached.
@@ -17,13 +19,15 @@ pub struct Net {
     pub routes: Vec<Vec<Server>>,
     /// How long answers take at most while nothing is wrong.
     usual: Duration,
+    /// Whether a server has restarted with a snapshot: locks that were released since are on it until they run out.
+    restored: AtomicBool,
 }
 
 impl Net {
     pub fn new(plan: &Plan) -> Arc<Self> {
         let servers: Vec<Server> = (0..plan.servers).map(|_| Server::new()).collect();
         let routes = (0..plan.lockers).map(|_| servers.iter().map(Server::route).collect()).collect();
-        Arc::new(Self { servers, routes, usual: plan.usual })
+        Arc::new(Self { servers, routes, usual: plan.usual, restored: AtomicBool::new(false) })
     }
 
     /// The clocks of servers are wrong, each by something else, for an act: none jumps while locks stand.
@@ -46,6 +50,16 @@ impl Net {
             let route = &self.routes[locker][at];
             if is_cut { route.cut() } else { route.mend() }
         }
+    }
+
+    fn restore(&self, at: usize, snapshot: &Snapshot) {
+        self.servers[at].restore(snapshot);
+        self.restored.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether a server has restarted with a snapshot since the last call.
+    pub fn takes_restored(&self) -> bool {
+        self.restored.swap(false, Ordering::Relaxed)
     }
 
     /// All faults end.
@@ -174,8 +188,11 @@ async fn lead_to(
     let far = if fastrand::bool() { far } else { &[] };
     let (apart, strangers) = (fastrand::bool(), (0..plan.lockers).filter(|&other| other != locker));
     net.routes[locker][at].lead_to(there);
-    if fastrand::bool() {
-        sleep(up_to(plan.lease / 2)).await;
+    // Long enough for all servers to be listed, or for others to drop them again.
+    match fastrand::u8(0..4) {
+        0 | 1 => {}
+        2 => sleep(up_to(plan.lease / 2)).await,
+        _ => sleep(up_to(plan.lease * 3)).await,
     }
     world.note(format_args!("locker {locker} is cut off from {far:?}"));
     net.set_cut(locker, far, true);
@@ -250,8 +267,7 @@ pub async fn oblivion(world: Arc<World>, net: Arc<Net>, plan: Plan, keys: Arc<[S
             world.note(format_args!("locker {locker} comes to a blank server in the place of {at}"));
             lead_to(&world, &net, &plan, (locker, at), (&Server::new(), None)).await;
         } else if plan.remember && one_in(2) {
-            world.note(format_args!("server {at} starts anew"));
-            net.servers[at].restart();
+            forget(&world, &net, &plan, at).await;
         } else if plan.delete {
             let key = &keys[fastrand::usize(..keys.len())];
             let was_held = net.servers[at].holder(key).is_some();
@@ -260,4 +276,54 @@ pub async fn oblivion(world: Arc<World>, net: Arc<Net>, plan: Plan, keys: Arc<[S
             world.note(format_args!("server {at}: {key} is deleted"));
         }
     }
+}
+
+/// A server loses its data, or what it has written since a snapshot.
+async fn forget(world: &World, net: &Net, plan: &Plan, at: usize) {
+    match fastrand::u8(0..4) {
+        0 => {
+            let snapshot = net.servers[at].snapshot();
+            sleep(up_to(plan.lease * 2)).await;
+            world.note(format_args!("server {at} starts with its last snapshot"));
+            net.restore(at, &snapshot);
+        }
+        1 => {
+            world.note(format_args!("server {at} is flushed"));
+            net.servers[at].flush();
+        }
+        _ => {
+            world.note(format_args!("server {at} starts anew"));
+            net.servers[at].restart();
+        }
+    }
+}
+
+/// A server grants a lock and restarts before the others that make a majority with it are heard: the fence that they are
+/// given then is one that it has forgotten. Later they stop, and another locker asks those that are left.
+pub async fn forget_a_grant(world: &World, net: &Net, plan: &Plan, [first, next]: [Worker; 2]) {
+    let (locker, key) = (first.at, fastrand::usize(..plan.keys));
+    let mut others: Vec<usize> = (0..plan.servers).collect();
+    fastrand::shuffle(&mut others);
+    let at = others.pop().unwrap();
+    let (near, far) = others.split_at(plan.servers / 2);
+    let late = plan.command_timeout.mul_f64(0.5 + 0.4 * fastrand::f64());
+    world.note(format_args!("locker {locker} is cut off from {far:?}, and {near:?} answer after {late:?}"));
+    net.set_cut(locker, far, true);
+    near.iter().for_each(|&at| net.servers[at].delay(late..=late));
+    let first = tokio::spawn(async move { first.come(key).await });
+    sleep(up_to(plan.command_timeout.mul_f64(0.3))).await;
+    world.note(format_args!("server {at} starts anew, and {near:?} answer at once"));
+    near.iter().for_each(|&at| net.servers[at].delay(Duration::ZERO..=Duration::ZERO));
+    net.servers[at].restart();
+    sleep(plan.command_timeout + up_to(plan.command_timeout)).await;
+    world.note(format_args!("servers {near:?} stop"));
+    near.iter().for_each(|&at| net.servers[at].stop());
+    sleep(plan.lease + up_to(plan.lease)).await;
+    let next = tokio::spawn(async move { next.come(key).await });
+    sleep(up_to(plan.lease * 2)).await;
+    world.note(format_args!("servers {near:?} go on, and locker {locker} comes to {far:?} again"));
+    near.iter().for_each(|&at| net.servers[at].go_on());
+    net.set_cut(locker, far, false);
+    first.await.unwrap();
+    next.await.unwrap();
 }

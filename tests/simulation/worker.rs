@@ -57,6 +57,11 @@ impl Worker {
         }
     }
 
+    /// Takes one lock, at once.
+    pub async fn come(&self, key: usize) {
+        self.take_one(&self.keys[key]).await;
+    }
+
     fn act(&self) -> Boxed<'_> {
         Box::pin(async move {
             match fastrand::u8(0..12) {
