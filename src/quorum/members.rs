@@ -269,11 +269,11 @@ impl Planner<'_> {
 
     /// Returns how many servers may be elsewhere, with their memory, while another server is seen under their address:
     /// a server with a new memory may have forgotten, or may be such another one. If there are more of these than may
-    /// be away at a time, all of them count as having forgotten: otherwise no server could ever begin. But a server that
-    /// this locker has met and does not see now may vote elsewhere, together with those that are hidden: a locker whose
-    /// addresses lead elsewhere would otherwise make a second majority of strangers. They are not added to those that
-    /// vote, which begin with the others: otherwise, once two of three had forgotten one after the
-    /// other, no majority could ever be made again.
+    /// be away at a time, all of them count as having forgotten: otherwise no server could ever begin. But a server
+    /// that this locker has met and does not see now may vote elsewhere, together with those that are hidden: a locker
+    /// whose addresses lead elsewhere would otherwise make a second majority of strangers. They are not added to those
+    /// that vote, which begin with the others: otherwise, once two of three had forgotten one after the other, no
+    /// majority could ever be made again.
     fn hidden(&self) -> usize {
         let is_listed = |id| self.sights().any(|(_, other)| other.memory.id != id && other.memory.lists(id));
         let strange = |sight: &Sight| sight.is(Phase::Begun) && !is_listed(sight.memory.id);

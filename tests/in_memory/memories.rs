@@ -209,9 +209,9 @@ async fn a_vote_that_no_longer_counts_is_reported_once() {
     assert_eq!(told("the vote of this server does not count"), 1);
 }
 
-/// One of two lockers is led to a blank server in place of one that votes, and is cut off from another. It has the blank
-/// server listed; the other locker then throws the third server out. Those two are no majority: the lock stands on the
-/// other two.
+/// One of two lockers is led to a blank server in place of one that votes, and is cut off from another. It has the
+/// blank server listed; the other locker then throws the third server out. Those two are no majority: the lock stands
+/// on the other two.
 #[test]
 fn a_locker_that_misses_a_server_begins_nothing_with_two_strangers() {
     let lease = ms(10_000);

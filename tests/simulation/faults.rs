@@ -298,8 +298,8 @@ async fn forget(world: &World, net: &Net, plan: &Plan, at: usize) {
     }
 }
 
-/// A server grants a lock and restarts before the others that make a majority with it are heard: the fence that they are
-/// given then is one that it has forgotten. Later they stop, and another locker asks those that are left.
+/// A server grants a lock and restarts before the others that make a majority with it are heard: the fence that they
+/// are given then is one that it has forgotten. Later they stop, and another locker asks those that are left.
 pub async fn forget_a_grant(world: &World, net: &Net, plan: &Plan, [first, next]: [Worker; 2]) {
     let (locker, key) = (first.at, fastrand::usize(..plan.keys));
     let mut others: Vec<usize> = (0..plan.servers).collect();

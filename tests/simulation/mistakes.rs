@@ -14,8 +14,6 @@ enum Held {
     No(&'static str),
 }
 
-/// There is no patch yet, so it is not known whether the simulation finds the mistake.
-const MODEL_ALONE: Held = No("it has not been made in the source yet: the model alone has it");
 /// A server in memory executes the commands of a connection in order. When a connection is given up, none of its
 /// commands runs after those of the next connection.
 const IN_ORDER: Held = No("servers in memory execute what a locker sends in its order, so nothing overtakes anything");
