@@ -458,7 +458,8 @@ impl LockerBuilder {
     /// It does not cover: the eviction or deletion of single keys; `SWAPDB`; a server that becomes a replica and a
     /// master again before any locker has asked it for anything, without its connections ending (`CLIENT KILL TYPE
     /// normal` ends them); a machine that is restored from a snapshot together with its processes; a proxy that changes
-    /// servers within a connection; and servers' clocks that jump while locks are held.
+    /// servers within a connection; a program that starts while it cannot reach one of three servers, finds another one
+    /// empty, and is led to an empty one in place of the third; and servers' clocks that jump while locks are held.
     ///
     /// `cargo run --example redlock` kills one of three servers under a holder and brings it back, empty.
     ///
