@@ -47,7 +47,7 @@ impl Listed {
         }
         let standing = self.keys.entry(key.clone()).or_insert(Standing { until, pass: Pass::None });
         standing.until = standing.until.max(until);
-        if standing.pass == Pass::UnderWay {
+        if standing.pass != Pass::None {
             standing.pass = Pass::Overtaken;
         }
     }
@@ -148,6 +148,19 @@ mod tests {
         listed.enter(&key, now + LEASE, now);
         listed.leave(&key);
         assert!(!listed.end_pass(&key, true) && !listed.contains(&key), "a grant took it off meanwhile");
+    }
+
+    /// Otherwise that pass would take a waiting locker off the list.
+    #[test]
+    fn a_pass_is_not_followed_by_another_once_a_caller_waits_again() {
+        let (key, now) = (Key::from("k"), Instant::now());
+        let mut listed = entered(&key, now);
+        assert!(listed.begin_pass(&key));
+        listed.enter(&key, now + LEASE, now);
+        assert!(!listed.begin_pass(&key), "one is under way");
+        listed.enter(&key, now + LEASE, now);
+        assert!(!listed.end_pass(&key, true), "a caller has come");
+        assert!(listed.contains(&key) && listed.begin_pass(&key), "until it goes");
     }
 
     #[test]
