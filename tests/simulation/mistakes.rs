@@ -108,6 +108,7 @@ const MODELS: [(&str, &[(&str, Held)]); 5] = [
             ("OneWitness", By("one_witness")),
             ("DroppedAgain", By("dropped_and_listed_again")),
             ("VoterTakenIn", By("voter_taken_in")),
+            ("MissedIgnored", By("two_strangers_are_a_fresh_deployment")),
             ("AcquireBlind", By("acquires_are_not_vetted")),
             ("RenewalBlind", By("renewal_without_a_vote")),
             ("RetakeBlind", By("b1_renewals_are_not_vetted")),

@@ -167,9 +167,17 @@ impl Story {
         self
     }
 
-    /// A locker vets all servers.
+    /// The first locker cannot reach this place any more.
+    fn loses_touch_with(mut self, place: usize) -> Self {
+        (self.bounds.cut, self.world.lockers[0].seen[place]) = (Some(place), None);
+        self
+    }
+
+    /// A locker vets all servers that it can reach.
     fn looks(self, who: usize) -> Self {
-        self.then(&[0, 1, 2].map(|place| Step::Vet(who, place)))
+        let reached = (0..SEATS).filter(|&place| !self.world.is_cut(&self.bounds, who, place));
+        let vets: Vec<Step> = reached.map(|place| Step::Vet(who, place)).collect();
+        self.then(&vets)
     }
 
     /// A locker writes all planned changes, except those that let a server vote.
@@ -260,6 +268,21 @@ fn a_dropped_server_does_not_come_back_with_its_wait() {
     };
     assert!(!story(None).both_believe());
     assert!(story(Some(Mistake::DroppedAgain)).both_believe());
+}
+
+#[test]
+fn two_strangers_do_not_begin_together_while_a_server_is_missed() {
+    let story = |mistake| {
+        // The first locker has the third server list the stranger, and is cut off before the first server does.
+        let halfway = Story::of_a_stranger(mistake).looks(0).then(&[Step::Change(0, 1)]).loses_touch_with(0);
+        // So the third server does not list the second one, which the first one does: it begins a new memory.
+        let thrown_out = halfway.looks(1).then(&[Step::Change(1, 0)]).looks(0);
+        let begun = thrown_out.lists(0).then(&TICKS).looks(0).admits(0).asks(0, [1, 2]);
+        begun.looks(1).asks(1, [0, 1])
+    };
+    let held = story(None);
+    assert!(held.world.believes(1) && !held.world.believes(0));
+    assert!(story(Some(Mistake::MissedIgnored)).both_believe());
 }
 
 /// The stranger is a copy of the second server that votes on its own.

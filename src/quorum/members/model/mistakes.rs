@@ -22,6 +22,8 @@ pub(super) enum Mistake {
     DroppedAgain,
     /// A server that votes and is no longer listed is listed again, as it is.
     VoterTakenIn,
+    /// Two strangers begin together, even if a server is missed that this locker has met.
+    MissedIgnored,
     /// An acquire does not compare the memory.
     AcquireBlind,
     /// A renewal counts on whatever server it is done.

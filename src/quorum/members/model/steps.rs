@@ -128,7 +128,7 @@ impl World {
         }
     }
 
-    fn is_cut(&self, bounds: &Bounds, who: usize, place: usize) -> bool {
+    pub(super) fn is_cut(&self, bounds: &Bounds, who: usize, place: usize) -> bool {
         who == 0 && bounds.cut == Some(place) && self.begun
     }
 

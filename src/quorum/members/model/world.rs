@@ -202,7 +202,8 @@ impl World {
             Id(ids)
         };
         let rests = locker.listings.map(|listings| listings >= MOST_LISTINGS);
-        let known = Known { former: &locker.former, met: &locker.met, lease: TICK * bounds.leases[who], rests: &rests };
+        let met = if bounds.mistake == Some(Mistake::MissedIgnored) { [false; SEATS] } else { locker.met };
+        let known = Known { former: &locker.former, met: &met, lease: TICK * bounds.leases[who], rests: &rests };
         let mut plan = plan(seen.iter().map(Option::as_ref), known, origin(), &mut fresh);
         distort(bounds.mistake, &mut plan, &seen);
         plan
