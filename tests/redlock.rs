@@ -19,17 +19,15 @@ async fn each_server_has_what_redissons_get_lock_writes() {
     let locks = over(&servers, ms(30_000)).connect().await.unwrap();
     let guard = locks.get(&key).lock().await.unwrap();
     let nested = locks.get(&key).lock().await.unwrap();
-    settled(&locks).await;
+    // A call returns with a majority: the third server may execute its command later.
+    let is_two = |server: &Server| server.fields(&key).iter().any(|field| field.1 == 2);
+    eventually(ms(5_000), "a count of two everywhere", || servers.iter().all(is_two)).await;
     let first = servers[0].fields(&key);
+    assert!(first.len() == 1 && first[0].0.starts_with(&locks.id().to_string()), "{first:?}");
     for server in &servers {
         assert_eq!(server.command::<String>(&["TYPE", &key]), "hash");
-        let fields = server.fields(&key);
-        assert_eq!(fields, first, "the same owner everywhere");
-        assert!(
-            fields.len() == 1 && fields[0].0.starts_with(&locks.id().to_string()) && fields[0].1 == 2,
-            "{fields:?}"
-        );
-        assert!(server.pttl(&key) > 29_000);
+        assert_eq!(server.fields(&key), first, "the same owner everywhere");
+        assert!(server.pttl(&key) > 20_000);
     }
     nested.unlock().await.unwrap();
     guard.unlock().await.unwrap();
