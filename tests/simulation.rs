@@ -26,6 +26,8 @@ mod mutants;
 mod plan;
 #[path = "simulation/seeds.rs"]
 mod seeds;
+#[path = "simulation/stories.rs"]
+mod stories;
 #[path = "simulation/worker.rs"]
 mod worker;
 #[path = "simulation/world.rs"]
@@ -115,12 +117,11 @@ impl Program {
         victims
     }
 
-    /// A server forgets what it has granted, before the others are asked: when there is no other fault.
-    async fn forget_a_grant(&self) {
+    /// Workers of two lockers, for a story: when there is no other fault.
+    fn two_workers(&self) -> [Worker; 2] {
         let mut lockers: Vec<usize> = (0..self.plan.lockers).collect();
         fastrand::shuffle(&mut lockers);
-        let asker = |at: usize| self.worker(at, format!("{at} asks"), Name::Owner(Owner::new()));
-        faults::forget_a_grant(&self.world, &self.net, &self.plan, [0, 1].map(|at| asker(lockers[at]))).await;
+        [0, 1].map(|at| self.worker(lockers[at], format!("{} asks", lockers[at]), Name::Owner(Owner::new())))
     }
 
     /// Some come and go again at once: what is granted to whoever is gone is given back. If one of several servers
@@ -223,7 +224,9 @@ fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
             program.rest().await;
         }
         if plan.remember && plan.servers > 1 && plan.lockers > 1 {
-            program.forget_a_grant().await;
+            stories::forget_a_grant(&world, &program.net, &plan, program.two_workers()).await;
+            program.rest().await;
+            stories::change_too_late(&world, &program.net, &plan, program.two_workers()).await;
             program.rest().await;
         }
         program.end().await;

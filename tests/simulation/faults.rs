@@ -9,7 +9,7 @@ use lockhound::testing::{Server, Snapshot};
 use tokio::time::{sleep, timeout};
 
 use crate::plan::{Plan, one_in, up_to};
-use crate::worker::Worker;
+use crate::stories::forget_a_vote;
 use crate::world::World;
 
 /// The servers, and how they are reached.
@@ -45,7 +45,7 @@ impl Net {
     }
 
     /// A locker is cut off from some of the servers, or comes to them again.
-    fn set_cut(&self, locker: usize, servers: &[usize], is_cut: bool) {
+    pub fn set_cut(&self, locker: usize, servers: &[usize], is_cut: bool) {
         for &at in servers {
             let route = &self.routes[locker][at];
             if is_cut { route.cut() } else { route.mend() }
@@ -211,50 +211,6 @@ async fn lead_to(
     }
 }
 
-/// A server forgets its vote while the fence is agreed upon. A locker reaches only that server for a while, whose mark
-/// counts ahead. It comes to so many of the others that a majority grants a lock, and is cut off from them at once: so
-/// they have granted it, and their marks are raised later, when the first has already begun to wait for its next vote.
-/// Then they stop, so that the next majority is made without them.
-async fn forget_a_vote(world: &World, net: &Net, plan: &Plan, keys: &[String], at: usize) {
-    let locker = fastrand::usize(..plan.lockers);
-    let mut others: Vec<usize> = (0..plan.servers).filter(|&other| other != at).collect();
-    fastrand::shuffle(&mut others);
-    let near = &others[..plan.servers / 2];
-    let late = plan.command_timeout.mul_f64(0.2 + 0.3 * fastrand::f64());
-    world.note(format_args!("locker {locker} comes to no server but {at}"));
-    net.set_cut(locker, &others, true);
-    sleep(plan.command_timeout + up_to(plan.lease)).await;
-    world.note(format_args!("servers {near:?} answer after {late:?}, and locker {locker} comes to them again"));
-    near.iter().for_each(|&near| net.servers[near].delay(late..=late));
-    net.set_cut(locker, near, false);
-    if timeout(plan.command_timeout * 4, all_grant(net, keys, &[near, &[at]].concat(), late / 4)).await.is_ok() {
-        world.note(format_args!("locker {locker} is cut off from {near:?}, and server {at} starts anew"));
-        net.set_cut(locker, near, true);
-        net.servers[at].restart();
-        sleep(late + plan.command_timeout.mul_f64(0.2 + 0.5 * fastrand::f64())).await;
-        world.note(format_args!("locker {locker} comes to {near:?} again, which stop"));
-        net.set_cut(locker, near, false);
-        near.iter().for_each(|&near| net.servers[near].stop());
-        sleep(plan.lease + up_to(plan.lease)).await;
-        world.note(format_args!("servers {near:?} go on"));
-        near.iter().for_each(|&near| net.servers[near].go_on());
-    }
-    world.note(format_args!("locker {locker} comes to all servers again"));
-    net.set_cut(locker, &others, false);
-    near.iter().for_each(|&near| net.calm(near));
-}
-
-/// Waits until all of these servers, which are checked this often, have granted a lock to one holder.
-async fn all_grant(net: &Net, keys: &[String], servers: &[usize], pause: Duration) {
-    let is_granted = |key: &String| {
-        let holder = |&at: &usize| net.servers[at].holder(key);
-        holder(&servers[0]).is_some_and(|first| servers.iter().all(|at| holder(at).as_ref() == Some(&first)))
-    };
-    while !keys.iter().any(is_granted) {
-        sleep(pause).await;
-    }
-}
-
 /// Makes servers forget something: what the others remember has to do.
 pub async fn oblivion(world: Arc<World>, net: Arc<Net>, plan: Plan, keys: Arc<[String]>, victims: Arc<[usize]>) {
     for _ in 0..plan.faults {
@@ -296,34 +252,4 @@ async fn forget(world: &World, net: &Net, plan: &Plan, at: usize) {
             net.servers[at].restart();
         }
     }
-}
-
-/// A server grants a lock and restarts before the others that make a majority with it are heard: the fence that they
-/// are given then is one that it has forgotten. Later they stop, and another locker asks those that are left.
-pub async fn forget_a_grant(world: &World, net: &Net, plan: &Plan, [first, next]: [Worker; 2]) {
-    let (locker, key) = (first.at, fastrand::usize(..plan.keys));
-    let mut others: Vec<usize> = (0..plan.servers).collect();
-    fastrand::shuffle(&mut others);
-    let at = others.pop().unwrap();
-    let (near, far) = others.split_at(plan.servers / 2);
-    let late = plan.command_timeout.mul_f64(0.5 + 0.4 * fastrand::f64());
-    world.note(format_args!("locker {locker} is cut off from {far:?}, and {near:?} answer after {late:?}"));
-    net.set_cut(locker, far, true);
-    near.iter().for_each(|&at| net.servers[at].delay(late..=late));
-    let first = tokio::spawn(async move { first.come(key).await });
-    sleep(up_to(plan.command_timeout.mul_f64(0.3))).await;
-    world.note(format_args!("server {at} starts anew, and {near:?} answer at once"));
-    near.iter().for_each(|&at| net.servers[at].delay(Duration::ZERO..=Duration::ZERO));
-    net.servers[at].restart();
-    sleep(plan.command_timeout + up_to(plan.command_timeout)).await;
-    world.note(format_args!("servers {near:?} stop"));
-    near.iter().for_each(|&at| net.servers[at].stop());
-    sleep(plan.lease + up_to(plan.lease)).await;
-    let next = tokio::spawn(async move { next.come(key).await });
-    sleep(up_to(plan.lease * 2)).await;
-    world.note(format_args!("servers {near:?} go on, and locker {locker} comes to {far:?} again"));
-    near.iter().for_each(|&at| net.servers[at].go_on());
-    net.set_cut(locker, far, false);
-    first.await.unwrap();
-    next.await.unwrap();
 }
