@@ -212,8 +212,9 @@ fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
     runtime.block_on(async {
         let (plan, start) = (Plan::of_seed(), Instant::now());
         // A tick of renewal, and another one where the first is in vain. Where addresses lead elsewhere, who forces a
-        // lock may release a minority.
-        let is_told = plan.troubles == 0 && !plan.mislead;
+        // lock may release a minority; stories stop servers, so that nobody can renew.
+        let has_stories = plan.remember && plan.servers > 1;
+        let is_told = plan.troubles == 0 && !plan.mislead && !has_stories;
         let told_after = is_told.then_some(plan.lease * 3 / 4 + plan.usual * 2);
         let world = World::new(aloud, told_after, is_told && plan.servers == 1);
         world.note(format_args!("seed {seed}: {plan:?}"));
@@ -223,7 +224,7 @@ fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
             program.hurry(&victims).await;
             program.rest().await;
         }
-        if plan.remember && plan.servers > 1 && plan.lockers > 1 {
+        if has_stories && plan.lockers > 1 {
             stories::forget_a_grant(&world, &program.net, &plan, program.two_workers()).await;
             program.rest().await;
             stories::change_too_late(&world, &program.net, &plan, program.two_workers()).await;

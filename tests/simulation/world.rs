@@ -158,7 +158,8 @@ impl World {
         let Entry { key, who, locker, fence, is_renewed, token, called } = entry;
         let (mut guarded, now) = (self.state(), self.now());
         let state = &mut *guarded;
-        let name = (key.to_owned(), who.to_owned());
+        let who = state.holder(key, fence, locker, who);
+        let name = (key.to_owned(), who.clone());
         // A guard may be on its way while those before it go: it keeps their hold.
         let same = |hold: &Hold| hold.key == key && hold.who == who && hold.fence == fence;
         let known = state.inside.get(&name).copied().or_else(|| state.holds.iter().rposition(same));
@@ -180,7 +181,7 @@ impl World {
             assert!(!is_lost, "{who} came into {key} again, which it has lost");
         } else {
             let grows = highest.is_none_or(|highest| fence > highest);
-            assert!(grows || is_deposed, "the fence of {key} fell: {highest:?}, {fence}");
+            assert!(grows || is_deposed, "the fence of {key} fell to {fence} of {who}: {highest:?}");
             state.fences.insert(key.to_owned(), highest.map_or(fence, |highest| highest.max(fence)));
         }
         if !(again && is_deposed) {
@@ -248,11 +249,25 @@ impl World {
     }
 }
 
+/// The task of a run, or of whoever locks without one.
+fn task_of(who: &str) -> &str {
+    who.split_once('/').map_or(who, |(task, _)| task)
+}
+
 impl State {
     fn call(&mut self, hold: usize, op: Op, called: u64, returned: Option<u64>) {
         let Hold { key, who, .. } = &self.holds[hold];
         let call = Call { key: key.clone(), who: who.clone(), op, called, returned };
         self.history.calls.push(call);
+    }
+
+    /// Returns as whom somebody has come in. A run of a task enters the hold of that task, even if neither of them has
+    /// noted yet that it was granted.
+    fn holder(&self, key: &str, fence: u64, locker: usize, who: &str) -> String {
+        let is_same = |hold: &&Hold| hold.key == key && hold.fence == fence && hold.locker == locker;
+        let is_of_task = |hold: &&Hold| task_of(&hold.who) == task_of(who);
+        let hold = self.holds.iter().rev().find(|hold| is_same(hold) && is_of_task(hold));
+        hold.map_or_else(|| who.to_owned(), |hold| hold.who.clone())
     }
 
     /// Since when this hold may be somebody else's, because another locker forced it.
@@ -338,7 +353,8 @@ impl Leaving {
         let hold = &state.holds[self.hold];
         let (held, is_lost, deposed) = (hold.held, hold.is_lost, state.deposed(hold));
         if self.was_lost {
-            assert!(left != Left::Released, "{} released {} which it had lost", hold.who, hold.key);
+            let is_told = left != Left::Released || deposed.is_some();
+            assert!(is_told, "{} released {} which it had lost", hold.who, hold.key);
             return;
         }
         let is_over = self.is_last || left == Left::Lost;
