@@ -48,7 +48,6 @@ impl Fault {
         }
     }
 
-    /// Returns whether all commands are answered in time, and each release sends its messages.
     /// Returns whether all commands are answered in time.
     pub fn leaves_answers(self) -> bool {
         matches!(self, Self::Nothing | Self::Deleted)
