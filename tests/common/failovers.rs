@@ -102,7 +102,9 @@ pub fn renewal() -> Duration {
 async fn connect(group: &Sentinels) -> Vec<Locker> {
     let mut lockers = Vec::new();
     for _ in 0..3 {
-        lockers.push(group.builder(LEASE).command_timeout(COMMAND_TIMEOUT).connect().await.unwrap());
+        // Sentinels on a busy machine may do nothing for half a minute.
+        let builder = group.builder(LEASE).outage_tolerance(ms(60_000));
+        lockers.push(builder.command_timeout(COMMAND_TIMEOUT).connect().await.unwrap());
     }
     lockers
 }
