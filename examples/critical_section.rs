@@ -185,7 +185,7 @@ async fn holder(stage: &Stage) -> Outcome {
     // This blocks the thread, which does not keep lockhound from working: it has a thread of its own.
     io::stdin().read_line(&mut String::new())?;
     match guard.unlock().await {
-        Err(Error::Lost(loss)) => stage.say(&format!("unlocks late. Lost: {loss}")),
+        Err(Error::Lost { loss, .. }) => stage.say(&format!("unlocks late. Lost: {loss}")),
         answer => return Err(format!("the late unlock was answered with {answer:?}").into()),
     }
     locks.close().await;

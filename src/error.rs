@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::key::Key;
 use crate::shown::Shown;
 
 /// Why an operation failed.
@@ -14,8 +15,14 @@ use crate::shown::Shown;
 pub enum Error {
     /// The lock was held, and is no longer provably held. Stop the work that it protects: somebody else may already
     /// hold it.
-    #[error("the lock is lost: {0}")]
-    Lost(Loss),
+    #[error("the lock \"{}\" is lost: {loss}", key.shown())]
+    #[non_exhaustive]
+    Lost {
+        /// Its name. Of several locks, the one that was lost first.
+        key: Key,
+        /// How it was lost.
+        loss: Loss,
+    },
     /// The server gave no usable answer, or no majority of several servers did: they cannot be reached, do not answer,
     /// or refuse the credentials, or too few of their replicas acknowledged. Nothing is held, and anything that the
     /// attempts may have left on a server is undone in the background. Try again later.
@@ -63,6 +70,19 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn lost(key: &Key, loss: Loss) -> Self {
+        Self::Lost { key: key.clone(), loss }
+    }
+
+    /// # Errors
+    /// [`Error::Config`] for the empty name, which Redis would accept but which is probably a mistake.
+    pub(crate) fn unless_named(key: &Key) -> Result<(), Self> {
+        if key.as_str().is_empty() {
+            return Err(Self::config("key", "the name of a lock is empty; give it one, such as \"orders:42\""));
+        }
+        Ok(())
+    }
+
     pub(crate) fn config(option: &'static str, reason: impl Into<String>) -> Self {
         Self::Config(ConfigError { option, reason: reason.into() })
     }
@@ -277,6 +297,19 @@ mod tests {
         let refused = server_error("OOM no such luck");
         assert_eq!(refused.to_string(), "redis://h is out of memory: raise its maxmemory, or remove data");
         assert_eq!(refused.source().expect("a cause").to_string(), "OOM no such luck");
+    }
+
+    #[test]
+    fn a_lost_lock_is_named_and_its_name_forges_no_line() {
+        let lost = Error::lost(&"orders:42\nthe lock \"x\" is safe".into(), Loss::Expired);
+        assert_eq!(lost.to_string(), r#"the lock "orders:42\nthe lock "x" is safe" is lost: its lease ran out"#);
+    }
+
+    #[test]
+    fn the_empty_name_is_refused() {
+        let refusal = Error::unless_named(&"".into()).expect_err("empty");
+        assert!(refusal.to_string().contains("empty"), "{refusal}");
+        assert!(Error::unless_named(&" ".into()).is_ok());
     }
 
     #[test]

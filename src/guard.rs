@@ -90,7 +90,7 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`].
     pub fn check(&self) -> Result<(), Error> {
-        self.state().check()
+        self.0.grip.check()
     }
 
     /// Returns how safe the lock is. It reads the clock.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::error::{Error, Loss};
+use crate::error::Error;
 use crate::foreign::{self, contained};
 use crate::hold::Terms;
 use crate::identity::{Caller, Runs, Scope};
@@ -121,10 +121,10 @@ impl<W: Wanted> Handle<W> {
         let work = run.scope().run(async { section(view).await });
         let Some(value) = until_lost(lost, work).await else {
             // The token has fired, so there is a loss to report.
-            return Err(Error::Lost(taken.grip.state().loss().unwrap_or(Loss::Expired)));
+            return Err(taken.grip.check().err().unwrap_or(Error::Closed));
         };
         match taken.unlock().await {
-            Err(Error::Lost(loss)) => Err(Error::Lost(loss)),
+            Err(error @ Error::Lost { .. }) => Err(error),
             // The work is done; the lock is gone from the servers at the end of its lease at the latest.
             Err(error) => {
                 let shown = names(self.wanted.keys());
@@ -144,7 +144,7 @@ impl<W: Wanted> Handle<W> {
         if keys.is_empty() {
             return Err(Error::config("keys", "no name of a lock is given; give one or more"));
         }
-        keys.iter().try_for_each(Key::validate)?;
+        keys.iter().try_for_each(Error::unless_named)?;
         if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(Error::config("keys", format!("{:?} is given twice; give each name once", pair[0])));
         }

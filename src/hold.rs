@@ -39,6 +39,7 @@ use crate::fence::Fence;
 use crate::identity::Origin;
 #[cfg(test)]
 use crate::identity::{Known, Place};
+use crate::key::Key;
 use crate::lease::{self, NodeIndex};
 use crate::owner::Owner;
 
@@ -64,8 +65,8 @@ impl HoldState {
 
     /// # Errors
     /// [`Error::Lost`] if the hold is lost.
-    pub(crate) fn check(self) -> Result<(), Error> {
-        self.loss().map_or(Ok(()), |loss| Err(Error::Lost(loss)))
+    pub(crate) fn check(self, key: &Key) -> Result<(), Error> {
+        self.loss().map_or(Ok(()), |loss| Err(Error::lost(key, loss)))
     }
 }
 

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
-use crate::error::Error;
 use crate::shown::Shown;
 
 /// The prefix of Redisson's channels of unlock messages.
@@ -33,15 +32,6 @@ impl Key {
     /// Returns the name as logs show it, so that a name cannot forge a line.
     pub(crate) fn shown(&self) -> Shown<'_> {
         Shown(&self.0)
-    }
-
-    /// # Errors
-    /// [`Error::Config`] for the empty name, which Redis would accept but which is probably a mistake.
-    pub(crate) fn validate(&self) -> Result<(), Error> {
-        if self.0.is_empty() {
-            return Err(Error::config("key", "the name of a lock is empty; give it one, such as \"orders:42\""));
-        }
-        Ok(())
     }
 
     /// Returns the channel on which its release is announced. `x` and `{x}` share a channel.
@@ -187,12 +177,5 @@ mod tests {
         assert_eq!(of(&Key::from("x").channel()), ["x", "{x}"]);
         assert_eq!(of(&Key::from("{{x}}").channel()), ["{{x}}"]);
         assert_eq!(of("news:{x}"), Vec::<String>::new());
-    }
-
-    #[test]
-    fn the_empty_name_is_refused() {
-        let refusal = Key::from("").validate().expect_err("empty");
-        assert!(refusal.to_string().contains("empty"), "{refusal}");
-        assert!(Key::from(" ").validate().is_ok());
     }
 }

@@ -366,7 +366,7 @@ impl Lock {
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
-        self.key().validate()?;
+        Error::unless_named(self.key())?;
         self.0.session().holder(self.key()).await
     }
 
@@ -391,7 +391,7 @@ impl Lock {
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
     pub async fn force_unlock(&self) -> Result<bool, Error> {
-        self.key().validate()?;
+        Error::unless_named(self.key())?;
         self.0.session().force_unlock(self.key()).await
     }
 }

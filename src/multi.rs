@@ -262,7 +262,7 @@ impl MultiGuard {
     /// # Errors
     /// [`Error::Lost`].
     pub fn check(&self) -> Result<(), Error> {
-        self.state().check()
+        self.0.grip.check()
     }
 
     /// Returns how safe the worst of the locks is. It reads the clock.

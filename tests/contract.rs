@@ -252,7 +252,7 @@ async fn a_deletion_is_told_at_the_next_renewal(on: Deployment) {
     };
     common::soon(SHORT, deleting).await.expect("told");
     assert_eq!(guard.loss(), Some(Loss::NotOwner), "by a renewal, and not by the end of the lease");
-    assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
     locks.get(&key).lock().await.unwrap().unlock().await.unwrap();
 }
 
@@ -349,7 +349,7 @@ async fn a_section_runs_with_the_lock_and_ends_with_its_loss(on: Deployment) {
     on.is_free_everywhere(&key).await;
     let lock = one.get(&key).max_hold(ms(100));
     let cut: Result<(), Error> = lock.run(|_| std::future::pending()).await;
-    assert!(matches!(cut, Err(Error::Lost(Loss::MaxHold))), "{cut:?}");
+    assert!(matches!(cut, Err(Error::Lost { loss: Loss::MaxHold, .. })), "{cut:?}");
 }
 
 async fn a_detached_hold_is_no_longer_its_task_s(on: Deployment) {

@@ -226,7 +226,7 @@ mod forked {
 
     fn child(url: &str, key: &str, locks: Locker, guard: Guard, joint: lockhound::MultiGuard) {
         // The parent's holds are lost for this process.
-        assert!(matches!(guard.check(), Err(Error::Lost(Loss::Forked))));
+        assert!(matches!(guard.check(), Err(Error::Lost { loss: Loss::Forked, .. })));
         assert_eq!((guard.state(), guard.remaining()), (HoldState::Lost(Loss::Forked), Duration::ZERO));
         assert!(guard.lost().is_cancelled() && joint.lost().is_cancelled() && joint.check().is_err());
 

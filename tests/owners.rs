@@ -504,7 +504,7 @@ async fn a_run_that_waits_for_its_turn_ends_with_a_drop_or_a_close() {
         locks.close().await;
     });
     assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
-    assert!(matches!(told, Err(Error::Lost(lockhound::Loss::Closed))), "{told:?}");
+    assert!(matches!(told, Err(Error::Lost { loss: lockhound::Loss::Closed, .. })), "{told:?}");
 }
 
 #[tokio::test]

@@ -223,7 +223,7 @@ async fn fixed_leases_end_for_the_other_side() {
     let at = entered(there, LONG / 12).await;
     assert!(at - begun + SLEW >= lease, "{:?}", at - begun);
     assert_eq!(guard.state(), HoldState::Lost(Loss::Expired), "lost before the other side has the lock");
-    assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::Expired))));
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::Expired, .. })));
     assert!(waiter.is_held().await, "a late unlock does not affect it");
     waiter.unlock().await.unwrap();
 }
@@ -254,7 +254,7 @@ async fn force_unlock_releases_the_other_sides_lock_and_wakes_waiters_and_holder
     soon(SHORT, guard.lost().cancelled()).await.expect("lost by the next renewal");
     assert!(within(forced.elapsed(), SHORT / 3 + ms(500)), "a third of the lease: {:?}", forced.elapsed());
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
-    assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
     assert!(waiter.is_held().await, "a late unlock does not affect it");
     waiter.unlock().await.unwrap();
     assert!(!redisson.lock(&ours).force_unlock().await && !operator.get(&ours).force_unlock().await.unwrap());

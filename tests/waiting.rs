@@ -269,14 +269,14 @@ async fn close_ends_waiters_and_waits_for_holders() {
         async move { locks.close().await }
     });
     guard.lost().cancelled().await;
-    assert!(matches!(guard.check(), Err(Error::Lost(Loss::Closed))));
+    assert!(matches!(guard.check(), Err(Error::Lost { loss: Loss::Closed, .. })));
     assert!(matches!(waiting.await.unwrap(), Err(Error::Closed)));
     assert!(matches!(locks.get(&key).lock().await, Err(Error::Closed)));
     assert!(matches!(locks.get(&key).try_lock().await, Err(Error::Closed)));
     assert!(matches!(locks.get(&key).is_locked().await, Err(Error::Closed)));
     assert!(!closing.is_finished(), "close waits for the guard");
     let unlocked = guard.unlock().await;
-    assert!(matches!(unlocked, Err(Error::Lost(Loss::Closed))), "{unlocked:?}");
+    assert!(matches!(unlocked, Err(Error::Lost { loss: Loss::Closed, .. })), "{unlocked:?}");
     closing.await.unwrap();
     assert!(!server.exists(&key), "the key is released when its last guard goes");
     eventually(ms(1_000), "no connection is left", || {

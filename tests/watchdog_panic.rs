@@ -106,7 +106,7 @@ async fn a_subscriber_that_panics_affects_no_lock() {
     server.go_on();
     let keys: Vec<String> = guards.iter().map(|guard| guard.key().to_string()).collect();
     for guard in guards {
-        assert!(matches!(guard.unlock().await, Err(Error::Lost(_))));
+        assert!(matches!(guard.unlock().await, Err(Error::Lost { .. })));
     }
     let next = tokio::time::timeout(ms(10_000), waiting).await.expect("the next one gets in").unwrap().unwrap();
     next.check().unwrap();

@@ -119,7 +119,7 @@ mod tests {
         };
         let jobs = stream::iter([Job { number: 1, customer: 7 }]);
         let give_back = |job: Job, error: Error| {
-            assert!(matches!(error, Error::Lost(_)), "{error}");
+            assert!(matches!(error, Error::Lost { .. }), "{error}");
             given_back.lock().expect("no panic").push(job.number);
         };
         let handle = async |_: Job, _: Fence| sleep(Duration::from_secs(60)).await;

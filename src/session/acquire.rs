@@ -61,7 +61,7 @@ impl Session {
             let waiter = Waiter { id, owner, origin, terms, since: now, reply };
             let start = match self.gate.arrive(key, waiter, now) {
                 Arrival::Reentered(hold, count) => return self.reentered(hold, origin, count).await.map(Some),
-                Arrival::Lost(loss) => return Err(Error::Lost(loss)),
+                Arrival::Lost(loss) => return Err(Error::lost(key, loss)),
                 Arrival::Queued(start) => start,
             };
             let mut place = Place { session: self, key, id, deadline, answered: false };

@@ -10,6 +10,7 @@ use crate::error::{Error, Loss};
 use crate::foreign::Answer;
 use crate::hold::{self, Entrance, Hold, HoldState};
 use crate::identity::Origin;
+use crate::key::Key;
 use crate::owner::Owner;
 
 /// A view of a hold. It keeps neither the lock nor the engine alive.
@@ -50,7 +51,7 @@ impl View {
     /// # Errors
     /// [`Error::Lost`] if the hold is lost.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        self.state().check()
+        self.state().check(&self.hold.claim.key)
     }
 
     /// Returns how long the hold is certainly ours if it is not renewed again.
@@ -69,6 +70,10 @@ pub(crate) trait Held {
 
     /// Returns how safe it is now.
     fn state(&self) -> HoldState;
+
+    /// # Errors
+    /// [`Error::Lost`] with the first loss.
+    fn check(&self) -> Result<(), Error>;
 
     /// Returns the owner that holds it.
     fn owner(&self) -> Owner;
@@ -135,7 +140,7 @@ impl Grip {
 
     /// Releases. The answer comes later.
     pub(super) fn release(mut self) -> Releasing {
-        Releasing(self.leave())
+        Releasing { key: self.hold().claim.key.clone(), answer: self.leave() }
     }
 
     fn leave(&mut self) -> Result<Answer<Result<(), Error>>, Loss> {
@@ -158,6 +163,10 @@ impl Held for Grip {
         self.view.state()
     }
 
+    fn check(&self) -> Result<(), Error> {
+        self.view.check()
+    }
+
     fn owner(&self) -> Owner {
         self.hold().owner()
     }
@@ -177,14 +186,17 @@ impl Held for Grip {
 }
 
 /// A release that is under way.
-pub(super) struct Releasing(Result<Answer<Result<(), Error>>, Loss>);
+pub(super) struct Releasing {
+    key: Key,
+    answer: Result<Answer<Result<(), Error>>, Loss>,
+}
 
 impl Releasing {
     pub(super) async fn answer(self) -> Result<(), Error> {
-        match self.0 {
-            Ok(answer) => answer.await.unwrap_or(Err(Error::Lost(Loss::Closed))),
+        match self.answer {
+            Ok(answer) => answer.await.unwrap_or_else(|_| Err(Error::lost(&self.key, Loss::Closed))),
             Err(Loss::Forked) => Err(Error::Forked),
-            Err(loss) => Err(Error::Lost(loss)),
+            Err(loss) => Err(Error::lost(&self.key, loss)),
         }
     }
 }

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::grip::{Held, Releasing};
 use super::{Grip, View};
-use crate::error::{Error, Loss};
+use crate::error::Error;
 use crate::hold::{HoldState, Joint};
 use crate::owner::Owner;
 
@@ -45,7 +45,9 @@ impl JointView {
     /// # Errors
     /// [`Error::Lost`] with the first loss.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        self.state().check()
+        let state = self.state();
+        let lost_first = self.views.iter().find(|view| view.state() == state).or(self.views.first());
+        lost_first.map_or(Ok(()), |view| state.check(&view.hold().claim.key))
     }
 
     /// Returns how long all of them are certainly ours if they are not renewed again.
@@ -83,6 +85,10 @@ impl Held for JointGrip {
         self.view.state()
     }
 
+    fn check(&self) -> Result<(), Error> {
+        self.view.check()
+    }
+
     fn owner(&self) -> Owner {
         self.grips.first().map_or_else(Owner::new, |grip| grip.hold().owner())
     }
@@ -99,15 +105,17 @@ impl Held for JointGrip {
     async fn unlock(self) -> Result<(), Error> {
         // Before anything is awaited: from here on, dropping this future only ends the wait.
         let releasing: Vec<Releasing> = self.grips.into_iter().map(Grip::release).collect();
-        let (mut lost, mut failed) = (None::<Loss>, None);
+        let (mut lost, mut failed) = (Vec::new(), None);
         for release in releasing {
             match release.answer().await {
                 Ok(()) => {}
-                Err(Error::Lost(loss)) => lost = lost.or(Some(loss)),
+                Err(Error::Lost { key, loss }) => lost.push((key, loss)),
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        let lost = lost.map(|loss| Error::Lost(self.view.joint.loss().unwrap_or(loss)));
+        let first = self.view.joint.loss();
+        let lost_first = lost.iter().find(|(_, loss)| Some(*loss) == first).or(lost.first());
+        let lost = lost_first.map(|(key, loss)| Error::lost(key, first.unwrap_or(*loss)));
         lost.or(failed).map_or(Ok(()), Err)
     }
 }

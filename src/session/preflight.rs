@@ -11,7 +11,7 @@ impl Session {
     /// Checks all servers for locks with these names, or with any name.
     pub(crate) async fn preflight(self: &Arc<Self>, names: Vec<Key>) -> Result<Preflight, Error> {
         self.enter()?;
-        names.iter().try_for_each(Key::validate)?;
+        names.iter().try_for_each(Error::unless_named)?;
         let session = Arc::clone(self);
         self.on_engine(async move { Ok(session.quorum.preflight(&session.settings, &names).await) }).await
     }

@@ -235,7 +235,7 @@ impl Session {
             Settled::Done => return Ok(()),
             Settled::Gone => {
                 hold.lose(Loss::NotOwner);
-                Error::Lost(Loss::NotOwner)
+                Error::lost(&hold.claim.key, Loss::NotOwner)
             }
             Settled::Refused(error) => error,
             Settled::Unanswered(nodes) => self.quorum.unavailable(nodes, Duration::ZERO),
@@ -251,7 +251,7 @@ impl Session {
                 Ok(())
             }
             HoldState::Jeopardy => Err(error),
-            HoldState::Lost(loss) => Err(Error::Lost(loss)),
+            HoldState::Lost(loss) => Err(Error::lost(&hold.claim.key, loss)),
         }
     }
 }

@@ -45,7 +45,7 @@ impl Session {
                         self.note_reentry(&hold);
                         grips.push(Grip::taken(Arc::clone(self), hold, caller.origin));
                     }
-                    Entry::Lost(loss) => return Err(Error::Lost(loss)),
+                    Entry::Lost(loss) => return Err(Error::lost(&key, loss)),
                     Entry::HeldHere => return Ok(None),
                     Entry::Open => rest.push(key),
                 }

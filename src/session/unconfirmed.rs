@@ -47,7 +47,7 @@ impl Unconfirmed {
         let (session, hold) = (&self.session, &self.hold);
         let answer = match settled {
             Settled::Done => Ok(()),
-            Settled::Gone => Err(Error::Lost(Loss::NotOwner)),
+            Settled::Gone => Err(Error::lost(&hold.claim.key, Loss::NotOwner)),
             Settled::Refused(error) => Err(error),
             Settled::Unanswered(nodes) => Err(session.quorum.unavailable(nodes, Duration::ZERO)),
         };

@@ -172,7 +172,7 @@ impl<'a> Stay<'a> {
         let called = record::now();
         match guard.unlock().await {
             Ok(()) => self.note(Op::Unlock, called, Some(record::now())),
-            Err(Error::Lost(_)) => self.lose(),
+            Err(Error::Lost { .. }) => self.lose(),
             // It is unknown whether and when the lock was released.
             Err(_) => self.note(Op::Unlock, called, None),
         }
@@ -227,10 +227,12 @@ async fn stall(url: &str, keys: &[String], out: &Path) {
             let slept = before.duration_since(last) > STALLED_LEASE;
             match answer {
                 Ok(()) => assert!(!slept, "check() accepts a lock that has run out"),
-                Err(Error::Lost(Loss::Expired)) if slept => return before,
+                Err(Error::Lost { loss: Loss::Expired, .. }) if slept => return before,
                 // The process was stopped between the look at the clock and the check.
-                Err(Error::Lost(Loss::Expired)) if before.elapsed() > STALLED_LEASE => return Instant::now(),
-                Err(Error::Lost(Loss::Expired)) => {
+                Err(Error::Lost { loss: Loss::Expired, .. }) if before.elapsed() > STALLED_LEASE => {
+                    return Instant::now();
+                }
+                Err(Error::Lost { loss: Loss::Expired, .. }) => {
                     let (held, stats) = (begun.elapsed(), asked_of.stats());
                     eprintln!("lost awake after {held:?}; the longest time without a look: {longest:?}; {stats:#?}");
                     std::process::exit(LOST_AWAKE)
@@ -248,5 +250,5 @@ async fn stall(url: &str, keys: &[String], out: &Path) {
     let awake = asking.join().unwrap();
     let late = fired.saturating_duration_since(awake);
     std::fs::write(out, format!("{}", late.as_micros())).unwrap();
-    assert!(matches!(watched.unlock().await, Err(Error::Lost(Loss::Expired | Loss::RenewalFailed))));
+    assert!(matches!(watched.unlock().await, Err(Error::Lost { loss: Loss::Expired | Loss::RenewalFailed, .. })));
 }

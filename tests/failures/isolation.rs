@@ -93,5 +93,5 @@ async fn a_key_of_another_type_in_a_batch_is_its_loss_alone() {
     let stats = locks.stats();
     assert!(guards.iter().all(|guard| guard.state() == HoldState::Safe));
     assert_eq!((stats.losses.not_owner, stats.losses.total(), stats.renewal_errors), (1, 1, 0), "{stats:?}");
-    assert!(matches!(odd.unlock().await, Err(Error::Lost(Loss::NotOwner))));
+    assert!(matches!(odd.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
 }

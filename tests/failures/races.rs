@@ -163,7 +163,7 @@ async fn a_task_that_lost_its_lock_may_lock_again_once_the_old_guard_is_gone() {
 }
 
 async fn lose_and_lock_again(lock: &Lock, thief: &Lock, loss: Loss) {
-    let lost = |error: Error| assert!(matches!(error, Error::Lost(found) if found == loss), "{error}");
+    let lost = |error: Error| assert!(matches!(error, Error::Lost { loss: found, .. } if found == loss), "{error}");
     let old = lock.lock().await.unwrap();
     assert!(thief.force_unlock().await.unwrap());
     let stolen = thief.lock().await.unwrap();
@@ -231,12 +231,12 @@ async fn nest_until_it_is_over(lock: &Lock) {
         match fastrand::u8(0..3) {
             0 if guards.len() > 1 => match guards.swap_remove(0).unlock().await {
                 Ok(()) => {}
-                Err(Error::Lost(Loss::MaxHold)) => break,
+                Err(Error::Lost { loss: Loss::MaxHold, .. }) => break,
                 Err(error) => panic!("{error}"),
             },
             1 if guards.len() < 4 => match lock.lock().await {
                 Ok(nested) => guards.push(nested),
-                Err(Error::Lost(Loss::MaxHold)) => break,
+                Err(Error::Lost { loss: Loss::MaxHold, .. }) => break,
                 Err(error) => panic!("{error}"),
             },
             _ => tokio::time::sleep(Duration::from_micros(fastrand::u64(0..20_000))).await,
@@ -246,10 +246,13 @@ async fn nest_until_it_is_over(lock: &Lock) {
         }
     }
     assert!(token.is_cancelled());
-    assert!(matches!(lock.lock().await, Err(Error::Lost(Loss::MaxHold))), "a guard of the lost hold lives");
+    assert!(
+        matches!(lock.lock().await, Err(Error::Lost { loss: Loss::MaxHold, .. })),
+        "a guard of the lost hold lives"
+    );
     for guard in guards {
         assert_eq!(guard.state(), HoldState::Lost(Loss::MaxHold));
-        assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::MaxHold))));
+        assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::MaxHold, .. })));
     }
 }
 
@@ -352,7 +355,7 @@ async fn close_with_holds_in_every_state(back: bool) {
     }
     let reasons = [Loss::Closed, Loss::Closed, Loss::Closed, Loss::Closed, Loss::MaxHold, Loss::ForceUnlocked];
     for (guard, reason) in guards.into_iter().zip(reasons) {
-        assert!(matches!(guard.unlock().await, Err(Error::Lost(loss)) if loss == reason));
+        assert!(matches!(guard.unlock().await, Err(Error::Lost { loss, .. }) if loss == reason));
     }
     assert!(matches!(in_line.await.unwrap(), Err(Error::Closed)));
     assert!(matches!(in_flight.await.unwrap(), Err(Error::Closed)));
@@ -417,7 +420,7 @@ async fn lock_and_go(lock: &Lock) -> bool {
         Ok(Some(guard)) => {
             let nested = if fastrand::bool() { lock.lock().await.ok() } else { None };
             if fastrand::bool() {
-                assert!(matches!(guard.unlock().await, Ok(()) | Err(Error::Lost(Loss::Closed))));
+                assert!(matches!(guard.unlock().await, Ok(()) | Err(Error::Lost { loss: Loss::Closed, .. })));
             }
             drop(nested);
         }

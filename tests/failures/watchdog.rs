@@ -88,7 +88,7 @@ async fn losses_by_silence_are_reported_before_the_lease_is_over() {
             assert!(after > ms(1_100), "round {round}: only {after:?} after the send");
             assert_eq!(guard.state(), HoldState::Lost(Loss::RenewalFailed));
             assert!(guard.is_lost() && guard.remaining().is_zero());
-            assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::RenewalFailed))));
+            assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::RenewalFailed, .. })));
             eventually(ms(1_000), "the lost lock is released", || !server.exists(&key)).await;
         }
         assert!(within(stopped.elapsed(), ms(4_000)));
@@ -118,8 +118,8 @@ async fn the_next_renewal_notices_that_a_lock_was_deleted_or_taken() {
         guard.lost().cancelled().await;
         // A third of the lease, and the time of a round trip on a busy machine.
         assert!(within(stolen.elapsed(), ms(500) + ms(400)), "{:?}", stolen.elapsed());
-        assert!(matches!(guard.check(), Err(Error::Lost(Loss::NotOwner))));
-        assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
+        assert!(matches!(guard.check(), Err(Error::Lost { loss: Loss::NotOwner, .. })));
+        assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
         if i % 2 == 0 {
             assert_eq!(server.fields(&key), [("thief:1".to_owned(), 1)]);
         }
@@ -136,7 +136,7 @@ async fn a_key_of_another_type_is_a_loss_of_this_key_alone() {
     server.command::<()>(&["SET", &odd, "something"]);
     odd_guard.lost().cancelled().await;
     assert_eq!(odd_guard.state(), HoldState::Lost(Loss::NotOwner));
-    assert!(matches!(odd_guard.unlock().await, Err(Error::Lost(_))));
+    assert!(matches!(odd_guard.unlock().await, Err(Error::Lost { .. })));
     tokio::time::sleep(ms(1_000)).await;
     fine_guard.check().unwrap();
     assert_eq!(server.command::<String>(&["GET", &odd]), "something");
@@ -188,7 +188,7 @@ async fn a_fixed_lease_is_not_renewed_and_max_hold_ends_a_hold() {
     assert!(in_time(after, ms(1_700)) && after > ms(1_500), "{after:?}");
     assert_eq!(max.state(), HoldState::Lost(Loss::MaxHold));
     assert!(server.exists(&max_key), "it is not released before its guard is gone");
-    assert!(matches!(max.unlock().await, Err(Error::Lost(Loss::MaxHold))));
+    assert!(matches!(max.unlock().await, Err(Error::Lost { loss: Loss::MaxHold, .. })));
     eventually(ms(500), "the lost lock is released", || !server.exists(&max_key)).await;
 }
 
@@ -199,8 +199,8 @@ async fn a_lost_lock_keeps_its_owner_out_until_the_guard_is_gone() {
     let guard = lock.lock().await.unwrap();
     server.command::<bool>(&["DEL", &key]);
     guard.lost().cancelled().await;
-    assert!(matches!(lock.lock().await, Err(Error::Lost(Loss::NotOwner))));
-    assert!(matches!(lock.try_lock().await, Err(Error::Lost(Loss::NotOwner))));
+    assert!(matches!(lock.lock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+    assert!(matches!(lock.try_lock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
     let other = lock.clone().owned_by(Owner::new()).lock().await.unwrap();
     drop(guard);
     assert!(lock.try_lock().await.unwrap().is_none(), "another owner has it");

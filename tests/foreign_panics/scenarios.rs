@@ -234,7 +234,7 @@ async fn an_ordinary_day() {
     // The key is deleted from outside.
     let deleted = stage.lock(&stage.key()).lock().await.unwrap();
     assert!(stage.server().command::<bool>(&["DEL", deleted.key().as_str()]));
-    assert!(matches!(deleted.unlock().await, Err(Error::Lost(_))));
+    assert!(matches!(deleted.unlock().await, Err(Error::Lost { .. })));
     let forced = stage.lock(&stage.key()).lock().await.unwrap();
     assert!(locks.get(forced.key().clone()).force_unlock().await.unwrap());
     timeout(ms(5_000), forced.lost().cancelled()).await.expect("its token fires");

@@ -104,7 +104,35 @@ async fn a_release_of_a_deleted_lock_is_an_error() {
     let guard = locks.get(&name).lock().await.unwrap();
     server.delete(&name);
     let unlocked = guard.unlock().await;
-    assert!(matches!(unlocked, Err(Error::Lost(Loss::NotOwner))), "{unlocked:?}");
+    assert!(matches!(unlocked, Err(Error::Lost { loss: Loss::NotOwner, .. })), "{unlocked:?}");
+}
+
+/// Of three locks in one guard, two are lost, one after the other.
+#[tokio::test(start_paused = true)]
+async fn an_error_names_the_lock_that_was_lost_first() {
+    let (server, locks) = one().await;
+    let names @ [_, first, next] = &[key(), key(), key()];
+    let lost = |told: Result<(), Error>| match told {
+        Err(Error::Lost { key, loss, .. }) => (key.to_string(), loss),
+        other => panic!("{other:?}"),
+    };
+    let guard = locks.all(names).lock().await.unwrap();
+    server.delete(first);
+    guard.lost().cancelled().await;
+    assert!(locks.get(next).force_unlock().await.unwrap());
+    assert_eq!(lost(guard.check()), (first.clone(), Loss::NotOwner));
+    let again = locks.get(next).lock().await.map(drop);
+    assert_eq!(lost(again), (next.clone(), Loss::ForceUnlocked), "a guard of it lives");
+    assert_eq!(lost(locks.get(next).try_lock().await.map(drop)), (next.clone(), Loss::ForceUnlocked));
+    assert_eq!(lost(guard.unlock().await), (first.clone(), Loss::NotOwner));
+
+    let all = locks.all(names);
+    let run = all.run(async |section| {
+        server.delete(next);
+        section.lost().cancelled().await;
+        sleep(ms(1_000)).await;
+    });
+    assert_eq!(lost(run.await), (next.clone(), Loss::NotOwner));
 }
 
 #[tokio::test(start_paused = true)]

@@ -176,7 +176,7 @@ async fn a_lock_that_was_deleted_is_not_handed_over_and_its_releaser_is_told() {
     let ((server, locks, _), name) = (far().await, key());
     let (guard, [next]) = line(&locks, &name).await;
     server.delete(&name);
-    assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
     let next = timeout(ms(100), next).await.expect("it goes on").unwrap();
     next.check().unwrap();
     next.unlock().await.unwrap();
@@ -282,7 +282,7 @@ async fn a_lock_is_handed_over_with_the_terms_of_the_next_holder() {
     assert!(began.elapsed() <= ms(500), "{:?}", began.elapsed());
     sleep(ms(20)).await;
     other.get(&name).try_lock().await.unwrap().expect("its lease is over").unlock().await.unwrap();
-    assert!(matches!(short.unlock().await, Err(Error::Lost(Loss::Expired))));
+    assert!(matches!(short.unlock().await, Err(Error::Lost { loss: Loss::Expired, .. })));
     nothing_is_left(&server, &locks, &name).await;
 }
 

@@ -76,7 +76,7 @@ async fn a_lock_is_kept_however_its_guard_is_released() {
             "max_hold" => {
                 let guard = lock.max_hold(ms(200)).lock().await.unwrap();
                 guard.lost().cancelled().await;
-                assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::MaxHold))));
+                assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::MaxHold, .. })));
             }
             _ => {
                 let guard = lock.lock().await.unwrap();

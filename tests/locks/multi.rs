@@ -142,12 +142,12 @@ async fn the_token_fires_when_one_is_lost_and_the_others_are_released() {
     crate::common::soon(ms(700), same.cancelled()).await.expect("told by the next renewal");
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
     assert_eq!((guard.loss(), guard.remaining()), (Some(Loss::NotOwner), Duration::ZERO));
-    assert!(matches!(guard.check(), Err(Error::Lost(Loss::NotOwner))));
+    assert!(matches!(guard.check(), Err(Error::Lost { loss: Loss::NotOwner, .. })));
     assert_eq!(locked(&server, &keys), 2, "the others stay until the guard goes");
     locks.get(&keys[0]).force_unlock().await.unwrap();
     assert_eq!(guard.loss(), Some(Loss::NotOwner), "the first loss counts");
     assert_eq!(locks.stats().losses.total(), 2);
-    assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
     assert_eq!(locked(&server, &keys), 0);
     let over = locks.all(&keys).lock().await.unwrap();
     assert!(!over.is_lost() && !over.lost().is_cancelled());
@@ -163,8 +163,11 @@ async fn a_guard_reports_a_loss_from_before_it_was_made() {
     assert!(locks.get(&keys[0]).force_unlock().await.unwrap());
     assert!(single.lost().is_cancelled() && all.lost().is_cancelled());
     assert_eq!((single.loss(), all.loss()), (Some(Loss::ForceUnlocked), Some(Loss::ForceUnlocked)));
-    assert!(matches!(locks.all(&keys).lock().await, Err(Error::Lost(Loss::ForceUnlocked))), "a lost guard lives");
-    assert!(matches!(locks.all(&keys).try_lock().await, Err(Error::Lost(Loss::ForceUnlocked))));
+    assert!(
+        matches!(locks.all(&keys).lock().await, Err(Error::Lost { loss: Loss::ForceUnlocked, .. })),
+        "a lost guard lives"
+    );
+    assert!(matches!(locks.all(&keys).try_lock().await, Err(Error::Lost { loss: Loss::ForceUnlocked, .. })));
     drop(single);
     assert!(all.unlock().await.is_err());
     locks.all(&keys).lock().await.unwrap().unlock().await.unwrap();
@@ -469,7 +472,7 @@ async fn a_majority_of_three_servers_decides() {
     servers[1].command::<()>(&["DEL", &keys[0]]);
     servers[2].command::<()>(&["DEL", &keys[0]]);
     crate::common::soon(ms(1_500), third.lost().cancelled()).await.expect("gone on a majority, it is lost");
-    assert!(matches!(third.unlock().await, Err(Error::Lost(Loss::NotOwner))));
+    assert!(matches!(third.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
     none_is_left(&servers, &keys, "the others are released").await;
 }
 
@@ -495,7 +498,7 @@ async fn sections_run_under_all_of_them() {
             }
         })
         .await;
-    assert!(matches!(result, Err(Error::Lost(Loss::NotOwner))), "{result:?}");
+    assert!(matches!(result, Err(Error::Lost { loss: Loss::NotOwner, .. })), "{result:?}");
     none_is_left(&server, &keys, "released").await;
 }
 
@@ -574,7 +577,7 @@ async fn an_outage_is_ridden_out_and_closing_ends_the_wait() {
     let closing = tokio::spawn(async move { closing.close().await });
     assert!(matches!(waiting.await.unwrap(), Err(Error::Closed)));
     guard.lost().cancelled().await;
-    assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::Closed))));
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::Closed, .. })));
     closing.await.unwrap();
     assert_eq!(locked(&server, &keys), 0);
     assert!(matches!(locks.all(&keys).try_lock().await, Err(Error::Closed)));

@@ -65,7 +65,7 @@ async fn force_unlock_tells_local_holders_at_once_and_wakes_waiters() {
     assert_eq!(guard.state(), HoldState::Lost(Loss::ForceUnlocked));
     assert!(guard.lost().is_cancelled());
     let entered = crate::common::soon(ms(500), waiting).await.expect("woken").unwrap().unwrap();
-    assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::ForceUnlocked))));
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::ForceUnlocked, .. })));
     entered.check().unwrap();
     assert!(server.exists(&key), "the stale unlock does not affect the next holder");
     entered.unlock().await.unwrap();
@@ -219,7 +219,7 @@ async fn force_unlock_does_not_delete_the_grant_of_the_next_local_waiter() {
                 match guard.unlock().await {
                     Ok(()) => {}
                     // The force may come while the release is on its way.
-                    Err(Error::Lost(Loss::ForceUnlocked | Loss::NotOwner)) => forced += 1,
+                    Err(Error::Lost { loss: Loss::ForceUnlocked | Loss::NotOwner, .. }) => forced += 1,
                     Err(other) => panic!("{other}"),
                 }
             }
@@ -283,7 +283,9 @@ async fn one_of_several_overlapping_force_unlocks_reports_each_deposed_holder() 
                 tokio::time::sleep(Duration::from_micros(fastrand::u64(0..3_000))).await;
                 match guard.unlock().await {
                     Ok(()) => {}
-                    Err(Error::Lost(Loss::ForceUnlocked | Loss::NotOwner)) => deposed.push((asked, Instant::now())),
+                    Err(Error::Lost { loss: Loss::ForceUnlocked | Loss::NotOwner, .. }) => {
+                        deposed.push((asked, Instant::now()));
+                    }
                     Err(other) => panic!("{other}"),
                 }
             }

@@ -80,7 +80,7 @@ async fn the_watchdog_renews_keys_and_never_creates_them() {
     for guard in gone {
         crate::common::soon(ms(700), guard.lost().cancelled()).await.expect("by the next renewal");
         assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
-        assert!(matches!(guard.unlock().await, Err(Error::Lost(Loss::NotOwner))));
+        assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
     }
     tokio::time::sleep(ms(1_900)).await;
     assert_eq!(kept_guard.state(), HoldState::Safe, "two leases later");
@@ -110,7 +110,7 @@ async fn the_same_owner_enters_again_and_the_last_guard_releases() {
     // A re-entry finds that another client has the lock.
     let outer = lock.lock().await.unwrap();
     server.command::<()>(&["SET", &key, "somebody"]);
-    assert!(matches!(lock.lock().await, Err(Error::Lost(Loss::NotOwner))));
+    assert!(matches!(lock.lock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
     assert!(outer.is_lost());
 }
 

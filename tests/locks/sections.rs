@@ -43,7 +43,7 @@ async fn run_drops_a_section_whose_lock_is_lost() {
             tokio::time::sleep(Duration::from_secs(60)).await;
         })
         .await;
-    assert!(matches!(result, Err(Error::Lost(Loss::NotOwner))), "{result:?}");
+    assert!(matches!(result, Err(Error::Lost { loss: Loss::NotOwner, .. })), "{result:?}");
     assert!(dropped.load(Ordering::SeqCst));
     lock.run(|_| async {}).await.expect("the owner may lock again, since the guard is gone");
 }
@@ -53,7 +53,7 @@ async fn run_reports_a_loss_that_only_the_release_finds() {
     let (server, key) = (Server::start(), key());
     let lock = locker(&server).await.get(&key);
     let result = lock.run(|_| async { server.command::<bool>(&["DEL", &key]) }).await;
-    assert!(matches!(result, Err(Error::Lost(Loss::NotOwner))), "{result:?}");
+    assert!(matches!(result, Err(Error::Lost { loss: Loss::NotOwner, .. })), "{result:?}");
 }
 
 #[tokio::test]
@@ -82,7 +82,7 @@ async fn select_and_check_stop_at_a_loss() {
         guard.check()?;
         panic!("the next step was done");
     };
-    assert!(matches!(steps(), Err(Error::Lost(Loss::NotOwner))));
+    assert!(matches!(steps(), Err(Error::Lost { loss: Loss::NotOwner, .. })));
     assert_eq!(guard.state(), HoldState::Lost(Loss::NotOwner));
 }
 
@@ -94,8 +94,8 @@ async fn unlock_after_a_loss_is_an_error_for_every_guard() {
     server.command::<bool>(&["DEL", &key]);
     outer.lost().cancelled().await;
     assert!(nested.is_lost(), "a hold is lost with all its guards");
-    assert!(matches!(nested.unlock().await, Err(Error::Lost(Loss::NotOwner))));
-    assert!(matches!(outer.unlock().await, Err(Error::Lost(Loss::NotOwner))));
+    assert!(matches!(nested.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+    assert!(matches!(outer.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
     lock.lock().await.unwrap().unlock().await.unwrap();
 }
 
@@ -105,7 +105,7 @@ async fn a_reentry_notices_a_loss() {
     let lock = locker(&server).await.get(&key);
     let guard = lock.lock().await.unwrap();
     server.command::<bool>(&["DEL", &key]);
-    assert!(matches!(lock.lock().await, Err(Error::Lost(Loss::NotOwner))));
+    assert!(matches!(lock.lock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
     assert!(guard.is_lost(), "long before the next renewal");
 }
 
@@ -158,7 +158,7 @@ async fn a_section_that_outlives_its_run_reports_that_the_lock_was_released() {
     let server = Server::start();
     let lock = locker(&server).await.get(key());
     let escaped = lock.run(|section| async move { section }).await.unwrap();
-    assert!(matches!(escaped.check(), Err(Error::Lost(Loss::Released))));
+    assert!(matches!(escaped.check(), Err(Error::Lost { loss: Loss::Released, .. })));
     assert!(escaped.remaining().is_zero());
     assert!(!escaped.lost().is_cancelled(), "tokens do not fire for a release");
 }

@@ -209,8 +209,8 @@ async fn each_of_many_callers_gets_its_own_answer() {
         assert!(scripts < MANY as u64 / 6, "{scripts}");
         for (i, answer) in answers {
             match (i % 12, &answer) {
-                (0, Err(Error::Lost(_))) | (4.., Ok(())) => {}
-                (3, Err(Error::Lost(_) | Error::Server { kind: ServerErrorKind::WrongType, .. })) => {}
+                (0, Err(Error::Lost { .. })) | (4.., Ok(())) => {}
+                (3, Err(Error::Lost { .. } | Error::Server { kind: ServerErrorKind::WrongType, .. })) => {}
                 _ => panic!("{i}: {answer:?}"),
             }
         }

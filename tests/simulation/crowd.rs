@@ -205,7 +205,7 @@ impl Crowd {
         } else {
             match guard.unlock().await {
                 Ok(()) => Left::Released,
-                Err(Error::Lost(_)) => Left::Lost,
+                Err(Error::Lost { .. }) => Left::Lost,
                 Err(_) => Left::Unknown,
             }
         };

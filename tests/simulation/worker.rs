@@ -190,7 +190,7 @@ impl Worker {
     async fn try_again_what_is_lost(&self, lock: &Lock) {
         if one_in(2) {
             let again = lock.try_lock().await;
-            assert!(matches!(again, Err(Error::Lost(_))), "{} has lost {}: {again:?}", self.who, lock.key());
+            assert!(matches!(again, Err(Error::Lost { .. })), "{} has lost {}: {again:?}", self.who, lock.key());
         }
     }
 
@@ -265,7 +265,7 @@ impl Worker {
             Ok(None) => self.world.note(format_args!("{who} {how}: no")),
             Err(Error::Unavailable { .. }) => self.world.note(format_args!("{who} {how}: unavailable")),
             // What it is in may be lost.
-            Err(Error::Lost(loss)) if self.depth > 0 => self.world.note(format_args!("{who} {how}: {loss}")),
+            Err(Error::Lost { loss, .. }) if self.depth > 0 => self.world.note(format_args!("{who} {how}: {loss}")),
             Err(other) => panic!("{who} {how}: {other}"),
         }
         None
@@ -356,7 +356,7 @@ impl Worker {
             }
             Some(Ok(None)) => "lost",
             Some(Err(Error::Unavailable { .. })) => "unavailable",
-            Some(Err(Error::Lost(_))) => "lost",
+            Some(Err(Error::Lost { .. })) => "lost",
             Some(Err(other)) => panic!("the run of {who}: {other}"),
             None => "given up",
         };
@@ -383,7 +383,7 @@ impl Worker {
 fn left(answer: &Result<(), Error>) -> Left {
     match answer {
         Ok(()) => Left::Released,
-        Err(Error::Lost(_)) => Left::Lost,
+        Err(Error::Lost { .. }) => Left::Lost,
         Err(_) => Left::Unknown,
     }
 }

@@ -49,7 +49,7 @@ fn lockers_end_with_their_runtime() {
     assert!(tokens.iter().all(tokio_util::sync::CancellationToken::is_cancelled), "nothing renews any more");
     assert!(grips.iter().all(|grip| matches!(grip.view().state(), HoldState::Lost(_))));
     let [first, second] = grips;
-    assert!(matches!(futures_executor::block_on(first.unlock()), Err(Error::Lost(_))));
+    assert!(matches!(futures_executor::block_on(first.unlock()), Err(Error::Lost { .. })));
     drop(second);
     let call = futures_executor::block_on(session.lock(&"k".into(), &caller(), TERMS, Some(SECOND)));
     assert!(matches!(call, Err(Error::Closed)));
