@@ -451,9 +451,10 @@ impl LockerBuilder {
     /// [`connect`](Self::connect) refuses a different number of them.
     ///
     /// No lease of this locker may be longer than the quarantine. Clients in other languages announce nothing: the
-    /// quarantine must not be shorter than their longest lease. Zero is for servers that forget nothing (`appendonly
-    /// yes` and `appendfsync always`): no memory is kept on them, and whether addresses lead to different servers is
-    /// checked only within this process.
+    /// quarantine must not be shorter than their longest lease. A single server forgets what was announced to it
+    /// together with its locks: there, every program has to set the same quarantine. Zero is for servers that forget
+    /// nothing (`appendonly yes` and `appendfsync always`): no memory is kept on them, and whether addresses lead to
+    /// different servers is checked only within this process.
     ///
     /// It does not cover: the eviction or deletion of single keys; `SWAPDB`; a server that becomes a replica and a
     /// master again before any locker has asked it for anything, without its connections ending (`CLIENT KILL TYPE

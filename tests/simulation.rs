@@ -67,10 +67,11 @@ impl Program {
     async fn begin(world: Arc<World>, plan: Plan) -> Self {
         let net = Net::new(&plan);
         let mut lockers = Vec::new();
-        for routes in &net.routes {
+        for (at, routes) in net.routes.iter().enumerate() {
             let builder = routes.iter().fold(Locker::builder(), LockerBuilder::memory);
-            let builder = builder.lease(plan.lease).command_timeout(plan.command_timeout);
-            let quarantine = if plan.remember { plan.lease } else { Duration::ZERO };
+            let Plan { lease, command_timeout, remember, .. } = plan.of_locker(at);
+            let builder = builder.lease(lease).command_timeout(command_timeout);
+            let quarantine = if remember { lease } else { Duration::ZERO };
             lockers.push(builder.restart_quarantine(quarantine).connect().await.unwrap());
         }
         let keys = KEYS[..plan.keys].iter().map(|&key| key.to_owned()).collect();
@@ -79,7 +80,17 @@ impl Program {
 
     fn worker(&self, at: usize, who: String, name: Name) -> Worker {
         let (world, keys, runs) = (Arc::clone(&self.world), Arc::clone(&self.keys), Arc::default());
-        Worker { world, plan: self.plan, who, name, at, locks: self.lockers[at].clone(), keys, depth: 0, runs }
+        Worker {
+            world,
+            plan: self.plan.of_locker(at),
+            who,
+            name,
+            at,
+            locks: self.lockers[at].clone(),
+            keys,
+            depth: 0,
+            runs,
+        }
     }
 
     /// One act: everybody returns, whatever happens meanwhile. Returns the servers that may have forgotten.

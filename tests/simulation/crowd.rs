@@ -100,6 +100,7 @@ pub fn plan() -> Plan {
         troubles: 0,
         faults: 1,
         lease,
+        shorter: 1,
         command_timeout: lease / 20,
         usual: if one_in(3) { Duration::ZERO } else { up_to(ms(20)) },
         remember: false,

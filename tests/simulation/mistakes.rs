@@ -103,7 +103,7 @@ const MODELS: [(&str, &[(&str, Held)]); 5] = [
             ("RunIgnored", By("memory_of_another_run")),
             ("ListsIgnored", By("servers_vote_that_do_not_list_each_other")),
             ("NoWait", By("forgot_and_votes_at_once")),
-            ("OwnLease", No("all lockers of a program have one lease")),
+            ("OwnLease", By("wait_for_own_leases")),
             ("WaitFromTheBeginning", By("wait_from_the_beginning")),
             ("OneWitness", By("one_witness")),
             ("DroppedAgain", By("dropped_and_listed_again")),

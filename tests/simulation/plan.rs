@@ -19,7 +19,10 @@ pub struct Plan {
     /// How many faults of the network there are at a time, and one after the other.
     pub troubles: usize,
     pub faults: usize,
+    /// The longest: that of the first locker.
     pub lease: Duration,
+    /// How many times shorter the leases of the other lockers are.
+    pub shorter: u32,
     pub command_timeout: Duration,
     /// How long answers take at most while nothing is wrong.
     pub usual: Duration,
@@ -36,6 +39,12 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Returns the same, for one locker.
+    pub fn of_locker(self, at: usize) -> Self {
+        let times = if at == 0 { 1 } else { self.shorter };
+        Self { lease: self.lease / times, command_timeout: self.command_timeout / times, ..self }
+    }
+
     pub fn of_seed() -> Self {
         let servers = [1, 3, 3, 5][fastrand::usize(..4)];
         let remember = fastrand::bool();
@@ -53,6 +62,8 @@ impl Plan {
             troubles: fastrand::usize(0..=2),
             faults: fastrand::usize(1..=8),
             lease,
+            // One server that forgets has forgotten what was announced to it.
+            shorter: if servers > 1 && one_in(3) { 4 } else { 1 },
             command_timeout,
             // Much is under way at a time where answers take long.
             usual: if one_in(3) { up_to(command_timeout.mul_f64(0.9)) } else { Duration::ZERO },
