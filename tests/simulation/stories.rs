@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lockhound::testing::Server;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::faults::Net;
@@ -87,6 +88,40 @@ pub async fn change_too_late(world: &World, net: &Net, plan: &Plan, [late, other
     (0..plan.lockers).for_each(|locker| net.set_cut(locker, far, false));
     inside.await.unwrap();
     next.await.unwrap();
+}
+
+/// An address leads a locker to a blank server, and then that locker is cut off from some of the others. So it sees as
+/// many strangers as it sees servers that it knows, while both lockers want a lock.
+pub async fn led_to_a_blank_server(world: &World, net: &Net, plan: &Plan, [led, other]: [Worker; 2]) {
+    let (key, locker) = (fastrand::usize(..plan.keys), led.at);
+    let mut others: Vec<usize> = (0..plan.servers).collect();
+    fastrand::shuffle(&mut others);
+    let at = others.pop().unwrap();
+    let far = &others[..plan.servers / 2];
+    let over = Instant::now() + plan.lease * 8;
+    let wanted = async |worker: Worker| {
+        while Instant::now() < over {
+            worker.come(key).await;
+            sleep(up_to(plan.lease / 3)).await;
+        }
+    };
+    let led_astray = async {
+        sleep(up_to(plan.lease)).await;
+        // So the blank server may be listed by some, and not by those that are far.
+        let late = up_to(plan.command_timeout.mul_f64(0.9));
+        world.note(format_args!(
+            "servers answer within {late:?}, locker {locker} comes to a blank one in place of {at}"
+        ));
+        net.servers.iter().for_each(|server| server.delay(Duration::ZERO..=late));
+        net.routes[locker][at].lead_to(&Server::new());
+        world.note(format_args!("locker {locker} is cut off from {far:?}"));
+        net.set_cut(locker, far, true);
+    };
+    tokio::join!(wanted(led), wanted(other), led_astray);
+    world.note(format_args!("locker {locker} comes to all servers again"));
+    net.routes[locker][at].lead_to(&net.servers[at]);
+    net.set_cut(locker, far, false);
+    (0..plan.servers).for_each(|at| net.calm(at));
 }
 
 /// A server grants a lock and restarts before the others that make a majority with it are heard: the fence that they
