@@ -17,8 +17,8 @@ use tokio::sync::Mutex;
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 const HOLDS: usize = 10_000;
-/// The time within which the tokens of one step have to fire. In an unoptimized build on a busy machine it is as long as a
-/// command may take: a third of a tick. `./dev soak` asks for less.
+/// The time within which the tokens of one step have to fire. In an unoptimized build on a busy machine it is as long
+/// as a command may take: a third of a tick. `./dev soak` asks for less.
 const TOGETHER: Duration = Duration::from_millis(if cfg!(debug_assertions) { 600 } else { 50 });
 const LEASE: Duration = Duration::from_secs(if cfg!(feature = "soak") { 30 } else { 6 });
 
