@@ -9,7 +9,6 @@ use tokio::time::sleep;
 
 use super::Channels;
 use super::table::{Batch, Name};
-use super::wake::WakeChannel;
 use crate::clock::Instant;
 use crate::foreign::{self, contained};
 use crate::node::{LinkEvent, Node, Outcome, hear_during};
@@ -39,7 +38,7 @@ pub(crate) async fn listen(
 
 async fn keep_listening(ear: &mut Ear, events: &mut UnboundedReceiver<LinkEvent>) {
     loop {
-        if let Some(wake) = ear.channels.wake.as_ref().and_then(WakeChannel::ask) {
+        if let Some(wake) = ear.channels.wake.as_ref().and_then(|wake| wake.ask(ear.index)) {
             if !ear.send_wake(wake, events).await {
                 return;
             }
@@ -144,11 +143,11 @@ impl Ear {
         let channels = Arc::clone(&self.channels);
         let Some(wake) = &channels.wake else { return true };
         match outcome {
-            _ if reconnected => wake.again(),
-            Outcome::Done(()) => wake.confirm(),
-            Outcome::Refused(error) => wake.refuse(&error),
+            _ if reconnected => wake.again(self.index),
+            Outcome::Done(()) => wake.confirm(self.index),
+            Outcome::Refused(error) => wake.refuse(self.index, &error),
             Outcome::NotExecuted(_) => {
-                wake.again();
+                wake.again(self.index);
                 return self.pause(events).await;
             }
             Outcome::Unknown(_) => {
@@ -181,7 +180,7 @@ impl Ear {
     /// Records that nothing is subscribed, and that messages may have been missed.
     fn forget(&mut self) {
         self.channels.table().forget(self.index);
-        self.channels.wake.iter().for_each(WakeChannel::again);
+        self.channels.wake.iter().for_each(|wake| wake.again(self.index));
         self.wake = true;
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use crate::clock::Instant;
+use crate::clock::{self, Instant};
 use crate::key::Key;
 
 /// With fewer keys than this, expired ones are not removed.
@@ -26,6 +26,8 @@ struct Standing {
     /// The list expires then, unless other lockers keep it: then the locker that watches takes this one off.
     until: Instant,
     pass: Pass,
+    /// Since when it waits, on its wall clock; `None` after a grant.
+    since: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,31 +41,39 @@ enum Pass {
 }
 
 impl Listed {
-    /// Records that the locker may be put into a list, which is kept until then.
-    pub(super) fn enter(&mut self, key: &Key, until: Instant, now: Instant) {
+    /// Records that the locker may be put into a list, which is kept until then. Returns since when it waits, in
+    /// microseconds of its wall clock.
+    pub(super) fn enter(&mut self, key: &Key, until: Instant, now: Instant) -> u64 {
         if self.keys.len() >= FEW.max(self.left * 2) {
             self.keys.retain(|_, standing| standing.until > now);
             self.left = self.keys.len();
         }
-        let standing = self.keys.entry(key.clone()).or_insert(Standing { until, pass: Pass::None });
+        let standing = self.keys.entry(key.clone()).or_insert(Standing { until, pass: Pass::None, since: None });
         standing.until = standing.until.max(until);
         if standing.pass != Pass::None {
             standing.pass = Pass::Overtaken;
         }
+        *standing.since.get_or_insert_with(clock::wall_micros)
     }
 
-    /// Records that a grant took the locker off.
-    pub(super) fn leave(&mut self, key: &Key) {
+    /// Records that a grant took the locker off, `perhaps` not off the lists of all servers.
+    pub(super) fn leave(&mut self, key: &Key, perhaps: bool) {
         match self.keys.get_mut(key) {
+            Some(standing) if perhaps => standing.since = None,
             Some(Standing { pass: Pass::None, .. }) => _ = self.keys.remove(key),
             Some(standing) => standing.pass = Pass::UnderWay,
             None => {}
         }
     }
 
-    /// Returns whether the locker may be in a list.
-    pub(super) fn contains(&self, key: &Key) -> bool {
-        self.keys.contains_key(key)
+    /// Returns whether the locker asked to be put into a list, and has no answer.
+    pub(super) fn is_unanswered(&self, key: &Key) -> bool {
+        self.waits_since(key).is_some()
+    }
+
+    /// Returns since when the locker waits.
+    pub(super) fn waits_since(&self, key: &Key) -> Option<u64> {
+        self.keys.get(key).and_then(|standing| standing.since)
     }
 
     /// Called when nobody waits here for a lock in whose list the locker may be. Returns whether the caller has to pass
@@ -107,17 +117,31 @@ mod tests {
     }
 
     #[test]
+    fn a_locker_waits_since_it_first_asked_until_it_is_granted() {
+        let (mut listed, key, now) = (Listed::default(), Key::from("k"), Instant::now());
+        assert_eq!(listed.waits_since(&key), None);
+        let since = listed.enter(&key, now + LEASE, now);
+        assert_eq!(listed.enter(&key, now + LEASE, now), since, "it is asked again");
+        assert!(listed.waits_since(&key) == Some(since) && listed.is_unanswered(&key));
+        listed.leave(&key, true);
+        assert!(listed.waits_since(&key).is_none() && !listed.is_unanswered(&key));
+        assert!(listed.begin_pass(&key), "a minority of the servers may have it in its list");
+        listed.enter(&key, now + LEASE, now);
+        assert!(listed.is_unanswered(&key));
+    }
+
+    #[test]
     fn a_locker_passes_only_locks_of_its_lists_and_one_at_a_time() {
         let (key, now) = (Key::from("k"), Instant::now());
         let mut listed = Listed::default();
-        assert!(!listed.begin_pass(&key) && !listed.contains(&key), "anybody may say so");
+        assert!(!listed.begin_pass(&key) && !listed.keys.contains_key(&key), "anybody may say so");
         listed.enter(&key, now + LEASE, now);
         assert!(listed.begin_pass(&key));
         assert!(!listed.begin_pass(&key), "one is under way");
-        assert!(!listed.end_pass(&key, true) && !listed.contains(&key));
+        assert!(!listed.end_pass(&key, true) && !listed.keys.contains_key(&key));
         assert!(!listed.begin_pass(&key), "it is off");
         listed.enter(&key, now + LEASE, now);
-        listed.leave(&key);
+        listed.leave(&key, false);
         assert!(!listed.begin_pass(&key), "a grant took it off");
     }
 
@@ -126,7 +150,7 @@ mod tests {
         let (key, now) = (Key::from("k"), Instant::now());
         let mut listed = entered(&key, now);
         assert!(listed.begin_pass(&key) && !listed.end_pass(&key, false));
-        assert!(listed.contains(&key) && listed.begin_pass(&key));
+        assert!(listed.keys.contains_key(&key) && listed.begin_pass(&key));
     }
 
     /// The pass was sent before the locker was put into the list again.
@@ -139,15 +163,15 @@ mod tests {
             listed.enter(&key, now + LEASE, now);
             assert!(!nobody_waits || !listed.begin_pass(&key));
             assert_eq!(listed.end_pass(&key, true), nobody_waits);
-            assert!(listed.contains(&key));
+            assert!(listed.keys.contains_key(&key));
             assert_eq!(listed.begin_pass(&key), !nobody_waits);
-            assert!(!listed.end_pass(&key, true) && !listed.contains(&key));
+            assert!(!listed.end_pass(&key, true) && !listed.keys.contains_key(&key));
         }
         let mut listed = entered(&key, now);
         listed.begin_pass(&key);
         listed.enter(&key, now + LEASE, now);
-        listed.leave(&key);
-        assert!(!listed.end_pass(&key, true) && !listed.contains(&key), "a grant took it off meanwhile");
+        listed.leave(&key, false);
+        assert!(!listed.end_pass(&key, true) && !listed.keys.contains_key(&key), "a grant took it off meanwhile");
     }
 
     /// Otherwise that pass would take a waiting locker off the list.
@@ -160,7 +184,7 @@ mod tests {
         assert!(!listed.begin_pass(&key), "one is under way");
         listed.enter(&key, now + LEASE, now);
         assert!(!listed.end_pass(&key, true), "a caller has come");
-        assert!(listed.contains(&key) && listed.begin_pass(&key), "until it goes");
+        assert!(listed.keys.contains_key(&key) && listed.begin_pass(&key), "until it goes");
     }
 
     #[test]
@@ -171,6 +195,6 @@ mod tests {
             listed.enter(&Key::from(format!("{n}")), now + LEASE, now);
             assert!(listed.keys.len() <= 201, "{}", listed.keys.len());
         }
-        assert!(listed.contains(&Key::from("9999")));
+        assert!(listed.keys.contains_key(&Key::from("9999")));
     }
 }

@@ -4,8 +4,8 @@
 //! messages can be dropped. So a subscription is ready only behind a barrier, all drivers are woken after a reconnect
 //! or a lag (behind the barrier too), and a driver checks the lock by itself after a while in any case.
 //!
-//! On a server that stands alone a locker also has a channel of its own, on which it is woken by name if it is in a
-//! lock's waiting list. `news.rs` has what a driver does with messages.
+//! A locker also has a channel of its own, on which it is woken by name if it is in a lock's waiting list. Of several
+//! servers each has its list: a majority has to call. `news.rs` has what a driver does with messages.
 //!
 //! # Invariants
 //! - One task for each node sends all changes, one batch at a time, so that replies cannot be mixed up.
@@ -33,11 +33,12 @@ use self::listed::Listed;
 pub(crate) use self::news::Begun;
 use self::news::WakeUp;
 use self::others::Ended;
-use self::table::{Batch, Listener, Name, Table};
+use self::table::{Batch, Heard, Listener, Name, Table};
 use self::wake::WakeChannel;
 use crate::clock::Instant;
-use crate::command::{Listing, Releaser};
+use crate::command::{Enlists, Listing, Releaser, Since};
 use crate::key::Key;
+use crate::lease::NodeIndex;
 
 /// For how many leases a list is kept after a locker was put in.
 const LISTED: u32 = 3;
@@ -85,7 +86,7 @@ impl Channels {
     /// lease.
     pub(crate) fn new(nodes: usize, locker: Option<&Arc<str>>, lease: Duration, hooks: Hooks) -> Arc<Self> {
         let changed = (0..nodes).map(|_| Notify::new()).collect();
-        let wake = locker.map(WakeChannel::of);
+        let wake = locker.map(|locker| WakeChannel::of(locker, nodes));
         Arc::new(Self { table: Mutex::new(Table::new(nodes)), changed, wake, listed: Mutex::default(), lease, hooks })
     }
 
@@ -116,23 +117,49 @@ impl Channels {
     pub(crate) fn release(&self, locker: &Arc<str>, key: &Key, waits: bool, lease: Duration) -> Releaser {
         let (name, now) = (key.channel(), Instant::now());
         let table = self.table();
-        let offers = table.others.at(&name).is_none_or(|others| others.may_have_a_turn(now));
+        let offers = match table.others.at(&name) {
+            Some(others) => others.may_have_a_turn(now) && (others.are_there() || !self.is_of_several()),
+            None => !self.is_of_several(),
+        };
         let listens = table.is_confirmed(&name);
         let drivers = table.listeners_of(&name, key);
         drop(table);
         drivers.iter().for_each(|listener| listener.news().release());
         let enlists = waits && listens && !drivers.is_empty() && self.is_woken();
         let (locker, lifetime) = (Arc::clone(locker), self.lifetime(lease));
-        if enlists {
-            self.listed().enter(key, now + lifetime, now);
-        }
-        Releaser { locker, enlists, listens: listens && !enlists, offers, lifetime }
+        let since = if enlists { self.enter(key, lifetime, now) } else { None };
+        let (listens, enlists) = (listens && !enlists, if enlists { Enlists::Behind } else { Enlists::No });
+        Releaser { locker, enlists, listens, offers, lifetime, since }
     }
 
-    /// Records that a release of this locker woke another one, or gave others a turn.
-    pub(crate) fn passed_on(&self, key: &Key, place: Option<u64>, turn: bool) {
+    /// Called when the locker with this name undoes what one of several servers may have granted. That took it off the
+    /// server's list: returns what puts it back, if it still waits.
+    pub(crate) fn undo(&self, locker: &Arc<str>, key: &Key, lease: Duration) -> Option<Releaser> {
+        if !self.is_of_several() {
+            return None;
+        }
+        let since = self.listed().waits_since(key);
+        let listens = since.is_none() && self.table().is_confirmed(&key.channel());
+        let (locker, lifetime) = (Arc::clone(locker), self.lifetime(lease));
+        let enlists = if since.is_some() { Enlists::Again } else { Enlists::No };
+        Some(Releaser { locker, enlists, listens, offers: false, lifetime, since })
+    }
+
+    /// Records that the locker may be put into a list that is kept for so long. Returns since when it waits, if that
+    /// counts: over several servers.
+    fn enter(&self, key: &Key, lifetime: Duration, now: Instant) -> Since {
+        let since = self.listed().enter(key, now + lifetime, now);
+        self.is_of_several().then_some(since)
+    }
+
+    /// Records that a release of this locker woke another one, or gave others a turn, and whether there are `others`:
+    /// clients outside of the list.
+    pub(crate) fn passed_on(&self, key: &Key, place: Option<u64>, turn: bool, others: bool) {
         let (name, now) = (key.channel(), Instant::now());
         let mut table = self.table();
+        if self.is_of_several() && (others || table.others.at(&name).is_some()) {
+            table.others.change(&Name::from(&*name), now).see(others);
+        }
         if turn {
             let listed = place.map_or(1, |place| place + 1);
             table.others.change(&Name::from(&*name), now).begin_turn(now, listed);
@@ -166,6 +193,10 @@ impl Channels {
         self.listed().end_pass(key, is_off)
     }
 
+    fn is_of_several(&self) -> bool {
+        self.changed.len() > 1
+    }
+
     /// Returns whether the locker can be woken by its name.
     fn is_woken(&self) -> bool {
         self.wake.as_ref().is_some_and(WakeChannel::is_confirmed)
@@ -181,26 +212,37 @@ impl Channels {
         self.changed.iter().for_each(Notify::notify_one);
     }
 
-    fn message(&self, node: usize, name: &str, text: &str) {
+    fn message(&self, node: NodeIndex, name: &str, text: &str) {
         if self.wake.as_ref().is_some_and(|wake| *wake.name == *name) {
-            return self.wake_up(text);
+            return self.wake_up(node, text);
         }
-        let Some(woken) = self.table().message(node, name) else { return };
+        let Some(heard) = self.table().message(node, name) else { return };
         let now = Instant::now();
-        for listener in woken {
-            listener.news().message(now);
+        for (listener, heard) in heard {
+            match heard {
+                Heard::Minority if !listener.news().hear_of_a_minority(false, now) => continue,
+                Heard::Minority => {}
+                Heard::Majority(None) => listener.news().message(now),
+                Heard::Majority(Some(called)) => listener.news().wake_up(called, now),
+            }
             listener.message.notify_one();
         }
         Key::of_channel(name).for_each(|key| (self.hooks.message)(&key));
     }
 
-    /// Handles a message of the locker's own channel. Anybody may send one, so it is only a hint.
-    fn wake_up(&self, text: &str) {
+    /// Handles a message of the locker's own channel. Anybody may send one, so it is only a hint. One of several
+    /// servers that calls it may have another order than the others: until a majority has, this locker watches.
+    fn wake_up(&self, node: NodeIndex, text: &str) {
         let Some((wake_up, key)) = WakeUp::parse(text) else { return };
         let (key, now) = (Key::from(key), Instant::now());
-        let drivers = self.table().listeners_of(&key.channel(), &key);
-        for listener in &drivers {
-            listener.news().wake_up(wake_up, now);
+        let mut table = self.table();
+        let drivers = table.call(node, &key.channel(), &key, wake_up);
+        drop(table);
+        for (listener, heard) in &drivers {
+            match heard {
+                Heard::Minority => _ = listener.news().hear_of_a_minority(true, now),
+                Heard::Majority(called) => listener.news().wake_up(called.unwrap_or(wake_up), now),
+            }
             listener.message.notify_one();
         }
         if drivers.is_empty() {
@@ -252,11 +294,13 @@ impl Subscription {
         }
     }
 
-    /// Begins a round. Messages from before it say nothing about its result, and do not end the wait after it.
-    pub(crate) fn begin(&self) -> Begun {
+    /// Begins a round. Messages from before it say nothing about its result, and do not end the wait after it. The
+    /// `round_trip` is that to a majority of several servers: others need so long to act on a message.
+    pub(crate) fn begin(&self, round_trip: Duration) -> Begun {
         self.channels.table().begin(&self.name, &self.listener);
         let _heard: Option<()> = self.listener.message.notified().now_or_never();
-        let begun = self.listener.news().begin(Instant::now());
+        let round_trip = if self.channels.is_of_several() { round_trip } else { Duration::ZERO };
+        let begun = self.listener.news().begin(Instant::now(), round_trip);
         if begun.taken {
             self.turn_ended(Some(Ended::Taken));
         }
@@ -270,16 +314,17 @@ impl Subscription {
         self.lists.store(is_woken, Ordering::Relaxed);
         is_woken.then(|| {
             let (lifetime, now) = (self.channels.lifetime(lease), Instant::now());
-            self.channels.listed().enter(&self.listener.key, now + lifetime, now);
-            Listing { locker: Arc::clone(locker), looked: begun.looked, lifetime }
+            let since = self.channels.enter(&self.listener.key, lifetime, now);
+            Listing { locker: Arc::clone(locker), looked: begun.looked, lifetime, since }
         })
     }
 
     /// Records that the lock is granted, and so the locker is no longer in the list.
     pub(crate) fn granted(&self) {
-        // A round that does not mention the list leaves it as it is.
+        // A round that does not mention the list leaves it as it is. A minority of the servers may have refused the
+        // lock, and has the locker in its list.
         if self.lists.load(Ordering::Relaxed) {
-            self.channels.listed().leave(&self.listener.key);
+            self.channels.listed().leave(&self.listener.key, self.channels.is_of_several());
         }
         let ended = self.listener.news().granted();
         self.turn_ended(ended);
@@ -296,6 +341,11 @@ impl Subscription {
             let now = Instant::now();
             self.channels.table().others.change(&self.name, now).end_turn(now, ended);
         }
+    }
+
+    /// Returns whether it is this locker's turn, by its name or as the first of the list.
+    pub(crate) fn is_called(&self) -> bool {
+        self.listener.news().is_called()
     }
 
     /// Returns whether there is nothing to ask for, since a release of this locker has just woken another one.
@@ -339,7 +389,7 @@ impl Drop for Subscription {
         // The list has the locker, or may have it if an answer did not come.
         let (key, is_listed) = (&self.listener.key, self.listener.news().is_listed());
         let mut listed = self.channels.listed();
-        if is_listed || listed.contains(key) {
+        if is_listed || listed.is_unanswered(key) {
             let now = Instant::now();
             listed.enter(key, now, now);
             drop(listed);

@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::news::News;
+use super::news::{News, WakeUp};
 use super::others::Known;
 use crate::clock::Instant;
 use crate::key::Key;
-use crate::lease::majority;
+use crate::lease::{NodeIndex, majority};
 
 /// How long a channel stays subscribed without listeners, since the next waiter often comes at once.
 pub(super) const LINGER: Duration = Duration::from_secs(1);
@@ -42,7 +42,32 @@ struct Channel {
 #[derive(Debug)]
 struct Ear {
     listener: Arc<Listener>,
-    heard: HashSet<usize>,
+    heard: HashSet<NodeIndex>,
+    /// How these messages call the locker by its name, if one does.
+    called: Option<WakeUp>,
+}
+
+impl Ear {
+    /// Records a message of a node, which may call the locker by its name. Once there is a majority, the next one
+    /// begins.
+    fn hear(&mut self, node: NodeIndex, calls: Option<WakeUp>, majority: usize) -> Heard {
+        self.heard.insert(node);
+        // Others have their turn if one of the servers says so.
+        self.called = self.called.filter(|called| *called == WakeUp::Turn).or(calls).or(self.called);
+        if self.heard.len() < majority {
+            return Heard::Minority;
+        }
+        self.heard.clear();
+        Heard::Majority(self.called.take())
+    }
+}
+
+/// How many nodes have sent a message by now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heard {
+    Minority,
+    /// With how these messages call the locker by its name, if one does.
+    Majority(Option<WakeUp>),
 }
 
 /// The driver of a lock's line. Two locks may share a channel; then each has a listener of its own.
@@ -102,7 +127,7 @@ impl Table {
     pub(super) fn subscribe(&mut self, name: &Name, key: &Key) -> (Arc<Listener>, bool) {
         let listener = Listener::of(key);
         let channel = self.channels.entry(Arc::clone(name)).or_default();
-        channel.ears.push(Ear { listener: Arc::clone(&listener), heard: HashSet::new() });
+        channel.ears.push(Ear { listener: Arc::clone(&listener), heard: HashSet::new(), called: None });
         if let Some(since) = channel.idle_since.take() {
             self.idle.remove(&(since, Arc::clone(name)));
         }
@@ -128,23 +153,36 @@ impl Table {
     /// Begins a listener's round. Messages from before it say nothing about its result.
     pub(super) fn begin(&mut self, name: &Name, listener: &Arc<Listener>) {
         let ears = self.channels.get_mut(name).into_iter().flat_map(|channel| &mut channel.ears);
-        ears.filter(|ear| Arc::ptr_eq(&ear.listener, listener)).for_each(|ear| ear.heard.clear());
+        for ear in ears.filter(|ear| Arc::ptr_eq(&ear.listener, listener)) {
+            ear.heard.clear();
+            ear.called = None;
+        }
     }
 
-    /// Records a message of a node. Returns the listeners to wake, or `None` if the channel is not in the table. The
-    /// release of a lock sends a message on each server of a majority; the undos on a minority wake nobody.
-    pub(super) fn message(&mut self, node: usize, name: &str) -> Option<Vec<Arc<Listener>>> {
+    /// Records a message of a node. Returns the listeners, or `None` if the channel is not in the table. The release of
+    /// a lock sends a message on each server of a majority; what is undone on a minority is no reason to ask.
+    pub(super) fn message(&mut self, node: NodeIndex, name: &str) -> Option<Vec<(Arc<Listener>, Heard)>> {
         let majority = majority(self.nodes.len());
-        let channel = self.channels.get_mut(name)?;
-        let mut woken = Vec::new();
-        for ear in &mut channel.ears {
-            ear.heard.insert(node);
-            if ear.heard.len() >= majority {
-                ear.heard.clear();
-                woken.push(Arc::clone(&ear.listener));
-            }
-        }
-        Some(woken)
+        let ears = self.channels.get_mut(name)?.ears.iter_mut();
+        Some(ears.map(|ear| (Arc::clone(&ear.listener), ear.hear(node, None, majority))).collect())
+    }
+
+    /// Records that a node called the locker by its name for this lock. Returns the listeners of the lock's drivers. To
+    /// watch, one node is enough.
+    pub(super) fn call(
+        &mut self,
+        node: NodeIndex,
+        name: &str,
+        key: &Key,
+        wake_up: WakeUp,
+    ) -> Vec<(Arc<Listener>, Heard)> {
+        let majority = majority(self.nodes.len());
+        let ears = self.channels.get_mut(name).into_iter().flat_map(|channel| &mut channel.ears);
+        let heard = |ear: &mut Ear| match wake_up {
+            WakeUp::Watch => Heard::Majority(None),
+            WakeUp::Go | WakeUp::Turn => ear.hear(node, Some(wake_up), majority),
+        };
+        ears.filter(|ear| ear.listener.key == *key).map(|ear| (Arc::clone(&ear.listener), heard(ear))).collect()
     }
 
     /// Returns the listeners of a lock's drivers.
@@ -403,7 +441,12 @@ mod tests {
         let (mut table, x) = (Table::new(1), name("x"));
         let listeners = [table.subscribe(&x, &"k".into()).0, table.subscribe(&x, &"k".into()).0];
         let woken = table.message(0, "x").expect("known");
-        assert!(woken.iter().zip(&listeners).all(|(woken, listener)| Arc::ptr_eq(woken, listener)));
+        assert!(
+            woken
+                .iter()
+                .zip(&listeners)
+                .all(|((woken, called), listener)| *called == Heard::Majority(None) && Arc::ptr_eq(woken, listener))
+        );
         assert_eq!(woken.len(), 2);
         table.leave(&x, &listeners[0], Instant::now());
         assert_eq!(table.message(0, "x").expect("known").len(), 1);
@@ -413,14 +456,43 @@ mod tests {
     }
 
     #[test]
+    fn calls_and_messages_of_several_nodes_count_alike() {
+        let (mut table, x, key) = (Table::new(3), name("x"), Key::from("k"));
+        let (listener, _) = table.subscribe(&x, &key);
+        let _other_lock = table.subscribe(&x, &"other".into());
+        let call = |table: &mut Table, node, wake_up| {
+            let called = table.call(node, "x", &key, wake_up);
+            assert!(called.len() == 1 && Arc::ptr_eq(&called[0].0, &listener), "nobody else is called");
+            called[0].1
+        };
+        assert_eq!(call(&mut table, 0, WakeUp::Go), Heard::Minority);
+        assert_eq!(call(&mut table, 0, WakeUp::Go), Heard::Minority, "the same node again");
+        assert_eq!(
+            call(&mut table, 1, WakeUp::Watch),
+            Heard::Majority(None),
+            "one is enough, and it counts for nothing"
+        );
+        assert_eq!(table.message(1, "x").expect("known")[0].1, Heard::Majority(Some(WakeUp::Go)));
+        assert_eq!(call(&mut table, 1, WakeUp::Go), Heard::Minority, "the next majority");
+        assert_eq!(call(&mut table, 2, WakeUp::Turn), Heard::Majority(Some(WakeUp::Turn)), "others have their turn");
+        assert_eq!(call(&mut table, 2, WakeUp::Go), Heard::Minority);
+        table.begin(&x, &listener);
+        assert_eq!(call(&mut table, 1, WakeUp::Go), Heard::Minority, "the round began after the other call");
+    }
+
+    #[test]
     fn messages_of_a_majority_wake_each_listener_by_its_own_round() {
         let (mut table, x) = (Table::new(3), name("x"));
         let (one, other) = (table.subscribe(&x, &"k".into()).0, table.subscribe(&x, &"k".into()).0);
-        let woken_by = |table: &mut Table, node| table.message(node, "x").expect("known").len();
+        let woken = |table: &mut Table, node| {
+            let heard = table.message(node, "x").expect("known").into_iter();
+            heard.filter(|(_, heard)| *heard != Heard::Minority).map(|(listener, _)| listener).collect::<Vec<_>>()
+        };
+        let woken_by = |table: &mut Table, node| woken(table, node).len();
         assert_eq!(woken_by(&mut table, 0), 0);
         assert_eq!(woken_by(&mut table, 0), 0, "the same node again");
         table.begin(&x, &one);
-        let woken = table.message(2, "x").expect("known");
+        let woken = woken(&mut table, 2);
         assert!(woken.len() == 1 && Arc::ptr_eq(&woken[0], &other));
         assert_eq!(woken_by(&mut table, 1), 1, "the round of the one began before both");
     }

@@ -7,12 +7,14 @@ use super::table::Name;
 use crate::command::WAKE;
 use crate::error::Error;
 use crate::foreign::contained;
+use crate::lease::{NodeIndex, majority};
 
 /// A locker's own channel. It is subscribed from the locker's first wait on.
 #[derive(Debug)]
 pub(super) struct WakeChannel {
     pub(super) name: Name,
-    state: AtomicU8,
+    /// One for each node.
+    states: Vec<AtomicU8>,
 }
 
 /// No caller has waited here yet.
@@ -24,31 +26,33 @@ const CONFIRMED: u8 = 3;
 const REFUSED: u8 = 4;
 
 impl WakeChannel {
-    pub(super) fn of(locker: &Arc<str>) -> Self {
-        Self { name: format!("{WAKE}{locker}").into(), state: AtomicU8::new(UNUSED) }
+    pub(super) fn of(locker: &Arc<str>, nodes: usize) -> Self {
+        let states = (0..nodes).map(|_| AtomicU8::new(UNUSED)).collect();
+        Self { name: format!("{WAKE}{locker}").into(), states }
     }
 
-    fn change(&self, from: u8, to: u8) -> bool {
-        self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    fn change(&self, node: NodeIndex, from: u8, to: u8) -> bool {
+        self.states[node].compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Records that a caller waits. Returns whether the server has to be asked for the channel.
+    /// Records that a caller waits. Returns whether a server has to be asked for the channel.
     pub(super) fn want(&self) -> bool {
-        self.change(UNUSED, WANTED)
+        let asks = |node: &NodeIndex| self.change(*node, UNUSED, WANTED);
+        (0..self.states.len()).filter(asks).count() > 0
     }
 
-    /// Returns the channel if the server has to be asked for it now. From here on it counts as asked.
-    pub(super) fn ask(&self) -> Option<Name> {
-        self.change(WANTED, ASKED).then(|| Arc::clone(&self.name))
+    /// Returns the channel if this server has to be asked for it now. From here on it counts as asked.
+    pub(super) fn ask(&self, node: NodeIndex) -> Option<Name> {
+        self.change(node, WANTED, ASKED).then(|| Arc::clone(&self.name))
     }
 
-    pub(super) fn confirm(&self) {
-        self.change(ASKED, CONFIRMED);
+    pub(super) fn confirm(&self, node: NodeIndex) {
+        self.change(node, ASKED, CONFIRMED);
     }
 
-    /// Records that the user may not subscribe. After a reconnect the server is asked again.
-    pub(super) fn refuse(&self, error: &Error) {
-        self.change(ASKED, REFUSED);
+    /// Records that the user may not subscribe on this server. After a reconnect it is asked again.
+    pub(super) fn refuse(&self, node: NodeIndex, error: &Error) {
+        self.change(node, ASKED, REFUSED);
         contained(|| {
             tracing::warn!(
                 channel = &*self.name,
@@ -59,13 +63,40 @@ impl WakeChannel {
         });
     }
 
-    /// Records that the server has to be asked again, if it was asked before.
-    pub(super) fn again(&self) {
+    /// Records that this server has to be asked again, if it was asked before.
+    pub(super) fn again(&self, node: NodeIndex) {
         let used = |state| (state != UNUSED).then_some(WANTED);
-        let _: Result<_, _> = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, used);
+        let _: Result<_, _> = self.states[node].fetch_update(Ordering::AcqRel, Ordering::Acquire, used);
     }
 
+    /// Returns whether a majority of the servers has confirmed it.
     pub(super) fn is_confirmed(&self) -> bool {
-        self.state.load(Ordering::Acquire) == CONFIRMED
+        let confirmed = self.states.iter().filter(|state| state.load(Ordering::Acquire) == CONFIRMED);
+        confirmed.count() >= majority(self.states.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_locker_is_woken_by_its_name_once_a_majority_has_confirmed_its_channel() {
+        let wake = WakeChannel::of(&"locker".into(), 3);
+        assert!((0..3).all(|node| wake.ask(node).is_none()), "nobody waits yet");
+        assert!(wake.want() && !wake.want());
+        for (node, confirmed) in [(0, false), (2, true)] {
+            assert!(wake.ask(node).is_some_and(|name| &*name == "lockhound_wake:locker") && wake.ask(node).is_none());
+            wake.confirm(node);
+            assert_eq!(wake.is_confirmed(), confirmed, "{node}");
+        }
+        assert!(wake.ask(1).is_some());
+        let source = crate::error::NodeFailure { node: "one".into(), reason: "NOPERM".into() };
+        wake.refuse(1, &Error::Unavailable { servers: 3, nodes: vec![source], waited: std::time::Duration::ZERO });
+        assert!(wake.is_confirmed() && wake.ask(1).is_none());
+        wake.again(0);
+        assert!(!wake.is_confirmed() && wake.ask(0).is_some(), "it was reconnected");
+        wake.again(1);
+        assert!(wake.ask(1).is_some(), "it is asked again after a refusal");
     }
 }

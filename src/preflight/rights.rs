@@ -143,7 +143,7 @@ impl Asked<'_> {
 
     /// Returns whether waiting lockers are in lists.
     fn has_lists(&self) -> bool {
-        self.deployment == Deployment::Independent(1) && !self.remembers()
+        matches!(self.deployment, Deployment::Independent(_))
     }
 
     fn remembers(&self) -> bool {

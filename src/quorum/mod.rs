@@ -363,7 +363,7 @@ impl Quorum {
 
     /// Returns the undos of one node.
     pub(crate) fn undoing(&self, node: NodeIndex) -> Undoing {
-        Undoing::new(Arc::clone(&self.nodes[node]), self.wakes(None))
+        Undoing::new(Arc::clone(&self.nodes[node]))
     }
 
     /// Renews locks on one node.

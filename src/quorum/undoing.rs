@@ -19,19 +19,18 @@ type Call = Pin<Box<dyn Future<Output = (u64, Outcome<bool>)> + Send>>;
 /// answers are lost.
 pub(crate) struct Undoing {
     node: Arc<Node>,
-    wakes: Wakes,
     calls: FuturesUnordered<Call>,
 }
 
 impl Undoing {
-    pub(super) fn new(node: Arc<Node>, wakes: Wakes) -> Self {
-        Self { node, wakes, calls: FuturesUnordered::new() }
+    pub(super) fn new(node: Arc<Node>) -> Self {
+        Self { node, calls: FuturesUnordered::new() }
     }
 
     /// Releases a lock, behind whatever was sent to take it. The undo is sent when the next answer is asked for. With a
     /// `rest`, the lock is kept for that long.
-    pub(crate) fn send(&self, number: u64, claim: Claim, rest: Option<Duration>) {
-        let (node, wakes) = (Arc::clone(&self.node), self.wakes.clone());
+    pub(crate) fn send(&self, number: u64, claim: Claim, rest: Option<Duration>, wakes: Wakes) {
+        let node = Arc::clone(&self.node);
         self.calls.push(Box::pin(async move {
             let key = claim.key.clone();
             let release = Command::release(claim, rest, wakes);

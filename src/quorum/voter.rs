@@ -30,7 +30,6 @@ impl Voter {
         let acquire = async |ticket: &Ticket| {
             let Asked { lease, fences, listing } = asked.clone();
             let (claims, vote) = (Arc::clone(claims), ticket.vote.clone());
-            let listing = listing.filter(|_| vote.is_none());
             let acquire = Command::Acquire { claims, lease, fences, vote, listing };
             script::ask(&self.node, Lane::Grants, acquire, Answer::acquire).await
         };

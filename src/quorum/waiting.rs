@@ -1,6 +1,6 @@
 //! The lists of lockers that wait for a lock, by which a release wakes the next one and not all of them.
 //!
-//! Only a server that stands alone has lists. With several servers and in a cluster, a release notifies all waiters.
+//! Each server has its own. A cluster has none: there a release notifies all waiters.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::Quorum;
 use crate::command::{Answer, Claim, Command, Release, Releaser, Wakes};
+use crate::error::Error;
 use crate::foreign::contained;
 use crate::key::Key;
 use crate::lease::NodeIndex;
@@ -59,10 +60,10 @@ impl Refusal {
 
 impl Lists {
     /// Returns `None` if there are no lists.
-    pub(super) fn new(nodes: &[Arc<Node>], locker: &str, remembers: bool) -> Option<Self> {
-        let is_alone = matches!(nodes, [node] if !node.is_cluster());
+    pub(super) fn new(nodes: &[Arc<Node>], locker: &str) -> Option<Self> {
+        let has_lists = nodes.iter().all(|node| !node.is_cluster());
         let (off, refused, said) = (AtomicBool::new(false), Mutex::default(), AtomicBool::new(false));
-        (is_alone && !remembers).then(|| Self { locker: locker.into(), off, refused, said })
+        has_lists.then(|| Self { locker: locker.into(), off, refused, said })
     }
 
     fn refused(&self) -> MutexGuard<'_, HashSet<Key>> {
@@ -89,7 +90,7 @@ impl Lists {
 impl Quorum {
     /// Adds the lists, for a locker of this name.
     pub(crate) fn with_lists(self, locker: &str) -> Self {
-        let lists = Lists::new(&self.nodes, locker, self.eligibility.remembers());
+        let lists = Lists::new(&self.nodes, locker);
         Self { lists, ..self }
     }
 
@@ -120,11 +121,19 @@ impl Quorum {
         script::ask(&self.nodes[node], Lane::Commands, release, Answer::release).await
     }
 
-    /// Takes this locker off the list of a lock, and wakes the next one if the lock is free.
-    pub(crate) async fn pass(&self, key: Key) -> Outcome<Release> {
-        let (Some(locker), [node]) = (self.lister(), &*self.nodes) else { return Outcome::Done(Release::Gone) };
-        let pass = Command::Pass { key, locker: Arc::clone(locker) };
-        script::ask(node, Lane::Commands, pass, Answer::release).await
+    /// Takes this locker off the lists of a lock, and wakes the next one if the lock is free. Returns whether it is off
+    /// all of them: if a minority does not answer, it may still be in theirs.
+    ///
+    /// # Errors
+    /// Why a majority has not answered.
+    pub(crate) async fn pass(&self, key: Key) -> Result<bool, Error> {
+        let Some(locker) = self.lister() else { return Ok(true) };
+        let passing = self.ask(|node| {
+            let pass = Command::Pass { key: key.clone(), locker: Arc::clone(locker) };
+            async move { script::ask(&node, Lane::Commands, pass, Answer::release).await }
+        });
+        let answers = self.hear(passing, |_, missing| missing == 0).await?;
+        Ok(answers.len() == self.nodes.len())
     }
 
     /// Handles the refusal of a lock's list: from here on, releases of this lock notify all waiters; if the user has no

@@ -11,7 +11,7 @@ pub(super) struct Scripts {
     pub(super) acquire: Voting,
     pub(super) acquire_all: Voting,
     /// An acquire that puts its locker into the list if it is not granted.
-    pub(super) enlist: Lua,
+    pub(super) enlist: Voting,
     pub(super) count: Lua,
     pub(super) release: Lua,
     pub(super) keep: Lua,
@@ -41,6 +41,9 @@ const WAKE: &str = include_str!("../../lua/wake.lua");
 
 const ENLIST: &str = include_str!("../../lua/enlist.lua");
 
+/// The lines that give a locker its place in the list.
+const SCORE: &str = include_str!("../../lua/score.lua");
+
 /// Removes the server's memory from KEYS, for scripts that iterate over them. The others address their keys by index,
 /// since this costs a third of a microsecond.
 const ITS_OWN: &str = "table.remove(KEYS)\n";
@@ -65,13 +68,23 @@ impl Voting {
         Self { plain: Lua::new(body), voting: Lua::new(&told.concat()) }
     }
 
-    /// The four scripts as steps of one. Hand-overs and acquires with a list are never votes.
+    /// The four scripts as steps of one. Hand-overs are never votes.
     fn batched(acquire: &str, release: &str, hand_over: &str) -> Self {
         let frame = put_in(include_str!("../../lua/batch.lua"), "release", release);
-        let frame = put_in(&put_in(&frame, "enlist", ENLIST), "hand_over", &with_fence(hand_over));
+        let frame =
+            put_in(&put_in(&frame, "enlist", &put_in(ENLIST, "score", SCORE)), "hand_over", &with_fence(hand_over));
         let acquire = &*with_fence(acquire);
         let voting = [REMEMBERS, &put_in(&frame, "acquire", &[OR_NOTHING, acquire].concat())];
         Self { plain: Lua::new(&put_in(&frame, "acquire", acquire)), voting: Lua::new(&voting.concat()) }
+    }
+
+    /// An acquire that puts its locker into the list if it is not granted.
+    fn enlist(acquire: &str) -> Self {
+        let (head, acquire) = ("local function acquire(KEYS, ARGV)\n", &*with_fence(acquire));
+        let enlist = &*put_in(ENLIST, "score", SCORE);
+        let plain = [head, acquire, "end\n", enlist];
+        let voting = [REMEMBERS, head, OR_NOTHING, acquire, "end\n", enlist];
+        Self { plain: Lua::new(&plain.concat()), voting: Lua::new(&voting.concat()) }
     }
 
     pub(super) fn for_vote(&self, vote: &Option<Remembered>) -> &Lua {
@@ -89,7 +102,7 @@ fn with_fence(script: &str) -> String {
 }
 
 fn with_wake(script: &str) -> String {
-    put_in(script, "wake", WAKE)
+    put_in(script, "wake", &put_in(WAKE, "score", SCORE))
 }
 
 /// Replaces the line of a script that names another one by that one's lines.
@@ -97,10 +110,6 @@ fn put_in(script: &str, name: &str, lines: &str) -> String {
     let line = format!("-- {name}.lua\n");
     debug_assert_eq!(script.matches(&line).count(), 1, "{line:?} in {script}");
     script.replace(&line, lines)
-}
-
-fn enlist(acquire: &str) -> Lua {
-    Lua::new(&["local function acquire(KEYS, ARGV)\n", &with_fence(acquire), "end\n", ENLIST].concat())
 }
 
 /// The script that takes a locker off the list.
@@ -150,7 +159,7 @@ fn redisson(told: fn(&str) -> String) -> Scripts {
     Scripts {
         acquire: Voting::acquire(include_str!("../../lua/acquire.lua")),
         acquire_all: Voting::acquire(include_str!("../../lua/acquire_all.lua")),
-        enlist: enlist(include_str!("../../lua/acquire.lua")),
+        enlist: Voting::enlist(include_str!("../../lua/acquire.lua")),
         count: Lua::new(include_str!("../../lua/count.lua")),
         release: Lua::new(release),
         keep: Lua::new(include_str!("../../lua/keep.lua")),
@@ -168,7 +177,7 @@ fn plain(told: fn(&str) -> String) -> Scripts {
     Scripts {
         acquire: Voting::acquire(include_str!("../../lua/plain_acquire.lua")),
         acquire_all: Voting::acquire(include_str!("../../lua/plain_acquire_all.lua")),
-        enlist: enlist(include_str!("../../lua/plain_acquire.lua")),
+        enlist: Voting::enlist(include_str!("../../lua/plain_acquire.lua")),
         count: Lua::new(include_str!("../../lua/plain_count.lua")),
         release: Lua::new(release),
         keep: Lua::new(include_str!("../../lua/plain_keep.lua")),

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 pub(super) use super::texts::Topology;
 use super::texts::{OfTopology, PASS, PLAIN, REDISSON, Scripts, Voting, remembering};
-use crate::command::{Amendment, Announced, Claim, Command, Kind, Listing, MEMORY, Releaser, Remembered, Wakes};
+use crate::command::{
+    Amendment, Announced, Claim, Command, Enlists, Kind, Listing, MEMORY, Releaser, Remembered, Since, Wakes,
+};
 use crate::fence::Source;
 use crate::key::Key;
 use crate::node::{Batched, Lua, mark_of, slot_of};
@@ -46,7 +48,7 @@ impl<'a> Words<'a> {
                 match (&**claims, listing) {
                     ([claim], Some(listing)) => {
                         let args = args.chain(listed(claim, listing));
-                        Self::new(&scripts.enlist, keys, args).shared(scripts.shared("enlist"))
+                        Self::voting(&scripts.enlist, vote, keys, args).shared(scripts.shared("enlist"))
                     }
                     ([_], None) => Self::voting(&scripts.acquire, vote, keys, args).shared(scripts.shared("acquire")),
                     _ => Self::voting(&scripts.acquire_all, vote, keys, args),
@@ -179,16 +181,25 @@ fn scripts_of(claims: &[Claim], topology: Topology) -> &'static Scripts {
 
 /// Returns what a release says about its locker.
 fn told(releaser: &Releaser) -> Word<'_> {
-    let Releaser { locker, enlists, listens, offers, lifetime } = releaser;
-    let [enlists, listens, offers] = [enlists, listens, offers].map(|flag| u8::from(*flag));
-    format!("{locker} {enlists} {listens} {offers} {}", lifetime.as_millis()).into()
+    let Releaser { locker, enlists, listens, offers, lifetime, since } = releaser;
+    let [listens, offers] = [listens, offers].map(|flag| u8::from(*flag));
+    let enlists = match enlists {
+        Enlists::No => 0,
+        Enlists::Behind => 1,
+        Enlists::Again => 2,
+    };
+    format!("{locker} {enlists} {listens} {offers} {} {}", lifetime.as_millis(), waiting_since(*since)).into()
 }
 
 /// Returns what an acquire says about the locker that goes into the list.
-fn listed<'a>(claim: &Claim, listing: &'a Listing) -> [Word<'a>; 4] {
-    let Listing { locker, looked, lifetime } = listing;
+fn listed<'a>(claim: &Claim, listing: &'a Listing) -> [Word<'a>; 5] {
+    let Listing { locker, looked, lifetime, since } = listing;
     let looked = if *looked { "1" } else { "" };
-    [claim.key.waiting().into(), (&**locker).into(), looked.into(), millis(*lifetime)]
+    [claim.key.waiting().into(), (&**locker).into(), looked.into(), millis(*lifetime), waiting_since(*since)]
+}
+
+fn waiting_since<'a>(since: Since) -> Word<'a> {
+    since.map_or_else(Word::default, text)
 }
 
 fn name(key: &Key) -> Word<'_> {

@@ -126,7 +126,9 @@ impl Driving<'_> {
                     let ttl = ttl.map_or(look, |ttl| ttl + Duration::from_millis(1) + listening.delay());
                     contained(|| tracing::debug!(key = %key.shown(), owner = %head.owner, ?ttl, "waiting"));
                     self.wait(wake, listening, ttl.min(look)).await;
-                    self.make_way().await;
+                    if !listening.is_called() {
+                        self.make_way().await;
+                    }
                 }
             },
             // A caller that tries again at a different moment than the others finds it free.
@@ -196,12 +198,14 @@ impl Driving<'_> {
 
     async fn ask(&self, head: &Head, subscription: Option<&Subscription>, now: Instant) -> Attempt {
         let session = self.session;
-        let begun = subscription.map(Subscription::begin);
+        let begun = subscription.map(|listening| listening.begin(session.quorum.round_trip()));
         let listing = match (subscription, session.quorum.lister_of(self.key), begun) {
             (Some(listening), Some(locker), Some(begun)) => listening.listing(locker, begun, head.terms.lease),
             _ => None,
         };
-        let (keys, order) = (std::slice::from_ref(self.key), self.order(now));
+        // The list keeps them apart.
+        let order = if listing.is_some() { Order::AllAtOnce } else { self.order(now) };
+        let keys = std::slice::from_ref(self.key);
         let attempt = session.attempt(keys, &head.owner, head.origin, head.terms, order, listing).await;
         if let Some(listening) = subscription {
             self.learn(listening, &attempt);

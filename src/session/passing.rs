@@ -1,6 +1,7 @@
 //! Wakes the next locker that waits for a lock, if there are lists.
 
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use super::Session;
@@ -10,9 +11,18 @@ use crate::foreign::contained;
 use crate::gate::Others;
 use crate::hold::Hold;
 use crate::key::Key;
-use crate::node::Outcome;
 use crate::notify::{Hook, Hooks};
 use crate::quorum::was_there;
+
+/// What the release of a hold tells the servers about waiting lockers, and what they said.
+#[derive(Debug, Default)]
+pub(super) struct Passing {
+    wakes: OnceLock<Wakes>,
+    /// How many servers have woken another locker.
+    passed_on: AtomicUsize,
+    /// How many of them know clients outside of their lists.
+    others: AtomicUsize,
+}
 
 impl Session {
     /// Returns the hooks that are called for messages, while the session exists.
@@ -28,22 +38,36 @@ impl Session {
         Hooks { message: hook(|session, key| session.message(key)), idle: hook(Self::pass) }
     }
 
-    /// Returns whom the release of this hold wakes, which is sent now.
-    pub(super) fn wakes(&self, hold: &Hold) -> Wakes {
-        let Some(locker) = self.quorum.lister_of(&hold.claim.key) else { return Wakes::All };
-        let key = &hold.claim.key;
-        let lease = hold.terms.lease;
-        Wakes::Next(Some(self.channels.release(locker, key, self.gate.is_awaited(key), lease)))
+    /// Returns whom the release of this hold wakes, which is sent to all servers now.
+    pub(super) fn wakes(&self, hold: &Hold, passing: &Passing) -> Wakes {
+        let wakes = || {
+            let Some(locker) = self.quorum.lister_of(&hold.claim.key) else { return Wakes::All };
+            let key = &hold.claim.key;
+            let lease = hold.terms.lease;
+            Wakes::Next(Some(self.channels.release(locker, key, self.gate.is_awaited(key), lease)))
+        };
+        passing.wakes.get_or_init(wakes).clone()
     }
 
-    /// Takes in the answer to the release of this hold. With a `rest`, the lock was kept for that long. Returns whether
-    /// the lock was there.
-    pub(super) fn released(&self, hold: &Hold, release: &Release, rest: Option<Duration>) -> bool {
+    /// Returns whom an undo wakes, of what stands for so long.
+    pub(super) fn undo_wakes(&self, key: &Key, stands: Duration) -> Wakes {
+        let locker = self.quorum.lister_of(key);
+        self.quorum.wakes(locker.and_then(|locker| self.channels.undo(locker, key, stands)))
+    }
+
+    /// Takes in a server's answer to the release of this hold. With a `rest`, the lock was kept for that long. Returns
+    /// whether the lock was there.
+    pub(super) fn released(&self, hold: &Hold, release: &Release, rest: Option<Duration>, passing: &Passing) -> bool {
         let key = &hold.claim.key;
         match release {
             Release::PassedOn { place, turn, others } => {
                 self.gate.note_others(key, if *others { Others::Told } else { Others::Listed });
-                self.channels.passed_on(key, *place, *turn);
+                // A minority may have woken a locker that the others do not know of.
+                let told = passing.others.fetch_add(usize::from(*others), Ordering::Relaxed) + usize::from(*others);
+                let majority = self.quorum.majority();
+                if passing.passed_on.fetch_add(1, Ordering::Relaxed) + 1 == majority {
+                    self.channels.passed_on(key, *place, *turn, told >= majority);
+                }
             }
             Release::Unlisted(error) => {
                 self.gate.note_others(key, Others::Unknown);
@@ -79,17 +103,13 @@ impl Session {
         let pending = Pending::new(self);
         self.engine.spawn(async move {
             loop {
-                let answer = session.quorum.pass(key.clone()).await;
-                if let Outcome::Done(Release::Unlisted(_))
-                | Outcome::NotExecuted(_)
-                | Outcome::Unknown(_)
-                | Outcome::Refused(_) = &answer
-                {
+                let passed = session.quorum.pass(key.clone()).await;
+                if let Err(error) = &passed {
                     contained(|| {
-                        tracing::debug!(key = %key.shown(), ?answer, "the locker could not be taken off the list");
+                        tracing::debug!(key = %key.shown(), %error, "the locker could not be taken off the list");
                     });
                 }
-                if !session.channels.end_pass(&key, matches!(answer, Outcome::Done(_))) {
+                if !session.channels.end_pass(&key, passed.unwrap_or(false)) {
                     break;
                 }
             }
@@ -102,7 +122,7 @@ impl Session {
 mod tests {
     use super::*;
     use crate::clock::Instant;
-    use crate::command::Kind;
+    use crate::command::{Enlists, Kind};
     use crate::hold::Terms;
     use crate::owner::Owner;
 
@@ -112,6 +132,27 @@ mod tests {
         session.pass(&Key::from("k"));
         assert_eq!(session.stats().pending, 0, "it never asked to be put into that list");
         session.engine.stop();
+    }
+
+    /// What was granted took it off that server's list.
+    #[tokio::test]
+    async fn an_undo_on_one_of_several_servers_puts_a_locker_that_waits_back_into_the_list() {
+        let (one, several) = (Session::over_nobody(), Session::over_nobodies(3));
+        let (key, lease) = (Key::from("k"), Duration::from_secs(30));
+        assert_eq!(
+            one.undo_wakes(&key, lease),
+            Wakes::Next(None),
+            "one server has nothing to undo but what is unknown"
+        );
+        let releaser = || match several.undo_wakes(&key, lease) {
+            Wakes::Next(Some(releaser)) => (releaser.enlists, releaser.since.is_some()),
+            wakes => panic!("{wakes:?}"),
+        };
+        assert_eq!(releaser(), (Enlists::No, false));
+        several.channels.passed_on(&key, Some(1), false, false);
+        assert_eq!(releaser(), (Enlists::Again, true));
+        one.engine.stop();
+        several.engine.stop();
     }
 
     #[tokio::test]
@@ -126,7 +167,7 @@ mod tests {
         let (told_of, plain) = (&hold(Kind::Redisson), &hold(Kind::Plain));
         session.gate.admit(told_of, None, now);
         let wait = |hold: &Hold, release: &Release, rest: Option<Duration>| {
-            assert!(session.released(hold, release, rest));
+            assert!(session.released(hold, release, rest, &Passing::default()));
             session.gate.others_wait(&hold.claim.key)
         };
         assert!(wait(told_of, &Release::Released(1), None));

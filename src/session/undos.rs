@@ -115,7 +115,8 @@ pub(super) async fn work_off(session: Arc<Session>, node: NodeIndex, mut inbox: 
         loop {
             let now = Instant::now();
             while let Some((number, undo)) = list.next(now) {
-                undoing.send(number, undo.claim.clone(), hold::rest(undo.kept_until, now));
+                let wakes = session.undo_wakes(&undo.claim.key, undo.stands);
+                undoing.send(number, undo.claim.clone(), hold::rest(undo.kept_until, now), wakes);
             }
             let wake = list.wakes_at();
             tokio::select! {

@@ -6,6 +6,7 @@
 //! - The caller sets the clock. Even if it goes back, a key that was found to have expired does not come back.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,10 +14,17 @@ pub(crate) enum Value {
     Text(Vec<u8>),
     Hash(Vec<Field>),
     /// A sorted set: its members, in the order of their scores.
-    Sorted(Vec<String>),
+    Sorted(Vec<Member>),
     /// A value of a type that no script of this crate writes, by the name of the type.
     #[cfg_attr(not(test), expect(dead_code, reason = "nothing else writes to a server in memory yet"))]
     Other(&'static str),
+}
+
+/// A member of a sorted set. They are sorted by score, and then by name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Member {
+    pub(crate) score: u64,
+    pub(crate) name: Arc<str>,
 }
 
 /// A field of a hash: its name and its value.
@@ -114,7 +122,7 @@ impl Keyspace {
     }
 
     /// ZRANGE.
-    pub(crate) fn members(&mut self, key: &str) -> Result<&[String], WrongType> {
+    pub(crate) fn members(&mut self, key: &str) -> Result<&[Member], WrongType> {
         match self.find(key) {
             None => Ok(&[]),
             Some(Entry { value: Value::Sorted(members), .. }) => Ok(members),
@@ -122,15 +130,16 @@ impl Keyspace {
         }
     }
 
-    /// ZADD, with a score behind all others.
-    pub(crate) fn add_last(&mut self, key: &str, member: &str) -> Result<(), WrongType> {
+    /// ZADD.
+    pub(crate) fn add(&mut self, key: &str, member: &str, score: u64) -> Result<(), WrongType> {
         self.find(key);
         let new = || Entry { value: Value::Sorted(Vec::new()), expires: None };
         let Value::Sorted(members) = &mut self.entries.entry(key.to_owned()).or_insert_with(new).value else {
             return Err(WrongType);
         };
-        members.retain(|other| other != member);
-        members.push(member.to_owned());
+        members.retain(|other| *other.name != *member);
+        members.push(Member { score, name: member.into() });
+        members.sort_unstable();
         Ok(())
     }
 
@@ -139,7 +148,7 @@ impl Keyspace {
         self.members(key)?;
         let is_empty = match self.find(key).map(|entry| &mut entry.value) {
             Some(Value::Sorted(members)) => {
-                members.retain(|other| other != member);
+                members.retain(|other| *other.name != *member);
                 members.is_empty()
             }
             _ => false,

@@ -1,9 +1,12 @@
 //! The waiting lists of lockers, as the scripts keep them.
 
-use super::keyspace::WrongType;
+use super::keyspace::{Member, WrongType};
 use super::store::{Failure, Run, millis};
-use crate::command::{Acquire, Listing, Place, Release, Releaser, WAKE, Wakes};
+use crate::command::{Acquire, Enlists, Listing, Place, Release, Releaser, Since, WAKE, Wakes};
 use crate::key::Key;
+
+/// By how much the clocks of lockers may move them in a list, in microseconds.
+const FAR_OFF: u64 = 1_000_000;
 
 /// The most lockers without a subscriber that one script takes off a list.
 const MOST: usize = 100;
@@ -34,20 +37,20 @@ impl Run<'_> {
 
     fn strike_out(&mut self, key: &Key, list: &str, listing: &Listing) -> Result<(), WrongType> {
         let members = self.keys.members(list)?;
-        let before = members.iter().position(|other| *other == *listing.locker).filter(|_| listing.looked);
+        let before = members.iter().position(|other| other.name == listing.locker).filter(|_| listing.looked);
         let before = members[..before.unwrap_or_default().min(2)].to_vec();
         self.keys.remove_member(list, &listing.locker)?;
         for other in before {
-            self.keys.remove_member(list, &other)?;
-            self.wake_up(&other, "go", key);
+            self.keys.remove_member(list, &other.name)?;
+            self.wake_up(&other.name, "go", key);
         }
         Ok(())
     }
 
     fn put_in(&mut self, list: &str, listing: &Listing) -> Result<u64, WrongType> {
-        let Listing { locker, lifetime, .. } = listing;
-        if !self.keys.members(list)?.iter().any(|other| **other == **locker) {
-            self.keys.add_last(list, locker)?;
+        let Listing { locker, lifetime, since, .. } = listing;
+        if !self.keys.members(list)?.iter().any(|other| other.name == *locker) {
+            self.add(list, locker, *since)?;
         }
         let lifetime = millis(*lifetime);
         if u64::try_from(self.keys.ttl(list)).map_or(true, |left| left < lifetime) {
@@ -78,20 +81,21 @@ impl Run<'_> {
         if self.keys.members(list)?.is_empty() {
             return Ok(None);
         }
-        let me = releaser.map(|releaser| &*releaser.locker);
-        match releaser {
-            Some(Releaser { enlists: true, locker, lifetime, .. }) => {
-                self.keys.add_last(list, locker)?;
+        let mut me = None;
+        if let Some(Releaser { enlists, locker, lifetime, since, .. }) = releaser {
+            if *enlists == Enlists::No {
+                self.keys.remove_member(list, locker)?;
+            } else {
+                self.add(list, locker, *since)?;
                 let left = u64::try_from(self.keys.ttl(list)).unwrap_or_default();
                 if left * 2 < millis(*lifetime) {
                     self.keys.expire(list, millis(*lifetime));
                 }
             }
-            Some(Releaser { locker, .. }) => self.keys.remove_member(list, locker)?,
-            None => {}
+            me = Some(if *enlists == Enlists::Again { "" } else { &**locker });
         }
         for tries in 0..MOST {
-            let Some(first) = self.keys.members(list)?.first().cloned() else { return Ok(None) };
+            let Some(Member { name: first, .. }) = self.keys.members(list)?.first().cloned() else { return Ok(None) };
             if Some(&*first) == me {
                 self.keys.remove_member(list, &first)?;
                 return Ok(None);
@@ -118,7 +122,7 @@ impl Run<'_> {
     /// gone that the search ended early.
     fn have_watched(&mut self, list: &str, me: Option<&str>, key: &Key, most: usize) -> Result<bool, WrongType> {
         for _ in 0..most {
-            let Some(next) = self.keys.members(list)?.get(1).cloned() else { return Ok(false) };
+            let Some(Member { name: next, .. }) = self.keys.members(list)?.get(1).cloned() else { return Ok(false) };
             if Some(&*next) == me {
                 return Ok(true);
             }
@@ -136,8 +140,19 @@ impl Run<'_> {
         self.ears.publish(&key.channel(), "0")
     }
 
+    /// Adds a locker, behind all others or, over several servers, in the order of their times.
+    fn add(&mut self, list: &str, locker: &str, since: Since) -> Result<(), WrongType> {
+        let last = self.keys.members(list)?.last().map(|last| last.score);
+        let score = match (since, last) {
+            (None, last) => last.unwrap_or_default() + 1,
+            (Some(since), None) => since,
+            (Some(since), Some(last)) => since.clamp(last.saturating_sub(FAR_OFF), last + FAR_OFF),
+        };
+        self.keys.add(list, locker, score)
+    }
+
     fn place_in(&mut self, list: &str, locker: &str) -> Option<u64> {
-        let place = self.keys.members(list).ok()?.iter().position(|other| other == locker);
+        let place = self.keys.members(list).ok()?.iter().position(|other| *other.name == *locker);
         place.map(|place| place as u64)
     }
 

@@ -1,8 +1,8 @@
 //! Mistakes that the server in memory could have: each makes it differ from the scripts.
 
 use crate::command::{
-    Acquire, Amendment, Answer, Claim, Command, Count, HandOver, Identity, Kind, MEMORY, Place, Raise, Release,
-    Releaser, Wakes, sha1,
+    Acquire, Amendment, Answer, Claim, Command, Count, Enlists, HandOver, Identity, Kind, MEMORY, Place, Raise,
+    Release, Releaser, Wakes, sha1,
 };
 use crate::fence::{Fence, Source};
 use crate::testing::{Ears, Failure, Store, Value};
@@ -164,7 +164,7 @@ impl Mutant {
                 let _: Result<_, _> = store.keys.remove_member(&claims[0].key.waiting(), &listing.locker);
             }
             (Self::DropsWhoReleases, Command::Release { wakes: Wakes::Next(Some(Releaser { enlists, .. })), .. }) => {
-                *enlists = false;
+                *enlists = Enlists::No;
             }
             (Self::WaitsForTheFirst, Command::Acquire { listing: Some(listing), .. }) => listing.looked = false,
             (Self::GivesNoTurns, Command::Release { wakes: Wakes::Next(Some(Releaser { offers, .. })), .. }) => {
@@ -266,8 +266,8 @@ impl Mutant {
 
 /// Puts a locker back into a list that it was in before.
 fn stay_listed(store: &mut Store, before: &mut Store, list: &str, locker: &str) {
-    if before.keys.members(list).is_ok_and(|all| all.iter().any(|one| **one == *locker)) {
-        store.keys.add_last(list, locker).expect("a list");
+    if before.keys.members(list).is_ok_and(|all| all.iter().any(|one| *one.name == *locker)) {
+        store.keys.add(list, locker, 0).expect("a list");
     }
 }
 

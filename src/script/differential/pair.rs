@@ -344,7 +344,7 @@ fn stored_state((key, value, ttl): (&str, &Value, Option<u64>)) -> (String, (Str
         Value::Hash(fields) => {
             ("hash", fields.iter().flat_map(|(field, value)| [field.clone(), value.clone()]).collect())
         }
-        Value::Sorted(members) => ("zset", members.iter().map(|member| member.clone().into_bytes()).collect()),
+        Value::Sorted(members) => ("zset", members.iter().map(|member| member.name.as_bytes().to_vec()).collect()),
         Value::Other(kind) => (*kind, Vec::new()),
     };
     let ttl = ttl.map_or(-1, |ttl| i64::try_from(ttl).expect("a time"));

@@ -10,7 +10,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::command::{
-    Amendment, Announced, Claim, Command, Kind, Listing, MEMORY, Releaser, Remembered, WAKE, Wakes, sha1,
+    Amendment, Announced, Claim, Command, Enlists, Kind, Listing, MEMORY, Releaser, Remembered, Since, WAKE, Wakes,
+    sha1,
 };
 use crate::fence::{Fence, Source};
 use crate::key::Key;
@@ -130,10 +131,12 @@ fn shareable() -> impl Strategy<Value = Command> {
         2 => (claim(), lease(), fences(), vote()).prop_map(|(claim, lease, fences, vote)| {
             Command::Acquire { claims: Arc::new([claim]), lease, fences, vote, listing: None }
         }),
-        2 => (claim(), lease(), fences(), locker(), any::<bool>()).prop_map(|(claim, lease, fences, locker, looked)| {
-            let listing = Some(Listing { locker, looked, lifetime: lease * 3 });
-            Command::Acquire { claims: Arc::new([claim]), lease, fences, vote: None, listing }
-        }),
+        3 => (claim(), lease(), fences(), rarely_a_vote(), locker(), any::<bool>(), since()).prop_map(
+            |(claim, lease, fences, vote, locker, looked, since)| {
+                let listing = Some(Listing { locker, looked, lifetime: lease * 3, since });
+                Command::Acquire { claims: Arc::new([claim]), lease, fences, vote, listing }
+            },
+        ),
         2 => (claim(), wakes()).prop_map(|(claim, wakes)| Command::Release { claim, wakes }),
         1 => (claim(), select(&FIELDS[..]), lease(), fences()).prop_map(|(from, field, lease, fences)| {
             let to = Claim { field: field.into(), ..from.clone() };
@@ -146,18 +149,32 @@ fn locker() -> impl Strategy<Value = Arc<str>> {
     prop_oneof![3 => select(&LOCKERS[..2]), 1 => select(&LOCKERS[2..])].prop_map(Arc::from)
 }
 
+/// Clocks that are near each other, and some that are far off.
+fn since() -> impl Strategy<Value = Since> {
+    let near = (0..3_u64).prop_map(|ms| 1_700_000_000_000_000 + ms * 1_000);
+    let far_off = select(vec![1, 1_699_999_990_000_000, 1_700_000_010_000_000]);
+    option::weighted(0.5, prop_oneof![4 => near, 1 => far_off])
+}
+
+/// Most servers here do not have the memory for it.
+fn rarely_a_vote() -> impl Strategy<Value = Option<Remembered>> {
+    prop_oneof![4 => Just(None), 1 => vote()]
+}
+
 fn wakes() -> impl Strategy<Value = Wakes> {
     let lifetime = select(vec![1_000, 90_000]).prop_map(Duration::from_millis);
-    let releaser = (locker(), any::<bool>(), any::<bool>(), any::<bool>(), lifetime).prop_map(
-        |(locker, enlists, listens, offers, lifetime)| Releaser { locker, enlists, listens, offers, lifetime },
-    );
+    let enlists = select(vec![Enlists::No, Enlists::Behind, Enlists::Behind, Enlists::Again]);
+    let flags = (enlists, any::<bool>(), any::<bool>());
+    let releaser =
+        (locker(), flags, lifetime, since()).prop_map(|(locker, (enlists, listens, offers), lifetime, since)| {
+            Releaser { locker, enlists, listens, offers, lifetime, since }
+        });
     prop_oneof![1 => Just(Wakes::All), 5 => option::weighted(0.8, releaser).prop_map(Wakes::Next)]
 }
 
 fn with_vote(command: Command, vote: &Option<Remembered>) -> Command {
     match command {
         Command::Acquire { claims, lease, fences, listing, .. } => {
-            let listing = listing.filter(|_| vote.is_none());
             Command::Acquire { claims, lease, fences, vote: vote.clone(), listing }
         }
         command => command,
