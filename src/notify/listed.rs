@@ -40,6 +40,17 @@ enum Pass {
     Another,
 }
 
+/// What follows a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AfterPass {
+    Nothing,
+    /// The locker has to be taken off once more.
+    Another,
+    /// The server may have executed the pass after it had put the locker into the list again: a driver that waits asks
+    /// once more.
+    Ask,
+}
+
 impl Listed {
     /// Records that the locker may be put into a list, which is kept until then. Returns since when it waits, in
     /// microseconds of its wall clock.
@@ -66,12 +77,14 @@ impl Listed {
         }
     }
 
-    /// Returns whether the locker asked to be put into a list, and has no answer.
-    pub(super) fn is_unanswered(&self, key: &Key) -> bool {
-        self.waits_since(key).is_some()
+    /// Records that a driver starts: what one before it waited for does not count.
+    pub(super) fn begin_wait(&mut self, key: &Key) {
+        if let Some(standing) = self.keys.get_mut(key) {
+            standing.since = None;
+        }
     }
 
-    /// Returns since when the locker waits.
+    /// Returns since when the locker waits, if it asked to be put into a list and has no grant since.
     pub(super) fn waits_since(&self, key: &Key) -> Option<u64> {
         self.keys.get(key).and_then(|standing| standing.since)
     }
@@ -88,17 +101,20 @@ impl Listed {
         begins
     }
 
-    /// Records the end of a pass, after which the locker `is_off` the list or may still be in it. Returns whether
-    /// another pass begins.
-    pub(super) fn end_pass(&mut self, key: &Key, is_off: bool) -> bool {
-        let Some(standing) = self.keys.get_mut(key) else { return false };
-        let again = standing.pass == Pass::Another;
-        if is_off && standing.pass == Pass::UnderWay {
-            self.keys.remove(key);
-        } else {
-            standing.pass = if again { Pass::UnderWay } else { Pass::None };
+    /// Records the end of a pass, after which the locker `is_off` the list or may still be in it. Returns what follows.
+    pub(super) fn end_pass(&mut self, key: &Key, is_off: bool) -> AfterPass {
+        let Some(standing) = self.keys.get_mut(key) else { return AfterPass::Nothing };
+        let pass = std::mem::replace(&mut standing.pass, Pass::None);
+        match pass {
+            Pass::Another => standing.pass = Pass::UnderWay,
+            Pass::UnderWay if is_off => _ = self.keys.remove(key),
+            _ => {}
         }
-        again
+        match pass {
+            Pass::Another => AfterPass::Another,
+            Pass::Overtaken => AfterPass::Ask,
+            _ => AfterPass::Nothing,
+        }
     }
 }
 
@@ -122,12 +138,14 @@ mod tests {
         assert_eq!(listed.waits_since(&key), None);
         let since = listed.enter(&key, now + LEASE, now);
         assert_eq!(listed.enter(&key, now + LEASE, now), since, "it is asked again");
-        assert!(listed.waits_since(&key) == Some(since) && listed.is_unanswered(&key));
+        assert_eq!(listed.waits_since(&key), Some(since));
         listed.leave(&key, true);
-        assert!(listed.waits_since(&key).is_none() && !listed.is_unanswered(&key));
+        assert_eq!(listed.waits_since(&key), None);
         assert!(listed.begin_pass(&key), "a minority of the servers may have it in its list");
         listed.enter(&key, now + LEASE, now);
-        assert!(listed.is_unanswered(&key));
+        assert!(listed.waits_since(&key).is_some());
+        listed.begin_wait(&key);
+        assert_eq!(listed.waits_since(&key), None, "the wait of a driver that ended by an error does not count");
     }
 
     #[test]
@@ -138,8 +156,8 @@ mod tests {
         listed.enter(&key, now + LEASE, now);
         assert!(listed.begin_pass(&key));
         assert!(!listed.begin_pass(&key), "one is under way");
-        assert!(!listed.end_pass(&key, true) && !listed.keys.contains_key(&key));
-        assert!(!listed.begin_pass(&key), "it is off");
+        assert_eq!(listed.end_pass(&key, true), AfterPass::Nothing);
+        assert!(!listed.keys.contains_key(&key) && !listed.begin_pass(&key), "it is off");
         listed.enter(&key, now + LEASE, now);
         listed.leave(&key, false);
         assert!(!listed.begin_pass(&key), "a grant took it off");
@@ -149,7 +167,8 @@ mod tests {
     fn a_failed_pass_is_repeated_at_the_next_wake_up() {
         let (key, now) = (Key::from("k"), Instant::now());
         let mut listed = entered(&key, now);
-        assert!(listed.begin_pass(&key) && !listed.end_pass(&key, false));
+        assert!(listed.begin_pass(&key));
+        assert_eq!(listed.end_pass(&key, false), AfterPass::Nothing);
         assert!(listed.keys.contains_key(&key) && listed.begin_pass(&key));
     }
 
@@ -162,16 +181,19 @@ mod tests {
             assert!(listed.begin_pass(&key));
             listed.enter(&key, now + LEASE, now);
             assert!(!nobody_waits || !listed.begin_pass(&key));
-            assert_eq!(listed.end_pass(&key, true), nobody_waits);
+            let follows = if nobody_waits { AfterPass::Another } else { AfterPass::Ask };
+            assert_eq!(listed.end_pass(&key, true), follows);
             assert!(listed.keys.contains_key(&key));
             assert_eq!(listed.begin_pass(&key), !nobody_waits);
-            assert!(!listed.end_pass(&key, true) && !listed.keys.contains_key(&key));
+            assert_eq!(listed.end_pass(&key, true), AfterPass::Nothing);
+            assert!(!listed.keys.contains_key(&key));
         }
         let mut listed = entered(&key, now);
         listed.begin_pass(&key);
         listed.enter(&key, now + LEASE, now);
         listed.leave(&key, false);
-        assert!(!listed.end_pass(&key, true) && !listed.keys.contains_key(&key), "a grant took it off meanwhile");
+        assert_eq!(listed.end_pass(&key, true), AfterPass::Nothing);
+        assert!(!listed.keys.contains_key(&key), "a grant took it off meanwhile");
     }
 
     /// Otherwise that pass would take a waiting locker off the list.
@@ -183,7 +205,7 @@ mod tests {
         listed.enter(&key, now + LEASE, now);
         assert!(!listed.begin_pass(&key), "one is under way");
         listed.enter(&key, now + LEASE, now);
-        assert!(!listed.end_pass(&key, true), "a caller has come");
+        assert_eq!(listed.end_pass(&key, true), AfterPass::Ask, "a caller has come");
         assert!(listed.keys.contains_key(&key) && listed.begin_pass(&key), "until it goes");
     }
 

@@ -29,7 +29,7 @@ use futures_util::FutureExt as _;
 use tokio::sync::Notify;
 
 pub(crate) use self::ear::listen;
-use self::listed::Listed;
+use self::listed::{AfterPass, Listed};
 pub(crate) use self::news::Begun;
 use self::news::WakeUp;
 use self::others::Ended;
@@ -99,6 +99,7 @@ impl Channels {
             listener.news().leave_turn(given);
         }
         drop(table);
+        self.listed().begin_wait(key);
         if self.wake.as_ref().is_some_and(WakeChannel::want) || asks {
             self.tell();
         }
@@ -190,7 +191,12 @@ impl Channels {
     /// Records that the locker `is_off` the list or may still be in it. Returns whether it has to be taken off once
     /// more, now.
     pub(crate) fn end_pass(&self, key: &Key, is_off: bool) -> bool {
-        self.listed().end_pass(key, is_off)
+        let after = self.listed().end_pass(key, is_off);
+        if after == AfterPass::Ask {
+            let drivers = self.table().listeners_of(&key.channel(), key);
+            drivers.iter().for_each(|listener| listener.miss());
+        }
+        after == AfterPass::Another
     }
 
     fn is_of_several(&self) -> bool {
@@ -252,10 +258,7 @@ impl Channels {
 
     fn wake_all(&self) {
         let listeners = self.table().listeners();
-        for listener in listeners {
-            listener.news().missed();
-            listener.message.notify_one();
-        }
+        listeners.iter().for_each(|listener| listener.miss());
     }
 
     fn confirm(&self, node: usize, batch: &Batch) {
@@ -389,7 +392,7 @@ impl Drop for Subscription {
         // The list has the locker, or may have it if an answer did not come.
         let (key, is_listed) = (&self.listener.key, self.listener.news().is_listed());
         let mut listed = self.channels.listed();
-        if is_listed || listed.is_unanswered(key) {
+        if is_listed || listed.waits_since(key).is_some() {
             let now = Instant::now();
             listed.enter(key, now, now);
             drop(listed);
@@ -401,5 +404,30 @@ impl Drop for Subscription {
 impl std::fmt::Debug for Channels {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Channels").field("channels", &self.table().len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The server may execute the two in either order. The others would pass the lock on among themselves until the
+    /// re-check.
+    #[test]
+    fn a_driver_asks_again_after_a_pass_that_was_under_way_when_it_asked() {
+        let (key, lease, now) = (Key::from("k"), Duration::from_secs(30), Instant::now());
+        for overtaken in [false, true] {
+            let hooks = Hooks { message: Box::new(|_| ()), idle: Box::new(|_| ()) };
+            let channels = Channels::new(3, None, lease, hooks);
+            channels.enter(&key, lease, now);
+            assert!(channels.begin_pass(&key), "its last caller has left");
+            let driver = channels.subscribe(&key);
+            if overtaken {
+                channels.enter(&key, lease, now);
+            }
+            assert_eq!(driver.due(now), None);
+            assert!(!channels.end_pass(&key, true));
+            assert_eq!(driver.due(now), overtaken.then_some(now));
+        }
     }
 }

@@ -88,6 +88,12 @@ impl Listener {
     pub(super) fn news(&self) -> MutexGuard<'_, News> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Has the driver ask, since it may have missed messages.
+    pub(super) fn miss(&self) {
+        self.news().missed();
+        self.message.notify_one();
+    }
 }
 
 /// One node's subscriptions.

@@ -91,6 +91,7 @@ const MODELS: [(&str, &[(&str, Held)]); 6] = [
             ("MinoritiesAreIgnored", LOOKS),
             ("ForgetsWhileAsking", By("wake_up_forgotten_while_asking")),
             ("UndoesQuietly", LOOKS),
+            ("PassesAreInOrder", LOOKS),
             ("OneServerPassesOn", LOOKS),
         ],
     ),

@@ -8,7 +8,9 @@
 //!   undone, and a late yes too. An undo puts its locker back into the list of that server, if it still waits.
 //! - The messages of each server, which take any time, and are counted: *go* and the message of the channel count alike
 //!   towards a majority; after a message of a minority, or told to watch, a locker looks later.
-//! - Waiters that leave. And one fault: a waiting locker dies or is suspended, or does not hear one of the servers.
+//! - Waiters that leave, and callers that come when nobody waits. A `pass` is executed before or after the next acquire
+//!   of its locker.
+//! - One fault: a waiting locker dies or is suspended, or does not hear one of the servers.
 //!
 //! # What is abstracted away
 //! - Fences, leases and renewals: see the model of several servers. A holder is never dead here.
@@ -34,6 +36,8 @@ const MAJORITY: usize = 2;
 const EXCLUSION: &str = "a locker that is inside holds the lock on a majority";
 /// If the lock is free and a client waits, something is about to happen.
 const PROGRESS: &str = "nobody waits for a free lock until the re-check";
+/// Otherwise the others may pass the lock on among themselves until its re-check.
+const LISTED: &str = "without a fault a locker that waits is in the lists of a majority";
 /// Without faults, two lockers do not even wait for a timer.
 const PROMPTNESS: &str = "without a fault nobody waits for a free lock until a timer ends";
 
@@ -42,6 +46,8 @@ const PROMPTNESS: &str = "without a fault nobody waits for a free lock until a t
 pub(crate) struct Scheme {
     /// How many callers of each locker want the lock.
     callers: [u8; LOCKERS],
+    /// How many more of each come later, when nobody waits there.
+    later: [u8; LOCKERS],
     /// Whether the last locker holds the lock at first, and the others are in the lists of a majority.
     waits: bool,
     leaves: u8,
@@ -50,11 +56,16 @@ pub(crate) struct Scheme {
 }
 
 /// Two lockers that contend.
-const TWO: Scheme = Scheme { callers: [1, 1, 0], waits: false, leaves: 0, faults: 0, mutant: None };
+const TWO: Scheme =
+    Scheme { callers: [1, 1, 0], later: [0; LOCKERS], waits: false, leaves: 0, faults: 0, mutant: None };
 /// Two lockers that wait for a third.
 const WAITING: Scheme = Scheme { waits: true, ..TWO };
 /// One locker that waits for another.
 const ALONE: Scheme = Scheme { callers: [1, 0, 0], ..WAITING };
+/// Its caller leaves, and another comes.
+const LEAVING: Scheme = Scheme { leaves: 1, later: [1, 0, 0], ..ALONE };
+/// One of them comes back after it has released.
+const RETURNING: Scheme = Scheme { later: [1, 0, 0], ..TWO };
 /// One of them releases, and waits again.
 const AGAIN: Scheme = Scheme { callers: [2, 1, 0], ..TWO };
 
@@ -73,6 +84,8 @@ pub(crate) enum Mutant {
     ForgetsWhileAsking,
     /// What a minority granted is released without a message.
     UndoesQuietly,
+    /// A locker trusts that a `pass` is executed before the acquires that it sends after it.
+    PassesAreInOrder,
     /// A locker counts as passed over by its own release once one server says so.
     OneServerPassesOn,
 }
@@ -121,8 +134,12 @@ impl Model for Scheme {
             Property::always(EXCLUSION, |_, state: &State| state.is_exclusive()),
             Property::always(PROGRESS, |_, state: &State| !state.is_stuck(true)),
             Property::always(PROMPTNESS, |scheme: &Self, state: &State| !scheme.is_prompt() || !state.is_stuck(false)),
+            Property::always(LISTED, |scheme: &Self, state: &State| scheme.faults > 0 || state.is_listed()),
             Property::sometimes("all have had it", |_, state: &State| {
-                state.lockers.iter().all(|locker| locker.phase == Phase::Idle && locker.waiting == 0)
+                state
+                    .lockers
+                    .iter()
+                    .all(|locker| locker.phase == Phase::Idle && locker.waiting == 0 && locker.later == 0)
             }),
         ]
     }
@@ -143,6 +160,12 @@ fn nobody_waits_for_a_free_lock_of_several_servers_after_one_fault() {
     keeps_its_promises_within(13, Scheme { leaves: 1, ..WAITING });
 }
 
+#[test]
+fn a_caller_that_comes_while_its_locker_is_taken_off_the_lists_is_in_them() {
+    keeps_its_promises(LEAVING);
+    keeps_its_promises_within(16, RETURNING);
+}
+
 #[cfg(feature = "soak")]
 #[test]
 fn wider_bounds_of_several_lists_find_no_more() {
@@ -152,6 +175,7 @@ fn wider_bounds_of_several_lists_find_no_more() {
         keeps_its_promises_within(18, scheme);
         keeps_its_promises_within(16, Scheme { leaves: 1, ..scheme });
     }
+    keeps_its_promises_within(20, RETURNING.after_a_fault());
 }
 
 #[test]
@@ -184,6 +208,11 @@ fn a_call_and_a_message_make_a_majority() {
 #[test]
 fn a_locker_that_one_server_calls_has_to_look_later() {
     breaks(ALONE.after_a_fault().with(Mutant::MinoritiesAreIgnored), &[PROGRESS]);
+}
+
+#[test]
+fn a_pass_may_come_after_the_next_acquire() {
+    breaks(LEAVING.with(Mutant::PassesAreInOrder), &[LISTED]);
 }
 
 #[cfg(feature = "soak")]

@@ -45,6 +45,17 @@ enum Vote {
     No(usize),
 }
 
+/// A script that takes a locker off all lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Pass {
+    None,
+    UnderWay,
+    /// The locker asked to be put into the lists again meanwhile. Which of the two is executed first is open.
+    Overtaken,
+    /// The same, and it has to be taken off once more.
+    Another,
+}
+
 /// Whether the locker that frees a server is in its list afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Enlists {
@@ -63,6 +74,8 @@ struct Server {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Locker {
     pub(super) waiting: u8,
+    /// How many callers come later, when nobody waits.
+    pub(super) later: u8,
     pub(super) phase: Phase,
     health: Health,
     /// The server whose messages do not come, which neither side knows.
@@ -71,8 +84,10 @@ pub(super) struct Locker {
     votes: [Option<Vote>; SERVERS],
     /// The answers to its release: whether the server has woken another locker.
     passed_on: [Option<bool>; SERVERS],
-    /// A `pass` is on its way, which reaches all servers at once.
-    passes: bool,
+    /// It reaches all servers at once.
+    pass: Pass,
+    /// It had a driver when it released the lock.
+    is_driven: bool,
     inbox: [Vec<Message>; SERVERS],
     /// What came from the servers since the round began.
     heard: [Option<Message>; SERVERS],
@@ -105,6 +120,8 @@ pub(crate) enum Action {
     Hear(usize, usize),
     TimerEnds(usize),
     Unlock(usize),
+    /// A caller comes.
+    Come(usize),
     Leave(usize),
     Die(usize),
     Suspend(usize),
@@ -114,16 +131,18 @@ pub(crate) enum Action {
 }
 
 impl Locker {
-    fn new(waiting: u8) -> Self {
+    fn new(waiting: u8, later: u8) -> Self {
         Self {
             waiting,
+            later,
             phase: if waiting > 0 { Phase::Ready } else { Phase::Idle },
             health: Health::Fine,
             deaf: None,
             sent: [None; SERVERS],
             votes: [None; SERVERS],
             passed_on: [None; SERVERS],
-            passes: false,
+            pass: Pass::None,
+            is_driven: false,
             inbox: Default::default(),
             heard: [None; SERVERS],
             since: None,
@@ -154,10 +173,10 @@ impl Locker {
 
     fn hear(&mut self, scheme: &Scheme, server: usize) {
         let message = self.inbox[server].remove(0);
-        if self.waiting == 0 {
-            // Nobody waits here: a wake-up is passed on.
+        if !self.listens() {
+            // A wake-up is passed on.
             if message != Message::Zero {
-                self.passes = true;
+                self.begin_pass();
             }
             return;
         }
@@ -207,12 +226,73 @@ impl Locker {
         self.forget();
     }
 
+    /// Returns whether somebody waits here for messages.
+    fn listens(&self) -> bool {
+        self.waiting > 0 && (self.phase != Phase::Releasing || self.is_driven)
+    }
+
+    /// Its release is answered, and has put it into the lists of a majority or not.
+    fn released(&mut self, is_listed: bool) {
+        if self.is_driven {
+            return self.go_on(if is_listed { Phase::Parked } else { Phase::Ready });
+        }
+        self.phase = Phase::Idle;
+        if self.waiting > 0 {
+            self.drive();
+        }
+    }
+
+    fn come(&mut self) {
+        (self.later, self.waiting) = (self.later - 1, self.waiting + 1);
+        if self.phase == Phase::Idle {
+            self.drive();
+        }
+    }
+
+    /// A driver begins.
+    fn drive(&mut self) {
+        self.since = None;
+        self.forget();
+        self.phase = Phase::Ready;
+    }
+
+    /// It has to be taken off the lists.
+    fn begin_pass(&mut self) {
+        self.pass = match self.pass {
+            Pass::None | Pass::UnderWay => Pass::UnderWay,
+            Pass::Overtaken | Pass::Another => Pass::Another,
+        };
+    }
+
+    fn end_pass(&mut self, scheme: &Scheme) {
+        let pass = std::mem::replace(&mut self.pass, Pass::None);
+        match pass {
+            Pass::Another => self.pass = Pass::UnderWay,
+            Pass::Overtaken if !scheme.is(Mutant::PassesAreInOrder) => {
+                self.go = true;
+                if self.phase == Phase::Parked {
+                    self.phase = Phase::Ready;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// It asks to be put into the lists, perhaps while a pass is under way.
+    fn enlist(&mut self) {
+        if self.pass != Pass::None {
+            self.pass = Pass::Overtaken;
+        }
+    }
+
     /// Its driver goes on, or ends since nobody waits any more.
     fn go_on(&mut self, phase: Phase) {
         self.phase = phase;
         if self.waiting == 0 {
             self.phase = Phase::Idle;
-            self.passes |= self.since.take().is_some();
+            if self.since.take().is_some() {
+                self.begin_pass();
+            }
             self.forget();
         } else if phase == Phase::Parked && self.go {
             self.phase = Phase::Ready;
@@ -223,7 +303,7 @@ impl Locker {
 impl State {
     /// Returns all states in which the model begins.
     pub(super) fn all(scheme: &Scheme) -> Vec<Self> {
-        let lockers = scheme.callers.map(Locker::new);
+        let lockers = std::array::from_fn(|at| Locker::new(scheme.callers[at], scheme.later[at]));
         let (leaves, faults) = (scheme.leaves, scheme.faults);
         let state = Self { servers: Default::default(), lockers, tickets: 0, leaves, faults };
         if !scheme.waits {
@@ -269,12 +349,26 @@ impl State {
         free >= MAJORITY
             && self.lockers.iter().any(waits)
             && !self.lockers.iter().any(|locker| {
-                let sends = locker.sent.iter().any(Option::is_some) || locker.passes;
+                let sends = locker.sent.iter().any(Option::is_some) || locker.pass != Pass::None;
                 let acts = !matches!(locker.phase, Phase::Idle | Phase::Parked)
                     || locker.inbox.iter().any(|inbox| !inbox.is_empty())
                     || (timers && locker.looks && locker.phase == Phase::Parked);
                 sends || (locker.is_fine() && acts)
             })
+    }
+
+    /// Returns whether each locker that waits, and for which nothing is on its way, is in the lists of a majority.
+    pub(super) fn is_listed(&self) -> bool {
+        let listed = |at: usize| {
+            let servers = self.servers.iter();
+            servers.filter(|server| server.list.iter().any(|&(_, other)| other == at)).count()
+        };
+        let quiet = |locker: &Locker| {
+            let sends = locker.sent.iter().any(Option::is_some) || locker.pass != Pass::None;
+            let hears = locker.looks || locker.inbox.iter().any(|inbox| !inbox.is_empty());
+            locker.phase == Phase::Parked && !sends && !hears
+        };
+        (0..LOCKERS).all(|at| !quiet(&self.lockers[at]) || listed(at) >= MAJORITY)
     }
 
     pub(super) fn actions(&self, actions: &mut Vec<Action>) {
@@ -290,7 +384,7 @@ impl State {
                     actions.push(Action::Deafen(at, server));
                 }
             }
-            if locker.passes {
+            if locker.pass != Pass::None {
                 actions.push(Action::Pass(at));
             }
             match locker.health {
@@ -303,10 +397,11 @@ impl State {
 
     fn actions_of(&self, at: usize, locker: &Locker, actions: &mut Vec<Action>) {
         match locker.phase {
-            Phase::Ready if locker.sent == [None; SERVERS] && !locker.passes => {
+            Phase::Ready if locker.sent == [None; SERVERS] => {
                 actions.push(Action::Ask(at));
             }
             Phase::Holding => actions.push(Action::Unlock(at)),
+            Phase::Idle | Phase::Releasing if locker.later > 0 && locker.waiting == 0 => actions.push(Action::Come(at)),
             Phase::Parked if locker.looks => actions.push(Action::TimerEnds(at)),
             _ => {}
         }
@@ -324,6 +419,7 @@ impl State {
                 let since = self.wait(at);
                 let locker = &mut self.lockers[at];
                 locker.since = Some(since);
+                locker.enlist();
                 locker.sent = [Some(Script::Acquire { looked: locker.looked }); SERVERS];
                 locker.votes = [None; SERVERS];
                 locker.phase = Phase::Asking;
@@ -331,7 +427,7 @@ impl State {
             }
             Action::Execute(at, server) => self.execute(scheme, at, server),
             Action::Pass(at) => {
-                self.lockers[at].passes = false;
+                self.lockers[at].end_pass(scheme);
                 for server in 0..SERVERS {
                     self.servers[server].list.retain(|&(_, other)| other != at);
                     if self.servers[server].holder.is_none() {
@@ -348,7 +444,10 @@ impl State {
                 let enlists = self.lockers[at].waiting > 0;
                 let since = enlists.then(|| self.wait(at));
                 let locker = &mut self.lockers[at];
-                locker.since = since;
+                (locker.since, locker.is_driven) = (since, enlists);
+                if enlists {
+                    locker.enlist();
+                }
                 for sent in locker.sent.iter_mut().filter(|sent| sent.is_none()) {
                     *sent = Some(Script::Release { enlists });
                 }
@@ -356,6 +455,7 @@ impl State {
                 locker.phase = Phase::Releasing;
                 locker.forget();
             }
+            Action::Come(at) => self.lockers[at].come(),
             Action::Leave(at) => {
                 self.leaves -= 1;
                 let locker = &mut self.lockers[at];
@@ -501,14 +601,13 @@ impl State {
         let passed_on = locker.passed_on.iter().filter(|passed_on| **passed_on == Some(true)).count();
         locker.passed_on = [None; SERVERS];
         let enough = if scheme.is(Mutant::OneServerPassesOn) { 1 } else { MAJORITY };
-        if passed_on >= enough {
+        let is_listed = passed_on >= enough && locker.since.is_some();
+        if is_listed {
             // The next in the list watches the one that its own release woke.
             let list = &self.servers[server].list;
             locker.looks |= list.get(1).is_some_and(|&(_, other)| other == at);
-            locker.go_on(Phase::Parked);
-        } else {
-            locker.go_on(Phase::Ready);
         }
+        locker.released(is_listed);
     }
 
     /// Wakes the next of a server's list, and puts the locker that frees it where it says; a `pass` says nothing.
