@@ -133,6 +133,8 @@ impl Others {
 mod tests {
     use super::*;
 
+    const MS: Duration = Duration::from_millis(1);
+
     #[test]
     fn several_servers_have_to_count_others_at_three_releases_in_a_row() {
         let mut others = Others::default();
@@ -145,8 +147,6 @@ mod tests {
         others.see(false);
         assert!(!others.are_there());
     }
-
-    const MS: Duration = Duration::from_millis(1);
 
     #[test]
     fn the_outcome_of_turns_is_forgotten_after_a_minute() {

@@ -71,8 +71,7 @@ impl Voting {
     /// The four scripts as steps of one. Hand-overs are never votes.
     fn batched(acquire: &str, release: &str, hand_over: &str) -> Self {
         let frame = put_in(include_str!("../../lua/batch.lua"), "release", release);
-        let frame =
-            put_in(&put_in(&frame, "enlist", &put_in(ENLIST, "score", SCORE)), "hand_over", &with_fence(hand_over));
+        let frame = put_in(&put_in(&frame, "enlist", &with_score(ENLIST)), "hand_over", &with_fence(hand_over));
         let acquire = &*with_fence(acquire);
         let voting = [REMEMBERS, &put_in(&frame, "acquire", &[OR_NOTHING, acquire].concat())];
         Self { plain: Lua::new(&put_in(&frame, "acquire", acquire)), voting: Lua::new(&voting.concat()) }
@@ -81,7 +80,7 @@ impl Voting {
     /// An acquire that puts its locker into the list if it is not granted.
     fn enlist(acquire: &str) -> Self {
         let (head, acquire) = ("local function acquire(KEYS, ARGV)\n", &*with_fence(acquire));
-        let enlist = &*put_in(ENLIST, "score", SCORE);
+        let enlist = &*with_score(ENLIST);
         let plain = [head, acquire, "end\n", enlist];
         let voting = [REMEMBERS, head, OR_NOTHING, acquire, "end\n", enlist];
         Self { plain: Lua::new(&plain.concat()), voting: Lua::new(&voting.concat()) }
@@ -102,7 +101,11 @@ fn with_fence(script: &str) -> String {
 }
 
 fn with_wake(script: &str) -> String {
-    put_in(script, "wake", &put_in(WAKE, "score", SCORE))
+    put_in(script, "wake", &with_score(WAKE))
+}
+
+fn with_score(script: &str) -> String {
+    put_in(script, "score", SCORE)
 }
 
 /// Replaces the line of a script that names another one by that one's lines.
