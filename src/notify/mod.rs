@@ -18,6 +18,7 @@ mod ear;
 mod listed;
 mod news;
 mod others;
+mod returning;
 mod table;
 mod wake;
 
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::sync::Notify;
+use tokio::time::sleep;
 
 pub(crate) use self::ear::listen;
 use self::listed::{AfterPass, Listed};
@@ -39,6 +41,7 @@ use crate::clock::Instant;
 use crate::command::{Enlists, Listing, Releaser, Since};
 use crate::key::Key;
 use crate::lease::NodeIndex;
+use crate::tasks;
 
 /// For how many leases a list is kept after a locker was put in.
 const LISTED: u32 = 3;
@@ -92,14 +95,19 @@ impl Channels {
 
     /// Listens to the unlock messages of a lock.
     pub(crate) fn subscribe(self: &Arc<Self>, key: &Key) -> Subscription {
-        let name = Name::from(key.channel());
+        let (name, now) = (Name::from(key.channel()), Instant::now());
         let mut table = self.table();
-        let (listener, asks) = table.subscribe(&name, key);
-        if let Some(given) = table.others.at(&name).and_then(|others| others.turn_given(Instant::now())) {
+        let resumed = table.resume(&name, key, now);
+        let is_resumed = resumed.is_some();
+        let (listener, asks) = resumed.unwrap_or_else(|| table.subscribe(&name, key));
+        let turn = table.others.at(&name).and_then(|others| others.turn_given(now));
+        if let Some(given) = turn.filter(|_| !is_resumed) {
             listener.news().leave_turn(given);
         }
         drop(table);
-        self.listed().begin_wait(key);
+        if !is_resumed {
+            self.listed().begin_wait(key);
+        }
         if self.wake.as_ref().is_some_and(WakeChannel::want) || asks {
             self.tell();
         }
@@ -114,7 +122,7 @@ impl Channels {
     }
 
     /// Called when the locker with this name is about to release a lock. Returns what the server has to know of it.
-    /// `waits` says whether other callers wait here.
+    /// `waits` says whether other callers wait here. One that comes back at once each time counts as well.
     pub(crate) fn release(&self, locker: &Arc<str>, key: &Key, waits: bool, lease: Duration) -> Releaser {
         let (name, now) = (key.channel(), Instant::now());
         let table = self.table();
@@ -124,6 +132,7 @@ impl Channels {
         };
         let listens = table.is_confirmed(&name);
         let drivers = table.listeners_of(&name, key);
+        let waits = waits || table.expects_return(&name);
         drop(table);
         drivers.iter().for_each(|listener| listener.news().release());
         let enlists = waits && listens && !drivers.is_empty() && self.is_woken();
@@ -155,7 +164,7 @@ impl Channels {
 
     /// Records that a release of this locker woke another one, or gave others a turn, and whether there are `others`:
     /// clients outside of the list.
-    pub(crate) fn passed_on(&self, key: &Key, place: Option<u64>, turn: bool, others: bool) {
+    pub(crate) fn passed_on(self: &Arc<Self>, key: &Key, place: Option<u64>, turn: bool, others: bool) {
         let (name, now) = (key.channel(), Instant::now());
         let mut table = self.table();
         if self.is_of_several() && (others || table.others.at(&name).is_some()) {
@@ -165,13 +174,27 @@ impl Channels {
             let listed = place.map_or(1, |place| place + 1);
             table.others.change(&Name::from(&*name), now).begin_turn(now, listed);
         }
-        let drivers = table.listeners_of(&name, key);
+        table.pass_on(&name, now);
+        let (drivers, is_left) = (table.listeners_of(&name, key), table.is_left(&name, key));
         drop(table);
         let Some(place) = place else { return };
         drivers.iter().for_each(|listener| listener.news().pass_on(place, turn, now));
         if drivers.is_empty() {
             // A pass may have been sent before the release that put the locker in.
             self.listed().enter(key, now, now);
+            (self.hooks.idle)(key);
+        }
+        if is_left {
+            let (channels, key) = (Arc::clone(self), key.clone());
+            tasks::spawn(async move { channels.await_return(&key).await });
+        }
+    }
+
+    /// Passes if no caller comes back soon: a locker that nobody waits at must not keep a place, nor watch the one that
+    /// its release woke.
+    async fn await_return(&self, key: &Key) {
+        sleep(returning::SOON).await;
+        if self.table().is_missed(&key.channel(), key, Instant::now()) {
             (self.hooks.idle)(key);
         }
     }
@@ -185,6 +208,7 @@ impl Channels {
     /// Called when nobody waits here for a lock. Returns whether the locker has to be taken off its list now: it may be
     /// there, and no pass is under way.
     pub(crate) fn begin_pass(&self, key: &Key) -> bool {
+        self.table().stay_away(&key.channel());
         self.listed().begin_pass(key)
     }
 
@@ -384,18 +408,21 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        let first = self.channels.table().leave(&self.name, &self.listener, Instant::now());
+        let (key, now) = (&self.listener.key, Instant::now());
+        // The list has the locker, or may have it if an answer did not come.
+        let is_listed = self.listener.news().is_listed() || self.channels.listed().waits_since(key).is_some();
+        let mut table = self.channels.table();
+        if !self.channels.is_of_several() && !is_listed {
+            table.keep(&self.name, &self.listener);
+        }
+        let first = table.leave(&self.name, &self.listener, now);
+        drop(table);
         if first {
             // The tasks may sleep for longer than that, since there was nothing to remove before.
             self.channels.tell();
         }
-        // The list has the locker, or may have it if an answer did not come.
-        let (key, is_listed) = (&self.listener.key, self.listener.news().is_listed());
-        let mut listed = self.channels.listed();
-        if is_listed || listed.waits_since(key).is_some() {
-            let now = Instant::now();
-            listed.enter(key, now, now);
-            drop(listed);
+        if is_listed {
+            self.channels.listed().enter(key, now, now);
             (self.channels.hooks.idle)(key);
         }
     }
@@ -409,25 +436,102 @@ impl std::fmt::Debug for Channels {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
-    /// The server may execute the two in either order. The others would pass the lock on among themselves until the
+    const LEASE: Duration = Duration::from_secs(30);
+
+    /// The channels of a locker over this many servers that have confirmed its own channel and that of a lock, and how
+    /// often it had to leave a list.
+    fn channels(key: &Key, locker: &Arc<str>, nodes: usize) -> (Arc<Channels>, Arc<AtomicUsize>) {
+        let passes = Arc::<AtomicUsize>::default();
+        let counter = Arc::clone(&passes);
+        let idle = Box::new(move |_: &Key| _ = counter.fetch_add(1, Ordering::Relaxed));
+        let channels = Channels::new(nodes, Some(locker), LEASE, Hooks { message: Box::new(|_| ()), idle });
+        drop(channels.subscribe(key));
+        for node in 0..nodes {
+            let wake = channels.wake.as_ref().expect("it has a name");
+            assert!(wake.ask(node).is_some());
+            wake.confirm(node);
+            let (batch, _) = channels.batch(node, Instant::now());
+            channels.confirm(node, &batch);
+        }
+        (channels, passes)
+    }
+
+    /// A server may execute the two in either order. The others would pass the lock on among themselves until the
     /// re-check.
     #[test]
     fn a_driver_asks_again_after_a_pass_that_was_under_way_when_it_asked() {
-        let (key, lease, now) = (Key::from("k"), Duration::from_secs(30), Instant::now());
+        let (key, locker, now) = (Key::from("k"), "locker".into(), Instant::now());
         for overtaken in [false, true] {
-            let hooks = Hooks { message: Box::new(|_| ()), idle: Box::new(|_| ()) };
-            let channels = Channels::new(3, None, lease, hooks);
-            channels.enter(&key, lease, now);
+            let (channels, _) = channels(&key, &locker, 3);
+            channels.enter(&key, LEASE, now);
             assert!(channels.begin_pass(&key), "its last caller has left");
             let driver = channels.subscribe(&key);
             if overtaken {
-                channels.enter(&key, lease, now);
+                channels.enter(&key, LEASE, now);
             }
             assert_eq!(driver.due(now), None);
             assert!(!channels.end_pass(&key, true));
             assert_eq!(driver.due(now), overtaken.then_some(now));
+        }
+    }
+
+    /// The same on one server, and callers have come back twice.
+    fn returning(key: &Key, locker: &Arc<str>) -> (Arc<Channels>, Arc<AtomicUsize>) {
+        let (channels, passes) = channels(key, locker, 1);
+        for _ in 0..2 {
+            assert_eq!(channels.release(locker, key, false, LEASE).enlists, Enlists::No);
+            channels.passed_on(key, None, false, false);
+            drop(channels.subscribe(key));
+        }
+        (channels, passes)
+    }
+
+    #[tokio::test]
+    async fn a_release_puts_a_locker_into_the_list_whose_caller_comes_back_at_once() {
+        let (key, locker) = (Key::from("k"), "locker".into());
+        let (channels, passes) = returning(&key, &locker);
+        let releases = || channels.release(&locker, &key, false, LEASE).enlists;
+        assert_eq!(releases(), Enlists::Behind);
+        channels.passed_on(&key, Some(3), false, false);
+        let driver = channels.subscribe(&key);
+        assert!(driver.take_passed_on(), "it has nothing to ask for until it is called");
+        sleep(returning::SOON * 2).await;
+        channels.wake_up(0, "go k");
+        assert!(driver.is_called() && passes.load(Ordering::Relaxed) == 0);
+        let begun = driver.begin(Duration::ZERO);
+        assert!(driver.listing(&locker, begun, LEASE).is_some());
+        driver.granted();
+        drop(driver);
+        assert_eq!(releases(), Enlists::Behind);
+        assert!(channels.begin_pass(&key), "it is called, and nobody has come");
+        channels.passed_on(&key, Some(3), false, false);
+        assert_eq!(passes.load(Ordering::Relaxed), 1, "the pass may have come before the release");
+        assert_eq!(releases(), Enlists::No, "until callers have come back twice again");
+    }
+
+    #[tokio::test]
+    async fn a_locker_passes_if_its_caller_does_not_come_back_soon() {
+        let (key, locker) = (Key::from("k"), "locker".into());
+        let (channels, passes) = returning(&key, &locker);
+        assert_eq!(channels.release(&locker, &key, false, LEASE).enlists, Enlists::Behind);
+        channels.passed_on(&key, Some(1), false, false);
+        assert_eq!(passes.load(Ordering::Relaxed), 0);
+        sleep(returning::SOON * 2).await;
+        assert_eq!(passes.load(Ordering::Relaxed), 1);
+    }
+
+    #[tokio::test]
+    async fn over_several_servers_no_caller_is_expected_back() {
+        let (key, locker) = (Key::from("k"), "locker".into());
+        let (channels, _) = channels(&key, &locker, 3);
+        for _ in 0..5 {
+            assert_eq!(channels.release(&locker, &key, false, LEASE).enlists, Enlists::No);
+            channels.passed_on(&key, None, false, false);
+            drop(channels.subscribe(&key));
         }
     }
 }

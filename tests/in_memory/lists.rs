@@ -1,6 +1,8 @@
 //! Waiting lockers are in a list, and a release wakes the next one: in which order, how soon, and at what cost. Time is
 //! paused; tests/waiting.rs tests the same on a real server.
 
+use std::sync::{Arc, Mutex};
+
 use lockhound::{Format, Guard, Locker};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -167,6 +169,38 @@ async fn a_locker_whose_caller_is_gone_is_not_waited_for() {
     assert_eq!(goes.stats().pending, 0);
     guard.unlock().await.unwrap();
     has_it(staying, TURN).await;
+}
+
+/// Has a task of each locker take a lock so often, again and again, and keep it for 3 ms. Returns who had it, and when.
+async fn rounds<const N: usize>(lockers: &[Locker; N], times: [usize; N], name: &str) -> Vec<(usize, Instant)> {
+    let had = Arc::<Mutex<Vec<(usize, Instant)>>>::default();
+    let tasks = lockers.iter().zip(times).enumerate().map(|(at, (locker, times))| {
+        let (lock, had) = (locker.get(name), Arc::clone(&had));
+        tokio::spawn(async move {
+            for _ in 0..times {
+                let guard = lock.lock().await.unwrap();
+                had.lock().unwrap().push((at, Instant::now()));
+                sleep(ms(3)).await;
+                guard.unlock().await.unwrap();
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        task.await.unwrap();
+    }
+    std::mem::take(&mut had.lock().unwrap())
+}
+
+/// It is in the list when its last release is answered. The next one would watch it for 20 ms, or be watched by it.
+#[tokio::test(start_paused = true)]
+async fn a_locker_whose_caller_does_not_come_back_passes() {
+    let (server, name) = (Server::new(), key());
+    let lockers: [Locker; 2] = lockers(&server).await;
+    server.delay(ms(1)..=ms(1));
+    let had = rounds(&lockers, [10, 40], &name).await;
+    assert!(had.windows(2).all(|pair| pair[1].1 - pair[0].1 < ms(20)), "{had:?}");
+    sleep(ms(20)).await;
+    assert_eq!(lockers.map(|locker| locker.stats().pending), [0, 0]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -62,16 +62,34 @@ pub(super) enum Message {
     Zero,
 }
 
+/// A script that takes a locker off the list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Pass {
+    None,
+    UnderWay,
+    /// The locker asked to be put into the list again meanwhile. Which of the two is executed first is open.
+    Overtaken,
+    /// The same, and it has to be taken off once more.
+    Another,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Locker {
     pub(super) waiting: u8,
+    /// How many callers come later, after a release.
+    pub(super) later: u8,
     pub(super) phase: Phase,
     pub(super) health: Health,
     pub(super) ears: Ears,
     pub(super) sent: Option<Script>,
     pub(super) answer: Option<Answer>,
-    /// A `pass` is on its way.
-    pub(super) passes: bool,
+    pub(super) pass: Pass,
+    /// Its release puts it into the list, and nobody has waited here since: what comes is kept for the next caller.
+    pub(super) left: bool,
+    /// It had a driver when it released the lock.
+    driven: bool,
+    /// A timer runs, and if nobody has come when it ends, it passes.
+    pub(super) timed: bool,
     pub(super) inbox: Vec<Message>,
     pub(super) go: bool,
     /// A timer runs; the locker attempts when it ends.
@@ -89,15 +107,19 @@ pub(super) struct Locker {
 }
 
 impl Locker {
-    pub(super) fn new(waiting: u8) -> Self {
+    pub(super) fn new(waiting: u8, later: u8) -> Self {
         Self {
             waiting,
+            later,
             phase: if waiting > 0 { Phase::Ready } else { Phase::Idle },
             health: Health::Fine,
             ears: Ears::Confirmed,
             sent: None,
             answer: None,
-            passes: false,
+            pass: Pass::None,
+            left: false,
+            driven: false,
+            timed: false,
             inbox: Vec::new(),
             go: false,
             looks: false,
@@ -135,21 +157,87 @@ impl Locker {
 
     pub(super) fn ask(&mut self) {
         let enlists = self.ears == Ears::Confirmed;
+        if enlists {
+            self.enter();
+        }
         self.sent = Some(Script::Acquire { enlists, looked: self.looked });
         self.phase = Phase::Asking;
         self.forget();
         self.listed = false;
     }
 
-    pub(super) fn unlock(&mut self) {
-        let enlists = self.waiting > 0 && self.ears == Ears::Confirmed;
+    /// Releases the lock, and goes into the list if a caller waits here or is `expected` soon.
+    pub(super) fn unlock(&mut self, expected: bool) {
+        let enlists = (self.waiting > 0 || expected) && self.ears == Ears::Confirmed;
         self.release(enlists);
     }
 
     fn release(&mut self, enlists: bool) {
         self.sent = Some(Script::Release { enlists });
         self.phase = Phase::Releasing;
+        self.driven = self.waiting > 0;
+        self.left = enlists && !self.driven;
+        if enlists {
+            self.enter();
+        }
         self.forget();
+    }
+
+    /// It asks to be put into the list.
+    fn enter(&mut self) {
+        if self.pass != Pass::None {
+            self.pass = Pass::Overtaken;
+        }
+    }
+
+    /// It has to be taken off the list.
+    fn begin_pass(&mut self) {
+        (self.left, self.timed) = (false, false);
+        self.pass = match self.pass {
+            Pass::None | Pass::UnderWay => Pass::UnderWay,
+            Pass::Overtaken | Pass::Another => Pass::Another,
+        };
+    }
+
+    pub(super) fn end_pass(&mut self, scheme: &Scheme) {
+        match std::mem::replace(&mut self.pass, Pass::None) {
+            Pass::Another => self.pass = Pass::UnderWay,
+            Pass::Overtaken if !scheme.is(Mutant::PassesAreInOrder) => {
+                self.go = true;
+                self.look();
+            }
+            _ => {}
+        }
+    }
+
+    /// A caller comes, soon after the last release or later.
+    pub(super) fn come(&mut self, scheme: &Scheme, soon: bool) {
+        (self.later, self.waiting) = (self.later - 1, self.waiting + 1);
+        self.left &= soon;
+        if self.phase == Phase::Idle {
+            self.drive(scheme);
+        }
+    }
+
+    /// A driver begins: with what was left for it, or it asks.
+    fn drive(&mut self, scheme: &Scheme) {
+        self.timed = false;
+        if std::mem::take(&mut self.left) {
+            if scheme.is(Mutant::NothingIsLeft) {
+                self.forget();
+            }
+            self.phase = Phase::Parked;
+            self.look();
+        } else {
+            self.phase = Phase::Ready;
+            self.listed = false;
+            self.forget();
+        }
+    }
+
+    /// Returns whether a driver waits for messages.
+    fn listens(&self) -> bool {
+        self.waiting > 0 && (self.phase != Phase::Releasing || self.driven)
     }
 
     pub(super) fn hear(&mut self, scheme: &Scheme) {
@@ -160,8 +248,13 @@ impl Locker {
             _ => true,
         };
         // No caller waits here: a wake-up is passed on.
-        if self.waiting == 0 {
-            self.passes |= message != Message::Zero && !scheme.is(Mutant::SleepsOn);
+        if !self.listens() && message != Message::Zero {
+            if !scheme.is(Mutant::SleepsOn) {
+                self.begin_pass();
+            }
+            return;
+        }
+        if !self.listens() && !self.left {
             return;
         }
         // Its next acquire or release forgets what it has heard.
@@ -197,6 +290,9 @@ impl Locker {
 
     /// The timer ends.
     pub(super) fn time_is_over(&mut self) {
+        if self.timed {
+            return self.begin_pass();
+        }
         self.forget();
         (self.phase, self.looked) = (Phase::Ready, true);
     }
@@ -204,7 +300,7 @@ impl Locker {
     /// It is reconnected and subscribed. It may have missed messages, so it attempts.
     pub(super) fn join(&mut self, scheme: &Scheme) {
         self.ears = Ears::Confirmed;
-        self.go |= matches!(self.phase, Phase::Parked | Phase::Asking | Phase::Releasing)
+        self.go |= (self.left || matches!(self.phase, Phase::Parked | Phase::Asking | Phase::Releasing))
             && !scheme.is(Mutant::TrustsReconnects);
         self.look();
     }
@@ -220,7 +316,9 @@ impl Locker {
     /// The driver ends.
     fn end(&mut self, scheme: &Scheme) {
         self.phase = Phase::Idle;
-        self.passes |= self.listed && !scheme.is(Mutant::SleepsOn);
+        if self.listed && !scheme.is(Mutant::SleepsOn) {
+            self.begin_pass();
+        }
         self.listed = false;
         self.forget();
     }
@@ -240,17 +338,29 @@ impl Locker {
                 self.first |= place == Some(0);
             }
             Answer::Released => {
-                self.phase = Phase::Ready;
+                self.phase = if self.driven { Phase::Ready } else { Phase::Idle };
+                self.left = false;
                 self.forget();
             }
+            Answer::HandedOn(_) | Answer::HandedOver(_) if !self.driven && !self.left => {
+                // It was called meanwhile.
+                self.phase = Phase::Idle;
+                self.enter();
+                self.begin_pass();
+            }
             Answer::HandedOn(place) | Answer::HandedOver(place) => {
-                (self.phase, self.listed) = (Phase::Parked, true);
+                self.phase = if self.driven { Phase::Parked } else { Phase::Idle };
+                self.listed = true;
                 self.looks |= place == 1 && !scheme.is(Mutant::SecondSleeps);
                 let turn = matches!(answer, Answer::HandedOver(_));
                 self.skips |= turn && !self.heard;
                 self.looks |= self.heard && !turn;
                 self.heard = false;
+                self.timed = self.left && !scheme.is(Mutant::NobodyIsMissed);
             }
+        }
+        if self.phase == Phase::Idle && self.waiting > 0 {
+            return self.drive(scheme);
         }
         if matches!(self.phase, Phase::Parked | Phase::Ready) {
             if self.waiting == 0 {

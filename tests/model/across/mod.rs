@@ -34,12 +34,16 @@ const LOCKERS: usize = 3;
 const EXCLUSION: &str = "a locker that is inside holds the lock";
 /// If the lock is free and a client waits, something is about to happen.
 const PROGRESS: &str = "nobody waits for a free lock until the re-check";
+/// Otherwise the others may pass the lock on among themselves until its re-check.
+const LISTED: &str = "without a fault a locker that waits is in the list";
 
 /// The scheme within bounds, perhaps with a mistake.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Scheme {
     /// How many callers of each locker want the lock.
     callers: [u8; LOCKERS],
+    /// How many more of each come after a release. If one may, that release may put the locker into the list.
+    later: [u8; LOCKERS],
     /// How often the client of Redisson wants it.
     foreign: u8,
     leaves: u8,
@@ -48,9 +52,12 @@ pub(crate) struct Scheme {
 }
 
 /// Three lockers, with one caller each.
-const LOCKERS_ONLY: Scheme = Scheme { callers: [1, 1, 1], foreign: 0, leaves: 0, faults: 1, mutant: None };
+const LOCKERS_ONLY: Scheme =
+    Scheme { callers: [1, 1, 1], later: [0; LOCKERS], foreign: 0, leaves: 0, faults: 1, mutant: None };
 /// One locker releases, and waits again.
 const AGAIN: Scheme = Scheme { callers: [2, 1, 1], ..LOCKERS_ONLY };
+/// A caller comes back after a release, or is expected to.
+const RETURNING: Scheme = Scheme { callers: [1, 1, 0], later: [1, 0, 0], ..LOCKERS_ONLY };
 const WITH_FOREIGN: Scheme = Scheme { callers: [1, 1, 0], foreign: 2, ..LOCKERS_ONLY };
 
 /// One mistake each.
@@ -76,6 +83,12 @@ pub(crate) enum Mutant {
     MuteWithoutList,
     /// The only locker in the list is woken without being watched, and clients outside of the list are not told.
     OneDecidesForAll,
+    /// A locker trusts that a `pass` is executed before the acquires that it sends after it.
+    PassesAreInOrder,
+    /// A locker whose caller does not come back goes on watching the first of the list, without anybody there.
+    NobodyIsMissed,
+    /// What comes for a locker that is in the list before its caller is there is forgotten.
+    NothingIsLeft,
     /// A locker whose release made it the second of the list does not watch the first.
     SecondSleeps,
 }
@@ -112,8 +125,9 @@ impl Model for Scheme {
         vec![
             Property::always(EXCLUSION, |_, state: &State| state.inside().all(|at| state.holder == Some(at))),
             Property::always(PROGRESS, |_, state: &State| !state.is_stuck()),
+            Property::always(LISTED, |scheme: &Self, state: &State| scheme.faults > 0 || state.is_listed()),
             Property::sometimes("all have had it", |_, state: &State| {
-                state.lockers.iter().all(|locker| locker.phase == Phase::Idle && locker.waiting == 0)
+                state.lockers.iter().all(|locker| locker.phase == Phase::Idle && locker.waiting + locker.later == 0)
                     && state.foreign == Foreign::Done
                     && state.left == 0
             }),
@@ -138,6 +152,13 @@ fn nobody_waits_for_a_free_lock_next_to_a_redisson_client() {
     keeps_its_promises(WITH_FOREIGN);
 }
 
+#[test]
+fn nobody_waits_for_a_free_lock_beside_a_locker_that_is_expected_back() {
+    keeps_its_promises(RETURNING);
+    keeps_its_promises(Scheme { faults: 0, leaves: 1, ..RETURNING });
+    keeps_its_promises(Scheme { faults: 0, callers: [1, 1, 1], ..RETURNING });
+}
+
 #[cfg(feature = "soak")]
 #[test]
 fn wider_bounds_of_the_list_find_no_more() {
@@ -145,6 +166,9 @@ fn wider_bounds_of_the_list_find_no_more() {
     keeps_its_promises(Scheme { leaves: 1, ..LOCKERS_ONLY });
     keeps_its_promises(Scheme { leaves: 1, ..WITH_FOREIGN });
     keeps_its_promises(Scheme { callers: [1, 1, 1], foreign: 2, ..LOCKERS_ONLY });
+    keeps_its_promises(Scheme { callers: [1, 1, 1], ..RETURNING });
+    keeps_its_promises(Scheme { foreign: 1, ..RETURNING });
+    keeps_its_promises(Scheme { later: [1, 1, 0], leaves: 1, ..RETURNING });
 }
 
 #[test]
@@ -202,4 +226,20 @@ fn clients_outside_of_the_list_do_not_depend_on_one_locker() {
 #[test]
 fn a_locker_watches_the_one_that_its_release_woke() {
     breaks(AGAIN.with(Mutant::SecondSleeps), &[PROGRESS]);
+}
+
+/// The other locker would pass the lock on to itself until the re-check.
+#[test]
+fn a_pass_may_come_after_the_next_acquire_of_its_locker() {
+    breaks(Scheme { faults: 0, leaves: 1, ..RETURNING.with(Mutant::PassesAreInOrder) }, &[LISTED]);
+}
+
+#[test]
+fn what_comes_before_a_caller_is_back_has_to_be_kept() {
+    breaks(Scheme { foreign: 1, ..RETURNING.with(Mutant::NothingIsLeft) }, &[PROGRESS]);
+}
+
+#[test]
+fn a_locker_whose_caller_is_not_back_has_to_pass() {
+    breaks(Scheme { foreign: 1, ..RETURNING.with(Mutant::NobodyIsMissed) }, &[PROGRESS]);
 }

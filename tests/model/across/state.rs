@@ -1,6 +1,6 @@
 //! The states of the model of the list, and what each action does to them.
 
-use super::locker::{Answer, Ears, Health, Locker, Message, Phase, Script};
+use super::locker::{Answer, Ears, Health, Locker, Message, Pass, Phase, Script};
 use super::{LOCKERS, Mutant, Scheme};
 
 /// The client of Redisson, as a holder.
@@ -43,7 +43,10 @@ pub(crate) enum Action {
     TimerEnds(usize),
     /// The lease that it was told is over.
     LeaseEnds(usize),
-    Unlock(usize),
+    /// Whether a caller is expected soon.
+    Unlock(usize, bool),
+    /// A caller comes, perhaps not soon enough to find what was left for it.
+    Come(usize, bool),
     /// A release is executed that gives clients outside of the list a turn.
     ExecuteTurn(usize),
     Leave(usize),
@@ -67,7 +70,7 @@ impl State {
         Self {
             holder: None,
             list: Vec::new(),
-            lockers: scheme.callers.map(Locker::new),
+            lockers: std::array::from_fn(|at| Locker::new(scheme.callers[at], scheme.later[at])),
             foreign: if scheme.foreign > 0 { Foreign::Asks } else { Foreign::Done },
             left: scheme.foreign.saturating_sub(1),
             leaves: scheme.leaves,
@@ -93,8 +96,15 @@ impl State {
         !self.lockers.iter().any(|locker| self.moves(locker))
     }
 
+    /// Returns whether each locker that waits, and for which nothing is about to happen, is in the list.
+    pub(super) fn is_listed(&self) -> bool {
+        let quiet =
+            |locker: &Locker| locker.phase == Phase::Parked && locker.ears == Ears::Confirmed && !self.moves(locker);
+        (0..LOCKERS).all(|at| !quiet(&self.lockers[at]) || self.list.contains(&at))
+    }
+
     fn moves(&self, locker: &Locker) -> bool {
-        if locker.sent.is_some() || locker.passes {
+        if locker.sent.is_some() || locker.pass != Pass::None {
             return true;
         }
         let is_parked = locker.phase == Phase::Parked;
@@ -103,6 +113,7 @@ impl State {
                 || matches!(locker.phase, Phase::Ready | Phase::Holding)
                 || locker.ears == Ears::Joining
                 || !locker.inbox.is_empty()
+                || locker.timed
                 || (is_parked && (locker.looks || (self.ended && locker.knows_lease))))
     }
 
@@ -114,7 +125,7 @@ impl State {
                     actions.push(Action::ExecuteTurn(at));
                 }
             }
-            if locker.passes {
+            if locker.pass != Pass::None {
                 actions.push(Action::Pass(at));
             }
             match locker.health {
@@ -146,9 +157,22 @@ impl State {
         }
         match locker.phase {
             Phase::Ready => actions.push(Action::Ask(at)),
-            Phase::Holding => actions.push(Action::Unlock(at)),
-            Phase::Parked if locker.looks => actions.push(Action::TimerEnds(at)),
+            Phase::Holding => {
+                actions.push(Action::Unlock(at, false));
+                if locker.waiting == 0 && locker.later > 0 {
+                    actions.push(Action::Unlock(at, true));
+                }
+            }
+            Phase::Idle | Phase::Releasing if locker.later > 0 && locker.waiting == 0 => {
+                actions.push(Action::Come(at, true));
+                if locker.phase == Phase::Idle && locker.left {
+                    actions.push(Action::Come(at, false));
+                }
+            }
             _ => {}
+        }
+        if locker.timed || (locker.phase == Phase::Parked && locker.looks) {
+            actions.push(Action::TimerEnds(at));
         }
         if locker.phase == Phase::Parked && self.ended && locker.knows_lease {
             actions.push(Action::LeaseEnds(at));
@@ -176,11 +200,11 @@ impl State {
             Action::Execute(at) => self.execute(scheme, at, false),
             Action::ExecuteTurn(at) => self.execute(scheme, at, true),
             Action::Pass(at) => {
-                self.lockers[at].passes = false;
                 self.list.retain(|&other| other != at);
                 if self.holder.is_none() {
                     self.wake(scheme, None, false);
                 }
+                self.lockers[at].end_pass(scheme);
             }
             Action::Answer(at) => {
                 let holds = self.holder == Some(at);
@@ -189,7 +213,8 @@ impl State {
             Action::Hear(at) => self.lockers[at].hear(scheme),
             Action::TimerEnds(at) => self.lockers[at].time_is_over(),
             Action::LeaseEnds(at) => self.lockers[at].phase = Phase::Ready,
-            Action::Unlock(at) => self.lockers[at].unlock(),
+            Action::Unlock(at, expected) => self.lockers[at].unlock(expected),
+            Action::Come(at, soon) => self.lockers[at].come(scheme, soon),
             Action::Leave(at) => {
                 self.leaves -= 1;
                 self.lockers[at].leave(scheme);
@@ -239,7 +264,7 @@ impl State {
         }
         // The holder's clock tells it before anybody else can enter, or when it goes on if it was suspended.
         if locker.phase == Phase::Holding {
-            locker.unlock();
+            locker.unlock(false);
         }
     }
 
