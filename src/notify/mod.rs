@@ -132,7 +132,7 @@ impl Channels {
         };
         let listens = table.is_confirmed(&name);
         let drivers = table.listeners_of(&name, key);
-        let waits = waits || table.expects_return(&name);
+        let waits = waits || table.expects_return(&name, key);
         drop(table);
         drivers.iter().for_each(|listener| listener.news().release());
         let enlists = waits && listens && !drivers.is_empty() && self.is_woken();

@@ -226,9 +226,9 @@ impl Table {
         listeners.filter(|listener| listener.key == *key).collect()
     }
 
-    /// Returns whether a caller is expected to come back at once after a release.
-    pub(super) fn expects_return(&self, name: &str) -> bool {
-        self.channels.get(name).is_some_and(|channel| channel.returning.is_expected())
+    /// Returns whether a caller of a lock is expected to come back at once after a release, and none is there.
+    pub(super) fn expects_return(&self, name: &str, key: &Key) -> bool {
+        self.is_left(name, key) && self.channels.get(name).is_some_and(|channel| channel.returning.is_expected())
     }
 
     /// Records that a release of this locker woke another one, and was answered just now.
