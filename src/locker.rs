@@ -538,10 +538,11 @@ impl LockerBuilder {
     /// caller's next call. Linux's busy polling of sockets does the same: waking a sleeping thread takes about as long
     /// as locking on a nearby server.
     ///
-    /// It pays if the server answers within this time. The locker learns whether it does, and whether there are many
-    /// callers; if not, it sleeps at once except for one time in a hundred. It uses CPU time that would be idle. If
-    /// other programs need every CPU, a caller that locks and unlocks without a pause takes part of one from them: set
-    /// zero there. On a machine with one CPU the locker never stays awake.
+    /// It pays if the server answers a lone caller within this time. The locker learns whether that is so. If the
+    /// server is slow, if there are many callers, or if a caller has to wait for other lockers, it sleeps at once,
+    /// except for one time in a hundred. It uses CPU time that would be idle. If other programs need every CPU, a
+    /// caller that locks and unlocks without a pause takes part of one from them: set zero there. On a machine with one
+    /// CPU the locker never stays awake.
     ///
     /// Defaults to 150 microseconds; 10 ms at most.
     pub const fn busy_poll(mut self, time: Duration) -> Self {

@@ -5,7 +5,7 @@
 //! for a moment (`busy_poll`) before it sleeps, while it waits for the answer to a lone caller's question, and for the
 //! next question after the answer. It learns from the result: if the server is far away, if the caller has other things
 //! to do, or if there are many callers, it sleeps at once and only tries again now and then, as adaptive mutexes and
-//! tokio's workers do.
+//! tokio's workers do. It also sleeps if a caller waits for other lockers: they and the servers need the CPUs more.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -38,6 +38,10 @@ impl Habit {
 
     fn came_not(&mut self) {
         self.score = self.score.saturating_sub(1);
+    }
+
+    fn never_came(&mut self) {
+        self.score = 0;
     }
 
     fn pays(&mut self) -> bool {
@@ -101,6 +105,12 @@ impl Watch {
         }
     }
 
+    fn wait_for_others(&mut self) {
+        self.awaited = None;
+        self.questions.never_came();
+        self.answers.never_came();
+    }
+
     fn habit(&mut self, event: Event) -> &mut Habit {
         match event {
             Event::Question => &mut self.questions,
@@ -132,10 +142,20 @@ impl BusyPoll {
         self.note(Event::Answer);
     }
 
+    pub(super) fn waits_for_others(&self) {
+        self.watch().wait_for_others();
+    }
+
     fn note(&self, event: Event) {
         if !self.off && self.watch().note(event, Clock::machine().now()) {
             self.begun.notify_one();
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_out_of_habit(&self) -> bool {
+        let watch = self.watch();
+        watch.awaited.is_none() && watch.questions.score + watch.answers.score == 0
     }
 
     /// Runs on the engine until the engine ends.
@@ -212,6 +232,24 @@ mod tests {
             }
         }
         assert!(awake <= 300, "{awake} of 6000");
+    }
+
+    #[test]
+    fn with_other_lockers_in_line_nothing_is_polled_busily() {
+        let (mut watch, mut now) = (Watch::new(MOMENT), Instant::now());
+        awake(&mut watch, &mut now, 100, SHORT, SHORT);
+        let mut stayed = 0;
+        for _ in 0..1_000 {
+            stayed += usize::from(watch.note(Event::Question, now));
+            watch.wait_for_others();
+            assert!(!watch.is_on(now), "its answer does not come soon");
+            stayed += usize::from(watch.note(Event::Answer, now));
+            stayed += awake(&mut watch, &mut now, 1, SHORT, SHORT);
+        }
+        assert!(stayed <= 100, "{stayed} of 4000");
+        // The habit comes back with the lone caller.
+        awake(&mut watch, &mut now, 200, SHORT, SHORT);
+        assert_eq!(awake(&mut watch, &mut now, 100, SHORT, SHORT), 200);
     }
 
     #[test]

@@ -146,6 +146,11 @@ impl Engine {
         self.busy_poll.answered();
     }
 
+    /// Records that a caller waits for other lockers, and that its answer does not come soon.
+    pub(crate) fn waits_for_others(&self) {
+        self.busy_poll.waits_for_others();
+    }
+
     /// Counts work that has to be done before the thread that queued it, or `main`, ends: see [`leaving`].
     pub(crate) fn owe(&self) -> Debt {
         if self.is_guest() { Debt::unawaited(&self.debts) } else { Debt::new(&self.debts) }
@@ -181,6 +186,11 @@ impl Engine {
     /// Returns the same engine as a forked copy of its process sees it.
     pub(crate) fn forked(self) -> Self {
         Self { debts: Debts::of(0), ..self }
+    }
+
+    /// Returns whether the engine sleeps whatever is asked.
+    pub(crate) fn never_stays_awake(&self) -> bool {
+        self.busy_poll.is_out_of_habit()
     }
 }
 

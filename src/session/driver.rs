@@ -261,8 +261,10 @@ impl Driving<'_> {
         }
     }
 
-    /// Waits for a message, or until `time` is over: then the lockers before it in the list have not come.
+    /// Waits for other lockers: for a message, or until `time` is over. Then the lockers before it in the list have not
+    /// come.
     async fn wait(&self, wake: &Notify, listening: &Subscription, time: Duration) {
+        self.session.engine.waits_for_others();
         if self.park(wake, Some(listening), time).await && self.hears_of_releases() {
             listening.oversleep();
         }
@@ -379,6 +381,18 @@ mod tests {
         let place = Some(Place::Refused("WRONGTYPE Operation against a key holding the wrong kind of value".into()));
         driving.learn(&session.channels.subscribe(&key), &Attempt::Held { ttl: None, contested: false, place });
         assert!(session.quorum.lister_of(&key).is_none() && session.quorum.lister_of(&other).is_some());
+        session.engine.stop();
+    }
+
+    #[tokio::test]
+    async fn the_engine_sleeps_while_a_driver_waits_for_other_lockers() {
+        let (session, key) = (Session::over_nobody(), Key::from("k"));
+        let driving = Driving { session: &session, key: &key, collisions: 0, outrun: None, named: false, done: true };
+        let wake = Notify::new();
+        driving.park(&wake, None, Duration::ZERO).await;
+        assert!(!session.engine.never_stays_awake(), "another caller of this locker has it");
+        driving.wait(&wake, &session.channels.subscribe(&key), Duration::ZERO).await;
+        assert!(session.engine.never_stays_awake());
         session.engine.stop();
     }
 
