@@ -5,6 +5,7 @@
 //! its holder only once. The plain format has the same commands with the same answers, and the field is the value of a
 //! string: higher layers do not know the format.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -58,10 +59,10 @@ pub(crate) struct Claim {
 
 impl Claim {
     /// Returns the key of the counter for its fence.
-    pub(crate) fn counter(&self, fences: Source) -> String {
+    pub(crate) fn counter(&self, fences: Source) -> Cow<'static, str> {
         match fences {
-            Source::Marks { .. } => self.key.mark(),
-            Source::Tokens => self.key.token(),
+            Source::Marks { .. } => self.key.mark().into(),
+            Source::Tokens => self.key.token().into(),
         }
     }
 }

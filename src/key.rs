@@ -6,16 +6,16 @@ use std::sync::{Arc, LazyLock};
 use crate::shown::Shown;
 
 /// The prefix of Redisson's channels of unlock messages.
-const CHANNEL: &str = "redisson_lock__channel";
+const CHANNEL: &str = "redisson_lock__channel:";
 
 /// The prefix of Redisson's counters of fencing tokens.
-const TOKEN: &str = "redisson_lock_token";
+const TOKEN: &str = "redisson_lock_token:";
 
 /// The prefix of the waiting lists.
 const WAITING: &str = "lockhound_waiting:";
 
 /// The number of marks, which all locks share.
-const MARKS: u64 = 1_024;
+const MARKS: usize = 1_024;
 
 /// The name of a lock, and the key under which the lock is on the server. UTF-8 and not empty.
 ///
@@ -41,7 +41,7 @@ impl Key {
 
     /// Returns the one or two locks whose releases are announced on a channel.
     pub(crate) fn of_channel(channel: &str) -> impl Iterator<Item = Self> {
-        let name = channel.strip_prefix(CHANNEL).and_then(|rest| rest.strip_prefix(':'));
+        let name = channel.strip_prefix(CHANNEL);
         let bare = name.and_then(|name| name.strip_prefix('{')?.strip_suffix('}'));
         let bare = bare.filter(|bare| !bare.is_empty() && !bare.contains('{'));
         bare.into_iter().chain(name).map(Self::from)
@@ -55,33 +55,29 @@ impl Key {
     /// Returns the key of its mark, which holds the last fence of all locks that share it. The lowest ten bits of the
     /// name's 64-bit FNV-1a choose the mark; this can never change, since the marks are on the servers. The number is
     /// in braces, so that in a cluster a slot can be chosen.
-    pub(crate) fn mark(&self) -> String {
+    pub(crate) fn mark(&self) -> &'static str {
         let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         let hash = self.0.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv);
-        Self::nth_mark(hash % MARKS)
+        &Self::marks()[hash as usize % MARKS]
     }
 
     /// Returns the keys of all marks, which never change.
-    pub(crate) fn marks() -> &'static [String] {
-        static ALL: LazyLock<Vec<String>> = LazyLock::new(|| (0..MARKS).map(Key::nth_mark).collect());
+    pub(crate) fn marks() -> &'static [String; MARKS] {
+        static ALL: LazyLock<[String; MARKS]> =
+            LazyLock::new(|| std::array::from_fn(|n| format!("lockhound_fence:{{{n}}}")));
         &ALL
-    }
-
-    fn nth_mark(n: u64) -> String {
-        format!("lockhound_fence:{{{n}}}")
     }
 
     /// Returns the key of its waiting list, which is in the lock's slot. Unlike the channel, which `x` and `{x}` share,
     /// each lock has a list of its own.
     pub(crate) fn waiting(&self) -> String {
-        let name = &self.0;
-        if name.contains('{') { format!("{WAITING}={name}") } else { format!("{WAITING}{{{name}}}") }
+        if self.0.contains('{') { [WAITING, "=", &self.0].concat() } else { self.prefixed(WAITING) }
     }
 
     /// Redisson's `prefixName`: braces are added unless the name has an opening one anywhere, so that in a cluster
     /// both names fall into the same slot.
     fn prefixed(&self, prefix: &str) -> String {
-        if self.0.contains('{') { format!("{prefix}:{}", self.0) } else { format!("{prefix}:{{{}}}", self.0) }
+        if self.0.contains('{') { [prefix, &self.0].concat() } else { [prefix, "{", &self.0, "}"].concat() }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The identity that holds a lock and that may re-enter it.
 
 use std::collections::HashSet;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -129,7 +129,11 @@ impl Owner {
 
     /// Returns the field of the lock's hash: `uuid:task-id:generation`. Redisson takes it as opaque text.
     pub(crate) fn field(&self, locker: Uuid, generation: u64) -> String {
-        format!("{locker}:{self}:{generation}")
+        // As long as most fields, so that it is not copied while it grows.
+        let mut field = String::with_capacity(64);
+        // Writing into a string does not fail.
+        let _: Result<_, _> = write!(field, "{locker}:{self}:{generation}");
+        field
     }
 }
 

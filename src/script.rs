@@ -7,8 +7,6 @@ mod slots;
 mod texts;
 mod words;
 
-use std::borrow::Cow;
-
 use self::reading::{idle, read};
 use self::words::{Topology, Words};
 use crate::command::{Acquire, Answer, Command, HandOver, Raise, Renew, Told};
@@ -32,22 +30,24 @@ pub(crate) async fn preflight(node: &Node, asked: &Questions) -> Vec<ServerRepor
 pub(crate) async fn ask<T>(
     node: &Node,
     lane: Lane,
-    command: Command,
+    command: &Command,
     answer: impl FnOnce(Answer) -> Option<T>,
 ) -> Outcome<T> {
     run(node, lane, command).await.only(node.name(), answer)
 }
 
 /// Lets a node execute a command once.
-async fn run(node: &Node, lane: Lane, command: Command) -> Outcome<Answer> {
+async fn run(node: &Node, lane: Lane, command: &Command) -> Outcome<Answer> {
     match node.server() {
         Server::Redis(redis) => {
-            let words = Words::of(&command, Topology::OneServer);
-            run_words(node, &command, words, async |call| redis.call(lane, call).await).await
+            let words = Words::of(command, Topology::OneServer);
+            run_words(node, command, words, async |call| redis.call(lane, call).await).await
         }
-        Server::Cluster(cluster) => slots::run(cluster, node, lane, command).await,
+        // Boxed, like all that is larger than the way of a lock on one server: a future takes the space of its largest
+        // part, and each lock and each release moves one several times.
+        Server::Cluster(cluster) => Box::pin(slots::run(cluster, node, lane, command.clone())).await,
         #[cfg(feature = "testing")]
-        Server::Memory(memory) => memory.run(command).await,
+        Server::Memory(memory) => Box::pin(memory.run(command.clone())).await,
     }
 }
 
@@ -55,7 +55,7 @@ async fn run(node: &Node, lane: Lane, command: Command) -> Outcome<Answer> {
 async fn run_words(
     node: &Node,
     command: &Command,
-    words: Words<'_>,
+    words: Words,
     run: impl AsyncFnOnce(Call<'_>) -> (Outcome<Reply>, ReplicaAck),
 ) -> Outcome<Answer> {
     let (reply, ack) = match command {
@@ -69,14 +69,14 @@ async fn run_words(
             run(Call::Script { lua: words.lua, keys: &keys, args: &args, acknowledged }).await
         }
     };
-    acknowledge(read(node.name(), command, reply), ack).await
+    let answer = read(node.name(), command, reply);
+    if ack.is_moot() { answer } else { Box::pin(acknowledge(answer, ack)).await }
 }
 
-fn step(command: &Command, words: Words<'_>) -> Step {
+fn step(command: &Command, words: Words) -> Step {
     let takes = command.takes();
-    let owned = |words: Vec<Cow<'_, str>>| words.into_iter().map(Cow::into_owned).collect();
-    let Words { lua: alone, batched, vote, keys, args } = words;
-    Step { alone, batched, vote, keys: owned(keys), args: owned(args), takes, acknowledged: takes, idle, slot: None }
+    let Words { lua: alone, batched, vote, words } = words;
+    Step { alone, batched, vote, words, takes, acknowledged: takes, idle, slot: None }
 }
 
 /// Waits until enough replicas have what was written. The answer "gone" does not wait for them.

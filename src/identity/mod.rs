@@ -2,6 +2,7 @@
 
 mod runs;
 
+use std::fmt::{self, Write as _};
 use std::future::{Future, poll_fn};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
@@ -213,7 +214,22 @@ fn scope() -> Option<Scope> {
 
 /// Returns the number of the tokio task, which tokio shows only as text. It is unique in a process.
 fn task() -> Option<u64> {
-    tokio::task::try_id()?.to_string().parse().ok()
+    let mut digits = Digits(Some(0));
+    write!(digits, "{}", tokio::task::try_id()?).ok()?;
+    digits.0
+}
+
+/// Reads a number that is written into it, without an allocation. `None` if it is none.
+struct Digits(Option<u64>);
+
+impl fmt::Write for Digits {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for digit in text.bytes() {
+            let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'));
+            self.0 = self.0.zip(digit).and_then(|(number, digit)| number.checked_mul(10)?.checked_add(digit));
+        }
+        Ok(())
+    }
 }
 
 /// Returns a number for the thread, since std does not show its own.

@@ -33,6 +33,7 @@ use super::replica_acks::ReplicaAck;
 use super::reply::{self, Outcome, Reply};
 use super::script_runner::{By, Lua, ScriptRunner, is_not_known};
 use super::slot::Slot;
+use super::word_list::WordList;
 use crate::clock::Instant;
 use crate::command::{MEMORY, Remembered};
 use crate::error::{Error, NodeFailure, ServerErrorKind};
@@ -65,8 +66,7 @@ pub(crate) struct Step {
     /// If its answer is a vote: what the server has to remember for that. The key of the memory and this digest are the
     /// last of a script's keys and arguments.
     pub(crate) vote: Option<Remembered>,
-    pub(crate) keys: Vec<String>,
-    pub(crate) args: Vec<String>,
+    pub(crate) words: WordList,
     /// Whether it may leave something there that has to be undone if its answer never comes.
     pub(crate) takes: bool,
     /// Whether replicas have to acknowledge it, if they are asked at all.
@@ -243,11 +243,12 @@ impl Batcher {
     async fn fly(&self, entries: Vec<Entry>) -> Landed {
         let steps = || entries.iter().map(|entry| &entry.step);
         let shared = if entries.len() > 1 { steps().find_map(|step| step.batched) } else { None };
-        let mut keys: Vec<&str> = steps().flat_map(|step| step.keys.iter().map(String::as_str)).collect();
-        let mut args = Vec::with_capacity(steps().map(|step| 1 + step.args.len()).sum());
+        let count: usize = steps().map(|step| 1 + step.words.len()).sum();
+        let (mut keys, mut args) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for step in steps() {
+            keys.extend(step.words.keys());
             args.extend(shared.and(step.batched).map(|batched| batched.name));
-            args.extend(step.args.iter().map(String::as_str));
+            args.extend(step.words.args());
         }
         let vote = steps().find_map(|step| step.vote.as_ref());
         if let Some(vote) = vote {
@@ -400,8 +401,7 @@ mod tests {
         Step {
             alone: &LUA,
             batched: batched.map(|lua| Batched { name: "acquire", lua, voting: lua }),
-            keys: Vec::new(),
-            args: Vec::new(),
+            words: WordList::default(),
             takes: false,
             vote: None,
             acknowledged: false,

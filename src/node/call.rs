@@ -15,14 +15,14 @@ pub(crate) enum Call<'a> {
 impl Call<'_> {
     pub(super) fn keys(&self) -> Vec<&str> {
         match self {
-            Self::Step(step) => step.keys.iter().map(String::as_str).collect(),
+            Self::Step(step) => step.words.keys().collect(),
             Self::Script { keys, .. } => keys.to_vec(),
         }
     }
 
     pub(super) fn args(&self) -> Vec<&str> {
         match self {
-            Self::Step(step) => step.args.iter().map(String::as_str).collect(),
+            Self::Step(step) => step.words.args().collect(),
             Self::Script { args, .. } => args.to_vec(),
         }
     }

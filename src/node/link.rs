@@ -201,9 +201,10 @@ impl Link {
     /// # Errors
     /// Why there is none.
     pub(super) async fn heard(&self) -> Result<(), NodeFailure> {
-        if !*self.silent.borrow() {
-            return Ok(());
-        }
+        if *self.silent.borrow() { Box::pin(self.heard_again()).await } else { Ok(()) }
+    }
+
+    async fn heard_again(&self) -> Result<(), NodeFailure> {
         let mut silent = self.silent.subscribe();
         if timeout(self.patience(), silent.wait_for(|silent| !silent)).await.is_ok() {
             return Ok(());

@@ -30,6 +30,7 @@ mod succession;
 mod switches;
 #[cfg(feature = "tls")]
 mod tls;
+mod word_list;
 
 use std::fmt;
 use std::sync::Arc;
@@ -57,6 +58,7 @@ pub(crate) use self::script_runner::Lua;
 pub(crate) use self::slot::{mark_of, slot_of};
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
+pub(crate) use self::word_list::WordList;
 use crate::error::{Error, NodeFailure};
 use crate::options::Settings;
 #[cfg(feature = "testing")]

@@ -174,16 +174,14 @@ impl Redis {
     /// be undone for as long as the server is stopped.
     pub(crate) async fn call(&self, lane: Lane, call: Call<'_>) -> (Outcome<Reply>, ReplicaAck) {
         let batcher = self.lanes.get(lane);
+        if matches!(&call, Call::Step(step) if step.takes)
+            && let Err(failure) = batcher.runner().link().heard().await
+        {
+            return (Outcome::NotExecuted(failure), ReplicaAck::moot());
+        }
         match call {
-            Call::Step(step) => {
-                if step.takes
-                    && let Err(failure) = batcher.runner().link().heard().await
-                {
-                    return (Outcome::NotExecuted(failure), ReplicaAck::moot());
-                }
-                batcher.send(step).await
-            }
-            // This future is boxed: it is larger than that of a step, which would otherwise take as much space.
+            Call::Step(step) => batcher.send(step).await,
+            // Boxed: it is larger than the future of a step.
             Call::Script { lua, keys, args, acknowledged } => {
                 let running = batcher.runner().run(acknowledged.into(), lua, keys, args);
                 let (outcome, acks) = Box::pin(running).await;

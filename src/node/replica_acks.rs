@@ -41,6 +41,10 @@ impl ReplicaAck {
         Self(None)
     }
 
+    pub(crate) fn is_moot(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Waits until enough replicas have acknowledged.
     ///
     /// # Errors

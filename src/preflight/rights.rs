@@ -213,16 +213,16 @@ impl Asked<'_> {
             return;
         }
         let (mark, names) = (Key::from("preflight").mark(), Some("~lockhound_fence:*"));
-        self.key(LOCKING, &mark, names);
-        self.called(LOCKING, names, &[&mark], INCR);
-        self.called(LOCKING, names, &[&mark, "0"], SET);
+        self.key(LOCKING, mark, names);
+        self.called(LOCKING, names, &[mark], INCR);
+        self.called(LOCKING, names, &[mark, "0"], SET);
         self.called(LOCKING, None, &[], TIME);
         if !self.deployment.is_alone() {
-            self.called(LOCKING, names, &[&mark, "0", "GET"], SET);
-            self.called(LOCKING, names, &[&mark], GET);
+            self.called(LOCKING, names, &[mark, "0", "GET"], SET);
+            self.called(LOCKING, names, &[mark], GET);
         }
         if self.remembers() {
-            self.called(LOCKING, names, &[&mark], MGET);
+            self.called(LOCKING, names, &[mark], MGET);
         }
     }
 

@@ -21,7 +21,7 @@ impl Quorum {
     pub(crate) async fn inspect(&self, key: &Key) -> Result<Option<Holder>, Error> {
         let asking = Calls::new(self.nodes.iter().cloned().enumerate().map(|(at, node)| {
             let inspect = Command::Inspect(key.clone());
-            let found = async move { script::ask(&node, Lane::Commands, inspect, Answer::inspect).await };
+            let found = async move { script::ask(&node, Lane::Commands, &inspect, Answer::inspect).await };
             (at, async move { found.await.map(|found| (at, found)) })
         }));
         let majority = self.majority();
@@ -50,7 +50,7 @@ impl Quorum {
     pub(crate) async fn force(&self, key: &Key) -> Result<bool, Error> {
         let asking = self.ask(|node| {
             let holders = Command::Holders(key.clone());
-            async move { script::ask(&node, Lane::Commands, holders, Answer::holders).await }
+            async move { script::ask(&node, Lane::Commands, &holders, Answer::holders).await }
         });
         // A holder has a majority, and any majority of answers shares a node with it. Fields on a minority only are
         // left over from attempts, and are released too if the minority answers in time.
@@ -62,7 +62,7 @@ impl Quorum {
         let holders: Arc<[String]> = seen.into_iter().collect();
         let forcing = self.ask(|node| {
             let force = Command::Force { key: key.clone(), holders: Arc::clone(&holders) };
-            async move { script::ask(&node, Lane::Commands, force, Answer::force).await }
+            async move { script::ask(&node, Lane::Commands, &force, Answer::force).await }
         });
         Ok(self.hear(forcing, |forced, missing| missing == 0 || forced.contains(&true)).await?.contains(&true))
     }

@@ -267,6 +267,11 @@ impl Quorum {
 
     /// Makes a majority have the fence of each of these locks.
     async fn agree_on_all(&self, claims: &[Claim], fences: &[Fence], votes: &RoundVotes) -> Result<(), Disagreement> {
+        let majority = self.majority();
+        let agree = |at: usize| votes.granted.iter().filter(|(_, given)| given[at] == fences[at]).count() >= majority;
+        if (0..fences.len()).all(agree) {
+            return Ok(());
+        }
         let agree = |(at, claim)| {
             let given = votes.granted.iter().map(|(node, given)| (*node, given[at])).collect();
             self.agree(claim, fences[at], given)
@@ -318,7 +323,7 @@ impl Quorum {
         if let Outcome::Done(true) = answer {
             let Vote { claim, fence, .. } = vote;
             let raise = Command::Raise { claim: claim.clone(), fence };
-            let raised = script::ask(node, Lane::Grants, raise, Answer::raise).await;
+            let raised = script::ask(node, Lane::Grants, &raise, Answer::raise).await;
             contained(|| {
                 tracing::trace!(key = %claim.key.shown(), %fence, ?raised, "the fence is remembered again");
             });
@@ -330,7 +335,7 @@ impl Quorum {
     pub(crate) async fn count(&self, claim: &Claim, count: u32) -> Settled {
         let mut writing = self.ask(|node| {
             let count = Command::Count { claim: claim.clone(), count };
-            let written = async move { script::ask(&node, Lane::Commands, count, Answer::count).await };
+            let written = async move { script::ask(&node, Lane::Commands, &count, Answer::count).await };
             async move { written.await.map(|count| count == command::Count::Written) }
         });
         let mut confirmations = Confirmations::new(self.nodes.len());
@@ -358,7 +363,7 @@ impl Quorum {
         fences: Source,
     ) -> Outcome<HandOver> {
         let hand_over = Command::HandOver { from: from.clone(), to: to.clone(), lease, fences };
-        script::ask(&self.nodes[0], Lane::Grants, hand_over, Answer::hand_over).await
+        script::ask(&self.nodes[0], Lane::Grants, &hand_over, Answer::hand_over).await
     }
 
     /// Returns the undos of one node.
@@ -447,7 +452,7 @@ mod tests {
         let quorum = Quorum::new(staged.nodes.clone(), Duration::ZERO);
         let inspect = async || {
             let inspect = Command::Inspect(claim("k").key);
-            script::ask(&staged.nodes[2], Lane::Commands, inspect, Answer::inspect).await
+            script::ask(&staged.nodes[2], Lane::Commands, &inspect, Answer::inspect).await
         };
         assert!(matches!(inspect().await, Outcome::Done(None)));
         quorum.quit().await;

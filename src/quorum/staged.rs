@@ -60,7 +60,7 @@ impl Staged {
         // The server has no memory, and so begins this one.
         let announced = Announced { begun: memory.into(), lease: Duration::ZERO, last: "".into(), age: Duration::ZERO };
         let vet = Command::Vet(Some(announced));
-        let told = script::ask(&self.nodes[place], Lane::Grants, vet, Answer::vet).await;
+        let told = script::ask(&self.nodes[place], Lane::Grants, &vet, Answer::vet).await;
         let Outcome::Done(identity) = told else { panic!("{told:?}") };
         assert_eq!(identity.memory.map(|told| told.memory).as_deref(), Some(memory));
     }

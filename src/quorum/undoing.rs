@@ -34,7 +34,7 @@ impl Undoing {
         self.calls.push(Box::pin(async move {
             let key = claim.key.clone();
             let release = Command::release(claim, rest, wakes);
-            let answer = script::ask(&node, Lane::Grants, release, Answer::release).await;
+            let answer = script::ask(&node, Lane::Grants, &release, Answer::release).await;
             (number, answer.map(|release| was_there(&key, &release)))
         }));
     }

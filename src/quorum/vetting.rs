@@ -34,7 +34,7 @@ async fn vet_on(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: 
     let (last, age) = last.unwrap_or_else(|| ("".into(), Duration::ZERO));
     let announced = Announced { begun: begun.into(), lease: eligibility.quarantine(), last, age };
     let vet = Command::Vet(eligibility.remembers().then_some(announced));
-    let reason = match script::ask(node, lane, vet, Answer::vet).await {
+    let reason = match script::ask(node, lane, &vet, Answer::vet).await {
         Outcome::Done(identity) if node.epoch(lane) == epoch => {
             return eligibility.saw(place, lane, epoch, &identity, Instant::now());
         }
@@ -195,7 +195,7 @@ async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Chan
     let (from, to, listed) = texts(change);
     let amend = Amendment { from, to: to.clone(), listed, waited: change.waited, marks };
     let newcomers = eligibility.listed_by(change);
-    let outcome = script::ask(node, Lane::Grants, Command::Amend(amend), Answer::amend).await;
+    let outcome = script::ask(node, Lane::Grants, &Command::Amend(amend), Answer::amend).await;
     let may_stand = match &outcome {
         Outcome::Done(told) => told.memory == to,
         Outcome::Unknown(_) => true,
@@ -273,7 +273,7 @@ async fn highest_of(eligibility: &Eligibility, place: NodeIndex, node: &Node, fo
 }
 
 async fn ask_highest(node: &Node, vote: Option<Remembered>) -> Outcome<Option<String>> {
-    script::ask(node, Lane::Grants, Command::Highest { vote }, Answer::highest).await
+    script::ask(node, Lane::Grants, &Command::Highest { vote }, Answer::highest).await
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ impl Voter {
             let Asked { lease, fences, listing } = asked.clone();
             let (claims, vote) = (Arc::clone(claims), ticket.vote.clone());
             let acquire = Command::Acquire { claims, lease, fences, vote, listing };
-            script::ask(&self.node, Lane::Grants, acquire, Answer::acquire).await
+            script::ask(&self.node, Lane::Grants, &acquire, Answer::acquire).await
         };
         let mut answer = acquire(&ticket).await;
         if let Outcome::Done(None) = answer {
@@ -64,7 +64,7 @@ impl Voter {
         };
         let Vote { claim, lease, count, .. } = vote.clone();
         let retake = Command::Retake { claim, lease, count, vote: ticket.vote.clone() };
-        match script::ask(&self.node, Lane::Grants, retake, Answer::retake).await {
+        match script::ask(&self.node, Lane::Grants, &retake, Answer::retake).await {
             Outcome::Done(told) if told.answer => match self.vouch(&ticket, told.remembers, Ask::Vote) {
                 Ok(()) => Outcome::Done(true),
                 Err(failure) => Outcome::Unknown(failure),
@@ -80,7 +80,7 @@ impl Voter {
             Ok(ticket) => ticket,
             Err(failure) => return Outcome::NotExecuted(failure),
         };
-        match script::ask(&self.node, Lane::Grants, Command::Raise { claim, fence }, Answer::raise).await {
+        match script::ask(&self.node, Lane::Grants, &Command::Raise { claim, fence }, Answer::raise).await {
             Outcome::Done(_) if !self.eligibility.holds(&ticket, &self.node) => self.connected_anew(),
             answer => answer,
         }
@@ -93,7 +93,7 @@ impl Voter {
             Err(failure) => return Outcome::NotExecuted(failure),
         };
         let renew = Command::Renew { claims, lease, vote: ticket.vote.clone() };
-        let told = match script::ask(&self.node, Lane::Renewals, renew, Answer::renew).await {
+        let told = match script::ask(&self.node, Lane::Renewals, &renew, Answer::renew).await {
             Outcome::Done(told) => told,
             outcome => return outcome.map(|told| told.answer),
         };
@@ -157,6 +157,7 @@ impl Company {
         let mut others = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let admitted = others.iter().all(|other| ticket.is_of(other));
         if admitted {
+            others.reserve_exact(1);
             others.push(ticket.clone());
         }
         admitted

@@ -118,7 +118,7 @@ impl Quorum {
         wakes: Wakes,
     ) -> Outcome<Release> {
         let release = Command::release(claim.clone(), rest, wakes);
-        script::ask(&self.nodes[node], Lane::Commands, release, Answer::release).await
+        script::ask(&self.nodes[node], Lane::Commands, &release, Answer::release).await
     }
 
     /// Takes this locker off the lists of a lock, and wakes the next one if the lock is free. Returns whether it is off
@@ -130,7 +130,7 @@ impl Quorum {
         let Some(locker) = self.lister() else { return Ok(true) };
         let passing = self.ask(|node| {
             let pass = Command::Pass { key: key.clone(), locker: Arc::clone(locker) };
-            async move { script::ask(&node, Lane::Commands, pass, Answer::release).await }
+            async move { script::ask(&node, Lane::Commands, &pass, Answer::release).await }
         });
         let answers = self.hear(passing, |_, missing| missing == 0).await?;
         Ok(answers.len() == self.nodes.len())

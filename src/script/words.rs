@@ -1,7 +1,7 @@
 //! Turns a command into its script, keys and arguments.
 
 use std::borrow::Cow;
-use std::fmt::Display;
+use std::fmt;
 use std::iter::once;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::command::{
 };
 use crate::fence::Source;
 use crate::key::Key;
-use crate::node::{Batched, Lua, mark_of, slot_of};
+use crate::node::{Batched, Lua, WordList, mark_of, slot_of};
 
 static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/inspect.lua")));
 static HOLDERS: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/holders.lua")));
@@ -23,27 +23,31 @@ static VET: LazyLock<Lua> = LazyLock::new(|| remembering(include_str!("../../lua
 static AMEND: LazyLock<Lua> = LazyLock::new(|| remembering(include_str!("../../lua/amend.lua")));
 static HIGHEST: LazyLock<Voting> = LazyLock::new(|| Voting::or_nothing(include_str!("../../lua/highest.lua")));
 
-type Word<'a> = Cow<'a, str>;
+/// A key or an argument.
+enum Word<'a> {
+    Text(Cow<'a, str>),
+    Number(i128),
+    Releaser(&'a Releaser),
+}
 
 /// A script and the words it is called with.
-pub(super) struct Words<'a> {
+pub(super) struct Words {
     pub(super) lua: &'static Lua,
     /// The script that runs it together with others, if it is a step.
     pub(super) batched: Option<Batched>,
     /// What the server has to remember: the last of the keys and of the arguments.
     pub(super) vote: Option<Remembered>,
-    pub(super) keys: Vec<Word<'a>>,
-    pub(super) args: Vec<Word<'a>>,
+    pub(super) words: WordList,
 }
 
-impl<'a> Words<'a> {
-    pub(super) fn of(command: &'a Command, topology: Topology) -> Self {
+impl Words {
+    pub(super) fn of(command: &Command, topology: Topology) -> Self {
         let scripts = |claim| scripts(claim, topology);
         let mark = |key| mark(key, topology);
         match command {
             Command::Acquire { claims, lease, fences, vote, listing } => {
                 let keys = claims.iter().flat_map(|claim| [name(&claim.key), counter(claim, *fences, topology)]);
-                let args = once(millis(*lease)).chain(fields(claims)).chain(once(text(fences.clock())));
+                let args = once(millis(*lease)).chain(fields(claims)).chain(once(number(fences.clock())));
                 let scripts = scripts_of(claims, topology);
                 match (&**claims, listing) {
                     ([claim], Some(listing)) => {
@@ -55,19 +59,19 @@ impl<'a> Words<'a> {
                 }
             }
             Command::Count { claim, count } => {
-                Self::new(&scripts(claim).count, [name(&claim.key)], [field(claim), text(count)])
+                Self::new(&scripts(claim).count, [name(&claim.key)], [field(claim), number(*count)])
             }
             Command::Release { claim, wakes } => {
                 let keys = [name(&claim.key), claim.key.channel().into()];
                 let (list, releaser) = match wakes {
-                    Wakes::All => (String::new(), &None),
-                    Wakes::Next(releaser) => (claim.key.waiting(), releaser),
+                    Wakes::All => (NOTHING, &None),
+                    Wakes::Next(releaser) => (claim.key.waiting().into(), releaser),
                 };
-                let args = [field(claim), list.into(), releaser.as_ref().map_or_else(Word::default, told)];
+                let args = [field(claim), list, releaser.as_ref().map_or(NOTHING, Word::Releaser)];
                 Self::new(&scripts(claim).release, keys, args).shared(scripts(claim).shared("release"))
             }
             Command::Pass { key, locker } => {
-                let args = [Word::from(&**locker), key.waiting().into(), Word::default()];
+                let args = [(&**locker).into(), key.waiting().into(), NOTHING];
                 Self::new(&PASS, [name(key), key.channel().into()], args)
             }
             Command::Keep { claim, rest } => {
@@ -75,16 +79,16 @@ impl<'a> Words<'a> {
             }
             Command::HandOver { from, to, lease, fences } => {
                 let keys = [name(&to.key), counter(to, *fences, topology)];
-                let args = [millis(*lease), field(to), text(fences.clock()), field(from)];
+                let args = [millis(*lease), field(to), number(fences.clock()), field(from)];
                 Self::new(&scripts(to).hand_over, keys, args).shared(scripts(to).shared("hand_over"))
             }
             Command::Retake { claim, lease, count, vote } => {
-                let args = [millis(*lease), field(claim), text(count)];
+                let args = [millis(*lease), field(claim), number(*count)];
                 Self::voting(&scripts(claim).retake, vote, [name(&claim.key)], args)
             }
             Command::Raise { claim, fence } => {
                 let keys = [name(&claim.key), mark(&claim.key)];
-                Self::new(&scripts(claim).raise, keys, [field(claim), text(fence)])
+                Self::new(&scripts(claim).raise, keys, [field(claim), number(fence.get())])
             }
             Command::Renew { claims, lease, vote } => {
                 let keys = claims.iter().map(|claim| name(&claim.key));
@@ -103,30 +107,31 @@ impl<'a> Words<'a> {
             }
             Command::Vet(None) => Self::new(&VET, [], ["", "0", "", "0"].map(Word::from)),
             Command::Vet(Some(Announced { begun, lease, last, age })) => {
-                let args = [Word::from(&**begun), millis(*lease), Word::from(&**last), millis(*age)];
+                let args = [(&**begun).into(), millis(*lease), (&**last).into(), millis(*age)];
                 Self::new(&VET, [MEMORY.into()], args)
             }
             Command::Amend(Amendment { from, to, listed, waited, marks }) => {
-                let raised = if marks.is_some() { Key::marks() } else { &[] };
-                let keys = once(MEMORY.into()).chain(raised.iter().map(Word::from));
+                let raised = if marks.is_some() { &Key::marks()[..] } else { &[] };
+                let keys = once(MEMORY.into()).chain(raised.iter().map(|mark| mark.as_str().into()));
                 let (listed, waited) = (if *listed { "1" } else { "0" }, waited.map_or("-1".into(), millis));
                 let told = marks.as_deref().unwrap_or("0");
-                Self::new(&AMEND, keys, [from.into(), to.into(), listed.into(), waited, told.into()])
+                Self::new(&AMEND, keys, [from.as_str().into(), to.as_str().into(), listed.into(), waited, told.into()])
             }
-            Command::Highest { vote } => Self::voting(&HIGHEST, vote, Key::marks().iter().map(Word::from), []),
+            Command::Highest { vote } => {
+                Self::voting(&HIGHEST, vote, Key::marks().iter().map(|mark| mark.as_str().into()), [])
+            }
         }
     }
 
-    fn new(
+    fn new<'a>(
         lua: &'static Lua,
         keys: impl IntoIterator<Item = Word<'a>>,
         args: impl IntoIterator<Item = Word<'a>>,
     ) -> Self {
-        let (keys, args) = (keys.into_iter().collect(), args.into_iter().collect());
-        Self { lua, batched: None, vote: None, keys, args }
+        Self { lua, batched: None, vote: None, words: WordList::new(keys, args) }
     }
 
-    fn voting(
+    fn voting<'a>(
         script: &'static Voting,
         vote: &Option<Remembered>,
         keys: impl IntoIterator<Item = Word<'a>>,
@@ -141,12 +146,12 @@ impl<'a> Words<'a> {
 
     /// Returns the keys of a script that is sent alone.
     pub(super) fn all_keys(&self) -> Vec<&str> {
-        self.keys.iter().map(|key| &**key).chain(self.vote.iter().map(|_| MEMORY)).collect()
+        self.words.keys().chain(self.vote.iter().map(|_| MEMORY)).collect()
     }
 
     /// Returns the arguments of a script that is sent alone.
     pub(super) fn all_args(&self) -> Vec<&str> {
-        self.args.iter().map(|arg| &**arg).chain(self.vote.iter().map(|vote| &*vote.digest)).collect()
+        self.words.args().chain(self.vote.iter().map(|vote| &*vote.digest)).collect()
     }
 }
 
@@ -179,18 +184,6 @@ fn scripts_of(claims: &[Claim], topology: Topology) -> &'static Scripts {
     claims.first().map_or(REDISSON.get(topology), |claim| scripts(claim, topology))
 }
 
-/// Returns what a release says about its locker.
-fn told(releaser: &Releaser) -> Word<'_> {
-    let Releaser { locker, enlists, listens, offers, lifetime, since } = releaser;
-    let [listens, offers] = [listens, offers].map(|flag| u8::from(*flag));
-    let enlists = match enlists {
-        Enlists::No => 0,
-        Enlists::Behind => 1,
-        Enlists::Again => 2,
-    };
-    format!("{locker} {enlists} {listens} {offers} {} {}", lifetime.as_millis(), waiting_since(*since)).into()
-}
-
 /// Returns what an acquire says about the locker that goes into the list.
 fn listed<'a>(claim: &Claim, listing: &'a Listing) -> [Word<'a>; 5] {
     let Listing { locker, looked, lifetime, since } = listing;
@@ -199,7 +192,7 @@ fn listed<'a>(claim: &Claim, listing: &'a Listing) -> [Word<'a>; 5] {
 }
 
 fn waiting_since<'a>(since: Since) -> Word<'a> {
-    since.map_or_else(Word::default, text)
+    since.map_or(NOTHING, number)
 }
 
 fn name(key: &Key) -> Word<'_> {
@@ -207,7 +200,7 @@ fn name(key: &Key) -> Word<'_> {
 }
 
 fn field(claim: &Claim) -> Word<'_> {
-    Word::from(&*claim.field)
+    (&*claim.field).into()
 }
 
 fn fields(claims: &[Claim]) -> impl Iterator<Item = Word<'_>> {
@@ -215,9 +208,48 @@ fn fields(claims: &[Claim]) -> impl Iterator<Item = Word<'_>> {
 }
 
 fn millis<'a>(duration: Duration) -> Word<'a> {
-    text(duration.as_millis())
+    Word::Number(duration.as_millis().cast_signed())
 }
 
-fn text<'a>(number: impl Display) -> Word<'a> {
-    number.to_string().into()
+fn number<'a>(number: impl Into<i128>) -> Word<'a> {
+    Word::Number(number.into())
+}
+
+const NOTHING: Word<'static> = Word::Text(Cow::Borrowed(""));
+
+impl<'a> From<&'a str> for Word<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<String> for Word<'_> {
+    fn from(text: String) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl<'a> From<Cow<'a, str>> for Word<'a> {
+    fn from(text: Cow<'a, str>) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl fmt::Display for Word<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Releaser(Releaser { locker, enlists, listens, offers, lifetime, since }) => {
+                let [listens, offers] = [listens, offers].map(|flag| u8::from(*flag));
+                let enlists = match enlists {
+                    Enlists::No => 0,
+                    Enlists::Behind => 1,
+                    Enlists::Again => 2,
+                };
+                let lifetime = lifetime.as_millis();
+                write!(f, "{locker} {enlists} {listens} {offers} {lifetime} {}", waiting_since(*since))
+            }
+        }
+    }
 }

@@ -89,7 +89,7 @@ impl Session {
                 return Ok(Some(grip));
             }
             if deadline.is_some_and(|deadline| self.now() >= deadline) {
-                return self.try_lock(key, caller, terms).await;
+                return Box::pin(self.try_lock(key, caller, terms)).await;
             }
         }
     }

@@ -213,11 +213,15 @@ impl Session {
     /// Makes older holds of the key lost, before a grant is registered.
     fn depose_others(&self, hold: &Hold) {
         // The grant proves that earlier holders of this key no longer hold it.
-        for other in self.gate.holds_of(&hold.claim.key).iter().filter(|other| other.generation < hold.generation) {
-            other.lose(Loss::NotOwner);
+        let key = &hold.claim.key;
+        let is_older = |other: &Hold| other.generation < hold.generation;
+        if self.gate.has_hold(key, is_older) {
+            for other in self.gate.holds_of(key).iter().filter(|other| is_older(other)) {
+                other.lose(Loss::NotOwner);
+            }
         }
         let owner = hold.owner();
-        owner.note(&hold.claim.key, |key| self.gate.has_hold(key, |other| other.is_owned_by(&owner)));
+        owner.note(key, |key| self.gate.has_hold(key, |other| other.is_owned_by(&owner)));
     }
 
     /// Has watchdog and alarm look after a grant that is registered and whose grips are made, and makes it lost if
@@ -234,8 +238,7 @@ impl Session {
             hold.lose(Loss::Closed);
         }
         // The answer to a later attempt may have come first: the later grant proves that this one is gone.
-        if self.gate.holds_of(&hold.claim.key).iter().any(|other| other.generation > hold.generation && other.is_held())
-        {
+        if self.gate.has_hold(&hold.claim.key, |other| other.generation > hold.generation && other.is_held()) {
             hold.lose(Loss::NotOwner);
         }
         // A force_unlock that began after the registration has found the hold; one that began before it is found here.

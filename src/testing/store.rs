@@ -274,13 +274,13 @@ impl Run<'_> {
             return Ok(Raise::Gone);
         }
         let mark = claim.key.mark();
-        if self.number_in(&mark)? >= exact(fence.get()) {
+        if self.number_in(mark)? >= exact(fence.get()) {
             return Ok(Raise::Raised);
         }
         if fence.get() > self.latest() {
             return Ok(Raise::TooHigh);
         }
-        self.set(&mark, fence.to_string());
+        self.set(mark, fence.to_string());
         Ok(Raise::Raised)
     }
 }

@@ -285,5 +285,5 @@ impl Ears for Nobody {
 }
 
 fn set_mark(store: &mut Store, claim: &Claim, fence: Fence) {
-    store.keys.set(&claim.key.mark(), Value::Text(fence.to_string().into_bytes()), None);
+    store.keys.set(claim.key.mark(), Value::Text(fence.to_string().into_bytes()), None);
 }

@@ -163,14 +163,14 @@ impl Pair {
 
     /// Sends commands as the batcher does.
     fn send_batched(&mut self, pipe: &mut Pipeline, commands: &[Command]) {
-        let all: Vec<Words<'_>> = commands.iter().map(|command| Words::of(command, Topology::OneServer)).collect();
+        let all: Vec<Words> = commands.iter().map(|command| Words::of(command, Topology::OneServer)).collect();
         let (mut keys, mut args, mut script) = (Vec::new(), Vec::new(), None);
         for words in &all {
             let batched = words.batched.expect("it may share a script");
             script = Some(batched);
-            keys.extend(words.keys.iter().map(|key| &**key));
+            keys.extend(words.words.keys());
             args.push(batched.name);
-            args.extend(words.args.iter().map(|arg| &**arg));
+            args.extend(words.words.args());
         }
         let (script, vote) = (script.expect("at least one"), all.iter().find_map(|words| words.vote.as_ref()));
         keys.extend(vote.map(|_| MEMORY));

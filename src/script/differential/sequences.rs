@@ -282,7 +282,7 @@ fn holder() -> impl Strategy<Value = String> {
 
 /// A lock, a counter of its fences, or its list.
 fn name() -> impl Strategy<Value = String> {
-    prop_oneof![4 => key().prop_map(|key| key.to_string()), 1 => key().prop_map(|key| key.mark()),
+    prop_oneof![4 => key().prop_map(|key| key.to_string()), 1 => key().prop_map(|key| key.mark().to_owned()),
         1 => key().prop_map(|key| key.token()), 1 => key().prop_map(|key| key.waiting())]
 }
 

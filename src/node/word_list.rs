@@ -1,0 +1,64 @@
+//! The words of a script, one behind the other in one buffer.
+
+use std::fmt::{Display, Write as _};
+
+/// The keys of a script and its arguments. They take two allocations, however many there are: they go from task to task
+/// for each lock.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct WordList {
+    buffer: String,
+    /// Where each word ends in the buffer.
+    ends: Vec<usize>,
+    keys: usize,
+}
+
+impl WordList {
+    pub(crate) fn new<W: Display>(keys: impl IntoIterator<Item = W>, args: impl IntoIterator<Item = W>) -> Self {
+        // As much as the words of one lock take.
+        let mut words = Self { buffer: String::with_capacity(192), ends: Vec::with_capacity(8), keys: 0 };
+        keys.into_iter().for_each(|key| words.push(key));
+        words.keys = words.ends.len();
+        args.into_iter().for_each(|arg| words.push(arg));
+        words
+    }
+
+    fn push(&mut self, word: impl Display) {
+        // Writing into a string does not fail.
+        let _: Result<_, _> = write!(self.buffer, "{word}");
+        self.ends.push(self.buffer.len());
+    }
+
+    /// Returns the number of all words.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.words().take(self.keys)
+    }
+
+    pub(crate) fn args(&self) -> impl Iterator<Item = &str> {
+        self.words().skip(self.keys)
+    }
+
+    fn words(&self) -> impl Iterator<Item = &str> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, &end)| &self.buffer[start..end])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_come_out_as_they_were_put_in() {
+        for (keys, args) in [(&[][..], &[][..]), (&["", "ü{x}"], &["", "a", ""]), (&[], &["1"; 100]), (&["k"], &[])] {
+            let words = WordList::new(keys, args);
+            assert_eq!(words.keys().collect::<Vec<_>>(), keys);
+            assert_eq!(words.args().collect::<Vec<_>>(), args);
+            assert_eq!(words.len(), keys.len() + args.len());
+        }
+        assert_eq!(WordList::new([0, u64::MAX], [7]).keys().collect::<Vec<_>>(), ["0", "18446744073709551615"]);
+    }
+}
