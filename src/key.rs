@@ -1,6 +1,8 @@
 //! The name of a lock, and the names that Redisson derives from it.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
 use crate::shown::Shown;
@@ -20,23 +22,33 @@ const MARKS: usize = 1_024;
 /// The name of a lock, and the key under which the lock is on the server. UTF-8 and not empty.
 ///
 /// Programs that use the same name on the same server share the lock; no prefix is added.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<str>);
+#[derive(Clone)]
+pub struct Key {
+    /// Contains the name. Each lock and each release needs both, so neither is made from the other again.
+    channel: Arc<str>,
+    /// Whether the channel has braces that the name does not have.
+    braced: bool,
+}
 
 impl Key {
+    fn new(name: &str) -> Self {
+        Self { channel: prefixed(CHANNEL, name).into(), braced: is_braced(name) }
+    }
+
     /// Returns the name.
     pub fn as_str(&self) -> &str {
-        &self.0
+        let braces = usize::from(self.braced);
+        &self.channel[CHANNEL.len() + braces..self.channel.len() - braces]
     }
 
     /// Returns the name as logs show it, so that a name cannot forge a line.
     pub(crate) fn shown(&self) -> Shown<'_> {
-        Shown(&self.0)
+        Shown(self.as_str())
     }
 
     /// Returns the channel on which its release is announced. `x` and `{x}` share a channel.
-    pub(crate) fn channel(&self) -> String {
-        self.prefixed(CHANNEL)
+    pub(crate) fn channel(&self) -> &Arc<str> {
+        &self.channel
     }
 
     /// Returns the one or two locks whose releases are announced on a channel.
@@ -49,7 +61,7 @@ impl Key {
 
     /// Returns the key of Redisson's counter of its fencing tokens.
     pub(crate) fn token(&self) -> String {
-        self.prefixed(TOKEN)
+        prefixed(TOKEN, self.as_str())
     }
 
     /// Returns the key of its mark, which holds the last fence of all locks that share it. The lowest ten bits of the
@@ -57,7 +69,7 @@ impl Key {
     /// in braces, so that in a cluster a slot can be chosen.
     pub(crate) fn mark(&self) -> &'static str {
         let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        let hash = self.0.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv);
+        let hash = self.as_str().as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, fnv);
         &Self::marks()[hash as usize % MARKS]
     }
 
@@ -71,55 +83,91 @@ impl Key {
     /// Returns the key of its waiting list, which is in the lock's slot. Unlike the channel, which `x` and `{x}` share,
     /// each lock has a list of its own.
     pub(crate) fn waiting(&self) -> String {
-        if self.0.contains('{') { [WAITING, "=", &self.0].concat() } else { self.prefixed(WAITING) }
+        self.as_waiting().to_string()
     }
 
-    /// Redisson's `prefixName`: braces are added unless the name has an opening one anywhere, so that in a cluster
-    /// both names fall into the same slot.
-    fn prefixed(&self, prefix: &str) -> String {
-        if self.0.contains('{') { [prefix, &self.0].concat() } else { [prefix, "{", &self.0, "}"].concat() }
+    /// As [`waiting`](Self::waiting), to be written somewhere.
+    pub(crate) fn as_waiting(&self) -> impl fmt::Display {
+        let [before, after] = if self.braced { ["{", "}"] } else { ["=", ""] };
+        fmt::from_fn(move |f| write!(f, "{WAITING}{before}{self}{after}"))
     }
+}
+
+/// Redisson's `prefixName`: braces are added unless the name has an opening one anywhere, so that in a cluster both
+/// names fall into the same slot.
+fn prefixed(prefix: &str, name: &str) -> String {
+    if is_braced(name) { [prefix, "{", name, "}"].concat() } else { [prefix, name].concat() }
+}
+
+fn is_braced(name: &str) -> bool {
+    !name.contains('{')
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", &self.0)
+        write!(f, "{:?}", self.as_str())
     }
 }
 
 impl AsRef<str> for Key {
     fn as_ref(&self) -> &str {
-        &self.0
+        self.as_str()
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for Key {}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_str().cmp(other.as_str())
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
     }
 }
 
 impl From<&str> for Key {
     fn from(name: &str) -> Self {
-        Self(name.into())
+        Self::new(name)
     }
 }
 
 impl From<String> for Key {
     fn from(name: String) -> Self {
-        Self(name.into())
+        Self::new(&name)
     }
 }
 
 impl From<&String> for Key {
     fn from(name: &String) -> Self {
-        Self(name.as_str().into())
+        Self::new(name)
     }
 }
 
 impl From<Arc<str>> for Key {
     fn from(name: Arc<str>) -> Self {
-        Self(name)
+        Self::new(&name)
     }
 }
 
@@ -135,9 +183,9 @@ mod tests {
 
     #[test]
     fn derived_names_follow_redisson() {
-        assert_eq!(Key::from("orders:42").channel(), "redisson_lock__channel:{orders:42}");
-        assert_eq!(Key::from("a{b}c").channel(), "redisson_lock__channel:a{b}c");
-        assert_eq!(Key::from("a{b").channel(), "redisson_lock__channel:a{b");
+        assert_eq!(Key::from("orders:42").channel().as_ref(), "redisson_lock__channel:{orders:42}");
+        assert_eq!(Key::from("a{b}c").channel().as_ref(), "redisson_lock__channel:a{b}c");
+        assert_eq!(Key::from("a{b").channel().as_ref(), "redisson_lock__channel:a{b");
         assert_eq!(Key::from("orders:42").token(), "redisson_lock_token:{orders:42}");
         assert_eq!(Key::from("a{b}c").token(), "redisson_lock_token:a{b}c");
     }
@@ -167,11 +215,11 @@ mod tests {
         let of = |channel: &str| Key::of_channel(channel).map(|key| key.to_string()).collect::<Vec<_>>();
         for name in ["x", "{x}", "a}b", "{a}b}", "a{b}c", "{a}b", "{{a}}", "a{b", "{}", "}", "{", "orders:42"] {
             let key = Key::from(name);
-            assert!(of(&key.channel()).contains(&name.to_owned()), "{name}");
-            assert!(Key::of_channel(&key.channel()).all(|other| other.channel() == key.channel()), "{name}");
+            assert!(of(key.channel()).contains(&name.to_owned()), "{name}");
+            assert!(Key::of_channel(key.channel()).all(|other| other.channel() == key.channel()), "{name}");
         }
-        assert_eq!(of(&Key::from("x").channel()), ["x", "{x}"]);
-        assert_eq!(of(&Key::from("{{x}}").channel()), ["{{x}}"]);
+        assert_eq!(of(Key::from("x").channel()), ["x", "{x}"]);
+        assert_eq!(of(Key::from("{{x}}").channel()), ["{{x}}"]);
         assert_eq!(of("news:{x}"), Vec::<String>::new());
     }
 }

@@ -40,8 +40,8 @@ pub(crate) async fn ask<T>(
 async fn run(node: &Node, lane: Lane, command: &Command) -> Outcome<Answer> {
     match node.server() {
         Server::Redis(redis) => {
-            let words = Words::of(command, Topology::OneServer);
-            run_words(node, command, words, async |call| redis.call(lane, call).await).await
+            let call = call(command, Words::of(command, Topology::OneServer));
+            answer(node, command, redis.call(lane, call).await).await
         }
         // Boxed, like all that is larger than the way of a lock on one server: a future takes the space of its largest
         // part, and each lock and each release moves one several times.
@@ -51,32 +51,26 @@ async fn run(node: &Node, lane: Lane, command: &Command) -> Outcome<Answer> {
     }
 }
 
-/// Lets a server run the script of a command once, and reads the answer.
-async fn run_words(
-    node: &Node,
-    command: &Command,
-    words: Words,
-    run: impl AsyncFnOnce(Call<'_>) -> (Outcome<Reply>, ReplicaAck),
-) -> Outcome<Answer> {
-    let (reply, ack) = match command {
+/// Returns the script of a command.
+fn call(command: &Command, words: Words) -> Call {
+    let Words { lua, batched, vote, words } = words;
+    match command {
         Command::Acquire { .. } | Command::Release { .. } | Command::HandOver { .. } | Command::Keep { .. } => {
-            run(Call::Step(step(command, words))).await
+            let takes = command.takes();
+            Call::Step(Step { alone: lua, batched, vote, words, takes, acknowledged: takes, idle, slot: None })
         }
         _ => {
             let acknowledged =
                 matches!(command, Command::Retake { .. } | Command::Raise { .. } | Command::Renew { .. });
-            let (keys, args) = (words.all_keys(), words.all_args());
-            run(Call::Script { lua: words.lua, keys: &keys, args: &args, acknowledged }).await
+            Call::Script { lua, words, vote, acknowledged }
         }
-    };
-    let answer = read(node.name(), command, reply);
-    if ack.is_moot() { answer } else { Box::pin(acknowledge(answer, ack)).await }
+    }
 }
 
-fn step(command: &Command, words: Words) -> Step {
-    let takes = command.takes();
-    let Words { lua: alone, batched, vote, words } = words;
-    Step { alone, batched, vote, words, takes, acknowledged: takes, idle, slot: None }
+/// Reads the answer to a command, once enough replicas have what was written.
+async fn answer(node: &Node, command: &Command, (reply, ack): (Outcome<Reply>, ReplicaAck)) -> Outcome<Answer> {
+    let answer = read(node.name(), command, reply);
+    if ack.is_moot() { answer } else { Box::pin(acknowledge(answer, ack)).await }
 }
 
 /// Waits until enough replicas have what was written. The answer "gone" does not wait for them.

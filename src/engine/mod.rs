@@ -13,6 +13,7 @@
 //! - In a forked process it is refused like any other engine.
 
 mod busy_poll;
+mod crew;
 mod leaving;
 
 use std::future::Future;
@@ -26,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::sync::DropGuard;
 
 use self::busy_poll::BusyPoll;
+pub(crate) use self::crew::{Crew, Job};
 pub(crate) use self::leaving::Debt;
 use self::leaving::Debts;
 use crate::clock::Clock;

@@ -23,8 +23,8 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use futures_util::stream::FuturesOrdered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -168,8 +168,9 @@ impl Batcher {
         &self.runner
     }
 
-    /// Sends a step, once. The first poll puts it behind the steps that were put in before.
-    pub(super) async fn send(&self, step: Step) -> Answer {
+    /// Puts a step behind those that were put in before, to be sent once. The future is small, since each lock and each
+    /// release moves several around it.
+    pub(super) fn send(&self, step: Step) -> impl Future<Output = Answer> + '_ {
         let (reply, answer) = oneshot::channel();
         self.waiting().push_back(Entry { step, since: Instant::now(), way: Way::Digest, reply });
         self.news.notify_one();
@@ -177,7 +178,7 @@ impl Batcher {
             let (node, reason) = (Arc::clone(self.runner.link().server()), "its connection was ended".to_owned());
             (Outcome::Unknown(NodeFailure { node, reason }), ReplicaAck::moot())
         };
-        answer.await.unwrap_or_else(ended)
+        answer.map(move |answer| answer.unwrap_or_else(ended))
     }
 
     /// Takes the next steps that travel together; none if nothing waits.

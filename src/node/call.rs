@@ -3,31 +3,30 @@
 use super::batcher::Step;
 use super::script_runner::Lua;
 use super::slot::Slot;
+use super::word_list::WordList;
+use crate::command::{MEMORY, Remembered};
 
 /// A script to be run once.
-pub(crate) enum Call<'a> {
+#[derive(Clone)]
+pub(crate) enum Call {
     /// It may share a script with others.
     Step(Step),
     /// It is sent by itself. `acknowledged`: whether replicas have to acknowledge it, if they are asked at all.
-    Script { lua: &'static Lua, keys: &'a [&'a str], args: &'a [&'a str], acknowledged: bool },
+    Script { lua: &'static Lua, words: WordList, vote: Option<Remembered>, acknowledged: bool },
 }
 
-impl Call<'_> {
-    pub(super) fn keys(&self) -> Vec<&str> {
-        match self {
-            Self::Step(step) => step.words.keys().collect(),
-            Self::Script { keys, .. } => keys.to_vec(),
-        }
+impl Call {
+    pub(crate) fn keys(&self) -> Vec<&str> {
+        let (words, vote) = self.words();
+        words.keys().chain(vote.map(|_| MEMORY)).collect()
     }
 
-    pub(super) fn args(&self) -> Vec<&str> {
-        match self {
-            Self::Step(step) => step.words.args().collect(),
-            Self::Script { args, .. } => args.to_vec(),
-        }
+    pub(crate) fn args(&self) -> Vec<&str> {
+        let (words, vote) = self.words();
+        words.args().chain(vote.map(|vote| &*vote.digest)).collect()
     }
 
-    pub(super) fn lua(&self) -> &'static Lua {
+    pub(crate) fn lua(&self) -> &'static Lua {
         match self {
             Self::Step(step) => step.alone,
             Self::Script { lua, .. } => lua,
@@ -36,11 +35,15 @@ impl Call<'_> {
 
     /// Returns the same call, for a slot of a cluster.
     pub(super) fn in_slot(&self, slot: Slot) -> Self {
+        match self.clone() {
+            Self::Step(step) => Self::Step(Step { slot: Some(slot), ..step }),
+            script @ Self::Script { .. } => script,
+        }
+    }
+
+    fn words(&self) -> (&WordList, Option<&Remembered>) {
         match self {
-            Self::Step(step) => Self::Step(Step { slot: Some(slot), ..step.clone() }),
-            Self::Script { lua, keys, args, acknowledged } => {
-                Self::Script { lua, keys, args, acknowledged: *acknowledged }
-            }
+            Self::Step(Step { words, vote, .. }) | Self::Script { words, vote, .. } => (words, vote.as_ref()),
         }
     }
 }

@@ -130,7 +130,7 @@ impl Cluster {
 
     /// Runs a script once, on the master that has these keys; as [`Redis::call`]. Waits a while if their slot is
     /// moving.
-    pub(crate) async fn call(&self, lane: Lane, call: Call<'_>) -> (Outcome<Reply>, ReplicaAck) {
+    pub(crate) async fn call(&self, lane: Lane, call: Call) -> (Outcome<Reply>, ReplicaAck) {
         let slot = match one_slot(&call) {
             Ok(slot) => slot,
             Err(error) => return (Outcome::Refused(error), ReplicaAck::moot()),
@@ -264,7 +264,7 @@ impl Cluster {
 ///
 /// # Errors
 /// [`Error::Config`] if they are in several slots.
-fn one_slot(call: &Call<'_>) -> Result<Slot, Error> {
+fn one_slot(call: &Call) -> Result<Slot, Error> {
     let keys = call.keys();
     let Some((first, rest)) = keys.split_first() else { return Ok(0) };
     let slot = slot_of(first);

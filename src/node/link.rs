@@ -196,15 +196,16 @@ impl Link {
         Ok(())
     }
 
+    /// Returns whether the connection is silent: its last script had no answer.
+    pub(super) fn is_silent(&self) -> bool {
+        *self.silent.borrow()
+    }
+
     /// Waits a while for an answer, if the connection is silent: a heartbeat is under way.
     ///
     /// # Errors
     /// Why there is none.
     pub(super) async fn heard(&self) -> Result<(), NodeFailure> {
-        if *self.silent.borrow() { Box::pin(self.heard_again()).await } else { Ok(()) }
-    }
-
-    async fn heard_again(&self) -> Result<(), NodeFailure> {
         let mut silent = self.silent.subscribe();
         if timeout(self.patience(), silent.wait_for(|silent| !silent)).await.is_ok() {
             return Ok(());
@@ -217,7 +218,7 @@ impl Link {
     }
 
     fn set_silent(&self, silent: bool) {
-        if *self.silent.borrow() != silent {
+        if self.is_silent() != silent {
             self.silent.send_replace(silent);
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
+use futures_util::future::{Either, join, join_all};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::sleep;
 
@@ -172,26 +172,29 @@ impl Redis {
     /// A step is sent together with others that are asked for at the same moment, behind the steps and scripts that
     /// were polled before it. While the connection is silent, no step is sent that may take something: it would have to
     /// be undone for as long as the server is stopped.
-    pub(crate) async fn call(&self, lane: Lane, call: Call<'_>) -> (Outcome<Reply>, ReplicaAck) {
+    pub(crate) fn call(&self, lane: Lane, call: Call) -> impl Future<Output = (Outcome<Reply>, ReplicaAck)> + '_ {
         let batcher = self.lanes.get(lane);
-        if matches!(&call, Call::Step(step) if step.takes)
-            && let Err(failure) = batcher.runner().link().heard().await
-        {
-            return (Outcome::NotExecuted(failure), ReplicaAck::moot());
-        }
         match call {
-            Call::Step(step) => batcher.send(step).await,
-            // Boxed: it is larger than the future of a step.
-            Call::Script { lua, keys, args, acknowledged } => {
-                let running = batcher.runner().run(acknowledged.into(), lua, keys, args);
-                let (outcome, acks) = Box::pin(running).await;
-                (outcome, acks.into_iter().next().unwrap_or_else(ReplicaAck::moot))
-            }
+            Call::Step(step) if !step.takes || !batcher.runner().link().is_silent() => Either::Left(batcher.send(step)),
+            // Boxed: it is larger than the usual way of a lock and its release.
+            call => Either::Right(Box::pin(async move {
+                match call {
+                    Call::Step(step) => match batcher.runner().link().heard().await {
+                        Ok(()) => batcher.send(step).await,
+                        Err(failure) => (Outcome::NotExecuted(failure), ReplicaAck::moot()),
+                    },
+                    Call::Script { acknowledged, .. } => {
+                        let (keys, args) = (call.keys(), call.args());
+                        let (outcome, acks) = batcher.runner().run(acknowledged.into(), call.lua(), &keys, &args).await;
+                        (outcome, acks.into_iter().next().unwrap_or_else(ReplicaAck::moot))
+                    }
+                }
+            })),
         }
     }
 
     /// Runs a script once on the server to which its slot is moving.
-    pub(super) async fn call_asking(&self, call: &Call<'_>) -> Outcome<Reply> {
+    pub(super) async fn call_asking(&self, call: &Call) -> Outcome<Reply> {
         let runner = self.lanes.commands.runner();
         if let Err(failure) = self.links.commands.ready().await {
             return Outcome::NotExecuted(failure);

@@ -95,7 +95,7 @@ impl Channels {
 
     /// Listens to the unlock messages of a lock.
     pub(crate) fn subscribe(self: &Arc<Self>, key: &Key) -> Subscription {
-        let (name, now) = (Name::from(key.channel()), Instant::now());
+        let (name, now) = (Name::clone(key.channel()), Instant::now());
         let mut table = self.table();
         let resumed = table.resume(&name, key, now);
         let is_resumed = resumed.is_some();
@@ -117,8 +117,8 @@ impl Channels {
     /// Returns whether a caller waited here a moment ago, or others have a turn that this locker gave them.
     pub(crate) fn is_contended(&self, key: &Key) -> bool {
         let (name, table) = (key.channel(), self.table());
-        let turn = table.others.at(&name).and_then(|others| others.turn_given(Instant::now()));
-        turn.is_some() || table.is_confirmed(&name)
+        let turn = table.others.at(name).and_then(|others| others.turn_given(Instant::now()));
+        turn.is_some() || table.is_confirmed(name)
     }
 
     /// Called when the locker with this name is about to release a lock. Returns what the server has to know of it.
@@ -126,13 +126,13 @@ impl Channels {
     pub(crate) fn release(&self, locker: &Arc<str>, key: &Key, waits: bool, lease: Duration) -> Releaser {
         let (name, now) = (key.channel(), Instant::now());
         let table = self.table();
-        let offers = match table.others.at(&name) {
+        let offers = match table.others.at(name) {
             Some(others) => others.may_have_a_turn(now) && (others.are_there() || !self.is_of_several()),
             None => !self.is_of_several(),
         };
-        let listens = table.is_confirmed(&name);
-        let drivers = table.listeners_of(&name, key);
-        let waits = waits || table.expects_return(&name, key);
+        let listens = table.is_confirmed(name);
+        let drivers = table.listeners_of(name, key);
+        let waits = waits || table.expects_return(name, key);
         drop(table);
         drivers.iter().for_each(|listener| listener.news().release());
         let enlists = waits && listens && !drivers.is_empty() && self.is_woken();
@@ -149,7 +149,7 @@ impl Channels {
             return None;
         }
         let since = self.listed().waits_since(key);
-        let listens = since.is_none() && self.table().is_confirmed(&key.channel());
+        let listens = since.is_none() && self.table().is_confirmed(key.channel());
         let (locker, lifetime) = (Arc::clone(locker), self.lifetime(lease));
         let enlists = if since.is_some() { Enlists::Again } else { Enlists::No };
         Some(Releaser { locker, enlists, listens, offers: false, lifetime, since })
@@ -167,15 +167,15 @@ impl Channels {
     pub(crate) fn passed_on(self: &Arc<Self>, key: &Key, place: Option<u64>, turn: bool, others: bool) {
         let (name, now) = (key.channel(), Instant::now());
         let mut table = self.table();
-        if self.is_of_several() && (others || table.others.at(&name).is_some()) {
-            table.others.change(&Name::from(&*name), now).see(others);
+        if self.is_of_several() && (others || table.others.at(name).is_some()) {
+            table.others.change(name, now).see(others);
         }
         if turn {
             let listed = place.map_or(1, |place| place + 1);
-            table.others.change(&Name::from(&*name), now).begin_turn(now, listed);
+            table.others.change(name, now).begin_turn(now, listed);
         }
-        table.pass_on(&name, now);
-        let (drivers, is_left) = (table.listeners_of(&name, key), table.is_left(&name, key));
+        table.pass_on(name, now);
+        let (drivers, is_left) = (table.listeners_of(name, key), table.is_left(name, key));
         drop(table);
         let Some(place) = place else { return };
         drivers.iter().for_each(|listener| listener.news().pass_on(place, turn, now));
@@ -194,7 +194,7 @@ impl Channels {
     /// its release woke.
     async fn await_return(&self, key: &Key) {
         sleep(returning::SOON).await;
-        if self.table().is_missed(&key.channel(), key, Instant::now()) {
+        if self.table().is_missed(key.channel(), key, Instant::now()) {
             (self.hooks.idle)(key);
         }
     }
@@ -208,7 +208,7 @@ impl Channels {
     /// Called when nobody waits here for a lock. Returns whether the locker has to be taken off its list now: it may be
     /// there, and no pass is under way.
     pub(crate) fn begin_pass(&self, key: &Key) -> bool {
-        self.table().stay_away(&key.channel());
+        self.table().stay_away(key.channel());
         self.listed().begin_pass(key)
     }
 
@@ -217,7 +217,7 @@ impl Channels {
     pub(crate) fn end_pass(&self, key: &Key, is_off: bool) -> bool {
         let after = self.listed().end_pass(key, is_off);
         if after == AfterPass::Ask {
-            let drivers = self.table().listeners_of(&key.channel(), key);
+            let drivers = self.table().listeners_of(key.channel(), key);
             drivers.iter().for_each(|listener| listener.miss());
         }
         after == AfterPass::Another
@@ -234,7 +234,7 @@ impl Channels {
 
     /// Returns whether messages of this lock come to this locker: then it is one of the clients that a release reaches.
     pub(crate) fn hears(&self, key: &Key) -> bool {
-        self.table().is_asked_for(&key.channel())
+        self.table().is_asked_for(key.channel())
     }
 
     /// Tells every node's task that the table has changed.
@@ -266,7 +266,7 @@ impl Channels {
         let Some((wake_up, key)) = WakeUp::parse(text) else { return };
         let (key, now) = (Key::from(key), Instant::now());
         let mut table = self.table();
-        let drivers = table.call(node, &key.channel(), &key, wake_up);
+        let drivers = table.call(node, key.channel(), &key, wake_up);
         drop(table);
         for (listener, heard) in &drivers {
             match heard {

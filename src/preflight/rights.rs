@@ -231,7 +231,7 @@ impl Asked<'_> {
     fn lock(&mut self, key: &Key, is_known: bool) {
         let (lock, channel) = (key.as_str(), key.channel());
         let rule = |sign: char, name: &str| is_known.then(|| format!("{sign}{}", pattern(name)));
-        let (lock_rule, channel_rule, message_rule) = (rule('~', lock), rule('~', &channel), rule('&', &channel));
+        let (lock_rule, channel_rule, message_rule) = (rule('~', lock), rule('~', channel), rule('&', channel));
         let (lock_rule, message_rule) = (lock_rule.as_deref(), message_rule.as_deref());
         if self.settings.fencing == Fencing::Redisson {
             let token = key.token();
@@ -240,7 +240,7 @@ impl Asked<'_> {
             self.called(LOCKING, token_rule.as_deref(), &[&token], INCR);
         }
         self.key(LOCKS, lock, lock_rule);
-        self.key(LOCKS, &channel, channel_rule.as_deref());
+        self.key(LOCKS, channel, channel_rule.as_deref());
         self.called(LOCKS, lock_rule, &[lock], DEL);
         self.called(LOCKS, lock_rule, &[lock], PTTL);
         self.called(LOCKING, lock_rule, &[lock, "1"], PEXPIRE);
@@ -267,16 +267,16 @@ impl Asked<'_> {
             self.called(&[], list_rule, &[&list, "0", "1"], ZRANGE);
             self.called(&[], list_rule, &[&list, "m"], ZRANK);
             self.called(&[], list_rule, &[&list, "m"], ZREM);
-            self.called(&[], None, &["NUMSUB", &channel], PUBSUB);
+            self.called(&[], None, &["NUMSUB", channel], PUBSUB);
         }
-        self.called(WAKEUPS, message_rule, &[&channel, "0"], PUBLISH);
+        self.called(WAKEUPS, message_rule, &[channel, "0"], PUBLISH);
         let mut commands = vec![("+subscribe", "SUBSCRIBE"), ("+unsubscribe", "UNSUBSCRIBE")];
         if self.deployment == Deployment::Cluster {
-            self.called(WAKEUPS, message_rule, &[&channel, "0"], SPUBLISH);
+            self.called(WAKEUPS, message_rule, &[channel, "0"], SPUBLISH);
             commands = [vec![("+ssubscribe", "SSUBSCRIBE"), ("+sunsubscribe", "SUNSUBSCRIBE")], commands].concat();
         }
         for (rule, name) in commands {
-            self.add(WAKEUPS, Way::Subscribing, rule, message_rule, &[&channel], name);
+            self.add(WAKEUPS, Way::Subscribing, rule, message_rule, &[channel], name);
         }
     }
 

@@ -67,6 +67,11 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
+    /// Returns whether there is no other server, and this one has no memory.
+    pub(super) fn is_of_a_lone_server(&self) -> bool {
+        self.epoch.is_none()
+    }
+
     /// Returns whether the votes of both count together: they do if they were made from the same state of the lists, or
     /// if the two servers list each other.
     pub(super) fn is_of(&self, other: &Self) -> bool {

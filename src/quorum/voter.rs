@@ -154,6 +154,9 @@ pub(super) struct Company(Mutex<Vec<Ticket>>);
 impl Company {
     /// Adds a server, if it and all others list each other.
     pub(super) fn admits(&self, ticket: &Ticket) -> bool {
+        if ticket.is_of_a_lone_server() {
+            return true;
+        }
         let mut others = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let admitted = others.iter().all(|other| ticket.is_of(other));
         if admitted {

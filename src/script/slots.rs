@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use super::run_words;
 use super::words::{Topology, Words};
+use super::{answer, call};
 use crate::command::{Acquire, Answer, Claim, Command, Renew, Told, Wakes};
 use crate::error::{Error, NodeFailure};
 use crate::key::Key;
@@ -44,7 +44,7 @@ pub(super) async fn run(cluster: &Cluster, node: &Node, lane: Lane, command: Com
 
 /// Returns whether a lock and the channel of its messages are in two slots: odd braces do that to Redisson's names.
 fn is_torn(key: &Key) -> bool {
-    slot_of(key.as_str()) != slot_of(&key.channel())
+    slot_of(key.as_str()) != slot_of(key.channel())
 }
 
 fn torn(key: &Key) -> Error {
@@ -57,8 +57,8 @@ fn torn(key: &Key) -> Error {
 
 /// Sends a command whose keys are in one slot.
 async fn run_one(cluster: &Cluster, node: &Node, lane: Lane, command: &Command) -> Outcome<Answer> {
-    let words = Words::of(command, Topology::Cluster);
-    run_words(node, command, words, async |call| cluster.call(lane, call).await).await
+    let call = call(command, Words::of(command, Topology::Cluster));
+    answer(node, command, cluster.call(lane, call).await).await
 }
 
 /// Groups these claims by slot, in the order of the slots: callers that want the same locks take them in the same

@@ -27,6 +27,8 @@ static HIGHEST: LazyLock<Voting> = LazyLock::new(|| Voting::or_nothing(include_s
 enum Word<'a> {
     Text(Cow<'a, str>),
     Number(i128),
+    /// The list of this lock.
+    List(&'a Key),
     Releaser(&'a Releaser),
 }
 
@@ -62,17 +64,17 @@ impl Words {
                 Self::new(&scripts(claim).count, [name(&claim.key)], [field(claim), number(*count)])
             }
             Command::Release { claim, wakes } => {
-                let keys = [name(&claim.key), claim.key.channel().into()];
+                let keys = [name(&claim.key), channel(&claim.key)];
                 let (list, releaser) = match wakes {
                     Wakes::All => (NOTHING, &None),
-                    Wakes::Next(releaser) => (claim.key.waiting().into(), releaser),
+                    Wakes::Next(releaser) => (Word::List(&claim.key), releaser),
                 };
                 let args = [field(claim), list, releaser.as_ref().map_or(NOTHING, Word::Releaser)];
                 Self::new(&scripts(claim).release, keys, args).shared(scripts(claim).shared("release"))
             }
             Command::Pass { key, locker } => {
-                let args = [(&**locker).into(), key.waiting().into(), NOTHING];
-                Self::new(&PASS, [name(key), key.channel().into()], args)
+                let args = [(&**locker).into(), Word::List(key), NOTHING];
+                Self::new(&PASS, [name(key), channel(key)], args)
             }
             Command::Keep { claim, rest } => {
                 Self::new(&scripts(claim).keep, [name(&claim.key)], [millis(*rest), field(claim)])
@@ -91,19 +93,15 @@ impl Words {
                 Self::new(&scripts(claim).raise, keys, [field(claim), number(fence.get())])
             }
             Command::Renew { claims, lease, vote } => {
-                let keys = claims.iter().map(|claim| name(&claim.key));
-                Self::voting(
-                    &scripts_of(claims, topology).renew,
-                    vote,
-                    keys,
-                    once(millis(*lease)).chain(fields(claims)),
-                )
+                let (keys, args) =
+                    (claims.iter().map(|claim| name(&claim.key)), once(millis(*lease)).chain(fields(claims)));
+                Self::voting(&scripts_of(claims, topology).renew, vote, keys, args)
             }
             Command::Inspect(key) => Self::new(&INSPECT, [name(key)], []),
             Command::Holders(key) => Self::new(&HOLDERS, [name(key)], []),
             Command::Force { key, holders } => {
                 let args = holders.iter().map(|holder| holder.as_str().into());
-                Self::new(FORCE.get(topology), [name(key), key.channel().into()], args)
+                Self::new(FORCE.get(topology), [name(key), channel(key)], args)
             }
             Command::Vet(None) => Self::new(&VET, [], ["", "0", "", "0"].map(Word::from)),
             Command::Vet(Some(Announced { begun, lease, last, age })) => {
@@ -143,16 +141,6 @@ impl Words {
     fn shared(self, batched: Batched) -> Self {
         Self { batched: Some(batched), ..self }
     }
-
-    /// Returns the keys of a script that is sent alone.
-    pub(super) fn all_keys(&self) -> Vec<&str> {
-        self.words.keys().chain(self.vote.iter().map(|_| MEMORY)).collect()
-    }
-
-    /// Returns the arguments of a script that is sent alone.
-    pub(super) fn all_args(&self) -> Vec<&str> {
-        self.words.args().chain(self.vote.iter().map(|vote| &*vote.digest)).collect()
-    }
 }
 
 fn scripts(claim: &Claim, topology: Topology) -> &'static Scripts {
@@ -185,10 +173,10 @@ fn scripts_of(claims: &[Claim], topology: Topology) -> &'static Scripts {
 }
 
 /// Returns what an acquire says about the locker that goes into the list.
-fn listed<'a>(claim: &Claim, listing: &'a Listing) -> [Word<'a>; 5] {
+fn listed<'a>(claim: &'a Claim, listing: &'a Listing) -> [Word<'a>; 5] {
     let Listing { locker, looked, lifetime, since } = listing;
     let looked = if *looked { "1" } else { "" };
-    [claim.key.waiting().into(), (&**locker).into(), looked.into(), millis(*lifetime), waiting_since(*since)]
+    [Word::List(&claim.key), (&**locker).into(), looked.into(), millis(*lifetime), waiting_since(*since)]
 }
 
 fn waiting_since<'a>(since: Since) -> Word<'a> {
@@ -197,6 +185,10 @@ fn waiting_since<'a>(since: Since) -> Word<'a> {
 
 fn name(key: &Key) -> Word<'_> {
     key.as_str().into()
+}
+
+fn channel(key: &Key) -> Word<'_> {
+    (&**key.channel()).into()
 }
 
 fn field(claim: &Claim) -> Word<'_> {
@@ -240,6 +232,7 @@ impl fmt::Display for Word<'_> {
         match self {
             Self::Text(text) => f.write_str(text),
             Self::Number(number) => write!(f, "{number}"),
+            Self::List(key) => write!(f, "{}", key.as_waiting()),
             Self::Releaser(Releaser { locker, enlists, listens, offers, lifetime, since }) => {
                 let [listens, offers] = [listens, offers].map(|flag| u8::from(*flag));
                 let enlists = match enlists {

@@ -1,10 +1,9 @@
 //! Acquires through the line of a key, and re-enters.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::driver::drive;
+use super::jobs::Task;
 use super::{Grip, Session};
 use crate::clock::Instant;
 use crate::error::Error;
@@ -71,7 +70,7 @@ impl Session {
                     || tracing::debug_span!(parent: None, "lockhound", operation = "drive", key = %key.shown()),
                 );
                 let (session, key) = (Arc::clone(self), key.clone());
-                self.engine.ask(async move { foreign::in_span(span, pin!(drive(session, key, wake))).await });
+                self.ask(Task::Drive { session, key, wake, span });
             }
             if let Some(deadline) = deadline {
                 self.deadlines.put(deadline, id, key);

@@ -9,6 +9,7 @@
 mod acquire;
 mod alive;
 mod attempt;
+mod closing;
 mod deadline;
 mod driver;
 mod forces;
@@ -17,6 +18,7 @@ mod grip;
 #[cfg(feature = "testing")]
 mod guests;
 mod hand_over;
+mod jobs;
 mod joint;
 mod late_votes;
 mod losses;
@@ -33,12 +35,12 @@ mod unconfirmed;
 mod undos;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 pub(crate) use self::alive::Alive;
@@ -46,6 +48,7 @@ use self::alive::Eviction;
 use self::deadline::Deadlines;
 use self::forces::Forces;
 pub(crate) use self::grip::{Grip, Held, View};
+use self::jobs::Task;
 pub(crate) use self::joint::{JointGrip, JointView};
 use self::outage::Outage;
 use self::pending::{Pending, Pendings};
@@ -54,7 +57,7 @@ use self::unconfirmed::Unconfirmed;
 use self::undos::Undos;
 use crate::alarm::Alarm;
 use crate::clock::Instant;
-use crate::engine::Engine;
+use crate::engine::{Crew, Engine, Job};
 use crate::error::{Error, Loss};
 use crate::foreign::{self, contained};
 use crate::gate::Gate;
@@ -70,14 +73,12 @@ use crate::random;
 use crate::stats::{Counters, Stats};
 use crate::watchdog::{self, Verdict, Watchdog};
 
-/// How long closing waits for what is under way, at most.
-const CLOSING: Duration = Duration::from_secs(5);
-
 /// Everything that a locker's handles share.
 pub(crate) struct Session {
     id: Uuid,
     settings: Settings,
     engine: Engine,
+    crew: Crew<Task>,
     quorum: Arc<Quorum>,
     channels: Arc<Channels>,
     watchdog: Arc<Watchdog>,
@@ -156,6 +157,7 @@ impl Session {
         let (undos, inboxes) = Undos::new(names.len());
         let session = Arc::new_cyclic(|weak: &Weak<Self>| Self {
             id,
+            crew: Crew::new(engine.clone()),
             engine,
             channels: Channels::new(names.len(), quorum.lister(), settings.lease, Self::hooks(weak)),
             pendings: Pendings::new(names.len()),
@@ -347,52 +349,16 @@ impl Session {
             }
         }
     }
+}
 
-    /// Closes: see [`Locker::close`](crate::Locker::close).
-    pub(crate) async fn close(self: &Arc<Self>) {
-        if self.is_forked() {
-            return;
+impl Job for Task {
+    async fn run(self) {
+        match self {
+            Self::Drive { session, key, wake, span } => {
+                foreign::in_span(span, pin!(driver::drive(session, key, wake))).await;
+            }
+            Self::Release(unconfirmed) => release::release(unconfirmed).await,
         }
-        let (reply, answer) = foreign::channel();
-        let session = Arc::clone(self);
-        self.engine.spawn(async move {
-            session.wind_down().await;
-            foreign::answer(reply, ());
-            session.engine.stop();
-        });
-        // An error means that the engine has ended, which is what this waits for.
-        let _: Result<_, _> = answer.await;
-    }
-
-    /// Refuses new work, ends waits, fires every token, waits for releases, quits. Runs on the engine, which ends after
-    /// it, also after a panic.
-    async fn wind_down(self: &Arc<Self>) {
-        self.closed.store(true, Ordering::Release);
-        self.turns.close();
-        let _: Result<_, _> = foreign::survive(self.finish()).await;
-    }
-
-    /// Ends all waits and all holds.
-    fn end_all(&self) {
-        for waiter in self.gate.drain_all() {
-            foreign::answer(waiter.reply, Err(Error::Closed));
-        }
-        for hold in self.gate.holds() {
-            hold.lose(Loss::Closed);
-        }
-    }
-
-    async fn finish(self: &Arc<Self>) {
-        self.end_all();
-        let minority = self.quorum.nodes().len().saturating_sub(self.quorum.majority());
-        let settled = self.pendings.end(minority, || self.gate.is_empty());
-        let bound = Instant::now() + CLOSING.min(self.settings.lease);
-        let _: Result<_, _> = timeout(Instant::now().until(bound), settled).await;
-        // Servers that do not answer get no QUIT: their sockets are closed with the engine.
-        let politeness = Instant::now().until(bound).max(Duration::from_millis(100));
-        let _: Result<_, _> = timeout(politeness, self.quorum.quit()).await;
-        // fred's own tasks write what is queued for its sockets.
-        sleep(Duration::from_millis(1)).await;
     }
 }
 

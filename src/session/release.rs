@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use super::Session;
+use super::jobs::Task;
 use super::passing::Passing;
 use super::pending::Late;
 use super::unconfirmed::Unconfirmed;
@@ -86,7 +87,7 @@ impl Session {
         let unsent =
             if self.hands_over(hold) { self.gate.pass(hold, unconfirmed, self.now()) } else { Some(unconfirmed) };
         match unsent {
-            Some(unconfirmed) => self.engine.ask(release(unconfirmed)),
+            Some(unconfirmed) => self.ask(Task::Release(unconfirmed)),
             None => self.engine.asked(),
         }
     }
@@ -132,12 +133,8 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
     let (session, hold) = (Arc::clone(&unconfirmed.session), Arc::clone(&unconfirmed.hold));
     // The end of the program, and closing, give the slower servers a moment too.
     let (_debt, _late) = (session.engine.owe(), Late::new(&session));
-    let (silences, passing) = (Arc::<Silences>::default(), Arc::<Passing>::default());
-    let executed = unconfirmed.may_have_been_executed();
-    let release_on = |node| {
-        let (session, hold, silences) = (Arc::clone(&session), Arc::clone(&hold), Arc::clone(&silences));
-        (node, release_on(session, hold, node, executed, silences, Arc::clone(&passing)))
-    };
+    let common = Arc::new(Common { executed: unconfirmed.may_have_been_executed(), ..Common::default() });
+    let release_on = |node| (node, release_on(Arc::clone(&session), Arc::clone(&hold), node, Arc::clone(&common)));
     let mut answers = Calls::new(session.quorum.everywhere().map(release_on));
     // What may yet be executed on a node is undone there as well, behind the release; with `replicas`, on another
     // connection than the release.
@@ -154,7 +151,7 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
                 confirmations.verdict()
             }
             () = sleep(Instant::now().until(unconfirmed.deadline)), if unconfirmed.is_awaited() => {
-                let nodes = silences.told().unwrap_or_else(|| unconfirmed.silence());
+                let nodes = common.silences.told().unwrap_or_else(|| unconfirmed.silence());
                 unconfirmed.overdue(nodes);
                 None
             }
@@ -167,15 +164,8 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
 }
 
 /// Releases a hold on one node. Returns whether it was there.
-async fn release_on(
-    session: Arc<Session>,
-    hold: Arc<Hold>,
-    node: NodeIndex,
-    // Whether a release may have been executed before: then "gone" is expected.
-    mut executed: bool,
-    silences: Arc<Silences>,
-    passing: Arc<Passing>,
-) -> Outcome<bool> {
+async fn release_on(session: Arc<Session>, hold: Arc<Hold>, node: NodeIndex, common: Arc<Common>) -> Outcome<bool> {
+    let (mut executed, Common { silences, passing, .. }) = (common.executed, &*common);
     // A renewal that was under way may have restarted the lease just now, and no later one can.
     let over = Instant::now() + hold.terms.lease;
     let mut pause = AGAIN;
@@ -185,9 +175,9 @@ async fn release_on(
         // A release that is sent again may be late: this locker may be waiting for the lock itself by then. A lock that
         // is kept wakes nobody.
         let enlists = std::mem::take(&mut is_first) && rest.is_none();
-        let wakes = if enlists { session.wakes(&hold, &passing) } else { session.quorum.wakes(None) };
+        let wakes = if enlists { session.wakes(&hold, passing) } else { session.quorum.wakes(None) };
         let answer = session.quorum.release(node, &hold.claim, rest, wakes).await;
-        let failure = match answer.map(|release| session.released(&hold, &release, rest, &passing)) {
+        let failure = match answer.map(|release| session.released(&hold, &release, rest, passing)) {
             Outcome::Done(false) if executed && Instant::now() < hold.valid_until() => return Outcome::Done(true),
             Outcome::NotExecuted(failure) => failure,
             Outcome::Unknown(failure) => {
@@ -203,6 +193,15 @@ async fn release_on(
         silences.note(node, failure);
         back_off(&session, &mut pause).await;
     }
+}
+
+/// What the releases of a hold on all nodes have in common.
+#[derive(Debug, Default)]
+struct Common {
+    /// Whether a release may have been executed before: then "gone" is expected.
+    executed: bool,
+    silences: Silences,
+    passing: Passing,
 }
 
 /// Why nodes have not confirmed a release, as far as they said anything.
@@ -344,8 +343,7 @@ mod tests {
         let session = Session::over_nobody();
         let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[], 1));
-        let silences = Arc::<Silences>::default();
-        let answer = release_on(Arc::clone(&session), hold, 0, false, Arc::clone(&silences), Arc::default());
+        let answer = release_on(Arc::clone(&session), hold, 0, Arc::default());
         let answer =
             tokio::time::timeout(Duration::from_secs(10), answer).await.expect("it does not go on for a lease");
         assert!(matches!(answer, Outcome::NotExecuted(_) | Outcome::Unknown(_)), "{answer:?}");

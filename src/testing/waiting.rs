@@ -102,7 +102,7 @@ impl Run<'_> {
             }
             let listed = self.keys.members(list)?.len() as u64;
             let listens = releaser.is_some_and(|releaser| releaser.listens);
-            let others = self.ears.listening(&key.channel()) > listed + u64::from(listens);
+            let others = self.ears.listening(key.channel()) > listed + u64::from(listens);
             let turn = others && releaser.is_some_and(|releaser| releaser.offers);
             if self.hears(&first) {
                 self.wake_up(&first, if turn { "turn" } else { "go" }, key);
@@ -137,7 +137,7 @@ impl Run<'_> {
 
     /// Tells all subscribers of the lock's channel, and returns their number.
     pub(super) fn tell_all(&mut self, key: &Key) -> u64 {
-        self.ears.publish(&key.channel(), "0")
+        self.ears.publish(key.channel(), "0")
     }
 
     /// Adds a locker, behind all others or, over several servers, in the order of their times.

@@ -113,7 +113,7 @@ impl Mutant {
         if let (Self::TellsOfHandOvers, Command::HandOver { to, .. }, Ok(Answer::HandOver(HandOver::Granted(_)))) =
             (self, &command, &answer)
         {
-            ears.publish(&to.key.channel(), "0");
+            ears.publish(to.key.channel(), "0");
         }
         if let Ok(answer) = &mut answer {
             self.spoil(store, now_us, &mut before, &command, answer);

@@ -11,6 +11,7 @@ use super::sequences::{BEGINNING, Foreign, KEYS, Step, heard};
 use crate::command::{Answer, Command, MEMORY};
 use crate::error::{Error, ServerErrorKind};
 use crate::node::{Lua, Outcome, Reply, returned};
+use crate::script::call;
 use crate::script::reading::read;
 use crate::script::words::{Topology, Words};
 use crate::testing::{Ears, Failure, Store, Value};
@@ -103,7 +104,7 @@ impl Pair {
         }
         let _others = (1..LISTENING).map(|_| {
             let mut other = client.get_connection().expect("a connection");
-            other.subscribe_resp3(KEYS[0].channel()).expect("subscribed");
+            other.subscribe_resp3(&**KEYS[0].channel()).expect("subscribed");
             redis::cmd("PING").exec(&mut other).expect("an answer, and before it the confirmation");
             other
         });
@@ -126,8 +127,8 @@ impl Pair {
         for step in steps {
             match step {
                 Step::Run(command) => {
-                    let words = Words::of(command, Topology::OneServer);
-                    self.send(&mut pipe, words.lua, &words.all_keys(), &words.all_args());
+                    let call = call(command, Words::of(command, Topology::OneServer));
+                    self.send(&mut pipe, call.lua(), &call.keys(), &call.args());
                     sent.push(std::slice::from_ref(command));
                 }
                 Step::Batched(commands) => {

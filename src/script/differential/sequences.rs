@@ -70,7 +70,7 @@ pub(super) const LOCKERS: [&str; 4] = ["l1", "l2", "l3", "l4"];
 
 /// The channels that are subscribed: that of the first lock, which two locks share, and those of the first two lockers.
 pub(super) fn heard() -> [String; 3] {
-    [KEYS[0].channel(), format!("{WAKE}{}", LOCKERS[0]), format!("{WAKE}{}", LOCKERS[1])]
+    [KEYS[0].channel().to_string(), format!("{WAKE}{}", LOCKERS[0]), format!("{WAKE}{}", LOCKERS[1])]
 }
 
 /// Fields and values of others: of Redisson, of a client of the plain format, and of nobody.
