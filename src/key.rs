@@ -22,7 +22,8 @@ const MARKS: usize = 1_024;
 /// The name of a lock, and the key under which the lock is on the server. UTF-8 and not empty.
 ///
 /// Programs that use the same name on the same server share the lock; no prefix is added.
-#[derive(Clone)]
+// Two names with the same channel differ in `braced`, so comparing these is comparing the names.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     /// Contains the name. Each lock and each release needs both, so neither is made from the other again.
     channel: Arc<str>,
@@ -121,14 +122,6 @@ impl AsRef<str> for Key {
     }
 }
 
-impl PartialEq for Key {
-    fn eq(&self, other: &Self) -> bool {
-        self.as_str() == other.as_str()
-    }
-}
-
-impl Eq for Key {}
-
 impl PartialOrd for Key {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
@@ -179,6 +172,8 @@ impl From<&Self> for Key {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::hash_map::DefaultHasher as Sip;
+
     use super::*;
 
     #[test]
@@ -208,6 +203,19 @@ mod tests {
         let marks: std::collections::HashSet<_> =
             (0..10_000).map(|n| Key::from(format!("orders:{n}")).mark()).collect();
         assert!(marks.len() > 1_000 && marks.len() <= 1_024, "{}", marks.len());
+    }
+
+    #[test]
+    fn keys_compare_as_their_names() {
+        let names = ["x", "{x}", "{{x}}", "x}", "{x", "", "{}", "}", "{", "y", "{y}", "ü", "{ü}", "a{b}c"];
+        let hash = |key: &Key| std::hash::BuildHasher::hash_one(&std::hash::BuildHasherDefault::<Sip>::default(), key);
+        for (one, other) in names.iter().flat_map(|one| names.map(|other| (*one, other))) {
+            let keys = [Key::from(one), Key::from(other)];
+            assert_eq!(keys.each_ref().map(Key::as_str), [one, other]);
+            assert_eq!(keys[0] == keys[1], one == other, "{one} and {other}");
+            assert_eq!(keys[0].cmp(&keys[1]), one.cmp(other), "{one} and {other}");
+            assert_eq!(hash(&keys[0]) == hash(&keys[1]), one == other, "{one} and {other}");
+        }
     }
 
     #[test]
