@@ -4,11 +4,12 @@
 //! by the engine's, which makes the two wait for each other in the allocator, and both tasks are large.
 //!
 //! # Invariants
-//! - A job that is given is run, or dropped with the engine: for each queued job, a member of the crew has been woken
-//!   or spawned since it was queued. A member that is busy takes the next job itself, and the one that was woken for it
-//!   rests again.
-//! - A member is in `resting` if and only if its waker is in `members`.
-//! - Wakers and jobs are woken and dropped after the mutex is released.
+//! - Jobs begin in the order in which they are given: a lock that is tried behind a release finds it released.
+//! - There are at most as many queued jobs as members that are called, which have yet to look for one. So each job is
+//!   run, or dropped with the engine. A member that has finished takes the next job itself, so that a busy engine does
+//!   not pile up members: those that are called for nothing rest.
+//! - A member is in `resting` if and only if it is [`Rests`](Is::Rests).
+//! - Jobs are dropped, and members are woken and spawned, after the mutex is released.
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -37,24 +38,41 @@ struct Queue<J>(Mutex<State<J>>);
 
 struct State<J> {
     jobs: VecDeque<J>,
-    /// By number: the waker of a member that rests.
-    members: Vec<Option<Waker>>,
-    /// The numbers of those that rest; the last one is woken first.
+    /// By number.
+    members: Vec<Is>,
+    /// The numbers of those that rest; the last one is called first.
     resting: Vec<usize>,
     /// The numbers of members that have ended.
     vacant: Vec<usize>,
+    /// How many members are called.
+    called: usize,
     /// Whether the engine has ended.
     ended: bool,
+}
+
+/// What a member does.
+enum Is {
+    /// It runs a job, or has ended.
+    Busy,
+    Rests(Waker),
+    /// It is spawned or woken, and has not looked yet.
+    Called,
+}
+
+/// How a member is called.
+enum Call {
+    Wake(Waker),
+    Spawn(usize),
 }
 
 impl<J: Job> Crew<J> {
     pub(crate) fn new(engine: Engine) -> Self {
         let (jobs, members, resting, vacant) = (VecDeque::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { engine, queue: Arc::new(Queue(Mutex::new(State { jobs, members, resting, vacant, ended: false }))) }
+        let state = State { jobs, members, resting, vacant, called: 0, ended: false };
+        Self { engine, queue: Arc::new(Queue(Mutex::new(state))) }
     }
 
-    /// Runs a job on the engine. Jobs begin in the order in which they are given. After the engine's end the job is
-    /// dropped at once.
+    /// Runs a job on the engine. After the engine's end the job is dropped at once.
     pub(crate) fn give(&self, job: J) {
         let mut state = self.queue.state();
         if state.ended {
@@ -62,58 +80,55 @@ impl<J: Job> Crew<J> {
             return drop(job);
         }
         state.jobs.push_back(job);
-        if let Some(waker) = state.wake_one() {
-            drop(state);
-            return waker.wake();
-        }
-        let number = state.hire();
+        let call = state.call();
         drop(state);
-        let member = Member { queue: Arc::clone(&self.queue), number, dismissed: false };
-        self.engine.spawn(work(member));
+        match call {
+            Some(Call::Wake(waker)) => waker.wake(),
+            Some(Call::Spawn(number)) => {
+                let member = Member { queue: Arc::clone(&self.queue), number, dismissed: false };
+                self.engine.spawn(work(member));
+            }
+            None => {}
+        }
     }
 }
 
 impl<J> State<J> {
-    /// Returns the waker of a member that rests.
-    fn wake_one(&mut self) -> Option<Waker> {
-        let number = self.resting.pop()?;
-        self.members[number].take()
-    }
-
-    /// Returns the number of a new member.
-    fn hire(&mut self) -> usize {
-        self.vacant.pop().unwrap_or_else(|| {
-            self.members.push(None);
-            self.members.len() - 1
-        })
+    /// Calls a member, if there are more jobs than members that are called.
+    fn call(&mut self) -> Option<Call> {
+        if self.jobs.len() <= self.called {
+            return None;
+        }
+        self.called += 1;
+        let resting = self.resting.pop();
+        let number = resting.or_else(|| self.vacant.pop()).unwrap_or(self.members.len());
+        if number == self.members.len() {
+            self.members.push(Is::Busy);
+        }
+        match std::mem::replace(&mut self.members[number], Is::Called) {
+            Is::Rests(waker) => Some(Call::Wake(waker)),
+            Is::Busy | Is::Called => Some(Call::Spawn(number)),
+        }
     }
 
     /// Returns the next job for this member, or `None` if it is dismissed. It rests as long as there is no job.
-    fn next(&mut self, number: usize, cx: &mut Context<'_>) -> Poll<Option<J>> {
-        let rests = self.members[number].is_some();
-        if let Some(job) = self.jobs.pop_front() {
-            // It was polled for another reason than a wake-up for this job.
-            if rests {
-                self.leave(number);
-            }
-            return Poll::Ready(Some(job));
+    fn next(&mut self, number: usize, cx: &Context<'_>) -> Poll<Option<J>> {
+        match std::mem::replace(&mut self.members[number], Is::Busy) {
+            Is::Busy => {}
+            // It is polled for another reason: the late waker of an earlier job.
+            Is::Rests(_) => self.resting.retain(|&other| other != number),
+            Is::Called => self.called -= 1,
         }
-        if rests {
-            self.members[number] = Some(cx.waker().clone());
-            return Poll::Pending;
+        if let Some(job) = self.jobs.pop_front() {
+            return Poll::Ready(Some(job));
         }
         if self.resting.len() >= MOST_RESTING {
             self.vacant.push(number);
             return Poll::Ready(None);
         }
-        self.members[number] = Some(cx.waker().clone());
+        self.members[number] = Is::Rests(cx.waker().clone());
         self.resting.push(number);
         Poll::Pending
-    }
-
-    fn leave(&mut self, number: usize) {
-        self.members[number] = None;
-        self.resting.retain(|&other| other != number);
     }
 }
 
@@ -137,7 +152,8 @@ impl<J> Drop for Member<J> {
         }
         let mut state = self.queue.state();
         state.ended = true;
-        let left = (std::mem::take(&mut state.jobs), std::mem::take(&mut state.members[self.number]));
+        // Its waker keeps the task's memory, and the task's memory the queue.
+        let left = (std::mem::take(&mut state.jobs), std::mem::replace(&mut state.members[self.number], Is::Busy));
         drop(state);
         contained(|| drop(left));
     }
@@ -266,25 +282,59 @@ mod tests {
         scene.engine.stop();
     }
 
+    struct Nothing;
+
+    impl Job for Nothing {
+        async fn run(self) {}
+    }
+
+    fn unattended() -> Crew<Nothing> {
+        Crew::new(Engine::start(Duration::ZERO).expect("a thread"))
+    }
+
+    /// Queues a job, and returns the number of the member that is called for it.
+    fn queue(state: &mut State<Nothing>) -> Option<usize> {
+        state.jobs.push_back(Nothing);
+        let called = |state: &State<Nothing>| -> Vec<usize> {
+            (0..state.members.len()).filter(|&number| matches!(state.members[number], Is::Called)).collect()
+        };
+        let before = called(state);
+        state.call().map(|_| called(state).into_iter().find(|number| !before.contains(number)).expect("a member"))
+    }
+
     /// A late waker of a job that has ended polls the member while it rests.
     #[test]
     fn a_member_that_is_polled_for_another_reason_takes_the_job_and_rests_only_once() {
-        struct Nothing;
-        impl Job for Nothing {
-            async fn run(self) {}
-        }
-        let crew = Crew::<Nothing>::new(Engine::start(Duration::ZERO).expect("a thread"));
-        let (mut state, mut cx) = (crew.queue.state(), Context::from_waker(Waker::noop()));
-        let (first, second) = (state.hire(), state.hire());
+        let crew = unattended();
+        let (mut state, cx) = (crew.queue.state(), Context::from_waker(Waker::noop()));
+        let [first, second] = [(); 2].map(|()| queue(&mut state).expect("one is hired"));
+        state.jobs.clear();
         for number in [first, first, second] {
-            assert!(state.next(number, &mut cx).is_pending());
+            assert!(state.next(number, &cx).is_pending());
         }
-        assert_eq!(state.resting, [first, second]);
-        state.jobs.push_back(Nothing);
-        assert!(state.wake_one().is_some(), "the second is woken");
-        assert!(matches!(state.next(first, &mut cx), Poll::Ready(Some(Nothing))), "the first is polled before it");
-        assert!(state.next(second, &mut cx).is_pending());
-        assert_eq!((state.resting.as_slice(), state.members[first].is_some()), ([second].as_slice(), false));
+        assert_eq!((state.resting.as_slice(), state.called), ([first, second].as_slice(), 0));
+        assert_eq!(queue(&mut state), Some(second));
+        assert!(matches!(state.next(first, &cx), Poll::Ready(Some(Nothing))), "the first is polled before it");
+        assert!(state.next(second, &cx).is_pending());
+        assert_eq!((state.resting.as_slice(), state.called), ([second].as_slice(), 0));
+        drop(state);
+        crew.engine.stop();
+    }
+
+    /// A bug: while the engine was too busy to poll the members that were spawned, each job spawned another one, though
+    /// the busy members took the jobs.
+    #[test]
+    fn no_more_members_are_called_than_there_are_jobs() {
+        let crew = unattended();
+        let (mut state, cx) = (crew.queue.state(), Context::from_waker(Waker::noop()));
+        let busy = queue(&mut state).expect("one is hired");
+        for _ in 0..1_000 {
+            assert!(matches!(state.next(busy, &cx), Poll::Ready(Some(Nothing))), "it takes the jobs of the others");
+            queue(&mut state);
+        }
+        assert_eq!((state.members.len(), state.called), (2, 1));
+        let third = queue(&mut state).expect("two jobs need two members");
+        assert!(matches!(state.next(third, &cx), Poll::Ready(Some(Nothing))));
         drop(state);
         crew.engine.stop();
     }

@@ -132,13 +132,7 @@ impl Engine {
         self.handle.spawn(task).abort_handle()
     }
 
-    /// Runs a task for a caller that waits for its answer, which the task reports by [`answered`](Self::answered).
-    pub(crate) fn ask(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.asked();
-        self.spawn(task);
-    }
-
-    /// Records that a caller waits for the answer of a task that runs already: see [`answered`](Self::answered).
+    /// Records that a caller waits for an answer: see [`answered`](Self::answered).
     pub(crate) fn asked(&self) {
         self.busy_poll.asked();
     }
@@ -185,6 +179,12 @@ impl Engine {
 
 #[cfg(test)]
 impl Engine {
+    /// Runs a task for a caller that waits for its answer, which the task reports by [`answered`](Self::answered).
+    fn ask(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.asked();
+        self.spawn(task);
+    }
+
     /// Returns the same engine as a forked copy of its process sees it.
     pub(crate) fn forked(self) -> Self {
         Self { debts: Debts::of(0), ..self }

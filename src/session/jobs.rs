@@ -1,5 +1,6 @@
 //! What the engine's crew does for callers.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
@@ -14,6 +15,8 @@ pub(super) enum Task {
     Drive { session: Arc<Session>, key: Key, wake: Arc<Notify>, span: Span },
     /// Releases a hold.
     Release(Unconfirmed),
+    /// Does something else.
+    Other(Pin<Box<dyn Future<Output = ()> + Send>>),
 }
 
 impl Session {

@@ -261,14 +261,14 @@ impl Session {
         let (reply, answer) = foreign::channel();
         // Closing waits for it: what it is granted has to be given back while there is a connection.
         let (pending, session) = (Pending::new(self), Arc::clone(self));
-        self.engine.ask(async move {
+        self.ask(Task::Other(Box::pin(async move {
             let panicked = |said: String| Err(session.panicked(&said));
             let result = foreign::survive(operation).await.unwrap_or_else(panicked);
             session.engine.answered();
             // If the caller is gone, the answer is dropped, and a grip in it releases its lock.
             foreign::answer(reply, result);
             drop(pending);
-        });
+        })));
         answer.await.unwrap_or(Err(Error::Closed))
     }
 
@@ -358,6 +358,7 @@ impl Job for Task {
                 foreign::in_span(span, pin!(driver::drive(session, key, wake))).await;
             }
             Self::Release(unconfirmed) => release::release(unconfirmed).await,
+            Self::Other(operation) => operation.await,
         }
     }
 }

@@ -65,7 +65,7 @@ impl Session {
     /// Writes the count. Counts on the servers only inform, and the true one is local: a failed write is no error.
     fn send_count(self: &Arc<Self>, hold: &Arc<Hold>, count: u32, reply: oneshot::Sender<Result<(), Error>>) {
         let (session, hold) = (Arc::clone(self), Arc::clone(hold));
-        self.engine.spawn(async move {
+        self.crew.give(Task::Other(Box::pin(async move {
             let claim = hold.claim.clone();
             let counting = session.quorum.count(&claim, count);
             let panicked = |said: String| Settled::Refused(session.panicked(&said));
@@ -77,7 +77,7 @@ impl Session {
                 );
             }
             foreign::answer(reply, Ok(()));
-        });
+        })));
     }
 
     /// Releases the last guard: by the driver of the key's line, which hands the lock over, if one waits for it;
