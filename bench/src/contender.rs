@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Barrier, LazyLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lockhound::{Lock, Locker};
+use lockhound::{Format, Lock, Locker};
 use rslock::LockManager;
 use tokio::runtime::Runtime;
 
@@ -12,6 +12,7 @@ use crate::Failure;
 use crate::alone::Alone;
 use crate::connection::Connection;
 use crate::laps::Laps;
+use crate::scenario::{LOCKHOUND, PLAIN};
 use crate::server::Server;
 
 /// The scripts of the library, unchanged.
@@ -35,6 +36,8 @@ pub(crate) enum Contender {
     Socket(Floor),
     Fred(Alone),
     Lockhound(Locker),
+    /// lockhound with `Format::Plain`, the format of rslock.
+    Plain(Locker),
     /// lockhound with `replicas(1)`.
     Replicated(Locker),
     Rslock(LockManager),
@@ -45,6 +48,10 @@ impl Contender {
     pub(crate) async fn lockhound(servers: &[Server]) -> Result<Self, Failure> {
         let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(server.url()));
         Ok(Self::Lockhound(nodes.restart_quarantine(Duration::ZERO).connect().await?))
+    }
+
+    pub(crate) async fn plain(server: &Server) -> Result<Self, Failure> {
+        Ok(Self::Plain(Locker::builder().node(server.url()).format(Format::Plain).connect().await?))
     }
 
     pub(crate) async fn replicated(server: &Server) -> Result<Self, Failure> {
@@ -60,7 +67,8 @@ impl Contender {
         match self {
             Self::Socket(_) => "socket",
             Self::Fred(_) => "fred",
-            Self::Lockhound(_) => "lockhound",
+            Self::Lockhound(_) => LOCKHOUND,
+            Self::Plain(_) => PLAIN,
             Self::Replicated(_) => "replicas(1)",
             Self::Rslock(_) => "rslock",
         }
@@ -76,7 +84,7 @@ impl Contender {
                 let pairs = |key| alone.clone().pairs(key, slot);
                 runtime.block_on(callers.run(keys.into_iter().map(pairs)))
             }
-            Self::Lockhound(locker) | Self::Replicated(locker) => {
+            Self::Lockhound(locker) | Self::Plain(locker) | Self::Replicated(locker) => {
                 let pairs = |key: String| lockhound_pairs(locker.get(key), slot);
                 runtime.block_on(callers.run(keys.into_iter().map(pairs)))
             }
@@ -89,7 +97,7 @@ impl Contender {
 
     /// Closes the connections of a locker.
     pub(crate) async fn close(self) {
-        if let Self::Lockhound(locker) | Self::Replicated(locker) = self {
+        if let Self::Lockhound(locker) | Self::Plain(locker) | Self::Replicated(locker) = self {
             locker.close().await;
         }
     }

@@ -30,6 +30,7 @@ const WARM_UP: Duration = Duration::from_millis(100);
 pub(crate) const SOCKET: &str = "socket";
 pub(crate) const FRED: &str = "fred";
 pub(crate) const LOCKHOUND: &str = "lockhound";
+pub(crate) const PLAIN: &str = "plain";
 pub(crate) const RSLOCK: &str = "rslock";
 /// The contenders that the others are compared with.
 const PEERS: [&str; 3] = [SOCKET, FRED, RSLOCK];
@@ -181,6 +182,7 @@ impl Bench {
             Contender::Socket(Floor::new(&self.servers, MOST_SOCKETS)?),
             Contender::Fred(self.runtime.block_on(Alone::connect(&self.servers[0]))?),
             self.runtime.block_on(Contender::lockhound(&self.servers))?,
+            self.runtime.block_on(Contender::plain(&self.servers[0]))?,
             Contender::rslock(&self.servers),
         ])
     }

@@ -33,8 +33,8 @@ const GOALS: [Goal; 21] = [
     ("quorum-20", "20 contenders", "per_second", Some("1 alone"), AtLeast(QUORUM)),
 ];
 
-/// Twice the value from before hand-overs.
-const QUORUM: f64 = 0.6;
+/// Twice the 0.22 of the version before hand-overs, as it was measured in turns with a later one.
+const QUORUM: f64 = 0.44;
 
 impl Contention {
     /// Returns the bars for everything that was measured.
