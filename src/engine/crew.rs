@@ -5,9 +5,10 @@
 //!
 //! # Invariants
 //! - Jobs begin in the order in which they are given: a lock that is tried behind a release finds it released.
-//! - There are at most as many queued jobs as members that are called, which have yet to look for one. So each job is
-//!   run, or dropped with the engine. A member that has finished takes the next job itself, so that a busy engine does
-//!   not pile up members: those that are called for nothing rest.
+//! - For each queued job a member is called, which has yet to look for one, or is being called by the thread that gave
+//!   the job. So each job is run, or dropped with the engine, and its start depends on no other thread. A member that has
+//!   finished takes the next job itself, so that a busy engine does not pile up members: those that are called for
+//!   nothing rest.
 //! - A member is in `resting` if and only if it is [`Rests`](Is::Rests).
 //! - Jobs are dropped, and members are woken and spawned, after the mutex is released.
 
@@ -16,6 +17,8 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+
+use tokio::task::coop::consume_budget;
 
 use super::Engine;
 use crate::foreign::{contained, survive};
@@ -55,14 +58,10 @@ enum Is {
     /// It runs a job, or has ended.
     Busy,
     Rests(Waker),
-    /// It is spawned or woken, and has not looked yet.
+    /// It is about to be spawned or woken.
+    Coming,
+    /// It was spawned or woken, and has not looked yet.
     Called,
-}
-
-/// How a member is called.
-enum Call {
-    Wake(Waker),
-    Spawn(usize),
 }
 
 impl<J: Job> Crew<J> {
@@ -80,41 +79,50 @@ impl<J: Job> Crew<J> {
             return drop(job);
         }
         state.jobs.push_back(job);
-        let call = state.call();
+        let Some((number, waker)) = state.call() else { return };
         drop(state);
-        match call {
-            Some(Call::Wake(waker)) => waker.wake(),
-            Some(Call::Spawn(number)) => {
+        match waker {
+            Some(waker) => waker.wake(),
+            None => {
                 let member = Member { queue: Arc::clone(&self.queue), number, dismissed: false };
                 self.engine.spawn(work(member));
             }
-            None => {}
         }
+        self.queue.state().has_called(number);
     }
 }
 
 impl<J> State<J> {
-    /// Calls a member, if there are more jobs than members that are called.
-    fn call(&mut self) -> Option<Call> {
+    /// Returns the member to be called, if there are more jobs than members that are called: it is woken, or spawned if
+    /// it has no waker.
+    fn call(&mut self) -> Option<(usize, Option<Waker>)> {
         if self.jobs.len() <= self.called {
             return None;
         }
-        self.called += 1;
         let resting = self.resting.pop();
         let number = resting.or_else(|| self.vacant.pop()).unwrap_or(self.members.len());
         if number == self.members.len() {
             self.members.push(Is::Busy);
         }
-        match std::mem::replace(&mut self.members[number], Is::Called) {
-            Is::Rests(waker) => Some(Call::Wake(waker)),
-            Is::Busy | Is::Called => Some(Call::Spawn(number)),
+        match std::mem::replace(&mut self.members[number], Is::Coming) {
+            Is::Rests(waker) => Some((number, Some(waker))),
+            Is::Busy | Is::Coming | Is::Called => Some((number, None)),
+        }
+    }
+
+    /// Counts a member that was called, unless it has looked already. Not before: while the thread that calls it stands
+    /// still, others must not rely on it.
+    fn has_called(&mut self, number: usize) {
+        if matches!(self.members[number], Is::Coming) {
+            self.members[number] = Is::Called;
+            self.called += 1;
         }
     }
 
     /// Returns the next job for this member, or `None` if it is dismissed. It rests as long as there is no job.
     fn next(&mut self, number: usize, cx: &Context<'_>) -> Poll<Option<J>> {
         match std::mem::replace(&mut self.members[number], Is::Busy) {
-            Is::Busy => {}
+            Is::Busy | Is::Coming => {}
             // It is polled for another reason: the late waker of an earlier job.
             Is::Rests(_) => self.resting.retain(|&other| other != number),
             Is::Called => self.called -= 1,
@@ -153,16 +161,21 @@ impl<J> Drop for Member<J> {
         let mut state = self.queue.state();
         state.ended = true;
         // Its waker keeps the task's memory, and the task's memory the queue.
-        let left = (std::mem::take(&mut state.jobs), std::mem::replace(&mut state.members[self.number], Is::Busy));
+        let waker = std::mem::replace(&mut state.members[self.number], Is::Busy);
+        let jobs = std::mem::take(&mut state.jobs);
         drop(state);
-        contained(|| drop(left));
+        drop(waker);
+        jobs.into_iter().for_each(|job| contained(|| drop(job)));
     }
 }
 
 /// Runs jobs. Started with a job that no member is there for; ends when enough others rest, or with the engine; nobody
 /// awaits it. A job that panics ends, and nothing else does.
 async fn work<J: Job>(mut member: Member<J>) {
-    while let Some(job) = poll_fn(|cx| member.queue.state().next(member.number, cx)).await {
+    loop {
+        // Connections, timers and other tasks have their turn, even if each job ends at once and there always is a next.
+        consume_budget().await;
+        let Some(job) = poll_fn(|cx| member.queue.state().next(member.number, cx)).await else { break };
         // By then the panic hook has reported it.
         let _: Result<(), String> = survive(pin!(job.run())).await;
     }
@@ -171,6 +184,7 @@ async fn work<J: Job>(mut member: Member<J>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::mpsc::{Sender, channel};
     use std::time::Duration;
 
@@ -295,11 +309,9 @@ mod tests {
     /// Queues a job, and returns the number of the member that is called for it.
     fn queue(state: &mut State<Nothing>) -> Option<usize> {
         state.jobs.push_back(Nothing);
-        let called = |state: &State<Nothing>| -> Vec<usize> {
-            (0..state.members.len()).filter(|&number| matches!(state.members[number], Is::Called)).collect()
-        };
-        let before = called(state);
-        state.call().map(|_| called(state).into_iter().find(|number| !before.contains(number)).expect("a member"))
+        let (number, _) = state.call()?;
+        state.has_called(number);
+        Some(number)
     }
 
     /// A late waker of a job that has ended polls the member while it rests.
@@ -337,6 +349,55 @@ mod tests {
         assert!(matches!(state.next(third, &cx), Poll::Ready(Some(Nothing))));
         drop(state);
         crew.engine.stop();
+    }
+
+    /// A bug: a job waited for a member that another thread was about to wake, but that thread stood still.
+    #[test]
+    fn no_job_relies_on_a_member_that_another_thread_is_about_to_call() {
+        let crew = unattended();
+        let (mut state, cx) = (crew.queue.state(), Context::from_waker(Waker::noop()));
+        state.jobs.push_back(Nothing);
+        let (late, _) = state.call().expect("one is hired");
+        let second = queue(&mut state).expect("another one is called for the second job");
+        assert!(matches!(state.next(second, &cx), Poll::Ready(Some(Nothing))), "it takes the first job");
+        let third = queue(&mut state).expect("and for the third");
+        assert!(matches!(state.next(third, &cx), Poll::Ready(Some(Nothing))));
+        state.has_called(late);
+        assert_eq!((state.jobs.len(), state.called), (1, 1));
+        assert!(matches!(state.next(late, &cx), Poll::Ready(Some(Nothing))));
+        state.has_called(late);
+        assert_eq!((state.jobs.len(), state.called), (0, 0), "it has looked before it is counted");
+        drop(state);
+        crew.engine.stop();
+    }
+
+    /// A bug: as long as callers gave jobs that end at once, the engine polled nothing else.
+    #[test]
+    fn jobs_that_end_at_once_leave_other_tasks_their_turn() {
+        struct Endless {
+            crew: Arc<Crew<Self>>,
+            over: Arc<AtomicBool>,
+        }
+        impl Job for Endless {
+            async fn run(self) {
+                let Self { crew, over } = self;
+                if !over.load(Ordering::Relaxed) {
+                    Arc::clone(&crew).give(Self { crew, over });
+                }
+            }
+        }
+        let engine = Engine::start(Duration::ZERO).expect("a thread");
+        let (crew, over) = (Arc::new(Crew::new(engine.clone())), Arc::<AtomicBool>::default());
+        crew.give(Endless { crew: Arc::clone(&crew), over: Arc::clone(&over) });
+        let (says, said) = channel();
+        engine.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            says.send(()).expect("the test listens");
+        });
+        let turn = said.recv_timeout(LONG);
+        over.store(true, Ordering::Relaxed);
+        engine.stop();
+        assert_eq!(turn, Ok(()));
     }
 
     #[test]
