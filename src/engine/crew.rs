@@ -6,8 +6,8 @@
 //! # Invariants
 //! - Jobs begin in the order in which they are given: a lock that is tried behind a release finds it released.
 //! - For each queued job a member is called, which has yet to look for one, or is being called by the thread that gave
-//!   the job. So each job is run, or dropped with the engine, and its start depends on no other thread. A member that has
-//!   finished takes the next job itself, so that a busy engine does not pile up members: those that are called for
+//!   the job. So each job is run, or dropped with the engine, and its start depends on no other thread. A member that
+//!   has finished takes the next job itself, so that a busy engine does not pile up members: those that are called for
 //!   nothing rest.
 //! - A member is in `resting` if and only if it is [`Rests`](Is::Rests).
 //! - Jobs are dropped, and members are woken and spawned, after the mutex is released.
@@ -173,7 +173,8 @@ impl<J> Drop for Member<J> {
 /// awaits it. A job that panics ends, and nothing else does.
 async fn work<J: Job>(mut member: Member<J>) {
     loop {
-        // Connections, timers and other tasks have their turn, even if each job ends at once and there always is a next.
+        // Connections, timers and other tasks have their turn, even if each job ends at once and there always is
+        // another one.
         consume_budget().await;
         let Some(job) = poll_fn(|cx| member.queue.state().next(member.number, cx)).await else { break };
         // By then the panic hook has reported it.
