@@ -214,11 +214,8 @@ impl Session {
     fn depose_others(&self, hold: &Hold) {
         // The grant proves that earlier holders of this key no longer hold it.
         let key = &hold.claim.key;
-        let is_older = |other: &Hold| other.generation < hold.generation;
-        if self.gate.has_hold(key, is_older) {
-            for other in self.gate.holds_of(key).iter().filter(|other| is_older(other)) {
-                other.lose(Loss::NotOwner);
-            }
+        for other in self.gate.holds_of(key).iter().filter(|other| other.generation < hold.generation) {
+            other.lose(Loss::NotOwner);
         }
         let owner = hold.owner();
         owner.note(key, |key| self.gate.has_hold(key, |other| other.is_owned_by(&owner)));

@@ -31,9 +31,6 @@ impl Session {
         for &node in uncertain {
             holds.iter().for_each(|hold| _ = hold.make_uncertain(node));
         }
-        if late.missing().next().is_none() {
-            return;
-        }
         let holds = holds.to_vec();
         self.follow(late, move |session, node, answer| {
             holds.iter().for_each(|hold| session.settle_vote(hold, node, sent, &answer));
