@@ -76,11 +76,12 @@ impl Watch {
         Self { moment, awaited: None, questions: Habit::new(), answers: Habit::new() }
     }
 
-    /// Records an event. Returns whether the engine stays awake for the next one.
-    fn note(&mut self, event: Event, now: Instant) -> bool {
+    /// Records an event. Returns whether the engine stays awake for the next one. It asks for the time only if that
+    /// matters, since a busy engine has very many events.
+    fn note(&mut self, event: Event, now: impl Fn() -> Instant) -> bool {
         if let Some((awaited, until)) = self.awaited.take() {
             // Another event means that another caller came in between. With several callers busy polling does not pay.
-            let came = awaited == event && now <= until;
+            let came = awaited == event && now() <= until;
             let habit = self.habit(awaited);
             if came { habit.came() } else { habit.came_not() }
         }
@@ -88,7 +89,7 @@ impl Watch {
             Event::Question => Event::Answer,
             Event::Answer => Event::Question,
         };
-        self.awaited = self.habit(next).pays().then(|| (next, now + self.moment));
+        self.awaited = self.habit(next).pays().then(|| (next, now() + self.moment));
         self.awaited.is_some()
     }
 
@@ -147,7 +148,7 @@ impl BusyPoll {
     }
 
     fn note(&self, event: Event) {
-        if !self.off && self.watch().note(event, Clock::machine().now()) {
+        if !self.off && self.watch().note(event, || Clock::machine().now()) {
             self.begun.notify_one();
         }
     }
@@ -188,7 +189,7 @@ mod tests {
         let mut awake = 0;
         for _ in 0..pairs {
             for (event, pause) in [(Event::Question, answer), (Event::Answer, question)] {
-                awake += usize::from(watch.note(event, *now));
+                awake += usize::from(watch.note(event, || *now));
                 *now = *now + pause;
                 watch.is_on(*now);
             }
@@ -227,7 +228,7 @@ mod tests {
             for event in
                 [Event::Question, Event::Question, Event::Question, Event::Answer, Event::Answer, Event::Answer]
             {
-                awake += usize::from(watch.note(event, now));
+                awake += usize::from(watch.note(event, || now));
                 now = now + Duration::from_micros(5);
             }
         }
@@ -240,10 +241,10 @@ mod tests {
         awake(&mut watch, &mut now, 100, SHORT, SHORT);
         let mut stayed = 0;
         for _ in 0..1_000 {
-            stayed += usize::from(watch.note(Event::Question, now));
+            stayed += usize::from(watch.note(Event::Question, || now));
             watch.wait_for_others();
             assert!(!watch.is_on(now), "its answer does not come soon");
-            stayed += usize::from(watch.note(Event::Answer, now));
+            stayed += usize::from(watch.note(Event::Answer, || now));
             stayed += awake(&mut watch, &mut now, 1, SHORT, SHORT);
         }
         assert!(stayed <= 100, "{stayed} of 4000");
@@ -262,7 +263,7 @@ mod tests {
     #[test]
     fn busy_polling_ends_by_itself() {
         let (mut watch, now) = (Watch::new(MOMENT), Instant::now());
-        assert!(watch.note(Event::Question, now));
+        assert!(watch.note(Event::Question, || now));
         assert!(watch.is_on(now + MOMENT));
         assert!(!watch.is_on(now + MOMENT + Duration::from_nanos(1)));
         assert!(!watch.is_on(now), "once it has ended");

@@ -3,12 +3,15 @@
 //! A lock and its release are a job each. A task for each of them would be allocated by the caller's thread and freed
 //! by the engine's, which makes the two wait for each other in the allocator, and both tasks are large.
 //!
+//! One more task, the foreman, calls members for the jobs that callers give. A caller wakes nobody else: to wake a task
+//! of the engine takes a system call, and a foreman that is awake already needs none. It calls a few members and then
+//! lets other tasks have their turn, since what is under way comes before what is new: its callers may sleep.
+//!
 //! # Invariants
 //! - Jobs begin in the order in which they are given: a lock that is tried behind a release finds it released.
-//! - For each queued job a member is called, which has yet to look for one, or is being called by the thread that gave
-//!   the job. So each job is run, or dropped with the engine, and its start depends on no other thread. A member that
-//!   has finished takes the next job itself, so that a busy engine does not pile up members: those that are called for
-//!   nothing rest.
+//! - For each queued job the foreman has called a member, which has yet to look for one, or is about to. So each job is
+//!   run, or dropped with the engine. A member that has finished takes the next job itself, so that a busy engine does
+//!   not pile up members: those that are called for nothing rest.
 //! - A member is in `resting` if and only if it is [`Rests`](Is::Rests).
 //! - Jobs are dropped, and members are woken and spawned, after the mutex is released.
 
@@ -18,13 +21,19 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
+use tokio::sync::Notify;
 use tokio::task::coop::consume_budget;
+use tokio::task::yield_now;
 
 use super::Engine;
 use crate::foreign::{contained, survive};
+use crate::tasks;
 
 /// More members than this do not rest: they end. One that rests takes as much memory as its largest job.
 const MOST_RESTING: usize = 64;
+
+/// How many members the foreman calls before other tasks have their turn.
+const AT_ONCE: usize = 8;
 
 /// What a crew does.
 pub(crate) trait Job: Send + 'static {
@@ -32,12 +41,13 @@ pub(crate) trait Job: Send + 'static {
 }
 
 /// A crew for jobs of one kind.
-pub(crate) struct Crew<J> {
-    engine: Engine,
-    queue: Arc<Queue<J>>,
-}
+pub(crate) struct Crew<J>(Arc<Queue<J>>);
 
-struct Queue<J>(Mutex<State<J>>);
+struct Queue<J> {
+    state: Mutex<State<J>>,
+    /// Tells the foreman of jobs.
+    news: Notify,
+}
 
 struct State<J> {
     jobs: VecDeque<J>,
@@ -58,43 +68,35 @@ enum Is {
     /// It runs a job, or has ended.
     Busy,
     Rests(Waker),
-    /// It is about to be spawned or woken.
-    Coming,
-    /// It was spawned or woken, and has not looked yet.
+    /// The foreman wakes or spawns it, and it has not looked yet.
     Called,
 }
 
 impl<J: Job> Crew<J> {
-    pub(crate) fn new(engine: Engine) -> Self {
+    pub(crate) fn new(engine: &Engine) -> Self {
         let (jobs, members, resting, vacant) = (VecDeque::new(), Vec::new(), Vec::new(), Vec::new());
-        let state = State { jobs, members, resting, vacant, called: 0, ended: false };
-        Self { engine, queue: Arc::new(Queue(Mutex::new(state))) }
+        let state = Mutex::new(State { jobs, members, resting, vacant, called: 0, ended: false });
+        let queue = Arc::new(Queue { state, news: Notify::new() });
+        engine.spawn(lead(Foreman(Arc::clone(&queue))));
+        Self(queue)
     }
 
     /// Runs a job on the engine. After the engine's end the job is dropped at once.
     pub(crate) fn give(&self, job: J) {
-        let mut state = self.queue.state();
+        let mut state = self.0.state();
         if state.ended {
             drop(state);
             return drop(job);
         }
         state.jobs.push_back(job);
-        let Some((number, waker)) = state.call() else { return };
         drop(state);
-        match waker {
-            Some(waker) => waker.wake(),
-            None => {
-                let member = Member { queue: Arc::clone(&self.queue), number, dismissed: false };
-                self.engine.spawn(work(member));
-            }
-        }
-        self.queue.state().has_called(number);
+        self.0.news.notify_one();
     }
 }
 
 impl<J> State<J> {
-    /// Returns the member to be called, if there are more jobs than members that are called: it is woken, or spawned if
-    /// it has no waker.
+    /// Calls a member, if there are more jobs than members that are called. It has to be woken, or spawned if it has no
+    /// waker.
     fn call(&mut self) -> Option<(usize, Option<Waker>)> {
         if self.jobs.len() <= self.called {
             return None;
@@ -104,25 +106,17 @@ impl<J> State<J> {
         if number == self.members.len() {
             self.members.push(Is::Busy);
         }
-        match std::mem::replace(&mut self.members[number], Is::Coming) {
+        self.called += 1;
+        match std::mem::replace(&mut self.members[number], Is::Called) {
             Is::Rests(waker) => Some((number, Some(waker))),
-            Is::Busy | Is::Coming | Is::Called => Some((number, None)),
-        }
-    }
-
-    /// Counts a member that was called, unless it has looked already. Not before: while the thread that calls it stands
-    /// still, others must not rely on it.
-    fn has_called(&mut self, number: usize) {
-        if matches!(self.members[number], Is::Coming) {
-            self.members[number] = Is::Called;
-            self.called += 1;
+            Is::Busy | Is::Called => Some((number, None)),
         }
     }
 
     /// Returns the next job for this member, or `None` if it is dismissed. It rests as long as there is no job.
     fn next(&mut self, number: usize, cx: &Context<'_>) -> Poll<Option<J>> {
         match std::mem::replace(&mut self.members[number], Is::Busy) {
-            Is::Busy | Is::Coming => {}
+            Is::Busy => {}
             // It is polled for another reason: the late waker of an earlier job.
             Is::Rests(_) => self.resting.retain(|&other| other != number),
             Is::Called => self.called -= 1,
@@ -130,7 +124,7 @@ impl<J> State<J> {
         if let Some(job) = self.jobs.pop_front() {
             return Poll::Ready(Some(job));
         }
-        if self.resting.len() >= MOST_RESTING {
+        if self.ended || self.resting.len() >= MOST_RESTING {
             self.vacant.push(number);
             return Poll::Ready(None);
         }
@@ -142,45 +136,58 @@ impl<J> State<J> {
 
 impl<J> Queue<J> {
     fn state(&self) -> MutexGuard<'_, State<J>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A member of a crew. Unless it is dismissed, only the end of the engine drops it.
-struct Member<J> {
-    queue: Arc<Queue<J>>,
-    number: usize,
-    dismissed: bool,
-}
+/// Its drop ends the crew, whether or not its task has begun. Only the end of the engine drops it.
+struct Foreman<J>(Arc<Queue<J>>);
 
-impl<J> Drop for Member<J> {
+impl<J> Drop for Foreman<J> {
     fn drop(&mut self) {
-        if self.dismissed {
-            return;
-        }
-        let mut state = self.queue.state();
+        let mut state = self.0.state();
         state.ended = true;
-        // Its waker keeps the task's memory, and the task's memory the queue.
-        let waker = std::mem::replace(&mut state.members[self.number], Is::Busy);
+        state.resting.clear();
+        // A waker keeps its task's memory, and that keeps the queue.
+        let were: Vec<_> = state.members.iter_mut().map(|member| std::mem::replace(member, Is::Busy)).collect();
         let jobs = std::mem::take(&mut state.jobs);
         drop(state);
-        drop(waker);
+        drop(were);
         jobs.into_iter().for_each(|job| contained(|| drop(job)));
     }
 }
 
-/// Runs jobs. Started with a job that no member is there for; ends when enough others rest, or with the engine; nobody
+/// Calls members for jobs. Started with the crew; ends with the engine; nobody awaits it.
+async fn lead<J: Job>(foreman: Foreman<J>) {
+    let queue = &foreman.0;
+    let call = || queue.state().call();
+    loop {
+        queue.news.notified().await;
+        let mut calls = 0;
+        while let Some((number, waker)) = call() {
+            match waker {
+                Some(waker) => waker.wake(),
+                None => _ = tasks::spawn(work(Arc::clone(queue), number)),
+            }
+            calls += 1;
+            if calls % AT_ONCE == 0 {
+                yield_now().await;
+            }
+        }
+    }
+}
+
+/// Runs jobs. Started for a job that no member is there for; ends when enough others rest, or with the engine; nobody
 /// awaits it. A job that panics ends, and nothing else does.
-async fn work<J: Job>(mut member: Member<J>) {
+async fn work<J: Job>(queue: Arc<Queue<J>>, number: usize) {
     loop {
         // Connections, timers and other tasks have their turn, even if each job ends at once and there always is
         // another one.
         consume_budget().await;
-        let Some(job) = poll_fn(|cx| member.queue.state().next(member.number, cx)).await else { break };
+        let Some(job) = poll_fn(|cx| queue.state().next(number, cx)).await else { break };
         // By then the panic hook has reported it.
         let _: Result<(), String> = survive(pin!(job.run())).await;
     }
-    member.dismissed = true;
 }
 
 #[cfg(test)]
@@ -224,7 +231,7 @@ mod tests {
         fn new() -> Self {
             let engine = Engine::start(Duration::ZERO).expect("a thread");
             let (says, said) = channel();
-            Self { crew: Crew::new(engine.clone()), engine, says, said, alive: Arc::default() }
+            Self { crew: Crew::new(&engine), engine, says, said, alive: Arc::default() }
         }
 
         /// Gives a job, and returns what lets it go on.
@@ -246,7 +253,7 @@ mod tests {
         fn census(&self, resting: usize) -> (usize, usize) {
             let until = std::time::Instant::now() + LONG;
             loop {
-                let state = self.crew.queue.state();
+                let state = self.crew.0.state();
                 let census = (state.members.len() - state.vacant.len(), state.resting.len());
                 if census.1 == resting || std::time::Instant::now() > until {
                     return census;
@@ -303,23 +310,22 @@ mod tests {
         async fn run(self) {}
     }
 
-    fn unattended() -> Crew<Nothing> {
-        Crew::new(Engine::start(Duration::ZERO).expect("a thread"))
+    /// A crew without a foreman.
+    fn unattended() -> State<Nothing> {
+        let (jobs, members, resting, vacant) = Default::default();
+        State { jobs, members, resting, vacant, called: 0, ended: false }
     }
 
     /// Queues a job, and returns the number of the member that is called for it.
     fn queue(state: &mut State<Nothing>) -> Option<usize> {
         state.jobs.push_back(Nothing);
-        let (number, _) = state.call()?;
-        state.has_called(number);
-        Some(number)
+        state.call().map(|(number, _)| number)
     }
 
     /// A late waker of a job that has ended polls the member while it rests.
     #[test]
     fn a_member_that_is_polled_for_another_reason_takes_the_job_and_rests_only_once() {
-        let crew = unattended();
-        let (mut state, cx) = (crew.queue.state(), Context::from_waker(Waker::noop()));
+        let (mut state, cx) = (unattended(), Context::from_waker(Waker::noop()));
         let [first, second] = [(); 2].map(|()| queue(&mut state).expect("one is hired"));
         state.jobs.clear();
         for number in [first, first, second] {
@@ -330,16 +336,13 @@ mod tests {
         assert!(matches!(state.next(first, &cx), Poll::Ready(Some(Nothing))), "the first is polled before it");
         assert!(state.next(second, &cx).is_pending());
         assert_eq!((state.resting.as_slice(), state.called), ([second].as_slice(), 0));
-        drop(state);
-        crew.engine.stop();
     }
 
     /// A bug: while the engine was too busy to poll the members that were spawned, each job spawned another one, though
     /// the busy members took the jobs.
     #[test]
     fn no_more_members_are_called_than_there_are_jobs() {
-        let crew = unattended();
-        let (mut state, cx) = (crew.queue.state(), Context::from_waker(Waker::noop()));
+        let (mut state, cx) = (unattended(), Context::from_waker(Waker::noop()));
         let busy = queue(&mut state).expect("one is hired");
         for _ in 0..1_000 {
             assert!(matches!(state.next(busy, &cx), Poll::Ready(Some(Nothing))), "it takes the jobs of the others");
@@ -348,28 +351,6 @@ mod tests {
         assert_eq!((state.members.len(), state.called), (2, 1));
         let third = queue(&mut state).expect("two jobs need two members");
         assert!(matches!(state.next(third, &cx), Poll::Ready(Some(Nothing))));
-        drop(state);
-        crew.engine.stop();
-    }
-
-    /// A bug: a job waited for a member that another thread was about to wake, but that thread stood still.
-    #[test]
-    fn no_job_relies_on_a_member_that_another_thread_is_about_to_call() {
-        let crew = unattended();
-        let (mut state, cx) = (crew.queue.state(), Context::from_waker(Waker::noop()));
-        state.jobs.push_back(Nothing);
-        let (late, _) = state.call().expect("one is hired");
-        let second = queue(&mut state).expect("another one is called for the second job");
-        assert!(matches!(state.next(second, &cx), Poll::Ready(Some(Nothing))), "it takes the first job");
-        let third = queue(&mut state).expect("and for the third");
-        assert!(matches!(state.next(third, &cx), Poll::Ready(Some(Nothing))));
-        state.has_called(late);
-        assert_eq!((state.jobs.len(), state.called), (1, 1));
-        assert!(matches!(state.next(late, &cx), Poll::Ready(Some(Nothing))));
-        state.has_called(late);
-        assert_eq!((state.jobs.len(), state.called), (0, 0), "it has looked before it is counted");
-        drop(state);
-        crew.engine.stop();
     }
 
     /// A bug: as long as callers gave jobs that end at once, the engine polled nothing else.
@@ -388,7 +369,7 @@ mod tests {
             }
         }
         let engine = Engine::start(Duration::ZERO).expect("a thread");
-        let (crew, over) = (Arc::new(Crew::new(engine.clone())), Arc::<AtomicBool>::default());
+        let (crew, over) = (Arc::new(Crew::new(&engine)), Arc::<AtomicBool>::default());
         crew.give(Endless { crew: Arc::clone(&crew), over: Arc::clone(&over) });
         let (says, said) = channel();
         engine.spawn(async move {
@@ -419,10 +400,10 @@ mod tests {
         nobody.engine.stop();
         while std::time::Instant::now() < until {
             let _goes_on = nobody.give(0);
-            if nobody.crew.queue.state().ended {
+            if nobody.crew.0.state().ended {
                 break;
             }
         }
-        assert!(nobody.crew.queue.state().jobs.is_empty());
+        assert!(nobody.crew.0.state().jobs.is_empty());
     }
 }

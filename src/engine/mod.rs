@@ -15,6 +15,7 @@
 mod busy_poll;
 mod crew;
 mod leaving;
+mod outbox;
 
 use std::future::Future;
 use std::io;
@@ -30,6 +31,7 @@ use self::busy_poll::BusyPoll;
 pub(crate) use self::crew::{Crew, Job};
 pub(crate) use self::leaving::Debt;
 use self::leaving::Debts;
+use self::outbox::{Outbox, Postman};
 use crate::clock::Clock;
 #[cfg(feature = "testing")]
 use crate::tasks::Guests;
@@ -42,6 +44,7 @@ pub(crate) struct Engine {
     busy_poll: Arc<BusyPoll>,
     /// The work under way on it for the program.
     debts: Arc<Debts>,
+    outbox: Arc<Outbox>,
     clock: Clock,
     #[cfg(feature = "testing")]
     guest: Option<Guest>,
@@ -65,10 +68,12 @@ impl Engine {
             stop: CancellationToken::new(),
             busy_poll: Arc::new(BusyPoll::new(busy_poll)),
             debts: Debts::new(),
+            outbox: Arc::default(),
             clock: Clock::machine(),
             #[cfg(feature = "testing")]
             guest: None,
         };
+        engine.spawn(outbox::deliver(Postman(Arc::clone(&engine.outbox))));
         let (stop, busy_poll) = (engine.stop.clone(), Arc::clone(&engine.busy_poll));
         // If the thread cannot be started, the runtime is still here: async code must not drop a runtime, only shut it
         // down in the background.
@@ -95,14 +100,17 @@ impl Engine {
     pub(crate) fn guest_in(runtime: &Handle) -> Self {
         let stop = CancellationToken::new();
         let tasks = Guests::new(runtime.clone(), stop.clone());
-        Self {
+        let engine = Self {
             handle: runtime.clone(),
             guest: Some(Guest { tasks, _end: Arc::new(stop.clone().drop_guard()) }),
             stop,
             busy_poll: Arc::new(BusyPoll::new(Duration::ZERO)),
             debts: Debts::new(),
+            outbox: Arc::default(),
             clock: Clock::of(runtime),
-        }
+        };
+        engine.spawn(outbox::deliver(Postman(Arc::clone(&engine.outbox))));
+        engine
     }
 
     /// Returns whether it is a guest and has no thread of its own.
@@ -130,6 +138,12 @@ impl Engine {
             return guest.tasks.spawn(task);
         }
         self.handle.spawn(task).abort_handle()
+    }
+
+    /// Gives an answer to a caller, together with other answers, as soon as the tasks that are ready have run. Once the
+    /// engine has ended, at once.
+    pub(crate) fn post(&self, letter: impl FnOnce() + Send + 'static) {
+        self.outbox.post(letter);
     }
 
     /// Records that a caller waits for an answer: see [`answered`](Self::answered).

@@ -31,7 +31,7 @@ pub(super) struct Granted {
     /// The moment before it was asked for.
     began: Moment,
     /// It is given back if its caller is gone, and `main` waits for that.
-    _debt: Debt,
+    debt: Debt,
 }
 
 /// An acquire whose answers have not been dealt with yet. If its task ends before that, what it may have taken is
@@ -109,7 +109,7 @@ impl<'a> Asked<'a> {
         session.counters.acquired();
         let (generation, fence) = (hold.generation, hold.fence.get());
         contained(|| tracing::debug!(key = %hold.claim.key.shown(), %owner, generation, fence, "acquired"));
-        Granted { hold, began, _debt: session.engine.owe() }
+        Granted { hold, began, debt: session.engine.owe() }
     }
 }
 
@@ -171,9 +171,9 @@ impl Session {
 
     /// Registers a grant and passes it to its waiter. If the waiter is gone, the grant is given back. Returns whether a
     /// force_unlock under way has deposed it at once.
-    pub(super) fn deliver(self: &Arc<Self>, granted: &Granted, waiter: u64) -> bool {
+    pub(super) fn deliver(self: &Arc<Self>, granted: Granted, waiter: u64) -> bool {
         let hold = &granted.hold;
-        let admitted = self.admit(granted, Some(waiter));
+        let admitted = self.admit(&granted, Some(waiter));
         if admitted.waiter.is_none() {
             // It is not held from here on, so a late yes is undone too.
             hold.revoke();
@@ -184,22 +184,26 @@ impl Session {
     }
 
     /// Registers a grant in place of the hold that was released for it, and passes it to the waiter.
-    pub(super) fn deliver_after(self: &Arc<Self>, from: &Arc<Hold>, granted: &Granted, waiter: u64) {
+    pub(super) fn deliver_after(self: &Arc<Self>, from: &Arc<Hold>, granted: Granted, waiter: u64) {
         self.depose_others(&granted.hold);
         let admitted = self.gate.succeed(from, &granted.hold, waiter, Instant::now());
         self.give(granted, admitted);
     }
 
     /// Passes a registered grant to its callers. Returns whether a force_unlock under way has deposed it at once.
-    fn give(self: &Arc<Self>, granted: &Granted, admitted: Admitted<Grip>) -> bool {
+    fn give(self: &Arc<Self>, granted: Granted, admitted: Admitted<Grip>) -> bool {
         let (hold, Admitted { waiter, same_owner }) = (&granted.hold, admitted);
         let grip = Grip::granted(Arc::clone(self), Arc::clone(hold), hold.origin);
         self.serve(hold, same_owner);
-        let deposed = self.settle(granted);
+        let deposed = self.settle(&granted);
         self.engine.answered();
+        let Granted { debt, .. } = granted;
         // A caller that is gone drops the grip, and that releases.
         match waiter {
-            Some(waiter) => foreign::answer(waiter.reply, Ok(Some(grip))),
+            Some(waiter) => self.engine.post(move || {
+                foreign::answer(waiter.reply, Ok(Some(grip)));
+                drop(debt);
+            }),
             None => drop(grip),
         }
         deposed

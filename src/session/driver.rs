@@ -107,7 +107,7 @@ impl Driving<'_> {
         match attempt {
             Attempt::Granted(granted) => {
                 let deliver = |deposed, granted| session.deliver(granted, head.id) || deposed;
-                let deposed = granted.iter().fold(false, deliver);
+                let deposed = granted.into_iter().fold(false, deliver);
                 if deposed {
                     self.await_force().await;
                 }

@@ -74,7 +74,7 @@ impl Handing<'_> {
                     Acquired::Granted(holds) => {
                         self.next.settled = true;
                         let grants = holds.into_iter().map(|hold| self.next.granted(hold));
-                        grants.for_each(|granted| session.deliver_after(&hold, &granted, head.id));
+                        grants.for_each(|granted| session.deliver_after(&hold, granted, head.id));
                         self.released.succeeded();
                     }
                     // The lock is on the server, and its lease may be over.

@@ -157,7 +157,7 @@ impl Session {
         let (undos, inboxes) = Undos::new(names.len());
         let session = Arc::new_cyclic(|weak: &Weak<Self>| Self {
             id,
-            crew: Crew::new(engine.clone()),
+            crew: Crew::new(&engine),
             engine,
             channels: Channels::new(names.len(), quorum.lister(), settings.lease, Self::hooks(weak)),
             pendings: Pendings::new(names.len()),
@@ -265,9 +265,11 @@ impl Session {
             let panicked = |said: String| Err(session.panicked(&said));
             let result = foreign::survive(operation).await.unwrap_or_else(panicked);
             session.engine.answered();
-            // If the caller is gone, the answer is dropped, and a grip in it releases its lock.
-            foreign::answer(reply, result);
-            drop(pending);
+            session.engine.post(move || {
+                // If the caller is gone, the answer is dropped, and a grip in it releases its lock.
+                foreign::answer(reply, result);
+                drop(pending);
+            });
         })));
         answer.await.unwrap_or(Err(Error::Closed))
     }

@@ -43,7 +43,7 @@ impl Unconfirmed {
 
     /// Tells the caller, and lets the key's line go on. Closing waits for a silent minority only for a moment.
     pub(super) fn conclude(&mut self, settled: Settled) {
-        let Some((reply, _pending)) = self.awaited.take() else { return };
+        let Some((reply, pending)) = self.awaited.take() else { return };
         let (session, hold) = (&self.session, &self.hold);
         let answer = match settled {
             Settled::Done => Ok(()),
@@ -65,8 +65,11 @@ impl Unconfirmed {
             }),
         }
         session.engine.answered();
-        // This fails for dropped guards, which do not wait for it.
-        foreign::answer(reply, answer);
+        session.engine.post(move || {
+            // This fails for dropped guards, which do not wait for it.
+            foreign::answer(reply, answer);
+            drop(pending);
+        });
     }
 
     /// Ends it once every node has answered.
@@ -83,8 +86,11 @@ impl Unconfirmed {
     /// Ends it after a hand-over: the next hold is registered in its place, and only the caller has to be told.
     pub(super) fn succeeded(mut self) {
         self.done = true;
-        if let Some((reply, _pending)) = self.awaited.take() {
-            foreign::answer(reply, Ok(()));
+        if let Some((reply, pending)) = self.awaited.take() {
+            self.session.engine.post(move || {
+                foreign::answer(reply, Ok(()));
+                drop(pending);
+            });
         }
     }
 
