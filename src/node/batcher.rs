@@ -45,8 +45,9 @@ const MOST: usize = 64;
 /// While this many scripts are under way, steps are collected ..
 const FLIGHTS: usize = 2;
 
-/// .. until there are this many: a script by itself costs the server 14 us, a step in it 2.5 us ..
-const ENOUGH: usize = 32;
+/// .. until there are this many: a script by itself costs the server 14 us, a step in it 2.5 us; but while many wait
+/// here, nobody else may have work ..
+const ENOUGH: usize = 16;
 
 /// .. and for no longer than this, so steps for a distant server do not wait for its answers.
 const PATIENCE: Duration = Duration::from_millis(1);
