@@ -34,7 +34,7 @@ use crate::clock::Instant;
 use crate::error::{Error, Loss};
 use crate::hold::{Hold, Terms};
 use crate::identity::Origin;
-use crate::key::Key;
+use crate::key::{Key, OfKeys};
 use crate::owner::Owner;
 
 /// How many waiters are taken out of a line under one lock of its shard.
@@ -43,7 +43,7 @@ const CHUNK: usize = 256;
 /// All slots of a locker. `G` is a waiter's grant: the proof of one guard. `R` is a release that is to be sent.
 #[derive(Debug)]
 pub(crate) struct Gate<G, R = ()> {
-    slots: DashMap<Key, Slot<G, R>>,
+    slots: DashMap<Key, Slot<G, R>, OfKeys>,
     ids: AtomicU64,
     /// The number of holds in all slots, so that nothing has to count them.
     holds: AtomicUsize,
@@ -129,7 +129,12 @@ pub(crate) struct Admitted<G> {
 
 impl<G, R> Gate<G, R> {
     pub(crate) fn new() -> Self {
-        Self { slots: DashMap::new(), ids: AtomicU64::new(0), holds: AtomicUsize::new(0), waiters: AtomicUsize::new(0) }
+        Self {
+            slots: DashMap::default(),
+            ids: AtomicU64::new(0),
+            holds: AtomicUsize::new(0),
+            waiters: AtomicUsize::new(0),
+        }
     }
 
     /// Returns a number for a waiter.

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 use std::sync::{Arc, LazyLock};
 
 use crate::shown::Shown;
@@ -22,18 +22,21 @@ const MARKS: usize = 1_024;
 /// The name of a lock, and the key under which the lock is on the server. UTF-8 and not empty.
 ///
 /// Programs that use the same name on the same server share the lock; no prefix is added.
-// Two names with the same channel differ in `braced`, so comparing these is comparing the names.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Key {
     /// Contains the name. Each lock and each release needs both, so neither is made from the other again.
     channel: Arc<str>,
     /// Whether the channel has braces that the name does not have.
     braced: bool,
+    /// The hash of the name, since tables look for a key several times for each lock. Names may come from strangers, so
+    /// it depends on a random number of this process.
+    hash: u64,
 }
 
 impl Key {
     fn new(name: &str) -> Self {
-        Self { channel: prefixed(CHANNEL, name).into(), braced: is_braced(name) }
+        static RANDOM: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        Self { channel: prefixed(CHANNEL, name).into(), braced: is_braced(name), hash: RANDOM.hash_one(name) }
     }
 
     /// Returns the name.
@@ -94,6 +97,26 @@ impl Key {
     }
 }
 
+/// The hasher of tables of keys: it returns the hash that a key has.
+#[derive(Debug, Default)]
+pub(crate) struct KeyHasher(u64);
+
+pub(crate) type OfKeys = BuildHasherDefault<KeyHasher>;
+
+impl Hasher for KeyHasher {
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a key is a number to its hasher");
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// Redisson's `prefixName`: braces are added unless the name has an opening one anywhere, so that in a cluster both
 /// names fall into the same slot.
 fn prefixed(prefix: &str, name: &str) -> String {
@@ -103,6 +126,15 @@ fn prefixed(prefix: &str, name: &str) -> String {
 fn is_braced(name: &str) -> bool {
     !name.contains('{')
 }
+
+// Two names with the same channel differ in `braced`, so comparing these is comparing the names.
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.braced == other.braced && self.channel == other.channel
+    }
+}
+
+impl Eq for Key {}
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -136,7 +168,7 @@ impl Ord for Key {
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_str().hash(state);
+        state.write_u64(self.hash);
     }
 }
 

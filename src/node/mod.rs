@@ -58,7 +58,7 @@ pub(crate) use self::script_runner::Lua;
 pub(crate) use self::slot::{mark_of, slot_of};
 #[cfg(feature = "tls")]
 pub use self::tls::Tls;
-pub(crate) use self::word_list::WordList;
+pub(crate) use self::word_list::{Spell, WordList};
 use crate::error::{Error, NodeFailure};
 use crate::options::Settings;
 #[cfg(feature = "testing")]

@@ -1,7 +1,7 @@
 //! Turns a command into its script, keys and arguments.
 
 use std::borrow::Cow;
-use std::fmt;
+use std::fmt::Write as _;
 use std::iter::once;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::command::{
 };
 use crate::fence::Source;
 use crate::key::Key;
-use crate::node::{Batched, Lua, WordList, mark_of, slot_of};
+use crate::node::{Batched, Lua, Spell, WordList, mark_of, slot_of};
 
 static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/inspect.lua")));
 static HOLDERS: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/holders.lua")));
@@ -227,12 +227,13 @@ impl<'a> From<Cow<'a, str>> for Word<'a> {
     }
 }
 
-impl fmt::Display for Word<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Text(text) => f.write_str(text),
-            Self::Number(number) => write!(f, "{number}"),
-            Self::List(key) => write!(f, "{}", key.as_waiting()),
+impl Spell for Word<'_> {
+    fn spell(&self, text: &mut String) {
+        // Writing into a string does not fail.
+        let _: Result<_, _> = match self {
+            Self::Text(word) => text.write_str(word),
+            Self::Number(number) => write!(text, "{number}"),
+            Self::List(key) => write!(text, "{}", key.as_waiting()),
             Self::Releaser(Releaser { locker, enlists, listens, offers, lifetime, since }) => {
                 let [listens, offers] = [listens, offers].map(|flag| u8::from(*flag));
                 let enlists = match enlists {
@@ -241,8 +242,10 @@ impl fmt::Display for Word<'_> {
                     Enlists::Again => 2,
                 };
                 let lifetime = lifetime.as_millis();
-                write!(f, "{locker} {enlists} {listens} {offers} {lifetime} {}", waiting_since(*since))
+                let written = write!(text, "{locker} {enlists} {listens} {offers} {lifetime} ");
+                waiting_since(*since).spell(text);
+                written
             }
-        }
+        };
     }
 }
