@@ -152,11 +152,10 @@ impl Alarm {
         Arc::new(Self { desk, process: process::id() })
     }
 
-    /// Watches a hold from now on, or looks at it again because its end may have been brought forward.
+    /// Watches a hold from now on, or looks at it again because its end may have been brought forward. Only the engine
+    /// calls this, which a fork does not copy.
     pub(crate) fn watch(&self, hold: &Arc<Hold>, now: Instant) {
-        if self.process == process::id() {
-            self.desk.order(hold, now);
-        }
+        self.desk.order(hold, now);
     }
 }
 
