@@ -4,7 +4,7 @@
 //! for the fields of every kind of reply. Compared with no number at all, adding it costs the server 12 % for a lone
 //! pair as a table, and 5 % as a string.
 
-use fred::bytes::Bytes;
+use fred::bytes::{Buf as _, Bytes};
 
 use super::reply::Reply;
 use crate::shown::cut;
@@ -76,7 +76,7 @@ impl Packed {
     }
 
     fn byte(&mut self) -> Option<u8> {
-        self.bytes(1).map(|byte| byte[0])
+        self.0.try_get_u8().ok()
     }
 
     fn size(&mut self, bytes: usize) -> Option<usize> {
@@ -84,7 +84,7 @@ impl Packed {
     }
 
     fn number(&mut self, bytes: usize) -> Option<u64> {
-        Some(self.bytes(bytes)?.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+        self.0.try_get_uint(bytes).ok()
     }
 
     fn signed(&mut self, bytes: usize) -> Option<i64> {
