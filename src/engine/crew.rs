@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use tokio::sync::Notify;
-use tokio::task::coop::consume_budget;
+use tokio::task::coop::{consume_budget, has_budget_remaining};
 use tokio::task::yield_now;
 
 use super::Engine;
@@ -161,9 +161,9 @@ impl<J> Drop for Foreman<J> {
 async fn lead<J: Job>(foreman: Foreman<J>) {
     let queue = &foreman.0;
     let call = || queue.state().call();
+    let mut calls = 0;
     loop {
         queue.news.notified().await;
-        let mut calls = 0;
         while let Some((number, waker)) = call() {
             match waker {
                 Some(waker) => waker.wake(),
@@ -184,6 +184,10 @@ async fn work<J: Job>(queue: Arc<Queue<J>>, number: usize) {
         // Connections, timers and other tasks have their turn, even if each job ends at once and there always is
         // another one.
         consume_budget().await;
+        // A job that begins without any budget may wait before it has sent something, and the next one overtakes it.
+        if !has_budget_remaining() {
+            yield_now().await;
+        }
         let Some(job) = poll_fn(|cx| queue.state().next(number, cx)).await else { break };
         // By then the panic hook has reported it.
         let _: Result<(), String> = survive(pin!(job.run())).await;
@@ -380,6 +384,62 @@ mod tests {
         over.store(true, Ordering::Relaxed);
         engine.stop();
         assert_eq!(turn, Ok(()));
+    }
+
+    /// A bug: the 128th job of a member that never had to wait began without any of tokio's budget, so its first
+    /// `select!` let the next member go first.
+    #[test]
+    fn each_job_begins_with_a_budget() {
+        struct Quick {
+            number: usize,
+            says: Sender<usize>,
+        }
+        impl Job for Quick {
+            async fn run(self) {
+                tokio::select! {
+                    biased;
+                    () = async { self.says.send(self.number).expect("the test listens") } => {}
+                }
+            }
+        }
+        let engine = Engine::start(Duration::ZERO).expect("a thread");
+        let (crew, (says, said)) = (Crew::new(&engine), channel());
+        engine.spawn(async move {
+            (0..1_000).for_each(|number| crew.give(Quick { number, says: says.clone() }));
+        });
+        let order: Vec<_> = said.iter().take(1_000).collect();
+        engine.stop();
+        assert_eq!(order, (0..1_000).collect::<Vec<_>>());
+    }
+
+    /// With very many jobs at a time, those that had an answer waited for all that had none yet.
+    #[test]
+    fn what_is_under_way_comes_before_what_is_new() {
+        const UNDER_WAY: usize = usize::MAX;
+        struct Endless {
+            number: usize,
+            says: Sender<usize>,
+        }
+        impl Job for Endless {
+            async fn run(self) {
+                let Self { number, says } = self;
+                says.send(number).expect("the test listens");
+                if number == 0 {
+                    tasks::spawn(async move { says.send(UNDER_WAY).expect("the test listens") });
+                }
+                std::future::pending::<()>().await;
+            }
+        }
+        let engine = Engine::start(Duration::ZERO).expect("a thread");
+        let (crew, (says, said)) = (Crew::new(&engine), channel());
+        // From a task of the engine, so all are there before the foreman looks.
+        engine.spawn(async move {
+            (0..3 * AT_ONCE).for_each(|number| crew.give(Endless { number, says: says.clone() }));
+        });
+        let order: Vec<_> = said.iter().take(1 + 3 * AT_ONCE).collect();
+        engine.stop();
+        let expected: Vec<_> = (0..AT_ONCE).chain([UNDER_WAY]).chain(AT_ONCE..3 * AT_ONCE).collect();
+        assert_eq!(order, expected);
     }
 
     #[test]

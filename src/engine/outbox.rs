@@ -4,15 +4,22 @@
 //! thread that runs those tasks would wake up, run one of them and go to sleep again, for each answer: the engine takes
 //! longer to give an answer than a caller to ask the next question. Both sides of that are system calls.
 //!
+//! Not too many, though: a caller has to take a lock that it was granted within a time that begins with the grant, and
+//! the tasks that an answer wakes are foreign code, which takes the engine's time.
+//!
 //! # Invariants
 //! - Letters are opened in the order in which they were posted, and no mutex is held meanwhile.
-//! - Each letter is opened: by the task, by the end of the engine, or at once if that has come.
+//! - Each letter is opened: by the task, at once if that makes [`MOST`], by the end of the engine, or at once if that has
+//!   come.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
 use crate::foreign::contained;
+
+/// So many letters do not wait for any further task.
+const MOST: usize = 64;
 
 /// Gives an answer to a caller.
 type Letter = Box<dyn FnOnce() + Send>;
@@ -33,16 +40,10 @@ struct Tray {
 impl Outbox {
     pub(super) fn post(&self, letter: impl FnOnce() + Send + 'static) {
         let mut tray = self.tray();
-        if tray.ended {
-            drop(tray);
-            return contained(letter);
-        }
         tray.letters.push(Box::new(letter));
-        let is_first = tray.letters.len() == 1;
+        let is_due = tray.ended || tray.letters.len() >= MOST;
         drop(tray);
-        if is_first {
-            self.news.notify_one();
-        }
+        if is_due { self.open(&mut Vec::new()) } else { self.news.notify_one() }
     }
 
     /// Opens all letters, into this empty list and out of it: the two lists take turns.
@@ -87,6 +88,7 @@ mod tests {
     use std::time::Duration;
 
     use super::super::Engine;
+    use super::MOST;
 
     #[test]
     fn letters_go_out_together_after_the_tasks_that_are_ready() {
@@ -110,6 +112,23 @@ mod tests {
         let order: Vec<_> = said.iter().take(6).collect();
         let of = |who| (0..3).map(move |number| (who, number));
         assert_eq!(order, of("task").chain(of("letter")).collect::<Vec<_>>());
+        engine.stop();
+    }
+
+    #[test]
+    fn only_so_many_letters_wait() {
+        let engine = Engine::start(Duration::ZERO).expect("a thread");
+        let (says, said) = channel();
+        let posts = engine.clone();
+        engine.spawn(async move {
+            for number in 0..=2 * MOST {
+                let letter = says.clone();
+                posts.post(move || letter.send(Some(number)).expect("the test listens"));
+            }
+            says.send(None).expect("the test listens");
+        });
+        let order: Vec<_> = said.iter().take(2 * MOST + 2).collect();
+        assert_eq!(order, (0..2 * MOST).map(Some).chain([None, Some(2 * MOST)]).collect::<Vec<_>>());
         engine.stop();
     }
 

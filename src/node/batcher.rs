@@ -49,6 +49,9 @@ const FLIGHTS: usize = 2;
 /// here, nobody else may have work ..
 const ENOUGH: usize = 16;
 
+/// .. or, while this many scripts are under way, twice as many: the server is behind, or silent ..
+const MANY_FLIGHTS: usize = 4;
+
 /// .. and for no longer than this, so steps for a distant server do not wait for its answers.
 const PATIENCE: Duration = Duration::from_millis(1);
 
@@ -350,7 +353,8 @@ async fn empty(batcher: &Batcher) {
             collecting = false;
             continue;
         }
-        if waiting < ENOUGH && flights.len() >= FLIGHTS && !over && !batcher.is_of_cluster() {
+        let enough = if flights.len() < MANY_FLIGHTS { ENOUGH } else { 2 * ENOUGH };
+        if waiting < enough && flights.len() >= FLIGHTS && !over && !batcher.is_of_cluster() {
             if !std::mem::replace(&mut collecting, true) {
                 patience.set(sleep(PATIENCE));
             }

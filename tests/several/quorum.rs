@@ -20,6 +20,9 @@ async fn a_lock_is_taken_and_released_on_every_server() {
     eventually(ms(500), "on all of them", || on(&servers, &key) == 3).await;
     assert!(other.get(&key).try_lock().await.unwrap().is_none());
     let nested = locks.get(&key).lock().await.unwrap();
+    // A majority has the count, and the third server will.
+    let is_two = |server: &Server| server.command::<Vec<u32>>(&["HVALS", &key]) == [2];
+    eventually(ms(500), "counted on all of them", || servers.iter().all(is_two)).await;
     assert_eq!(locks.get(&key).holder().await.unwrap().unwrap().hold_count(), 2);
     nested.unlock().await.unwrap();
     guard.unlock().await.unwrap();
