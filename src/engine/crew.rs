@@ -253,13 +253,14 @@ mod tests {
             self.said.recv_timeout(LONG).expect("a job says something")
         }
 
-        /// Returns the numbers of all members and of those that rest, once so many rest.
+        /// Returns the numbers of all members and of those that rest, once so many rest and no other is about to end.
         fn census(&self, resting: usize) -> (usize, usize) {
             let until = std::time::Instant::now() + LONG;
             loop {
                 let state = self.crew.0.state();
                 let census = (state.members.len() - state.vacant.len(), state.resting.len());
-                if census.1 == resting || std::time::Instant::now() > until {
+                let is_calm = census.1 == resting && (resting < MOST_RESTING || census.0 == resting);
+                if is_calm || std::time::Instant::now() > until {
                     return census;
                 }
                 drop(state);

@@ -8,9 +8,8 @@
 //! the tasks that an answer wakes are foreign code, which takes the engine's time.
 //!
 //! # Invariants
-//! - Letters are opened in the order in which they were posted, and no mutex is held meanwhile.
-//! - Each letter is opened: by the task, at once if that makes [`MOST`], by the end of the engine, or at once if that has
-//!   come.
+//! - On the engine's own thread, letters are opened in the order in which they were posted. No mutex is held meanwhile.
+//! - Each letter is opened: by the task, by the post that makes [`MOST`], or by the end of the engine; after it, at once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
