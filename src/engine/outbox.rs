@@ -9,7 +9,8 @@
 //!
 //! # Invariants
 //! - On the engine's own thread, letters are opened in the order in which they were posted. No mutex is held meanwhile.
-//! - Each letter is opened: by the task, by the post that makes [`MOST`], or by the end of the engine; after it, at once.
+//! - Each letter is opened: by the task, by the post that makes [`MOST`], or by the end of the engine; after that, at
+//!   once.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
