@@ -249,3 +249,15 @@ impl Spell for Word<'_> {
         };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_spelled_out() {
+        let words = WordList::new([number(0_u64), number(u64::MAX)], [number(7_u64)]);
+        assert_eq!(words.keys().collect::<Vec<_>>(), ["0", "18446744073709551615"]);
+        assert_eq!(words.args().collect::<Vec<_>>(), ["7"]);
+    }
+}
