@@ -222,13 +222,14 @@ impl<G, R> Gate<G, R> {
     }
 
     /// Passes a release to the driver of its key for a hand-over, if the driver waits for this hold and the lock has
-    /// not been handed over too often. Otherwise returns the release.
+    /// not been handed over too often. Otherwise returns the release. A hold that is not confirmed yet is passed in any
+    /// case: the driver awaits its answer.
     pub(crate) fn pass(&self, hold: &Arc<Hold>, release: R, now: Instant) -> Option<R> {
         let Some(mut slot) = self.slots.get_mut(&hold.claim.key) else { return Some(release) };
         let is_here = || slot.holds.iter().any(|h| Arc::ptr_eq(h, hold));
         let waits = slot.blocked && slot.driver.is_some() && slot.passed.is_none();
-        let next = slot.line.first().filter(|next| waits && slot.turn.may_go_on(next.id, now));
-        if next.is_none() || !is_here() {
+        let goes_on = slot.line.first().is_some_and(|next| slot.turn.may_go_on(next.id, now));
+        if !waits || !(goes_on || hold.is_ahead()) || !is_here() {
             return Some(release);
         }
         slot.passed = Some(release);

@@ -92,7 +92,7 @@ fn wrote(answer: &Answer) -> bool {
     matches!(
         answer,
         Answer::Acquire(Some(Acquire::Granted(_)))
-            | Answer::HandOver(HandOver::Granted(_))
+            | Answer::HandOver(HandOver::Granted(_) | HandOver::Already)
             | Answer::Retake(Told { answer: true, .. })
             | Answer::Raise(Raise::Raised)
     )

@@ -75,7 +75,7 @@ impl<G, R> Slot<G, R> {
     fn successor(&self, now: Instant) -> Option<Head> {
         let head = self.head()?;
         let only = self.holds.iter().filter(|hold| hold.blocks(now)).count() == 1;
-        (only && self.loss_of(&head, now).is_none()).then_some(head)
+        (only && self.turn.may_go_on(head.id, now) && self.loss_of(&head, now).is_none()).then_some(head)
     }
 
     /// Returns the loss of the hold that the head's owner has, if it has a lost one.

@@ -16,7 +16,7 @@ use crate::gate::{Admitted, Waiter};
 use crate::hold::{Grant, Hold, Terms};
 use crate::identity::Origin;
 use crate::key::Key;
-use crate::lease;
+use crate::lease::{self, NodeIndex};
 use crate::owner::Owner;
 use crate::quorum::{self, Acquired, Majority, Order};
 
@@ -77,30 +77,41 @@ impl<'a> Asked<'a> {
 
     /// Makes the holds of a majority's yes, unless the lease was over when it came.
     pub(super) fn holds(&self, majority: &Majority) -> Acquired<Vec<Arc<Hold>>> {
-        let (session, granted) = (self.session, Instant::now());
-        let hold = |((claim, generation), fence): ((&Claim, u64), &Fence)| {
-            let grant = Grant {
-                claim: claim.clone(),
-                owner: self.owner.clone(),
-                origin: self.origin,
-                generation,
-                fence: *fence,
-                terms: self.terms,
-                since: self.sent,
-                granted,
-                patience: self.patience,
-                votes: &majority.votes,
-                nodes: session.quorum.nodes().len(),
-            };
-            Arc::new(Hold::new(grant, Arc::clone(&session.ledger)))
-        };
-        let holds: Vec<_> = self.claims.iter().zip(self.first..).zip(&majority.fences).map(hold).collect();
+        let (session, granted, until) = (self.session, Instant::now(), lease::valid_until(self.sent, self.terms.lease));
+        let hold = |(at, &fence): (usize, &Fence)| Arc::new(self.hold(at, fence, granted, until, &majority.votes));
+        let holds: Vec<_> = majority.fences.iter().enumerate().map(hold).collect();
         if holds.iter().all(|hold| granted + lease::ARM_EARLY < hold.valid_until()) {
             return Acquired::Granted(holds);
         }
         let took = granted.since(self.sent);
         let reason = format!("granted after {took:?}, when the lease was over");
         Acquired::Unavailable(session.quorum.failures(reason))
+    }
+
+    /// Makes the hold of a hand-over that has no answer yet.
+    pub(super) fn hold_ahead(&self, fence: Fence, until: Instant) -> Arc<Hold> {
+        let hold = self.hold(0, fence, Instant::now(), until, &[0]);
+        hold.go_ahead();
+        Arc::new(hold)
+    }
+
+    /// Makes the hold of one of the claims.
+    fn hold(&self, at: usize, fence: Fence, granted: Instant, until: Instant, votes: &[NodeIndex]) -> Hold {
+        let grant = Grant {
+            claim: self.claims[at].clone(),
+            owner: self.owner.clone(),
+            origin: self.origin,
+            generation: self.first + at as u64,
+            fence,
+            terms: self.terms,
+            since: self.sent,
+            until,
+            granted,
+            patience: self.patience,
+            votes,
+            nodes: self.session.quorum.nodes().len(),
+        };
+        Hold::new(grant, Arc::clone(&self.session.ledger))
     }
 
     /// Counts and logs a hold that was granted.
@@ -232,7 +243,8 @@ impl Session {
     fn settle(self: &Arc<Self>, granted: &Granted) -> bool {
         let (hold, now) = (&granted.hold, Instant::now());
         self.alarm.watch(hold, now);
-        if !self.watchdog.watch(hold, now) {
+        // The watchdog renews it once it is confirmed.
+        if !hold.is_ahead() && !self.watchdog.watch(hold, now) {
             hold.lose(Loss::RenewalFailed);
         }
         if self.is_closed() {
@@ -255,14 +267,7 @@ impl Session {
         if waiters.is_empty() {
             return;
         }
-        let (session, counted, count) = (Arc::clone(self), Arc::clone(hold), hold.guards());
-        self.engine.spawn(async move {
-            if let Err(error) = session.write_count(&counted, count).await {
-                contained(
-                    || tracing::debug!(key = %counted.claim.key.shown(), %error, "the hold count could not be written"),
-                );
-            }
-        });
+        self.count_behind(hold, hold.guards());
         for waiter in waiters {
             self.note_reentry(hold);
             let grip = Grip::granted(Arc::clone(self), Arc::clone(hold), waiter.origin);

@@ -1,44 +1,33 @@
 //! Hands a lock over: one script releases it and takes it for the next waiter of this locker.
 //!
 //! # Invariants
-//! - It is sent once. It takes the lock only from the hold that it releases: once that hold is gone, a late copy takes
-//!   nothing.
+//! - It takes the lock only from the hold that it releases: once that hold is gone, a late copy takes nothing.
+//! - It is sent once, unless the next waiter has the lock already: see [`ahead`](super::ahead).
 //! - If its outcome is unknown, what it may have taken is undone only after the release of that hold is answered: an
 //!   undo before a late hand-over would leave the lock to nobody (`tests/model/hand_over.rs`).
 //! - The driver sends it, and sends nothing else meanwhile.
 
-use std::pin::pin;
 use std::slice;
 use std::sync::Arc;
 
-use tokio::time::timeout;
+use tokio::sync::Notify;
 
-use super::Session;
+use super::ahead::Ahead;
 use super::attempt::Asked;
+use super::handing::Handing;
 use super::pending::Late;
 use super::release::release;
 use super::unconfirmed::Unconfirmed;
-use crate::clock::Instant;
-use crate::command::{Claim, HandOver};
-use crate::foreign::contained;
+use crate::command::Claim;
 use crate::gate::Head;
 use crate::lease;
-use crate::node::Outcome;
-use crate::quorum::{Acquired, Majority, Settled};
-
-/// A release that takes its lock for the next waiter. If its task ends early, both are undone, in the order of these
-/// fields.
-struct Handing<'a> {
-    released: Unconfirmed,
-    next: Asked<'a>,
-}
 
 /// Releases a hold and hands the lock over to the head of the line, if there is one. The release is answered in any
 /// case.
-pub(super) async fn hand_over(released: Unconfirmed, head: Option<Head>) {
+pub(super) async fn hand_over(released: Unconfirmed, head: Option<Head>, wake: &Notify) {
     let session = &Arc::clone(&released.session);
     // Closing waits for what began before it, so this is sent before the connections quit.
-    let Some(head) = head.filter(|_| session.check_open().is_ok()) else {
+    let Some(head) = head.filter(|_| session.check_open().is_ok() && session.hands_over(&released.hold)) else {
         session.engine.spawn(release(released));
         return;
     };
@@ -48,69 +37,11 @@ pub(super) async fn hand_over(released: Unconfirmed, head: Option<Head>) {
     let patience = lease::recheck_interval(head.terms.lease).min(session.settings.command_timeout);
     let next = Asked::new(session, slice::from_ref(key), &head.owner, head.origin, head.terms, patience);
     let mut handing = Handing { released, next };
-    let Asked { claims, terms, fences, .. } = &handing.next;
-    let claims = Arc::clone(claims);
-    let mut asking = pin!(session.quorum.hand_over(&hold.claim, &claims[0], terms.lease, *fences));
-    let outcome = match timeout(Instant::now().until(handing.released.deadline), &mut asking).await {
-        Ok(outcome) => outcome,
-        Err(_) => {
-            let nodes = handing.released.silence();
-            handing.released.overdue(nodes);
-            asking.await
+    match Ahead::grant(session, &handing, &head) {
+        Some(ahead) => ahead.settle(handing, wake).await,
+        None => {
+            let (_, outcome) = handing.ask().await;
+            handing.settle(session, outcome, &head);
         }
-    };
-    handing.settle(session, outcome, &head);
-}
-
-impl Handing<'_> {
-    fn settle(mut self, session: &Arc<Session>, outcome: Outcome<HandOver>, head: &Head) {
-        let hold = Arc::clone(&self.released.hold);
-        let key = &hold.claim.key;
-        match outcome {
-            Outcome::Done(HandOver::Granted(fence)) => {
-                session.outage.answered();
-                self.released.tell();
-                match self.next.holds(&Majority { fences: vec![fence], votes: vec![0] }) {
-                    Acquired::Granted(holds) => {
-                        self.next.settled = true;
-                        let grants = holds.into_iter().map(|hold| self.next.granted(hold));
-                        grants.for_each(|granted| session.deliver_after(&hold, granted, head.id));
-                        self.released.succeeded();
-                    }
-                    // The lock is on the server, and its lease may be over.
-                    _ => {
-                        self.next.settled = true;
-                        session.undo(&self.next.claims[0], self.next.terms.lease, None, [0], None);
-                        self.released.end(Settled::Done);
-                    }
-                }
-            }
-            Outcome::Done(HandOver::Gone) => {
-                session.outage.answered();
-                self.next.settled = true;
-                self.released.end(Settled::Gone);
-            }
-            Outcome::NotExecuted(failure) => {
-                contained(|| tracing::trace!(key = %key.shown(), %failure, "not handed over"));
-                self.next.settled = true;
-                session.engine.spawn(release(self.released));
-            }
-            Outcome::Unknown(failure) => {
-                contained(|| tracing::debug!(key = %key.shown(), %failure, "nobody knows who has it"));
-                self.undo_in_order(session);
-            }
-            // The script may have done a part of it.
-            Outcome::Refused(error) => {
-                contained(|| tracing::debug!(key = %key.shown(), %error, "the hand-over was refused"));
-                self.undo_in_order(session);
-            }
-        }
-    }
-
-    /// Sends the release by itself. Once it is answered, what may have been taken is undone.
-    fn undo_in_order(mut self, session: &Arc<Session>) {
-        self.released.may_have_taken(self.next.claims[0].clone(), self.next.terms.lease);
-        self.next.settled = true;
-        session.engine.spawn(release(self.released));
     }
 }

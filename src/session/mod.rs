@@ -7,6 +7,7 @@
 //! - Once `closed` or `failure` is set, nothing new is granted. What a racing task grants is given back.
 
 mod acquire;
+mod ahead;
 mod alive;
 mod attempt;
 mod closing;
@@ -18,6 +19,7 @@ mod grip;
 #[cfg(feature = "testing")]
 mod guests;
 mod hand_over;
+mod handing;
 mod jobs;
 mod joint;
 mod late_votes;

@@ -126,9 +126,9 @@ impl Unconfirmed {
         self.may_have = Some((claim, lease));
     }
 
-    /// Returns whether the hand-over may have released it already.
+    /// Returns whether a hand-over may have released it already, or may not have taken it yet.
     pub(super) fn may_have_been_executed(&self) -> bool {
-        self.may_have.is_some()
+        self.may_have.is_some() || self.hold.is_ahead()
     }
 
     /// Undoes what a hand-over may have taken, now that the release was answered or given up.

@@ -450,7 +450,22 @@ async fn an_undo_is_refused() {
     proxy.set(Mode::Pass);
     assert!(matches!(released.await.unwrap(), Ok(()) | Err(Error::Unavailable { .. })));
     timeout(ms(20_000), waiting).await.expect("it is served").unwrap().unwrap();
-    // .. or one whose mark makes no fence.
+    // .. and who has it before the answer keeps it. ..
+    let key = stage.key();
+    let guard = stage.lock(&key).lock().await.unwrap();
+    let [second, third] = [(); 2].map(|()| stage.lock(&key));
+    let [second, third] = [second, third].map(|lock| tokio::spawn(async move { lock.lock().await }));
+    eventually(ms(10_000), "both wait", || stage.locks.stats().waiters == 2).await;
+    stage.visit(&stage.key()).await.unwrap();
+    guard.unlock().await.unwrap();
+    let second = timeout(ms(20_000), second).await.expect("it is served").unwrap().unwrap();
+    proxy.set(Mode::Hold(b"EVALSHA".to_vec()));
+    let released = tokio::spawn(second.unlock());
+    occurs("handed over, and not confirmed yet").await;
+    proxy.set(Mode::Pass);
+    assert!(matches!(released.await.unwrap(), Ok(()) | Err(Error::Unavailable { .. })));
+    timeout(ms(20_000), third).await.expect("it is served").unwrap().unwrap().unlock().await.unwrap();
+    // Nor can one do it whose mark makes no fence.
     let key = stage.key();
     let (guard, waiting) = stage.next_in_line(&key).await;
     let mark = mark(&key);

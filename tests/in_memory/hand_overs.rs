@@ -12,10 +12,10 @@ use super::common::{key, ms};
 use super::{Server, over, servers};
 
 /// How long a server takes to answer, in milliseconds.
-const ROUND_TRIP: u64 = 10;
+pub(super) const ROUND_TRIP: u64 = 10;
 
 /// Starts a distant server, and two lockers over it.
-async fn far() -> (Server, Locker, Locker) {
+pub(super) async fn far() -> (Server, Locker, Locker) {
     let server = Server::new();
     let builder = || over(std::slice::from_ref(&server), ms(10_000)).outage_tolerance(ms(60_000));
     let (one, other) = (builder().connect().await.unwrap(), builder().connect().await.unwrap());
@@ -24,20 +24,20 @@ async fn far() -> (Server, Locker, Locker) {
 }
 
 /// Returns a guard, and callers in line behind it.
-async fn line<const N: usize>(locks: &Locker, name: &str) -> (Guard, [JoinHandle<Guard>; N]) {
+pub(super) async fn line<const N: usize>(locks: &Locker, name: &str) -> (Guard, [JoinHandle<Guard>; N]) {
     let guard = locks.get(name).owned_by(Owner::new()).lock().await.unwrap();
     let waiting = [(); N].map(|()| waits(locks, name));
     sleep(ms(1)).await;
     (guard, waiting)
 }
 
-fn waits(locks: &Locker, name: &str) -> JoinHandle<Guard> {
+pub(super) fn waits(locks: &Locker, name: &str) -> JoinHandle<Guard> {
     let lock = locks.get(name).owned_by(Owner::new());
     tokio::spawn(async move { lock.lock().await.unwrap() })
 }
 
 /// Asserts that the lock is free and nothing is under way.
-async fn nothing_is_left(server: &Server, locks: &Locker, name: &str) {
+pub(super) async fn nothing_is_left(server: &Server, locks: &Locker, name: &str) {
     sleep(ms(1_000)).await;
     let stats = locks.stats();
     assert_eq!((server.holder(name), stats.holds, stats.waiters), (None, 0, 0));

@@ -64,6 +64,13 @@ const MODELS: [(&str, &[(&str, Held)]); 6] = [
             ("SameFence", By("hand_over_keeps_the_fence")),
             ("ForgetsTheLine", No("a driver that has handed over looks again: it is a loop that ends with the line")),
             ("GoneIsDone", By("hand_over_of_what_is_gone")),
+            ("AheadForAWholeLease", By("ahead_valid_for_a_lease")),
+            ("AheadWithAGuess", By("ahead_with_a_guess")),
+            ("AheadSentBlindly", By("ahead_sent_blindly")),
+            ("AheadThoughGone", By("ahead_though_gone")),
+            ("AheadNotUndone", IN_ORDER),
+            ("AheadForgetsTheFirst", By("ahead_forgets_the_first")),
+            ("AheadOfItself", No("before a hold is confirmed no fence is reserved for the one after it")),
         ],
     ),
     (

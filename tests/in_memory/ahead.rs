@@ -1,0 +1,330 @@
+//! Grants ahead of the server's answer to their hand-over: when there are any, and that they leave nothing behind,
+//! whatever becomes of the releaser, the next holder, the answer and the server. Time is paused.
+
+use lockhound::{Error, Fencing, Guard, Locker, Loss, Owner};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::common::{key, ms};
+use super::hand_overs::{far, line, nothing_is_left, waits};
+use super::{Server, over};
+
+/// How long a server takes to answer, in milliseconds. A row of hand-overs lasts 10.
+const ROUND_TRIP: u64 = 1;
+
+/// Starts a server, and two lockers over it.
+async fn near() -> (Server, Locker, Locker) {
+    let (server, one, other) = far().await;
+    server.delay(ms(ROUND_TRIP)..=ms(ROUND_TRIP));
+    (server, one, other)
+}
+
+/// Returns a guard that was handed over, which reserved a fence, and callers in line behind it.
+async fn handed_over<const N: usize>(locks: &Locker, name: &str) -> (Guard, [JoinHandle<Guard>; N]) {
+    let (first, [guard]) = line(locks, name).await;
+    let waiting = [(); N].map(|()| waits(locks, name));
+    sleep(ms(1)).await;
+    first.unlock().await.unwrap();
+    (guard.await.unwrap(), waiting)
+}
+
+/// Releases the guard, and returns that of the next caller, who has it before the answer.
+async fn ahead(guard: Guard, next: JoinHandle<Guard>) -> (JoinHandle<Result<(), Error>>, Guard) {
+    let began = Instant::now();
+    let releasing = tokio::spawn(guard.unlock());
+    let next = next.await.unwrap();
+    assert!(began.elapsed().is_zero(), "{:?}", began.elapsed());
+    (releasing, next)
+}
+
+/// Asserts that the guard's owner is the one that the server has.
+async fn stands(server: &Server, name: &str, guard: &Guard) {
+    guard.check().unwrap();
+    assert!(server.holder(name).unwrap().contains(&guard.owner().to_string()), "{:?}", server.holder(name));
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_of_a_locker_that_has_the_lock_wait_for_no_server() {
+    let ((server, locks, other), name) = (near().await, key());
+    let (guard, [second, third]) = handed_over(&locks, &name).await;
+    let began = Instant::now();
+    let (releasing, second) = ahead(guard, second).await;
+    releasing.await.unwrap().unwrap();
+    assert_eq!(began.elapsed(), ms(ROUND_TRIP), "the releaser waits for the answer");
+    stands(&server, &name, &second).await;
+    let (releasing, third) = ahead(second, third).await;
+    releasing.await.unwrap().unwrap();
+    // Many leases later: it is renewed as any hold is.
+    sleep(ms(60_000)).await;
+    stands(&server, &name, &third).await;
+    third.unlock().await.unwrap();
+    let (stats, last) = (locks.stats(), other.get(&name).lock().await.unwrap());
+    assert_eq!((stats.acquired, stats.undone, stats.losses.total()), (4, 0, 0));
+    last.unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+/// The fence of a grant ahead was reserved, so no other lock and no other locker has it.
+#[tokio::test(start_paused = true)]
+async fn fences_grow_from_caller_to_caller_and_from_locker_to_locker() {
+    let ((server, locks, other), name) = (near().await, key());
+    let (mut guard, waiting) = handed_over::<5>(&locks, &name).await;
+    let elsewhere = waits(&other, &name);
+    let mut fences = vec![guard.fence()];
+    for next in waiting {
+        guard.unlock().await.unwrap();
+        guard = next.await.unwrap();
+        fences.push(guard.fence());
+    }
+    guard.unlock().await.unwrap();
+    let last = timeout(ms(1_000), elsewhere).await.expect("it has its turn").unwrap();
+    fences.push(last.fence());
+    assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
+    last.unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+/// A holder that releases before it is confirmed is confirmed first, so only every other caller is ahead.
+#[tokio::test(start_paused = true)]
+async fn callers_that_release_at_once_cost_a_script_each() {
+    let ((server, locks, _), name) = (near().await, key());
+    let (guard, waiting) = handed_over::<6>(&locks, &name).await;
+    let began = Instant::now();
+    let releasing = waiting.map(|next| tokio::spawn(async move { next.await.unwrap().unlock().await }));
+    guard.unlock().await.unwrap();
+    for released in releasing {
+        released.await.unwrap().unwrap();
+    }
+    assert_eq!(began.elapsed(), ms(7 * ROUND_TRIP), "six hand-overs and a release");
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_ahead_whose_answer_is_lost_is_confirmed_by_a_second_copy() {
+    let ((server, locks, other), name) = (near().await, key());
+    let (guard, [next, third]) = handed_over(&locks, &name).await;
+    server.lose_replies(1);
+    let (releasing, next) = ahead(guard, next).await;
+    // It was executed, and its releaser is not told in time.
+    assert!(matches!(releasing.await.unwrap(), Err(Error::Unavailable { .. })));
+    sleep(ms(30_000)).await;
+    stands(&server, &name, &next).await;
+    assert!(other.get(&name).try_lock().await.unwrap().is_none());
+    next.unlock().await.unwrap();
+    third.await.unwrap().unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+    assert_eq!(locks.stats().undone, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_ahead_that_is_released_without_an_answer_leaves_nothing_behind() {
+    for drops in [false, true] {
+        let ((server, locks, _), name) = (near().await, key());
+        let (guard, [next, third]) = handed_over(&locks, &name).await;
+        server.lose_replies(1);
+        let (releasing, next) = ahead(guard, next).await;
+        if drops {
+            drop(next);
+        } else {
+            assert!(matches!(next.unlock().await, Err(Error::Unavailable { .. })));
+        }
+        assert!(matches!(releasing.await.unwrap(), Err(Error::Unavailable { .. })));
+        let third = timeout(ms(1_000), third).await.expect("it goes on").unwrap();
+        sleep(ms(1_000)).await;
+        stands(&server, &name, &third).await;
+        third.unlock().await.unwrap();
+        nothing_is_left(&server, &locks, &name).await;
+    }
+}
+
+/// The server is stopped with the hand-over in its socket, and executes it when it goes on.
+#[tokio::test(start_paused = true)]
+async fn a_grant_ahead_goes_on_while_the_server_stands_still_and_its_lease_lasts() {
+    for stands_still in [50, 150, 1_000, 6_000] {
+        let ((server, locks, other), name) = (near().await, key());
+        let (guard, [next]) = handed_over(&locks, &name).await;
+        server.stop();
+        let (releasing, next) = ahead(guard, next).await;
+        sleep(ms(stands_still)).await;
+        next.check().unwrap();
+        server.go_on();
+        assert_eq!(releasing.await.unwrap().is_ok(), stands_still < 100);
+        sleep(ms(60_000)).await;
+        stands(&server, &name, &next).await;
+        next.unlock().await.unwrap();
+        nothing_is_left(&server, &locks, &name).await;
+        other.get(&name).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_ahead_is_lost_before_the_lease_of_its_releaser_ends() {
+    let ((server, locks, other), name) = (near().await, key());
+    let (guard, [next]) = handed_over(&locks, &name).await;
+    sleep(ms(5)).await;
+    let left = guard.remaining();
+    server.stop();
+    let (_, next) = ahead(guard, next).await;
+    let began = Instant::now();
+    assert!(next.remaining() <= left);
+    next.lost().cancelled().await;
+    assert!(began.elapsed() <= left, "{:?} of {left:?}", began.elapsed());
+    server.go_on();
+    assert!(matches!(next.unlock().await, Err(Error::Lost { loss: Loss::Expired, .. })));
+    nothing_is_left(&server, &locks, &name).await;
+    other.get(&name).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_are_told_if_the_lock_was_deleted_before_the_hand_over() {
+    for released in [false, true] {
+        let ((server, locks, _), name) = (near().await, key());
+        let (guard, [next, third]) = handed_over(&locks, &name).await;
+        server.delete(&name);
+        let (releasing, next) = ahead(guard, next).await;
+        let lost = next.lost();
+        let next = if released { Err(next.unlock().await) } else { Ok(next) };
+        assert!(matches!(releasing.await.unwrap(), Err(Error::Lost { loss: Loss::NotOwner, .. })));
+        match next {
+            Ok(next) => {
+                assert!(lost.is_cancelled() && next.loss() == Some(Loss::NotOwner));
+                assert!(matches!(next.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+            }
+            Err(told) => assert!(told.is_err(), "{told:?}"),
+        }
+        let third = timeout(ms(100), third).await.expect("it goes on").unwrap();
+        stands(&server, &name, &third).await;
+        third.unlock().await.unwrap();
+        nothing_is_left(&server, &locks, &name).await;
+    }
+}
+
+/// A server that forgets everything, too: the next holder learns of it with the answer, and not with its next renewal.
+#[tokio::test(start_paused = true)]
+async fn a_grant_ahead_of_a_server_that_was_restarted_is_lost_with_the_answer() {
+    let ((server, locks, other), name) = (near().await, key());
+    let (guard, [next]) = handed_over(&locks, &name).await;
+    server.restart();
+    let (_, next) = ahead(guard, next).await;
+    let began = Instant::now();
+    next.lost().cancelled().await;
+    assert!(began.elapsed() < ms(500), "{:?}", began.elapsed());
+    drop(next);
+    timeout(ms(1_000), other.get(&name).lock()).await.expect("free").unwrap().unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_count_of_a_grant_ahead_is_written_once_it_is_confirmed() {
+    let ((server, locks, other), name) = (near().await, key());
+    let (guard, []) = handed_over(&locks, &name).await;
+    let lock = locks.get(&name).owned_by(Owner::new());
+    let again = lock.clone();
+    let next = tokio::spawn(async move { lock.lock().await.unwrap() });
+    sleep(ms(1)).await;
+    let (releasing, next) = ahead(guard, next).await;
+    let began = Instant::now();
+    let [second, third] = [again.lock().await.unwrap(), again.lock().await.unwrap()];
+    third.unlock().await.unwrap();
+    assert!(began.elapsed().is_zero(), "no count is sent before the hand-over is answered");
+    releasing.await.unwrap().unwrap();
+    sleep(ms(3 * ROUND_TRIP)).await;
+    let count = async || other.get(&name).holder().await.unwrap().expect("it is held").hold_count();
+    assert_eq!((next.hold_count(), count().await), (2, 2));
+    second.unlock().await.unwrap();
+    assert_eq!((next.hold_count(), count().await), (1, 1));
+    next.unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_is_gone_when_the_lock_comes_ahead_leaves_it_to_the_next_one() {
+    let ((server, locks, _), name) = (near().await, key());
+    let (guard, [goes, stays]) = handed_over(&locks, &name).await;
+    let releasing = tokio::spawn(guard.unlock());
+    tokio::task::yield_now().await;
+    // It has the guard, or is about to.
+    goes.abort();
+    drop(goes);
+    let stays = timeout(ms(5 * ROUND_TRIP), stays).await.expect("it goes on").unwrap();
+    releasing.await.unwrap().unwrap();
+    sleep(ms(100)).await;
+    stands(&server, &name, &stays).await;
+    stays.unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_leaves_nothing_of_a_grant_ahead() {
+    for after in [0, ROUND_TRIP / 2, ROUND_TRIP, 2 * ROUND_TRIP] {
+        let ((server, locks, other), name) = (near().await, key());
+        let (guard, [next]) = handed_over(&locks, &name).await;
+        let (releasing, next) = ahead(guard, next).await;
+        let ends = tokio::spawn(async move {
+            next.lost().cancelled().await;
+            next.loss()
+        });
+        sleep(ms(after)).await;
+        locks.close().await;
+        assert_eq!(server.holder(&name), None, "closed {after} ms after the release was sent");
+        releasing.await.unwrap().unwrap();
+        assert_eq!(ends.await.unwrap(), Some(Loss::Closed));
+        other.get(&name).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_force_unlock_before_the_answer_deposes_the_next_holder() {
+    for after in [0, ROUND_TRIP / 2] {
+        let ((server, locks, _), name) = (near().await, key());
+        let (guard, [next, third]) = handed_over(&locks, &name).await;
+        let (releasing, next) = ahead(guard, next).await;
+        sleep(ms(after)).await;
+        let forced = locks.get(&name).force_unlock().await.unwrap();
+        assert!(forced && next.is_lost(), "{after} ms after the release");
+        let _: Result<(), Error> = releasing.await.unwrap();
+        drop(next);
+        let third = timeout(ms(1_000), third).await.expect("it goes on").unwrap();
+        sleep(ms(100)).await;
+        stands(&server, &name, &third).await;
+        third.unlock().await.unwrap();
+        nothing_is_left(&server, &locks, &name).await;
+    }
+}
+
+/// What stands on the server is the releaser's lease: if the next one asked for another, it waits for the answer. So it
+/// does for a token of Redisson's, since the counter shows the last one.
+#[tokio::test(start_paused = true)]
+async fn a_lock_goes_ahead_only_with_the_same_lease_and_no_token() {
+    let ((server, locks, _), name) = (near().await, key());
+    let waits_round_trip = async |guard: Guard, next: JoinHandle<Guard>| {
+        let began = Instant::now();
+        guard.unlock().await.unwrap();
+        let next = next.await.unwrap();
+        assert_eq!(began.elapsed(), ms(ROUND_TRIP));
+        next
+    };
+    let (guard, []) = handed_over(&locks, &name).await;
+    let lock = locks.get(&name).owned_by(Owner::new()).fixed_lease(ms(500));
+    let fixed = || {
+        let lock = lock.clone().owned_by(Owner::new());
+        tokio::spawn(async move { lock.lock().await.unwrap() })
+    };
+    let (short, like_it) = (fixed(), fixed());
+    sleep(ms(1)).await;
+    let short = waits_round_trip(guard, short).await;
+    let (releasing, like_it) = ahead(short, like_it).await;
+    releasing.await.unwrap().unwrap();
+    assert!(like_it.remaining() > ms(480), "{:?}", like_it.remaining());
+    like_it.unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+
+    let (server, name) = (Server::new(), key());
+    let tokens = over(std::slice::from_ref(&server), ms(10_000)).fencing(Fencing::Redisson).connect().await.unwrap();
+    server.delay(ms(ROUND_TRIP)..=ms(ROUND_TRIP));
+    let (guard, [next]) = handed_over(&tokens, &name).await;
+    let next = waits_round_trip(guard, next).await;
+    assert_eq!(next.fence().get(), 3);
+    next.unlock().await.unwrap();
+    nothing_is_left(&server, &tokens, &name).await;
+}
