@@ -32,11 +32,12 @@ impl Hold {
         let _: HoldState = self.at(now);
         let mut state = self.state();
         (state.ahead, state.reserved) = (false, reserved);
-        if let Some(loss) = state.safety().loss() {
-            return Err(loss);
+        let loss = state.safety().loss();
+        if matches!(loss, None | Some(Loss::Released)) {
+            // What the next holder gets from a hold that is being released counts from here, too.
+            state.votes.add(ONLY, lease::valid_until(sent, self.terms.lease));
         }
-        state.votes.add(ONLY, lease::valid_until(sent, self.terms.lease));
-        Ok(state.guards)
+        loss.map_or(Ok(state.guards), Err)
     }
 
     /// Records that the server did not have the hold before it, and so has not this one. It is lost if it is held.

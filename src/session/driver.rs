@@ -37,7 +37,7 @@ pub(super) async fn drive(session: Arc<Session>, key: Key, wake: Arc<Notify>) {
         match session.gate.next(&key, Instant::now()) {
             Next::Done => break,
             Next::Lost(id, loss) => driving.answer(id, Error::lost(&key, loss)),
-            Next::Release(released, head) => Box::pin(hand_over(released, head, &wake)).await,
+            Next::Release(released, head) => Box::pin(hand_over(released, head)).await,
             // Sends nothing: the release's answer and a loss wake it. The time limit is a safety net.
             Next::Blocked => {
                 driving.park(&wake, None, lease::recheck_interval(session.settings.lease)).await;

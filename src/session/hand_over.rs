@@ -10,8 +10,6 @@
 use std::slice;
 use std::sync::Arc;
 
-use tokio::sync::Notify;
-
 use super::ahead::Ahead;
 use super::attempt::Asked;
 use super::handing::Handing;
@@ -24,7 +22,7 @@ use crate::lease;
 
 /// Releases a hold and hands the lock over to the head of the line, if there is one. The release is answered in any
 /// case.
-pub(super) async fn hand_over(released: Unconfirmed, head: Option<Head>, wake: &Notify) {
+pub(super) async fn hand_over(released: Unconfirmed, head: Option<Head>) {
     let session = &Arc::clone(&released.session);
     // Closing waits for what began before it, so this is sent before the connections quit.
     let Some(head) = head.filter(|_| session.check_open().is_ok() && session.hands_over(&released.hold)) else {
@@ -38,7 +36,7 @@ pub(super) async fn hand_over(released: Unconfirmed, head: Option<Head>, wake: &
     let next = Asked::new(session, slice::from_ref(key), &head.owner, head.origin, head.terms, patience);
     let mut handing = Handing { released, next };
     match Ahead::grant(session, &handing, &head) {
-        Some(ahead) => ahead.settle(handing, wake).await,
+        Some(ahead) => ahead.settle(handing).await,
         None => {
             let (_, outcome) = handing.ask().await;
             handing.settle(session, outcome, &head);

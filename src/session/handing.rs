@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::timeout;
 
@@ -10,7 +11,8 @@ use super::attempt::Asked;
 use super::release::release;
 use super::unconfirmed::Unconfirmed;
 use crate::clock::Instant;
-use crate::command::HandOver;
+use crate::command::{Claim, HandOver};
+use crate::fence::Source;
 use crate::foreign::contained;
 use crate::gate::Head;
 use crate::node::Outcome;
@@ -24,22 +26,9 @@ pub(super) struct Handing<'a> {
 }
 
 impl Handing<'_> {
-    /// Sends the hand-over. Returns when it was sent, and its outcome. The releaser is told when its time is over.
     pub(super) async fn ask(&mut self) -> (Instant, Outcome<HandOver>) {
-        let (session, hold) = (Arc::clone(&self.released.session), Arc::clone(&self.released.hold));
         let Asked { claims, terms, fences, .. } = &self.next;
-        let (claims, sent) = (Arc::clone(claims), Instant::now());
-        let mut asking = pin!(session.quorum.hand_over(&hold.claim, &claims[0], terms.lease, *fences));
-        if self.released.is_awaited() {
-            match timeout(sent.until(self.released.deadline), &mut asking).await {
-                Ok(outcome) => return (sent, outcome),
-                Err(_) => {
-                    let nodes = self.released.silence();
-                    self.released.overdue(nodes);
-                }
-            }
-        }
-        (sent, asking.await)
+        ask(&mut self.released, &claims[0], terms.lease, *fences).await
     }
 
     /// Gives the lock to the waiter, if it was granted. Otherwise undoes what may have been taken.
@@ -67,7 +56,11 @@ impl Handing<'_> {
                     }
                 }
             }
-            Outcome::Done(HandOver::Gone) => self.gone(session),
+            Outcome::Done(HandOver::Gone) => {
+                session.outage.answered();
+                self.next.settled = true;
+                self.released.end(Settled::Gone);
+            }
             Outcome::NotExecuted(failure) => {
                 contained(|| tracing::trace!(key = %key.shown(), %failure, "not handed over"));
                 self.give_up(session);
@@ -86,22 +79,37 @@ impl Handing<'_> {
         }
     }
 
-    /// The lock was gone, and nothing was taken.
-    pub(super) fn gone(mut self, session: &Session) {
-        session.outage.answered();
-        self.next.settled = true;
-        self.released.end(Settled::Gone);
-    }
-
-    /// Sends the release by itself: nothing was executed.
-    pub(super) fn give_up(mut self, session: &Arc<Session>) {
+    /// Sends the release by itself.
+    fn give_up(mut self, session: &Arc<Session>) {
         self.next.settled = true;
         session.engine.spawn(release(self.released));
     }
 
     /// Sends the release by itself. Once it is answered, what may have been taken is undone.
-    pub(super) fn undo_in_order(mut self, session: &Arc<Session>) {
+    fn undo_in_order(mut self, session: &Arc<Session>) {
         self.released.may_have_taken(self.next.claims[0].clone(), self.next.terms.lease);
         self.give_up(session);
     }
+}
+
+/// Sends the hand-over to this claim. Returns when it was sent, and its outcome. The releaser is told when its time is
+/// over.
+pub(super) async fn ask(
+    released: &mut Unconfirmed,
+    next: &Claim,
+    lease: Duration,
+    fences: Source,
+) -> (Instant, Outcome<HandOver>) {
+    let (session, hold, sent) = (Arc::clone(&released.session), Arc::clone(&released.hold), Instant::now());
+    let mut asking = pin!(session.quorum.hand_over(&hold.claim, next, lease, fences));
+    if released.is_awaited() {
+        match timeout(sent.until(released.deadline), &mut asking).await {
+            Ok(outcome) => return (sent, outcome),
+            Err(_) => {
+                let nodes = released.silence();
+                released.overdue(nodes);
+            }
+        }
+    }
+    (sent, asking.await)
 }

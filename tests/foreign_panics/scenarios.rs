@@ -450,32 +450,43 @@ async fn an_undo_is_refused() {
     proxy.set(Mode::Pass);
     assert!(matches!(released.await.unwrap(), Ok(()) | Err(Error::Unavailable { .. })));
     timeout(ms(20_000), waiting).await.expect("it is served").unwrap().unwrap();
-    // .. and who has it before the answer keeps it. ..
-    let key = stage.key();
-    let guard = stage.lock(&key).lock().await.unwrap();
-    let [second, third] = [(); 2].map(|()| stage.lock(&key));
-    let [second, third] = [second, third].map(|lock| tokio::spawn(async move { lock.lock().await }));
-    eventually(ms(10_000), "both wait", || stage.locks.stats().waiters == 2).await;
-    stage.visit(&stage.key()).await.unwrap();
-    guard.unlock().await.unwrap();
-    let second = timeout(ms(20_000), second).await.expect("it is served").unwrap().unwrap();
-    proxy.set(Mode::Hold(b"EVALSHA".to_vec()));
-    let released = tokio::spawn(second.unlock());
-    occurs("handed over, and not confirmed yet").await;
-    proxy.set(Mode::Pass);
-    assert!(matches!(released.await.unwrap(), Ok(()) | Err(Error::Unavailable { .. })));
-    timeout(ms(20_000), third).await.expect("it is served").unwrap().unwrap().unlock().await.unwrap();
-    // Nor can one do it whose mark makes no fence.
+    // .. or one whose mark makes no fence.
     let key = stage.key();
     let (guard, waiting) = stage.next_in_line(&key).await;
-    let mark = mark(&key);
-    stage.server().command::<()>(&["DEL", &mark]);
-    stage.server().command::<()>(&["LPUSH", &mark, "no number"]);
+    let counter = mark(&key);
+    stage.server().command::<()>(&["DEL", &counter]);
+    stage.server().command::<()>(&["LPUSH", &counter, "no number"]);
     guard.unlock().await.unwrap();
     occurs("the hand-over was refused").await;
     let refused = timeout(ms(20_000), waiting).await.expect("it is told").unwrap();
     assert!(refused.is_err(), "there was a fence");
-    stage.server().command::<()>(&["DEL", &mark]);
+    stage.server().command::<()>(&["DEL", &counter]);
+    // In each case, a caller that has the lock before the answer keeps it.
+    for is_refused in [false, true] {
+        let key = stage.key();
+        let guard = stage.lock(&key).lock().await.unwrap();
+        let [second, third] = [(); 2].map(|()| stage.lock(&key));
+        let [second, third] = [second, third].map(|lock| tokio::spawn(async move { lock.lock().await }));
+        eventually(ms(10_000), "both wait", || stage.locks.stats().waiters == 2).await;
+        stage.visit(&stage.key()).await.unwrap();
+        guard.unlock().await.unwrap();
+        let second = timeout(ms(20_000), second).await.expect("it is served").unwrap().unwrap();
+        let counter = mark(&key);
+        if is_refused {
+            stage.server().command::<()>(&["DEL", &counter]);
+            stage.server().command::<()>(&["LPUSH", &counter, "no number"]);
+        } else {
+            proxy.set(Mode::Hold(b"EVALSHA".to_vec()));
+        }
+        let released = tokio::spawn(second.unlock());
+        let [silent, refused] = ["handed over, and not confirmed yet", "handed over, and the server refuses it"];
+        occurs(if is_refused { refused } else { silent }).await;
+        stage.server().command::<()>(&["DEL", &counter]);
+        proxy.set(Mode::Pass);
+        assert!(matches!(released.await.unwrap(), Ok(()) | Err(Error::Unavailable { .. })));
+        let third = timeout(ms(20_000), third).await.expect("it is served").unwrap().unwrap();
+        assert!(matches!(third.unlock().await, Ok(()) | Err(Error::Unavailable { .. })));
+    }
     stage.assert_sound().await;
 }
 

@@ -328,3 +328,119 @@ async fn a_lock_goes_ahead_only_with_the_same_lease_and_no_token() {
     next.unlock().await.unwrap();
     nothing_is_left(&server, &tokens, &name).await;
 }
+
+/// Whoever waits behind a grant that is not confirmed learns of an outage as soon as anybody else.
+#[tokio::test(start_paused = true)]
+async fn callers_behind_a_grant_ahead_are_told_of_an_outage() {
+    let (server, name, elsewhere) = (Server::new(), key(), key());
+    let builder = over(std::slice::from_ref(&server), ms(10_000)).outage_tolerance(ms(500));
+    let locks = builder.connect().await.unwrap();
+    server.delay(ms(ROUND_TRIP)..=ms(ROUND_TRIP));
+    let (guard, [next]) = handed_over(&locks, &name).await;
+    let lock = locks.get(&name).owned_by(Owner::new());
+    let behind = tokio::spawn(async move { lock.lock().await.map(drop) });
+    sleep(ms(1)).await;
+    server.stop();
+    let (_, next) = ahead(guard, next).await;
+    assert!(matches!(locks.get(&elsewhere).lock().await, Err(Error::Unavailable { .. })));
+    let told = timeout(ms(100), behind).await.expect("both at once").unwrap();
+    assert!(matches!(told, Err(Error::Unavailable { .. })), "{told:?}");
+    server.go_on();
+    next.unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_releaser_is_told_after_a_command_timeout_that_there_is_no_answer() {
+    for answers in [false, true] {
+        let ((server, locks, _), name) = (near().await, key());
+        let (guard, [next]) = handed_over(&locks, &name).await;
+        let began = Instant::now();
+        if answers {
+            // Each answer is lost, and the connection with it.
+            server.lose_replies(1_000);
+        } else {
+            server.stop();
+        }
+        let (releasing, next) = ahead(guard, next).await;
+        assert!(matches!(releasing.await.unwrap(), Err(Error::Unavailable { .. })));
+        assert_eq!(began.elapsed(), ms(100));
+        server.lose_replies(0);
+        server.go_on();
+        next.unlock().await.unwrap();
+        nothing_is_left(&server, &locks, &name).await;
+    }
+}
+
+/// Each hold of a row is valid from the send of its hand-over, however soon it is released.
+#[tokio::test(start_paused = true)]
+async fn holders_that_release_at_once_use_up_no_validity_of_those_behind_them() {
+    let ((server, locks, _), name) = (near().await, key());
+    let lock = locks.get(&name).fixed_lease(ms(100));
+    let worker = |_| {
+        let lock = lock.clone().owned_by(Owner::new());
+        tokio::spawn(async move {
+            let mut least = ms(100);
+            for _ in 0..4 {
+                let guard = lock.lock().await.unwrap();
+                least = least.min(guard.remaining());
+                guard.unlock().await.unwrap();
+            }
+            least
+        })
+    };
+    for worker in (0..64).map(worker).collect::<Vec<_>>() {
+        let least = worker.await.unwrap();
+        // The drift is 3 ms, and a hand-over after one ahead is answered after two round trips.
+        assert!(least >= ms(100 - 3 - 3 * ROUND_TRIP), "{least:?}");
+    }
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+/// Such a hold would soon be lost if the answer took its time.
+#[tokio::test(start_paused = true)]
+async fn a_lock_does_not_go_ahead_with_less_than_half_of_its_lease() {
+    let ((server, locks, _), name) = (near().await, key());
+    let lock = locks.get(&name).fixed_lease(ms(100));
+    let waits = |keeps: u64| {
+        let lock = lock.clone().owned_by(Owner::new());
+        tokio::spawn(async move {
+            let guard = lock.lock().await.unwrap();
+            let since = Instant::now();
+            sleep(ms(keeps)).await;
+            let released = Instant::now();
+            guard.unlock().await.unwrap();
+            (since, released)
+        })
+    };
+    let first = waits(1);
+    sleep(ms(0)).await;
+    // Nine releases later it is known that nobody waits elsewhere, and a row may last 50 ms.
+    let line = [0, 0, 0, 0, 0, 0, 0, 0, 0, 48, 0].map(waits);
+    first.await.unwrap();
+    let mut last = Vec::new();
+    for waiting in line {
+        last.push(waiting.await.unwrap());
+    }
+    let [.., (_, released), (since, _)] = last[..] else { panic!("there are eleven") };
+    assert_eq!(since - released, ms(ROUND_TRIP), "it waited for the answer");
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+/// The first copy was executed. The second one comes after somebody deleted the lock of the next holder.
+#[tokio::test(start_paused = true)]
+async fn a_releaser_is_not_blamed_for_what_happened_to_the_next_holder() {
+    let ((server, locks, _), name) = (near().await, key());
+    let (guard, [next]) = handed_over(&locks, &name).await;
+    // The answer is another command's, so the connection is given up at once.
+    server.duplicate_reply();
+    let (releasing, next) = ahead(guard, next).await;
+    while !server.holder(&name).is_some_and(|holder| holder.contains(&next.owner().to_string())) {
+        sleep(ms(1)).await;
+    }
+    server.delete(&name);
+    releasing.await.unwrap().unwrap();
+    next.lost().cancelled().await;
+    assert!(matches!(next.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+    nothing_is_left(&server, &locks, &name).await;
+}

@@ -72,7 +72,10 @@ const MODELS: [(&str, &[(&str, Held)]); 6] = [
             ),
             ("AheadThoughGone", By("ahead_though_gone")),
             ("AheadNotUndone", IN_ORDER),
-            ("AheadForgetsTheFirst", By("ahead_forgets_the_first")),
+            (
+                "AheadForgetsTheFirst",
+                No("what stays runs out with its lease: in `tests/foreign_panics` a server refuses the hand-over"),
+            ),
             ("AheadOfItself", No("before a hold is confirmed no fence is reserved for the one after it")),
         ],
     ),
