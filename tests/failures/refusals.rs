@@ -177,6 +177,29 @@ async fn without_memory_lock_is_an_error_while_unlock_and_renewals_succeed() {
     in_state(&server, "OOM", full, free, expected).await;
 }
 
+/// The next caller has the lock before the server refuses to hand it over: both are released as soon as that caller
+/// releases it, and their callers are told of no loss.
+#[tokio::test]
+async fn a_lock_that_a_full_server_does_not_hand_over_is_released() {
+    let (server, name) = (Server::start(), key());
+    let locks = builder(&server.url(), ms(600_000)).connect().await.unwrap();
+    let lock = || locks.get(&name).owned_by(Owner::new());
+    let first = lock().lock().await.unwrap();
+    let [second, third] = [(); 2].map(|()| lock());
+    let [second, third] = [second, third].map(|lock| tokio::spawn(async move { lock.lock().await.unwrap() }));
+    eventually(ms(10_000), "both wait", || locks.stats().waiters == 2).await;
+    first.unlock().await.unwrap();
+    let second = second.await.unwrap();
+    server.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    let second = tokio::spawn(second.unlock());
+    let third = third.await.unwrap();
+    third.check().unwrap();
+    third.unlock().await.unwrap();
+    second.await.unwrap().unwrap();
+    eventually(ms(10_000), "it is gone", || !server.command::<bool>(&["EXISTS", &name])).await;
+    assert_eq!((locks.stats().losses.total(), locks.stats().holds), (0, 0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_rights_lock_and_unlock_are_errors_and_renewals_fail() {
     let server = Server::start();

@@ -74,7 +74,7 @@ const MODELS: [(&str, &[(&str, Held)]); 6] = [
             ("AheadNotUndone", IN_ORDER),
             (
                 "AheadForgetsTheFirst",
-                No("what stays runs out with its lease: in `tests/foreign_panics` a server refuses the hand-over"),
+                No("what stays runs out with its lease: `tests/failures/refusals.rs` tests that it does not stay"),
             ),
             ("AheadOfItself", No("before a hold is confirmed no fence is reserved for the one after it")),
         ],
