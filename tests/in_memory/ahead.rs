@@ -292,6 +292,28 @@ async fn a_force_unlock_before_the_answer_deposes_the_next_holder() {
     }
 }
 
+/// A second copy that comes late does not make it longer.
+#[tokio::test(start_paused = true)]
+async fn a_fixed_lease_that_goes_ahead_counts_from_its_grant() {
+    let ((server, locks, _), name) = (near().await, key());
+    let lock = locks.get(&name).fixed_lease(ms(1_000));
+    let [first, second, third] = [(); 3].map(|()| {
+        let lock = lock.clone().owned_by(Owner::new());
+        tokio::spawn(async move { lock.lock().await.unwrap() })
+    });
+    first.await.unwrap().unlock().await.unwrap();
+    let second = second.await.unwrap();
+    server.lose_replies(1);
+    let (began, (_, third)) = (Instant::now(), ahead(second, third).await);
+    sleep(ms(500)).await;
+    stands(&server, &name, &third).await;
+    third.lost().cancelled().await;
+    assert!(began.elapsed() <= ms(1_000), "{:?}", began.elapsed());
+    assert_eq!(third.loss(), Some(Loss::Expired));
+    drop(third);
+    nothing_is_left(&server, &locks, &name).await;
+}
+
 /// What stands on the server is the releaser's lease: if the next one asked for another, it waits for the answer. So it
 /// does for a token of Redisson's, since the counter shows the last one.
 #[tokio::test(start_paused = true)]
