@@ -34,8 +34,8 @@ impl Hold {
         (state.ahead, state.reserved) = (false, reserved);
         let loss = state.safety().loss();
         if matches!(loss, None | Some(Loss::Released)) {
-            // A lease that nobody renews is not made longer by a late answer. What the next holder gets from a hold that
-            // is being released counts from here, too.
+            // A late answer makes no lease longer that nobody renews. The validity that a hold leaves when it is being
+            // released counts from here, too.
             let from = if self.terms.renewed { sent } else { self.since };
             state.votes.add(ONLY, lease::valid_until(from, self.terms.lease));
         }
