@@ -11,8 +11,8 @@
 //!   holder has lost it.
 //! - Once the next holder has released or lost the lock, the hand-over is not sent again. Without an answer both are
 //!   undone in order.
-//! - Before the answer nothing else asks for the field of the next holder: its count is written and its lease is
-//!   renewed after that, and the driver sends its release.
+//! - Nothing else asks for the field of the next holder before the server has confirmed it, except its release: the
+//!   driver sends that behind the first copy, and then finding nothing counts as done.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use super::pending::Late;
 use super::release::{AGAIN, release};
 use super::unconfirmed::Unconfirmed;
 use crate::clock::Instant;
-use crate::command::{Claim, HandOver};
+use crate::command::HandOver;
 use crate::error::Loss;
 use crate::fence::{Fence, Source};
 use crate::foreign::contained;
@@ -65,8 +65,7 @@ impl Ahead {
         let session = Arc::clone(&ahead.session);
         let Handing { released, mut next } = handing;
         next.settled = true;
-        let (claim, lease, fences) = (next.claims[0].clone(), next.terms.lease, next.fences);
-        let unanswered = Unanswered { ahead, released, claim, lease, fences, is_repeated: false };
+        let unanswered = Unanswered { ahead, released, fences: next.fences, is_repeated: false };
         if let Some(unanswered) = unanswered.hear(sent, outcome) {
             session.engine.spawn(unanswered.repeat());
         }
@@ -87,9 +86,6 @@ impl Drop for Ahead {
 struct Unanswered {
     ahead: Ahead,
     released: Unconfirmed,
-    /// The claim of the next holder, and what it asks for.
-    claim: Claim,
-    lease: Duration,
     fences: Source,
     is_repeated: bool,
 }
@@ -97,6 +93,9 @@ struct Unanswered {
 impl Unanswered {
     /// Handles an outcome. Returns what is still without an answer.
     fn hear(mut self, sent: Instant, outcome: Outcome<HandOver>) -> Option<Self> {
+        let hold = Arc::clone(&self.ahead.hold);
+        let Hold { claim, terms, .. } = &*hold;
+        let key = &claim.key;
         let failure = match outcome {
             Outcome::Done(HandOver::Granted(fence)) => {
                 let reserved = self.fences.reserved(fence);
@@ -113,18 +112,16 @@ impl Unanswered {
             }
             Outcome::NotExecuted(failure) => failure,
             Outcome::Unknown(failure) => {
-                self.released.may_have_taken(self.claim.clone(), self.lease);
+                self.released.may_have_taken(claim.clone(), terms.lease);
                 failure
             }
             // The script may have done a part of it.
             Outcome::Refused(error) => {
-                self.released.may_have_taken(self.claim.clone(), self.lease);
-                let key = &self.claim.key;
+                self.released.may_have_taken(claim.clone(), terms.lease);
                 contained(|| tracing::warn!(key = %key.shown(), %error, "handed over, and the server refuses it"));
                 return Some(self);
             }
         };
-        let key = &self.claim.key;
         contained(|| tracing::debug!(key = %key.shown(), %failure, "handed over, and not confirmed yet"));
         Some(self)
     }
@@ -136,7 +133,8 @@ impl Unanswered {
         self.is_repeated = true;
         let mut pause = AGAIN;
         while self.is_held_after(pause).await {
-            let (sent, outcome) = ask(&mut self.released, &self.claim, self.lease, self.fences).await;
+            let Hold { claim, terms, .. } = &*self.ahead.hold;
+            let (sent, outcome) = ask(&mut self.released, claim, terms.lease, self.fences).await;
             match self.hear(sent, outcome) {
                 Some(unanswered) => self = unanswered,
                 None => return,
