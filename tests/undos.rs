@@ -73,6 +73,13 @@ impl Load {
     }
 }
 
+/// Returns how many undos there may be after these acquires in 20 command timeouts or more. A command timeout after it
+/// fell silent, a server is sent nothing more that would have to be undone; an engine that gets little CPU time
+/// notices that later. Without a bound there would be one for each acquire.
+fn most_undos(acquires: usize) -> usize {
+    acquires / 2
+}
+
 /// A bug: the undos for a server that hung became so many that nothing was undone on the other servers either.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_hangs_leaves_no_locks_behind_on_any_server() {
@@ -86,26 +93,17 @@ async fn a_server_that_hangs_leaves_no_locks_behind_on_any_server() {
 
     let (stopped, before) = (Instant::now(), load.begun());
     servers[2].stop();
-    // By then a command has timed out, and the server is sent nothing more that would have to be undone. The callers
-    // begin further calls even while the engine gets no CPU time, so what it is late by is added.
-    let mut until = stopped + command_timeout * 2;
-    while Instant::now() < until {
-        let (number, asked) = (load.begun.fetch_add(1, Ordering::Relaxed), Instant::now());
-        drop(locks.get(format!("{NAMES}{number}")).owned_by(Owner::new()).try_lock().await);
-        until += asked.elapsed().saturating_sub(command_timeout / 5);
-        tokio::time::sleep(ms(10)).await;
-    }
-    let in_flight = load.begun() - before;
+    // By then the undos of what was in flight are there.
+    tokio::time::sleep(command_timeout * 2).await;
     let (memory, mut most) = (resident(), 0);
-    while stopped.elapsed() < lease * 5 {
+    while stopped.elapsed() < command_timeout * 20 {
         most = most.max(locks.stats().pending_undos);
         tokio::time::sleep(ms(20)).await;
     }
     let grown = resident().saturating_sub(memory);
     let asked = load.begun() - before;
-    println!("{most} undos at most; {in_flight} acquires of {asked} could be in flight; {grown} bytes more");
-    // In addition, each caller may have an undo under way on each of the three servers.
-    assert!(most <= in_flight + 3 * TASKS, "{most} undos, and {in_flight} of {asked} acquires in flight");
+    println!("{most} undos at most, of {asked} acquires; {grown} bytes more");
+    assert!(most <= most_undos(asked), "{most} undos, of {asked} acquires");
     assert!(grown < 32 << 20, "{grown} bytes more");
     load.end().await;
     eventually(command_timeout * 2, "the others have no lock", || servers[..2].iter().all(|s| locks_on(s) == 0)).await;
@@ -204,20 +202,18 @@ async fn undos_do_not_pile_up_for_a_server_that_accepts_connections_but_runs_no_
         let before = load.begun();
         let paused = servers.last().unwrap();
         paused.command::<()>(&["CLIENT", "PAUSE", "3600000", "WRITE"]);
-        tokio::time::sleep(command_timeout * 2).await;
-        let in_flight = load.begun() - before;
         let mut most = 0;
         for _ in 0..50 {
             tokio::time::sleep(command_timeout / 2).await;
             most = most.max(locks.stats().pending_undos);
         }
         let asked = load.begun() - before;
-        println!("{most} undos at most; {in_flight} acquires of {asked} could be in flight");
+        println!("{most} undos at most, of {asked} acquires");
         load.end().await;
         paused.command::<()>(&["CLIENT", "UNPAUSE"]);
         eventually(ms(10_000), "no operation is pending", || locks.stats().pending == 0).await;
         assert_eq!(servers.iter().map(locks_on).sum::<usize>(), 0);
-        assert!(most <= in_flight + 3 * TASKS, "{most} undos, and {in_flight} of {asked} acquires in flight");
+        assert!(most <= most_undos(asked), "{most} undos, of {asked} acquires");
     }
 }
 

@@ -465,9 +465,13 @@ async fn an_undo_is_refused() {
     for is_refused in [false, true] {
         let key = stage.key();
         let guard = stage.lock(&key).lock().await.unwrap();
-        let [second, third] = [(); 2].map(|()| stage.lock(&key));
-        let [second, third] = [second, third].map(|lock| tokio::spawn(async move { lock.lock().await }));
-        eventually(ms(10_000), "both wait", || stage.locks.stats().waiters == 2).await;
+        let mut line = Vec::new();
+        for waiters in 1..=2 {
+            let lock = stage.lock(&key);
+            line.push(tokio::spawn(async move { lock.lock().await }));
+            eventually(ms(10_000), "it waits", || stage.locks.stats().waiters == waiters).await;
+        }
+        let [third, second] = [(); 2].map(|()| line.pop().unwrap());
         stage.visit(&stage.key()).await.unwrap();
         guard.unlock().await.unwrap();
         let second = timeout(ms(20_000), second).await.expect("it is served").unwrap().unwrap();
