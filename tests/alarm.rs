@@ -445,6 +445,76 @@ async fn a_waker_that_blocks_delays_no_other_hold() {
     assert_eq!(late, 0);
 }
 
+/// Blocks at events with this message, once.
+struct BlocksAt(&'static str, Arc<AtomicBool>);
+
+impl tracing::Subscriber for BlocksAt {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event()
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut is_it = IsIt(self.0, false);
+        event.record(&mut is_it);
+        if is_it.1 && !self.1.swap(true, Ordering::Relaxed) {
+            thread::sleep(LEASE * 2);
+        }
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        unreachable!("spans are not enabled")
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Whether this is the message of an event.
+struct IsIt(&'static str, bool);
+
+impl tracing::field::Visit for IsIt {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.1 |= field.name() == "message" && format!("{value:?}") == self.0;
+    }
+}
+
+/// The thread that releases a lock gives it to the next caller, and its log blocks that thread meanwhile. Another
+/// caller of the same owner has entered by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_blocks_the_releaser_delays_no_token_of_the_next_holder() {
+    let _beside = CORES.read().await;
+    let delays_none = async |message| {
+        let (server, name, owner) = (Server::start(), key(), Owner::new());
+        let locks = locker_with(&server, LEASE).await;
+        let first = locks.get(&name).lock().await.unwrap();
+        let mut line = Vec::new();
+        for (at, owner) in [Owner::new(), owner.clone()].into_iter().enumerate() {
+            let lock = locks.get(&name).owned_by(owner);
+            line.push(tokio::spawn(async move { lock.lock().await }));
+            common::eventually(ms(10_000), "it waits", || locks.stats().waiters == at + 1).await;
+        }
+        let [third, second] = [(); 2].map(|()| line.pop().unwrap());
+        first.unlock().await.unwrap();
+        let second = second.await.unwrap().unwrap();
+        server.stop();
+        let blocked = Arc::new(AtomicBool::new(false));
+        let blocks = BlocksAt(message, Arc::clone(&blocked));
+        let drop_second = || tracing::subscriber::with_default(blocks, || drop(second));
+        let releasing = tokio::task::spawn_blocking(drop_second);
+        common::eventually(ms(2_000), "its log blocks it", || blocked.load(Ordering::Relaxed)).await;
+        let inside = locks.get(&name).owned_by(owner).try_lock().await.unwrap().unwrap();
+        let (token, end) = (inside.lost(), Instant::now() + inside.remaining());
+        token.cancelled().await;
+        assert!(Instant::now() < end + machine::grace(), "{message}: {:?} late", end.elapsed());
+        server.go_on();
+        releasing.await.unwrap();
+        assert!(matches!(third.await.unwrap(), Err(Error::Lost { .. })), "its owner has lost it meanwhile");
+    };
+    tokio::join!(delays_none("released"), delays_none("acquired"));
+}
+
 #[tokio::test]
 async fn a_token_that_is_cancelled_by_its_owner_cancels_nothing_else() {
     let server = Server::start();

@@ -58,6 +58,8 @@ pub(crate) struct Hooks {
     pub(crate) message: Hook,
     /// Called if nobody waits here for a lock in whose list the locker is, or was until just now.
     pub(crate) idle: Hook,
+    /// Called if the locker was called for a lock, and nobody waits for it here.
+    pub(crate) called: Hook,
 }
 
 /// The channels that this locker listens to.
@@ -276,7 +278,7 @@ impl Channels {
             listener.message.notify_one();
         }
         if drivers.is_empty() {
-            (self.hooks.idle)(&key);
+            (self.hooks.called)(&key);
         }
     }
 
@@ -446,9 +448,11 @@ mod tests {
     /// often it had to leave a list.
     fn channels(key: &Key, locker: &Arc<str>, nodes: usize) -> (Arc<Channels>, Arc<AtomicUsize>) {
         let passes = Arc::<AtomicUsize>::default();
-        let counter = Arc::clone(&passes);
-        let idle = Box::new(move |_: &Key| _ = counter.fetch_add(1, Ordering::Relaxed));
-        let channels = Channels::new(nodes, Some(locker), LEASE, Hooks { message: Box::new(|_| ()), idle });
+        let [idle, called] = [(); 2].map(|()| -> Hook {
+            let counter = Arc::clone(&passes);
+            Box::new(move |_| _ = counter.fetch_add(1, Ordering::Relaxed))
+        });
+        let channels = Channels::new(nodes, Some(locker), LEASE, Hooks { message: Box::new(|_| ()), idle, called });
         drop(channels.subscribe(key));
         for node in 0..nodes {
             let wake = channels.wake.as_ref().expect("it has a name");

@@ -5,6 +5,9 @@
 //! the next holder, and the lease of either outlasts the validity that the releaser had left. That is all that the next
 //! holder has until the answer comes. Its fence is the number that the hand-over before this one reserved.
 //!
+//! The releaser's thread grants it if the driver waits for that release; otherwise the driver does. The driver sends
+//! the hand-over in any case, and may have the answer before that thread has gone on.
+//!
 //! # Invariants
 //! - Only a hold that the server has confirmed is handed over like this, so at most one hand-over is without an answer.
 //! - The hand-over is sent until it is answered, while the next holder holds the lock. If the lock was gone, the next
@@ -14,62 +17,114 @@
 //! - Nothing else asks for the field of the next holder before the server has confirmed it, except its release: the
 //!   driver sends that behind the first copy, and then finding nothing counts as done.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::Session;
-use super::handing::{Handing, ask};
+use super::attempt::Asked;
+use super::handing::ask;
 use super::pending::Late;
 use super::release::{AGAIN, release};
 use super::unconfirmed::Unconfirmed;
+use super::{Grip, Session};
 use crate::clock::Instant;
 use crate::command::HandOver;
 use crate::error::Loss;
 use crate::fence::{Fence, Source};
 use crate::foreign::contained;
-use crate::gate::Head;
+use crate::gate::{Admitted, Head};
 use crate::hold::Hold;
 use crate::node::Outcome;
 use crate::quorum::Settled;
+
+/// A release that is passed to the driver.
+pub(super) enum Passed {
+    Release(Unconfirmed),
+    /// The next waiter has the lock already.
+    HandedOver(Unanswered),
+}
+
+/// A hold for the head of a line, which goes ahead of its hand-over.
+pub(super) struct Next<'a> {
+    asked: Asked<'a>,
+    head: &'a Head,
+    hold: Arc<Hold>,
+}
+
+impl<'a> Next<'a> {
+    /// Makes the hold, if the one that is released leaves it a fence and at least half of a lease.
+    pub(super) fn after(session: &'a Arc<Session>, from: &Hold, head: &'a Head) -> Option<Self> {
+        let (fence, until) = from.leaves()?;
+        let lease = from.terms.lease;
+        // What stands on the server is the releaser's lease.
+        if head.terms.lease != lease || session.now().until(until) < lease / 2 {
+            return None;
+        }
+        let mut asked = Asked::after(session, &from.claim.key, head);
+        let hold = asked.hold_ahead(fence, until);
+        Some(Self { asked, head, hold })
+    }
+
+    /// Gives the lock to the head of the line, as the driver.
+    pub(super) fn grant(self, released: Unconfirmed) -> Unanswered {
+        let (session, from) = (self.asked.session, Arc::clone(&released.hold));
+        let admitted = session.gate.succeed(&from, &self.hold, self.head.id, session.now());
+        let unanswered = self.after_release(released);
+        self.deliver(&from, admitted);
+        session.engine.answered();
+        unanswered
+    }
+
+    fn after_release(&self, released: Unconfirmed) -> Unanswered {
+        let ahead = Ahead { session: Arc::clone(&released.session), hold: Arc::clone(&self.hold) };
+        Unanswered { ahead, released, fences: self.asked.fences, is_repeated: false }
+    }
+
+    /// Passes the hold, which is registered, to its callers.
+    fn deliver(self, from: &Hold, admitted: Admitted<Grip>) {
+        let session = self.asked.session;
+        session.watch_end(&self.hold);
+        session.note_owner(&self.hold);
+        session.note_released(from);
+        session.letter(self.asked.granted_ahead(self.hold), admitted).0();
+    }
+}
+
+thread_local! {
+    /// Whether this thread passes a lock to its next holder, whose waker may be at work.
+    static IS_PASSING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Gives the lock to the head of the line on the releaser's thread, if the driver waits for that release, which it then
+/// sends. So the next holder waits for no other thread. Returns the release otherwise, and to a waker that releases: a
+/// whole line might run on this stack.
+pub(super) fn grant_at_once(released: Unconfirmed) -> Option<Unconfirmed> {
+    let (session, from) = (Arc::clone(&released.session), Arc::clone(&released.hold));
+    // The driver may have the answer before this thread has gone on.
+    let _debt = session.engine.owe();
+    if IS_PASSING.get() || session.check_open().is_err() || !session.hands_over(&from) {
+        return Some(released);
+    }
+    let Some(head) = session.gate.heir(&from, session.now()) else { return Some(released) };
+    let Some(next) = Next::after(&session, &from, &head) else { return Some(released) };
+    let passed = |released| Passed::HandedOver(next.after_release(released));
+    match session.gate.succeed_at_once(&from, &next.hold, head.id, (released, passed), session.now()) {
+        Ok(admitted) => {
+            IS_PASSING.set(true);
+            next.deliver(&from, admitted);
+            IS_PASSING.set(false);
+            None
+        }
+        Err(released) => Some(released),
+    }
+}
 
 /// A hold that is granted ahead. If its task ends before the answer, by a panic or with the engine, it is lost.
 pub(super) struct Ahead {
     session: Arc<Session>,
     hold: Arc<Hold>,
-}
-
-impl Ahead {
-    /// Gives the lock to the head of the line, if the releaser leaves it a fence and at least half of a lease.
-    pub(super) fn grant(session: &Arc<Session>, handing: &Handing<'_>, head: &Head) -> Option<Self> {
-        let Handing { released, next } = handing;
-        let (fence, until) = released.hold.leaves()?;
-        let lease = released.hold.terms.lease;
-        // What stands on the server is the releaser's lease.
-        if next.terms.lease != lease || Instant::now().until(until) < lease / 2 {
-            return None;
-        }
-        released.tell();
-        let hold = next.hold_ahead(fence, until);
-        let ahead = Self { session: Arc::clone(session), hold: Arc::clone(&hold) };
-        session.deliver_after(&released.hold, next.granted(hold), head.id);
-        Some(ahead)
-    }
-
-    /// Sends the hand-over. If it has no answer, another task sends it again: the driver has to know of outages.
-    pub(super) async fn settle(self, mut handing: Handing<'_>) {
-        // Dropped before the other: it is lost before anything is undone.
-        let ahead = self;
-        let (sent, outcome) = handing.ask().await;
-        let session = Arc::clone(&ahead.session);
-        let Handing { released, mut next } = handing;
-        next.settled = true;
-        let unanswered = Unanswered { ahead, released, fences: next.fences, is_repeated: false };
-        if let Some(unanswered) = unanswered.hear(sent, outcome) {
-            session.engine.spawn(unanswered.repeat());
-        }
-    }
 }
 
 impl Drop for Ahead {
@@ -83,7 +138,7 @@ impl Drop for Ahead {
 
 /// A hand-over whose next holder has the lock already. If its task ends early, that holder has lost the lock, and both
 /// are undone, in the order of these fields.
-struct Unanswered {
+pub(super) struct Unanswered {
     ahead: Ahead,
     released: Unconfirmed,
     fences: Source,
@@ -91,6 +146,25 @@ struct Unanswered {
 }
 
 impl Unanswered {
+    /// Sends the hand-over. If it has no answer, another task sends it again: the driver has to know of outages.
+    pub(super) async fn settle(mut self) {
+        let session = Arc::clone(&self.ahead.session);
+        let (_debt, _late) = (session.engine.owe(), Late::new(&session));
+        let (sent, outcome) = self.ask().await;
+        if let Some(unanswered) = self.hear(sent, outcome) {
+            session.engine.spawn(unanswered.repeat());
+        }
+    }
+
+    async fn ask(&mut self) -> (Instant, Outcome<HandOver>) {
+        let Hold { claim, terms, .. } = &*self.ahead.hold;
+        // For the case that the task ends meanwhile.
+        let earlier = self.released.may_have_taken(claim.clone(), terms.lease);
+        let answer = ask(&mut self.released, claim, terms.lease, self.fences).await;
+        self.released.took_nothing_but(earlier);
+        answer
+    }
+
     /// Handles an outcome. Returns what is still without an answer.
     fn hear(mut self, sent: Instant, outcome: Outcome<HandOver>) -> Option<Self> {
         let hold = Arc::clone(&self.ahead.hold);
@@ -112,12 +186,12 @@ impl Unanswered {
             }
             Outcome::NotExecuted(failure) => failure,
             Outcome::Unknown(failure) => {
-                self.released.may_have_taken(claim.clone(), terms.lease);
+                _ = self.released.may_have_taken(claim.clone(), terms.lease);
                 failure
             }
             // The script may have done a part of it.
             Outcome::Refused(error) => {
-                self.released.may_have_taken(claim.clone(), terms.lease);
+                _ = self.released.may_have_taken(claim.clone(), terms.lease);
                 contained(|| tracing::warn!(key = %key.shown(), %error, "handed over, and the server refuses it"));
                 return Some(self);
             }
@@ -133,8 +207,7 @@ impl Unanswered {
         self.is_repeated = true;
         let mut pause = AGAIN;
         while self.is_held_after(pause).await {
-            let Hold { claim, terms, .. } = &*self.ahead.hold;
-            let (sent, outcome) = ask(&mut self.released, claim, terms.lease, self.fences).await;
+            let (sent, outcome) = self.ask().await;
             match self.hear(sent, outcome) {
                 Some(unanswered) => self = unanswered,
                 None => return,
@@ -195,5 +268,57 @@ impl Unanswered {
         self.ahead.session.outage.answered();
         self.ahead.hold.refute();
         self.released.end(if was_executed { Settled::Done } else { Settled::Gone });
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "testing")]
+mod tests {
+    use futures_util::poll;
+    use tokio::sync::oneshot;
+
+    use super::super::hand_over::hand_over;
+    use super::*;
+    use crate::gate::{Next as Step, Waiter};
+    use crate::hold::Terms;
+    use crate::identity::Caller;
+    use crate::key::Key;
+    use crate::locker::Locker;
+    use crate::options::Reentry;
+    use crate::owner::Owner;
+    use crate::testing::Server;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// The next holder's own release finds nothing, since the hand-over is sent after it.
+    #[tokio::test(start_paused = true)]
+    async fn a_driver_that_ends_while_it_hands_over_leaves_nothing_behind() {
+        let (server, key, caller) =
+            (Server::new(), Key::from("k"), || Caller::blocking(Some(&Owner::new()), Reentry::Task));
+        let locks = Locker::builder().memory(&server).connect().await.expect("connects");
+        let session = locks.session();
+        server.delay(MS..=MS);
+        let terms = Terms { lease: session.settings.lease, renewed: true, max_hold: None };
+        let first = session.lock(&key, &caller(), terms, None).await.expect("granted").expect("granted");
+        tokio::time::sleep(5 * MS).await;
+        first.hold().reserve(Some(Fence::new(u64::MAX / 2)));
+        let ((reply, mut answer), Caller { owner, origin, .. }) = (oneshot::channel(), caller());
+        let (now, id) = (session.now(), session.gate.next_id());
+        session.gate.arrive(&key, Waiter { id, owner, origin, terms, since: now, reply }, now);
+        assert!(matches!(session.gate.next(&key, now), Step::Blocked));
+        drop(first);
+        let next = answer.try_recv().expect("at once").expect("granted").expect("granted");
+        assert!(next.hold().lose(Loss::MaxHold));
+        drop(next);
+        tokio::time::sleep(10 * MS).await;
+        assert_eq!((session.stats().pending_undos, session.stats().undone), (0, 1), "before it is there");
+        let Step::Release(passed, _) = session.gate.next(&key, session.now()) else { panic!("passed") };
+        let mut handing = Box::pin(hand_over(passed, None));
+        assert!(poll!(&mut handing).is_pending());
+        tokio::time::sleep(10 * MS).await;
+        assert!(server.holder("k").is_some(), "it is executed");
+        drop(handing);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(server.holder("k"), None);
     }
 }

@@ -1,5 +1,6 @@
 //! Makes one attempt to acquire, and registers the grant.
 
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,10 +10,10 @@ use super::{Grip, Session};
 use crate::clock::{self, Instant};
 use crate::command::{Claim, Listing};
 use crate::engine::Debt;
-use crate::error::Loss;
+use crate::error::{Error, Loss};
 use crate::fence::{Fence, Source};
 use crate::foreign::{self, contained};
-use crate::gate::{Admitted, Waiter};
+use crate::gate::{Admitted, Head, Waiter};
 use crate::hold::{Grant, Hold, Terms};
 use crate::identity::Origin;
 use crate::key::Key;
@@ -28,6 +29,8 @@ pub(super) type Attempt = Acquired<Vec<Granted>>;
 #[derive(Debug)]
 pub(super) struct Granted {
     hold: Arc<Hold>,
+    /// Whether the watchdog renews it from now on, and not only once it is confirmed.
+    is_confirmed: bool,
     /// The moment before it was asked for.
     began: Moment,
     /// It is given back if its caller is gone, and `main` waits for that.
@@ -37,7 +40,7 @@ pub(super) struct Granted {
 /// An acquire whose answers have not been dealt with yet. If its task ends before that, what it may have taken is
 /// undone.
 pub(super) struct Asked<'a> {
-    session: &'a Arc<Session>,
+    pub(super) session: &'a Arc<Session>,
     owner: &'a Owner,
     origin: Origin,
     pub(super) terms: Terms,
@@ -70,9 +73,15 @@ impl<'a> Asked<'a> {
             Claim { kind, key: key.clone(), field }
         };
         let claims: Arc<[Claim]> = keys.iter().zip(first..).map(claim).collect();
-        let sent = Instant::now();
+        let sent = session.now();
         let fences = Source::new(session.settings.fencing, clock::wall_micros(), session.quorum.nodes().len());
         Self { session, owner, origin, terms, claims, first, fences, sent, began, patience, settled: false }
+    }
+
+    /// Makes what a hand-over to the head of the line asks for.
+    pub(super) fn after(session: &'a Arc<Session>, key: &Key, head: &'a Head) -> Self {
+        let patience = lease::recheck_interval(head.terms.lease).min(session.settings.command_timeout);
+        Self::new(session, slice::from_ref(key), &head.owner, head.origin, head.terms, patience)
     }
 
     /// Makes the holds of a majority's yes, unless the lease was over when it came.
@@ -88,9 +97,10 @@ impl<'a> Asked<'a> {
         Acquired::Unavailable(session.quorum.failures(reason))
     }
 
-    /// Makes the hold of a hand-over that has no answer yet.
-    pub(super) fn hold_ahead(&self, fence: Fence, until: Instant) -> Arc<Hold> {
-        let hold = self.hold(0, fence, Instant::now(), until, &[0]);
+    /// Makes the hold of a hand-over that has no answer yet. Nothing is undone by this any more.
+    pub(super) fn hold_ahead(&mut self, fence: Fence, until: Instant) -> Arc<Hold> {
+        self.settled = true;
+        let hold = self.hold(0, fence, self.session.now(), until, &[0]);
         hold.go_ahead();
         Arc::new(hold)
     }
@@ -120,7 +130,12 @@ impl<'a> Asked<'a> {
         session.counters.acquired();
         let (generation, fence) = (hold.generation, hold.fence.get());
         contained(|| tracing::debug!(key = %hold.claim.key.shown(), %owner, generation, fence, "acquired"));
-        Granted { hold, began, debt: session.engine.owe() }
+        Granted { hold, is_confirmed: true, began, debt: session.engine.owe() }
+    }
+
+    /// Does the same for one that is not confirmed yet. The driver may confirm it at any moment.
+    pub(super) fn granted_ahead(&self, hold: Arc<Hold>) -> Granted {
+        Granted { is_confirmed: false, ..self.granted(hold) }
     }
 }
 
@@ -174,6 +189,7 @@ impl Session {
     /// Registers a grant for a caller that is not in the line.
     pub(super) fn register(self: &Arc<Self>, granted: &Granted) -> Grip {
         let Admitted { same_owner, .. } = self.admit(granted, None);
+        self.watch_end(&granted.hold);
         let grip = Grip::granted(Arc::clone(self), Arc::clone(&granted.hold), granted.hold.origin);
         self.serve(&granted.hold, same_owner);
         self.settle(granted);
@@ -185,6 +201,7 @@ impl Session {
     pub(super) fn deliver(self: &Arc<Self>, granted: Granted, waiter: u64) -> bool {
         let hold = &granted.hold;
         let admitted = self.admit(&granted, Some(waiter));
+        self.watch_end(hold);
         if admitted.waiter.is_none() {
             // It is not held from here on, so a late yes is undone too.
             hold.revoke();
@@ -197,27 +214,40 @@ impl Session {
     /// Registers a grant in place of the hold that was released for it, and passes it to the waiter.
     pub(super) fn deliver_after(self: &Arc<Self>, from: &Arc<Hold>, granted: Granted, waiter: u64) {
         self.depose_others(&granted.hold);
-        let admitted = self.gate.succeed(from, &granted.hold, waiter, Instant::now());
+        let admitted = self.gate.succeed(from, &granted.hold, waiter, self.now());
+        self.watch_end(&granted.hold);
         self.give(granted, admitted);
     }
 
     /// Passes a registered grant to its callers. Returns whether a force_unlock under way has deposed it at once.
     fn give(self: &Arc<Self>, granted: Granted, admitted: Admitted<Grip>) -> bool {
+        let (letter, deposed) = self.letter(granted, admitted);
+        self.engine.answered();
+        self.engine.post(letter);
+        deposed
+    }
+
+    /// Returns what passes a registered grant to its waiter, and whether a force_unlock under way has deposed it at
+    /// once. Other waiters of its owner get theirs here.
+    pub(super) fn letter(
+        self: &Arc<Self>,
+        granted: Granted,
+        admitted: Admitted<Grip>,
+    ) -> (impl FnOnce() + Send + 'static, bool) {
         let (hold, Admitted { waiter, same_owner }) = (&granted.hold, admitted);
         let grip = Grip::granted(Arc::clone(self), Arc::clone(hold), hold.origin);
         self.serve(hold, same_owner);
         let deposed = self.settle(&granted);
-        self.engine.answered();
         let Granted { debt, .. } = granted;
-        // A caller that is gone drops the grip, and that releases.
-        match waiter {
-            Some(waiter) => self.engine.post(move || {
-                foreign::answer(waiter.reply, Ok(Some(grip)));
-                drop(debt);
-            }),
-            None => drop(grip),
-        }
-        deposed
+        let letter = move || {
+            // A caller that is gone drops the grip, and that releases.
+            match waiter {
+                Some(waiter) => foreign::answer(waiter.reply, Ok(Some(grip))),
+                None => drop(grip),
+            }
+            drop(debt);
+        };
+        (letter, deposed)
     }
 
     fn admit(self: &Arc<Self>, granted: &Granted, waiter: Option<u64>) -> Admitted<Grip> {
@@ -232,23 +262,34 @@ impl Session {
         for other in self.gate.holds_of(key).iter().filter(|other| other.generation < hold.generation) {
             other.lose(Loss::NotOwner);
         }
-        let owner = hold.owner();
-        owner.note(key, |key| self.gate.has_hold(key, |other| other.is_owned_by(&owner)));
+        self.note_owner(hold);
     }
 
-    /// Has watchdog and alarm look after a grant that is registered and whose grips are made, and makes it lost if
-    /// something happened in the meantime.
+    /// Notes for the run that is the owner, if one is, that it takes this lock.
+    pub(super) fn note_owner(&self, hold: &Hold) {
+        let owner = hold.owner();
+        owner.note(&hold.claim.key, |key| self.gate.has_hold(key, |other| other.is_owned_by(&owner)));
+    }
+
+    /// Has the alarm look after a grant that is registered just now. Nothing foreign may run before this: callers of
+    /// its owner may have entered already.
+    pub(super) fn watch_end(&self, hold: &Arc<Hold>) {
+        self.alarm.watch(hold, self.now());
+    }
+
+    /// Has the watchdog look after a grant that is registered and whose grips are made, and makes it lost if something
+    /// happened in the meantime.
     ///
     /// Returns whether a force_unlock deposed it.
     fn settle(self: &Arc<Self>, granted: &Granted) -> bool {
-        let (hold, now) = (&granted.hold, Instant::now());
-        self.alarm.watch(hold, now);
-        // The watchdog renews it once it is confirmed.
-        if !hold.is_ahead() && !self.watchdog.watch(hold, now) {
+        let hold = &granted.hold;
+        if granted.is_confirmed && !self.watchdog.watch(hold, self.now()) {
             hold.lose(Loss::RenewalFailed);
         }
-        if self.is_closed() {
-            hold.lose(Loss::Closed);
+        match self.check_open() {
+            Ok(()) => {}
+            Err(Error::Closed) => _ = hold.lose(Loss::Closed),
+            Err(_) => _ = hold.lose(Loss::RenewalFailed),
         }
         // The answer to a later attempt may have come first: the later grant proves that this one is gone.
         if self.gate.has_hold(&hold.claim.key, |other| other.generation > hold.generation && other.is_held()) {

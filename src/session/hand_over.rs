@@ -7,39 +7,34 @@
 //!   undo before a late hand-over would leave the lock to nobody (`tests/model/hand_over.rs`).
 //! - The driver sends it, and sends nothing else meanwhile.
 
-use std::slice;
 use std::sync::Arc;
 
-use super::ahead::Ahead;
+use super::ahead::{Next, Passed};
 use super::attempt::Asked;
 use super::handing::Handing;
 use super::pending::Late;
 use super::release::release;
-use super::unconfirmed::Unconfirmed;
-use crate::command::Claim;
 use crate::gate::Head;
-use crate::lease;
 
-/// Releases a hold and hands the lock over to the head of the line, if there is one. The release is answered in any
-/// case.
-pub(super) async fn hand_over(released: Unconfirmed, head: Option<Head>) {
+/// Sends what was passed to the driver: a release, which hands the lock over to the head of the line, if there is one.
+/// The release is answered in any case.
+pub(super) async fn hand_over(passed: Passed, head: Option<Head>) {
+    let released = match passed {
+        Passed::HandedOver(unanswered) => return unanswered.settle().await,
+        Passed::Release(released) => released,
+    };
     let session = &Arc::clone(&released.session);
     // Closing waits for what began before it, so this is sent before the connections quit.
     let Some(head) = head.filter(|_| session.check_open().is_ok() && session.hands_over(&released.hold)) else {
         session.engine.spawn(release(released));
         return;
     };
-    let (_debt, _late) = (session.engine.owe(), Late::new(session));
-    let hold = Arc::clone(&released.hold);
-    let Claim { key, .. } = &hold.claim;
-    let patience = lease::recheck_interval(head.terms.lease).min(session.settings.command_timeout);
-    let next = Asked::new(session, slice::from_ref(key), &head.owner, head.origin, head.terms, patience);
-    let mut handing = Handing { released, next };
-    match Ahead::grant(session, &handing, &head) {
-        Some(ahead) => ahead.settle(handing).await,
-        None => {
-            let (_, outcome) = handing.ask().await;
-            handing.settle(session, outcome, &head);
-        }
+    if let Some(next) = Next::after(session, &released.hold, &head) {
+        return next.grant(released).settle().await;
     }
+    let (_debt, _late) = (session.engine.owe(), Late::new(session));
+    let next = Asked::after(session, &released.hold.claim.key, &head);
+    let mut handing = Handing { released, next };
+    let (_, outcome) = handing.ask().await;
+    handing.settle(session, outcome, &head);
 }

@@ -38,7 +38,7 @@ impl Handing<'_> {
         match outcome {
             Outcome::Done(HandOver::Granted(fence)) => {
                 session.outage.answered();
-                self.released.tell();
+                session.note_released(&hold);
                 match self.next.holds(&Majority { fences: vec![fence], votes: vec![0] }) {
                     Acquired::Granted(holds) => {
                         self.next.settled = true;
@@ -87,7 +87,7 @@ impl Handing<'_> {
 
     /// Sends the release by itself. Once it is answered, what may have been taken is undone.
     fn undo_in_order(mut self, session: &Arc<Session>) {
-        self.released.may_have_taken(self.next.claims[0].clone(), self.next.terms.lease);
+        _ = self.released.may_have_taken(self.next.claims[0].clone(), self.next.terms.lease);
         self.give_up(session);
     }
 }

@@ -45,6 +45,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use uuid::Uuid;
 
+use self::ahead::Passed;
 pub(crate) use self::alive::Alive;
 use self::alive::Eviction;
 use self::deadline::Deadlines;
@@ -86,7 +87,7 @@ pub(crate) struct Session {
     watchdog: Arc<Watchdog>,
     alarm: Arc<Alarm>,
     ledger: Arc<Ledger>,
-    gate: Gate<Grip, Unconfirmed>,
+    gate: Gate<Grip, Passed>,
     turns: Arc<Turns>,
     warned: Warned,
     deadlines: Arc<Deadlines>,
@@ -310,6 +311,15 @@ impl Session {
     fn is_closed(&self) -> bool {
         // The runtime of a guest may end before the session is closed.
         self.closed.load(Ordering::Acquire) || self.engine.is_guest_no_more()
+    }
+
+    /// Passes a release to the driver of its key's line, if it waits for that hold, and gives the lock to the next
+    /// caller at once if that is possible. Otherwise returns the release. It is here because a release grants a lock,
+    /// and the guard of a lock releases it.
+    fn pass_release(&self, released: Unconfirmed) -> Option<Unconfirmed> {
+        let hold = Arc::clone(&released.hold);
+        let released = ahead::grant_at_once(released)?;
+        self.gate.pass(&hold, (released, Passed::Release), self.now())
     }
 
     /// Acts on what the watchdog found out.

@@ -35,7 +35,7 @@ impl Session {
                 }
             })
         };
-        Hooks { message: hook(|session, key| session.message(key)), idle: hook(Self::pass) }
+        Hooks { message: hook(|session, key| session.message(key)), idle: hook(Self::pass), called: hook(Self::called) }
     }
 
     /// Returns whom the release of this hold wakes, which is sent to all servers now.
@@ -93,6 +93,19 @@ impl Session {
         self.gate.note_others(key, others);
     }
 
+    /// Handles a call for a lock that no caller waits for here.
+    fn called(self: &Arc<Self>, key: &Key) {
+        if !self.is_called_late(key) {
+            self.pass(key);
+        }
+    }
+
+    /// Returns whether this locker has the lock: then a majority of several servers called it before, and nobody
+    /// depends on what another one does. The release takes it off the lists.
+    fn is_called_late(&self, key: &Key) -> bool {
+        self.quorum.nodes().len() > 1 && self.gate.has_hold(key, |hold| hold.blocks(self.now()))
+    }
+
     /// Takes this locker off the list of a lock that no caller waits for here. If that fails, the next locker in the
     /// list asks after a moment. Also done while closing, since a locker that is about to end must not be woken.
     pub(super) fn pass(self: &Arc<Self>, key: &Key) {
@@ -132,6 +145,24 @@ mod tests {
         session.pass(&Key::from("k"));
         assert_eq!(session.stats().pending, 0, "it never asked to be put into that list");
         session.engine.stop();
+    }
+
+    #[tokio::test]
+    async fn a_locker_that_has_the_lock_ignores_late_calls_of_several_servers() {
+        let (key, now) = (Key::from("k"), Instant::now());
+        let terms = Terms { lease: Duration::from_secs(30), renewed: true, max_hold: None };
+        for servers in [1, 3] {
+            let session = Session::over_nobodies(servers);
+            let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0, 1][..servers.min(2)], servers));
+            assert!(!session.is_called_late(&key), "nobody has it");
+            session.gate.admit(&hold, None, now);
+            assert_eq!(session.is_called_late(&key), servers > 1);
+            hold.leave(now);
+            assert_eq!(session.is_called_late(&key), servers > 1, "its release is under way");
+            session.gate.remove(&hold);
+            assert!(!session.is_called_late(&key));
+            session.engine.stop();
+        }
     }
 
     /// What was granted took it off that server's list.

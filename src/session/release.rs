@@ -85,11 +85,10 @@ impl Session {
     /// Releases the last guard: by the driver of the key's line, which hands the lock over, if one waits for it;
     /// otherwise by a task.
     fn send_release(self: &Arc<Self>, hold: &Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) {
-        let unconfirmed = Unconfirmed::new(self, Arc::clone(hold), reply);
+        let released = Unconfirmed::new(self, Arc::clone(hold), reply);
         let is_passed = hold.is_ahead() || self.hands_over(hold);
-        let unsent = if is_passed { self.gate.pass(hold, unconfirmed, self.now()) } else { Some(unconfirmed) };
-        match unsent {
-            Some(unconfirmed) => self.ask(Task::Release(unconfirmed)),
+        match if is_passed { self.pass_release(released) } else { Some(released) } {
+            Some(released) => self.ask(Task::Release(released)),
             None => self.engine.asked(),
         }
     }

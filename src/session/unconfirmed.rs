@@ -55,7 +55,7 @@ impl Unconfirmed {
         session.watchdog.forget(hold, session.now());
         let Claim { key, field, .. } = &hold.claim;
         match (&answer, hold::rest(hold.kept_until(), session.now())) {
-            (Ok(()), None) => self.log_released(),
+            (Ok(()), None) => log_released(hold),
             (Ok(()), Some(rest)) => contained(|| {
                 tracing::debug!(key = %key.shown(), field = &**field, ?rest, "released, and kept for its min_hold");
             }),
@@ -94,17 +94,6 @@ impl Unconfirmed {
         }
     }
 
-    /// Notes that it was released, before the next holder is told.
-    pub(super) fn tell(&self) {
-        self.session.watchdog.forget(&self.hold, self.session.now());
-        self.log_released();
-    }
-
-    fn log_released(&self) {
-        let Claim { key, field, .. } = &self.hold.claim;
-        contained(|| tracing::debug!(key = %key.shown(), field = &**field, "released"));
-    }
-
     /// Handles the end of the command timeout without an answer.
     pub(super) fn overdue(&mut self, nodes: Vec<NodeFailure>) {
         let Claim { key, field, .. } = &self.hold.claim;
@@ -121,9 +110,15 @@ impl Unconfirmed {
     }
 
     /// Notes that the outcome of the hand-over is unknown. It takes nothing once the hold is gone, and the release
-    /// makes sure of that: so what it may have taken is undone after the release is answered, and not before.
-    pub(super) fn may_have_taken(&mut self, claim: Claim, lease: Duration) {
-        self.may_have = Some((claim, lease));
+    /// makes sure of that: so what it may have taken is undone after the release is answered, and not before. Returns
+    /// what was known before.
+    pub(super) fn may_have_taken(&mut self, claim: Claim, lease: Duration) -> Option<(Claim, Duration)> {
+        self.may_have.replace((claim, lease))
+    }
+
+    /// Takes a note of [`may_have_taken`](Self::may_have_taken) back, which returned this.
+    pub(super) fn took_nothing_but(&mut self, earlier: Option<(Claim, Duration)>) {
+        self.may_have = earlier;
     }
 
     /// Returns whether a hand-over may have released it already, or may not have taken it yet.
@@ -138,6 +133,19 @@ impl Unconfirmed {
             self.session.undo(&claim, lease, None, taken, uncertain);
         }
     }
+}
+
+impl Session {
+    /// Notes that a hold was released, before the next holder is told.
+    pub(super) fn note_released(&self, hold: &Hold) {
+        self.watchdog.forget(hold, self.now());
+        log_released(hold);
+    }
+}
+
+fn log_released(hold: &Hold) {
+    let Claim { key, field, .. } = &hold.claim;
+    contained(|| tracing::debug!(key = %key.shown(), field = &**field, "released"));
 }
 
 impl std::fmt::Debug for Unconfirmed {
@@ -189,7 +197,7 @@ mod tests {
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
         let under_way = Unconfirmed::new(&session, Arc::clone(&hold), foreign::channel().0);
         assert!(!session.watchdog.is_to_forget(&hold));
-        under_way.tell();
+        session.note_released(&hold);
         assert!(session.watchdog.is_to_forget(&hold));
         under_way.succeeded();
         session.engine.stop();

@@ -1,10 +1,11 @@
-//! Wakers that panic: the executor of a program is foreign code too.
+//! Wakers that panic, or that run their task at once: the executor of a program is foreign code too.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -415,4 +416,56 @@ async fn a_run_whose_waker_panics_when_it_is_cloned_keeps_no_turn() {
     }
     is_left_sound(&server, &locks, &[key]).await;
     locks.close().await;
+}
+
+/// Runs its task where it is woken.
+struct Inline(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+
+impl Wake for Inline {
+    fn wake(self: Arc<Self>) {
+        let Some(mut task) = self.0.lock().unwrap().take() else { return };
+        if task.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self)))).is_pending() {
+            *self.0.lock().unwrap() = Some(task);
+        }
+    }
+}
+
+thread_local! {
+    /// How many of the tasks have the lock on this thread's stack.
+    static INSIDE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Each release gives the lock to the next caller, whose waker runs it at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_of_callers_that_their_wakers_run_does_not_run_on_one_stack() {
+    const CALLERS: usize = 200;
+    let (server, name) = (Server::start(), key());
+    let locks = locker(&server).await;
+    let (deepest, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    // After a release that reached nobody else, a row is long.
+    locks.get(&name).lock().await.unwrap().unlock().await.unwrap();
+    let first = locks.get(&name).lock().await.unwrap();
+    let lock = locks.get(&name);
+    let second = tokio::spawn(async move { lock.lock().await.unwrap() });
+    eventually(ms(10_000), "it waits", || locks.stats().waiters == 1).await;
+    for _ in 0..CALLERS {
+        let (lock, deepest, done) = (locks.get(&name).owned_by(Owner::new()), Arc::clone(&deepest), Arc::clone(&done));
+        let task = Box::pin(async move {
+            let guard = lock.lock().await.unwrap();
+            INSIDE.set(INSIDE.get() + 1);
+            deepest.fetch_max(INSIDE.get(), Ordering::Relaxed);
+            // Long enough for the server's answer to the hand-over.
+            std::thread::sleep(Duration::from_micros(600));
+            drop(guard);
+            INSIDE.set(INSIDE.get() - 1);
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        Arc::new(Inline(Mutex::new(Some(task)))).wake();
+    }
+    first.unlock().await.unwrap();
+    // The engine's thread gave it this one, and goes on.
+    drop(second.await.unwrap());
+    eventually(ms(30_000), "all have had it", || done.load(Ordering::Relaxed) == CALLERS).await;
+    assert!(deepest.load(Ordering::Relaxed) <= 2, "{deepest:?} callers inside a release of each other");
+    is_left_sound(&server, &locks, &[name]).await;
 }

@@ -1,6 +1,13 @@
 //! Grants ahead of the server's answer to their hand-over: when there are any, and that they leave nothing behind,
 //! whatever becomes of the releaser, the next holder, the answer and the server. Time is paused.
 
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use futures_util::poll;
 use lockhound::{Error, Fencing, Guard, Locker, Loss, Owner};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -61,6 +68,62 @@ async fn callers_of_a_locker_that_has_the_lock_wait_for_no_server() {
     let (stats, last) = (locks.stats(), other.get(&name).lock().await.unwrap());
     assert_eq!((stats.acquired, stats.undone, stats.losses.total()), (4, 0, 0));
     last.unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+/// The releaser's thread gives it the lock, though it sends nothing.
+#[tokio::test(start_paused = true)]
+async fn the_next_caller_has_the_lock_before_any_task_of_the_locker_runs() {
+    let ((server, locks, _), name) = (near().await, key());
+    let (guard, []) = handed_over(&locks, &name).await;
+    let [lock, last] = [(); 2].map(|()| locks.get(&name).owned_by(Owner::new()));
+    let (mut next, mut last) = (pin!(lock.lock()), pin!(last.lock()));
+    assert!(poll!(&mut next).is_pending() && poll!(&mut last).is_pending());
+    sleep(ms(1)).await;
+    let mut releasing = pin!(guard.unlock());
+    assert!(poll!(&mut releasing).is_pending());
+    let Poll::Ready(Ok(next)) = poll!(&mut next) else { panic!("it has to wait") };
+    // It releases before the driver has sent the hand-over, and the one behind it waits for that.
+    let mut again = pin!(next.unlock());
+    assert!(poll!(&mut again).is_pending() && poll!(&mut last).is_pending());
+    releasing.await.unwrap();
+    again.await.unwrap();
+    last.await.unwrap().unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+    assert_eq!((locks.stats().undone, locks.stats().losses.total()), (0, 0));
+}
+
+/// The waker of a caller runs in the releaser's call. This one takes the lock there, and releases it.
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_is_polled_by_its_waker_has_the_lock_within_the_releasers_call() {
+    /// A task that runs where it is woken.
+    struct Inline(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+
+    impl Wake for Inline {
+        fn wake(self: Arc<Self>) {
+            let Some(mut task) = self.0.lock().unwrap().take() else { return };
+            if task.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self)))).is_pending() {
+                *self.0.lock().unwrap() = Some(task);
+            }
+        }
+    }
+
+    let ((server, locks, _), name, entered) = (near().await, key(), Arc::new(AtomicUsize::new(0)));
+    let (guard, []) = handed_over(&locks, &name).await;
+    for _ in 0..3 {
+        let (lock, entered) = (locks.get(&name).owned_by(Owner::new()), Arc::clone(&entered));
+        let task = Box::pin(async move {
+            let guard = lock.lock().await.unwrap();
+            entered.fetch_add(1, Ordering::SeqCst);
+            guard.check().unwrap();
+        });
+        Arc::new(Inline(Mutex::new(Some(task)))).wake();
+    }
+    sleep(ms(1)).await;
+    drop(guard);
+    assert_eq!(entered.load(Ordering::SeqCst), 1, "the others wait until that is confirmed");
+    sleep(ms(10)).await;
+    assert_eq!(entered.load(Ordering::SeqCst), 3);
     nothing_is_left(&server, &locks, &name).await;
 }
 

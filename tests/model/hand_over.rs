@@ -7,8 +7,9 @@
 //!   granted in time, too late, or to a waiter that is gone; "gone"; no answer. A hand-over without an answer is undone
 //!   in order: the releaser's field first, until that is answered, and only then the next one's.
 //! - Grants ahead of the answer: the next waiter enters at once, with the validity that the releaser had left and a
-//!   fence that an earlier script reserved. While it holds the lock, the hand-over is sent until it is answered. The
-//!   lock may be released, handed over, lost or closed meanwhile.
+//!   fence that an earlier script reserved. It may do so before the hand-over is sent: here that is a slow wire. While
+//!   it holds the lock, the hand-over is sent until it is answered. The lock may be released, handed over, lost or
+//!   closed meanwhile.
 //! - Hand-overs and releases on the wire: executed at any time, in any order, several times, or never. Their answers
 //!   are lost, or come late.
 //! - Callers that give up while they wait, or do not take their grant; a loss, a deletion from outside, and closing, at
@@ -105,6 +106,8 @@ enum Mutant {
     AheadForgetsTheFirst,
     /// A grant ahead is handed over ahead of its own answer.
     AheadOfItself,
+    /// The release of a grant ahead does not wait for the answer to its hand-over, which trusts that it comes behind.
+    AheadOvertaken,
 }
 
 /// Whose field the key has: that of a grant of this process, or that of the other process.
@@ -663,13 +666,14 @@ impl State {
         if let Some(caller) = caller {
             self.callers[usize::from(caller)] = Caller::Gone;
         }
+        let hurries = protocol.is(Mutant::AheadOfItself) || protocol.is(Mutant::AheadOvertaken);
         match (self.slot, self.head()) {
             (Slot::Lost { .. }, _) => {
                 self.undo(grant, None);
                 self.free();
             }
             // The answer to its own hand-over comes first.
-            (Slot::Held { valid, .. }, _) if self.ahead.is_some() && !protocol.is(Mutant::AheadOfItself) => {
+            (Slot::Held { valid, .. }, _) if self.ahead.is_some() && !hurries => {
                 self.slot = Slot::Left { grant, valid };
             }
             (Slot::Held { valid, reserved: Some(fence), .. }, Some(next)) if how == How::Ahead => {
@@ -759,7 +763,9 @@ impl State {
                 *valid = confirmed.max(*valid);
             }
             // It is lost or released, and what was sent for that may have come before the hand-over.
-            (Answer::Granted(_) | Answer::Already, _) if protocol.is(Mutant::AheadNotUndone) => {}
+            (Answer::Granted(_) | Answer::Already, Slot::Lost { .. }) if protocol.is(Mutant::AheadNotUndone) => {}
+            (Answer::Granted(_) | Answer::Already, Slot::Free | Slot::Releasing { .. })
+                if protocol.is(Mutant::AheadNotUndone) || protocol.is(Mutant::AheadOvertaken) => {}
             (Answer::Granted(_) | Answer::Already, _) => self.undo(to, None),
             (Answer::Gone, Slot::Held { grant, caller, .. }) if *grant == to => {
                 let caller = *caller;
@@ -913,6 +919,11 @@ fn a_grant_ahead_that_ended_is_undone_once_its_hand_over_is_answered() {
 #[test]
 fn a_grant_ahead_without_an_answer_is_undone_in_order() {
     breaks(AHEAD.with(Mutant::AheadForgetsTheFirst), &[LEAK]);
+}
+
+#[test]
+fn a_grant_ahead_is_released_behind_its_hand_over() {
+    breaks(AHEAD.with(Mutant::AheadOvertaken), &[LEAK]);
 }
 
 #[test]

@@ -80,6 +80,7 @@ const MODELS: [(&str, &[(&str, Held)]); 6] = [
                 No("what stays runs out with its lease: `tests/failures/refusals.rs` tests that it does not stay"),
             ),
             ("AheadOfItself", No("before a hold is confirmed no fence is reserved for the one after it")),
+            ("AheadOvertaken", By("ahead_overtaken")),
         ],
     ),
     (

@@ -174,8 +174,8 @@ impl Locker {
     fn hear(&mut self, scheme: &Scheme, server: usize) {
         let message = self.inbox[server].remove(0);
         if !self.listens() {
-            // A wake-up is passed on.
-            if message != Message::Zero {
+            // A wake-up is passed on, except by the holder.
+            if message != Message::Zero && !matches!(self.phase, Phase::Holding | Phase::Releasing) {
                 self.begin_pass();
             }
             return;
