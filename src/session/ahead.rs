@@ -101,13 +101,16 @@ thread_local! {
 /// sends. So the next holder waits for no other thread. Returns the release otherwise, and to a waker that releases: a
 /// whole line might run on this stack.
 pub(super) fn grant_at_once(released: Unconfirmed) -> Option<Unconfirmed> {
-    let (session, from) = (Arc::clone(&released.session), Arc::clone(&released.hold));
-    // The driver may have the answer before this thread has gone on.
-    let _debt = session.engine.owe();
-    if IS_PASSING.get() || session.check_open().is_err() || !session.hands_over(&from) {
+    if IS_PASSING.get() {
         return Some(released);
     }
+    let (session, from) = (Arc::clone(&released.session), Arc::clone(&released.hold));
     let Some(head) = session.gate.heir(&from, session.now()) else { return Some(released) };
+    if session.check_open().is_err() || !session.hands_over(&from) {
+        return Some(released);
+    }
+    // The driver may have the answer before this thread has gone on.
+    let _debt = session.engine.owe();
     let Some(next) = Next::after(&session, &from, &head) else { return Some(released) };
     let passed = |released| Passed::HandedOver(next.after_release(released));
     match session.gate.succeed_at_once(&from, &next.hold, head.id, (released, passed), session.now()) {
