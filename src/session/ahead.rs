@@ -125,7 +125,7 @@ pub(super) fn grant_at_once(released: Unconfirmed) -> Option<Unconfirmed> {
 }
 
 /// A hold that is granted ahead. If its task ends before the answer, by a panic or with the engine, it is lost.
-pub(super) struct Ahead {
+struct Ahead {
     session: Arc<Session>,
     hold: Arc<Hold>,
 }

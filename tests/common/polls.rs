@@ -1,8 +1,8 @@
-//! Futures that are polled a number of times and dropped.
+//! Futures that are polled a number of times and dropped, and tasks that their wakers poll.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 /// A waker that can be waited for.
@@ -26,4 +26,21 @@ pub async fn poll_times<T>(mut future: Pin<Box<dyn Future<Output = T> + '_>>, ti
         drop(tokio::time::timeout(super::ms(100), bell.0.notified()).await);
     }
     None
+}
+
+/// A task that runs where it is woken.
+struct Inline(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+
+impl Wake for Inline {
+    fn wake(self: Arc<Self>) {
+        let Some(mut task) = self.0.lock().unwrap().take() else { return };
+        if task.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self)))).is_pending() {
+            *self.0.lock().unwrap() = Some(task);
+        }
+    }
+}
+
+/// Runs a task here, and then each time within the call that wakes it.
+pub fn run_inline(task: impl Future<Output = ()> + Send + 'static) {
+    Arc::new(Inline(Mutex::new(Some(Box::pin(task))))).wake();
 }

@@ -4,14 +4,15 @@ use std::cell::Cell;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use lockhound::{Lock, Locker, Owner};
 use tokio::time::timeout;
 
+use crate::common::polls::run_inline;
 use crate::common::{Server, builder, eventually, key, ms};
 use crate::sick::{SICK, expect_panics};
 
@@ -418,18 +419,6 @@ async fn a_run_whose_waker_panics_when_it_is_cloned_keeps_no_turn() {
     locks.close().await;
 }
 
-/// Runs its task where it is woken.
-struct Inline(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
-
-impl Wake for Inline {
-    fn wake(self: Arc<Self>) {
-        let Some(mut task) = self.0.lock().unwrap().take() else { return };
-        if task.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self)))).is_pending() {
-            *self.0.lock().unwrap() = Some(task);
-        }
-    }
-}
-
 thread_local! {
     /// How many of the tasks have the lock on this thread's stack.
     static INSIDE: Cell<usize> = const { Cell::new(0) };
@@ -450,7 +439,7 @@ async fn a_line_of_callers_that_their_wakers_run_does_not_run_on_one_stack() {
     eventually(ms(10_000), "it waits", || locks.stats().waiters == 1).await;
     for _ in 0..CALLERS {
         let (lock, deepest, done) = (locks.get(&name).owned_by(Owner::new()), Arc::clone(&deepest), Arc::clone(&done));
-        let task = Box::pin(async move {
+        run_inline(async move {
             let guard = lock.lock().await.unwrap();
             INSIDE.set(INSIDE.get() + 1);
             deepest.fetch_max(INSIDE.get(), Ordering::Relaxed);
@@ -460,7 +449,6 @@ async fn a_line_of_callers_that_their_wakers_run_does_not_run_on_one_stack() {
             INSIDE.set(INSIDE.get() - 1);
             done.fetch_add(1, Ordering::Relaxed);
         });
-        Arc::new(Inline(Mutex::new(Some(task)))).wake();
     }
     first.unlock().await.unwrap();
     // The engine's thread gave it this one, and goes on.

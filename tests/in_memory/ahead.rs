@@ -1,17 +1,17 @@
 //! Grants ahead of the server's answer to their hand-over: when there are any, and that they leave nothing behind,
 //! whatever becomes of the releaser, the next holder, the answer and the server. Time is paused.
 
-use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::Poll;
 
 use futures_util::poll;
 use lockhound::{Error, Fencing, Guard, Locker, Loss, Owner};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::common::polls::run_inline;
 use super::common::{key, ms};
 use super::hand_overs::{far, line, nothing_is_left, waits};
 use super::{Server, over};
@@ -96,28 +96,15 @@ async fn the_next_caller_has_the_lock_before_any_task_of_the_locker_runs() {
 /// The waker of a caller runs in the releaser's call. This one takes the lock there, and releases it.
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_is_polled_by_its_waker_has_the_lock_within_the_releasers_call() {
-    /// A task that runs where it is woken.
-    struct Inline(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
-
-    impl Wake for Inline {
-        fn wake(self: Arc<Self>) {
-            let Some(mut task) = self.0.lock().unwrap().take() else { return };
-            if task.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self)))).is_pending() {
-                *self.0.lock().unwrap() = Some(task);
-            }
-        }
-    }
-
     let ((server, locks, _), name, entered) = (near().await, key(), Arc::new(AtomicUsize::new(0)));
     let (guard, []) = handed_over(&locks, &name).await;
     for _ in 0..3 {
         let (lock, entered) = (locks.get(&name).owned_by(Owner::new()), Arc::clone(&entered));
-        let task = Box::pin(async move {
+        run_inline(async move {
             let guard = lock.lock().await.unwrap();
             entered.fetch_add(1, Ordering::SeqCst);
             guard.check().unwrap();
         });
-        Arc::new(Inline(Mutex::new(Some(task)))).wake();
     }
     sleep(ms(1)).await;
     drop(guard);
