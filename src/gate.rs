@@ -199,8 +199,8 @@ impl<G, R> Gate<G, R> {
             },
             None => None,
         };
-        let last = slot.line.last();
-        slot.turn.begin(last);
+        let (last, waiting) = (slot.line.last(), slot.line.len());
+        slot.turn.begin(last, waiting);
         // The waiter may release the lock before the driver, which acquired it for the waiter, has looked again.
         slot.blocked |= waiter.is_some() && slot.driver.is_some();
         Admitted { waiter, same_owner: self.let_in(slot, hold, now) }

@@ -64,6 +64,10 @@ impl<G, S: BuildHasher + Default> Queue<G, S> {
         self.first.is_none()
     }
 
+    pub(super) fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.others.as_ref().map_or(0, |others| others.waiters.len())
+    }
+
     /// The head of the line.
     pub(super) fn first(&self) -> Option<&Waiter<G>> {
         self.first.as_deref()

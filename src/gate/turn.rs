@@ -3,9 +3,11 @@
 //! A lock that is handed over is never free: waiters in other processes get no message, and clients that poll find it
 //! held. So now and then it is released as if nobody waited here. That costs one script more than a hand-over, and
 //! shows who else waits. If others wait in a list, the lock is handed over once to each caller that waits here at the
-//! beginning of a turn; the next turn comes when each locker of the list has had one. If the message reached clients
-//! that are in no list, nothing is handed over: a JVM takes a millisecond or more to react, and eight hand-overs before
-//! each of its chances would leave it almost nothing.
+//! beginning of a turn; the next turn comes when each locker of the list has had one. If many lockers are in the list,
+//! a turn that is short so far goes on until each caller had the lock twice: the more processes share the CPUs, the
+//! longer it takes until the next one is awake, with cold caches. If the message reached clients that are in no list,
+//! nothing is handed over: a JVM takes a millisecond or more to react, and eight hand-overs before each of its chances
+//! would leave it almost nothing.
 
 use std::time::Duration;
 
@@ -18,8 +20,10 @@ pub(crate) enum Others {
     #[default]
     Unknown,
     Nobody,
-    /// Lockers in the list, which are woken in turn.
-    Listed,
+    /// Lockers in the list, which are woken in turn: so many of them before this one.
+    Listed {
+        before: u64,
+    },
     /// Clients that are in no list, and only get the message of a release.
     Told,
 }
@@ -30,6 +34,13 @@ const SHORT: Bound = Bound { grants: 8, time: Duration::from_millis(10) };
 /// The bound if the last release reached nobody else. Clients that begin to wait meanwhile have to wait for the next
 /// release.
 const LONG: Bound = Bound { grants: 64, time: Duration::from_millis(50) };
+
+/// If so many lockers of the list come before this one, each caller may have the lock twice in a turn.
+const MANY: u64 = 4;
+
+/// The second time begins within so long after the first hand-over: other lockers wait no longer for it, and if callers
+/// keep the lock for a millisecond, it would save next to nothing.
+const AGAIN: Duration = Duration::from_millis(2);
 
 /// The bounds of a turn. The first hand-over is not bounded by time, since a hold may be longer than that.
 #[derive(Debug)]
@@ -45,13 +56,15 @@ pub(super) struct Turn {
     since: Option<Instant>,
     /// The number of the last waiter here when the lock was acquired.
     last: Option<u64>,
+    /// How many waited here then.
+    waiting: usize,
     others: Others,
 }
 
 impl Turn {
-    /// Records that a free lock was acquired, while `last` is the number of the last waiter in line.
-    pub(super) fn begin(&mut self, last: Option<u64>) {
-        (self.grants, self.since, self.last) = (0, None, last);
+    /// Records that a free lock was acquired, while so many waiters are in line; the last one has the number `last`.
+    pub(super) fn begin(&mut self, last: Option<u64>, waiting: usize) {
+        (self.grants, self.since, self.last, self.waiting) = (0, None, last, waiting);
     }
 
     /// Records a hand-over.
@@ -66,19 +79,28 @@ impl Turn {
     }
 
     pub(super) fn others_wait(&self) -> bool {
-        matches!(self.others, Others::Listed | Others::Told)
+        matches!(self.others, Others::Listed { .. } | Others::Told)
     }
 
     /// Returns whether the lock may be handed over once more, to the waiter with this number.
     pub(super) fn may_go_on(&self, next: u64, now: Instant) -> bool {
         let bound = match self.others {
             Others::Told => return false,
-            // Each waiter gets it once, so that a locker with one task has turns as often as one with many.
-            Others::Listed if self.last < Some(next) => return false,
-            Others::Listed | Others::Unknown => SHORT,
+            Others::Listed { before } if self.last < Some(next) && !self.may_begin_again(before, now) => return false,
+            Others::Listed { .. } | Others::Unknown => SHORT,
             Others::Nobody => LONG,
         };
-        self.grants < bound.grants && self.since.is_none_or(|since| now.since(since) < bound.time)
+        self.grants < bound.grants && self.lasted(now) < bound.time
+    }
+
+    /// Returns whether a caller that was here at the beginning, and has come back, may have the lock a second time.
+    fn may_begin_again(&self, before: u64, now: Instant) -> bool {
+        let twice_each = 2 * self.waiting + 1;
+        before >= MANY && (self.grants as usize) < twice_each && self.lasted(now) < AGAIN
+    }
+
+    fn lasted(&self, now: Instant) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| now.since(since))
     }
 }
 
@@ -94,7 +116,7 @@ mod tests {
     /// The same with this many waiters when the lock is acquired, and more behind them.
     fn grants_of(turn: &mut Turn, waiting: u64, apart: Duration) -> u32 {
         let mut now = Instant::now();
-        turn.begin(waiting.checked_sub(1));
+        turn.begin(waiting.checked_sub(1), waiting as usize);
         while turn.may_go_on(turn.grants.into(), now) {
             turn.go_on(now);
             now = now + apart;
@@ -110,9 +132,13 @@ mod tests {
         assert_eq!((grants(&mut turn, ms * 2), grants(&mut turn, ms * 900)), (5, 1));
         turn.note_others(Others::Nobody);
         assert_eq!((grants(&mut turn, none), grants(&mut turn, ms * 2), grants(&mut turn, ms * 900)), (64, 25, 1));
-        turn.note_others(Others::Listed);
+        turn.note_others(Others::Listed { before: 3 });
         assert_eq!([0, 3, 20].map(|waiting| grants_of(&mut turn, waiting, none)), [0, 3, 8], "once to each");
         assert_eq!(grants(&mut turn, ms * 2), 5);
+        turn.note_others(Others::Listed { before: 4 });
+        let twice = |turn: &mut Turn, apart| [0, 1, 2, 3, 20].map(|waiting| grants_of(turn, waiting, apart));
+        assert_eq!(twice(&mut turn, none), [1, 3, 5, 7, 8], "twice to each, to that which acquired the lock too");
+        assert_eq!(twice(&mut turn, ms), [1, 2, 2, 3, 8], "not after two milliseconds");
         turn.note_others(Others::Told);
         assert_eq!(grants(&mut turn, none), 0, "they were told, and are on their way");
     }

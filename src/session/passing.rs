@@ -61,7 +61,8 @@ impl Session {
         let key = &hold.claim.key;
         match release {
             Release::PassedOn { place, turn, others } => {
-                self.gate.note_others(key, if *others { Others::Told } else { Others::Listed });
+                let before = place.unwrap_or(0);
+                self.gate.note_others(key, if *others { Others::Told } else { Others::Listed { before } });
                 // A minority may have woken a locker that the others do not know of.
                 let told = passing.others.fetch_add(usize::from(*others), Ordering::Relaxed) + usize::from(*others);
                 let majority = self.quorum.majority();

@@ -1,8 +1,8 @@
 //! Hand-overs of a lock from its releaser to the next waiter of the same locker: what they cost, and that they leave
 //! nothing behind, whatever becomes of the releaser, the waiter, the answer and the server. Time is paused.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use lockhound::{Error, Format, Guard, Locker, Loss, Owner};
 use tokio::task::JoinHandle;
@@ -100,6 +100,42 @@ async fn a_line_costs_little_more_than_one_script_per_caller() {
         assert!(bounds.contains(&each), "{format:?}: {each} scripts");
         nothing_is_left(&server, &locks, &name).await;
     }
+}
+
+/// Returns how often a locker with four callers has the lock in one turn, in most turns.
+async fn acquisitions_in_a_turn(lockers: usize, round_trip: u64) -> usize {
+    let (server, name, taken) = (Server::new(), key(), Arc::<Mutex<Vec<usize>>>::default());
+    let (mut connected, mut callers) = (Vec::new(), Vec::new());
+    for locker in 0..lockers {
+        let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+        for _ in 0..4 {
+            let (lock, taken) = (locks.get(&name).owned_by(Owner::new()), Arc::clone(&taken));
+            callers.push(tokio::spawn(async move {
+                while taken.lock().unwrap().len() < 1_000 {
+                    let guard = lock.lock().await.unwrap();
+                    taken.lock().unwrap().push(locker);
+                    guard.unlock().await.unwrap();
+                }
+            }));
+        }
+        connected.push(locks);
+    }
+    server.delay(ms(round_trip)..=ms(round_trip));
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    nothing_is_left(&server, &connected[0], &name).await;
+    let mut turns: Vec<usize> = taken.lock().unwrap().chunk_by(usize::eq).map(<[usize]>::len).collect();
+    turns.sort_unstable();
+    turns[turns.len() / 2]
+}
+
+/// The more processes share the CPUs, the longer it takes until the next one is awake.
+#[tokio::test(start_paused = true)]
+async fn callers_have_a_lock_twice_in_a_turn_if_many_lockers_wait_and_it_takes_little_time() {
+    assert_eq!(acquisitions_in_a_turn(3, 0).await, 4, "few lockers");
+    assert_eq!(acquisitions_in_a_turn(8, 0).await, 8, "many lockers");
+    assert_eq!(acquisitions_in_a_turn(8, 1).await, 4, "many lockers, far from the server");
 }
 
 /// While another locker is in the list, a row ends after eight hand-overs, and the other locker is woken.

@@ -29,6 +29,9 @@ use crate::stuck;
 
 const ROUNDS: usize = 3;
 
+/// The name of what is measured beside the contests of [`PLANS`].
+const HAND_OVER: &str = "hand-over";
+
 /// The results of all contests.
 #[derive(Debug, Serialize)]
 pub(crate) struct Contention {
@@ -76,7 +79,7 @@ impl Contention {
     pub(crate) fn measure(only: Option<&str>) -> Result<Self, Failure> {
         let plans = PLANS.iter().filter(|plan| only.is_none_or(|only| plan.name == only));
         let contests = plans.map(Contest::measure).collect::<Result<_, _>>()?;
-        let hand_over = if only.is_none() { Some(HandOver::measure()?) } else { None };
+        let hand_over = if only.is_none_or(|only| only == HAND_OVER) { Some(HandOver::measure()?) } else { None };
         stuck::over();
         Ok(Self { contests, hand_over })
     }
@@ -91,7 +94,7 @@ impl Contention {
 /// # Errors
 /// What to ask for instead, if there is no such contest.
 pub(crate) fn contest_named(name: &str) -> Result<&'static str, String> {
-    let names = || PLANS.iter().map(|plan| plan.name);
+    let names = || PLANS.iter().map(|plan| plan.name).chain([HAND_OVER]);
     let known = || names().collect::<Vec<_>>().join(", ");
     names().find(|known| *known == name).ok_or_else(|| format!("there is no contest \"{name}\"; there are {}", known()))
 }
