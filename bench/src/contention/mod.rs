@@ -60,8 +60,11 @@ pub(crate) struct Entry {
     rounds: Vec<Round>,
 }
 
-/// The figures of a round: their names, and how they are read.
-const FIGURES: [(&str, fn(&Round) -> f64); 10] = [
+/// How a figure of a round is read.
+type Figure = fn(&Round) -> f64;
+
+/// The figures of a round, by name.
+const FIGURES: [(&str, Figure); 10] = [
     ("per_second", |round| round.per_second),
     ("scripts", |round| round.scripts),
     ("server_us", |round| round.server_us),
