@@ -50,7 +50,8 @@ use crate::owner::Owner;
 pub enum HoldState {
     /// Held, and the last renewal (if one was due) succeeded.
     Safe,
-    /// Held, but the last renewal failed. If the next ones fail too, the lock will be lost.
+    /// Held, but the last renewal failed, or the server has not confirmed within a command timeout that the lock was
+    /// handed over to this caller. If the next ones fail too, the lock will be lost.
     Jeopardy,
     /// No longer provably held.
     Lost(Loss),

@@ -54,7 +54,8 @@ pub struct Stats {
     pub pending_undos: usize,
     /// Losses, by reason.
     pub losses: Losses,
-    /// How long acquisitions took from the call to the grant, not counting re-entries.
+    /// How long calls that may wait took from the call to the grant, however many locks each took: all except
+    /// `try_lock`, and calls that found their own owner inside.
     pub acquire_time: Distribution,
     /// How long locks were held, from the send of the acquire to the end of the last guard.
     pub hold_time: Distribution,

@@ -358,6 +358,28 @@ fn a_thread_without_async_code_locks_by_the_machine_s_clock() {
     locks.blocking_close();
 }
 
+/// How long callers had to wait, whatever they waited for: alerts are set on it.
+#[tokio::test(start_paused = true)]
+async fn each_call_that_may_wait_has_one_time() {
+    let (server, name, other) = (Server::new(), key(), key());
+    let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
+    let timed = || (locks.stats().acquire_time.count, locks.stats().acquire_time.max.as_millis());
+    locks.get(&name).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+    assert_eq!(timed().0, 0, "it does not wait");
+    let guard = locks.get(&name).lock().await.unwrap();
+    let again = [locks.get(&name).lock().await.unwrap(), locks.get(&name).try_lock_for(ms(10)).await.unwrap().unwrap()];
+    locks.all([&name]).lock().await.unwrap().unlock().await.unwrap();
+    assert_eq!(timed(), (1, 0), "the others are re-entries");
+    drop(again);
+    let both = locks.all([&name, &other]).owned_by(Owner::new());
+    let both = tokio::spawn(async move { both.lock().await.unwrap() });
+    sleep(ms(300)).await;
+    guard.unlock().await.unwrap();
+    both.await.unwrap().unlock().await.unwrap();
+    let (calls, longest) = timed();
+    assert!(calls == 2 && (300..310).contains(&longest), "one call, and not one for each of its locks: {:?}", timed());
+}
+
 #[tokio::test]
 async fn a_locker_in_its_callers_runtime_cannot_be_closed_by_a_blocking_call() {
     let locks = over(&servers(1), ms(10_000)).connect().await.unwrap();

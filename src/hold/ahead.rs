@@ -31,7 +31,7 @@ impl Hold {
         const ONLY: NodeIndex = 0;
         let _: HoldState = self.at(now);
         let mut state = self.state();
-        (state.ahead, state.reserved) = (false, reserved);
+        (state.ahead, state.reserved, state.failed_ticks) = (false, reserved, 0);
         let loss = state.safety().loss();
         if matches!(loss, None | Some(Loss::Released)) {
             // A late answer makes no lease longer that nobody renews. The validity that a hold leaves when it is being
@@ -51,6 +51,11 @@ impl Hold {
     /// Records the fence that the server has reserved for the next holder.
     pub(crate) fn reserve(&self, fence: Option<Fence>) {
         self.state().reserved = fence;
+    }
+
+    /// Returns until when it would be valid without a `max_hold`.
+    pub(crate) fn leased_until(&self) -> Instant {
+        self.state().votes.majority_until().unwrap_or(self.since)
     }
 
     /// Returns what a hold that is granted ahead after this one, while this one is released, gets from it: a fence, and

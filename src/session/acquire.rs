@@ -13,6 +13,13 @@ use crate::hold::{Hold, Terms};
 use crate::identity::{Caller, Origin};
 use crate::key::Key;
 
+/// A lock that a caller has.
+pub(super) struct Taken {
+    pub(super) grip: Grip,
+    /// Whether its owner had it when the caller came.
+    pub(super) is_reentry: bool,
+}
+
 /// A caller's place in a line. Dropping it leaves the line.
 struct Place<'a> {
     session: &'a Session,
@@ -50,7 +57,23 @@ impl Session {
     ) -> Result<Option<Grip>, Error> {
         self.enter()?;
         let called = self.now();
-        let deadline = wait.map(|wait| called + wait);
+        let taken = self.wait_in_line(key, caller, terms, wait.map(|wait| called + wait)).await?;
+        Ok(taken.map(|taken| {
+            if !taken.is_reentry {
+                self.counters.granted_after(self.now().since(called));
+            }
+            taken.grip
+        }))
+    }
+
+    /// Does what [`lock`](Self::lock) does, and does not record how long it took.
+    pub(super) async fn wait_in_line(
+        self: &Arc<Self>,
+        key: &Key,
+        caller: &Caller,
+        terms: Terms,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Taken>, Error> {
         loop {
             self.check_open()?;
             let now = self.now();
@@ -59,7 +82,10 @@ impl Session {
             let (owner, origin) = (caller.owner.clone(), caller.origin);
             let waiter = Waiter { id, owner, origin, terms, since: now, reply };
             let start = match self.gate.arrive(key, waiter, now) {
-                Arrival::Reentered(hold, count) => return self.reentered(hold, origin, count).await.map(Some),
+                Arrival::Reentered(hold, count) => {
+                    let grip = self.reentered(hold, origin, count).await?;
+                    return Ok(Some(Taken { grip, is_reentry: true }));
+                }
                 Arrival::Lost(loss) => return Err(Error::lost(key, loss)),
                 Arrival::Queued(start) => start,
             };
@@ -84,11 +110,11 @@ impl Session {
             let Some(grip) = answer? else { return Ok(None) };
             // A grant that was revoked or lost before this caller was polled does not count: the caller queues again.
             if let Some(grip) = self.take(grip)? {
-                self.counters.granted_after(self.now().since(called));
-                return Ok(Some(grip));
+                return Ok(Some(Taken { grip, is_reentry: false }));
             }
             if deadline.is_some_and(|deadline| self.now() >= deadline) {
-                return Box::pin(self.try_lock(key, caller, terms)).await;
+                let grip = Box::pin(self.try_lock(key, caller, terms)).await?;
+                return Ok(grip.map(|grip| Taken { grip, is_reentry: false }));
             }
         }
     }

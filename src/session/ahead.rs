@@ -10,10 +10,11 @@
 //!
 //! # Invariants
 //! - Only a hold that the server has confirmed is handed over like this, so at most one hand-over is without an answer.
-//! - The hand-over is sent until it is answered, while the next holder holds the lock. If the lock was gone, the next
-//!   holder has lost it.
-//! - Once the next holder has released or lost the lock, the hand-over is not sent again. Without an answer both are
-//!   undone in order.
+//! - The hand-over is sent until it is answered, while the next holder holds the lock, or keeps it for its `min_hold`.
+//!   If the lock was gone, the next holder has lost it.
+//! - After that, it is not sent again. Without an answer both are undone in order: at once if the next holder has
+//!   released the lock; if it has lost it, when its last guard is gone or its validity is over, since any holder keeps
+//!   others out until then; but a `force_unlock` lets others in.
 //! - Nothing else asks for the field of the next holder before the server has confirmed it, except its release: the
 //!   driver sends that behind the first copy, and then finding nothing counts as done.
 
@@ -35,7 +36,7 @@ use crate::error::Loss;
 use crate::fence::{Fence, Source};
 use crate::foreign::contained;
 use crate::gate::{Admitted, Head};
-use crate::hold::Hold;
+use crate::hold::{self, Hold};
 use crate::node::Outcome;
 use crate::quorum::Settled;
 
@@ -79,7 +80,8 @@ impl<'a> Next<'a> {
 
     fn after_release(&self, released: Unconfirmed) -> Unanswered {
         let ahead = Ahead { session: Arc::clone(&released.session), hold: Arc::clone(&self.hold) };
-        Unanswered { ahead, released, fences: self.asked.fences, is_repeated: false }
+        let doubted = Some(self.asked.session.now() + self.asked.session.settings.command_timeout);
+        Unanswered { ahead, released, fences: self.asked.fences, is_repeated: false, doubted }
     }
 
     /// Passes the hold, which is registered, to its callers.
@@ -146,6 +148,8 @@ pub(super) struct Unanswered {
     released: Unconfirmed,
     fences: Source,
     is_repeated: bool,
+    /// Until when the hand-over may be without an answer before that counts as a failed renewal.
+    doubted: Option<Instant>,
 }
 
 impl Unanswered {
@@ -196,11 +200,23 @@ impl Unanswered {
             Outcome::Refused(error) => {
                 _ = self.released.may_have_taken(claim.clone(), terms.lease);
                 contained(|| tracing::warn!(key = %key.shown(), %error, "handed over, and the server refuses it"));
+                self.doubt();
+                self.released.refused(error);
                 return Some(self);
             }
         };
         contained(|| tracing::debug!(key = %key.shown(), %failure, "handed over, and not confirmed yet"));
         Some(self)
+    }
+
+    /// Notes that the lease could not be renewed, once.
+    fn doubt(&mut self) {
+        if self.doubted.take().is_some() {
+            let (session, hold) = (&self.ahead.session, &self.ahead.hold);
+            hold.tick_failed();
+            session.counters.renewal_failed();
+            contained(|| session.counters.tell_renewal_failed());
+        }
     }
 
     /// Sends the hand-over again, as long as the next holder has the lock. Ends with it; nobody awaits it.
@@ -209,7 +225,7 @@ impl Unanswered {
         let (_debt, _late) = (session.engine.owe(), Late::new(&session));
         self.is_repeated = true;
         let mut pause = AGAIN;
-        while self.is_held_after(pause).await {
+        while self.goes_on(pause, Self::is_wanted).await {
             let (sent, outcome) = self.ask().await;
             match self.hear(sent, outcome) {
                 Some(unanswered) => self = unanswered,
@@ -217,22 +233,40 @@ impl Unanswered {
             }
             pause = (pause * 2).min(session.settings.command_timeout / 2);
         }
+        let left = Instant::now().until(self.ahead.hold.leased_until());
+        self.goes_on(left, Self::keeps_others_out).await;
         // What it may have taken is undone behind it.
         release(self.released).await;
     }
 
-    /// Waits for a while, or until the next holder has released or lost the lock. The releaser is told when its time is
-    /// over. Returns whether the lock is still held.
-    async fn is_held_after(&mut self, pause: Duration) -> bool {
-        let over = Instant::now() + pause;
+    /// Returns whether the server has to have the next holder: it has the lock, or keeps it for its `min_hold`.
+    fn is_wanted(&self) -> bool {
+        let hold = &self.ahead.hold;
+        hold.is_held() || hold.guards() == 0 && hold::rest(hold.kept_until(), Instant::now()).is_some()
+    }
+
+    /// Returns whether a holder that has lost the lock may not have stopped yet.
+    fn keeps_others_out(&self) -> bool {
+        let hold = &self.ahead.hold;
+        let loss = hold.mark(Instant::now()).loss();
+        hold.guards() > 0 && !matches!(loss, None | Some(Loss::Released | Loss::ForceUnlocked | Loss::NotOwner))
+    }
+
+    /// Waits for a while, or until this no longer is the case. The releaser is told when its time is over. Returns
+    /// whether it is still the case.
+    async fn goes_on(&mut self, time: Duration, is_so: fn(&Self) -> bool) -> bool {
+        let over = Instant::now() + time;
         loop {
             let now = Instant::now();
+            if self.doubted.is_some_and(|doubted| now >= doubted) && self.ahead.hold.is_held() {
+                self.doubt();
+            }
             if self.released.is_awaited() && now >= self.released.deadline {
                 let nodes = self.released.silence();
                 self.released.overdue(nodes);
             }
-            if now >= over || !self.ahead.hold.is_held() {
-                return self.ahead.hold.is_held();
+            if now >= over || !is_so(self) {
+                return is_so(self);
             }
             let told = if self.released.is_awaited() { self.released.deadline } else { over };
             sleep(now.until(over.min(told).min(now + AGAIN))).await;
@@ -256,9 +290,10 @@ impl Unanswered {
                         session.count_behind(hold, guards);
                     }
                 }
-                // Its release is sent behind the hand-over. So is that of a lost hold, if its guard still lives.
+                // Its release is sent behind the hand-over. So is that of a lost hold, if its guard still lives; but a
+                // force_unlock may have come before the hand-over, and found nothing.
                 Err(Loss::Released) => {}
-                Err(_) if hold.guards() > 0 => {}
+                Err(loss) if loss != Loss::ForceUnlocked && hold.guards() > 0 => {}
                 Err(_) => session.undo_hold(hold),
             }
         }
@@ -293,14 +328,10 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// The next holder's own release finds nothing, since the hand-over is sent after it.
-    #[tokio::test(start_paused = true)]
-    async fn a_driver_that_ends_while_it_hands_over_leaves_nothing_behind() {
-        let (server, key, caller) =
-            (Server::new(), Key::from("k"), || Caller::blocking(Some(&Owner::new()), Reentry::Task));
-        let locks = Locker::builder().memory(&server).connect().await.expect("connects");
+    /// Returns the grip of a caller who has the lock "k" ahead, of a locker in whose place the test drives the line.
+    async fn granted_ahead(locks: &Locker) -> Grip {
+        let (key, caller) = (Key::from("k"), || Caller::blocking(Some(&Owner::new()), Reentry::Task));
         let session = locks.session();
-        server.delay(MS..=MS);
         let terms = Terms { lease: session.settings.lease, renewed: true, max_hold: None };
         let first = session.lock(&key, &caller(), terms, None).await.expect("granted").expect("granted");
         tokio::time::sleep(5 * MS).await;
@@ -310,7 +341,17 @@ mod tests {
         session.gate.arrive(&key, Waiter { id, owner, origin, terms, since: now, reply }, now);
         assert!(matches!(session.gate.next(&key, now), Step::Blocked));
         drop(first);
-        let next = answer.try_recv().expect("at once").expect("granted").expect("granted");
+        answer.try_recv().expect("at once").expect("granted").expect("granted")
+    }
+
+    /// The next holder's own release finds nothing, since the hand-over is sent after it.
+    #[tokio::test(start_paused = true)]
+    async fn a_driver_that_ends_while_it_hands_over_leaves_nothing_behind() {
+        let (server, key) = (Server::new(), Key::from("k"));
+        let locks = Locker::builder().memory(&server).connect().await.expect("connects");
+        let session = locks.session();
+        server.delay(MS..=MS);
+        let next = granted_ahead(&locks).await;
         assert!(next.hold().lose(Loss::MaxHold));
         drop(next);
         tokio::time::sleep(10 * MS).await;
@@ -323,5 +364,26 @@ mod tests {
         drop(handing);
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(server.holder("k"), None);
+    }
+
+    /// The force_unlock asks who has the lock before the hand-over, and deletes that one's lock after it.
+    #[tokio::test(start_paused = true)]
+    async fn a_force_unlock_frees_a_lock_that_is_handed_over_meanwhile() {
+        let (server, key) = (Server::new(), Key::from("k"));
+        let locks = Locker::builder().memory(&server).connect().await.expect("connects");
+        let session = locks.session();
+        server.delay(MS..=MS);
+        let next = granted_ahead(&locks).await;
+        assert!(next.hold().take_guard());
+        server.delay(10 * MS..=10 * MS);
+        let (forced, name) = (locks.clone(), key.clone());
+        let forcing = tokio::spawn(async move { forced.get(name.as_str()).force_unlock().await });
+        tokio::time::sleep(2 * MS).await;
+        let Step::Release(passed, _) = session.gate.next(&key, session.now()) else { panic!("passed") };
+        hand_over(passed, None).await;
+        assert!(forcing.await.expect("no panic").expect("answered"));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let loss = next.hold().mark(session.now()).loss();
+        assert_eq!((loss, server.holder("k")), (Some(Loss::ForceUnlocked), None), "its guard lives");
     }
 }

@@ -20,18 +20,18 @@ impl Session {
         caller: &Caller,
         terms: Terms,
     ) -> Result<Option<Grip>, Error> {
-        let grips = self.try_all(std::slice::from_ref(key), caller, terms).await?;
-        Ok(grips.and_then(|mut grips| grips.pop()))
+        let taken = self.try_all(std::slice::from_ref(key), caller, terms).await?;
+        Ok(taken.and_then(|(mut grips, _)| grips.pop()))
     }
 
     /// Acquires all of these locks if that is possible at once. The ones that this owner does not hold are taken by one
-    /// script, past the lines.
+    /// script, past the lines. Returns, too, whether there were any.
     pub(crate) async fn try_all(
         self: &Arc<Self>,
         keys: &[Key],
         caller: &Caller,
         terms: Terms,
-    ) -> Result<Option<Vec<Grip>>, Error> {
+    ) -> Result<Option<(Vec<Grip>, bool)>, Error> {
         self.enter()?;
         let mut grips = Vec::with_capacity(keys.len());
         let mut open = keys.to_vec();
@@ -70,7 +70,8 @@ impl Session {
                 self.write_count(grip.hold(), grip.hold().guards()).await?;
             }
             grips.sort_unstable_by(|a, b| a.hold().claim.key.cmp(&b.hold().claim.key));
-            return Ok(Some(grips));
+            let are_new = entered < grips.len();
+            return Ok(Some((grips, are_new)));
         }
     }
 

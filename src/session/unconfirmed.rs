@@ -9,7 +9,7 @@ use super::Session;
 use super::pending::Pending;
 use crate::clock::Instant;
 use crate::command::Claim;
-use crate::error::{Error, Loss, NodeFailure};
+use crate::error::{Error, Loss, NodeFailure, ServerErrorKind};
 use crate::foreign::{self, contained};
 use crate::hold::{self, Hold};
 use crate::quorum::Settled;
@@ -89,6 +89,18 @@ impl Unconfirmed {
         if let Some((reply, pending)) = self.awaited.take() {
             self.session.engine.post(move || {
                 foreign::answer(reply, Ok(()));
+                drop(pending);
+            });
+        }
+    }
+
+    /// Tells the caller that the server refused a hand-over. If it has no memory left for the next holder, the lock was
+    /// there: the server looks for it first.
+    pub(super) fn refused(&mut self, error: Error) {
+        if let Some((reply, pending)) = self.awaited.take() {
+            let is_full = matches!(error, Error::Server { kind: ServerErrorKind::OutOfMemory, .. });
+            self.session.engine.post(move || {
+                foreign::answer(reply, if is_full { Ok(()) } else { Err(error) });
                 drop(pending);
             });
         }

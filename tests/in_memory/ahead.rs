@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 
 use futures_util::poll;
-use lockhound::{Error, Fencing, Guard, Locker, Loss, Owner};
+use lockhound::{Error, Fencing, Guard, HoldState, Lock, Locker, Loss, Owner};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -340,6 +340,77 @@ async fn a_force_unlock_before_the_answer_deposes_the_next_holder() {
         third.unlock().await.unwrap();
         nothing_is_left(&server, &locks, &name).await;
     }
+}
+
+/// Returns a guard that was handed over, a caller in line behind it, and the way to the server, which is cut off: the
+/// hand-over is not executed until it leads there again.
+async fn cut_off(terms: impl FnOnce(Lock) -> Lock) -> (Server, Server, [Locker; 2], String, Guard, JoinHandle<Guard>) {
+    let (server, name, nowhere) = (Server::new(), key(), Server::new());
+    let route = server.route();
+    let builder = |server: &Server| over(std::slice::from_ref(server), ms(10_000)).outage_tolerance(ms(60_000));
+    let lockers = [builder(&route).connect().await.unwrap(), builder(&server).connect().await.unwrap()];
+    let (guard, []) = handed_over(&lockers[0], &name).await;
+    let lock = terms(lockers[0].get(&name).owned_by(Owner::new()));
+    let next = tokio::spawn(async move { lock.lock().await.unwrap() });
+    sleep(ms(1)).await;
+    nowhere.stop();
+    route.lead_to(&nowhere);
+    (server, route, lockers, name, guard, next)
+}
+
+/// The releaser's lock is still on the server, and stands for that of the next holder.
+#[tokio::test(start_paused = true)]
+async fn a_grant_ahead_that_was_released_in_an_outage_is_kept_for_its_min_hold() {
+    let (server, route, [_locks, other], name, guard, next) = cut_off(|lock| lock.min_hold(ms(5_000))).await;
+    let (_, next) = ahead(guard, next).await;
+    let _: Result<(), Error> = next.unlock().await;
+    sleep(ms(1_000)).await;
+    route.lead_to(&server);
+    sleep(ms(3_000)).await;
+    assert!(other.get(&name).try_lock().await.unwrap().is_none(), "it is kept");
+    sleep(ms(2_000)).await;
+    other.get(&name).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+    nothing_is_left(&server, &other, &name).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_ahead_that_was_lost_in_an_outage_keeps_others_out_while_its_guard_lives() {
+    for closes in [false, true] {
+        let (server, route, [locks, other], name, guard, next) = cut_off(|lock| lock.max_hold(ms(400))).await;
+        let (_, next) = ahead(guard, next).await;
+        if closes {
+            locks.close().await;
+        }
+        sleep(ms(1_000)).await;
+        assert!(next.is_lost());
+        route.lead_to(&server);
+        sleep(ms(3_000)).await;
+        assert!(other.get(&name).try_lock().await.unwrap().is_none(), "closed: {closes}");
+        drop(next);
+        sleep(ms(if closes { 10_000 } else { 500 })).await;
+        other.get(&name).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
+        nothing_is_left(&server, &other, &name).await;
+    }
+}
+
+/// Its lease is not renewed before the hand-over is confirmed.
+#[tokio::test(start_paused = true)]
+async fn a_grant_ahead_without_an_answer_is_in_jeopardy_after_a_command_timeout() {
+    let ((server, locks, _), name) = (near().await, key());
+    let (guard, [next]) = handed_over(&locks, &name).await;
+    server.stop();
+    let (_, next) = ahead(guard, next).await;
+    sleep(ms(50)).await;
+    assert_eq!((next.state(), locks.stats().renewal_errors), (HoldState::Safe, 0));
+    sleep(ms(100)).await;
+    assert_eq!((next.state(), locks.stats().renewal_errors), (HoldState::Jeopardy, 1));
+    sleep(ms(500)).await;
+    assert_eq!((next.state(), locks.stats().renewal_errors), (HoldState::Jeopardy, 1), "counted once");
+    server.go_on();
+    sleep(ms(500)).await;
+    assert_eq!(next.state(), HoldState::Safe);
+    next.unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
 }
 
 /// A second copy that comes late does not make it longer.
