@@ -94,13 +94,13 @@ impl Unconfirmed {
         }
     }
 
-    /// Tells the caller that the server refused a hand-over. If it has no memory left for the next holder, the lock was
-    /// there: the server looks for it first.
+    /// Tells the caller that the server refused a hand-over. Without a right, its release would be refused as well.
+    /// Otherwise the lock was there, since the script looks for it first, and only the next holder's lock was refused.
     pub(super) fn refused(&mut self, error: Error) {
         if let Some((reply, pending)) = self.awaited.take() {
-            let is_full = matches!(error, Error::Server { kind: ServerErrorKind::OutOfMemory, .. });
+            let right = matches!(error, Error::Server { kind: ServerErrorKind::NoPermission, .. });
             self.session.engine.post(move || {
-                foreign::answer(reply, if is_full { Ok(()) } else { Err(error) });
+                foreign::answer(reply, if right { Err(error) } else { Ok(()) });
                 drop(pending);
             });
         }

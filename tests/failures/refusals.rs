@@ -177,10 +177,10 @@ async fn without_memory_lock_is_an_error_while_unlock_and_renewals_succeed() {
     in_state(&server, "OOM", full, free, expected).await;
 }
 
-/// The next caller has the lock before the server refuses to hand it over. The releaser, whose lock was there, is told
-/// at once that it is released. Both are released as soon as that caller releases it, and nobody is told of a loss.
-#[tokio::test]
-async fn a_lock_that_a_full_server_does_not_hand_over_is_released() {
+/// Has a lock released that this state of the server keeps from being handed over. The next caller has it before that.
+/// Returns what the releaser is told, which waits for nothing. Once the state is over, both are released, and nobody is
+/// told of a loss.
+async fn released_before(enter: &[&str], leave: &[&str]) -> Result<(), Error> {
     let (server, name) = (Server::start(), key());
     let locks = builder(&server.url(), ms(600_000)).connect().await.unwrap();
     let lock = || locks.get(&name).owned_by(Owner::new());
@@ -190,14 +190,30 @@ async fn a_lock_that_a_full_server_does_not_hand_over_is_released() {
     eventually(ms(10_000), "both wait", || locks.stats().waiters == 2).await;
     first.unlock().await.unwrap();
     let second = second.await.unwrap();
-    server.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
+    server.command::<()>(enter);
     let second = tokio::spawn(second.unlock());
     let third = third.await.unwrap();
-    tokio::time::timeout(ms(20_000), second).await.expect("it is told").unwrap().unwrap();
+    let told = second.await.unwrap();
     assert_eq!((third.state(), locks.stats().renewal_errors), (HoldState::Jeopardy, 1), "nothing renews its lease");
-    third.unlock().await.unwrap();
+    drop(third);
+    server.command::<()>(leave);
     eventually(ms(10_000), "it is gone", || !server.command::<bool>(&["EXISTS", &name])).await;
     assert_eq!((locks.stats().losses.total(), locks.stats().holds), (0, 0));
+    told
+}
+
+/// The lock of the releaser was there. Its release needs no memory.
+#[tokio::test]
+async fn a_lock_that_a_full_server_does_not_hand_over_is_released() {
+    let limit = |bytes| ["CONFIG", "SET", "maxmemory", bytes];
+    released_before(&limit("1"), &limit("0")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_releaser_without_rights_is_told_although_the_next_caller_has_the_lock() {
+    let change = |rights: &'static [&str]| [&["ACL", "SETUSER", "default"], rights].concat();
+    let told = released_before(&change(&["resetkeys", "~other:*"]), &change(&["allkeys"])).await;
+    assert!(matches!(&told, Err(Error::Server { kind: ServerErrorKind::NoPermission, .. })), "{told:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
