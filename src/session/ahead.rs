@@ -328,10 +328,13 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Returns the grip of a caller who has the lock "k" ahead, of a locker in whose place the test drives the line.
-    async fn granted_ahead(locks: &Locker) -> Grip {
-        let (key, caller) = (Key::from("k"), || Caller::blocking(Some(&Owner::new()), Reentry::Task));
+    /// Returns the grip of a caller who has the lock "k" ahead. The test takes the place of the line's driver.
+    async fn granted_ahead() -> (Server, Locker, Key, Grip) {
+        let (server, key, caller) =
+            (Server::new(), Key::from("k"), || Caller::blocking(Some(&Owner::new()), Reentry::Task));
+        let locks = Locker::builder().memory(&server).connect().await.expect("connects");
         let session = locks.session();
+        server.delay(MS..=MS);
         let terms = Terms { lease: session.settings.lease, renewed: true, max_hold: None };
         let first = session.lock(&key, &caller(), terms, None).await.expect("granted").expect("granted");
         tokio::time::sleep(5 * MS).await;
@@ -341,17 +344,15 @@ mod tests {
         session.gate.arrive(&key, Waiter { id, owner, origin, terms, since: now, reply }, now);
         assert!(matches!(session.gate.next(&key, now), Step::Blocked));
         drop(first);
-        answer.try_recv().expect("at once").expect("granted").expect("granted")
+        let next = answer.try_recv().expect("at once").expect("granted").expect("granted");
+        (server, locks, key, next)
     }
 
     /// The next holder's own release finds nothing, since the hand-over is sent after it.
     #[tokio::test(start_paused = true)]
     async fn a_driver_that_ends_while_it_hands_over_leaves_nothing_behind() {
-        let (server, key) = (Server::new(), Key::from("k"));
-        let locks = Locker::builder().memory(&server).connect().await.expect("connects");
+        let (server, locks, key, next) = granted_ahead().await;
         let session = locks.session();
-        server.delay(MS..=MS);
-        let next = granted_ahead(&locks).await;
         assert!(next.hold().lose(Loss::MaxHold));
         drop(next);
         tokio::time::sleep(10 * MS).await;
@@ -369,11 +370,8 @@ mod tests {
     /// The force_unlock asks who has the lock before the hand-over, and deletes that one's lock after it.
     #[tokio::test(start_paused = true)]
     async fn a_force_unlock_frees_a_lock_that_is_handed_over_meanwhile() {
-        let (server, key) = (Server::new(), Key::from("k"));
-        let locks = Locker::builder().memory(&server).connect().await.expect("connects");
+        let (server, locks, key, next) = granted_ahead().await;
         let session = locks.session();
-        server.delay(MS..=MS);
-        let next = granted_ahead(&locks).await;
         assert!(next.hold().take_guard());
         server.delay(10 * MS..=10 * MS);
         let (forced, name) = (locks.clone(), key.clone());
