@@ -58,6 +58,8 @@ struct Hold {
     held: u64,
     /// Whether somebody has found it lost.
     is_lost: bool,
+    /// Whether its last guard was told that it is released or lost.
+    is_over: bool,
     /// The tokens of its guards.
     tokens: BTreeMap<u64, CancellationToken>,
 }
@@ -166,8 +168,10 @@ impl World {
         let (again, hold) = (known.is_some(), known.unwrap_or(state.holds.len()));
         if !again {
             let ((key, who), held, tokens) = (name.clone(), called, BTreeMap::new());
-            let (entered, is_lost) = (now, false);
-            state.holds.push(Hold { key, who, locker, fence, is_renewed, called, entered, held, is_lost, tokens });
+            let (entered, is_lost, is_over) = (now, false, false);
+            let called = called.min(state.goes_on_from(&key, locker).unwrap_or(called));
+            let hold = Hold { key, who, locker, fence, is_renewed, called, entered, held, is_lost, is_over, tokens };
+            state.holds.push(hold);
         }
         state.inside.insert(name, hold);
         state.guards += 1;
@@ -185,6 +189,7 @@ impl World {
             state.fences.insert(key.to_owned(), highest.map_or(fence, |highest| highest.max(fence)));
         }
         if !(again && is_deposed) {
+            let called = if again { called } else { state.holds[hold].called };
             state.call(hold, Op::Lock { fence }, called, Some(now));
         }
         let grown = fence.wrapping_sub(highest.unwrap_or(fence));
@@ -270,6 +275,13 @@ impl State {
         hold.map_or_else(|| who.to_owned(), |hold| hold.who.clone())
     }
 
+    /// When the hold was asked for whose lease the next one of the same locker goes on with, if that one comes before
+    /// the answer to its release and it may be somebody else's by then. It has a fence that was reserved before.
+    fn goes_on_from(&self, key: &str, locker: usize) -> Option<u64> {
+        let before = self.holds.iter().rfind(|hold| hold.key == key && hold.locker == locker)?;
+        (!before.is_over && self.deposed(before).is_some()).then_some(before.called)
+    }
+
     /// Since when this hold may be somebody else's, because another locker forced it.
     fn deposed(&self, hold: &Hold) -> Option<u64> {
         let forces = self.forces.iter().filter(|force| {
@@ -350,6 +362,7 @@ impl Leaving {
 
     fn record(&self, left: Left) {
         let (mut state, now) = (self.world.state(), self.world.now());
+        state.holds[self.hold].is_over |= self.is_last && left != Left::Unknown;
         let hold = &state.holds[self.hold];
         let (held, is_lost, deposed) = (hold.held, hold.is_lost, state.deposed(hold));
         if self.was_lost {
