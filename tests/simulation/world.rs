@@ -60,6 +60,8 @@ struct Hold {
     is_lost: bool,
     /// Whether its last guard was told that it is released or lost.
     is_over: bool,
+    /// The hold whose lease it goes on with: see [`State::goes_on_from`].
+    from: Option<usize>,
     /// The tokens of its guards.
     tokens: BTreeMap<u64, CancellationToken>,
 }
@@ -169,8 +171,10 @@ impl World {
         if !again {
             let ((key, who), held, tokens) = (name.clone(), called, BTreeMap::new());
             let (entered, is_lost, is_over) = (now, false, false);
-            let called = called.min(state.goes_on_from(&key, locker).unwrap_or(called));
-            let hold = Hold { key, who, locker, fence, is_renewed, called, entered, held, is_lost, is_over, tokens };
+            let from = state.goes_on_from(&key, locker);
+            let called = from.map_or(called, |from| called.min(state.holds[from].called));
+            let hold =
+                Hold { key, who, locker, fence, is_renewed, called, entered, held, is_lost, is_over, from, tokens };
             state.holds.push(hold);
         }
         state.inside.insert(name, hold);
@@ -275,11 +279,11 @@ impl State {
         hold.map_or_else(|| who.to_owned(), |hold| hold.who.clone())
     }
 
-    /// When the hold was asked for whose lease the next one of the same locker goes on with, if that one comes before
-    /// the answer to its release and it may be somebody else's by then. It has a fence that was reserved before.
-    fn goes_on_from(&self, key: &str, locker: usize) -> Option<u64> {
-        let before = self.holds.iter().rfind(|hold| hold.key == key && hold.locker == locker)?;
-        (!before.is_over && self.deposed(before).is_some()).then_some(before.called)
+    /// Returns the hold whose lease the next one of the same locker goes on with, if that one comes before the answer
+    /// to its release and it may be somebody else's by then. The next one has a fence that was reserved before.
+    fn goes_on_from(&self, key: &str, locker: usize) -> Option<usize> {
+        let before = self.holds.iter().rposition(|hold| hold.key == key && hold.locker == locker)?;
+        (!self.holds[before].is_over && self.deposed(&self.holds[before]).is_some()).then_some(before)
     }
 
     /// Since when this hold may be somebody else's, because another locker forced it.
@@ -363,6 +367,12 @@ impl Leaving {
     fn record(&self, left: Left) {
         let (mut state, now) = (self.world.state(), self.world.now());
         state.holds[self.hold].is_over |= self.is_last && left != Left::Unknown;
+        if self.is_last && left == Left::Lost {
+            let believes =
+                |next: &Hold| next.from == Some(self.hold) && next.tokens.values().any(|t| !t.is_cancelled());
+            let next = state.holds.iter().find(|next| believes(next));
+            assert!(next.is_none(), "{} believes in a lock that was gone before", next.map_or("", |next| &next.who));
+        }
         let hold = &state.holds[self.hold];
         let (held, is_lost, deposed) = (hold.held, hold.is_lost, state.deposed(hold));
         if self.was_lost {
