@@ -58,8 +58,8 @@ struct Hold {
     held: u64,
     /// Whether somebody has found it lost.
     is_lost: bool,
-    /// Whether its last guard was told that it is released or lost.
-    is_over: bool,
+    /// Whether its last guard has gone, and was not told yet that it is released or lost.
+    is_leaving: bool,
     /// The hold whose lease it goes on with: see [`State::goes_on_from`].
     from: Option<usize>,
     /// The tokens of its guards.
@@ -170,11 +170,11 @@ impl World {
         let (again, hold) = (known.is_some(), known.unwrap_or(state.holds.len()));
         if !again {
             let ((key, who), held, tokens) = (name.clone(), called, BTreeMap::new());
-            let (entered, is_lost, is_over) = (now, false, false);
+            let (entered, is_lost, is_leaving) = (now, false, false);
             let from = state.goes_on_from(&key, locker);
             let called = from.map_or(called, |from| called.min(state.holds[from].called));
             let hold =
-                Hold { key, who, locker, fence, is_renewed, called, entered, held, is_lost, is_over, from, tokens };
+                Hold { key, who, locker, fence, is_renewed, called, entered, held, is_lost, is_leaving, from, tokens };
             state.holds.push(hold);
         }
         state.inside.insert(name, hold);
@@ -283,7 +283,7 @@ impl State {
     /// to its release and it may be somebody else's by then. The next one has a fence that was reserved before.
     fn goes_on_from(&self, key: &str, locker: usize) -> Option<usize> {
         let before = self.holds.iter().rposition(|hold| hold.key == key && hold.locker == locker)?;
-        (!self.holds[before].is_over && self.deposed(&self.holds[before]).is_some()).then_some(before)
+        (self.holds[before].is_leaving && self.deposed(&self.holds[before]).is_some()).then_some(before)
     }
 
     /// Since when this hold may be somebody else's, because another locker forced it.
@@ -328,6 +328,7 @@ impl Inside {
         let hold = &mut state.holds[self.hold];
         hold.tokens.remove(&self.guard);
         let (is_last, was_lost) = (hold.tokens.is_empty(), hold.is_lost);
+        hold.is_leaving = is_last && !was_lost;
         let name = (hold.key.clone(), hold.who.clone());
         if is_last {
             state.inside.remove(&name);
@@ -366,7 +367,7 @@ impl Leaving {
 
     fn record(&self, left: Left) {
         let (mut state, now) = (self.world.state(), self.world.now());
-        state.holds[self.hold].is_over |= self.is_last && left != Left::Unknown;
+        state.holds[self.hold].is_leaving &= left == Left::Unknown;
         if self.is_last && left == Left::Lost {
             let believes =
                 |next: &Hold| next.from == Some(self.hold) && next.tokens.values().any(|t| !t.is_cancelled());
