@@ -104,6 +104,9 @@ pub struct Leaving {
     left: bool,
 }
 
+/// How the names of a crowd end, whose lock nobody forces.
+pub const OF_CROWD: &str = " of the crowd";
+
 /// What a guard that leaves is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
@@ -171,7 +174,8 @@ impl World {
         if !again {
             let ((key, who), held, tokens) = (name.clone(), called, BTreeMap::new());
             let (entered, is_lost, is_leaving) = (now, false, false);
-            let from = state.goes_on_from(&key, locker);
+            // Elsewhere, others force the lock too, and the next hold may be a new one.
+            let from = if who.ends_with(OF_CROWD) { state.goes_on_from(&key, locker) } else { None };
             let called = from.map_or(called, |from| called.min(state.holds[from].called));
             let hold =
                 Hold { key, who, locker, fence, is_renewed, called, entered, held, is_lost, is_leaving, from, tokens };
