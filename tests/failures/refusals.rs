@@ -178,9 +178,9 @@ async fn without_memory_lock_is_an_error_while_unlock_and_renewals_succeed() {
 }
 
 /// Has a lock released that this state of the server keeps from being handed over. The next caller has it before that.
-/// Returns what the releaser is told, which waits for nothing. Once the state is over, both are released, and nobody is
-/// told of a loss.
-async fn released_before(enter: &[&str], leave: &[&str]) -> Result<(), Error> {
+/// Returns what the releaser is told, which waits for nothing. Both are released when that caller releases it, or once
+/// the state is over if it `lasts`, and nobody is told of a loss.
+async fn released_before(enter: &[&str], leave: &[&str], lasts: bool) -> Result<(), Error> {
     let (server, name) = (Server::start(), key());
     let locks = builder(&server.url(), ms(600_000)).connect().await.unwrap();
     let lock = || locks.get(&name).owned_by(Owner::new());
@@ -195,8 +195,13 @@ async fn released_before(enter: &[&str], leave: &[&str]) -> Result<(), Error> {
     let third = third.await.unwrap();
     let told = second.await.unwrap();
     assert_eq!((third.state(), locks.stats().renewal_errors), (HoldState::Jeopardy, 1), "nothing renews its lease");
-    drop(third);
-    server.command::<()>(leave);
+    third.check().unwrap();
+    if lasts {
+        drop(third);
+        server.command::<()>(leave);
+    } else {
+        third.unlock().await.unwrap();
+    }
     eventually(ms(10_000), "it is gone", || !server.command::<bool>(&["EXISTS", &name])).await;
     assert_eq!((locks.stats().losses.total(), locks.stats().holds), (0, 0));
     told
@@ -206,13 +211,13 @@ async fn released_before(enter: &[&str], leave: &[&str]) -> Result<(), Error> {
 #[tokio::test]
 async fn a_lock_that_a_full_server_does_not_hand_over_is_released() {
     let limit = |bytes| ["CONFIG", "SET", "maxmemory", bytes];
-    released_before(&limit("1"), &limit("0")).await.unwrap();
+    released_before(&limit("1"), &limit("0"), false).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_releaser_without_rights_is_told_although_the_next_caller_has_the_lock() {
     let change = |rights: &'static [&str]| [&["ACL", "SETUSER", "default"], rights].concat();
-    let told = released_before(&change(&["resetkeys", "~other:*"]), &change(&["allkeys"])).await;
+    let told = released_before(&change(&["resetkeys", "~other:*"]), &change(&["allkeys"]), true).await;
     assert!(matches!(&told, Err(Error::Server { kind: ServerErrorKind::NoPermission, .. })), "{told:?}");
 }
 
