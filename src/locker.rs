@@ -320,7 +320,7 @@ impl LockerBuilder {
     ///   have no braces, or one pair with text inside; otherwise its channel would be in another slot, and locking it
     ///   returns [`Error::Config`].
     /// - `redis-sentinel://[user:password@]host[:port][/db]?sentinelServiceName=name[&node=host:port&..]` is the master
-    ///   that these Sentinels name. They are asked at each connect. `sentinelUsername` and `sentinelPassword` are for
+    ///   that most of these Sentinels name; all are asked. `sentinelUsername` and `sentinelPassword` are for
     ///   the Sentinels themselves. [`replicas`](Self::replicas) says what a failover loses.
     /// - `rediss-cluster://` and `rediss-sentinel://` encrypt all of these connections.
     ///

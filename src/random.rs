@@ -1,8 +1,8 @@
 //! Random names and times. In a runtime that hosts lockers they come from the generator of its thread, which a
 //! simulation seeds.
 
-#[cfg(feature = "testing")]
-use std::{ops::RangeInclusive, time::Duration};
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use uuid::{Builder, Uuid};
 
@@ -17,7 +17,6 @@ pub(crate) fn uuid() -> Uuid {
 }
 
 /// Returns a random time within this range.
-#[cfg(feature = "testing")]
 pub(crate) fn duration(range: &RangeInclusive<Duration>) -> Duration {
     let (least, most) = (*range.start(), *range.end());
     if least == most { least } else { least + (most - least).mul_f64(fastrand::f64()) }

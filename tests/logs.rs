@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use common::log::Log;
+use common::sentinel::Sentinels;
 use common::{Server, builder, eventually, key, locker, locker_with, ms};
 use lockhound::{CredentialProvider, Credentials, Error, Format, HoldState, Locker, Loss, Owner};
 
@@ -21,6 +22,40 @@ fn log() -> &'static Log {
 fn lines(words: &[&str]) -> Vec<String> {
     let text = log().text();
     text.lines().filter(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned).collect()
+}
+
+/// Each costs a warning that names it, once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bad_sentinel_is_named_in_a_warning_with_the_reason() {
+    log();
+    let group = Sentinels::start();
+    let locks = || group.builder(ms(6_000)).connect();
+    let warnings = |sentinel: &Server, words: &str| {
+        let node = format!("127.0.0.1:{}", sentinel.port());
+        lines(&["WARN", &node, words]).len()
+    };
+    let [hangs, forgets, refuses] = &*group.sentinels else { panic!("three Sentinels") };
+    let no_say = "no say in who is the master";
+    hangs.stop();
+    let first = locks().await.unwrap();
+    eventually(ms(20_000), "it hangs", || warnings(hangs, no_say) == 1).await;
+    // Longer than two seconds: it has not acted for so long that it does not trust itself.
+    tokio::time::sleep(ms(2_500)).await;
+    hangs.go_on();
+    let again = || !lines(&["INFO", &hangs.port().to_string(), "this Sentinel names a master again"]).is_empty();
+    eventually(ms(20_000), "it answers", again).await;
+    let tilts = || warnings(hangs, "TILT mode") > 0;
+    eventually(ms(20_000), "it is in TILT mode", tilts).await;
+    forgets.command::<()>(&["SENTINEL", "REMOVE", common::sentinel::NAME]);
+    eventually(ms(20_000), "it forgot", || warnings(forgets, "knows no master named locks") == 1).await;
+    refuses.command::<()>(&["ACL", "SETUSER", "default", "resetpass", ">other"]);
+    let second = locks().await.unwrap();
+    let credentials = "correct sentinelUsername or sentinelPassword (NOAUTH";
+    eventually(ms(20_000), "it refuses", || warnings(refuses, credentials) == 1).await;
+    for locks in [first, second] {
+        locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    }
+    assert!(lines(&["grants and renews no lock", &refuses.port().to_string()]).is_empty(), "a Sentinel grants none");
 }
 
 #[tokio::test(flavor = "multi_thread")]

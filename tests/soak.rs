@@ -12,6 +12,7 @@ use common::chaos::{Chaos, survive};
 use common::children;
 use common::failovers::{self, Failover};
 use common::losses::{self, Kind};
+use common::ms;
 
 /// The body of a child process. As an ordinary test it does nothing.
 #[test]
@@ -41,7 +42,8 @@ async fn losses_of_every_kind_are_reported_in_time() {
     std::fs::write("target/losses.svg", losses::picture(&all)).unwrap();
 }
 
-/// Twelve failovers of each kind by Sentinels, and three of each with replicas that have to acknowledge.
+/// Twelve failovers of each kind by Sentinels, four of each while Sentinels come and go, and three of each with
+/// replicas that have to acknowledge.
 #[tokio::test(flavor = "multi_thread")]
 async fn failovers_by_sentinels_lose_only_what_they_explain() {
     for failover in [Failover::Ordered, Failover::Killed, Failover::Stopped] {
@@ -51,6 +53,12 @@ async fn failovers_by_sentinels_lose_only_what_they_explain() {
             println!("{}", seen[seen.len() - 1]);
         }
         println!("{}", failovers::table(&seen));
+        for _ in 0..4 {
+            println!(
+                "Sentinels come and go: {}",
+                failovers::under_load_with_sick_sentinels(failover, ms(12_000)).await
+            );
+        }
         for _ in 0..3 {
             let without = failovers::under_load_with_acknowledgements(failover).await;
             println!("{failover:?} with replicas(1): no overlap; {without:.1?} without a replica");

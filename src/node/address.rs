@@ -7,19 +7,20 @@
 //!   valid.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use fred::types::config::{Config, ServerConfig};
+use fred::types::config::{Config, Server, ServerConfig};
 use url::Url;
 
 use super::access::Access;
 use super::admission::Admission;
+use super::naming::Naming;
 use super::place::Place;
 use super::reply;
 use super::scheme::{self, FORMS, Mode, Way};
 use super::sentinel::Named;
-use super::succession::Succession;
 use crate::error::{Error, NodeFailure};
 use crate::stats::Misplaced;
 
@@ -59,8 +60,8 @@ pub(crate) struct Address {
     /// Counts answers that came to the wrong command, on all connections to it.
     pub(super) misplaced: Misplaced,
     last_failure: Mutex<Option<NodeFailure>>,
-    /// What Sentinels said about it, if they name it.
-    succession: Option<Succession>,
+    /// Where the server is, if Sentinels name it.
+    naming: Option<Naming>,
     way: Way,
     mode: Mode,
     config: Config,
@@ -75,8 +76,8 @@ impl Address {
         access.give(&name, way, &mut config)?;
         let (admission, mode) = (Admission::of(access.has_provider()), Mode::Alone);
         let (misplaced, last_failure) = (Misplaced::default(), Mutex::default());
-        let succession = matches!(config.server, ServerConfig::Sentinel { .. }).then(Succession::default);
-        Ok(Self { name, admission, misplaced, last_failure, succession, way, mode, config })
+        let naming = matches!(config.server, ServerConfig::Sentinel { .. }).then(Naming::default);
+        Ok(Self { name, admission, misplaced, last_failure, naming, way, mode, config })
     }
 
     /// Returns the same address, for a server of a cluster.
@@ -107,25 +108,35 @@ impl Address {
         let credentials = rest.split_once('@').map(|(credentials, _)| format!("{credentials}@")).unwrap_or_default();
         let name = format!("{scheme}://{credentials}{place}").into();
         let (admission, misplaced, last_failure) = (self.admission.anew(), Misplaced::default(), Mutex::default());
-        Self { name, admission, misplaced, last_failure, succession: None, way: self.way, mode: self.mode, config }
+        Self { name, admission, misplaced, last_failure, naming: None, way: self.way, mode: self.mode, config }
     }
 
-    /// What Sentinels said about it, if they name it.
-    pub(super) fn succession(&self) -> Option<&Succession> {
-        self.succession.as_ref()
+    /// Returns where the server is, if Sentinels name it.
+    pub(super) fn naming(&self) -> Option<&Naming> {
+        self.naming.as_ref()
     }
 
     /// Returns the Sentinels' name for the master, and their own addresses; `None` for any other server.
     pub(super) fn sentinels(&self) -> Option<(&str, Vec<Self>)> {
-        let ServerConfig::Sentinel { hosts, service_name, username, password } = &self.config.server else {
-            return None;
+        let ServerConfig::Sentinel { hosts, service_name, .. } = &self.config.server else { return None };
+        let places = hosts.iter().map(|server| Place { host: (&*server.host).into(), port: server.port });
+        Some((service_name, places.map(|place| self.sentinel_at(&place)).collect()))
+    }
+
+    /// Returns the address of a Sentinel of this master.
+    pub(super) fn sentinel_at(&self, place: &Place) -> Self {
+        let (user, password) = match &self.config.server {
+            ServerConfig::Sentinel { username, password, .. } => (username.clone(), password.clone()),
+            _ => (None, None),
         };
-        let of = |server: &fred::types::config::Server| {
-            let at = self.at(&Place { host: (&*server.host).into(), port: server.port });
-            let (username, password) = (username.clone(), password.clone());
-            Self { config: Config { username, password, database: None, ..at.config }, ..at }
-        };
-        Some((service_name, hosts.iter().map(of).collect()))
+        let at = self.at(place);
+        let scheme = self.name.split_once("://").map_or("redis-sentinel", |(scheme, _)| scheme);
+        Self {
+            name: format!("{scheme}://{place}").into(),
+            admission: at.admission.silenced(),
+            config: Config { username: user, password, database: None, ..at.config },
+            ..at
+        }
     }
 
     /// Returns the name of an address.
@@ -140,6 +151,16 @@ impl Address {
         self.config.clone()
     }
 
+    /// Returns the configuration for a server at this place, whose name leads to `found`.
+    pub(super) fn config_at(&self, place: &Place, found: SocketAddr) -> Config {
+        let mut server = Server::new(found.ip().to_string(), found.port());
+        #[cfg(feature = "tls")]
+        {
+            server.tls_server_name = Some((&*place.host).into());
+        }
+        Config { server: ServerConfig::Centralized { server }, ..self.config() }
+    }
+
     /// Notes that connecting to it failed.
     pub(super) fn failed(&self, failure: NodeFailure) {
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
@@ -147,6 +168,9 @@ impl Address {
 
     /// Returns why the last attempt to connect failed.
     pub(super) fn last_failure(&self) -> Option<NodeFailure> {
+        if let Some(Err(reason)) = self.naming.as_ref().map(Naming::master) {
+            return Some(NodeFailure { node: Arc::clone(&self.name), reason });
+        }
         self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

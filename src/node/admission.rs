@@ -15,6 +15,8 @@ use crate::shown::Shown;
 pub(super) struct Admission {
     /// Whether a provider of the program gives the credentials.
     has_provider: bool,
+    /// Whether somebody else says what this server refuses.
+    is_silent: bool,
     shut_out: AtomicU8,
     limited: AtomicU8,
 }
@@ -27,6 +29,11 @@ impl Admission {
     /// Returns the state for another server, before the first answer.
     pub(super) fn anew(&self) -> Self {
         Self::of(self.has_provider)
+    }
+
+    /// Returns the same, without its log events: they are about locks, of which a Sentinel has none.
+    pub(super) fn silenced(self) -> Self {
+        Self { is_silent: true, ..self }
     }
 
     /// Notes an answer to this connection. Commands that are not scripts may be forbidden: they are not needed.
@@ -57,7 +64,7 @@ impl Admission {
 
     /// Notes that the server refuses the credentials of this connection, or that there are none.
     fn shut_out(&self, connection: u8, node: &str, reply: &str) {
-        if !set(&self.shut_out, connection) {
+        if self.is_silent || !set(&self.shut_out, connection) {
             return;
         }
         let what = match self.has_provider {

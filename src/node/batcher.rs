@@ -400,7 +400,7 @@ mod tests {
     fn batcher() -> Arc<Batcher> {
         let command_timeout = Some(Duration::from_millis(100));
         let settings = Options { command_timeout, ..Options::default() }.validate(1).expect("valid");
-        Batcher::new(ScriptRunner::new(Link::to_nobody(&settings), None))
+        Batcher::new(ScriptRunner::new(Link::to_nobody(&settings), Link::to_nobody(&settings), None))
     }
 
     fn step(batched: Option<&'static Lua>) -> Step {

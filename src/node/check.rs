@@ -88,6 +88,9 @@ pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Durati
 pub(crate) const IN_CLUSTER_MODE: &str = "is a server in cluster mode: name the cluster, redis-cluster://host:port, \
                                           and no other server beside it";
 
+/// What is wrong with a server that Sentinels name too early, or still.
+const NAMED_REPLICA: &str = "is a replica, though the Sentinels name it as the master";
+
 impl Mode {
     /// Returns what is wrong with a server that reports this mode.
     fn complaint(self, told: Option<&str>) -> Option<&'static str> {
@@ -111,7 +114,11 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32
         |version: &str| Obstacle::Unfit(format!("is a server of version {version}; lockhound needs 6.2 or newer"));
     match link.call("HELLO", Vec::new()).await {
         Outcome::Done(reply) => {
-            let Hello { mode, version, .. } = hello(&reply);
+            let Hello { mode, version, role, .. } = hello(&reply);
+            if link.is_named() && role.is_some_and(|role| role != "master") {
+                let reason = NAMED_REPLICA.to_owned();
+                return Err(Obstacle::Passing(NodeFailure { node: Arc::clone(node), reason }));
+            }
             if let Some(complaint) = link.mode().complaint(mode.as_deref()) {
                 return Err(Obstacle::Unfit(complaint.to_owned()));
             }
@@ -161,17 +168,36 @@ pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
     }
 }
 
-/// Checks the server of a connection that could not be made at first: until that is done, no script is sent. Restarted
-/// after a panic; ends when the server is found to be fit, or with [`Link::quit`]; nobody awaits it.
+/// Checks the server of a connection that could not be made at first, or that leads to another master now: until that
+/// is done, no script is sent. Restarted after a panic; ends when the server is found to be fit, unless Sentinels may
+/// name another one, or with [`Link::quit`]; nobody awaits it.
 pub(super) async fn get_to_know(link: &Arc<Link>) {
     let node = link.server();
     loop {
+        if link.is_known_as(&Fitness::Fit) {
+            if !link.is_named() {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = link.ended() => return,
+                () = link.doubted() => {}
+            }
+        }
+        let epoch = link.epoch();
         let reason = match greeting(node, link).await {
+            // Meanwhile it may lead to another server.
+            Ok(_) if link.epoch() != epoch => continue,
             Ok(_) => {
                 if link.is_first() {
                     eviction(node, link).await;
                 }
-                return link.set_fitness(Fitness::Fit);
+                link.set_fitness(Fitness::Fit);
+                continue;
+            }
+            Err(Obstacle::Passing(failure)) if failure.reason == NAMED_REPLICA => {
+                link.set_fitness(Fitness::Unfit(failure.reason));
+                None
             }
             Err(Obstacle::Passing(_)) => None,
             Err(Obstacle::Unfit(reason)) => Some(reason),

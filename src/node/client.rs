@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use fred::clients::Client;
 use fred::types::RespVersion;
-use fred::types::config::{ConnectionConfig, PerformanceConfig, ReconnectPolicy, TcpConfig};
+use fred::types::config::{Config, ConnectionConfig, PerformanceConfig, ReconnectPolicy, TcpConfig};
 
-use super::address::Address;
 use crate::options::Settings;
 
 /// What a connection is for. Each kind has its own, so that a burst of one delays no other.
@@ -40,8 +39,7 @@ impl Role {
 }
 
 /// Builds a client that is not connected yet.
-pub(super) fn build(address: &Address, role: Role, settings: &Settings, fail_fast: bool) -> Client {
-    let mut config = address.config();
+pub(super) fn build(mut config: Config, role: Role, settings: &Settings, fail_fast: bool) -> Client {
     config.fail_fast = fail_fast;
     // In RESP2 a subscribed connection answers PING in another form and refuses everything else. The other connections
     // speak RESP2, so that a server that is too old can say so.
@@ -50,12 +48,32 @@ pub(super) fn build(address: &Address, role: Role, settings: &Settings, fail_fas
     Client::new(config, Some(performance(role, settings)), Some(connection(settings)), Some(policy(settings)))
 }
 
-/// Reconnects forever, 50 ms to 2 s apart, but with a short command timeout not so far apart that a short lease runs
-/// out.
+/// Returns how long an attempt to connect may take: a network that swallows everything for a moment must not cost a
+/// short lease more than that moment. Further attempts follow until `connect_timeout`, or for ever at a reconnect.
+pub(super) fn attempt_timeout(settings: &Settings) -> Duration {
+    settings.connect_timeout.min((2 * settings.command_timeout).max(SHORTEST_ATTEMPT))
+}
+
+/// TLS and a name with a dead first address take this long.
+const SHORTEST_ATTEMPT: Duration = Duration::from_millis(500);
+
+/// The shortest pause between two attempts to reconnect.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest one: 2 s, but with a short command timeout not so long that a short lease runs out.
+fn longest_pause(settings: &Settings) -> Duration {
+    settings.command_timeout.clamp(SHORTEST_PAUSE, Duration::from_secs(2))
+}
+
+/// Returns the longest pause behind this many attempts that failed, as [`policy`] has it.
+pub(super) fn pause_after(failures: u32, settings: &Settings) -> Duration {
+    (SHORTEST_PAUSE * 2_u32.saturating_pow(failures.min(16))).min(longest_pause(settings))
+}
+
+/// Reconnects forever.
 fn policy(settings: &Settings) -> ReconnectPolicy {
-    let most = settings.command_timeout.clamp(Duration::from_millis(50), Duration::from_secs(2));
-    let most = u32::try_from(most.as_millis()).unwrap_or(2_000);
-    let mut policy = ReconnectPolicy::new_exponential(0, 50, most, 2);
+    let [least, most] = [SHORTEST_PAUSE, longest_pause(settings)].map(|pause| u32::try_from(pause.as_millis()));
+    let mut policy = ReconnectPolicy::new_exponential(0, least.unwrap_or(50), most.unwrap_or(2_000), 2);
     policy.set_jitter(25);
     policy
 }
@@ -81,8 +99,8 @@ fn performance(role: Role, settings: &Settings) -> PerformanceConfig {
 
 fn connection(settings: &Settings) -> ConnectionConfig {
     ConnectionConfig {
-        connection_timeout: settings.connect_timeout,
-        internal_command_timeout: settings.connect_timeout,
+        connection_timeout: attempt_timeout(settings),
+        internal_command_timeout: attempt_timeout(settings),
         max_command_attempts: 1,
         max_redirections: 0,
         max_command_buffer_len: 0,

@@ -10,36 +10,39 @@
 //!
 //! # Invariants
 //! - The client is replaced only by [`tend`], or by its restart; [`LinkEvent::Up`] follows, as after each reconnect.
+//! - A client leads to one address for its life. If Sentinels name the server (`naming.rs`), a script is sent only to
+//!   the one that they name, and its answer is believed only if they name that one still.
 //! - Nothing here is awaited while the mutex of the client is held.
 
 mod beside;
 mod channels;
-mod deposed;
+mod current;
 mod events;
 mod fitness;
+mod heartbeat;
 mod in_step;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fred::clients::Client;
 use fred::error::ErrorKind;
-use fred::interfaces::{ClientLike, EventInterface, ServerInterface};
-use fred::types::{ClusterHash, ConnectHandle, CustomCommand, Value};
+use fred::interfaces::{ClientLike, EventInterface};
+use fred::types::{ClusterHash, CustomCommand, Value};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use self::current::{Current, Found, Peer, find, place_of};
 pub(crate) use self::events::{LinkEvent, hear_during};
 pub(super) use self::fitness::Fitness;
+use self::heartbeat::heartbeat;
 use self::in_step::Slips;
 use super::address::Address;
-use super::client::{Role, build, reply_timeout};
-use super::place::Place;
-use super::reply::{self, Outcome, Reply};
+use super::client::{Role, attempt_timeout, reply_timeout};
+use super::reply::{self, NOT_CONNECTED, Outcome, Reply};
 use crate::error::NodeFailure;
 use crate::foreign::{self, contained};
 use crate::options::Settings;
@@ -50,7 +53,13 @@ pub(super) struct Link {
     role: Role,
     client_name: String,
     settings: Settings,
-    current: Mutex<(Client, ConnectHandle)>,
+    current: Mutex<Current>,
+    /// Counts how often the client was replaced.
+    replaced: watch::Sender<u64>,
+    /// Asks [`tend`] to look the server's name up again.
+    look_up: Notify,
+    /// How many attempts to reconnect have failed since the last connection.
+    failures: AtomicU32,
     last_error: Mutex<String>,
     /// How often it has been reconnected, or found to be out of step.
     epoch: AtomicU64,
@@ -84,10 +93,12 @@ impl Link {
         locker: &str,
         settings: &Settings,
     ) -> Result<Arc<Self>, fred::error::Error> {
-        let client = build(&address, role, settings, true);
-        let task = client.connect();
+        let place = place_of(&address)?;
+        let at = find(place, settings).await?;
+        let current = Current::start(&address, at, (role, settings), true);
+        let client = current.peer.client.clone();
         // From here on the link closes the connection if this future is dropped or fails.
-        let link = Self::new(address, role, locker, settings, client.clone(), task);
+        let link = Self::new(address, role, locker, settings, current);
         client.wait_for_connect().await?;
         link.set_fitness(Fitness::Fit);
         link.introduce().await;
@@ -103,9 +114,8 @@ impl Link {
         settings: &Settings,
         events: UnboundedSender<LinkEvent>,
     ) -> Arc<Self> {
-        let client = build(&address, role, settings, false);
-        let task = client.connect();
-        let link = Self::new(address, role, locker, settings, client, task);
+        let current = Current::begin(&address, (role, settings));
+        let link = Self::new(address, role, locker, settings, current);
         link.look_after(events);
         link
     }
@@ -114,28 +124,24 @@ impl Link {
     fn look_after(self: &Arc<Self>, events: UnboundedSender<LinkEvent>) {
         let link = Arc::clone(self);
         tokio::spawn(foreign::restarted(async move |again| {
-            if again && !link.stopped.is_cancelled() {
-                // Events of the old client may have been lost. The new one reports its connection.
-                link.replace();
+            // Events of the old client may have been lost. The new one reports its connection.
+            if (again || link.found() == Found::Nowhere) && !link.stopped.is_cancelled() {
+                link.replace().await;
             }
             tend(&link, &events).await;
         }));
     }
 
-    fn new(
-        address: Arc<Address>,
-        role: Role,
-        locker: &str,
-        settings: &Settings,
-        client: Client,
-        task: ConnectHandle,
-    ) -> Arc<Self> {
+    fn new(address: Arc<Address>, role: Role, locker: &str, settings: &Settings, current: Current) -> Arc<Self> {
         Arc::new(Self {
             address,
             role,
             client_name: format!("lockhound:{}:{locker}", role.name()),
             settings: settings.clone(),
-            current: Mutex::new((client, task)),
+            current: Mutex::new(current),
+            replaced: watch::Sender::new(0),
+            look_up: Notify::new(),
+            failures: AtomicU32::new(0),
             last_error: Mutex::new("no server has answered yet".to_owned()),
             epoch: AtomicU64::new(0),
             silent: watch::Sender::new(false),
@@ -153,12 +159,6 @@ impl Link {
     /// Returns the server's address, with its password as `***`.
     pub(super) fn server(&self) -> &Arc<str> {
         &self.address.name
-    }
-
-    /// Returns the place of the last master that it connected to, if Sentinels name it.
-    pub(super) fn connected_to(&self) -> Option<Place> {
-        let server = self.client().sentinel_primary()?;
-        Some(Place { host: (&*server.host).into(), port: server.port })
     }
 
     /// Waits for [`Link::quit`].
@@ -179,63 +179,60 @@ impl Link {
         self.settings.command_timeout / 2
     }
 
-    /// Waits for the connection for `patience`, if it is down, whatever server it leads to.
+    /// Waits for the connection for `patience`, if it is down or leads to a server that is not the master any more.
     ///
     /// # Errors
     /// Why it is down.
     async fn connected_for(&self, patience: Duration) -> Result<(), NodeFailure> {
-        let client = self.client();
-        if !client.is_connected() {
-            // A command that is not handed to fred cannot be executed late. No connect can be missed: nothing is
-            // awaited between the check and the subscription inside, and the router runs on this thread.
-            if !matches!(timeout(patience, client.wait_for_connect()).await, Ok(Ok(()))) {
-                let reason = format!("not connected: {}", lock(&self.last_error));
-                return Err(NodeFailure { node: Arc::clone(&self.address.name), reason });
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns whether the connection is silent: its last script had no answer.
-    pub(super) fn is_silent(&self) -> bool {
-        *self.silent.borrow()
-    }
-
-    /// Waits a while for an answer, if the connection is silent: a heartbeat is under way.
-    ///
-    /// # Errors
-    /// Why there is none.
-    pub(super) async fn heard(&self) -> Result<(), NodeFailure> {
-        let mut silent = self.silent.subscribe();
-        if timeout(self.patience(), silent.wait_for(|silent| !silent)).await.is_ok() {
+        if self.is_connected() {
             return Ok(());
         }
-        // If it is being re-established, that says more about the server.
-        self.ready_for(Duration::ZERO).await?;
-        let bound = reply_timeout(self.role, &self.settings);
-        let reason = format!("silent: a script had no answer within {bound:?}, and none has had one since");
-        Err(NodeFailure { node: Arc::clone(&self.address.name), reason })
+        let mut replaced = self.replaced.subscribe();
+        let connected = async {
+            while !self.is_connected() {
+                let peer = self.peer();
+                let connected = async {
+                    // Elsewhere, or nowhere, the connection does not matter.
+                    if !self.leads_to_master(&peer) {
+                        return std::future::pending().await;
+                    }
+                    // A command that is not handed to fred cannot be executed late. No connect can be missed: nothing
+                    // is awaited between the check and the subscription inside, and the router runs on this thread.
+                    peer.client.wait_for_connect().await
+                };
+                tokio::select! {
+                    biased;
+                    connected = connected => return connected.is_ok(),
+                    changed = replaced.changed() => if changed.is_err() { return false },
+                }
+            }
+            true
+        };
+        if timeout(patience, connected).await == Ok(true) { Ok(()) } else { Err(self.down()) }
     }
 
-    fn set_silent(&self, silent: bool) {
-        if self.is_silent() != silent {
-            self.silent.send_replace(silent);
-        }
+    /// Returns why there is no connection.
+    fn down(&self) -> NodeFailure {
+        let reason = match self.address.naming().map(|naming| naming.master()) {
+            Some(Err(reason)) => reason,
+            _ => format!("{NOT_CONNECTED}{}", lock(&self.last_error)),
+        };
+        NodeFailure { node: Arc::clone(&self.address.name), reason }
     }
 
     /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. The answer may be
     /// that to another command.
     async fn send(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
-        let outcome = self.hand_over(command, args).await;
+        let outcome = self.hand_over(&self.peer(), command, args).await;
         self.address.admission.heard(self.role as u8, &self.address.name, false, &outcome);
         outcome
     }
 
     /// Hands a command to fred. If fred panics, the outcome is unknown.
-    async fn hand_over(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
+    async fn hand_over(&self, peer: &Peer, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
         let is_script = matches!(command, "EVALSHA" | "EVAL");
         let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
-        let client = self.client();
+        let client = peer.client.clone();
         // fred's future takes 5 KiB, and each async function around it would hold it once or twice.
         let answer = Box::pin(async move { client.custom_raw(command, args).await });
         match foreign::survive(answer).await {
@@ -258,8 +255,13 @@ impl Link {
     /// Reconnects, so that replies are in step again, or to find the successor of a demoted server.
     pub(super) async fn reconnect(&self) {
         let client = self.client();
-        if client.is_connected() {
-            let _: Result<_, _> = timeout(self.settings.connect_timeout, client.force_reconnection()).await;
+        if !client.is_connected() {
+            return;
+        }
+        if self.found() == Found::ByName {
+            self.look_up.notify_one();
+        } else {
+            let _: Result<_, _> = timeout(attempt_timeout(&self.settings), client.force_reconnection()).await;
         }
     }
 
@@ -271,22 +273,18 @@ impl Link {
         if client.is_connected() {
             let _: Result<_, _> = timeout(self.settings.command_timeout, client.quit()).await;
         }
-        lock(&self.current).1.abort();
+        lock(&self.current).task.abort();
     }
 
     /// Ends the connection without telling the server.
     pub(super) fn abandon(&self) {
         self.stopped.cancel();
-        lock(&self.current).1.abort();
+        lock(&self.current).task.abort();
     }
 
     /// Returns whether this connection speaks for its node when something is logged once.
     pub(super) fn is_first(&self) -> bool {
         self.role == Role::Commands
-    }
-
-    fn client(&self) -> Client {
-        lock(&self.current).0.clone()
     }
 
     /// Names the connection for CLIENT LIST. A failure is no problem: the user may not have this right.
@@ -295,15 +293,6 @@ impl Link {
         if !matches!(outcome, Outcome::Done(_)) {
             contained(|| tracing::debug!(node = %self.address.name, ?outcome, "the connection could not be named"));
         }
-    }
-
-    /// Replaces a client whose router no longer acts.
-    fn replace(&self) {
-        let client = build(&self.address, self.role, &self.settings, false);
-        let task = client.connect();
-        let (_, old_task) = std::mem::replace(&mut *lock(&self.current), (client, task));
-        old_task.abort();
-        self.renewed();
     }
 
     /// Notes that it is another connection from here on.
@@ -316,7 +305,7 @@ impl Link {
 impl Drop for Link {
     /// Closes the connection. Only a link that nobody tends yet is dropped while its connection lives.
     fn drop(&mut self) {
-        lock(&self.current).1.abort();
+        lock(&self.current).task.abort();
     }
 }
 
@@ -328,19 +317,33 @@ async fn tend(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
             // First: a client that was quit has ended too, and must not be replaced.
             biased;
             () = link.stopped.cancelled() => return,
+            () = link.has_another_master() => {}
+            () = link.look_up.notified() => {}
             () = listen(link, events) => {}
             () = heartbeat(link) => {}
         }
         contained(|| tracing::debug!(node = %link.address.name, role = link.role.name(), "the client is replaced"));
-        // Nothing is awaited before the events of the new client are subscribed to. It reports its first connection as
-        // it does every other, so no reconnect goes unnoticed.
-        link.replace();
+        tokio::select! {
+            biased;
+            () = link.stopped.cancelled() => return,
+            // Nothing is awaited between the start of the new client and the subscription to its events. It reports its
+            // first connection as it does every other, so no reconnect goes unnoticed.
+            () = link.replace() => {}
+        }
     }
 }
 
-/// Passes on the events of the connection. Ends when the client has ended.
+/// Passes on the events of the connection. Ends when the client has ended, or when the server has to be looked up
+/// again.
 async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
-    let client = link.client();
+    let (client, found) = (link.client(), link.found());
+    if found == Found::Nowhere {
+        return match link.peer().place {
+            Some(_) => link.pause().await,
+            // The Sentinels' first verdict ends this.
+            None => std::future::pending().await,
+        };
+    }
     let (mut ups, mut messages, mut errors) = (client.reconnect_rx(), client.message_rx(), client.error_rx());
     loop {
         let event = tokio::select! {
@@ -348,10 +351,10 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
             error = errors.recv() => {
                 match error {
                     Ok((error, _)) => {
-                        let words = reply::words(&error, Some(link.settings.connect_timeout));
-                        link.address.admission.not_connected(link.role as u8, &link.address.name, &words);
-                        let is_first = !link.is_known_as(&Fitness::Fit);
-                        *lock(&link.last_error) = if is_first { link.address.with_remedy(words) } else { words };
+                        link.not_connected(&error);
+                        if found == Found::ByName {
+                            return link.pause().await;
+                        }
                     }
                     Err(RecvError::Lagged(_)) => {}
                     Err(RecvError::Closed) => return,
@@ -361,8 +364,8 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
             up = ups.recv() => match up {
                 Ok(_) | Err(RecvError::Lagged(_)) => {
                     link.renewed();
+                    link.failures.store(0, Ordering::Relaxed);
                     link.address.admission.connected(link.role as u8);
-                    tokio::spawn(Arc::clone(link).leave_deposed_master());
                     let link = Arc::clone(link);
                     tokio::spawn(async move { link.introduce().await });
                     LinkEvent::Up
@@ -380,51 +383,6 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
         };
         // Fails only once the node has been dropped.
         let _: Result<_, _> = events.send(event);
-    }
-}
-
-/// Sends PINGs. To a connection that falls silent it sends scripts at once, one after the other, until one is answered.
-/// Two heartbeats without an answer force a reconnect. Ends when the reconnect hangs, or when the client's task has
-/// ended.
-async fn heartbeat(link: &Arc<Link>) {
-    let mut silent = 0;
-    let mut suspected = link.silent.subscribe();
-    loop {
-        if link.client().is_connected() {
-            // No silence is missed: the current value is checked too, and not only changes.
-            let _: Result<_, _> = timeout(link.settings.command_timeout, suspected.wait_for(|silent| *silent)).await;
-        } else {
-            let client = link.client();
-            let _: Result<_, _> = timeout(link.settings.command_timeout, client.wait_for_connect()).await;
-        }
-        if lock(&link.current).1.is_finished() {
-            return;
-        }
-        if !link.client().is_connected() {
-            // The client is reconnecting by itself.
-            silent = 0;
-            continue;
-        }
-        let answer = if *link.silent.borrow() { link.run_nothing().await } else { link.barrier().await };
-        silent = match answer {
-            Outcome::Unknown(failure) => {
-                *lock(&link.last_error) = failure.reason;
-                silent + 1
-            }
-            _ => 0,
-        };
-        if silent == 2 {
-            silent = 0;
-            let (node, role) = (&link.address.name, link.role.name());
-            contained(|| tracing::debug!(%node, role, "two silent heartbeats: reconnecting"));
-            let client = link.client();
-            let forced = timeout(link.settings.command_timeout, client.force_reconnection()).await;
-            // During an outage the client goes on reconnecting and is not connected. A stuck router still claims that
-            // it is connected.
-            if forced.is_err() && client.is_connected() {
-                return;
-            }
-        }
     }
 }
 
@@ -453,8 +411,11 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::clock::Instant;
     use crate::foreign::poll_sickly;
     use crate::node::access::Access;
+    use crate::node::naming::Said;
+    use crate::node::place::Place;
     use crate::options::Options;
 
     /// Answers every command with OK.
@@ -469,6 +430,54 @@ mod tests {
                 }
             });
         }
+    }
+
+    /// Answers every command with OK, but a script only once it may.
+    async fn agree_late(listener: TcpListener, asked: Arc<Notify>, may: Arc<Notify>) {
+        let (mut stream, _) = listener.accept().await.expect("a client");
+        let mut buffer = [0; 4096];
+        while let Ok(n @ 1..) = stream.read(&mut buffer).await {
+            let commands = buffer[..n].iter().filter(|&&byte| byte == b'*').count();
+            if buffer[..n].windows(4).any(|word| word == b"EVAL") {
+                asked.notify_one();
+                may.notified().await;
+            }
+            stream.write_all(&b"+OK\r\n".repeat(commands)).await.expect("a peer");
+        }
+    }
+
+    /// Nobody tends the connection, which would give it up: the answer comes in the same moment.
+    #[tokio::test]
+    async fn an_answer_of_a_server_that_was_deposed_meanwhile_is_unknown() {
+        let settings = Options::default().validate(1).expect("valid");
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let place = |port| Place { host: "127.0.0.1".into(), port };
+        let old = place(listener.local_addr().expect("an address").port());
+        let url = "redis-sentinel://s?sentinelServiceName=locks";
+        let address = Arc::new(Address::parse(url, &Access::default()).expect("an address"));
+        let naming = address.naming().expect("Sentinels name it");
+        let name = |master: Place, epoch| {
+            let said = Said::Names { master, epoch: Some(epoch) };
+            naming.hear(&place(26_379), None, said, Instant::now());
+        };
+        naming.add(place(26_379), true);
+        name(old.clone(), 1);
+        let (asked, may) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        tokio::spawn(agree_late(listener, Arc::clone(&asked), Arc::clone(&may)));
+        let link = Link::connect_once(Arc::clone(&address), Role::Commands, "test", &settings).await.expect("a link");
+        let running = tokio::spawn({
+            let link = Arc::clone(&link);
+            async move { link.run_nothing().await }
+        });
+        asked.notified().await;
+        name(place(1), 2);
+        may.notify_one();
+        let outcome = running.await.expect("no panic");
+        let Outcome::Unknown(failure) = &outcome else { panic!("{outcome:?}") };
+        assert!(failure.reason.contains("the Sentinels do not name this server"), "{failure}");
+        let refused = link.run_nothing().await;
+        assert!(matches!(refused, Outcome::NotExecuted(_)), "{refused:?}");
+        link.abandon();
     }
 
     #[tokio::test]

@@ -11,10 +11,12 @@ mod call;
 mod check;
 mod client;
 mod cluster;
+mod dial;
 mod link;
 mod login;
 #[cfg(feature = "testing")]
 mod memory;
+mod naming;
 mod number;
 mod packed;
 mod place;
@@ -25,9 +27,8 @@ mod reply;
 mod scheme;
 mod script_runner;
 mod sentinel;
+mod sentinels;
 mod slot;
-mod succession;
-mod switches;
 #[cfg(feature = "tls")]
 mod tls;
 mod word_list;

@@ -11,12 +11,12 @@ use super::address::Address;
 use super::batcher::Batcher;
 use super::call::Call;
 use super::check::{self, Obstacle};
-use super::client::Role;
+use super::client::{Role, attempt_timeout};
 use super::link::Link;
 use super::replica_acks::{ReplicaAck, ReplicaAcks};
 use super::reply::{self, Outcome, Reply};
 use super::script_runner::{By, ScriptRunner};
-use super::switches::Switches;
+use super::sentinels::Sentinels;
 use super::{Events, Lane, Wiring, preflight};
 use crate::error::{Error, NodeFailure};
 use crate::foreign;
@@ -30,7 +30,7 @@ pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) struct Redis {
     links: Links,
     lanes: Lanes,
-    switches: Switches,
+    sentinels: Sentinels,
 }
 
 /// The connections to a server.
@@ -67,7 +67,7 @@ impl Lanes {
     fn new(links: &Links, replicas: Option<Replicas>) -> Self {
         let batcher = |link: &Arc<Link>, replicas: Option<Replicas>| {
             let acks = replicas.map(|replicas| ReplicaAcks::new(Arc::clone(link), replicas));
-            Batcher::new(ScriptRunner::new(Arc::clone(link), acks))
+            Batcher::new(ScriptRunner::new(Arc::clone(link), Arc::clone(&links.subscriber), acks))
         };
         let commands = batcher(&links.commands, None);
         let grants = if replicas.is_some() { batcher(&links.grants, replicas) } else { Arc::clone(&commands) };
@@ -92,9 +92,12 @@ impl Redis {
     /// [`Error::Unavailable`] if it cannot be trusted that the server is the one of this address, [`Error::Server`] if
     /// it refuses the credentials, [`Error::Config`] if it is too old or in another mode.
     pub(super) async fn connect(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Self, Events), Error> {
+        let sentinels = Sentinels::watch(address, wiring);
         loop {
+            // While they name nobody, the address says why.
+            sentinels.named().await;
             match Self::connect_once(address, wiring).await {
-                Ok(connected) => return Ok(connected),
+                Ok((links, events)) => return Ok((Self::new(wiring, links, sentinels), events)),
                 Err(Obstacle::Passing(failure)) => address.failed(failure),
                 Err(lasting) => return Err(lasting.into_error(&address.name)),
             }
@@ -102,10 +105,10 @@ impl Redis {
         }
     }
 
-    async fn connect_once(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Self, Events), Obstacle> {
+    async fn connect_once(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Links, Events), Obstacle> {
         let connect = |role, events| Link::connect(Arc::clone(address), role, &wiring.locker, wiring.settings, events);
         let (events, ups) = unbounded_channel();
-        let refused = |e| check::refusal(&address.name, &e, wiring.settings.connect_timeout);
+        let refused = |e| check::refusal(&address.name, &e, attempt_timeout(wiring.settings));
         let first = |obstacle: Obstacle| obstacle.at_first(address);
         let commands = connect(Role::Commands, events.clone()).await.map_err(refused).map_err(first)?;
         let mut begun = Begun(vec![Arc::clone(&commands)]);
@@ -120,17 +123,18 @@ impl Redis {
             None => Arc::clone(&commands),
         };
         begun.0.push(Arc::clone(&grants));
-        let redis = Self::new(address, wiring, Links { commands, subscriber, renewals, grants });
-        if let Some(acks) = redis.lanes.grants.runner().acks() {
-            acks.check().await.map_err(Obstacle::Lasting)?;
+        if let Some(replicas) = wiring.settings.replicas {
+            ReplicaAcks::new(Arc::clone(&grants), replicas).check().await.map_err(Obstacle::Lasting)?;
         }
-        check::eviction(&address.name, &redis.links.commands).await;
+        check::eviction(&address.name, &commands).await;
         begun.0.clear();
-        Ok((redis, Events { subscriber: subscriber_events, grants: ups }))
+        let links = Links { commands, subscriber, renewals, grants };
+        Ok((links, Events { subscriber: subscriber_events, grants: ups }))
     }
 
     /// Connects in the background to a server that is away.
     pub(super) fn await_server(address: &Arc<Address>, wiring: &Wiring<'_>) -> (Self, Events) {
+        let sentinels = Sentinels::watch(address, wiring);
         let start =
             |role, events| Link::await_server(Arc::clone(address), role, &wiring.locker, wiring.settings, events);
         let (events, ups) = unbounded_channel();
@@ -143,15 +147,13 @@ impl Redis {
             None => Arc::clone(&commands),
         };
         let links = Links { commands, subscriber, renewals, grants };
-        links.all().for_each(get_to_know);
-        let redis = Self::new(address, wiring, links);
+        let redis = Self::new(wiring, links, sentinels);
         (redis, Events { subscriber: subscriber_events, grants: ups })
     }
 
-    /// Makes a server with these connections.
-    fn new(address: &Arc<Address>, wiring: &Wiring<'_>, links: Links) -> Self {
-        let switches = Switches::listen(address, wiring, &links.all().map(Arc::clone).collect::<Vec<_>>());
-        Self { lanes: Lanes::new(&links, wiring.settings.replicas), links, switches }
+    fn new(wiring: &Wiring<'_>, links: Links, sentinels: Sentinels) -> Self {
+        links.all().for_each(get_to_know);
+        Self { lanes: Lanes::new(&links, wiring.settings.replicas), links, sentinels }
     }
 
     pub(super) fn epoch(&self, lane: Lane) -> u64 {
@@ -267,7 +269,7 @@ impl Redis {
 
     /// Ends all connections.
     pub(super) async fn quit(&self) {
-        self.switches.quit();
+        self.sentinels.quit();
         join_all(self.links.all().map(|link| link.quit())).await;
     }
 

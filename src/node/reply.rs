@@ -170,6 +170,9 @@ pub(super) fn is_about_credentials(message: &str) -> bool {
     ServerErrorKind::of(code(message)) == ServerErrorKind::Auth
 }
 
+/// How the reason begins if there is no connection; the last failure to connect follows.
+pub(super) const NOT_CONNECTED: &str = "not connected: ";
+
 /// Returns the server's refusal of a right, if that is its answer to a script or to one of its steps.
 pub(super) fn forbidden(outcome: &Outcome<Reply>) -> Option<&str> {
     match outcome {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use fred::bytes::BytesMut;
 use fred::types::Value;
+use futures_util::future::join;
 
 use super::link::Link;
 use super::number::{Number, numbered};
@@ -52,6 +53,8 @@ pub(super) enum By {
 /// A connection for scripts.
 pub(super) struct ScriptRunner {
     link: Arc<Link>,
+    /// The connection for messages: it leaves a demoted server together with this one.
+    subscriber: Arc<Link>,
     replica_acks: Option<Arc<ReplicaAcks>>,
     /// When the connection was last given up because of an answer of the server, in milliseconds since `origin`.
     last_suspicion: AtomicU64,
@@ -59,18 +62,13 @@ pub(super) struct ScriptRunner {
 }
 
 impl ScriptRunner {
-    pub(super) fn new(link: Arc<Link>, replica_acks: Option<Arc<ReplicaAcks>>) -> Arc<Self> {
+    pub(super) fn new(link: Arc<Link>, subscriber: Arc<Link>, replica_acks: Option<Arc<ReplicaAcks>>) -> Arc<Self> {
         let origin = Instant::now().before(Duration::from_secs(60));
-        Arc::new(Self { link, replica_acks, last_suspicion: AtomicU64::new(0), origin })
+        Arc::new(Self { link, subscriber, replica_acks, last_suspicion: AtomicU64::new(0), origin })
     }
 
     pub(super) fn link(&self) -> &Arc<Link> {
         &self.link
-    }
-
-    /// Returns what asks the replicas, if they are asked.
-    pub(super) fn acks(&self) -> Option<&Arc<ReplicaAcks>> {
-        self.replica_acks.as_ref()
     }
 
     /// Runs a script once. A server that does not know it yet says so without running anything. It is then sent the
@@ -127,8 +125,8 @@ impl ScriptRunner {
         let last = self.last_suspicion.load(Ordering::Relaxed);
         let once = |last| self.last_suspicion.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if now.saturating_sub(last) >= 1_000 && once(last) {
-            let link = Arc::clone(&self.link);
-            tokio::spawn(async move { link.reconnect().await });
+            let (link, subscriber) = (Arc::clone(&self.link), Arc::clone(&self.subscriber));
+            tokio::spawn(async move { join(link.reconnect(), subscriber.reconnect()).await });
         }
     }
 }

@@ -60,7 +60,39 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(1);
 /// new master, and that its waiters are woken there; that no two visits overlap except by what asynchronous replication
 /// loses, for at most the failover and one renewal; and that fences grow.
 pub async fn under_load(failover: Failover, go_on_for: Duration) -> Seen {
-    let group = Sentinels::start();
+    replace_under_load(Arc::new(Sentinels::start()), failover, go_on_for).await
+}
+
+/// As [`under_load`], while one Sentinel at a time is killed and started again, or stopped and continued.
+pub async fn under_load_with_sick_sentinels(failover: Failover, go_on_for: Duration) -> Seen {
+    let (group, over) = (Arc::new(Sentinels::start()), Arc::new(AtomicBool::new(false)));
+    let (sick, ended) = (Arc::clone(&group), Arc::clone(&over));
+    let meddling = std::thread::spawn(move || {
+        // A failover takes seconds, and needs two of them.
+        for turn in 0.. {
+            let sentinel = &sick.sentinels[turn % 3];
+            if turn % 2 == 0 {
+                sentinel.kill();
+                std::thread::sleep(ms(700));
+                sentinel.restart();
+            } else {
+                sentinel.stop();
+                std::thread::sleep(ms(700));
+                sentinel.go_on();
+            }
+            if ended.load(Ordering::Relaxed) {
+                return;
+            }
+            std::thread::sleep(ms(1_500));
+        }
+    });
+    let seen = replace_under_load(group, failover, go_on_for).await;
+    over.store(true, Ordering::Relaxed);
+    meddling.join().unwrap();
+    seen
+}
+
+async fn replace_under_load(group: Arc<Sentinels>, failover: Failover, go_on_for: Duration) -> Seen {
     let lockers = connect(&group).await;
     let held = Held::take(&group, &lockers).await;
     let over = Arc::new(AtomicBool::new(false));
@@ -111,7 +143,11 @@ async fn connect(group: &Sentinels) -> Vec<Locker> {
 
 fn begin(failover: Failover, group: &Sentinels) {
     match failover {
-        Failover::Ordered => group.sentinels[0].command::<()>(&["SENTINEL", "FAILOVER", NAME]),
+        // A Sentinel may be away.
+        Failover::Ordered => {
+            let order = |sentinel: &Server| sentinel.try_command::<()>(&["SENTINEL", "FAILOVER", NAME]).is_ok();
+            assert!(group.sentinels.iter().any(order), "no Sentinel takes the order");
+        }
         Failover::Killed => group.master.kill(),
         Failover::Stopped => group.master.stop(),
     }

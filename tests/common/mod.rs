@@ -9,6 +9,7 @@ pub mod cluster;
 pub mod distance;
 pub mod failovers;
 pub mod history;
+pub mod hole;
 pub mod jvm;
 pub mod log;
 pub mod losses;

@@ -5,7 +5,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod bad_sentinels;
 mod cluster;
+mod names;
 mod preflight;
 mod replicas;
 mod sentinel;

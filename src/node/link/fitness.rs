@@ -28,12 +28,23 @@ impl Link {
         self.address.mode()
     }
 
+    /// Returns whether Sentinels name the server.
+    pub(in crate::node) fn is_named(&self) -> bool {
+        self.address.naming().is_some()
+    }
+
     pub(in crate::node) fn set_fitness(&self, fitness: Fitness) {
         self.fitness.send_replace(fitness);
     }
 
     pub(in crate::node) fn is_known_as(&self, fitness: &Fitness) -> bool {
         *self.fitness.borrow() == *fitness
+    }
+
+    /// Waits until it is not known any more what server this is.
+    pub(in crate::node) async fn doubted(&self) {
+        // Fails only without a sender, which the link has.
+        let _: Result<_, _> = self.fitness.subscribe().wait_for(|fitness| *fitness != Fitness::Fit).await;
     }
 
     /// Waits a while for the connection, if it is down.
@@ -50,7 +61,6 @@ impl Link {
     /// Why it is down, or why nothing may be sent to this server.
     pub(in crate::node) async fn ready_for(&self, patience: Duration) -> Result<(), NodeFailure> {
         self.connected_for(patience).await?;
-        self.leads_to_no_deposed_master()?;
         if self.is_known_as(&Fitness::Fit) {
             return Ok(());
         }

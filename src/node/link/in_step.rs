@@ -46,8 +46,11 @@ impl Link {
         words: Vec<Value>,
         number: Number,
     ) -> Outcome<Reply> {
-        let slips = self.slips.get();
-        let outcome = match self.hand_over(command, words).await {
+        let (slips, peer) = (self.slips.get(), self.peer());
+        if !self.leads_to_master(&peer) {
+            return Outcome::NotExecuted(self.down());
+        }
+        let outcome = match self.hand_over(&peer, command, words).await {
             Outcome::Done(reply) => match number.take(reply) {
                 Some(answer) => answer.into_outcome(&self.address.name),
                 None => self.misplaced(),
@@ -56,6 +59,9 @@ impl Link {
             unknown @ Outcome::Unknown(_) => unknown,
         };
         self.address.admission.heard(self.role as u8, &self.address.name, true, &outcome);
+        if !self.leads_to_master(&peer) {
+            return self.unknown("answered, but the Sentinels do not name this server as the master any more");
+        }
         outcome
     }
 

@@ -1,0 +1,341 @@
+//! Asks all Sentinels of a master who it is, for as long as the locker lives.
+//!
+//! Each configured Sentinel has a connection, which looks its name up again at each connect, and so has each that they
+//! tell of. All are asked when they connect, when one of them announces a change, and every second or two.
+//! [`Naming`] decides what follows from the answers; the connections to the master (`link.rs`) follow its verdict.
+//! The source: *Guidelines for Redis clients with support for Redis Sentinel*, which asks one Sentinel after the other
+//! and believes the first. A Sentinel that hangs, lags behind or was set up again is believed by such a client.
+//!
+//! # Invariants
+//! - A Sentinel that does not answer delays nothing: each has a task and a connection of its own.
+//! - There is a task per connection. It ends with the connection.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::sleep;
+
+use super::Wiring;
+use super::address::Address;
+use super::check;
+use super::client::Role;
+use super::link::{Fitness, Link, LinkEvent};
+use super::naming::{Naming, Said, Verdict};
+use super::place::Place;
+use super::reply::{self, NOT_CONNECTED, Outcome, Reply};
+use crate::clock::Instant;
+use crate::error::Error;
+use crate::foreign::{self, contained};
+use crate::options::Settings;
+use crate::preflight::field;
+
+/// The channel on which a Sentinel announces that a master has a successor.
+const CHANNEL: &str = "+switch-master";
+
+/// How often a Sentinel is asked, unless the commands of this locker may take longer.
+const POLL: Duration = Duration::from_secs(1);
+
+/// How many times a Sentinel is asked who is the master for each time that it is asked for the rest. A Sentinel is in
+/// TILT mode for 30 seconds.
+const DETAILS: u64 = 8;
+
+/// The most Sentinels that are asked because others tell of them: a Sentinel never forgets one by itself.
+const MOST_TOLD: usize = 32;
+
+/// The connections to the Sentinels of a master. They last until [`Sentinels::quit`].
+pub(super) struct Sentinels(Option<Arc<Watches>>);
+
+impl Sentinels {
+    /// Starts to ask the Sentinels that this address names, if any.
+    pub(super) fn watch(address: &Arc<Address>, wiring: &Wiring<'_>) -> Self {
+        let Some((service, sentinels)) = address.sentinels() else { return Self(None) };
+        let watches = Arc::new(Watches {
+            address: Arc::clone(address),
+            service: service.into(),
+            locker: wiring.locker.clone(),
+            settings: wiring.settings.clone(),
+            links: Mutex::default(),
+            told: Mutex::default(),
+        });
+        for sentinel in sentinels {
+            watches.add(sentinel, true);
+        }
+        Self(Some(watches))
+    }
+
+    /// Waits until a server is named as the master; does not wait if Sentinels do not name it.
+    pub(super) async fn named(&self) {
+        if let Some(naming) = self.0.as_deref().and_then(Watches::naming) {
+            // Fails only without a sender, which lives as long as the address.
+            let _: Result<_, _> = naming.verdict().wait_for(Verdict::is_a_master).await;
+        }
+    }
+
+    /// Ends the connections.
+    pub(super) fn quit(&self) {
+        if let Some(watches) = &self.0 {
+            watches.links().drain().for_each(|(_, link)| link.abandon());
+        }
+    }
+}
+
+impl Drop for Sentinels {
+    fn drop(&mut self) {
+        self.quit();
+    }
+}
+
+/// The Sentinels of one master.
+struct Watches {
+    /// The address of the master.
+    address: Arc<Address>,
+    service: Arc<str>,
+    locker: String,
+    settings: Settings,
+    links: Mutex<HashMap<Place, Arc<Link>>>,
+    /// The other Sentinels that each one tells of.
+    told: Mutex<HashMap<Place, Vec<(Place, String)>>>,
+}
+
+impl Watches {
+    /// Starts to ask one more Sentinel, which the user names (`configured`) or another Sentinel tells of.
+    fn add(self: &Arc<Self>, sentinel: Address, configured: bool) {
+        let (Some(naming), Some(place)) = (self.address.naming(), sentinel.place()) else { return };
+        let mut links = self.links();
+        if links.contains_key(&place) {
+            return;
+        }
+        naming.add(place.clone(), configured);
+        let (told, mut events) = unbounded_channel();
+        let link = Link::await_server(Arc::new(sentinel), Role::Subscriber, &self.locker, &self.settings, told);
+        // It runs no script.
+        link.set_fitness(Fitness::Fit);
+        links.insert(place.clone(), Arc::clone(&link));
+        let watch = Watch { watches: Arc::clone(self), link, place, configured };
+        tokio::spawn(foreign::restarted(async move |_| watch.keep(&mut events).await));
+    }
+
+    /// Takes in which other Sentinels one of them tells of: asks those that are new, and forgets those that nobody
+    /// tells of any more.
+    fn learn(self: &Arc<Self>, teller: &Place, others: Vec<(Place, String)>) {
+        let Some(naming) = self.naming() else { return };
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let missed: Vec<_> = told.insert(teller.clone(), others.clone()).into_iter().flatten().collect();
+        let is_told = |place: &Place| told.values().flatten().any(|(other, _)| other == place);
+        let gone: Vec<_> = missed.into_iter().map(|(place, _)| place).filter(|place| !is_told(place)).collect();
+        drop(told);
+        for place in gone.iter().filter(|place| !naming.is_configured(place)) {
+            if let Some(link) = self.links().remove(place) {
+                link.abandon();
+            }
+            naming.remove(place, Instant::now());
+        }
+        for (place, id) in others {
+            if !naming.knows(&id, &place) && self.links().len() < MOST_TOLD {
+                self.add(self.address.sentinel_at(&place), false);
+            }
+        }
+    }
+
+    fn naming(&self) -> Option<&Naming> {
+        self.address.naming()
+    }
+
+    fn links(&self) -> MutexGuard<'_, HashMap<Place, Arc<Link>>> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The task that asks one Sentinel.
+struct Watch {
+    watches: Arc<Watches>,
+    link: Arc<Link>,
+    place: Place,
+    configured: bool,
+}
+
+/// What a Sentinel answers, beside the master that it names.
+#[derive(Default)]
+struct Details {
+    id: Option<String>,
+    /// The other Sentinels that it tells of, with their ids.
+    others: Option<Vec<(Place, String)>>,
+    /// Whether it has stopped to act, since its clock or its machine stood still.
+    in_tilt: Option<bool>,
+}
+
+impl Watch {
+    /// Ends when the connection is ended; nobody awaits it.
+    async fn keep(&self, events: &mut UnboundedReceiver<LinkEvent>) {
+        let mut warned = Warned::default();
+        // How often it has been asked since it connected.
+        let mut turn = 0_u64;
+        loop {
+            let said = self.ask().await;
+            let details = match said {
+                Said::Names { .. } if turn.is_multiple_of(DETAILS) => self.ask_details().await,
+                _ => Details::default(),
+            };
+            turn = if matches!(said, Said::Names { .. }) { turn + 1 } else { 0 };
+            self.take_in(said, details, &mut warned);
+            let event = tokio::select! {
+                biased;
+                () = self.link.ended() => return,
+                event = events.recv() => event,
+                () = sleep(POLL.max(self.watches.settings.command_timeout / 2)) => continue,
+            };
+            match event {
+                None => return,
+                Some(LinkEvent::Up) => {
+                    turn = 0;
+                    if self.link.subscribe(vec![CHANNEL.to_owned()]).await.is_err() {
+                        // The reconnect is another event, after which it subscribes again.
+                        self.link.reconnect().await;
+                    }
+                }
+                // Whatever it announces, it is asked.
+                Some(LinkEvent::Message { .. } | LinkEvent::Lagged) => {}
+            }
+        }
+    }
+
+    /// Notes what the Sentinel says, and warns if that is news.
+    fn take_in(&self, said: Said, details: Details, warned: &mut Warned) {
+        let Some(naming) = self.watches.naming() else { return };
+        if let Some(others) = details.others {
+            self.watches.learn(&self.place, others);
+        }
+        let before = naming.master().ok();
+        naming.hear(&self.place, details.id, said.clone(), Instant::now());
+        let (node, master) = (self.link.server(), naming.master());
+        if let (Some(before), Ok(master)) = (&before, &master)
+            && before != master
+        {
+            contained(
+                || tracing::info!(%node, %before, %master, "the Sentinels name another master: connecting to it"),
+            );
+        }
+        // An address that another Sentinel tells may lead nowhere from here.
+        if !self.configured {
+            return;
+        }
+        match said {
+            Said::Fails(reason) if warned.failed() => contained(|| {
+                tracing::warn!(%node, reason, "this Sentinel has no say in who is the master");
+            }),
+            Said::Names { .. } if warned.recovered() => {
+                contained(|| tracing::info!(%node, "this Sentinel names a master again"));
+            }
+            _ => {}
+        }
+        if details.in_tilt.is_some_and(|in_tilt| warned.tilted(in_tilt)) {
+            contained(|| {
+                tracing::warn!(%node, "this Sentinel is in TILT mode: its clock or its machine stood still");
+            });
+        }
+    }
+
+    /// Asks the Sentinel who is the master.
+    async fn ask(&self) -> Said {
+        let service = &*self.watches.service;
+        // The epoch first: the master that is named after it is no older.
+        let epoch = match self.call(&["MASTER", service]).await {
+            Outcome::Done(told) => check::value(&told, "config-epoch").and_then(|epoch| epoch.parse().ok()),
+            _ => None,
+        };
+        let answer = self.call(&["GET-MASTER-ADDR-BY-NAME", service]).await;
+        match self.read_master(answer) {
+            Ok(master) => Said::Names { master, epoch },
+            Err(reason) => Said::Fails(reason),
+        }
+    }
+
+    async fn ask_details(&self) -> Details {
+        let service = &*self.watches.service;
+        let id = match self.call(&["MYID"]).await {
+            Outcome::Done(Reply::Bytes(id)) => String::from_utf8(id.to_vec()).ok(),
+            _ => None,
+        };
+        let others = match self.call(&["SENTINELS", service]).await {
+            Outcome::Done(Reply::Array(others)) => Some(others.iter().filter_map(read_other).collect()),
+            _ => None,
+        };
+        let info = self.link.call_in_step("INFO", vec!["sentinel".into()]).await;
+        let in_tilt = match info {
+            Outcome::Done(Reply::Bytes(info)) => {
+                field(&String::from_utf8_lossy(&info), "sentinel_tilt").map(|tilt| tilt == "1")
+            }
+            _ => None,
+        };
+        Details { id, others, in_tilt }
+    }
+
+    async fn call(&self, words: &[&str]) -> Outcome<Reply> {
+        let words = words.iter().map(|&word| word.to_owned().into()).collect();
+        self.link.call_in_step("SENTINEL", words).await
+    }
+
+    /// Reads the answer to GET-MASTER-ADDR-BY-NAME.
+    ///
+    /// # Errors
+    /// Why the Sentinel names no master.
+    fn read_master(&self, answer: Outcome<Reply>) -> Result<Place, String> {
+        match answer {
+            Outcome::Done(Reply::Array(place)) => {
+                read_place(&place).ok_or_else(|| "names a master without an address".to_owned())
+            }
+            Outcome::Done(_) => {
+                Err(format!("knows no master named {}: correct sentinelServiceName", self.watches.service))
+            }
+            Outcome::Refused(Error::Server { source, .. }) => Err(match &*source.message {
+                said if said.contains("unknown command") => format!("is no Sentinel: {said}"),
+                said => format!("refuses to name the master: {said}"),
+            }),
+            Outcome::Refused(error) => Err(error.to_string()),
+            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
+                let reason = failure.reason.strip_prefix(NOT_CONNECTED).unwrap_or(&failure.reason);
+                Err(if reply::is_about_credentials(reason) {
+                    format!("refuses the credentials: correct sentinelUsername or sentinelPassword ({reason})")
+                } else {
+                    failure.reason
+                })
+            }
+        }
+    }
+}
+
+/// Which warnings about a Sentinel are in force: each is logged once, until it has passed.
+#[derive(Default)]
+struct Warned {
+    failed: bool,
+    tilted: bool,
+}
+
+impl Warned {
+    fn failed(&mut self) -> bool {
+        !std::mem::replace(&mut self.failed, true)
+    }
+
+    fn recovered(&mut self) -> bool {
+        std::mem::replace(&mut self.failed, false)
+    }
+
+    fn tilted(&mut self, in_tilt: bool) -> bool {
+        !std::mem::replace(&mut self.tilted, in_tilt) && in_tilt
+    }
+}
+
+/// Reads a host and a port.
+fn read_place(words: &[Reply]) -> Option<Place> {
+    let [Reply::Bytes(host), Reply::Bytes(port)] = words else { return None };
+    let text = |bytes: &[u8]| std::str::from_utf8(bytes).ok().map(str::to_owned);
+    Some(Place { host: text(host)?.into(), port: text(port)?.parse().ok()? })
+}
+
+/// Reads where another Sentinel is, and its id, from an entry of SENTINELS.
+fn read_other(entry: &Reply) -> Option<(Place, String)> {
+    let [host, port, id] = ["ip", "port", "runid"].map(|name| check::value(entry, name));
+    Some((Place { host: host?.into(), port: port?.parse().ok()? }, id.filter(|id| !id.is_empty())?))
+}
