@@ -259,7 +259,9 @@ impl Redis {
 
     /// Checks the server, on a connection of its own. The script tries commands without writing.
     pub(crate) async fn preflight(&self, probe: &str, asked: &Questions) -> ServerReport {
-        preflight::preflight(&self.links.commands, probe, asked).await
+        let (report, sentinels) =
+            join(preflight::preflight(&self.links.commands, probe, asked), self.sentinels.report()).await;
+        ServerReport { sentinels, ..report }
     }
 
     /// Reconnects the subscriber, because its replies are out of step.

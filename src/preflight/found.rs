@@ -72,6 +72,8 @@ pub struct ServerReport {
     pub mode: Finding<Mode>,
     /// Its cluster, if it is in one.
     pub cluster: Option<ClusterView>,
+    /// The Sentinels that the locker's address lists, if they name this server.
+    pub sentinels: Vec<SentinelReport>,
     /// What it does when its memory is full, from `INFO` or `CONFIG GET`.
     pub eviction: Finding<Eviction>,
     /// What it writes to its disk, from `INFO` and `CONFIG GET`.
@@ -102,6 +104,7 @@ impl ServerReport {
             role: Finding::unasked(),
             mode: Finding::unasked(),
             cluster: None,
+            sentinels: Vec::new(),
             eviction: Finding::unasked(),
             persistence: Finding::unasked(),
             replicas: Finding::unasked(),
@@ -238,6 +241,22 @@ pub struct ClusterView {
     pub node_timeout: Finding<Duration>,
     /// Whether all masters refuse everything while one slot has none: `cluster-require-full-coverage`, CONFIG GET.
     pub requires_full_coverage: Finding<bool>,
+}
+
+/// What one Sentinel says about the master.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SentinelReport {
+    /// The address of the Sentinel.
+    pub node: Arc<str>,
+    /// The address of the server that it names as the master, `host:port`, or why it names none.
+    pub master: Finding<String>,
+    /// How long the master has to be silent before this Sentinel takes it for dead: `down-after-milliseconds`.
+    pub down_after: Finding<Duration>,
+    /// How many Sentinels have to agree on that: `quorum`.
+    pub quorum: Finding<u64>,
+    /// How many other Sentinels of this master it knows.
+    pub others: Finding<u64>,
 }
 
 /// The slots of a cluster and their masters.

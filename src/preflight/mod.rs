@@ -9,6 +9,7 @@ mod cluster;
 mod found;
 mod info;
 mod rights;
+mod sentinels;
 mod table;
 mod verdicts;
 
@@ -17,7 +18,7 @@ use std::sync::Arc;
 
 pub use self::found::{
     Clock, ClusterView, Eviction, Finding, Forgets, MissingRight, Mode, Persistence, Replica, Rights, Role,
-    ServerReport, Slots, UnknownRight, Version,
+    SentinelReport, ServerReport, Slots, UnknownRight, Version,
 };
 pub(crate) use self::found::{OLDEST, evicts, parse_version};
 pub(crate) use self::info::{Hello, Told, ToldOfCluster, field};
@@ -33,7 +34,8 @@ pub enum Promise {
     /// such as a full memory, count if the user may send these.
     Locking,
     /// Locking goes on while a minority of the servers is away, and no server is away already. It does not apply to one
-    /// server. In a cluster, each master has a replica in step that takes its place within a third of a lease, so that
+    /// server, unless Sentinels name it: then they agree, are three or more, and replace a master within a third of a
+    /// lease. In a cluster, each master has a replica in step that takes its place within a third of a lease, so that
     /// its locks are renewed in time.
     FaultTolerance,
     /// A lock has one holder at a time, as long as the servers run and evict nothing.

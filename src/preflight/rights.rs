@@ -392,7 +392,7 @@ mod tests {
         let all: BTreeSet<String> = lists.iter().cloned().chain(optional.clone()).chain(shared).collect();
         assert_eq!(rules(&questions(1, |_| {}), false), all);
         // Those after the fourth depend on options.
-        let mut left_out = documented(7);
+        let mut left_out = documented(6);
         assert!(left_out.remove("+select"), "a connection to a database has it already");
         for of_preflight in ["+config|get", "+acl|whoami", "+acl|dryrun"] {
             assert!(left_out.remove(of_preflight), "it reports what it may not ask for as unknown");

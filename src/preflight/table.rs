@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::found::by_reason;
 use super::{
     Answer, Clock, ClusterView, Eviction, Finding, Mode, Persistence, Preflight, Reason, Replica, Rights, Role,
-    ServerReport, Slots, Verdict,
+    SentinelReport, ServerReport, Slots, Verdict,
 };
 use crate::shown::Shown;
 use crate::stats::Distribution;
@@ -56,6 +56,11 @@ impl Display for ServerReport {
         write_fact(f, "server", &self.identity())?;
         if let Some(view) = &self.cluster {
             write_fact(f, "cluster", &cluster(view))?;
+        }
+        for SentinelReport { node, master, down_after, .. } in &self.sentinels {
+            let after = told(down_after, |after| format!("{after:?}"));
+            let named = told(master, |master| format!("names {master}, down-after {after}"));
+            write_fact(f, "Sentinel", &format!("{node} {named}"))?;
         }
         if let Some(why) = &self.abstains {
             write_fact(f, "vote", why)?;

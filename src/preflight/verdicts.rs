@@ -85,7 +85,10 @@ impl Judge<'_> {
     fn fault_tolerance(&self) -> Judged {
         let servers = match self.wanted.deployment {
             Deployment::Cluster => return self.every(|at| self.wanted.succession_of(at)),
-            Deployment::Independent(1) => return (Answer::Moot, Vec::new()),
+            Deployment::Independent(1) => match self.servers {
+                [at] if !at.sentinels.is_empty() => return self.every(|at| self.wanted.sentinels_of(at)),
+                _ => return (Answer::Moot, Vec::new()),
+            },
             Deployment::Independent(servers) => servers,
         };
         let mut judged = self.every(|at| {
@@ -181,8 +184,8 @@ mod tests {
     use super::*;
     use crate::options::{Options, Replicas};
     use crate::preflight::{
-        Clock, ClusterView, Eviction, Finding, MissingRight, Mode, Persistence, Replica, Role, Slots, UnknownRight,
-        Version,
+        Clock, ClusterView, Eviction, Finding, MissingRight, Mode, Persistence, Replica, Role, SentinelReport, Slots,
+        UnknownRight, Version,
     };
     use crate::stats::Distribution;
 
@@ -371,6 +374,37 @@ mod tests {
         away(&mut three[0]);
         assert_says(verdict(default_options, &three, Promise::Locking), Answer::No, &["redis://h0", "redis://h1"]);
         assert_says(verdict(default_options, &three, Promise::Exclusion), Answer::Unknown, &["redis://h0"]);
+    }
+
+    #[test]
+    fn sentinels_have_to_agree_and_to_replace_the_master_in_time() {
+        let sentinel = |node: &str| SentinelReport {
+            node: node.into(),
+            master: Finding::Known("h0:6379".to_owned()),
+            down_after: Finding::Known(Duration::from_secs(5)),
+            quorum: Finding::Known(2),
+            others: Finding::Known(2),
+        };
+        let of = |change: fn(&mut ServerReport)| {
+            of_one(Promise::FaultTolerance, |server| {
+                server.sentinels = ["s0", "s1", "s2"].map(sentinel).to_vec();
+                server.replicas = Finding::Known(vec![replica(true)]);
+                change(server);
+            })
+        };
+        assert_says(of(|_| {}), Answer::Yes, &[]);
+        let slow = of(|server| server.sentinels[1].down_after = Finding::Known(Duration::from_secs(30)));
+        assert_says(slow, Answer::No, &["s1", "after about 31s", "lease, 30s", "`down-after-milliseconds`", "of 93s"]);
+        let stale = of(|server| server.sentinels[0].master = Finding::Known("h9:1".to_owned()));
+        assert_says(stale, Answer::No, &["s0 names h9:1, and s1 names h0:6379"]);
+        let silent = of(|server| server.sentinels[2].master = Finding::Unknown("does not answer".to_owned()));
+        assert_says(silent, Answer::No, &["s2 has no say: does not answer"]);
+        let few = of(|server| server.sentinels[0].others = Finding::Known(1));
+        assert_says(few, Answer::No, &["s0 knows of 2 in all", "three Sentinels"]);
+        let many = of(|server| server.sentinels[0].quorum = Finding::Known(4));
+        assert_says(many, Answer::No, &["wants 4 of 3", "quorum"]);
+        let alone = of(|server| server.replicas = Finding::Known(Vec::new()));
+        assert_says(alone, Answer::No, &["no replica in step"]);
     }
 
     #[test]

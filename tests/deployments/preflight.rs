@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::cluster::Cluster;
 use crate::common::proxy::{Mode, Proxy};
 use crate::common::rights;
+use crate::common::sentinel::Sentinels;
 use crate::common::several::{over, servers, settled};
 use crate::common::{Server, builder, eventually, key, locker, machine, ms, soon};
 use lockhound::preflight::{self, Answer, Finding, Forgets, Preflight, Promise, Role, ServerReport};
@@ -137,6 +138,26 @@ async fn the_number_of_replicas_is_compared_with_the_option() {
 
 fn in_step(master: &Server) -> bool {
     master.command::<String>(&["INFO", "replication"]).contains("state=online")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_report_says_what_each_sentinel_would_do() {
+    let group = Sentinels::start();
+    let locks = group.builder(ms(30_000)).connect().await.unwrap();
+    let report = locks.preflight().await.unwrap();
+    assert!(report.keeps(Promise::FaultTolerance), "{report}");
+    let [server] = &*report.servers else { panic!("one server") };
+    let named: Vec<_> = server.sentinels.iter().map(|sentinel| sentinel.master.known().cloned()).collect();
+    assert_eq!(named, vec![Some(format!("127.0.0.1:{}", group.master.port())); 3]);
+    assert!(report.to_string().contains("down-after 1s"), "{report}");
+    // Redis' default.
+    for sentinel in &group.sentinels {
+        sentinel.command::<()>(&["SENTINEL", "SET", "locks", "down-after-milliseconds", "30000"]);
+    }
+    group.sentinels[2].stop();
+    let report = locks.preflight().await.unwrap();
+    let reasons = format!("{:?}", report.verdict(Promise::FaultTolerance));
+    assert!(reasons.contains("after about 31s") && reasons.contains("has no say"), "{reasons}");
 }
 
 #[tokio::test]
