@@ -75,7 +75,7 @@ impl<W> Handle<W> {
         self.alive.session()
     }
 
-    fn settings(&self) -> &Settings {
+    pub(crate) fn settings(&self) -> &Settings {
         self.session().settings()
     }
 }
@@ -102,12 +102,16 @@ impl<W: Wanted> Handle<W> {
         Ok(grip.map(|grip| Taken { grip, alive: Arc::clone(&self.alive), runs: caller.runs }))
     }
 
-    /// Runs a section with this `view` while the lock is held, and drops the section if the lock is lost.
+    /// Runs a section with this `view` while the lock is held, and drops the section if the lock is lost. Keeps the
+    /// lock for as long as `keep` wants for the section's value, from then on. Returns `None` if somebody else still
+    /// holds it when the wait is over.
     pub(crate) async fn run<V, T, Fut>(
         &self,
+        wait: Wait,
         view: impl FnOnce(&W::Grip, Scope) -> V,
         section: impl FnOnce(V) -> Fut,
-    ) -> Result<T, Error>
+        keep: impl FnOnce(&T) -> Option<Duration>,
+    ) -> Result<Option<T>, Error>
     where
         Fut: Future<Output = T>,
     {
@@ -115,7 +119,7 @@ impl<W: Wanted> Handle<W> {
         self.terms()?;
         let (owner, reentry) = self.manner.asks(self.settings());
         let run = self.session().begin_run(self.wanted.keys().into(), owner, reentry).await?;
-        let taken = self.take_as(run.caller().clone(), Wait::Always).await?.ok_or(Error::Closed)?;
+        let Some(taken) = self.take_as(run.caller().clone(), wait).await? else { return Ok(None) };
         let lost = taken.grip.token();
         let view = view(&taken.grip, run.scope());
         let work = run.scope().run(async { section(view).await });
@@ -123,11 +127,39 @@ impl<W: Wanted> Handle<W> {
             // The token has fired, so there is a loss to report.
             return Err(taken.grip.check().err().unwrap_or(Error::Closed));
         };
-        match taken.unlock().await {
-            Err(error @ Error::Lost { .. }) => Err(error),
+        if let Some(kept) = keep(&value) {
+            taken.grip.keep_for(kept);
+        }
+        self.done(value, taken.unlock().await).map(Some)
+    }
+
+    /// Does the same as [`run`](Self::run) for a thread: it is the owner, and nothing stops the section.
+    pub(crate) fn run_blocking<V, T>(
+        &self,
+        view: impl FnOnce(&W::Grip, Scope) -> V,
+        section: impl FnOnce(V) -> T,
+    ) -> Result<T, Error> {
+        let taken = self.take_blocking(Wait::Always)?.ok_or(Error::Closed)?;
+        let scope = Scope { owner: taken.grip.owner(), runs: taken.runs.clone() };
+        let value = section(view(&taken.grip, scope));
+        self.done(value, taken.blocking_unlock())
+    }
+
+    /// Returns the value of a section that is done, by what its release found.
+    fn done<T>(&self, value: T, released: Result<(), Error>) -> Result<T, Error> {
+        let shown = names(self.wanted.keys());
+        match released {
+            Err(error @ Error::Lost { .. }) => {
+                contained(|| {
+                    tracing::warn!(
+                        key = %shown, %error,
+                        "the section is done, but its lock was lost: its value is dropped"
+                    );
+                });
+                Err(error)
+            }
             // The work is done; the lock is gone from the servers at the end of its lease at the latest.
             Err(error) => {
-                let shown = names(self.wanted.keys());
                 contained(
                     || tracing::warn!(key = %shown, %error, "the section is done, but the release is not confirmed"),
                 );

@@ -14,7 +14,7 @@ use crate::hold::Terms;
 use crate::holder::Holder;
 use crate::identity::{Caller, Scope};
 use crate::key::Key;
-use crate::options::Reentry;
+use crate::options::{Reentry, validate_duration};
 use crate::owner::Owner;
 use crate::session::{Alive, Grip, Session, View};
 
@@ -110,11 +110,10 @@ impl Lock {
     /// Returns a handle that keeps the lock locked for at least this long, from 100 ms to 30 days, even if it is
     /// released sooner.
     ///
-    /// It is for work that is to be done once in a period, by whichever process comes first: for example a job that
-    /// takes a second, started by timers on several machines whose clocks differ by two. Use it with
-    /// [`try_lock`](Self::try_lock): callers that wait get the lock when the time is over, and do the work again. A
-    /// release before the time is over does not delete the key. The server keeps the key for the rest of the time, as
-    /// if somebody else held it, and no waiter is notified. [`holder`](Self::holder) shows the lock as held,
+    /// It is the primitive behind [`once_per`](Self::once_per), which is what a job of a fleet needs. Use it with
+    /// [`try_lock`](Self::try_lock): callers that wait get the lock when the time is over. A release before the time is
+    /// over does not delete the key. The server keeps the key for the rest of the time, as if somebody else held it,
+    /// and no waiter is notified. [`holder`](Self::holder) shows the lock as held,
     /// [`try_lock`](Self::try_lock) returns `None` to everybody, including the owner that released it, and waiters get
     /// it when the time is over. [`force_unlock`](Self::force_unlock) frees it. It makes no difference whether the
     /// guard ends by [`unlock`](Guard::unlock), by its drop or after a loss. [`max_hold`](Self::max_hold) may be
@@ -133,19 +132,16 @@ impl Lock {
     /// Over several servers the time may not be longer than
     /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine), like a lease.
     ///
-    /// Choose a time that is longer than the difference between clocks and timers, and clearly shorter than the period;
-    /// otherwise the next run finds the lock held. Half of the period is a good choice.
-    ///
     /// # Examples
-    /// Each machine calls this at three in the morning, and one of them makes the report:
+    /// A mail about an order is sent once in ten minutes at most, however often somebody asks for it:
     /// ```no_run
     /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
-    /// # async fn make_report() {}
+    /// # async fn send_mail() {}
     /// use std::time::Duration;
     ///
-    /// let nightly = locks.get("report:nightly").min_hold(Duration::from_secs(3600));
-    /// if let Some(guard) = nightly.try_lock().await? {
-    ///     make_report().await;
+    /// let mail = locks.get("mail:42").min_hold(Duration::from_secs(600));
+    /// if let Some(guard) = mail.try_lock().await? {
+    ///     send_mail().await;
     ///     guard.unlock().await?;
     /// }
     /// # Ok(())
@@ -313,7 +309,8 @@ impl Lock {
     ///
     /// Every poll checks for a loss first. A section that does not reach an `await` cannot be stopped: let it call
     /// [`Section::check`]. An unconfirmed release is not reported as an error, since the work was done while the lock
-    /// was held; it is logged.
+    /// was held; it is logged. If the release finds that the lock was lost earlier, the section's value is dropped, and
+    /// that is logged, too: a section whose value must not be lost has to pass it on itself.
     ///
     /// # Errors
     /// As [`lock`](Self::lock). [`Error::Lost`] also if the release finds that the lock was lost earlier.
@@ -336,7 +333,116 @@ impl Lock {
         F: FnOnce(Section) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.0.run(|grip, scope| Section { view: grip.view().clone(), scope }, section).await
+        self.0.run(Wait::Always, Section::of, section, |_| None).await?.ok_or(Error::Closed)
+    }
+
+    /// Does the same as [`run`](Self::run), but waits for at most this long. The time bounds the wait for the lock, and
+    /// not the section.
+    ///
+    /// Returns `None` if somebody else held the lock all the time.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run) and [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(lock: lockhound::Lock) -> Result<u16, lockhound::Error> {
+    /// # async fn charge(_: lockhound::Fence) -> u32 { 1 }
+    /// use std::time::Duration;
+    ///
+    /// let wait = Duration::from_secs(2);
+    /// Ok(match lock.run_for(wait, |section| async move { charge(section.fence()).await }).await? {
+    ///     Some(_receipt) => 200,
+    ///     None => 409, // somebody else is at it
+    /// })
+    /// # }
+    /// ```
+    pub async fn run_for<T, F, Fut>(&self, wait: Duration, section: F) -> Result<Option<T>, Error>
+    where
+        F: FnOnce(Section) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        self.0.run(Wait::up_to(wait), Section::of, section, |_| None).await
+    }
+
+    /// Does a job once in each period, on whichever machine comes first. Every machine calls this when its timer goes
+    /// off.
+    ///
+    /// - **The job succeeds**: the lock stays locked for half of the period from then on, as with
+    ///   [`min_hold`](Self::min_hold), so that no other machine does the job again. The call returns its value.
+    /// - **The job fails**: the lock is released at once, and the next machine that waits does the job. The call
+    ///   returns the job's error, in `Some`.
+    /// - **The machine dies or loses contact**: the lock is free after a lease, and a machine that still waits does the
+    ///   job. If none waits any more, the job is left out until the next period.
+    ///
+    /// A call waits for two leases, or a quarter of the period if that is shorter. It returns `None` if another machine
+    /// held the lock for all of that time: it has done the job, or is still at work.
+    ///
+    /// Timers may differ by up to a quarter of the period, and so may the job take. After a crash it may be done twice
+    /// in part: it has to be a job that can be begun again. A job can be done again if the server loses its data. The
+    /// section is dropped if the lock is lost meanwhile, as in [`run`](Self::run).
+    ///
+    /// # Errors
+    /// As [`run_for`](Self::run_for). [`Error::Config`] for a period of which half is no `min_hold`: shorter than
+    /// 200 ms, or longer than 60 days or, over several servers, twice the
+    /// [`restart_quarantine`](crate::LockerBuilder::restart_quarantine).
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run): the job is dropped, and counts as one that failed.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// # async fn make_report() -> Result<(), String> { Ok(()) }
+    /// use std::time::Duration;
+    ///
+    /// let day = Duration::from_secs(24 * 3600);
+    /// match locks.get("report:nightly").once_per(day, |_| make_report()).await? {
+    ///     Some(Ok(())) => println!("done here"),
+    ///     Some(Err(error)) => eprintln!("failed here: {error}"),
+    ///     None => println!("done elsewhere"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn once_per<T, E, F, Fut>(&self, period: Duration, job: F) -> Result<Option<Result<T, E>>, Error>
+    where
+        F: FnOnce(Section) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let settings = self.0.settings();
+        let kept = period / 2;
+        validate_duration("period / 2", kept)?;
+        settings.check_quarantine("period / 2", kept)?;
+        let patience = (period / 4).min(settings.lease * 2);
+        self.0.run(Wait::up_to(patience), Section::of, job, |done| done.is_ok().then_some(kept)).await
+    }
+
+    /// Takes the lock, calls a function, and releases the lock, for threads without async code. The owner is the
+    /// thread, so blocking calls for this lock in the function enter again.
+    ///
+    /// Nothing can stop the function when the lock is lost: let it call [`Section::check`] between steps.
+    ///
+    /// # Errors
+    /// As [`blocking_lock`](Self::blocking_lock), and [`Error::Lost`] if the lock was lost meanwhile; the value of the
+    /// function is dropped then, and that is logged. An unconfirmed release is only logged.
+    ///
+    /// # Panics
+    /// Panics in async code, which it would block.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn example(lock: lockhound::Lock) -> Result<(), lockhound::Error> {
+    /// # fn charge(_: lockhound::Fence) -> u32 { 1 }
+    /// let receipt = lock.blocking_run(|section| charge(section.fence()))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn blocking_run<T>(&self, section: impl FnOnce(Section) -> T) -> Result<T, Error> {
+        self.0.run_blocking(Section::of, section)
     }
 
     /// Returns whether an attempt to take the lock would find it held.
@@ -404,6 +510,10 @@ pub struct Section {
 }
 
 impl Section {
+    fn of(grip: &Grip, scope: Scope) -> Self {
+        Self { view: grip.view().clone(), scope }
+    }
+
     /// Returns a token that fires when the lock is lost. Cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
         self.view.token()

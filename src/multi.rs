@@ -223,7 +223,35 @@ impl MultiLock {
         F: FnOnce(MultiSection) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.0.run(|grip, scope| MultiSection { view: grip.view().clone(), scope }, section).await
+        self.0.run(Wait::Always, MultiSection::of, section, |_| None).await?.ok_or(Error::Closed)
+    }
+
+    /// Does the same as [`run`](Self::run), but waits for at most this long. Returns `None` if somebody else still held
+    /// one of the locks then.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run) and [`try_lock_for`](Self::try_lock_for).
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn run_for<T, F, Fut>(&self, wait: Duration, section: F) -> Result<Option<T>, Error>
+    where
+        F: FnOnce(MultiSection) -> Fut,
+        Fut: Future<Output = T>,
+    {
+        self.0.run(Wait::up_to(wait), MultiSection::of, section, |_| None).await
+    }
+
+    /// Takes all of the locks, calls a function, and releases them, for threads without async code. See
+    /// [`Lock::blocking_run`](crate::Lock::blocking_run).
+    ///
+    /// # Errors
+    /// As [`blocking_lock`](Self::blocking_lock), and [`Error::Lost`] if a lock was lost meanwhile.
+    ///
+    /// # Panics
+    /// Panics in async code, which it would block.
+    pub fn blocking_run<T>(&self, section: impl FnOnce(MultiSection) -> T) -> Result<T, Error> {
+        self.0.run_blocking(MultiSection::of, section)
     }
 }
 
@@ -349,6 +377,10 @@ pub struct MultiSection {
 }
 
 impl MultiSection {
+    fn of(grip: &JointGrip, scope: Scope) -> Self {
+        Self { view: grip.view().clone(), scope }
+    }
+
     /// Returns a token that fires when any of the locks is lost. Cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
         self.view.token()

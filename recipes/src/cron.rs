@@ -1,36 +1,29 @@
 //! A job that a fleet of machines does once in each period. Start several:
 //! `cargo run --manifest-path recipes/Cargo.toml -- cron`.
 //!
-//! A timer goes off on every machine, and every machine waits for the lock for a while. The first one does the job:
+//! A timer goes off on every machine, and every machine calls `once_per`. The first one does the job:
 //!
-//! - **The job succeeds.** `min_hold` keeps the lock taken after its release, so that no other machine gets it in this
-//!   period. A plain lock is not enough: the job takes a second and the clocks differ by more than that, so a machine
-//!   with a slow clock would find the lock free and do the job again.
+//! - **The job succeeds.** The lock stays taken for half of the period, so that no other machine does the job again. A
+//!   plain lock is not enough: the job takes a second and the clocks differ by more than that, so a machine with a slow
+//!   clock would find the lock free.
 //! - **The job fails.** The lock is released at once, and the next machine that waits does the job. Each machine tries
 //!   once in a period, so a full disk on one of them does not cost the report.
 //! - **The machine dies or loses contact.** The lock is free after a lease, and a machine that still waits does the
 //!   job. If none waits any more, the job is left out until the next period.
 //!
 //! In the last two cases the first machine may have done a part of the job: it has to be one that can be begun again.
-//!
-//! The times fit together for clocks that differ by less than a quarter of the period. Every machine has given up
-//! waiting half a period after the fastest clock goes off, and the lock is kept for at least as long. A job that takes
-//! clearly less than a quarter of the period leaves it free for the next one.
+//! Clocks may differ by a quarter of the period.
 
 use std::future::Future;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockhound::{Error, Lock, Locker, Owner};
+use lockhound::{Error, Lock, Locker};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use crate::{Failure, Outcome};
 
 const PERIOD: Duration = Duration::from_secs(60);
-/// How long a machine waits for one that does the job.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// How long the lock is kept after a job that succeeded.
-const KEPT: Duration = Duration::from_secs(30);
-/// Shorter than the wait, so that a machine that waits can take over from one that dies.
+/// Shorter than a quarter of the period, for which a machine waits: it can take over from one that dies.
 const LEASE: Duration = Duration::from_secs(10);
 
 #[tokio::main]
@@ -69,29 +62,13 @@ async fn at_each<F: Future<Output = Outcome>>(mut timer: Interval, lock: &Lock, 
 
 /// Does the job, unless another machine has done it in this period or is at work. Returns whether it did.
 async fn once(lock: &Lock, job: impl Future<Output = Outcome>) -> Result<bool, Failure> {
-    // An owner of its own: it may enter its lock again, and excludes every other call.
-    let lock = lock.clone().owned_by(Owner::new());
-    let Some(guard) = lock.try_lock_for(PATIENCE).await? else { return Ok(false) };
-    let lost = guard.lost();
-    let outcome = tokio::select! {
-        biased;
-        // The error says how it was lost.
-        () = lost.cancelled() => Err(guard.check().err().map_or_else(|| "the lock was lost".into(), Failure::from)),
-        outcome = job => outcome,
-    };
-    if let Err(failure) = outcome {
-        // Frees the lock for the next machine. If the release fails, the lock is free after a lease.
-        drop(guard.unlock().await);
-        return Err(format!("not done: {failure}").into());
+    match lock.once_per(PERIOD, |_| job).await {
+        Ok(Some(Ok(()))) => Ok(true),
+        Ok(Some(Err(failure))) => Err(format!("not done: {failure}").into()),
+        Ok(None) => Ok(false),
+        Err(error @ Error::Lost { .. }) => Err(format!("not done: {error}").into()),
+        Err(error) => Err(error.into()),
     }
-    // `min_hold` of any guard applies to the whole hold. The first guard does not have it, since a job that fails must
-    // not keep the lock.
-    let kept = async {
-        lock.min_hold(KEPT).lock().await?.unlock().await?;
-        guard.unlock().await
-    };
-    kept.await.map_err(|error: Error| format!("done, but the lock may not be kept: {error}"))?;
-    Ok(true)
 }
 
 async fn make_report() -> Outcome {

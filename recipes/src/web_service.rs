@@ -9,7 +9,7 @@
 //! decides whether to try again. If Redis does not answer, the answer is *503 Service Unavailable*.
 //!
 //! The functions below `pay` take the lock themselves. Each of them is correct when it is called alone. Inside `pay` it
-//! enters again, because axum runs a request in one task, and the task is the lock's owner.
+//! enters again.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::post;
-use lockhound::{Error, Lock, Locker};
+use lockhound::{Error, Lock, Locker, Section};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
@@ -52,24 +52,13 @@ fn routes(shop: Shop) -> Router {
 }
 
 async fn pay(State(shop): State<Shop>, Path(order): Path<u64>) -> Result<String, (StatusCode, String)> {
-    let guard = match shop.lock_of(order).try_lock_for(PATIENCE).await {
-        Ok(Some(guard)) => guard,
-        Ok(None) => return Err((StatusCode::CONFLICT, format!("order {order} is being worked on; try again\n"))),
-        Err(error) => return Err(unavailable(&error)),
-    };
-    // Copied first, since `unlock` below takes the guard.
-    let (lost, fence) = (guard.lost(), guard.fence());
-    let receipt = tokio::select! {
-        // The loss is polled first.
-        biased;
-        () = lost.cancelled() => Err(unavailable(&"the lock of the order was lost")),
-        receipt = shop.collect(order) => receipt.map_err(|error| unavailable(&error)),
-    }?;
-    // The work is done, also if the release is not confirmed: the lock then ends with its lease.
-    if let Err(error) = guard.unlock().await {
-        eprintln!("order {order}: {error}");
+    let work = async |section: Section| Ok(format!("{}, fence {}\n", shop.collect(order).await?, section.fence()));
+    // If the lock is lost meanwhile, `collect` is dropped at an await.
+    match shop.lock_of(order).run_for(PATIENCE, work).await {
+        Ok(Some(receipt)) => receipt.map_err(|error: Error| unavailable(&error)),
+        Ok(None) => Err((StatusCode::CONFLICT, format!("order {order} is being worked on; try again\n"))),
+        Err(error) => Err(unavailable(&error)),
     }
-    Ok(format!("{receipt}, fence {fence}\n"))
 }
 
 impl Shop {

@@ -337,6 +337,10 @@ async fn a_server_falls_silent() {
     let (outer, inner) = (nested.lock().await.unwrap(), nested.lock().await.unwrap());
     let (begun, begin) = tokio::sync::oneshot::channel::<()>();
     let (section, silent) = (stage.lock(&stage.key()), tokio::sync::oneshot::channel::<()>());
+    // One that is done, and whose lock is gone.
+    let deleted = stage.key();
+    let gone = stage.lock(&deleted).run(|_| async { stage.server().command::<()>(&["DEL", &deleted]) }).await;
+    assert!(matches!(gone, Err(Error::Lost { .. })), "{gone:?}");
     let section = tokio::spawn(async move {
         section
             .run(|_| async {

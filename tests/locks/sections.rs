@@ -57,6 +57,112 @@ async fn run_reports_a_loss_that_only_the_release_finds() {
 }
 
 #[tokio::test]
+async fn run_for_waits_at_most_that_long_and_does_not_bound_the_section() {
+    let (server, key) = (Server::start(), key());
+    let (lock, others) = (locker(&server).await.get(&key), locker(&server).await.get(&key));
+    let long = lock.run_for(ms(200), |_| async { tokio::time::sleep(ms(400)).await }).await.unwrap();
+    assert_eq!(long, Some(()), "the time is that of the wait");
+    let guard = others.lock().await.unwrap();
+    let begun = std::time::Instant::now();
+    let entered = AtomicBool::new(false);
+    let none = lock.run_for(ms(300), |_| async { entered.store(true, Ordering::SeqCst) }).await.unwrap();
+    assert!(none.is_none() && begun.elapsed() >= ms(300) && !entered.load(Ordering::SeqCst));
+    assert!(lock.run_for(Duration::ZERO, |_| async {}).await.unwrap().is_none());
+    guard.unlock().await.unwrap();
+    let several = locker(&server).await.all([format!("{key}:a"), format!("{key}:b")]);
+    assert_eq!(several.run_for(ms(200), |_| async { 7 }).await.unwrap(), Some(7));
+    let held = others.lock().await.unwrap();
+    let both = locker(&server).await.all([key.clone(), format!("{key}:b")]);
+    assert_eq!(both.run_for(ms(100), |_| async { 7 }).await.unwrap(), None);
+    held.unlock().await.unwrap();
+}
+
+#[tokio::test]
+async fn run_for_stops_its_section_when_the_lock_is_lost() {
+    let (server, key) = (Server::start(), key());
+    let lock = locker_with(&server, ms(900)).await.get(&key);
+    let section = lock.run_for(ms(200), |_| async {
+        server.command::<bool>(&["DEL", &key]);
+        std::future::pending::<()>().await;
+    });
+    assert!(matches!(section.await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+}
+
+#[test]
+fn blocking_runs_exclude_each_other_and_enter_again_inside() {
+    let (server, key) = (Server::start(), key());
+    let locks = Locker::blocking_connect(server.url()).unwrap();
+    let inside = Arc::new(AtomicBool::new(false));
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let (lock, inside) = (locks.get(&key), Arc::clone(&inside));
+            std::thread::spawn(move || {
+                for _ in 0..20 {
+                    let fences = lock.blocking_run(|section| {
+                        assert!(!inside.swap(true, Ordering::SeqCst), "two are inside");
+                        section.check().unwrap();
+                        let nested = lock.blocking_run(|nested| nested.fence()).unwrap();
+                        lock.blocking_lock().unwrap().blocking_unlock().unwrap();
+                        inside.store(false, Ordering::SeqCst);
+                        (section.fence(), nested)
+                    });
+                    let (outer, nested) = fences.unwrap();
+                    assert_eq!(outer, nested, "it enters again");
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert!(!server.exists(&key));
+    let lost = locks.get(&key).blocking_run(|_| server.command::<bool>(&["DEL", &key]));
+    assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
+    let pair = locks.all([format!("{key}:a"), format!("{key}:b")]);
+    assert!(pair.blocking_run(|section| section.check().is_ok()).unwrap());
+    locks.blocking_close();
+}
+
+/// The job of each machine takes a moment; timers go off at almost the same time.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_once_per_period_is_done_by_one_machine_and_passed_on_when_it_fails() {
+    let (server, key, period) = (Server::start(), key(), ms(8_000));
+    let mut machines = Vec::new();
+    for machine in 0..3 {
+        let lock = locker_with(&server, ms(3_000)).await.get(&key);
+        machines.push(tokio::spawn(async move {
+            lock.once_per(period, |_| async move {
+                tokio::time::sleep(ms(50)).await;
+                // The first one to come fails.
+                if comes_first() { Err(machine) } else { Ok(machine) }
+            })
+            .await
+            .unwrap()
+        }));
+    }
+    let mut outcomes = Vec::new();
+    for machine in machines {
+        outcomes.push(machine.await.unwrap());
+    }
+    let count =
+        |wanted: fn(&Option<Result<i32, i32>>) -> bool| outcomes.iter().filter(|outcome| wanted(outcome)).count();
+    let (failed, done, elsewhere) =
+        (count(|o| matches!(o, Some(Err(_)))), count(|o| matches!(o, Some(Ok(_)))), count(Option::is_none));
+    assert_eq!((failed, done, elsewhere), (1, 1, 1), "{outcomes:?}");
+    let left = Duration::from_millis(server.pttl(&key).try_into().unwrap());
+    assert!(left <= period / 2 && left > ms(500), "kept for half of the period: {left:?}");
+    let lock = locker(&server).await.get(&key);
+    for wrong in [ms(100), Duration::from_secs(61 * 24 * 3600)] {
+        let error = lock.once_per(wrong, |_| async { Ok::<_, ()>(()) }).await.unwrap_err();
+        assert!(matches!(&error, Error::Config(_)) && error.to_string().contains("period / 2"), "{error}");
+    }
+}
+
+/// Returns true to the first caller.
+fn comes_first() -> bool {
+    static FIRST: AtomicBool = AtomicBool::new(true);
+    FIRST.swap(false, Ordering::SeqCst)
+}
+
+#[tokio::test]
 async fn cancelling_a_token_of_a_guard_cancels_no_other_token() {
     let server = Server::start();
     let lock = locker(&server).await.get(key());
