@@ -324,7 +324,8 @@ impl LockerBuilder {
     ///   the Sentinels themselves. [`replicas`](Self::replicas) says what a failover loses.
     /// - `rediss-cluster://` and `rediss-sentinel://` encrypt all of these connections.
     ///
-    /// Special characters in user and password are percent-encoded, and an IPv6 address stands in brackets.
+    /// Special characters in user and password are percent-encoded: any UTF-8 text can be written so, whatever
+    /// characters it has. In a parameter, `+` is written `%2B`. An IPv6 address stands in brackets.
     ///
     /// Called again, it adds further servers, which have to be independent masters: a lock is then held while more than
     /// half of them say so (Redlock), and survives while fewer than half are away. Three or five are usual. An even

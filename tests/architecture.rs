@@ -32,7 +32,17 @@ const LAYERS: [Layer; 6] = [
     Layer {
         name: "wire",
         modules: &["node", "testing"],
-        libraries: &["fred", "tokio", "tokio_util", "futures_util", "tracing", "uuid", "url", "socket2"],
+        libraries: &[
+            "fred",
+            "tokio",
+            "tokio_util",
+            "futures_util",
+            "tracing",
+            "uuid",
+            "url",
+            "percent_encoding",
+            "socket2",
+        ],
     },
     Layer {
         name: "pure",

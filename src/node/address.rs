@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fred::types::config::{Config, Server, ServerConfig};
+use percent_encoding::percent_decode_str;
 use url::Url;
 
 use super::access::Access;
@@ -19,7 +20,7 @@ use super::admission::Admission;
 use super::naming::Naming;
 use super::place::Place;
 use super::reply;
-use super::scheme::{self, FORMS, Mode, Way};
+use super::scheme::{self, FORMS, Mode, NO_TEXT, PERCENT_ENCODE, Way};
 use super::sentinel::Named;
 use crate::error::{Error, NodeFailure};
 use crate::stats::Misplaced;
@@ -228,17 +229,25 @@ impl Parts {
         if way == Way::Encrypted && !cfg!(feature = "tls") {
             return Err(refuse("encrypted connections need the crate's feature `tls`"));
         }
+        // The parser would take them out.
+        if text.trim().contains(['\t', '\n', '\r']) {
+            return Err(refuse("it has a tab or a line end; in a password, write them as %09, %0A and %0D"));
+        }
+        // What is before such a sign looks like a host and a bad port.
+        if text.split_once("://").is_some_and(|(_, rest)| has_loose_signs(rest)) {
+            return Err(refuse(PERCENT_ENCODE));
+        }
         let url = Url::parse(text).map_err(|e| refuse(&format!("{e}; write {FORMS}")))?;
         if way == Way::Encrypted && url.fragment() == Some("insecure") {
             return Err(refuse("#insecure is not supported: give the CA of the server's certificate to Tls::ca_file"));
         }
-        if has_loose_signs(&url) {
-            return Err(refuse("in a password, write / as %2F, ? as %3F, # as %23 and @ as %40"));
+        if url.fragment().is_some() {
+            return Err(refuse(PERCENT_ENCODE));
         }
         let mut config = Config { fail_fast: true, ..Config::default() };
-        config.username = decoded(url.username()).ok_or_else(|| refuse("the user is not percent-encoded UTF-8"))?;
+        config.username = decoded(url.username()).ok_or_else(|| refuse(&format!("its user {NO_TEXT}")))?;
         config.password = match url.password().map(decoded) {
-            Some(password) => password.ok_or_else(|| refuse("the password is not percent-encoded UTF-8"))?,
+            Some(password) => password.ok_or_else(|| refuse(&format!("its password {NO_TEXT}")))?,
             None => None,
         };
         if config.username.is_some() && config.password.is_none() {
@@ -268,20 +277,16 @@ fn refuse(name: &str, reason: &str) -> Error {
     Error::config("node", format!("the address {name} cannot be used: {reason}"))
 }
 
-/// Returns whether a character that belongs to a password may have cut it short: an `@` behind the host, or a `#`.
-fn has_loose_signs(url: &Url) -> bool {
-    url.fragment().is_some() || [Some(url.path()), url.query()].iter().flatten().any(|part| part.contains('@'))
+/// Returns whether a character that belongs to a password may have cut it short: an `@` is behind the host. `rest` is
+/// the part of an address behind the scheme.
+fn has_loose_signs(rest: &str) -> bool {
+    rest.split_once(['/', '?', '#']).is_some_and(|(_, behind)| behind.contains('@'))
 }
 
-/// Decodes the text, if there is any; returns `None` if it is not percent-encoded UTF-8.
+/// Decodes the text, if there is any; returns `None` if it is not UTF-8.
 fn decoded(part: &str) -> Option<Option<String>> {
-    if part.is_empty() {
-        return Some(None);
-    }
-    // The query parser is the only percent-decoder that `url` makes public; a literal plus sign has to survive it.
-    let query = format!("v={}", part.replace('+', "%2B").replace('&', "%26"));
-    let value = url::form_urlencoded::parse(query.as_bytes()).next().map(|(_, v)| v.into_owned())?;
-    (!value.contains(char::REPLACEMENT_CHARACTER)).then_some(Some(value))
+    let text = percent_decode_str(part).decode_utf8().ok()?;
+    Some((!text.is_empty()).then(|| text.into_owned()))
 }
 
 /// # Errors
@@ -391,6 +396,8 @@ mod tests {
         assert_eq!(config.password.as_deref(), Some("p@ss+w&d"));
         assert_eq!(config.database, Some(3));
         assert_eq!(config.server.hosts()[0].to_string(), "::1:7000");
+        let marked = parse("redis://:%EF%BF%BD%C3%BC%00@h\n").expect("valid");
+        assert_eq!(marked.config.password.as_deref(), Some("\u{fffd}\u{fc}\0"));
         assert_eq!(parse("redis://h").expect("valid").config.server.hosts()[0].port, 6379);
         assert_eq!(parse("REDIS://:pw@h").expect("valid").config.password.as_deref(), Some("pw"));
     }
@@ -554,6 +561,14 @@ mod tests {
             ("http://h", "the scheme http:// is not known"),
             ("reddis://h", "its scheme is not known"),
             ("redis://a:1#2@h", "%23"),
+            ("redis://user:p#w@h", "percent-encode"),
+            ("redis://user:p/w@h:6379/0", "percent-encode"),
+            ("redis://user:p?w@h", "percent-encode"),
+            ("redis://:p#w@h", "percent-encode"),
+            ("redis://user:p\tw@h", "%09"),
+            ("redis://user:p\r\nw@h", "%0A"),
+            ("redis://ann:p%FF@h", "its password is not percent-encoded UTF-8"),
+            ("redis://a%C3nn:pw@h", "its user is not percent-encoded UTF-8"),
         ] {
             assert!(refusal(address).contains(about), "{}", refusal(address));
         }

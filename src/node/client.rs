@@ -12,6 +12,7 @@ use fred::clients::Client;
 use fred::types::RespVersion;
 use fred::types::config::{Config, ConnectionConfig, PerformanceConfig, ReconnectPolicy, TcpConfig};
 
+use super::inline::quote_credentials;
 use crate::options::Settings;
 
 /// What a connection is for. Each kind has its own, so that a burst of one delays no other.
@@ -45,6 +46,9 @@ pub(super) fn build(mut config: Config, role: Role, settings: &Settings, fail_fa
     // speak RESP2, so that a server that is too old can say so.
     let subscribes = matches!(role, Role::Subscriber | Role::Preflight);
     config.version = if subscribes { RespVersion::RESP3 } else { RespVersion::RESP2 };
+    if subscribes {
+        quote_credentials(&mut config);
+    }
     Client::new(config, Some(performance(role, settings)), Some(connection(settings)), Some(policy(settings)))
 }
 

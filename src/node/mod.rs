@@ -12,6 +12,7 @@ mod check;
 mod client;
 mod cluster;
 mod dial;
+mod inline;
 mod link;
 mod login;
 #[cfg(feature = "testing")]

@@ -1,6 +1,9 @@
 //! The schemes of addresses: which are supported, which may be shown, and what to write instead of the others.
 
-use url::form_urlencoded;
+use std::borrow::Cow;
+use std::str::Utf8Error;
+
+use percent_encoding::percent_decode_str;
 
 use super::place::Place;
 use crate::error::Error;
@@ -39,6 +42,13 @@ impl Way {
         }
     }
 }
+
+/// What to do about characters of a password that mean something else in an address.
+pub(super) const PERCENT_ENCODE: &str =
+    "percent-encode the user and the password: write / as %2F, ? as %3F, # as %23 and @ as %40";
+
+/// What is wrong with a user or a password that the client cannot send.
+pub(super) const NO_TEXT: &str = "is not percent-encoded UTF-8, and other bytes are not supported";
 
 /// Schemes that people have reason to try. Any other word may be a password.
 const KNOWN: [&str; 32] = [
@@ -127,8 +137,28 @@ impl<'a> Several<'a> {
         Some(Self { first: format!("{base}://{server}"), scheme, query })
     }
 
-    pub(super) fn parameters(&self) -> form_urlencoded::Parse<'a> {
-        form_urlencoded::parse(self.query.as_bytes())
+    /// Returns the names and the values of the parameters.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if one is not UTF-8.
+    pub(super) fn parameters(&self) -> Result<Vec<(String, String)>, Error> {
+        let decoded = |text: &str| {
+            let text = text.replace('+', " ");
+            percent_decode_str(&text).decode_utf8().map(Cow::into_owned)
+        };
+        let parameters = self.query.split('&').filter(|parameter| !parameter.is_empty()).map(|parameter| {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            Ok((decoded(name)?, decoded(value)?))
+        });
+        parameters.collect::<Result<_, Utf8Error>>().map_err(|_| self.refuse(&format!("a parameter {NO_TEXT}")))
+    }
+
+    /// Refuses an address with a parameter that is not known. `known` says which are.
+    pub(super) fn refuse_parameter(&self, known: &str) -> Error {
+        if self.query.contains('@') {
+            return self.refuse(PERCENT_ENCODE);
+        }
+        self.refuse(&format!("it has a parameter that is not known; {known}"))
     }
 
     /// Returns the server that a parameter names.

@@ -34,20 +34,18 @@ impl<'a> Named<'a> {
 
     fn read(several: Several<'a>) -> Result<Self, Error> {
         let (mut service, mut others, mut user, mut password) = (None, Vec::new(), None, None);
-        for (key, value) in several.parameters() {
+        for (key, value) in several.parameters()? {
             match &*key {
-                "sentinelServiceName" if is_ordinary(&value) => service = Some(value.into_owned()),
+                "sentinelServiceName" if is_ordinary(&value) => service = Some(value),
                 "sentinelServiceName" => {
                     return Err(several.refuse("a master's name has letters, digits and the characters - . _"));
                 }
                 "node" => others.push(several.place(&value)?),
-                "sentinelUsername" => user = Some(value.into_owned()),
-                "sentinelPassword" => password = Some(value.into_owned()),
+                "sentinelUsername" => user = Some(value),
+                "sentinelPassword" => password = Some(value),
                 _ => {
-                    return Err(several.refuse(
-                        "it has a parameter that is not known; known are sentinelServiceName, node, \
-                         sentinelUsername and sentinelPassword",
-                    ));
+                    let known = "known are sentinelServiceName, node, sentinelUsername and sentinelPassword";
+                    return Err(several.refuse_parameter(known));
                 }
             }
         }
@@ -116,7 +114,9 @@ mod tests {
             ("redis-sentinel://h?sentinelServiceName=a@secret", "letters, digits"),
             ("redis-sentinel://h?sentinelServiceName=a&node=secret", "host:port"),
             ("redis-sentinel://h?sentinelServiceName=a&secret=1", "not known"),
-            ("redis-sentinel://ann:1?secret@h", "not known"),
+            ("redis-sentinel://ann:1?secret@h", "percent-encode"),
+            ("redis-sentinel://ann:1#secret@h?sentinelServiceName=a", "percent-encode"),
+            ("redis-sentinel://h?sentinelServiceName=a&sentinelPassword=secret%FF", "not percent-encoded UTF-8"),
             ("valkey-sentinel://secret@h?sentinelServiceName=a", "no password"),
         ] {
             let message = Address::parse(text, &Access::default()).expect_err(text).to_string();

@@ -8,6 +8,7 @@ mod common;
 mod bad_sentinels;
 mod cluster;
 mod names;
+mod passwords;
 mod preflight;
 mod replicas;
 mod sentinel;

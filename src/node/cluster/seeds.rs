@@ -59,10 +59,9 @@ impl Seeds {
 /// Returns the name of the address, and its servers except the first.
 fn read_parameters(several: &Several<'_>) -> Result<(Arc<str>, Vec<Place>), Error> {
     let (mut name, mut others) = (several.shown(&Address::name_of(&several.first)?), Vec::new());
-    for (key, value) in several.parameters() {
+    for (key, value) in several.parameters()? {
         if key != "node" {
-            let reason = "it has an unknown parameter; write ?node=host:port for further servers";
-            return Err(several.refuse(reason));
+            return Err(several.refuse_parameter("write ?node=host:port for further servers"));
         }
         let sign = if others.is_empty() { '?' } else { '&' };
         others.push(several.place(&value)?);
@@ -108,7 +107,8 @@ mod tests {
             ("redis-cluster://h?nodes=secret", "?node=host:port"),
             ("redis-cluster://h?node=secret", "is not host:port"),
             ("redis-cluster://h?node=secret@b:1", "is not host:port"),
-            ("redis-cluster://ann:1?secret@h", "***"),
+            ("redis-cluster://ann:1?secret@h", "percent-encode"),
+            ("redis-cluster://ann:se/cret@h", "percent-encode"),
             ("redis-cluster://ann:secret", "***"),
             ("redis-cluster://", "***"),
         ] {
