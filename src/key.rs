@@ -21,13 +21,16 @@ const MARKS: usize = 1_024;
 
 /// The name of a lock, and the key under which the lock is on the server. UTF-8 and not empty.
 ///
-/// Programs that use the same name on the same server share the lock; no prefix is added.
+/// Programs that use the same name on the same server share the lock. No prefix is added, unless the locker has one
+/// ([`LockerBuilder::prefix`](crate::LockerBuilder::prefix)); a key that comes from a lock has it already.
 #[derive(Clone)]
 pub struct Key {
     /// Contains the name. Each lock and each release needs both, so neither is made from the other again.
     channel: Arc<str>,
     /// Whether the channel has braces that the name does not have.
     braced: bool,
+    /// Whether a locker has made it the whole name, with its prefix.
+    whole: bool,
     /// The hash of the name, since tables look for a key several times for each lock. Names may come from strangers, so
     /// it depends on a random number of this process.
     hash: u64,
@@ -36,7 +39,16 @@ pub struct Key {
 impl Key {
     fn new(name: &str) -> Self {
         static RANDOM: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        Self { channel: prefixed(CHANNEL, name).into(), braced: is_braced(name), hash: RANDOM.hash_one(name) }
+        let (channel, braced) = (prefixed(CHANNEL, name).into(), is_braced(name));
+        Self { channel, braced, whole: false, hash: RANDOM.hash_one(name) }
+    }
+
+    /// Returns the whole name: with this prefix, unless it has one already. An empty name stays empty.
+    pub(crate) fn under(self, prefix: &str) -> Self {
+        if self.whole || prefix.is_empty() || self.as_str().is_empty() {
+            return Self { whole: true, ..self };
+        }
+        Self { whole: true, ..Self::new(&[prefix, self.as_str()].concat()) }
     }
 
     /// Returns the name.

@@ -1,5 +1,7 @@
 //! The locker, from which a program gets its locks, and the builder that connects it.
 
+mod environment;
+
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,6 +50,7 @@ use crate::testing;
 #[derive(Debug, Clone)]
 pub struct Locker {
     alive: Arc<Alive>,
+    prefix: Arc<str>,
 }
 
 impl Locker {
@@ -109,9 +112,10 @@ impl Locker {
     /// Returns the lock of this name. Asks no server.
     ///
     /// All programs that use the same name on the same server share the lock, and so do other clients that use the same
-    /// [`Format`], such as Redisson's `getLock`. [`Lock::lock`] reports an empty name.
+    /// [`Format`], such as Redisson's `getLock`. A [`prefix`](LockerBuilder::prefix) of the locker is put before the
+    /// name, except before a [`Key`] that comes from a lock. [`Lock::lock`] reports an empty name.
     pub fn get(&self, key: impl Into<Key>) -> Lock {
-        Lock::new(Arc::clone(&self.alive), key.into())
+        Lock::new(Arc::clone(&self.alive), key.into().under(&self.prefix))
     }
 
     /// Returns the locks of these names as one: a call takes all of them, or none. Asks no server.
@@ -133,7 +137,8 @@ impl Locker {
     /// # }
     /// ```
     pub fn all<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> MultiLock {
-        MultiLock::new(Arc::clone(&self.alive), keys.into_iter().map(Into::into).collect())
+        let keys = keys.into_iter().map(|key| key.into().under(&self.prefix));
+        MultiLock::new(Arc::clone(&self.alive), keys.collect())
     }
 
     /// Returns the identity of this locker: the `uuid` in the `uuid:task-id` that it writes to the servers. Every
@@ -208,8 +213,8 @@ impl Locker {
     /// # Cancel safety
     /// As [`preflight`](Self::preflight).
     pub async fn preflight_of<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Preflight, Error> {
-        let keys = keys.into_iter().map(Into::into).collect();
-        self.alive.session().preflight(keys).await
+        let keys = keys.into_iter().map(|key| key.into().under(&self.prefix));
+        self.alive.session().preflight(keys.collect()).await
     }
 
     /// Asks as [`preflight`](Self::preflight) does, for threads without async code.
@@ -233,9 +238,9 @@ impl Locker {
     /// # Panics
     /// Panics in async code, which it would block.
     pub fn blocking_preflight_of<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Preflight, Error> {
-        let keys = keys.into_iter().map(Into::into).collect();
+        let keys = keys.into_iter().map(|key| key.into().under(&self.prefix));
         let session = self.alive.session();
-        session.block_on(session.preflight(keys))
+        session.block_on(session.preflight(keys.collect()))
     }
 
     /// Closes the locker and all its clones, and ends the work that still holds locks.
@@ -282,6 +287,7 @@ impl Locker {
 /// | option | default | |
 /// |---|---|---|
 /// | [`node`](Self::node) | | the address of a server; again for several independent ones |
+/// | [`prefix`](Self::prefix) | none | what is put before the name of each lock |
 /// | [`lease`](Self::lease) | 30 s | how long the server keeps a lock that nobody renews |
 /// | [`command_timeout`](Self::command_timeout) | lease / 10, at most 3 s | how long one command may take |
 /// | [`connect_timeout`](Self::connect_timeout) | 5 s | how long `connect` tries |
@@ -297,12 +303,15 @@ impl Locker {
 /// | `tls` (feature `tls`) | the CAs of the system | whom to trust, and which client certificate to show |
 /// | [`busy_poll`](Self::busy_poll) | 150 us | how long the locker's thread stays awake for a lone caller |
 ///
+/// [`from_env`](Self::from_env) reads options from the environment.
+///
 /// Options of one lock: [`Lock::fixed_lease`], [`Lock::max_hold`], [`Lock::min_hold`], [`Lock::owned_by`] and
 /// [`Lock::non_reentrant`].
 #[derive(Clone, Default)]
 #[must_use = "a builder does nothing until `connect` or `blocking_connect`"]
 pub struct LockerBuilder {
     nodes: Vec<Place>,
+    prefix: String,
     options: Options,
     provider: Option<Arc<dyn AnyProvider>>,
     #[cfg(feature = "tls")]
@@ -334,6 +343,18 @@ impl LockerBuilder {
     /// way ask the first server before the others. See [`restart_quarantine`](Self::restart_quarantine).
     pub fn node(mut self, url: impl AsRef<str>) -> Self {
         self.nodes.push(Place::Url(url.as_ref().to_owned()));
+        self
+    }
+
+    /// Sets a text that is put before the name of each lock, such as `app:`, so that programs that share a server do
+    /// not share locks by accident. ACL patterns of the server can name it.
+    ///
+    /// [`Lock::key`] is the whole name, and a [`Key`] that comes from a lock is used as it is. Programs in other
+    /// languages have to use the whole name.
+    ///
+    /// Defaults to no prefix.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
         self
     }
 
@@ -586,8 +607,9 @@ impl LockerBuilder {
     /// # Cancel safety
     /// Dropping the future gives up the attempt and ends its thread.
     pub async fn connect(self) -> Result<Locker, Error> {
+        let prefix = self.prefix.as_str().into();
         let (settings, targets) = self.validate()?;
-        Ok(Locker { alive: Arc::new(Alive::connect(settings, targets).await?) })
+        Ok(Locker { alive: Arc::new(Alive::connect(settings, targets).await?), prefix })
     }
 
     /// Connects as [`connect`](Self::connect) does, for threads without async code.
@@ -598,8 +620,9 @@ impl LockerBuilder {
     /// # Panics
     /// Panics in async code, which it would block.
     pub fn blocking_connect(self) -> Result<Locker, Error> {
+        let prefix = self.prefix.as_str().into();
         let (settings, targets) = self.validate()?;
-        Ok(Locker { alive: Arc::new(Alive::blocking_connect(settings, targets)?) })
+        Ok(Locker { alive: Arc::new(Alive::blocking_connect(settings, targets)?), prefix })
     }
 
     /// Validates the options, and connects in the background: it waits for no server, and no server has to run yet. It
@@ -617,8 +640,9 @@ impl LockerBuilder {
     /// [`Error::Config`] for an option or an address that cannot be used, and for a server in memory;
     /// [`Error::Unavailable`] if no thread can be started.
     pub fn connect_lazy(self) -> Result<Locker, Error> {
+        let prefix = self.prefix.as_str().into();
         let (settings, targets) = self.validate()?;
-        Ok(Locker { alive: Arc::new(Alive::connect_lazily(settings, targets)?) })
+        Ok(Locker { alive: Arc::new(Alive::connect_lazily(settings, targets)?), prefix })
     }
 
     fn validate(self) -> Result<(Settings, Vec<Target>), Error> {
@@ -717,7 +741,11 @@ impl fmt::Debug for LockerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: Vec<String> = self.nodes.iter().map(Place::name).collect();
         let mut shown = f.debug_struct("LockerBuilder");
-        shown.field("nodes", &nodes).field("options", &self.options).field("provider", &self.provider.is_some());
+        shown
+            .field("nodes", &nodes)
+            .field("prefix", &self.prefix)
+            .field("options", &self.options)
+            .field("provider", &self.provider.is_some());
         #[cfg(feature = "tls")]
         shown.field("tls", &self.tls);
         shown.finish()

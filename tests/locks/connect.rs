@@ -162,6 +162,25 @@ async fn a_lazy_locker_returns_at_once_and_its_first_lock_waits_for_the_server()
     locks.close().await;
 }
 
+#[tokio::test]
+async fn a_prefix_stands_before_each_name_once() {
+    let server = Server::start();
+    let locks = Locker::builder().node(server.url()).prefix("app:").connect().await.unwrap();
+    let lock = locks.get("orders:42");
+    assert_eq!(lock.key().as_str(), "app:orders:42");
+    let guard = lock.lock().await.unwrap();
+    assert!(server.exists("app:orders:42") && !server.exists("orders:42"));
+    // A key that comes from a lock is the whole name, in this locker and in others.
+    let others = Locker::builder().node(server.url()).prefix("other:").connect().await.unwrap();
+    assert!(others.get(guard.key()).try_lock().await.unwrap().is_none());
+    assert!(others.get("orders:42").try_lock().await.unwrap().is_some());
+    assert_eq!(locks.get("app:orders:42").key().as_str(), "app:app:orders:42", "a text is put behind it");
+    let names: Vec<_> = locks.all(["a", "b"]).keys().iter().map(ToString::to_string).collect();
+    assert_eq!(names, ["app:a", "app:b"]);
+    assert!(matches!(locks.get("").lock().await, Err(Error::Config(_))), "the name is empty");
+    guard.unlock().await.unwrap();
+}
+
 #[test]
 fn a_lazy_locker_needs_no_runtime() {
     let server = Server::start();
