@@ -17,6 +17,7 @@ use url::Url;
 
 use super::access::Access;
 use super::admission::Admission;
+use super::known_nodes::KnownNodes;
 use super::naming::Naming;
 use super::place::Place;
 use super::reply;
@@ -63,6 +64,8 @@ pub(crate) struct Address {
     last_failure: Mutex<Option<NodeFailure>>,
     /// Where the server is, if Sentinels name it.
     naming: Option<Naming>,
+    /// The nodes of the cluster, if it is a master that a cluster names.
+    known_nodes: Option<Arc<KnownNodes>>,
     way: Way,
     mode: Mode,
     config: Config,
@@ -78,7 +81,8 @@ impl Address {
         let (admission, mode) = (Admission::of(access.has_provider()), Mode::Alone);
         let (misplaced, last_failure) = (Misplaced::default(), Mutex::default());
         let naming = matches!(config.server, ServerConfig::Sentinel { .. }).then(Naming::default);
-        Ok(Self { name, admission, misplaced, last_failure, naming, way, mode, config })
+        let known_nodes = None;
+        Ok(Self { name, admission, misplaced, last_failure, naming, known_nodes, way, mode, config })
     }
 
     /// Returns the same address, for a server of a cluster.
@@ -108,8 +112,27 @@ impl Address {
         let (scheme, rest) = self.name.split_once("://").unwrap_or_default();
         let credentials = rest.split_once('@').map(|(credentials, _)| format!("{credentials}@")).unwrap_or_default();
         let name = format!("{scheme}://{credentials}{place}").into();
-        let (admission, misplaced, last_failure) = (self.admission.anew(), Misplaced::default(), Mutex::default());
-        Self { name, admission, misplaced, last_failure, naming: None, way: self.way, mode: self.mode, config }
+        Self {
+            name,
+            admission: self.admission.anew(),
+            misplaced: Misplaced::default(),
+            last_failure: Mutex::default(),
+            naming: None,
+            known_nodes: None,
+            way: self.way,
+            mode: self.mode,
+            config,
+        }
+    }
+
+    /// Returns the address of a master of a cluster: as [`Address::at`].
+    pub(super) fn at_node(&self, place: &Place, known_nodes: &Arc<KnownNodes>) -> Self {
+        Self { known_nodes: Some(Arc::clone(known_nodes)), ..self.at(place) }
+    }
+
+    /// Returns the nodes of the cluster, if it is a master that a cluster names.
+    pub(super) fn known_nodes(&self) -> Option<&Arc<KnownNodes>> {
+        self.known_nodes.as_ref()
     }
 
     /// Returns where the server is, if Sentinels name it.

@@ -20,11 +20,12 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{sleep, timeout};
 
 use self::ears::Ear;
-use self::masters::{Master, Masters, PAUSE};
+use self::masters::{Master, Masters};
 pub(crate) use self::seeds::Seeds;
-use self::told::ask_seeds;
+use self::told::{PAUSE, ask_seeds};
 use super::call::Call;
 use super::check::Obstacle;
+use super::link::STRANGER;
 use super::place::Place;
 use super::redis::{Redis, SHORTEST_PAUSE};
 use super::replica_acks::ReplicaAck;
@@ -60,12 +61,13 @@ impl Cluster {
     }
 
     async fn connect_once(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> Result<(Self, Events), Obstacle> {
-        let (told, subscribing) = ask_seeds(seeds, wiring).await?;
         let (cluster, events) = Self::new(seeds, wiring);
         let masters = &cluster.0;
+        let (told, subscribing) = ask_seeds(seeds, wiring, &masters.known).await?;
         masters.state().subscribing = subscribing;
+        masters.known.are_now(told.nodes.clone());
         let connecting = told.map.masters().into_iter().map(|place| async {
-            let address = Arc::new(seeds.addresses[0].at(&place));
+            let address = masters.address(&place);
             let connected = timeout(wiring.settings.connect_timeout / 2, Redis::connect(&address, wiring));
             (place, connected.await)
         });
@@ -188,7 +190,10 @@ impl Cluster {
             }
             self.0.doubt();
             if timeout(Instant::now().until(until), refreshed.changed()).await.is_err() {
-                let reason = format!("no server of the cluster is known to have slot {slot}");
+                let reason = match self.0.state().stranger_with(slot) {
+                    Some(place) => format!("{place} has slot {slot}, and {STRANGER}"),
+                    None => format!("no server of the cluster is known to have slot {slot}"),
+                };
                 return Err(NodeFailure { node: Arc::clone(&self.0.seeds.name), reason });
             }
         }

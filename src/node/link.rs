@@ -21,6 +21,7 @@ mod events;
 mod fitness;
 mod heartbeat;
 mod in_step;
+mod membership;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,6 +41,8 @@ pub(crate) use self::events::{LinkEvent, hear_during};
 pub(super) use self::fitness::Fitness;
 use self::heartbeat::heartbeat;
 use self::in_step::Slips;
+pub(super) use self::membership::STRANGER;
+use self::membership::first_membership;
 use super::address::Address;
 use super::client::{Role, attempt_timeout, reply_timeout};
 use super::reply::{self, NOT_CONNECTED, Outcome, Reply};
@@ -67,6 +70,8 @@ pub(super) struct Link {
     /// PING.
     silent: watch::Sender<bool>,
     fitness: watch::Sender<Fitness>,
+    /// Whether the server of the current connection belongs to the cluster, if it has to.
+    membership: watch::Sender<Fitness>,
     slips: Slips,
     stopped: CancellationToken,
 }
@@ -83,6 +88,7 @@ impl Link {
     ) -> Result<Arc<Self>, fred::error::Error> {
         let link = Self::connect_once(address, role, locker, settings).await?;
         link.look_after(events);
+        tokio::spawn(Arc::clone(&link).get_to_know_cluster());
         Ok(link)
     }
 
@@ -102,6 +108,7 @@ impl Link {
         client.wait_for_connect().await?;
         link.set_fitness(Fitness::Fit);
         link.introduce().await;
+        link.ask_for_cluster().await;
         Ok(link)
     }
 
@@ -133,6 +140,7 @@ impl Link {
     }
 
     fn new(address: Arc<Address>, role: Role, locker: &str, settings: &Settings, current: Current) -> Arc<Self> {
+        let first_membership = first_membership(&address, role);
         Arc::new(Self {
             address,
             role,
@@ -146,6 +154,7 @@ impl Link {
             epoch: AtomicU64::new(0),
             silent: watch::Sender::new(false),
             fitness: watch::Sender::new(Fitness::Unknown),
+            membership: watch::Sender::new(first_membership),
             slips: Slips::default(),
             stopped: CancellationToken::new(),
         })
@@ -299,6 +308,7 @@ impl Link {
     fn renewed(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
         self.slips.end();
+        self.forget_membership();
     }
 }
 
@@ -366,6 +376,7 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
                     link.renewed();
                     link.failures.store(0, Ordering::Relaxed);
                     link.address.admission.connected(link.role as u8);
+                    tokio::spawn(Arc::clone(link).get_to_know_cluster());
                     let link = Arc::clone(link);
                     tokio::spawn(async move { link.introduce().await });
                     LinkEvent::Up

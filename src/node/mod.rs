@@ -13,6 +13,7 @@ mod client;
 mod cluster;
 mod dial;
 mod inline;
+mod known_nodes;
 mod link;
 mod login;
 #[cfg(feature = "testing")]

@@ -13,6 +13,8 @@ pub const SLOTS: u16 = 16_384;
 pub struct Cluster {
     pub servers: Vec<Server>,
     masters: usize,
+    /// Servers that were replaced: they run, and are in no cluster.
+    left: Vec<Server>,
 }
 
 impl Cluster {
@@ -28,9 +30,29 @@ impl Cluster {
             ["--cluster-enabled", "yes", "--cluster-node-timeout", "1000", "--cluster-replica-validity-factor", "0"];
         let args = [&mode, args].concat();
         let servers: Vec<_> = (0..masters * (1 + replicas)).map(|_| Server::start_with(&args)).collect();
+        let cluster = Self { servers, masters, left: Vec::new() };
+        cluster.form(1);
+        cluster
+    }
+
+    /// Creates the cluster again, with the lowest epochs: its servers forget it, and all masters but the first are
+    /// replaced by other servers, which have not been in it. There are no replicas.
+    pub fn create_again(&mut self) {
+        let replaced: Vec<_> = self.servers[1..].iter().map(Server::another).collect();
+        for server in &self.servers {
+            server.command::<()>(&["FLUSHALL"]);
+            server.command::<()>(&["CLUSTER", "RESET", "HARD"]);
+        }
+        self.left.extend(self.servers.splice(1.., replaced));
+        self.form(1);
+    }
+
+    /// Forms a cluster of servers that know nothing of each other. The epoch of the first one is this.
+    fn form(&self, first_epoch: usize) {
+        let (servers, masters) = (&self.servers, self.masters);
         let first = &servers[0];
         for (at, server) in servers.iter().enumerate() {
-            server.command::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(at + 1).to_string()]);
+            server.command::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(first_epoch + at).to_string()]);
             if at < masters {
                 let from = |at: usize| usize::from(SLOTS) * at / masters;
                 let slots: Vec<_> = (from(at)..from(at + 1)).map(|slot| slot.to_string()).collect();
@@ -41,27 +63,25 @@ impl Cluster {
                 server.command::<()>(&["CLUSTER", "MEET", "127.0.0.1", &first.port().to_string()]);
             }
         }
-        let cluster = Self { servers, masters };
-        let all = cluster.servers.len();
-        cluster.wait_for("all know each other", |server| {
+        let (all, replicas) = (servers.len(), servers.len() / masters - 1);
+        self.wait_for("all know each other", |server| {
             let nodes: String = server.command(&["CLUSTER", "NODES"]);
             nodes.lines().count() == all && !nodes.contains("handshake")
         });
-        for (at, server) in cluster.servers.iter().enumerate().skip(masters) {
-            let master = cluster.servers[at % masters].id();
+        for (at, server) in servers.iter().enumerate().skip(masters) {
+            let master = servers[at % masters].id();
             server.command::<()>(&["CLUSTER", "REPLICATE", &master]);
         }
-        cluster.wait_for("the cluster is whole", |server| {
+        self.wait_for("the cluster is whole", |server| {
             let info: String = server.command(&["CLUSTER", "INFO"]);
             let link: String = server.command(&["INFO", "replication"]);
             info.contains("cluster_state:ok") && !link.contains("master_link_status:down")
         });
         // A master announces new replicas in its next heartbeat.
-        cluster.wait_for("everybody knows the replicas", |server| {
+        self.wait_for("everybody knows the replicas", |server| {
             let nodes: String = server.command(&["CLUSTER", "NODES"]);
             nodes.lines().filter(|line| line.contains("slave")).count() == masters * replicas
         });
-        cluster
     }
 
     pub fn masters(&self) -> &[Server] {

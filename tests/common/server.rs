@@ -87,6 +87,13 @@ impl Server {
         Self::start_of(settings.to_vec(), directory, None, &[])
     }
 
+    /// Starts another server with the same arguments.
+    pub fn another(&self) -> Self {
+        let own = ["--dir".to_owned(), self.directory.display().to_string()];
+        let args: Vec<_> = self.args.iter().filter(|arg| !own.contains(arg)).map(String::as_str).collect();
+        Self::start_with(&args)
+    }
+
     /// Starts a replica of this server, which may take a moment to be in sync.
     pub fn replica(&self) -> Self {
         Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()])
@@ -185,6 +192,12 @@ impl Server {
         let mut child = self.child.lock().unwrap();
         *child = spawn(self.port, &self.args, self.clock.as_ref());
         assert!(answers(self.port, &mut child), "redis-server did not start again");
+    }
+
+    /// Restarts it on another port.
+    pub fn restart_at(&mut self, port: u16) {
+        self.port = port;
+        self.restart();
     }
 
     /// Cuts every connection except that of this command.

@@ -7,6 +7,7 @@ mod common;
 
 mod bad_sentinels;
 mod cluster;
+mod cluster_identity;
 mod names;
 mod passwords;
 mod preflight;

@@ -1,8 +1,13 @@
 //! The masters of a cluster: the connections to each, and the map that says which has which slot.
 //!
 //! The servers tell the map. It is asked for again when something is in doubt (a server redirects, or does not answer),
-//! and every few seconds. Of several maps the one with the highest epoch counts, and none with a lower epoch than that
-//! of the map in use: a master that was deposed while it stood still does not know that yet.
+//! and every few seconds. Of several maps the one with the highest epoch counts.
+//!
+//! # Invariants
+//! - A map is used if its servers know a node of the map in use. A server that knows none is a stranger: nothing is
+//!   sent to it, and its connections are closed. Only if no server that is known answers, the seeds are believed.
+//! - A map with a lower epoch than that of the map in use counts if most masters tell one: a master that was deposed
+//!   while it stood still does not know that yet, but most masters know of each change.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +21,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::super::address::Address;
+use super::super::known_nodes::KnownNodes;
 use super::super::link::LinkEvent;
 use super::super::place::Place;
 use super::super::redis::Redis;
@@ -24,7 +31,7 @@ use super::super::{Events, Wiring};
 use super::ears::{Ear, Subscribing};
 use super::seeds::Seeds;
 use super::slots::SlotMap;
-use super::told::{Told, ask, ask_seeds};
+use super::told::{PAUSE, Told, ask, ask_seeds};
 use crate::clock::Instant;
 use crate::error::NodeFailure;
 use crate::foreign::{self, contained};
@@ -33,11 +40,8 @@ use crate::options::Settings;
 /// How often the map is asked for if nothing is in doubt.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// How long maps with a lower epoch are ignored. After that, the cluster must have been created again.
-const OUTDATED: Duration = Duration::from_secs(60);
-
-/// The shortest pause between two requests for the map, and the pause before a slot that is moving is asked again.
-pub(super) const PAUSE: Duration = Duration::from_millis(20);
+/// How long after a server was found to be a stranger it is connected to again.
+const ESTRANGED: Duration = Duration::from_secs(1);
 
 /// The longest pause between two requests, while something stays in doubt.
 const LONGEST_PAUSE: Duration = Duration::from_millis(300);
@@ -52,6 +56,8 @@ pub(super) struct Masters {
     /// Receives the messages.
     heard: UnboundedSender<LinkEvent>,
     state: Mutex<State>,
+    /// The nodes of the map in use.
+    pub(super) known: Arc<KnownNodes>,
     in_doubt: Notify,
     /// The number of times that the map has been asked for.
     pub(super) refreshed: watch::Sender<u64>,
@@ -65,11 +71,11 @@ pub(super) struct State {
     pub(super) map: SlotMap,
     /// The epoch of the map: the cluster counts its changes.
     epoch: u64,
-    /// Since when no server has told a map of that epoch.
-    outdated: Option<Instant>,
     pub(super) masters: HashMap<Place, Arc<Master>>,
     /// Since when the map has not named these.
     absent: HashMap<Place, Instant>,
+    /// The places of this map where servers of another cluster are, and until when they are not connected to.
+    strangers: HashMap<Place, Instant>,
     /// Until when nothing is sent, since the cluster is down, and its answer.
     down: Option<(Instant, NodeFailure)>,
     /// The channels that are subscribed.
@@ -87,6 +93,11 @@ pub(super) struct Master {
 impl State {
     pub(super) fn master(&self, slot: Slot) -> Option<&Arc<Master>> {
         self.masters.get(self.map.master(slot)?)
+    }
+
+    /// Returns the place of the slot's master, if another cluster's server is there.
+    pub(super) fn stranger_with(&self, slot: Slot) -> Option<&Place> {
+        self.map.master(slot).filter(|place| self.strangers.contains_key(place))
     }
 
     /// Returns the masters that have slots, in the order of their addresses.
@@ -135,6 +146,7 @@ impl Masters {
             reconnected: wiring.reconnected.clone(),
             heard,
             state: Mutex::default(),
+            known: Arc::default(),
             in_doubt: Notify::new(),
             refreshed: watch::Sender::new(0),
             misplaced: AtomicU64::new(0),
@@ -177,31 +189,35 @@ impl Masters {
         self.state().masters.insert(place, master);
     }
 
-    /// Puts a map into use, unless it is older than the current one.
+    /// Returns the address of the master at this place.
+    pub(super) fn address(&self, place: &Place) -> Arc<Address> {
+        Arc::new(self.seeds.addresses[0].at_node(place, &self.known))
+    }
+
+    /// Puts a map into use.
     pub(super) fn apply(self: &Arc<Self>, told: Told) {
+        self.known.are_now(told.nodes);
         let unknown: Vec<_> = {
-            let mut state = self.state();
-            if told.epoch >= state.epoch {
-                state.outdated = None;
-            } else if Instant::now().since(*state.outdated.get_or_insert_with(Instant::now)) < OUTDATED {
-                return;
-            }
-            told.map.masters().into_iter().filter(|place| !state.masters.contains_key(place)).collect()
+            let (mut state, named, now) = (self.state(), told.map.masters(), Instant::now());
+            state.strangers.retain(|place, _| named.binary_search(place).is_ok());
+            let is_wanted = |place: &Place| {
+                !state.masters.contains_key(place) && state.strangers.get(place).is_none_or(|until| *until <= now)
+            };
+            named.into_iter().filter(is_wanted).collect()
         };
         for place in unknown {
-            let address = Arc::new(self.seeds.addresses[0].at(&place));
-            let (redis, events) = Redis::await_server(&address, &self.wiring());
+            let (redis, events) = Redis::await_server(&self.address(&place), &self.wiring());
             self.enlist(place, redis, events);
         }
         let gone: Vec<_> = {
             let mut state = self.state();
             // Slots may have been elsewhere in the meantime.
-            let anew = told.epoch > state.epoch;
-            (state.map, state.epoch, state.outdated) = (told.map, told.epoch, None);
+            let anew = told.epoch != state.epoch;
+            (state.map, state.epoch) = (told.map, told.epoch);
             state.listen(anew);
             state.take_absent(Instant::now())
         };
-        gone.into_iter().for_each(|master| self.retire(master));
+        gone.into_iter().for_each(|master| self.retire(master, self.settings.command_timeout));
     }
 
     /// Notes that the cluster said that it is down. fred closes the connection on that answer, so nothing is sent for a
@@ -219,23 +235,57 @@ impl Masters {
     }
 
     /// Ends the connections to a server that is no longer a master, after giving it time to answer what it was sent.
-    fn retire(&self, master: Arc<Master>) {
+    fn retire(&self, master: Arc<Master>, pause: Duration) {
         self.misplaced.fetch_add(master.redis.misplaced_answers(), Ordering::Relaxed);
-        let pause = self.settings.command_timeout;
         tokio::spawn(async move {
             sleep(pause).await;
             master.redis.retire().await;
         });
     }
 
-    /// Asks all masters for the map, or the seeds if none answers.
+    /// Ends the connections to a server of another cluster.
+    fn shut_out(&self, place: Place) {
+        let mut state = self.state();
+        let master = state.masters.remove(&place);
+        let is_news = state.strangers.insert(place, Instant::now() + ESTRANGED).is_none();
+        drop(state);
+        let Some(master) = master else { return };
+        if is_news {
+            contained(|| {
+                tracing::warn!(
+                    node = %master.redis.commands().server(),
+                    "this server belongs to another cluster: nothing is sent to it, and its connections are closed"
+                );
+            });
+        }
+        self.retire(master, Duration::ZERO);
+    }
+
+    /// Asks all masters for the map, or the seeds if none answers that is known.
     async fn refresh(self: &Arc<Self>) {
-        let masters: Vec<_> = self.state().masters.values().map(Arc::clone).collect();
+        self.known.take_strangers().into_iter().for_each(|place| self.shut_out(place));
+        let (told, any) = self.ask_masters().await;
+        let told = match told {
+            None if !any => self.ask_seeds().await,
+            told => told,
+        };
+        if let Some(told) = told {
+            self.apply(told);
+        }
+        self.refreshed.send_modify(|count| *count += 1);
+    }
+
+    /// Asks all masters for the map. Returns the one that counts, and whether a server that is known told any.
+    async fn ask_masters(&self) -> (Option<Told>, bool) {
+        let (masters, epoch, named) = {
+            let state = self.state();
+            let masters: Vec<_> = state.masters.values().map(Arc::clone).collect();
+            (masters, state.epoch, state.map.masters())
+        };
         // Each is a task that runs to its end: only then does fred take a command out of its queue.
         let ask = |master: Arc<Master>| tokio::spawn(async move { ask(master.redis.commands(), &master.place).await });
         let mut asking: FuturesUnordered<_> = masters.into_iter().map(ask).collect();
-        let mut best: Option<Told> = None;
-        let mut patience = None;
+        let (mut answers, mut patience) = (Vec::new(), None);
         loop {
             let told = match patience {
                 None => asking.next().await,
@@ -244,31 +294,46 @@ impl Masters {
             };
             let Some(told) = told else { break };
             // A task that panicked counts as no answer.
-            if let Ok(Some(told)) = told {
+            let Ok(Some(told)) = told else { continue };
+            if !self.known.has_any(&told.nodes) {
+                self.shut_out(told.by);
+                continue;
+            }
+            self.state().strangers.remove(&told.by);
+            if told.epoch >= epoch {
                 patience.get_or_insert_with(|| Instant::now() + PAUSE);
-                best = Some(match best.take() {
-                    Some(best) if best.epoch >= told.epoch => best,
-                    _ => told,
-                });
             }
+            answers.push(told);
         }
-        if best.is_none() {
-            match ask_seeds(&self.seeds, &self.wiring()).await {
-                Ok((told, subscribing)) => {
-                    self.state().subscribing = subscribing;
-                    best = Some(told);
-                }
-                Err(obstacle) => {
-                    let error = obstacle.into_error(&self.seeds.name);
-                    contained(|| tracing::debug!(cluster = %self.seeds.name, %error, "no server tells the slots"));
-                }
-            }
-        }
-        if let Some(told) = best {
-            self.apply(told);
-        }
-        self.refreshed.send_modify(|count| *count += 1);
+        let any = !answers.is_empty();
+        (newest(answers, epoch, &named), any)
     }
+
+    /// Asks the seeds for the map.
+    async fn ask_seeds(&self) -> Option<Told> {
+        match ask_seeds(&self.seeds, &self.wiring(), &self.known).await {
+            Ok((told, subscribing)) => {
+                let mut state = self.state();
+                state.subscribing = subscribing;
+                // Whoever was a stranger may belong to this cluster.
+                state.strangers.clear();
+                Some(told)
+            }
+            Err(obstacle) => {
+                let error = obstacle.into_error(&self.seeds.name);
+                contained(|| tracing::debug!(cluster = %self.seeds.name, %error, "no server tells the slots"));
+                None
+            }
+        }
+    }
+}
+
+/// Returns the map that counts: the one with the highest epoch. It may be lower than that of the map in use, whose
+/// masters are `named`, if more than half of them say so: then the cluster was set back.
+fn newest(answers: Vec<Told>, epoch: u64, named: &[Place]) -> Option<Told> {
+    let set_back = answers.iter().filter(|told| told.epoch < epoch && named.binary_search(&told.by).is_ok()).count();
+    let newest = answers.into_iter().reduce(|one, other| if one.epoch >= other.epoch { one } else { other })?;
+    (newest.epoch >= epoch || set_back * 2 > named.len()).then_some(newest)
 }
 
 /// Keeps the map of slots up to date. Restarted after a panic; ends with [`Cluster::quit`]; nobody awaits it.
@@ -279,6 +344,7 @@ async fn keep(masters: &Arc<Masters>) {
             biased;
             () = masters.stopped.cancelled() => return,
             () = masters.in_doubt.notified() => {}
+            () = masters.known.found.notified() => {}
             () = sleep(REFRESH) => pause = PAUSE,
         }
         let before = masters.state().map.clone();
@@ -290,5 +356,31 @@ async fn keep(masters: &Arc<Masters>) {
         // If the map does not change, it is asked for less and less often.
         pause = if masters.state().map == before { (pause * 2).min(LONGEST_PAUSE) } else { PAUSE };
         sleep(pause).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::known_nodes::NodeIds;
+    use super::*;
+
+    fn place(port: u16) -> Place {
+        Place { host: "h".into(), port }
+    }
+
+    fn told(port: u16, epoch: u64) -> Told {
+        Told { by: place(port), epoch, map: SlotMap::default(), nodes: NodeIds::default() }
+    }
+
+    #[test]
+    fn an_older_map_counts_only_if_most_masters_tell_one() {
+        let named = [1, 2, 3].map(place);
+        let counts = |answers: Vec<Told>| newest(answers, 7, &named).map(|told| told.epoch);
+        assert_eq!(counts(vec![]), None);
+        assert_eq!(counts(vec![told(1, 6)]), None, "it may have been deposed while it stood still");
+        assert_eq!(counts(vec![told(1, 6), told(9, 6)]), None, "the map in use does not name the other one");
+        assert_eq!(counts(vec![told(1, 6), told(2, 7), told(3, 6)]), Some(7), "one knows of a later change");
+        assert_eq!(counts(vec![told(1, 8), told(2, 7)]), Some(8));
+        assert_eq!(counts(vec![told(1, 2), told(3, 3)]), Some(3), "it was set back");
     }
 }

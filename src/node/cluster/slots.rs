@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::super::check::value;
 use super::super::place::Place;
 use super::super::reply::Reply;
 use super::super::slot::{SLOTS, Slot};
@@ -19,10 +20,12 @@ struct Range {
 
 impl SlotMap {
     /// Reads the answer to CLUSTER SLOTS: for each range the first slot, the last slot, the master and its replicas.
-    /// Returns `None` if it is no such answer, or names no server.
+    /// Returns `None` if it is no such answer, or names no server. A master without an address is left out: nobody in
+    /// the cluster knows where it is.
     pub(super) fn read(reply: &Reply, told_by: &Place) -> Option<Self> {
         let Reply::Array(entries) = reply else { return None };
-        let mut ranges = entries.iter().map(|entry| range(entry, told_by)).collect::<Option<Vec<_>>>()?;
+        let ranges = entries.iter().map(|entry| range(entry, told_by)).collect::<Option<Vec<_>>>()?;
+        let mut ranges: Vec<_> = ranges.into_iter().filter(|range| range.master.port != 0).collect();
         ranges.sort_unstable();
         (!ranges.is_empty()).then_some(Self(ranges))
     }
@@ -65,10 +68,15 @@ impl SlotMap {
 fn range(entry: &Reply, told_by: &Place) -> Option<Range> {
     let Reply::Array(parts) = entry else { return None };
     let [Reply::Int(first), Reply::Int(last), Reply::Array(master), ..] = &**parts else { return None };
-    let [host, Reply::Int(port), ..] = &**master else { return None };
+    let [host, Reply::Int(port), about @ ..] = &**master else { return None };
     let host = match host {
+        // It prefers host names, and this one has none; then its address may be among the details behind its id.
+        Reply::Bytes(host) if **host == *b"?" => {
+            let ip = about.get(1).and_then(|details| value(details, "ip"));
+            ip.map_or_else(|| Arc::clone(&told_by.host), Arc::from)
+        }
         Reply::Bytes(host) => Place::host(host, told_by)?,
-        // The server prefers host names and has none for this one, or it does not know its own address yet.
+        // The server tells no hosts: all are where it is.
         Reply::Nil => Arc::clone(&told_by.host),
         _ => return None,
     };
@@ -110,6 +118,19 @@ mod tests {
         );
         assert_eq!([8_001, 8_192, 16_383].map(of), [None, Some(("b", 7_002)), Some(("b", 7_002))]);
         assert_eq!(map.masters().len(), 2);
+    }
+
+    #[test]
+    fn a_master_without_an_address_is_left_out() {
+        let reply = Reply::Array(vec![entry(0, 99, bytes(""), 0), entry(100, 199, bytes("?"), 7_001)]);
+        let map = SlotMap::read(&reply, &place(1)).expect("a map");
+        assert_eq!((map.master(0), map.master(100)), (None, Some(&place(7_001))));
+        let details = Reply::Array(vec![bytes("ip"), bytes("10.0.0.1")]);
+        let master = Reply::Array(vec![bytes("?"), Reply::Int(7_001), bytes("id"), details]);
+        let reply = Reply::Array(vec![Reply::Array(vec![Reply::Int(0), Reply::Int(99), master])]);
+        let map = SlotMap::read(&reply, &place(1)).expect("a map");
+        assert_eq!(map.master(0).map(|place| &*place.host), Some("10.0.0.1"));
+        assert_eq!(SlotMap::read(&Reply::Array(vec![entry(0, 99, bytes(""), 0)]), &place(1)), None);
     }
 
     #[test]

@@ -1,58 +1,114 @@
 //! Asks the servers of a cluster for the map of slots.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc::unbounded_channel;
+use tokio::time::timeout;
 
 use super::super::Wiring;
 use super::super::address::Address;
 use super::super::check::{self, Obstacle};
 use super::super::client::Role;
+use super::super::known_nodes::{KnownNodes, NodeIds, node_ids};
 use super::super::link::Link;
 use super::super::place::Place;
 use super::super::reply::{Outcome, Reply};
 use super::ears::Subscribing;
 use super::seeds::Seeds;
 use super::slots::SlotMap;
+use crate::clock::Instant;
 use crate::error::NodeFailure;
 use crate::preflight::field;
 
-/// A map of slots, and the cluster's epoch when it was told.
+/// The shortest pause between two requests for the map, how much slower than the first answer another one may be, and
+/// the pause before a slot that is moving is asked again.
+pub(super) const PAUSE: Duration = Duration::from_millis(20);
+
+/// A map of slots, and what the server that told it said about its cluster.
 pub(super) struct Told {
+    pub(super) by: Place,
     pub(super) epoch: u64,
     pub(super) map: SlotMap,
+    pub(super) nodes: NodeIds,
 }
 
-/// Asks the seeds for the map of slots. The first one that answers counts.
+impl Told {
+    /// Returns whether both are maps of one cluster, as far as ids tell.
+    fn is_of_cluster_of(&self, other: &Self) -> bool {
+        self.nodes.is_empty() || other.nodes.is_empty() || !self.nodes.is_disjoint(&other.nodes)
+    }
+}
+
+/// What a seed told, and how messages are subscribed to on servers of its version.
+type Answer = (Told, Subscribing);
+
+/// Asks the seeds for the map of slots. The first one that answers counts, unless others that answer soon are in
+/// another cluster: then the one with a node that is known counts, or the one of most seeds.
 ///
 /// # Errors
-/// Why none told it. It may pass if none answers, and lasts if one refuses the connection or is in no cluster.
-pub(super) async fn ask_seeds(seeds: &Arc<Seeds>, wiring: &Wiring<'_>) -> Result<(Told, Subscribing), Obstacle> {
+/// Why none told it. It may pass if none answers, or if they do not agree, and lasts if one refuses the connection or
+/// is in no cluster.
+pub(super) async fn ask_seeds(seeds: &Arc<Seeds>, wiring: &Wiring<'_>, known: &KnownNodes) -> Result<Answer, Obstacle> {
     let mut asking: FuturesUnordered<_> = seeds.addresses.iter().map(|address| ask_seed(address, wiring)).collect();
-    let mut obstacle = None;
-    while let Some(told) = asking.next().await {
+    let (mut answers, mut obstacle, mut patience) = (Vec::new(), None, None);
+    loop {
+        let told = match patience {
+            None => asking.next().await,
+            Some(until) => timeout(Instant::now().until(until), asking.next()).await.unwrap_or(None),
+        };
         match (told, &obstacle) {
-            (Ok(told), _) => return Ok(told),
+            (None, _) => break,
+            (Some(Ok(answer)), _) => {
+                patience.get_or_insert_with(|| Instant::now() + PAUSE);
+                answers.push(answer);
+            }
             // An obstacle that lasts says more.
-            (Err(Obstacle::Passing(_)), Some(_)) => {}
-            (Err(other), _) => obstacle = Some(other),
+            (Some(Err(Obstacle::Passing(_))), Some(_)) => {}
+            (Some(Err(other)), _) => obstacle = Some(other),
         }
     }
-    Err(obstacle.unwrap_or_else(|| Obstacle::Passing(seeds.away(wiring.settings.connect_timeout))))
+    if answers.is_empty() {
+        return Err(obstacle.unwrap_or_else(|| Obstacle::Passing(seeds.away(wiring.settings.connect_timeout))));
+    }
+    if answers.iter().any(|(told, _)| known.has_any(&told.nodes)) {
+        answers.retain(|(told, _)| known.has_any(&told.nodes));
+    }
+    agreed(answers).map_err(|[one, other]| {
+        let reason = format!("its servers are of two clusters: {one} knows no node that {other} knows");
+        let failure = NodeFailure { node: Arc::clone(&seeds.name), reason };
+        Obstacle::Passing(note(failure, &seeds.addresses[0]))
+    })
 }
 
-async fn ask_seed(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Told, Subscribing), Obstacle> {
+/// Returns the answer that most agree with, the first one of them.
+///
+/// # Errors
+/// The places of two servers of two clusters, if as many agree with either.
+fn agreed(mut answers: Vec<Answer>) -> Result<Answer, [Place; 2]> {
+    let voices = |one: &Told| answers.iter().filter(|(other, _)| one.is_of_cluster_of(other)).count();
+    let counts: Vec<_> = answers.iter().map(|(told, _)| voices(told)).collect();
+    let most = counts.iter().copied().max().unwrap_or_default();
+    let first = counts.iter().position(|&count| count == most).unwrap_or_default();
+    let mut others = answers.iter().zip(&counts).filter(|(_, count)| **count == most).map(|((told, _), _)| told);
+    if let Some(other) = others.find(|other| !other.is_of_cluster_of(&answers[first].0)) {
+        return Err([answers[first].0.by.clone(), other.by.clone()]);
+    }
+    Ok(answers.swap_remove(first))
+}
+
+async fn ask_seed(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<Answer, Obstacle> {
     let (name, bound) = (&address.name, wiring.settings.connect_timeout);
     let (events, _) = unbounded_channel();
     let link = Link::connect(Arc::clone(address), Role::Commands, &wiring.locker, wiring.settings, events).await;
     let link = link.map_err(|e| check::refusal(name, &e, bound).at_first(address).about(name));
-    let link = Passing(link.map_err(|obstacle| note(obstacle, address))?);
-    let version = check::greeting(name, &link.0).await.map_err(|obstacle| note(obstacle.about(name), address))?;
+    let link = Passing(link.map_err(|obstacle| noted(obstacle, address))?);
+    let version = check::greeting(name, &link.0).await.map_err(|obstacle| noted(obstacle.about(name), address))?;
     let passing = |reason: &str| {
         let failure = NodeFailure { node: Arc::clone(name), reason: reason.to_owned() };
-        note(Obstacle::Passing(failure), address)
+        Obstacle::Passing(note(failure, address))
     };
     let place = address.place().ok_or_else(|| passing("has no host"))?;
     let told = ask(&link.0, &place).await.ok_or_else(|| passing("does not tell which server has which slots"))?;
@@ -60,11 +116,16 @@ async fn ask_seed(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<(Told, 
 }
 
 /// Notes an obstacle that may pass, for callers that stop waiting.
-fn note(obstacle: Obstacle, address: &Address) -> Obstacle {
-    if let Obstacle::Passing(failure) = &obstacle {
-        address.failed(failure.clone());
+fn noted(obstacle: Obstacle, address: &Address) -> Obstacle {
+    match obstacle {
+        Obstacle::Passing(failure) => Obstacle::Passing(note(failure, address)),
+        other => other,
     }
-    obstacle
+}
+
+fn note(failure: NodeFailure, address: &Address) -> NodeFailure {
+    address.failed(failure.clone());
+    failure
 }
 
 /// A connection that ends when it is dropped.
@@ -81,9 +142,36 @@ pub(super) async fn ask(link: &Arc<Link>, place: &Place) -> Option<Told> {
     let info = link.call_in_step("CLUSTER", vec!["INFO".into()]).await;
     let slots = link.call_in_step("CLUSTER", vec!["SLOTS".into()]).await;
     let Outcome::Done(slots) = slots else { return None };
-    let map = SlotMap::read(&slots, place)?;
-    let Outcome::Done(Reply::Bytes(info)) = info else { return Some(Told { epoch: 0, map }) };
-    let info = String::from_utf8_lossy(&info);
-    let epoch = field(&info, "cluster_current_epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-    Some(Told { epoch, map })
+    let epoch = match info {
+        Outcome::Done(Reply::Bytes(info)) => {
+            let info = String::from_utf8_lossy(&info);
+            field(&info, "cluster_current_epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0)
+        }
+        // The user may not ask for it.
+        Outcome::Refused(_) => 0,
+        _ => return None,
+    };
+    Some(Told { by: place.clone(), epoch, map: SlotMap::read(&slots, place)?, nodes: node_ids(&slots) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(port: u16, nodes: &[&str]) -> Answer {
+        let by = Place { host: "h".into(), port };
+        let nodes = nodes.iter().map(|&id| Box::from(id)).collect();
+        (Told { by, epoch: 0, map: SlotMap::default(), nodes }, Subscribing::Sharded)
+    }
+
+    #[test]
+    fn of_two_clusters_the_one_of_most_seeds_counts() {
+        let counts = |answers| agreed(answers).map(|(told, _)| told.by.port).map_err(|both| both.map(|by| by.port));
+        let ours = |port| answer(port, &["a", "b"]);
+        let foreign = |port| answer(port, &["c"]);
+        assert_eq!(counts(vec![ours(1)]), Ok(1));
+        assert_eq!(counts(vec![foreign(1), ours(2), answer(3, &["b", "d"])]), Ok(2));
+        assert_eq!(counts(vec![ours(1), foreign(2)]), Err([1, 2]));
+        assert_eq!(counts(vec![answer(1, &[]), foreign(2)]), Ok(1), "a cluster without ids");
+    }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::Link;
@@ -61,10 +62,21 @@ impl Link {
     /// Why it is down, or why nothing may be sent to this server.
     pub(in crate::node) async fn ready_for(&self, patience: Duration) -> Result<(), NodeFailure> {
         self.connected_for(patience).await?;
-        if self.is_known_as(&Fitness::Fit) {
+        for known in [&self.fitness, &self.membership] {
+            self.permitted_by(known, patience).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a check of the server is over.
+    ///
+    /// # Errors
+    /// Why nothing may be sent to it.
+    async fn permitted_by(&self, check: &watch::Sender<Fitness>, patience: Duration) -> Result<(), NodeFailure> {
+        if *check.borrow() == Fitness::Fit {
             return Ok(());
         }
-        let mut fitness = self.fitness.subscribe();
+        let mut fitness = check.subscribe();
         let known = timeout(patience, fitness.wait_for(|fitness| *fitness != Fitness::Unknown));
         let reason = match known.await {
             Ok(Ok(known)) => match &*known {

@@ -29,7 +29,15 @@ impl Link {
         command: &'static str,
         args: Vec<Value>,
     ) -> Outcome<Reply> {
-        if let Err(failure) = self.ready().await {
+        match self.ready().await {
+            Ok(()) => self.ask_in_step(command, args).await,
+            Err(failure) => Outcome::NotExecuted(failure),
+        }
+    }
+
+    /// As [`Link::call_in_step`], to whatever server is connected.
+    pub(super) async fn ask_in_step(self: &Arc<Self>, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
+        if let Err(failure) = self.connected_for(self.patience()).await {
             return Outcome::NotExecuted(failure);
         }
         let slips = self.slips.get();
@@ -46,7 +54,7 @@ impl Link {
         words: Vec<Value>,
         number: Number,
     ) -> Outcome<Reply> {
-        let (slips, peer) = (self.slips.get(), self.peer());
+        let (slips, epoch, peer) = (self.slips.get(), self.epoch(), self.peer());
         if !self.leads_to_master(&peer) {
             return Outcome::NotExecuted(self.down());
         }
@@ -58,6 +66,9 @@ impl Link {
             error @ (Outcome::NotExecuted(_) | Outcome::Refused(_)) => Box::pin(self.verify(error, slips)).await,
             unknown @ Outcome::Unknown(_) => unknown,
         };
+        // Another connection may lead to another cluster, and may not have been checked when this was sent.
+        let is_moot = self.epoch() != epoch && self.address.known_nodes().is_some();
+        let outcome = if is_moot { self.unknown(CLOSED) } else { outcome };
         self.address.admission.heard(self.role as u8, &self.address.name, true, &outcome);
         if !self.leads_to_master(&peer) {
             return self.unknown("answered, but the Sentinels do not name this server as the master any more");

@@ -1,0 +1,76 @@
+//! Whether the server of a connection belongs to the cluster that the locker knows.
+//!
+//! After each reconnect it may be another server: an address of a dead node may have been given to a node of another
+//! cluster. No script is sent before that is known.
+
+use std::sync::Arc;
+
+use tokio::time::sleep;
+
+use super::{Fitness, Link};
+use crate::node::address::Address;
+use crate::node::client::Role;
+use crate::node::known_nodes::{KnownNodes, node_ids};
+use crate::node::reply::Outcome;
+
+/// Why nothing is sent to a server of another cluster.
+pub(in crate::node) const STRANGER: &str = "it belongs to another cluster";
+
+/// Returns the nodes of which the server has to know one. Messages are hints, so a subscriber may have any server.
+fn known_nodes(address: &Address, role: Role) -> Option<&Arc<KnownNodes>> {
+    address.known_nodes().filter(|_| role != Role::Subscriber)
+}
+
+/// Returns what is known about a new connection.
+pub(super) fn first_membership(address: &Address, role: Role) -> Fitness {
+    if known_nodes(address, role).is_some() { Fitness::Unknown } else { Fitness::Fit }
+}
+
+impl Link {
+    fn known_nodes(&self) -> Option<&Arc<KnownNodes>> {
+        known_nodes(&self.address, self.role)
+    }
+
+    /// Notes that it is another connection.
+    pub(super) fn forget_membership(&self) {
+        self.membership.send_replace(first_membership(&self.address, self.role));
+    }
+
+    /// Asks the server which nodes it knows, until it says so. Started for each connection; ends with it; nobody awaits
+    /// it.
+    pub(super) async fn get_to_know_cluster(self: Arc<Self>) {
+        let epoch = self.epoch();
+        while self.epoch() == epoch && *self.membership.borrow() == Fitness::Unknown {
+            self.ask_for_cluster().await;
+            tokio::select! {
+                biased;
+                () = self.ended() => return,
+                () = sleep(self.patience() / 4) => {}
+            }
+        }
+    }
+
+    /// Asks the server once which nodes it knows.
+    pub(super) async fn ask_for_cluster(self: &Arc<Self>) {
+        let (Some(known), Some(place)) = (self.known_nodes(), self.address.place()) else { return };
+        let epoch = self.epoch();
+        let Outcome::Done(slots) = self.ask_in_step("CLUSTER", vec!["SLOTS".into()]).await else { return };
+        let ids = node_ids(&slots);
+        let membership = if known.has_any(&ids) {
+            Fitness::Fit
+        } else if ids.is_empty() {
+            // It is in no cluster yet.
+            return;
+        } else {
+            Fitness::Unfit(STRANGER.to_owned())
+        };
+        // Whatever it answered, it is gone.
+        if self.epoch() != epoch {
+            return;
+        }
+        if membership != Fitness::Fit {
+            known.report(place);
+        }
+        self.membership.send_replace(membership);
+    }
+}

@@ -1,0 +1,168 @@
+//! Whose map of slots a locker follows: its own cluster's, whatever other clusters are at known addresses.
+
+use std::time::{Duration, Instant};
+
+use crate::common::cluster::Cluster;
+use crate::common::machine::within;
+use crate::common::{Server, eventually, key, ms};
+use lockhound::{Guard, Locker};
+
+/// Options of clusters whose masters go on without each other.
+const APART: [&str; 2] = ["--cluster-require-full-coverage", "no"];
+
+/// Returns how many scripts a server has run.
+fn scripts(server: &Server) -> u64 {
+    server.calls("evalsha") + server.calls("eval")
+}
+
+/// Returns the epoch of a server's cluster.
+fn epoch(server: &Server) -> u64 {
+    let info: String = server.command(&["CLUSTER", "INFO"]);
+    let line = info.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:")).unwrap();
+    line.parse().unwrap()
+}
+
+/// Raises the epoch of a cluster.
+fn raise(cluster: &Cluster, to: u64) {
+    while epoch(&cluster.servers[0]) < to {
+        cluster.servers[0].command::<String>(&["CLUSTER", "BUMPEPOCH"]);
+        // It has the highest one already, and the others may not have heard of it.
+        let now = epoch(&cluster.servers[0]);
+        cluster.servers[1].command::<String>(&["CLUSTER", "BUMPEPOCH"]);
+        let start = Instant::now();
+        while epoch(&cluster.servers[0]) == now && epoch(&cluster.servers[1]) > now {
+            assert!(start.elapsed() < Duration::from_secs(30), "the epoch does not spread");
+            std::thread::sleep(ms(5));
+        }
+    }
+}
+
+async fn try_lock(locks: &Locker, key: &str) -> Option<Guard> {
+    locks.get(key).try_lock().await.ok().flatten()
+}
+
+/// A server of another cluster, whose map looks newer, is started at the address of a dead master. Returns both
+/// clusters, a locker that was connected before, and one that connects after that by a healthy server.
+async fn with_a_foreigner(replicas: usize, lease: Duration) -> (Cluster, Cluster, [Locker; 2]) {
+    let (ours, mut foreign) = (Cluster::start_with(3, replicas, &APART), Cluster::start_with(3, 0, &APART));
+    raise(&foreign, epoch(&ours.servers[0]) + 20);
+    let early = ours.builder(lease).connect().await.unwrap();
+    ours.servers[0].kill();
+    if replicas > 0 {
+        // The servers do not take a node for dead that another one answers for.
+        eventually(ms(60_000), "the replica takes over", || ours.replica_of(0).is_master()).await;
+    }
+    foreign.servers[0].kill();
+    foreign.servers[0].restart_at(ours.servers[0].port());
+    let is_whole = || foreign.servers[0].command::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:ok");
+    eventually(ms(30_000), "it is back in its cluster", is_whole).await;
+    let url = format!("redis-cluster://127.0.0.1:{}", ours.servers[1].port());
+    let late = Locker::builder().node(url).lease(lease).command_timeout(lease / 4).connect().await.unwrap();
+    (ours, foreign, [early, late])
+}
+
+/// Asserts that no two lockers hold a lock, that both get the locks of masters that are there, and that no server of
+/// the other cluster was sent a script.
+async fn assert_never_used(ours: &Cluster, foreign: &Cluster, lockers: &[Locker; 2], is_there: impl Fn(&str) -> bool) {
+    let [early, late] = lockers;
+    let keys: Vec<_> = (0..12).map(|_| key()).collect();
+    let there = keys.iter().filter(|key| is_there(key)).count();
+    assert!(there > 0);
+    let (begun, mut whole) = (Instant::now(), 0);
+    // Longer than the five seconds after which the map is asked for again.
+    while begun.elapsed() < ms(8_000) || whole < 5 {
+        assert!(begun.elapsed() < ms(90_000), "not all locks can be had");
+        let mut had = 0;
+        for key in &keys {
+            for (one, two) in [(early, late), (late, early)] {
+                let Some(guard) = try_lock(one, key).await else { continue };
+                assert!(is_there(key), "the master of {key} is dead");
+                had += 1;
+                if let Some(second) = try_lock(two, key).await {
+                    assert!(guard.check().is_err() || second.check().is_err(), "{key} has two holders");
+                }
+                drop(guard.unlock().await);
+            }
+        }
+        whole += usize::from(had == 2 * there);
+    }
+    let used: Vec<_> = foreign.servers.iter().map(scripts).collect();
+    assert_eq!(used, [0, 0, 0], "scripts were sent to the other cluster");
+    assert!(scripts(&ours.servers[1]) > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_node_at_a_dead_nodes_address_is_never_used() {
+    let (ours, foreign, lockers) = with_a_foreigner(0, ms(3_000)).await;
+    assert_never_used(&ours, &foreign, &lockers, |key| ours.first_master_of(key) != 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_foreign_node_at_a_deposed_masters_address_is_never_used() {
+    let (ours, foreign, lockers) = with_a_foreigner(1, ms(3_000)).await;
+    assert_never_used(&ours, &foreign, &lockers, |_| true).await;
+}
+
+#[tokio::test]
+async fn servers_of_two_clusters_in_one_address_are_refused() {
+    let (one, other) = (Cluster::start(2), Cluster::start(2));
+    let url =
+        format!("{}&node=127.0.0.1:{}&node=127.0.0.1:{}", one.url(), other.servers[0].port(), other.servers[1].port());
+    let connect = || Locker::builder().node(&url).connect_timeout(ms(2_000)).connect();
+    let begun = Instant::now();
+    // A server that answers later than the others goes unnoticed.
+    let error = loop {
+        match connect().await {
+            Ok(locks) => locks.close().await,
+            Err(error) => break error.to_string(),
+        }
+        assert!(begun.elapsed() < ms(60_000), "it goes unnoticed each time");
+    };
+    assert!(error.contains("of two clusters"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_was_created_again_is_found_within_seconds() {
+    let mut cluster = Cluster::start(3);
+    raise(&cluster, 12);
+    let lease = ms(3_000);
+    let locks = cluster.builder(lease).connect().await.unwrap();
+    let keys: Vec<_> = (0..12).map(|_| key()).collect();
+    for key in &keys {
+        locks.get(key).lock().await.unwrap().unlock().await.unwrap();
+    }
+    tokio::task::block_in_place(|| cluster.create_again());
+    assert!(epoch(&cluster.servers[0]) < 12);
+    let begun = Instant::now();
+    for key in &keys {
+        let guard = loop {
+            assert!(within(begun.elapsed(), ms(10_000)), "{key} not within {:?}", begun.elapsed());
+            if let Some(guard) = try_lock(&locks, key).await {
+                break guard;
+            }
+        };
+        assert!(cluster.exists(key));
+        guard.unlock().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_node_without_an_address_costs_a_connect_nothing() {
+    let cluster = Cluster::start_with(3, 0, &APART);
+    let gone = &cluster.servers[2];
+    gone.command::<()>(&["CLUSTER", "RESET", "HARD"]);
+    for server in cluster.masters().iter().take(2) {
+        let so = || server.command::<String>(&["CLUSTER", "NODES"]).contains("noaddr");
+        eventually(ms(30_000), "nobody knows its address", so).await;
+    }
+    let connect_timeout = ms(40_000);
+    let begun = Instant::now();
+    let locks = cluster.builder(ms(3_000)).connect_timeout(connect_timeout).connect().await.unwrap();
+    // Before the locker could tell, a master that does not answer took half of it.
+    assert!(within(begun.elapsed(), connect_timeout / 8), "{:?}", begun.elapsed());
+    let mine = std::iter::repeat_with(key).find(|key| cluster.first_master_of(key) == 0).unwrap();
+    locks.get(&mine).lock().await.unwrap().unlock().await.unwrap();
+    let gone = std::iter::repeat_with(key).find(|key| cluster.first_master_of(key) == 2).unwrap();
+    let error = locks.get(&gone).try_lock_for(ms(500)).await.unwrap_err().to_string();
+    assert!(!error.contains(":0"), "{error}");
+}
