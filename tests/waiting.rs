@@ -73,6 +73,33 @@ async fn the_message_of_a_foreign_holder_wakes_a_waiter_at_once() {
     );
 }
 
+/// The client library drops messages that come faster than they are read, the oldest first. The next look would be ten
+/// seconds later.
+#[tokio::test]
+async fn a_release_whose_message_is_dropped_in_a_burst_is_not_missed() {
+    let (server, key, other) = (Server::start(), key(), key());
+    take(&server, &key, "60000");
+    take(&server, &other, "60000");
+    let locks = builder(&server.url(), ms(60_000)).connect().await.unwrap();
+    let (waiting, elsewhere) = (wait(&locks, &key), wait(&locks, &other));
+    let [channel, noise] = [&key, &other].map(|key| format!("redisson_lock__channel:{{{key}}}"));
+    let listens = |channel: &str| server.command::<(String, u64)>(&["PUBSUB", "NUMSUB", channel]).1 == 1;
+    eventually(ms(3_000), "both are waited for", || listens(&channel) && listens(&noise)).await;
+    tokio::time::sleep(ms(100)).await;
+    // The server sends nothing before all of it is done.
+    let mut burst = redis::pipe();
+    burst.atomic().cmd("DEL").arg(&key).ignore().cmd("PUBLISH").arg(&channel).arg("0").ignore();
+    for _ in 0..10_000 {
+        burst.cmd("PUBLISH").arg(&noise).arg("1").ignore();
+    }
+    let released = Instant::now();
+    burst.exec(&mut server.connection().unwrap()).unwrap();
+    let entered = waiting.await.unwrap();
+    assert!(within(entered.duration_since(released), ms(2_000)), "{:?}", entered.duration_since(released));
+    give_back(&server, &other);
+    elsewhere.await.unwrap();
+}
+
 #[tokio::test]
 async fn a_lease_that_ends_without_a_message_is_noticed() {
     let (server, key) = (Server::start(), key());

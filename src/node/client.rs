@@ -4,7 +4,7 @@
 //! - `max_command_attempts = 1`, `max_redirections = 0`: with more, fred executes a script again when its reply is
 //!   lost.
 //! - `reconnect_errors` is not enabled: it would hand one command's `LOADING` to all commands in flight.
-//! - `tcp.nodelay` is off by default; `broadcast_channel_capacity` of 32 loses messages.
+//! - `tcp.nodelay` is off by default.
 
 use std::time::Duration;
 
@@ -96,8 +96,21 @@ pub(super) fn reply_timeout(role: Role, settings: &Settings) -> Duration {
 fn performance(role: Role, settings: &Settings) -> PerformanceConfig {
     PerformanceConfig {
         default_command_timeout: reply_timeout(role, settings),
-        broadcast_channel_capacity: 4096,
+        broadcast_channel_capacity: capacity(role),
         ..PerformanceConfig::default()
+    }
+}
+
+/// Returns how many messages may wait to be read, and how many events of each other kind. fred makes eight channels of
+/// this size for each client, and a place takes some 95 bytes, whether it is used or not.
+///
+/// fred reads thousands of messages in a row if they come in a row. Those that do not fit count as missed, and all
+/// waiters look (`LinkEvent::Lagged`). Other connections get no messages, and of their events only the last one
+/// matters.
+fn capacity(role: Role) -> usize {
+    match role {
+        Role::Subscriber => 512,
+        Role::Commands | Role::Renewals | Role::Acknowledged | Role::Preflight => 32,
     }
 }
 
@@ -137,7 +150,8 @@ mod tests {
         #[cfg(target_os = "linux")]
         assert_eq!(connection.tcp.user_timeout, Some(Duration::from_secs(6)));
         assert_eq!(performance(Role::Renewals, &settings).default_command_timeout, Duration::from_secs(3));
-        assert_eq!(performance(Role::Commands, &settings).broadcast_channel_capacity, 4096);
+        let capacity = |role| performance(role, &settings).broadcast_channel_capacity;
+        assert_eq!([Role::Subscriber, Role::Commands].map(capacity), [512, 32]);
         assert_eq!(policy(&settings).max_attempts(), 0, "forever");
     }
 
