@@ -1,11 +1,14 @@
 //! Whose map of slots a locker follows: its own cluster's, whatever other clusters are at known addresses.
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use crate::common::cluster::Cluster;
+use crate::common::log::Log;
 use crate::common::machine::within;
 use crate::common::{Server, eventually, key, ms};
 use lockhound::{Guard, Locker};
+use tracing_subscriber::filter::LevelFilter;
 
 /// Options of clusters whose masters go on without each other.
 const APART: [&str; 2] = ["--cluster-require-full-coverage", "no"];
@@ -37,6 +40,15 @@ fn raise(cluster: &Cluster, to: u64) {
     }
 }
 
+/// What all tests of this process warn about.
+static WARNINGS: LazyLock<Log> = LazyLock::new(|| Log::collect_from(LevelFilter::WARN));
+
+/// Returns how often a warning about the server at this port was logged.
+fn warned(about: &str, port: u16) -> usize {
+    let is_it = |line: &&str| line.contains(about) && line.contains(&format!(":{port}"));
+    WARNINGS.text().lines().filter(is_it).count()
+}
+
 async fn try_lock(locks: &Locker, key: &str) -> Option<Guard> {
     locks.get(key).try_lock().await.ok().flatten()
 }
@@ -44,6 +56,7 @@ async fn try_lock(locks: &Locker, key: &str) -> Option<Guard> {
 /// A server of another cluster, whose map looks newer, is started at the address of a dead master. Returns both
 /// clusters, a locker that was connected before, and one that connects after that by a healthy server.
 async fn with_a_foreigner(replicas: usize, lease: Duration) -> (Cluster, Cluster, [Locker; 2]) {
+    LazyLock::force(&WARNINGS);
     let (ours, mut foreign) = (Cluster::start_with(3, replicas, &APART), Cluster::start_with(3, 0, &APART));
     raise(&foreign, epoch(&ours.servers[0]) + 20);
     let early = ours.builder(lease).connect().await.unwrap();
@@ -89,6 +102,7 @@ async fn assert_never_used(ours: &Cluster, foreign: &Cluster, lockers: &[Locker;
     let used: Vec<_> = foreign.servers.iter().map(scripts).collect();
     assert_eq!(used, [0, 0, 0], "scripts were sent to the other cluster");
     assert!(scripts(&ours.servers[1]) > 0);
+    assert_eq!(warned("belongs to another cluster", foreign.servers[0].port()), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,6 +137,7 @@ async fn servers_of_two_clusters_in_one_address_are_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_was_created_again_is_found_within_seconds() {
+    LazyLock::force(&WARNINGS);
     let mut cluster = Cluster::start(3);
     raise(&cluster, 12);
     let lease = ms(3_000);
@@ -144,6 +159,7 @@ async fn a_cluster_that_was_created_again_is_found_within_seconds() {
         assert!(cluster.exists(key));
         guard.unlock().await.unwrap();
     }
+    assert_eq!(warned("have been made a new one", cluster.servers[0].port()), 1);
 }
 
 #[tokio::test]

@@ -313,6 +313,14 @@ impl Masters {
     async fn ask_seeds(&self) -> Option<Told> {
         match ask_seeds(&self.seeds, &self.wiring(), &self.known).await {
             Ok((told, subscribing)) => {
+                if !self.known.has_any(&told.nodes) {
+                    contained(|| {
+                        tracing::warn!(
+                            node = %self.seeds.name, from = %told.by,
+                            "no node of the cluster answers: the servers of its address have been made a new one"
+                        );
+                    });
+                }
                 let mut state = self.state();
                 state.subscribing = subscribing;
                 // Whoever was a stranger may belong to this cluster.

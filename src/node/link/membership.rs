@@ -4,6 +4,7 @@
 //! cluster. No script is sent before that is known.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::sleep;
 
@@ -15,6 +16,9 @@ use crate::node::reply::Outcome;
 
 /// Why nothing is sent to a server of another cluster.
 pub(in crate::node) const STRANGER: &str = "it belongs to another cluster";
+
+/// How long after a useless answer, or that of a stranger, a server is asked again.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Returns the nodes of which the server has to know one. Messages are hints, so a subscriber may have any server.
 fn known_nodes(address: &Address, role: Role) -> Option<&Arc<KnownNodes>> {
@@ -36,16 +40,16 @@ impl Link {
         self.membership.send_replace(first_membership(&self.address, self.role));
     }
 
-    /// Asks the server which nodes it knows, until it says so. Started for each connection; ends with it; nobody awaits
-    /// it.
+    /// Asks the server which nodes it knows, until it belongs to the cluster: that may become known later. Started for
+    /// each connection; ends with it; nobody awaits it.
     pub(super) async fn get_to_know_cluster(self: Arc<Self>) {
         let epoch = self.epoch();
-        while self.epoch() == epoch && *self.membership.borrow() == Fitness::Unknown {
+        while self.epoch() == epoch && *self.membership.borrow() != Fitness::Fit {
             self.ask_for_cluster().await;
             tokio::select! {
                 biased;
                 () = self.ended() => return,
-                () = sleep(self.patience() / 4) => {}
+                () = sleep(LOOK_AGAIN) => {}
             }
         }
     }
