@@ -250,7 +250,18 @@ impl Cluster {
             let why = self.0.seeds.last_failure().map_or("no server of it has answered yet".to_owned(), |f| f.reason);
             return vec![ServerReport::not_reached(name, why)];
         }
-        join_all(masters.iter().map(|master| master.redis.preflight(probe, asked))).await
+        let mut reports = join_all(masters.iter().map(|master| master.redis.preflight(probe, asked))).await;
+        let (strangers, lost) = {
+            let state = self.0.state();
+            (state.strangers_with_slots(), state.map.without_master())
+        };
+        let stranger = |place: &Place| ServerReport::not_reached(self.0.address(place).name.clone(), STRANGER.into());
+        reports.extend(strangers.iter().map(stranger));
+        if lost > 0 {
+            let why = format!("{lost} slots have no master whose address is known");
+            reports.push(ServerReport::not_reached(Arc::clone(&self.0.seeds.name), why));
+        }
+        reports
     }
 
     /// Reconnects the subscribers of all masters.

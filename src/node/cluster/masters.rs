@@ -100,6 +100,12 @@ impl State {
         self.map.master(slot).filter(|place| self.strangers.contains_key(place))
     }
 
+    /// Returns the places of masters that have slots, if another cluster's servers are there.
+    pub(super) fn strangers_with_slots(&self) -> Vec<Place> {
+        let is_strange = |place: &Place| self.strangers.contains_key(place) && !self.masters.contains_key(place);
+        self.map.masters().into_iter().filter(is_strange).collect()
+    }
+
     /// Returns the masters that have slots, in the order of their addresses.
     pub(super) fn named(&self) -> Vec<Arc<Master>> {
         self.map.masters().iter().filter_map(|place| self.masters.get(place)).cloned().collect()

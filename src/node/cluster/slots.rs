@@ -36,6 +36,12 @@ impl SlotMap {
         self.0.get(at).filter(|range| range.first <= slot).map(|range| &range.master)
     }
 
+    /// Returns how many slots no server is known to have.
+    pub(super) fn without_master(&self) -> usize {
+        let had = |range: &Range| usize::from((range.last + 1).saturating_sub(range.first));
+        usize::from(SLOTS).saturating_sub(self.0.iter().map(had).sum())
+    }
+
     /// Returns every server that has slots, once.
     pub(super) fn masters(&self) -> Vec<Place> {
         let mut masters: Vec<_> = self.0.iter().map(|range| range.master.clone()).collect();
@@ -117,7 +123,7 @@ mod tests {
             [Some(("h", 7_001)), Some(("h", 7_001)), None, Some(("h", 7_001)), Some(("h", 7_001))]
         );
         assert_eq!([8_001, 8_192, 16_383].map(of), [None, Some(("b", 7_002)), Some(("b", 7_002))]);
-        assert_eq!(map.masters().len(), 2);
+        assert_eq!((map.masters().len(), map.without_master()), (2, 1 + 191));
     }
 
     #[test]
