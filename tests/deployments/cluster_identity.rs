@@ -1,6 +1,7 @@
 //! Whose map of slots a locker follows: its own cluster's, whatever other clusters are at known addresses.
 
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use crate::common::cluster::Cluster;
@@ -114,6 +115,42 @@ async fn a_foreign_node_at_a_dead_nodes_address_is_never_used() {
     let failures: Vec<_> = report.servers.iter().filter_map(|server| server.failure.as_deref()).collect();
     let is_said = |why: &&str| why.contains("no master whose address is known") || why.contains("another cluster");
     assert!(failures.iter().any(is_said), "{report}");
+}
+
+/// The client library may send a script that it has in its queue on the next connection, before it is known whose
+/// server that is. Its answer does not count.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_that_waits_for_a_dead_node_is_answered_by_a_foreign_one() {
+    let (ours, mut foreign) = (Cluster::start_with(3, 0, &APART), Cluster::start_with(3, 0, &APART));
+    let locks = ours.builder(ms(3_000)).connect().await.unwrap();
+    let keys: Vec<_> = std::iter::repeat_with(key).filter(|key| ours.first_master_of(key) == 0).take(8).collect();
+    let is_dead = Arc::new(AtomicBool::new(false));
+    let ask = |key: String| {
+        let (locks, is_dead) = (locks.clone(), Arc::clone(&is_dead));
+        tokio::spawn(async move {
+            let (begun, mut asked) = (Instant::now(), 0);
+            while !is_dead.load(Ordering::SeqCst) || begun.elapsed() < ms(8_000) {
+                let was_dead = is_dead.load(Ordering::SeqCst);
+                asked += 1;
+                if let Some(guard) = try_lock(&locks, &key).await {
+                    assert!(!was_dead, "{key} was granted, and its master is dead");
+                    drop(guard.unlock().await);
+                }
+            }
+            asked
+        })
+    };
+    let asking: Vec<_> = keys.iter().cloned().map(ask).collect();
+    eventually(ms(10_000), "they are under way", || scripts(&ours.servers[0]) > 100).await;
+    foreign.servers[0].kill();
+    ours.servers[0].kill();
+    is_dead.store(true, Ordering::SeqCst);
+    foreign.servers[0].restart_at(ours.servers[0].port());
+    for asking in asking {
+        assert!(asking.await.unwrap() > 10);
+    }
+    let told = scripts(&foreign.servers[0]);
+    assert!(told <= 10, "{told} scripts were sent to the other cluster: more than were waiting in the client");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

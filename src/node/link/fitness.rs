@@ -68,6 +68,12 @@ impl Link {
         Ok(())
     }
 
+    /// Waits for `patience` until the server is known to belong to the cluster, if it has to. Returns whether it is.
+    pub(super) async fn is_member(&self, patience: Duration) -> bool {
+        let mut membership = self.membership.subscribe();
+        matches!(timeout(patience, membership.wait_for(|known| *known == Fitness::Fit)).await, Ok(Ok(_)))
+    }
+
     /// Waits until a check of the server is over.
     ///
     /// # Errors

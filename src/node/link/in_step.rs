@@ -153,6 +153,10 @@ impl Link {
         if let Err(failure) = self.connected_for(self.patience()).await {
             return Outcome::NotExecuted(failure);
         }
+        if !self.is_member(self.patience()).await {
+            let reason = "it is not known to belong to the cluster".to_owned();
+            return Outcome::NotExecuted(NodeFailure { node: Arc::clone(&self.address.name), reason });
+        }
         let number = Number::next();
         let words = vec![numbered("").into(), 0.into(), number.as_str().to_owned().into()];
         self.run("EVAL", words, number).await.map(|_| ())

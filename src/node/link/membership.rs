@@ -1,7 +1,8 @@
 //! Whether the server of a connection belongs to the cluster that the locker knows.
 //!
 //! After each reconnect it may be another server: an address of a dead node may have been given to a node of another
-//! cluster. No script is sent before that is known.
+//! cluster. No script is handed to fred before that is known. fred may have one in its queue when a connection breaks,
+//! and send it on the next one: its answer does not count (`Link::run`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,9 +36,10 @@ impl Link {
         known_nodes(&self.address, self.role)
     }
 
-    /// Notes that it is another connection.
+    /// Notes that the connection that was checked is gone.
     pub(super) fn forget_membership(&self) {
-        self.membership.send_replace(first_membership(&self.address, self.role));
+        let first = first_membership(&self.address, self.role);
+        self.membership.send_if_modified(|known| std::mem::replace(known, first.clone()) != first);
     }
 
     /// Asks the server which nodes it knows, until it belongs to the cluster: that may become known later. Started for
