@@ -173,12 +173,12 @@ impl Guard {
 
     /// Releases this guard, and the lock if it is the hold's last guard.
     ///
-    /// Returns `Ok` if the lock was released. For a guard that is not the last the result does not depend on the
-    /// servers: the call returns `Ok` while the lock is held.
+    /// Returns `Ok` if the lock was released. For a guard that is not the last, the call returns `Ok` unless the lock
+    /// is lost, whether the servers answer or not.
     ///
     /// # Errors
-    /// - [`Error::Lost`]: the lock was lost earlier. The release is sent all the same; it does not affect a later
-    ///   holder.
+    /// - [`Error::Lost`]: the lock was lost earlier, or the server no longer had it. The release is sent all the same;
+    ///   it does not affect a later holder.
     /// - [`Error::Unavailable`]: the release was not confirmed within a command timeout. It is repeated in the
     ///   background until the servers answer, and the lock ends with its lease at the latest.
     /// - [`Error::Server`]: the server refused; the lock ends with its lease.

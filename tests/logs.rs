@@ -256,6 +256,30 @@ async fn a_missing_right_is_logged_once_per_connection() {
 }
 
 #[tokio::test]
+async fn a_refused_release_is_not_logged_as_a_loss() {
+    log();
+    let server = Server::start_with(&["--user", "app", "on", ">pw", "~*", "&*", "+@all"]);
+    let locks = Locker::connect(format!("redis://app:pw@127.0.0.1:{}", server.port())).await.unwrap();
+    let guard = locks.get(key()).lock().await.unwrap();
+    server.command::<()>(&["ACL", "SETUSER", "app", "-del"]);
+    let shown = guard.key().to_string();
+    assert!(matches!(guard.unlock().await, Err(Error::Server { .. })));
+    eventually(ms(5_000), "it is told", || lines(&[&shown, "WARN", "the release was refused"]).len() == 1).await;
+    assert!(lines(&[&shown, "it was not ours"]).is_empty());
+    assert_eq!(locks.stats().losses.total(), 0);
+    assert!(server.exists(&shown), "as the line says");
+
+    server.command::<()>(&["ACL", "SETUSER", "app", "+del"]);
+    let guard = locks.get(key()).lock().await.unwrap();
+    let shown = guard.key().to_string();
+    server.command::<bool>(&["DEL", &shown]);
+    drop(guard);
+    let told = || lines(&[&shown, "WARN", "released, but it was not ours", "no longer has it"]).len() == 1;
+    eventually(ms(5_000), "a loss is told as one", told).await;
+    assert!(lines(&[&shown, "refused"]).is_empty());
+}
+
+#[tokio::test]
 async fn too_few_replicas_are_logged_by_connect_and_enough_are_not() {
     log();
     let server = Server::start();

@@ -64,7 +64,8 @@ impl Session {
         Ok(answer)
     }
 
-    /// Writes the count. Counts on the servers only inform, and the true one is local: a failed write is no error.
+    /// Writes the count. Counts on the servers only inform, and the true one is local: a failed write is no error,
+    /// unless the server turns out to have lost the lock.
     fn send_count(self: &Arc<Self>, hold: &Arc<Hold>, count: u32, reply: oneshot::Sender<Result<(), Error>>) {
         let (session, hold) = (Arc::clone(self), Arc::clone(hold));
         self.crew.give(Task::Other(Box::pin(async move {
@@ -72,13 +73,21 @@ impl Session {
             let counting = session.quorum.count(&claim, count);
             let panicked = |said: String| Settled::Refused(session.panicked(&said));
             let settled = foreign::survive(counting).await.unwrap_or_else(panicked);
-            if !matches!(settled, Settled::Done) && hold.is_held() {
-                let key = &hold.claim.key;
-                contained(
-                    || tracing::warn!(key = %key.shown(), count, ?settled, "the hold count could not be written"),
-                );
-            }
-            foreign::answer(reply, Ok(()));
+            let key = &hold.claim.key;
+            let answer = match settled {
+                // A release that came in between deletes it too, and then nothing is lost.
+                Settled::Gone if hold.lose(Loss::NotOwner) => Err(Error::lost(key, Loss::NotOwner)),
+                Settled::Done | Settled::Gone => Ok(()),
+                Settled::Refused(_) | Settled::Unanswered(_) => {
+                    if hold.is_held() {
+                        contained(|| {
+                            tracing::warn!(key = %key.shown(), count, ?settled, "the hold count could not be written");
+                        });
+                    }
+                    Ok(())
+                }
+            };
+            foreign::answer(reply, answer);
         })));
     }
 

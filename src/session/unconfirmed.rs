@@ -25,6 +25,8 @@ pub(super) struct Unconfirmed {
     pub(super) deadline: Instant,
     /// What a hand-over without an answer may have taken, or may yet take: a claim and its lease.
     may_have: Option<(Claim, Duration)>,
+    /// Whether it was found that the server had lost the lock before.
+    lost: bool,
     /// Whether every node has answered.
     done: bool,
 }
@@ -33,7 +35,7 @@ impl Unconfirmed {
     pub(super) fn new(session: &Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) -> Self {
         let awaited = Some((reply, Pending::new(session)));
         let deadline = session.now() + session.settings.command_timeout;
-        Self { session: Arc::clone(session), hold, awaited, deadline, may_have: None, done: false }
+        Self { session: Arc::clone(session), hold, awaited, deadline, may_have: None, lost: false, done: false }
     }
 
     /// Returns whether the caller still waits.
@@ -43,7 +45,35 @@ impl Unconfirmed {
 
     /// Tells the caller, and lets the key's line go on. Closing waits for a silent minority only for a moment.
     pub(super) fn conclude(&mut self, settled: Settled) {
-        let Some((reply, pending)) = self.awaited.take() else { return };
+        let is_lost = matches!(settled, Settled::Gone) && self.note_lost();
+        if let Some((reply, pending)) = self.awaited.take() {
+            self.tell(settled, reply, pending);
+        }
+        if is_lost {
+            self.session.counters.tell_lost(Loss::NotOwner);
+        }
+    }
+
+    /// Counts the loss of a lock that the server no longer has, once: before the caller is told, who may read the
+    /// counters. Once the caller was told that there is no answer, the lease may have ended in the meantime, and that
+    /// is no loss. Returns whether it is one.
+    fn note_lost(&mut self) -> bool {
+        let is_lost = self.is_awaited() || self.session.now() < self.hold.valid_until();
+        if !is_lost || std::mem::replace(&mut self.lost, true) {
+            return false;
+        }
+        self.session.counters.lost(Loss::NotOwner);
+        let Claim { key, field, .. } = &self.hold.claim;
+        contained(|| {
+            tracing::warn!(
+                key = %key.shown(), field = &**field, reason = %Loss::NotOwner,
+                "released, but it was not ours"
+            );
+        });
+        true
+    }
+
+    fn tell(&self, settled: Settled, reply: oneshot::Sender<Result<(), Error>>, pending: Pending) {
         let (session, hold) = (&self.session, &self.hold);
         let answer = match settled {
             Settled::Done => Ok(()),
@@ -59,9 +89,13 @@ impl Unconfirmed {
             (Ok(()), Some(rest)) => contained(|| {
                 tracing::debug!(key = %key.shown(), field = &**field, ?rest, "released, and kept for its min_hold");
             }),
-            (Err(Error::Unavailable { .. }), _) => {}
+            // A loss has been logged, and silence too.
+            (Err(Error::Lost { .. } | Error::Unavailable { .. }), _) => {}
             (Err(error), _) => contained(|| {
-                tracing::warn!(key = %key.shown(), field = &**field, %error, "released, but it was not ours");
+                tracing::warn!(
+                    key = %key.shown(), field = &**field, %error,
+                    "the release was refused: the lock stays on the server until its lease is over"
+                );
             }),
         }
         session.engine.answered();

@@ -437,6 +437,14 @@ async fn an_undo_is_refused() {
     proxy.set(Mode::Pass);
     occurs("an undo was refused").await;
     stage.server().command::<()>(&["ACL", "SETUSER", "default", "+@all"]);
+    // Nor is a release, whose key is deleted here.
+    let guard = stage.lock(&stage.key()).lock().await.unwrap();
+    stage.server().command::<()>(&["ACL", "SETUSER", "default", "-evalsha"]);
+    let key = guard.key().to_string();
+    assert!(matches!(guard.unlock().await, Err(Error::Server { .. })));
+    occurs("the release was refused").await;
+    stage.server().command::<()>(&["DEL", &key]);
+    stage.server().command::<()>(&["ACL", "SETUSER", "default", "+@all"]);
     // A lock cannot be handed over by a server that refuses writes for now, ..
     let (guard, waiting) = stage.next_in_line(&stage.key()).await;
     let replicas = |number: &str| stage.server().command::<()>(&["CONFIG", "SET", "min-replicas-to-write", number]);
