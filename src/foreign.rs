@@ -1,4 +1,5 @@
-//! Foreign code that runs on our threads: `tracing` subscribers, `metrics` recorders, wakers.
+//! Foreign code that runs on our threads: `tracing` subscribers, `metrics` recorders, wakers. And our code that runs on
+//! threads of the program: [`give_way`].
 //!
 //! fred calls loggers from within its own code: their panics end the command or the task that called fred. [`survive`]
 //! and [`restarted`] handle that like a bug of our own.
@@ -8,6 +9,7 @@
 //! - No mutex of ours is held while foreign code runs: it may block for as long as it likes.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -15,6 +17,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::task;
 use tokio::time::{Instant, sleep};
 
 /// The pause between restarts of a task that keeps panicking.
@@ -79,6 +82,33 @@ pub(crate) fn hang_up<T>(reply: oneshot::Sender<T>) {
 /// Makes a span, or none if the subscriber panics.
 pub(crate) fn span(make: impl FnOnce() -> tracing::Span) -> Span {
     Span(caught(make))
+}
+
+/// How many calls in a row an executor without a budget runs before its other tasks have a turn.
+const IN_A_ROW: u8 = 64;
+
+/// Lets the other tasks of the caller's thread have a turn, once in a while. Every call of the API begins with it:
+/// many calls can be answered without a server, and a loop around one of those would never be suspended.
+///
+/// tokio gives each poll of a task a budget. Outside of its tasks the calls of the thread are counted.
+pub(crate) async fn give_way() {
+    thread_local! {
+        static CALLS: Cell<u8> = const { Cell::new(0) };
+    }
+    task::coop::consume_budget().await;
+    if task::try_id().is_some() {
+        return;
+    }
+    let calls = CALLS.with(|calls| calls.replace((calls.get() + 1) % IN_A_ROW));
+    let mut waits = calls + 1 == IN_A_ROW;
+    poll_fn(|cx| {
+        if std::mem::take(&mut waits) {
+            contained(|| cx.waker().wake_by_ref());
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    })
+    .await;
 }
 
 fn caught<T>(foreign: impl FnOnce() -> T) -> Option<T> {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign::{self, contained};
 use crate::hold::Terms;
@@ -49,6 +50,14 @@ impl Wait {
         if wait.is_zero() { Self::Never } else { Self::For(wait) }
     }
 
+    /// Returns when the wait of a call that came then is over. One attempt has no such time.
+    fn end(self, came: Instant) -> Option<Instant> {
+        match self {
+            Self::For(wait) => Some(came + wait),
+            Self::Never | Self::Always => None,
+        }
+    }
+
     fn operation(self) -> &'static str {
         match self {
             Self::Never => "try_lock",
@@ -82,6 +91,7 @@ impl<W> Handle<W> {
 
 impl<W: Wanted> Handle<W> {
     pub(crate) async fn take(&self, wait: Wait) -> Result<Option<Taken<W::Grip>>, Error> {
+        foreign::give_way().await;
         let (owner, reentry) = self.manner.asks(self.settings());
         self.take_as(Caller::polling(owner, reentry).await?, wait).await
     }
@@ -93,8 +103,15 @@ impl<W: Wanted> Handle<W> {
 
     async fn take_as(&self, caller: Caller, wait: Wait) -> Result<Option<Taken<W::Grip>>, Error> {
         let span = span(wait.operation(), self.wanted.keys(), &caller.owner);
-        let taking = self.wanted.take(self.session(), &caller, self.terms()?, wait);
-        let grip = foreign::in_span(span, pin!(taking)).await?;
+        let (session, came) = (self.session(), self.session().now());
+        let taking = self.wanted.take(session, &caller, self.terms()?, wait);
+        let grip = match foreign::in_span(span, pin!(taking)).await {
+            Err(error @ Error::Server { .. }) => {
+                session.pace_refusal(wait.end(came)).await;
+                return Err(error);
+            }
+            answer => answer?,
+        };
         // Nothing is awaited from here on: a grip that no caller gets is dropped before its `min_hold` begins.
         if let (Some(grip), Some(min_hold)) = (&grip, self.manner.min_hold) {
             grip.keep_for(min_hold);
@@ -115,7 +132,8 @@ impl<W: Wanted> Handle<W> {
     where
         Fut: Future<Output = T>,
     {
-        // Bad terms are reported before anything is awaited.
+        foreign::give_way().await;
+        // Bad terms are reported before the run's turn comes.
         self.terms()?;
         let (owner, reentry) = self.manner.asks(self.settings());
         let run = self.session().begin_run(self.wanted.keys().into(), owner, reentry).await?;

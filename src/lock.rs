@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::fence::Fence;
+use crate::foreign;
 use crate::guard::Guard;
 use crate::handle::{Handle, Wait, Wanted};
 use crate::hold::Terms;
@@ -196,6 +197,9 @@ impl Lock {
     /// If the servers do not answer, the call retries for `outage_tolerance`, which counts from the beginning of the
     /// outage, for all calls of the locker. A later call tries for one `command_timeout` before it fails, so a loop
     /// that retries after each error does not spin. Its error says how long the servers have been away.
+    ///
+    /// A refusal ([`Error::Server`]) is returned at once if it is the locker's first for a second, and otherwise after
+    /// a [`retry_delay`](crate::LockerBuilder::retry_delay), for the same reason.
     ///
     /// **Branches of one task (`join!`, `select!`, `for_each_concurrent`) are one owner and all get in: use
     /// [`run`](Self::run) or [`owned_by`](Self::owned_by). A loop that spawns its guards enters again in every round:
@@ -472,6 +476,7 @@ impl Lock {
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
+        foreign::give_way().await;
         Error::unless_named(self.key())?;
         self.0.session().holder(self.key()).await
     }
@@ -497,6 +502,7 @@ impl Lock {
     /// # Cancel safety
     /// Once polled, it is carried out even if the future is dropped.
     pub async fn force_unlock(&self) -> Result<bool, Error> {
+        foreign::give_way().await;
         Error::unless_named(self.key())?;
         self.0.session().force_unlock(self.key()).await
     }

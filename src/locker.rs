@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::credentials::{AnyProvider, CredentialProvider};
 use crate::error::Error;
-use crate::foreign::contained;
+use crate::foreign::{self, contained};
 use crate::key::Key;
 use crate::lock::Lock;
 use crate::multi::MultiLock;
@@ -452,8 +452,8 @@ impl LockerBuilder {
         self
     }
 
-    /// Sets the range of the random pause after a round in which no majority answered, and of the pause with which
-    /// waiters poll in [`Format::Plain`].
+    /// Sets the range of the random pause after a round in which no majority answered, of the pause before a call
+    /// returns a refusal that follows another one, and of the pause with which waiters poll in [`Format::Plain`].
     ///
     /// A short pause notices sooner that a server is back or a lock is free; a long one spares a server in trouble.
     ///
@@ -608,6 +608,7 @@ impl LockerBuilder {
     /// Dropping the future gives up the attempt and ends its thread.
     pub async fn connect(self) -> Result<Locker, Error> {
         let prefix = self.prefix.as_str().into();
+        foreign::give_way().await;
         let (settings, targets) = self.validate()?;
         Ok(Locker { alive: Arc::new(Alive::connect(settings, targets).await?), prefix })
     }

@@ -30,6 +30,7 @@ mod passing;
 mod pending;
 mod preflight;
 mod reentries;
+mod refusals;
 mod release;
 mod run;
 mod try_lock;
@@ -56,6 +57,7 @@ pub(crate) use self::joint::{JointGrip, JointView};
 use self::outage::Outage;
 use self::pending::{Pending, Pendings};
 use self::reentries::Warned;
+use self::refusals::Refusals;
 use self::unconfirmed::Unconfirmed;
 use self::undos::Undos;
 use crate::alarm::Alarm;
@@ -92,6 +94,7 @@ pub(crate) struct Session {
     warned: Warned,
     deadlines: Arc<Deadlines>,
     outage: Outage,
+    refusals: Refusals,
     counters: Arc<Counters>,
     generations: AtomicU64,
     closed: AtomicBool,
@@ -174,6 +177,7 @@ impl Session {
             warned: Warned::default(),
             deadlines: Arc::default(),
             outage: Outage::new(&settings),
+            refusals: Refusals::default(),
             counters,
             generations: AtomicU64::new(1),
             closed: AtomicBool::new(false),
@@ -207,7 +211,7 @@ impl Session {
     }
 
     /// Returns the time of this locker, whichever thread its callers ask from.
-    fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         self.engine.clock().now()
     }
 

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod busy_loops;
 mod cancel_safety;
 mod connect;
 mod fences;

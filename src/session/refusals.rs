@@ -1,0 +1,65 @@
+//! Paces callers that try again after each refusal of a server.
+//!
+//! A refusal comes within a round trip. Without a pause, a program that tries again after each error would ask a server
+//! that is out of memory as fast as it can answer.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::Session;
+use crate::clock::Instant;
+use crate::foreign;
+
+/// After this time without a refusal, the next one is told at once again.
+const FORGOTTEN: Duration = Duration::from_secs(1);
+
+/// When a call of this locker was last told of a refusal.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(Mutex<Option<Instant>>);
+
+impl Refusals {
+    /// Notes that a call is told of a refusal after this pause if it is not the first. Returns its pause.
+    fn next(&self, pause: Duration, now: Instant) -> Duration {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let pause = if last.is_some_and(|last| now.since(last) < FORGOTTEN) { pause } else { Duration::ZERO };
+        *last = Some(now + pause);
+        pause
+    }
+}
+
+impl Session {
+    /// Waits for a `retry_delay`, but not beyond `end`, before a caller is told of a refusal, if there was another one
+    /// a moment ago.
+    pub(crate) async fn pace_refusal(&self, end: Option<Instant>) {
+        let now = self.now();
+        let pause = self.refusals.next(self.settings.retry_pause(fastrand::f64()), now);
+        let pause = end.map_or(pause, |end| pause.min(now.until(end)));
+        if pause.is_zero() {
+            return;
+        }
+        // The caller's executor may have no timers.
+        let (reply, answer) = foreign::channel();
+        self.engine.spawn(async move {
+            sleep(pause).await;
+            foreign::answer(reply, ());
+        });
+        // If the engine ends, there is nothing to wait for.
+        let _: Result<(), _> = answer.await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_refusal_is_told_at_once() {
+        let (refusals, pause, now) = (Refusals::default(), Duration::from_millis(100), Instant::now());
+        assert_eq!(refusals.next(pause, now), Duration::ZERO);
+        assert_eq!(refusals.next(pause, now), pause);
+        assert_eq!(refusals.next(pause, now + pause + FORGOTTEN / 2), pause);
+        assert_eq!(refusals.next(pause, now + 2 * pause + 2 * FORGOTTEN), Duration::ZERO, "long after the last one");
+    }
+}
