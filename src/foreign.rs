@@ -8,17 +8,22 @@
 //! - A panic of foreign code is caught where that code was called. By then the panic hook has reported it.
 //! - No mutex of ours is held while foreign code runs: it may block for as long as it likes.
 
+mod journal;
+
 use std::any::Any;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::task;
 use tokio::time::{Instant, sleep};
+
+pub(crate) use self::journal::Journal;
 
 /// The pause between restarts of a task that keeps panicking.
 const BREATH: Duration = Duration::from_millis(100);
@@ -81,14 +86,14 @@ pub(crate) fn hang_up<T>(reply: oneshot::Sender<T>) {
 
 /// Makes a span, or none if the subscriber panics.
 pub(crate) fn span(make: impl FnOnce() -> tracing::Span) -> Span {
-    Span(caught(make))
+    Span(caught(make).map(Arc::new))
 }
 
 /// How many calls in a row an executor without a budget runs before its other tasks have a turn.
 const IN_A_ROW: u8 = 64;
 
-/// Lets the other tasks of the caller's thread have a turn, once in a while. Every call of the API begins with it:
-/// many calls can be answered without a server, and a loop around one of those would never be suspended.
+/// Lets the other tasks of the caller's thread have a turn, once in a while. Every call of the API that may be answered
+/// without a server comes by here: a loop around it would never be suspended otherwise.
 ///
 /// tokio gives each poll of a task a budget. Outside of its tasks the calls of the thread are counted.
 pub(crate) async fn give_way() {
@@ -138,31 +143,45 @@ pub(crate) async fn in_span<T>(span: Span, mut future: Pin<&mut impl Future<Outp
     .await
 }
 
-/// A span whose calls to the subscriber are contained, its end included.
-#[derive(Debug)]
-pub(crate) struct Span(Option<tracing::Span>);
+/// A span whose calls to the subscriber are contained, its end included. On the thread of an engine the journal makes
+/// these calls.
+#[derive(Debug, Default)]
+pub(crate) struct Span(Option<Arc<tracing::Span>>);
 
 impl Span {
     fn enter(&self) -> Entered<'_> {
-        if let Some(span) = &self.0 {
-            contained(|| _ = span.with_subscriber(|(id, subscriber)| subscriber.enter(id)));
+        let Some(span) = &self.0 else { return Entered::Nothing };
+        match journal::enter(span) {
+            Some(earlier) => Entered::Noted(earlier),
+            None => {
+                contained(|| _ = span.with_subscriber(|(id, subscriber)| subscriber.enter(id)));
+                Entered::Here(span)
+            }
         }
-        Entered(self)
     }
 }
 
 impl Drop for Span {
     fn drop(&mut self) {
-        contained(|| drop(self.0.take()));
+        if let Some(span) = self.0.take() {
+            contained(|| journal::end(span));
+        }
     }
 }
 
-struct Entered<'a>(&'a Span);
+enum Entered<'a> {
+    Nothing,
+    Here(&'a tracing::Span),
+    /// In the journal, in place of this one.
+    Noted(Option<Arc<tracing::Span>>),
+}
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
-        if let Some(span) = &self.0.0 {
-            contained(|| _ = span.with_subscriber(|(id, subscriber)| subscriber.exit(id)));
+        match self {
+            Self::Nothing => {}
+            Self::Here(span) => contained(|| _ = span.with_subscriber(|(id, subscriber)| subscriber.exit(id))),
+            Self::Noted(earlier) => journal::leave(earlier.take()),
         }
     }
 }

@@ -91,9 +91,16 @@ impl<W> Handle<W> {
 
 impl<W: Wanted> Handle<W> {
     pub(crate) async fn take(&self, wait: Wait) -> Result<Option<Taken<W::Grip>>, Error> {
-        foreign::give_way().await;
-        let (owner, reentry) = self.manner.asks(self.settings());
-        self.take_as(Caller::polling(owner, reentry).await?, wait).await
+        let taking = async {
+            let (owner, reentry) = self.manner.asks(self.settings());
+            self.take_as(Caller::polling(owner, reentry).await?, wait).await
+        };
+        let taken = taking.await;
+        // A grant comes from a server. Giving way before it is asked would change the order of callers.
+        if !matches!(taken, Ok(Some(_))) {
+            foreign::give_way().await;
+        }
+        taken
     }
 
     pub(crate) fn take_blocking(&self, wait: Wait) -> Result<Option<Taken<W::Grip>>, Error> {
@@ -132,12 +139,21 @@ impl<W: Wanted> Handle<W> {
     where
         Fut: Future<Output = T>,
     {
-        foreign::give_way().await;
-        // Bad terms are reported before the run's turn comes.
-        self.terms()?;
-        let (owner, reentry) = self.manner.asks(self.settings());
-        let run = self.session().begin_run(self.wanted.keys().into(), owner, reentry).await?;
-        let Some(taken) = self.take_as(run.caller().clone(), wait).await? else { return Ok(None) };
+        let beginning = async {
+            // Bad terms are reported before anything is awaited.
+            self.terms()?;
+            let (owner, reentry) = self.manner.asks(self.settings());
+            let run = self.session().begin_run(self.wanted.keys().into(), owner, reentry).await?;
+            let taken = self.take_as(run.caller().clone(), wait).await?;
+            Ok(taken.map(|taken| (run, taken)))
+        };
+        let (run, taken) = match beginning.await {
+            Ok(Some(begun)) => begun,
+            refused => {
+                foreign::give_way().await;
+                return refused.map(|_| None);
+            }
+        };
         let lost = taken.grip.token();
         let view = view(&taken.grip, run.scope());
         let work = run.scope().run(async { section(view).await });

@@ -47,6 +47,8 @@ pub struct Stats {
     ///
     /// Alert on it: the server, or something between it and the locker, loses, repeats or swaps replies.
     pub misplaced_answers: u64,
+    /// Log events of the locker that were dropped, since the program's `tracing` subscriber did not keep up.
+    pub dropped_events: u64,
     /// Operations, releases and undos that wait for an answer.
     pub pending: usize,
     /// The undos among [`pending`](Self::pending). For a server that does not answer, these are at most the undos of
@@ -271,6 +273,7 @@ impl Counters {
             renewal_errors: read(&self.renewal_errors),
             undone: read(&self.undone),
             misplaced_answers: 0,
+            dropped_events: 0,
             pending,
             pending_undos,
             losses: self.losses(),

@@ -25,7 +25,7 @@ use self::events::Place;
 const SLOW: &str = "it needs a cluster or Sentinels; tests/architecture.rs checks that it is contained";
 
 /// Events that no scenario provokes, by their messages, and why.
-const UNPROVOKED: [(&str, &str); 9] = [
+const UNPROVOKED: [(&str, &str); 10] = [
     (
         "the machine was suspended: every lock is looked at",
         "only a suspend moves the two clocks apart: a unit test in src/watchdog has a subscriber panic at it",
@@ -33,6 +33,10 @@ const UNPROVOKED: [(&str, &str); 9] = [
     (
         "the watchdog ended by a panic: every lock is lost, and none is granted any more",
         "the watchdog's own code has to panic: a unit test in src/session has a subscriber panic at it",
+    ),
+    (
+        "log events were dropped: the program's subscriber does not keep up",
+        "a subscriber has to block: tests/stalls.rs has one; tests/architecture.rs checks that it is contained",
     ),
     ("a master of the cluster is away: it is connected once it is back", SLOW),
     ("a master sends no unlock messages: waiters look every sixth of a lease", SLOW),

@@ -1,5 +1,5 @@
-//! Threads that do not run: blocked threads of the user cost no lock, and a process that was stopped knows at once
-//! which locks it has lost.
+//! Threads that do not run: blocked threads of the user and of its log cost no lock, and a process that was stopped
+//! knows at once which locks it has lost.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are for the person who runs it")]
 
@@ -8,7 +8,7 @@ mod common;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use common::{Server, builder, children, key, ms};
+use common::{Server, builder, children, key, ms, several};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The body of a child process. As an ordinary test it does nothing.
@@ -101,4 +101,30 @@ async fn stall_some() -> Result<(), String> {
         guard.unlock().await.expect("the processes that went on late do not affect it");
     }
     Ok(())
+}
+
+/// The pipe of its standard error is full before the first second is over. One of three servers is away meanwhile, so
+/// there is more to write.
+#[tokio::test]
+async fn a_log_that_nobody_reads_costs_no_lock() {
+    let (servers, key, out) = (several::servers(3), key(), children::scratch("write"));
+    let urls: Vec<String> = servers.iter().map(Server::url).collect();
+    let mut child = children::spawn_piped_child("write", &urls.join(","), &[&key], 1_000, &out);
+    let said = || std::fs::read_to_string(&out).unwrap_or_default();
+    common::eventually(ms(20_000), "it holds all of them", || said() == "held").await;
+    servers[0].stop();
+    tokio::time::sleep(ms(2_000)).await;
+    servers[0].go_on();
+    common::eventually(ms(20_000), "it goes on", || said().contains("lost")).await;
+    let dropped = said().strip_prefix("0 lost, ").map(|rest| rest.trim_end_matches(" dropped").parse::<u64>().unwrap());
+    assert!(dropped.is_some_and(|dropped| dropped > 0), "{}", said());
+    // What was dropped is said once somebody reads.
+    let told = std::io::read_to_string(child.stderr.take().unwrap()).unwrap();
+    assert!(child.wait().unwrap().success());
+    let line = told.lines().find(|line| line.contains("WARN") && line.contains("log events were dropped"));
+    assert!(line.is_some_and(|line| line.contains("events=")), "{line:?}");
+    for event in ["acquired", "renewed"] {
+        assert!(told.lines().any(|line| line.contains(event) && line.contains(&key)), "{event}");
+    }
+    std::fs::remove_file(out).unwrap();
 }

@@ -32,7 +32,7 @@ impl Sick {
 
 impl Subscriber for Sick {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
-        std::thread::current().name() == Some("lockhound")
+        std::thread::current().name().is_some_and(|name| name.starts_with("lockhound"))
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

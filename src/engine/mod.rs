@@ -33,6 +33,7 @@ pub(crate) use self::leaving::Debt;
 use self::leaving::Debts;
 use self::outbox::{Outbox, Postman};
 use crate::clock::Clock;
+use crate::foreign::Journal;
 #[cfg(feature = "testing")]
 use crate::tasks::Guests;
 
@@ -45,6 +46,7 @@ pub(crate) struct Engine {
     /// The work under way on it for the program.
     debts: Arc<Debts>,
     outbox: Arc<Outbox>,
+    journal: Arc<Journal>,
     clock: Clock,
     #[cfg(feature = "testing")]
     guest: Option<Guest>,
@@ -63,11 +65,13 @@ impl Engine {
     /// Starts the thread "lockhound", which polls busily for this long if that pays.
     pub(crate) fn start(busy_poll: Duration) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
+        let debts = Debts::new();
         let engine = Self {
             handle: runtime.handle().clone(),
             stop: CancellationToken::new(),
             busy_poll: Arc::new(BusyPoll::new(busy_poll)),
-            debts: Debts::new(),
+            journal: journal(&debts),
+            debts,
             outbox: Arc::default(),
             clock: Clock::machine(),
             #[cfg(feature = "testing")]
@@ -75,11 +79,14 @@ impl Engine {
         };
         engine.spawn(outbox::deliver(Postman(Arc::clone(&engine.outbox))));
         let (stop, busy_poll) = (engine.stop.clone(), Arc::clone(&engine.busy_poll));
+        let journal = Arc::clone(&engine.journal);
         // If the thread cannot be started, the runtime is still here: async code must not drop a runtime, only shut it
         // down in the background.
         let runtime = Arc::new(Mutex::new(Some(runtime)));
         let taken = Arc::clone(&runtime);
         let started = std::thread::Builder::new().name("lockhound".into()).spawn(move || {
+            // What the runtime drops may log too.
+            let _keeping = journal.keep();
             let runtime = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(runtime) = runtime {
                 runtime.block_on(stop.run_until_cancelled(busy_poll.keep()));
@@ -100,12 +107,14 @@ impl Engine {
     pub(crate) fn guest_in(runtime: &Handle) -> Self {
         let stop = CancellationToken::new();
         let tasks = Guests::new(runtime.clone(), stop.clone());
+        let debts = Debts::new();
         let engine = Self {
             handle: runtime.clone(),
             guest: Some(Guest { tasks, _end: Arc::new(stop.clone().drop_guard()) }),
             stop,
             busy_poll: Arc::new(BusyPoll::new(Duration::ZERO)),
-            debts: Debts::new(),
+            journal: journal(&debts),
+            debts,
             outbox: Arc::default(),
             clock: Clock::of(runtime),
         };
@@ -144,6 +153,11 @@ impl Engine {
     /// engine has ended, at once.
     pub(crate) fn post(&self, letter: impl FnOnce() + Send + 'static) {
         self.outbox.post(letter);
+    }
+
+    /// Returns the way of its events to the program's subscriber. Those of a guest take none.
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     /// Records that a caller waits for an answer: see [`answered`](Self::answered).
@@ -189,6 +203,12 @@ impl Engine {
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
+}
+
+/// Makes a journal whose events `main` waits for at its end.
+fn journal(debts: &Arc<Debts>) -> Arc<Journal> {
+    let debts = Arc::clone(debts);
+    Journal::new(move || Debt::unawaited(&debts))
 }
 
 #[cfg(test)]

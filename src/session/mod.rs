@@ -207,7 +207,7 @@ impl Session {
         let (holds, waiters) = self.gate.census();
         let misplaced_answers = self.quorum.nodes().iter().map(|node| node.misplaced_answers()).sum();
         let stats = self.counters.stats(holds, waiters, self.pendings.all(), self.pendings.undos());
-        Stats { misplaced_answers, ..stats }
+        Stats { misplaced_answers, dropped_events: self.engine.journal().dropped(), ..stats }
     }
 
     /// Returns the time of this locker, whichever thread its callers ask from.

@@ -14,12 +14,20 @@ const CHILD: &str = "LOCKHOUND_TEST_CHILD";
 
 /// Starts a child for a task of [`run`].
 pub fn spawn_child(task: &str, url: &str, keys: &[&str], rounds: usize, out: &Path) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_process", "--nocapture"])
-        .env(CHILD, format!("{task} {url} {} {rounds} {}", keys.join(","), out.display()))
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap()
+    child(task, url, keys, rounds, out).spawn().unwrap()
+}
+
+/// Does the same with a pipe for what the child writes to its standard error.
+pub fn spawn_piped_child(task: &str, url: &str, keys: &[&str], rounds: usize, out: &Path) -> Child {
+    child(task, url, keys, rounds, out).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn child(task: &str, url: &str, keys: &[&str], rounds: usize, out: &Path) -> Command {
+    let mut child = Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "child_process", "--nocapture"]);
+    child.env(CHILD, format!("{task} {url} {} {rounds} {}", keys.join(","), out.display()));
+    child.stdout(Stdio::null());
+    child
 }
 
 /// Returns a path in the temporary directory that nothing else uses.
@@ -46,6 +54,7 @@ pub fn run() {
             "visit" => visit(&url, &keys, rounds, out.as_ref()).await,
             "survive" => survive(&url, &keys, rounds, out.as_ref()).await,
             "hold" => hold(&url, &keys[0], out.as_ref()).await,
+            "write" => write(&url, &keys[0], rounds, out.as_ref()).await,
             "stall" => stall(&url, &keys, out.as_ref()).await,
             other => panic!("{other}"),
         }
@@ -203,6 +212,37 @@ async fn hold(url: &str, key: &str, out: &Path) {
     let guard = locks.get(key).lock().await.unwrap();
     std::fs::write(out, "held").unwrap();
     guard.lost().cancelled().await;
+}
+
+/// The lease of the locks in [`write`].
+pub const WRITTEN_LEASE: Duration = Duration::from_millis(3_000);
+
+/// Holds many locks for three leases, and writes each event of the locker to the standard error. Reports when it holds
+/// all of them, and at the end how many of them it has lost, and how many events were dropped.
+async fn write(urls: &str, key: &str, locks: usize, out: &Path) {
+    let level = tracing_subscriber::filter::LevelFilter::TRACE;
+    tracing_subscriber::fmt().with_max_level(level).with_ansi(false).with_writer(std::io::stderr).init();
+    let builder = urls.split(',').fold(Locker::builder(), |builder, url| builder.node(url));
+    let builder = builder.restart_quarantine(Duration::ZERO).command_timeout(WRITTEN_LEASE / 4);
+    let locker = builder.lease(WRITTEN_LEASE).connect().await.unwrap();
+    let taking: Vec<_> = (0..locks)
+        .map(|number| {
+            let lock = locker.get(format!("{key}:{number}"));
+            tokio::spawn(async move { lock.lock().await.unwrap() })
+        })
+        .collect();
+    let mut guards = Vec::new();
+    for taking in taking {
+        guards.push(taking.await.unwrap());
+    }
+    std::fs::write(out, "held").unwrap();
+    tokio::time::sleep(3 * WRITTEN_LEASE).await;
+    let lost = guards.iter().filter(|guard| guard.check().is_err()).count();
+    let stats = locker.stats();
+    assert!(stats.renewals >= u64::try_from(locks).unwrap(), "{stats:?}");
+    std::fs::write(out, format!("{lost} lost, {} dropped", stats.dropped_events)).unwrap();
+    drop(guards);
+    locker.close().await;
 }
 
 /// The lease of the locks in [`stall`].

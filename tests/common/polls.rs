@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
@@ -29,18 +30,30 @@ pub async fn poll_times<T>(mut future: Pin<Box<dyn Future<Output = T> + '_>>, ti
 }
 
 /// A task that runs where it is woken.
-struct Inline(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+struct Inline {
+    task: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    /// Whether it was woken since its last poll began.
+    woken: AtomicBool,
+}
 
 impl Wake for Inline {
     fn wake(self: Arc<Self>) {
-        let Some(mut task) = self.0.lock().unwrap().take() else { return };
-        if task.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self)))).is_pending() {
-            *self.0.lock().unwrap() = Some(task);
+        self.woken.store(true, Ordering::SeqCst);
+        while self.woken.load(Ordering::SeqCst) {
+            // It is being polled, and is polled again after that.
+            let Some(mut task) = self.task.lock().unwrap().take() else { return };
+            self.woken.store(false, Ordering::SeqCst);
+            if task.as_mut().poll(&mut Context::from_waker(&Waker::from(Arc::clone(&self)))).is_ready() {
+                return;
+            }
+            *self.task.lock().unwrap() = Some(task);
         }
     }
 }
 
-/// Runs a task here, and then each time within the call that wakes it.
+/// Runs a task here, and then each time within the call that wakes it. It takes no part in the budget of a tokio task
+/// that wakes it: that would be used up by many such tasks, and not filled up before they return.
 pub fn run_inline(task: impl Future<Output = ()> + Send + 'static) {
-    Arc::new(Inline(Mutex::new(Some(Box::pin(task))))).wake();
+    let task = tokio::task::unconstrained(task);
+    Arc::new(Inline { task: Mutex::new(Some(Box::pin(task))), woken: AtomicBool::new(false) }).wake();
 }
