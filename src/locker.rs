@@ -246,11 +246,11 @@ impl Locker {
     /// Closes the locker and all its clones, and ends the work that still holds locks.
     ///
     /// Let that work end first: `close` fires its tokens at once, drops sections of [`run`](crate::Lock::run), and a
-    /// warning *lock lost* names each of these locks. New work is refused and waiters end, both with [`Error::Closed`].
-    /// Every token fires with [`Loss::Closed`](crate::Loss::Closed), and nothing is renewed any more. The call then
-    /// waits for the guards that are still held, for the lease or five seconds, whichever is shorter. A lock whose last
-    /// guard is dropped in that time is released; the leases of the others run out. Finally the call closes the
-    /// connections.
+    /// warning *lock lost* names each of these locks (after ten, *more locks lost* has their number). New work is
+    /// refused and waiters end, both with [`Error::Closed`]. Every token fires with
+    /// [`Loss::Closed`](crate::Loss::Closed), and nothing is renewed any more. The call then waits for the guards that
+    /// are still held, for the lease or five seconds, whichever is shorter. A lock whose last guard is dropped in that
+    /// time is released; the leases of the others run out. Finally the call closes the connections.
     ///
     /// Call it, or [`blocking_close`](Self::blocking_close), at the end of `main`, after the guards are gone. A program
     /// that ends without it releases on a best-effort basis: at its end, each thread that dropped a guard waits up to

@@ -279,6 +279,48 @@ async fn a_refused_release_is_not_logged_as_a_loss() {
     assert!(lines(&[&shown, "refused"]).is_empty());
 }
 
+/// Their renewals fail together, succeed again together, and then all are lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_locks_do_not_flood_the_log() {
+    const LOCKS: usize = 300;
+    log();
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(3_000)).command_timeout(ms(300)).connect().await.unwrap();
+    let prefix = key();
+    let taking: Vec<_> = (0..LOCKS)
+        .map(|number| {
+            let lock = locks.get(format!("{prefix}:{number}"));
+            tokio::spawn(async move { lock.lock().await.unwrap() })
+        })
+        .collect();
+    let mut guards = Vec::new();
+    for taking in taking {
+        guards.push(taking.await.unwrap());
+    }
+    let are = |state| guards.iter().all(|guard| guard.state() == state);
+    server.stop();
+    eventually(ms(2_500), "all are in jeopardy", || are(HoldState::Jeopardy)).await;
+    server.go_on();
+    eventually(ms(2_500), "all are safe", || are(HoldState::Safe)).await;
+    server.command::<()>(&["FLUSHALL"]);
+    eventually(ms(5_000), "all are lost", || are(HoldState::Lost(Loss::NotOwner))).await;
+    // Each is in one line at debug, so that nothing is missing, and nothing of it at warn.
+    for (summary, event) in [
+        ("renewals failed: these locks are in jeopardy", "one of these is in jeopardy"),
+        ("renewed again: these locks are safe", "one of these is safe"),
+        ("more locks lost", "one of these is lost"),
+    ] {
+        let each = || lines(&[&prefix, "DEBUG", event]).len() + lines(&[&prefix, "key", "lock lost"]).len();
+        eventually(ms(5_000), event, || each() >= LOCKS - 20).await;
+        let summaries = || lines(&[&prefix, summary, "locks="]);
+        eventually(ms(5_000), summary, || !summaries().is_empty()).await;
+        let summaries = summaries();
+        assert!(summaries.iter().all(|line| !line.contains("DEBUG")), "{summaries:?}");
+    }
+    let urgent = lines(&[&prefix, "WARN"]).len() + lines(&[&prefix, "INFO"]).len();
+    assert!(urgent <= LOCKS / 3, "{urgent} lines for {LOCKS} locks");
+}
+
 #[tokio::test]
 async fn too_few_replicas_are_logged_by_connect_and_enough_are_not() {
     log();

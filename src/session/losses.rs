@@ -1,52 +1,101 @@
 //! Handles the loss of a hold, whoever found it: wakes its line, takes back unclaimed grants, and informs operators.
 
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{Instant, sleep_until};
 
 use super::Session;
+use crate::error::Loss;
 use crate::foreign::contained;
-use crate::hold::Lost;
+use crate::hold::{Hold, Lost};
 
 /// The most losses that are handled before the first of them is logged.
 const MOST: usize = 1_024;
 
+/// So many losses in a second have a line of their own in the log. Those after them share one.
+const EACH: usize = 10;
+
 /// Handles each loss once, after its tokens have fired. Started with the session; ends with the engine; nobody awaits
 /// it.
 pub(super) async fn judge(session: Weak<Session>, mut losses: UnboundedReceiver<Lost>) {
-    let mut lost = Vec::new();
-    while losses.recv_many(&mut lost, MOST).await > 0 {
-        let Some(session) = session.upgrade() else { return };
-        for Lost { hold, .. } in &lost {
-            session.gate.wake(&hold.claim.key);
-            // Callers that have not claimed it yet never will: they queue again.
-            if hold.revoke() {
-                session.take_back(hold);
+    let (mut lost, mut told) = (Vec::new(), Told::default());
+    loop {
+        tokio::select! {
+            biased;
+            () = sleep_until(told.until.unwrap_or_else(Instant::now)), if told.until.is_some() => told.end_second(),
+            many = losses.recv_many(&mut lost, MOST) => {
+                let (1.., Some(session)) = (many, session.upgrade()) else { return };
+                for Lost { hold, .. } in &lost {
+                    session.gate.wake(&hold.claim.key);
+                    // Callers that have not claimed it yet never will: they queue again.
+                    if hold.revoke() {
+                        session.take_back(hold);
+                    }
+                }
+                // A recorder may block, and no line waits for that.
+                lost.iter().for_each(|lost| session.counters.tell_lost(lost.loss));
+                lost.drain(..).for_each(|lost| told.tell(&lost));
             }
         }
-        // A log or a recorder may block, and no line waits for that.
-        for Lost { hold, loss, at } in lost.drain(..) {
-            session.counters.tell_lost(loss);
-            let (key, owner, generation, age) = (&hold.claim.key, hold.owner(), hold.generation, at.since(hold.since));
+    }
+}
+
+/// What was logged of losses in the current second.
+#[derive(Debug, Default)]
+struct Told {
+    /// When the second ends, or that there was no loss lately.
+    until: Option<Instant>,
+    each: usize,
+    /// Those that share a line: the reason, how many, and the first of them.
+    more: Vec<(Loss, usize, Arc<Hold>)>,
+}
+
+impl Told {
+    fn tell(&mut self, Lost { hold, loss, at }: &Lost) {
+        self.until.get_or_insert_with(|| Instant::now() + Duration::from_secs(1));
+        let (key, owner, generation, age) = (&hold.claim.key, hold.owner(), hold.generation, at.since(hold.since));
+        if self.each < EACH {
+            self.each += 1;
             contained(|| tracing::warn!(key = %key.shown(), %owner, generation, reason = %loss, ?age, "lock lost"));
+            return;
         }
+        contained(|| {
+            tracing::debug!(key = %key.shown(), %owner, generation, reason = %loss, ?age, "one of these is lost");
+        });
+        match self.more.iter_mut().find(|(reason, ..)| reason == loss) {
+            Some((_, locks, _)) => *locks += 1,
+            None => self.more.push((*loss, 1, Arc::clone(hold))),
+        }
+    }
+
+    fn end_second(&mut self) {
+        (self.until, self.each) = (None, 0);
+        for (reason, locks, first) in self.more.drain(..) {
+            let key = &first.claim.key;
+            contained(|| tracing::warn!(locks, key = %key.shown(), %reason, "more locks lost"));
+        }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        self.end_second();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::time::Duration;
-
     use uuid::Uuid;
 
     use super::*;
     use crate::alarm::Alarm;
     use crate::clock::Instant;
     use crate::engine::Engine;
-    use crate::error::{Error, Loss};
+    use crate::error::Error;
     use crate::foreign::SickOfEvents;
-    use crate::hold::{Hold, HoldState, Terms};
+    use crate::hold::{HoldState, Terms};
     use crate::identity::Caller;
     use crate::key::Key;
     use crate::options::Options;

@@ -8,6 +8,7 @@
 //!   panic the session learns of it first, so that a caller that notices the loss and tries again gets the reason.
 
 mod batch;
+mod notes;
 mod schedule;
 mod wheel;
 
@@ -217,6 +218,7 @@ async fn keep_watch(
                 }
             }
         };
+        let report_due = wheel.report_due();
         let mut renewals = Vec::new();
         tokio::select! {
             // An answer that has arrived comes before the end of its tick.
@@ -234,6 +236,9 @@ async fn keep_watch(
                     wheel.carry_out(watchdog.take_orders());
                     wheel.renew_all();
                 }
+            }
+            () = sleep(Instant::now().until(report_due.unwrap_or(clocks.boot))), if report_due.is_some() => {
+                wheel.tell_due();
             }
             () = sleep(beat), if may_jump && !wheel.is_empty() => {}
         }

@@ -13,12 +13,12 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use super::batch::{Answers, Due};
+use super::notes::{Note, Report};
 use super::schedule::{Place, Schedule, Until};
 use super::{Judge, Order, Verdict};
 use crate::clock::{self, Instant};
 use crate::command::Renew;
 use crate::error::Loss;
-use crate::foreign::contained;
 use crate::hold::{Hold, HoldState, Survey};
 use crate::lease;
 use crate::options::Settings;
@@ -33,20 +33,9 @@ pub(super) struct Wheel {
     entries: HashMap<u64, RenewEntry, BuildHasherDefault<Sequential>>,
     rhythm: Rhythm,
     counters: Arc<Counters>,
-    /// What is reported after a step. A log or a recorder may block, and no other hold should wait for that.
+    /// What is reported after a step.
     notes: Vec<(Arc<Hold>, Note)>,
-}
-
-/// An event of a hold for the log, and perhaps for the recorder.
-#[derive(Debug)]
-enum Note {
-    Renewed,
-    /// It was renewed after a jeopardy.
-    SafeAgain,
-    /// A tick failed, as the last of this many in a row.
-    Failed(u32),
-    /// The last tick that may fail failed: the hold is lost.
-    FailedLast,
+    report: Report,
 }
 
 /// The interval of ticks, and how long they last.
@@ -94,7 +83,8 @@ impl Wheel {
             command_timeout: settings.command_timeout,
             renewal_failures: settings.renewal_failures,
         };
-        Self { schedule: Schedule::new(rhythm.grid), entries: HashMap::default(), rhythm, counters, notes: Vec::new() }
+        let (schedule, entries) = (Schedule::new(rhythm.grid), HashMap::default());
+        Self { schedule, entries, rhythm, counters, notes: Vec::new(), report: Report::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -193,46 +183,18 @@ impl Wheel {
         self.tidy();
     }
 
-    /// Reports the notes to the log and the recorder.
     fn tell(&mut self) {
-        for (hold, note) in self.notes.drain(..) {
-            let (key, generation) = (&hold.claim.key, hold.generation);
-            if matches!(note, Note::Failed(_) | Note::FailedLast) {
-                self.counters.tell_renewal_failed();
-            }
-            match note {
-                Note::Renewed => {
-                    contained(|| tracing::trace!(key = %key.shown(), owner = %hold.owner(), generation, "renewed"));
-                }
-                Note::SafeAgain => {
-                    contained(
-                        || tracing::info!(key = %key.shown(), owner = %hold.owner(), "renewed again: the lock is safe"),
-                    );
-                }
-                Note::Failed(0) => {
-                    contained(|| {
-                        tracing::debug!(
-                            key = %key.shown(),
-                            owner = %hold.owner(),
-                            generation,
-                            "a renewal out of turn failed"
-                        );
-                    });
-                }
-                Note::Failed(failed) => contained(|| {
-                    tracing::warn!(
-                        key = %key.shown(),
-                        owner = %hold.owner(),
-                        generation,
-                        failed,
-                        reason = %self.counters.why_unrenewed(),
-                        "a renewal failed: the lock is in jeopardy"
-                    );
-                }),
-                // The loss has a log line of its own.
-                Note::FailedLast => {}
-            }
-        }
+        self.report.tell(&mut self.notes, &self.counters, Instant::now());
+    }
+
+    /// Returns when the log has to be told of something.
+    pub(super) fn report_due(&self) -> Option<Instant> {
+        self.report.due()
+    }
+
+    /// Tells the log what is due.
+    pub(super) fn tell_due(&mut self) {
+        self.report.tell_due(&self.counters, Instant::now());
     }
 
     /// Records a node's renewal. Returns whether it completed a majority for this hold.
@@ -399,6 +361,7 @@ impl Drop for Wheel {
         for hold in self.entries.values().filter_map(|entry| entry.hold.upgrade()) {
             hold.lose(Loss::RenewalFailed);
         }
+        self.report.end(&self.counters);
     }
 }
 

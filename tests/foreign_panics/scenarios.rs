@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use futures_util::poll;
-use lockhound::{Error, Guard, Lock, Locker, LockerBuilder, Owner};
+use lockhound::{Error, Guard, HoldState, Lock, Locker, LockerBuilder, Owner};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -350,6 +350,11 @@ async fn a_server_falls_silent() {
             .await
     });
     begin.await.unwrap();
+    // So many that they share lines of the log.
+    let mut crowd = Vec::new();
+    for _ in 0..20 {
+        crowd.push(stage.lock(&stage.key()).lock().await.unwrap());
+    }
     stage.server().stop();
     // Its acquire is in flight when the server falls silent, and has to be undone.
     let asked = stage.lock(&stage.key());
@@ -359,15 +364,41 @@ async fn a_server_falls_silent() {
     let inner = nested.lock().await.expect("the lock is safe");
     assert!(matches!(asked.await.unwrap(), Err(Error::Unavailable { .. })));
     timeout(ms(5_000), section).await.expect("a section ends").unwrap().unwrap();
-    for text in ["two silent heartbeats", "in jeopardy", "a renewal has no answer", "an undo has no answer"] {
+    for text in [
+        "two silent heartbeats",
+        "these locks are in jeopardy",
+        "one of these is in jeopardy",
+        "a renewal has no answer",
+        "an undo has no answer",
+    ] {
         occurs(text).await;
     }
+    let shaken = |guard: &Guard| guard.state() == HoldState::Jeopardy;
+    eventually(ms(5_000), "all are in jeopardy", || crowd.iter().all(shaken)).await;
     stage.server().go_on();
     occurs("renewed again").await;
     occurs("message=undone").await;
+    for text in ["these locks are safe", "one of these is safe"] {
+        occurs(text).await;
+    }
+    let keys: Vec<&str> = crowd.iter().map(|guard| guard.key().as_str()).collect();
+    stage.server().command::<()>(&[&["DEL"], &keys[..]].concat());
+    for guard in &crowd {
+        timeout(ms(5_000), guard.lost().cancelled()).await.expect("the next renewal finds out");
+    }
+    occurs("more locks lost").await;
+    occurs("one of these is lost").await;
+    drop(crowd);
     for guard in [renewed, inner, outer] {
         guard.unlock().await.unwrap();
     }
+    // A lock that is alone.
+    let alone = stage.lock(&stage.key()).lock().await.unwrap();
+    stage.server().stop();
+    occurs("a renewal failed: the lock is in jeopardy").await;
+    stage.server().go_on();
+    occurs("renewed again: the lock is safe").await;
+    alone.unlock().await.unwrap();
     stage.assert_sound().await;
 }
 
