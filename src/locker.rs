@@ -491,6 +491,8 @@ impl LockerBuilder {
     ///
     /// `cargo run --example redlock` kills one of three servers under a holder and brings it back, empty.
     ///
+    /// The longest is 30 days. The servers remember the longest that any program gave, also after it has ended.
+    ///
     /// Defaults to the lease, and to zero for a single server: what that forgets, it forgets for every program.
     pub const fn restart_quarantine(mut self, quarantine: Duration) -> Self {
         self.options.restart_quarantine = Some(quarantine);

@@ -218,6 +218,13 @@ impl Options {
         // A single server that forgets its locks has forgotten them for everybody.
         let default_quarantine = if nodes > 1 { self.lease } else { Duration::ZERO };
         let restart_quarantine = self.restart_quarantine.unwrap_or(default_quarantine);
+        // Servers remember it, and abstain for so long, also after the program that gave it is gone.
+        if restart_quarantine > LONGEST_LEASE {
+            return Err(Error::config(
+                "restart_quarantine",
+                format!("{restart_quarantine:?} is too long; give 30 days or less, or zero to turn it off"),
+            ));
+        }
         let settings = Settings {
             lease: self.lease,
             connect_timeout: self.connect_timeout,
@@ -337,6 +344,12 @@ mod tests {
         assert!(refusal(|o| o.busy_poll = Duration::from_millis(11)).contains("11ms"));
         let quarantine = refusal(|o| o.restart_quarantine = Some(Duration::from_secs(29)));
         assert!(quarantine.contains("30s") && quarantine.contains("29s"), "{quarantine}");
+        let days = |days: u64| Some(Duration::from_secs(days * 24 * 3600));
+        for too_long in [days(31), Some(Duration::MAX)] {
+            let quarantine = refusal(|o| o.restart_quarantine = too_long);
+            assert!(quarantine.contains("restart_quarantine") && quarantine.contains("30 days"), "{quarantine}");
+        }
+        assert!(Options { restart_quarantine: days(30), ..Options::default() }.validate(3).is_ok());
         let one = Duration::from_secs(1);
         assert!(refusal(|o| o.retry_delay = one..one).contains("1s..1s"));
     }

@@ -468,3 +468,33 @@ on_every_deployment! {
     a_detached_hold_is_no_longer_its_task_s
     a_dropped_guard_releases
 }
+
+/// The commands are those of the page, on a server that has just started. Redis 6.2 gives a new user all channels.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_with_the_guides_list_of_rights_can_lock() {
+    let server = Server::start();
+    for list in ["Always", "One server, or several", "Several servers", "The option `replicas`"] {
+        let commands = common::rights::commands(list);
+        assert_eq!(commands.len(), 1, "{list}");
+        for command in commands {
+            server.command::<()>(&command.iter().map(String::as_str).collect::<Vec<_>>());
+        }
+    }
+    let url = format!("redis://app:PASSWORD@127.0.0.1:{}", server.port());
+    let connect = || Locker::builder().node(&url).lease(ms(6_000)).restart_quarantine(ms(6_000)).connect();
+    let (locks, other) = (connect().await.unwrap(), connect().await.unwrap());
+    let name = format!("app:{}", key());
+    // A server that has just started has no vote for its quarantine.
+    let outer = locks.get(&name).lock().await.unwrap();
+    let waiting = other.get(&name);
+    let waiting = tokio::spawn(async move { waiting.lock().await });
+    let inner = locks.get(&name).lock().await.unwrap();
+    assert!(other.get(&name).holder().await.unwrap().is_some());
+    eventually(ms(4_000), "it is renewed", || locks.stats().renewals > 0).await;
+    inner.unlock().await.unwrap();
+    outer.unlock().await.unwrap();
+    let guard = waiting.await.unwrap().unwrap();
+    assert!(locks.get(&name).force_unlock().await.unwrap());
+    drop(guard);
+    assert!(locks.get("other").try_lock().await.is_err(), "it has no other rights");
+}
