@@ -4,7 +4,7 @@
 -- ARGV[2]  the longest lease of the locker that asks, in milliseconds
 -- ARGV[3]  the memory that this locker saw last ..
 -- ARGV[4]  .. and for how long it has been listed, at least, in milliseconds
--- Returns {run_id, role, master_host}             no memory, or no master (the role may be 'cluster')
+-- Returns {run_id, role, master}                  no memory, or no master (the role may be 'cluster'); host:port
 --         {run_id, role, '', memory, lease, age}  lease: the longest one that lockers announced; age: how long it has
 --                                                 been listed
 local memory = KEYS[1]
@@ -20,7 +20,8 @@ if told(server_info, 'redis_mode') == 'cluster' then
   role = 'cluster'
 end
 if not memory or role ~= 'master' then
-  return {run, role, told(replication, 'master_host')}
+  local master = told(replication, 'master_host')
+  return {run, role, master ~= '' and master .. ':' .. told(replication, 'master_port') or ''}
 end
 
 -- remember.lua

@@ -218,13 +218,7 @@ impl Options {
         // A single server that forgets its locks has forgotten them for everybody.
         let default_quarantine = if nodes > 1 { self.lease } else { Duration::ZERO };
         let restart_quarantine = self.restart_quarantine.unwrap_or(default_quarantine);
-        // Servers remember it, and abstain for so long, also after the program that gave it is gone.
-        if restart_quarantine > LONGEST_LEASE {
-            return Err(Error::config(
-                "restart_quarantine",
-                format!("{restart_quarantine:?} is too long; give 30 days or less, or zero to turn it off"),
-            ));
-        }
+        validate_quarantine(restart_quarantine)?;
         let settings = Settings {
             lease: self.lease,
             connect_timeout: self.connect_timeout,
@@ -301,6 +295,18 @@ pub(crate) fn validate_duration(option: &'static str, duration: Duration) -> Res
     }
     if duration > LONGEST_LEASE {
         return Err(Error::config(option, format!("{duration:?} is too long; give 100 ms to 30 days")));
+    }
+    Ok(())
+}
+
+/// Servers remember a quarantine, and abstain for that long, also after the program that gave it is gone.
+///
+/// # Errors
+/// [`Error::Config`] if it is longer than 30 days.
+fn validate_quarantine(quarantine: Duration) -> Result<(), Error> {
+    if quarantine > LONGEST_LEASE {
+        let problem = format!("{quarantine:?} is too long; give 30 days or less, or zero to turn it off");
+        return Err(Error::config("restart_quarantine", problem));
     }
     Ok(())
 }

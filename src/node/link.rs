@@ -45,7 +45,7 @@ pub(super) use self::membership::STRANGER;
 use self::membership::first_membership;
 use super::address::Address;
 use super::client::{Role, attempt_timeout, reply_timeout};
-use super::reply::{self, NOT_CONNECTED, Outcome, Reply};
+use super::reply::{self, Outcome, Reply};
 use crate::error::NodeFailure;
 use crate::foreign::{self, contained};
 use crate::options::Settings;
@@ -224,7 +224,7 @@ impl Link {
     fn down(&self) -> NodeFailure {
         let reason = match self.address.naming().map(|naming| naming.master()) {
             Some(Err(reason)) => reason,
-            _ => format!("{NOT_CONNECTED}{}", lock(&self.last_error)),
+            _ => reply::down(&lock(&self.last_error)),
         };
         NodeFailure { node: Arc::clone(&self.address.name), reason }
     }

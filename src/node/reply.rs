@@ -117,6 +117,9 @@ pub(super) fn words(error: &fred::error::Error, bound: Option<Duration>) -> Stri
         (ErrorKind::IO | ErrorKind::Unknown, _) if details.contains("UnexpectedEof") || details.contains("losed") => {
             CLOSED.to_owned()
         }
+        _ if details.contains("frame_type") => {
+            "it does not speak the protocol of Redis: correct the host or the port of the address".to_owned()
+        }
         // fred shows an IO error by its `Debug` output: `Os { code: 111, kind: ConnectionRefused, message: "Connection
         // refused" }`, `Custom { kind: Uncategorized, error: "failed to lookup address information: Name or service not
         // known" }`.
@@ -151,6 +154,15 @@ const TIMED_OUT: &str = "timed out";
 /// Returns whether these words of an error say that the server did not answer.
 pub(super) fn is_silence(words: &str) -> bool {
     words.contains(TIMED_OUT) || words.contains("did not answer")
+}
+
+/// Returns why a connection is down, whose last error had these words. A server that is stopped is connected to all the
+/// same, and says nothing.
+pub(super) fn down(last: &str) -> String {
+    if is_silence(last) {
+        return format!("silent: {last}; it is stopped, paused or too busy, or the network swallows what is sent");
+    }
+    format!("{NOT_CONNECTED}{last}")
 }
 
 /// Returns whether the connection could not be encrypted.
@@ -229,11 +241,30 @@ const NOT_EXECUTED: [&str; 12] = [
 pub(super) fn sort_error<T>(node: &Arc<str>, message: &str) -> Outcome<T> {
     let code = code(message);
     if NOT_EXECUTED.contains(&code) {
-        return Outcome::NotExecuted(NodeFailure { node: Arc::clone(node), reason: message.to_owned() });
+        let reason = match advice(code) {
+            Some(advice) => format!("{} ({advice})", message.trim_end_matches('.')),
+            None => message.to_owned(),
+        };
+        return Outcome::NotExecuted(NodeFailure { node: Arc::clone(node), reason });
     }
     Outcome::Refused(Error::Server {
         kind: ServerErrorKind::of(code),
         source: ServerError { node: Arc::clone(node), message: message.to_owned() },
+    })
+}
+
+/// Returns what such an answer means, and what to do.
+fn advice(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "READONLY" => "it is a replica now: name the master, or wait for the failover",
+        "MASTERDOWN" => "it is a replica, and its master is away: name the master, or bring it back",
+        "NOREPLICAS" => "fewer replicas than its min-replicas-to-write are in step: bring them back, or lower it",
+        "MISCONF" => "it cannot save its data: make room on its disk, or look into its log",
+        "CLUSTERDOWN" => {
+            "slots have no master that answers: bring the master back, or let redis-cli --cluster fix them"
+        }
+        "BUSY" => "a script runs there for too long: find out whose it is, or end it with SCRIPT KILL",
+        _ => return None,
     })
 }
 
@@ -297,6 +328,18 @@ mod tests {
         ] {
             assert!(matches!(error(message), Outcome::NotExecuted(_)), "{message}");
         }
+        for (message, what) in [
+            ("READONLY You can't write against a read only replica.", "name the master"),
+            ("@user_script: 19: -NOREPLICAS Not enough good replicas to write.", "min-replicas-to-write"),
+            ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", "its master is away"),
+            ("MISCONF Redis is configured to save RDB snapshots", "its disk"),
+            ("CLUSTERDOWN The cluster is down", "no master that answers"),
+            ("BUSY Redis is busy running a script.", "SCRIPT KILL"),
+        ] {
+            let Outcome::NotExecuted(failure) = error(message) else { panic!("{message}") };
+            assert!(failure.reason.starts_with(message.trim_end_matches('.')), "the reply, word for word: {failure}");
+            assert!(failure.reason.contains(what) && code(&failure.reason) == code(message), "{failure}");
+        }
         assert!(matches!(error("OOM command not allowed"), Outcome::Refused(Error::Server { .. })));
         assert!(matches!(error("ERR NOSCRIPT"), Outcome::Refused(_)));
         let forbidden = error("ERR The user executing the script can't run this command or subcommand");
@@ -355,6 +398,10 @@ mod tests {
             ("Connection closed.", CLOSED),
             ("Connection Closed", CLOSED),
             ("Unresponsive connection.", "unresponsive connection"),
+            (
+                "decode Error: frame_type: Invalid frame type.",
+                "it does not speak the protocol of Redis: correct the host or the port of the address",
+            ),
             ("", ""),
         ] {
             assert_eq!(said(ErrorKind::IO, details), text);

@@ -64,6 +64,9 @@ async fn in_state(server: &Server, name: &str, enter: impl FnOnce(), leave: impl
     match (&expected.lock, &answer) {
         (None, Err(Error::Unavailable { nodes, .. })) => {
             assert!(nodes[0].reason().contains(name), "{name}: {}", nodes[0]);
+            // What it means, and what to do.
+            let is_explained = nodes[0].reason().ends_with(')') || matches!(name, "LOADING" | "NOAUTH" | "WRONGPASS");
+            assert!(is_explained, "{name}: {}", nodes[0]);
         }
         (Some(kind), Err(Error::Server { kind: found, source })) if kind == found => {
             assert!(source.to_string().contains(name), "{name}: {source}");

@@ -221,6 +221,38 @@ async fn a_lazy_locker_sends_no_script_to_a_server_that_it_does_not_support() {
 }
 
 #[tokio::test]
+async fn a_server_of_another_protocol_is_told_apart() {
+    let web = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
+    let error = refusal(&fake(Some(web))).await.to_string();
+    assert!(error.contains("does not speak the protocol of Redis") && error.contains("port"), "{error}");
+}
+
+#[tokio::test]
+async fn a_node_without_slots_says_what_is_missing() {
+    let server = Server::start_with(&["--cluster-enabled", "yes"]);
+    let url = format!("redis-cluster://127.0.0.1:{}", server.port());
+    let error = builder(&url, ms(9_000)).connect_timeout(ms(500)).connect().await.unwrap_err().to_string();
+    assert!(error.contains("no slots were given out") && error.contains("--cluster create"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_is_stopped_is_called_silent_and_not_away() {
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(3_000)).outage_tolerance(ms(600)).connect().await.unwrap();
+    server.stop();
+    let begun = Instant::now();
+    loop {
+        let error = locks.get(key()).lock().await.unwrap_err().to_string();
+        assert!(!error.contains("not connected"), "{error}");
+        if error.contains("silent: timed out") && error.contains("is stopped, paused or too busy") {
+            break;
+        }
+        assert!(begun.elapsed() < ms(30_000), "{error}");
+    }
+    server.go_on();
+}
+
+#[tokio::test]
 async fn a_server_that_never_answers_is_unavailable_within_the_timeout() {
     let Error::Unavailable { nodes, .. } = refusal(&fake(None)).await else { panic!() };
     assert!(nodes[0].reason().contains("1.5s") || nodes[0].reason().contains("timed out"), "{}", nodes[0]);

@@ -50,7 +50,8 @@ async fn one_server_under_two_addresses_and_a_replica_are_refused() {
     }
     servers[1].command::<()>(&["REPLICAOF", "127.0.0.1", &servers[0].port().to_string()]);
     let text = refusal([twice.clone(), servers[1].url(), third]).await;
-    assert!(text.contains(&servers[1].url()) && text.contains("replica") && text.contains("127.0.0.1"), "{text}");
+    let master = format!("of 127.0.0.1:{};", servers[0].port());
+    assert!(text.contains(&servers[1].url()) && text.contains("replica") && text.contains(&master), "{text}");
 }
 
 /// A server of a cluster has some of the keys only, and answers MOVED for the others.

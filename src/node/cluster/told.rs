@@ -27,6 +27,10 @@ use crate::preflight::field;
 /// the pause before a slot that is moving is asked again.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
+/// What is said of a node that has met no others, or whose cluster has given no slots to anybody yet.
+const SLOTLESS: &str = "does not tell which server has which slots: it is in no cluster yet, or no slots were given \
+                        out (redis-cli --cluster create, or --cluster fix)";
+
 /// A map of slots, and what the server that told it said about its cluster.
 pub(super) struct Told {
     pub(super) by: Place,
@@ -111,7 +115,7 @@ async fn ask_seed(address: &Arc<Address>, wiring: &Wiring<'_>) -> Result<Answer,
         Obstacle::Passing(note(failure, address))
     };
     let place = address.place().ok_or_else(|| passing("has no host"))?;
-    let told = ask(&link.0, &place).await.ok_or_else(|| passing("does not tell which server has which slots"))?;
+    let told = ask(&link.0, &place).await.ok_or_else(|| passing(SLOTLESS))?;
     Ok((told, Subscribing::to(version)))
 }
 
