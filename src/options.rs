@@ -217,8 +217,7 @@ impl Options {
         self.validate_fencing(nodes)?;
         // A single server that forgets its locks has forgotten them for everybody.
         let default_quarantine = if nodes > 1 { self.lease } else { Duration::ZERO };
-        let restart_quarantine = self.restart_quarantine.unwrap_or(default_quarantine);
-        validate_quarantine(restart_quarantine)?;
+        let restart_quarantine = validate_quarantine(self.restart_quarantine.unwrap_or(default_quarantine))?;
         let settings = Settings {
             lease: self.lease,
             connect_timeout: self.connect_timeout,
@@ -303,12 +302,12 @@ pub(crate) fn validate_duration(option: &'static str, duration: Duration) -> Res
 ///
 /// # Errors
 /// [`Error::Config`] if it is longer than 30 days.
-fn validate_quarantine(quarantine: Duration) -> Result<(), Error> {
+fn validate_quarantine(quarantine: Duration) -> Result<Duration, Error> {
     if quarantine > LONGEST_LEASE {
         let problem = format!("{quarantine:?} is too long; give 30 days or less, or zero to turn it off");
         return Err(Error::config("restart_quarantine", problem));
     }
-    Ok(())
+    Ok(quarantine)
 }
 
 /// Returns a tolerance that outlasts a quarantine, so that calls do not fail a moment before a server votes again.
