@@ -26,9 +26,11 @@ pub enum Error {
     /// The server gave no usable answer, or no majority of several servers did: they cannot be reached, do not answer,
     /// or refuse the credentials, or too few of their replicas acknowledged. Nothing is held, and anything that the
     /// attempts may have left on a server is undone in the background. Try again later.
-    #[error("{}", unavailable(*servers, nodes, *waited))]
+    #[error("{}{}", locks(keys), unavailable(*servers, nodes, *waited))]
     #[non_exhaustive]
     Unavailable {
+        /// The names of the locks that the call was about; none for a connect.
+        keys: Vec<Key>,
         /// How many servers the locker has.
         servers: usize,
         /// Why the servers that did not answer did not, one entry for each.
@@ -42,7 +44,7 @@ pub enum Error {
     Config(ConfigError),
     /// A server answered with an error. Nothing was written. The reply is the [`source`](std::error::Error::source);
     /// `kind` says what to change.
-    #[error("{} {}", source.node, refused(*kind, &source.message))]
+    #[error("{}{} {}", locks(&source.keys), source.node, refused(*kind, &source.message))]
     Server {
         /// What kind of refusal it was.
         kind: ServerErrorKind,
@@ -83,8 +85,28 @@ impl Error {
         Ok(())
     }
 
+    /// Names the locks of the call that it ends, so that a line of a log needs nothing else.
+    pub(crate) fn of(mut self, call: &[Key]) -> Self {
+        match &mut self {
+            Self::Unavailable { keys, .. } => *keys = call.to_vec(),
+            Self::Server { source, .. } => source.keys = call.to_vec(),
+            // A loss names its lock, and the others are not about one.
+            Self::Lost { .. } | Self::Config(_) | Self::Closed | Self::Forked | Self::WatchdogPanicked { .. } => {}
+        }
+        self
+    }
+
     pub(crate) fn config(option: &'static str, reason: impl Into<String>) -> Self {
         Self::Config(ConfigError { option, reason: reason.into() })
+    }
+}
+
+/// Returns how an error begins that is about these locks.
+fn locks(keys: &[Key]) -> String {
+    match keys {
+        [] => String::new(),
+        [key] => format!("the lock \"{}\": ", key.shown()),
+        keys => format!("the locks {keys:?}: "),
     }
 }
 
@@ -254,11 +276,17 @@ impl fmt::Display for ServerErrorKind {
 /// An error reply, word for word, its control characters escaped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerError {
+    pub(crate) keys: Vec<Key>,
     pub(crate) node: Arc<str>,
     pub(crate) message: String,
 }
 
 impl ServerError {
+    /// Returns the names of the locks that the call was about; none for a connect.
+    pub fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
     /// Returns the address of the server, its password as `***`.
     pub fn node(&self) -> &str {
         &self.node
@@ -279,7 +307,7 @@ mod tests {
     use std::error::Error as _;
 
     fn server_error(message: &str) -> Error {
-        let source = ServerError { node: "redis://h".into(), message: message.into() };
+        let source = ServerError { keys: Vec::new(), node: "redis://h".into(), message: message.into() };
         let code = if message.contains("can't") { "NOPERM" } else { message.split(' ').next().unwrap_or_default() };
         Error::Server { kind: ServerErrorKind::of(code), source }
     }
@@ -287,6 +315,7 @@ mod tests {
     #[test]
     fn messages_name_the_values_once() {
         let away = |servers| Error::Unavailable {
+            keys: Vec::new(),
             servers,
             nodes: vec![NodeFailure { node: "redis://127.0.0.1:1".into(), reason: "timed out".into() }],
             waited: Duration::from_millis(1500),
@@ -297,6 +326,16 @@ mod tests {
         let refused = server_error("OOM no such luck");
         assert_eq!(refused.to_string(), "redis://h is out of memory: raise its maxmemory, or remove data");
         assert_eq!(refused.source().expect("a cause").to_string(), "OOM no such luck");
+    }
+
+    #[test]
+    fn an_error_of_a_call_names_its_locks() {
+        let one = server_error("OOM no such luck").of(&["orders:42".into()]).to_string();
+        assert!(one.starts_with("the lock \"orders:42\": redis://h is out of memory"), "{one}");
+        let (servers, waited) = (1, Duration::ZERO);
+        let away = Error::Unavailable { keys: Vec::new(), servers, nodes: Vec::new(), waited };
+        let two = away.of(&["a".into(), "b".into()]).to_string();
+        assert!(two.starts_with("the locks [\"a\", \"b\"]: the server gave no usable answer"), "{two}");
     }
 
     #[test]
@@ -351,7 +390,8 @@ mod tests {
         let text = "x\n2026-01-01 ERROR forged\r\u{1b}[2K";
         let node = NodeFailure { node: "redis://h".into(), reason: text.into() };
         let panicked = Error::WatchdogPanicked { message: text.into() };
-        let away = Error::Unavailable { servers: 1, nodes: vec![node], waited: Duration::ZERO };
+        let away =
+            Error::Unavailable { keys: vec![text.into()], servers: 1, nodes: vec![node], waited: Duration::ZERO };
         let noperm = server_error(&format!("NOPERM no permissions to run the '{text}' command"));
         let (wrong, config) = (server_error(&format!("WRONGTYPE \"{text}")), Error::config("key", text));
         for error in [away, panicked, noperm, wrong, config] {

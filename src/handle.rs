@@ -113,11 +113,13 @@ impl<W: Wanted> Handle<W> {
         let (session, came) = (self.session(), self.session().now());
         let taking = self.wanted.take(session, &caller, self.terms()?, wait);
         let grip = match foreign::in_span(span, pin!(taking)).await {
-            Err(error @ Error::Server { .. }) => {
-                session.pace_refusal(wait.end(came)).await;
-                return Err(error);
+            Err(error) => {
+                if matches!(error, Error::Server { .. }) {
+                    session.pace_refusal(wait.end(came)).await;
+                }
+                return Err(error.of(self.wanted.keys()));
             }
-            answer => answer?,
+            Ok(grip) => grip,
         };
         // Nothing is awaited from here on: a grip that no caller gets is dropped before its `min_hold` begins.
         if let (Some(grip), Some(min_hold)) = (&grip, self.manner.min_hold) {

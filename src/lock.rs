@@ -478,7 +478,7 @@ impl Lock {
     pub async fn holder(&self) -> Result<Option<Holder>, Error> {
         foreign::give_way().await;
         Error::unless_named(self.key())?;
-        self.0.session().holder(self.key()).await
+        self.0.session().holder(self.key()).await.map_err(|error| error.of(std::slice::from_ref(self.key())))
     }
 
     /// Releases the lock for all of its holders, and wakes the waiters. Returns whether anybody held it.
@@ -504,7 +504,7 @@ impl Lock {
     pub async fn force_unlock(&self) -> Result<bool, Error> {
         foreign::give_way().await;
         Error::unless_named(self.key())?;
-        self.0.session().force_unlock(self.key()).await
+        self.0.session().force_unlock(self.key()).await.map_err(|error| error.of(std::slice::from_ref(self.key())))
     }
 }
 

@@ -249,6 +249,7 @@ async fn a_missing_right_is_logged_once_per_connection() {
     for n in 0..3 {
         let error = locks.get(format!("other:{n}")).try_lock().await.unwrap_err();
         assert!(error.to_string().ends_with("use one of the keys that this needs"), "{error}");
+        assert!(error.to_string().contains(&format!("the lock \"other:{n}\"")), "{error}");
         locks.get(format!("app:{n}")).lock().await.unwrap().unlock().await.unwrap();
     }
     let told = lines(&[&name, "WARN", "NOPERM", "guide::operating"]);
@@ -344,7 +345,7 @@ async fn reasons_are_words_and_no_debug_output() {
     let guard = lock.lock().await.unwrap();
     server.stop();
     let silent = locks.get(key()).try_lock().await.unwrap_err().to_string();
-    assert!(silent.starts_with("the server gave no usable answer"), "{silent}");
+    assert!(silent.starts_with("the lock \"test:") && silent.contains("the server gave no usable answer"), "{silent}");
     assert!(silent.contains("timed out after 450ms"), "{silent}");
     server.kill();
     let refused = |text: &str| text.contains("not connected: connection refused");

@@ -58,7 +58,7 @@ impl Obstacle {
 }
 
 fn unavailable(failure: NodeFailure) -> Error {
-    Error::Unavailable { servers: 1, nodes: vec![failure], waited: Duration::ZERO }
+    Error::Unavailable { keys: Vec::new(), servers: 1, nodes: vec![failure], waited: Duration::ZERO }
 }
 
 /// Classifies why connecting failed: the server refused, or did not answer.
@@ -67,7 +67,7 @@ pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Durati
     let code = reply::code(reply);
     let kind = ServerErrorKind::of(code);
     if kind != ServerErrorKind::Other {
-        let source = ServerError { node: Arc::clone(node), message: cut(reply.as_bytes()) };
+        let source = ServerError { keys: Vec::new(), node: Arc::clone(node), message: cut(reply.as_bytes()) };
         return Obstacle::Lasting(Error::Server { kind, source });
     }
     // Only a server's reply begins with a code. This one concerns the credentials or the database of the address.

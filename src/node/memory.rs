@@ -50,7 +50,7 @@ impl Memory {
         let bound = wiring.settings.connect_timeout;
         if timeout(bound, connected.0.send(Request::Ping)).await.is_err() {
             let nodes = vec![connected.0.failure(format!("cannot connect: timed out after {bound:?}"))];
-            return Err(Error::Unavailable { servers: 1, nodes, waited: Duration::ZERO });
+            return Err(Error::Unavailable { keys: Vec::new(), servers: 1, nodes, waited: Duration::ZERO });
         }
         Ok(connected)
     }

@@ -249,7 +249,7 @@ pub(super) fn sort_error<T>(node: &Arc<str>, message: &str) -> Outcome<T> {
     }
     Outcome::Refused(Error::Server {
         kind: ServerErrorKind::of(code),
-        source: ServerError { node: Arc::clone(node), message: message.to_owned() },
+        source: ServerError { keys: Vec::new(), node: Arc::clone(node), message: message.to_owned() },
     })
 }
 

@@ -92,7 +92,15 @@ mod tests {
         }
         assert!(wake.ask(1).is_some());
         let source = crate::error::NodeFailure { node: "one".into(), reason: "NOPERM".into() };
-        wake.refuse(1, &Error::Unavailable { servers: 3, nodes: vec![source], waited: std::time::Duration::ZERO });
+        wake.refuse(
+            1,
+            &Error::Unavailable {
+                keys: Vec::new(),
+                servers: 3,
+                nodes: vec![source],
+                waited: std::time::Duration::ZERO,
+            },
+        );
         assert!(wake.is_confirmed() && wake.ask(1).is_none());
         wake.again(0);
         assert!(!wake.is_confirmed() && wake.ask(0).is_some(), "it was reconnected");

@@ -69,7 +69,12 @@ pub(crate) async fn connect(
     }
     drop(connecting);
     if slots.iter().flatten().count() < majority(targets.len()) {
-        return Err(Error::Unavailable { servers: targets.len(), nodes: failures, waited: Duration::ZERO });
+        return Err(Error::Unavailable {
+            keys: Vec::new(),
+            servers: targets.len(),
+            nodes: failures,
+            waited: Duration::ZERO,
+        });
     }
     for (target, _) in targets.iter().zip(&slots).filter(|(_, slot)| slot.is_none()) {
         let known = failures.iter().find(|failure| failure.node() == &**target.name()).cloned();

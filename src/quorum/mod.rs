@@ -172,7 +172,7 @@ impl Quorum {
     /// Returns the error of an operation to which these nodes gave no usable answer, and for how long they have given
     /// none.
     pub(crate) fn unavailable(&self, nodes: Vec<NodeFailure>, waited: Duration) -> Error {
-        Error::Unavailable { servers: self.nodes.len(), nodes, waited }
+        Error::Unavailable { keys: Vec::new(), servers: self.nodes.len(), nodes, waited }
     }
 
     /// Returns how many nodes make a majority.

@@ -184,7 +184,7 @@ fn names(reply: &Reply) -> Option<Vec<String>> {
 fn of_a_lock(node: &Arc<str>, key: &Key, reply: Outcome<Reply>) -> Outcome<Reply> {
     match reply {
         Outcome::Done(Reply::Bytes(kind)) => {
-            let source = ServerError { node: Arc::clone(node), message: no_lock(key, &cut(&kind)) };
+            let source = ServerError { keys: Vec::new(), node: Arc::clone(node), message: no_lock(key, &cut(&kind)) };
             Outcome::Refused(Error::Server { kind: ServerErrorKind::WrongType, source })
         }
         reply => reply,

@@ -136,7 +136,7 @@ fn start_lazily(engine: Engine, alarm: Arc<Alarm>, settings: Settings, targets: 
 fn failed(targets: &[Target], reason: &str) -> Error {
     let failure = |target: &Target| NodeFailure { node: Arc::clone(target.name()), reason: reason.to_owned() };
     let nodes = targets.iter().map(failure).collect();
-    Error::Unavailable { servers: targets.len(), nodes, waited: Duration::ZERO }
+    Error::Unavailable { keys: Vec::new(), servers: targets.len(), nodes, waited: Duration::ZERO }
 }
 
 impl Drop for Alive {

@@ -78,8 +78,11 @@ impl Unconfirmed {
         let answer = match settled {
             Settled::Done => Ok(()),
             Settled::Gone => Err(Error::lost(&hold.claim.key, Loss::NotOwner)),
-            Settled::Refused(error) => Err(error),
-            Settled::Unanswered(nodes) => Err(session.quorum.unavailable(nodes, Duration::ZERO)),
+            Settled::Refused(error) => Err(error.of(std::slice::from_ref(&hold.claim.key))),
+            Settled::Unanswered(nodes) => {
+                let error = session.quorum.unavailable(nodes, Duration::ZERO);
+                Err(error.of(std::slice::from_ref(&hold.claim.key)))
+            }
         };
         session.gate.remove(hold);
         session.watchdog.forget(hold, session.now());
@@ -132,6 +135,7 @@ impl Unconfirmed {
     /// Otherwise the lock was there, since the script looks for it first, and only the next holder's lock was refused.
     pub(super) fn refused(&mut self, error: Error) {
         if let Some((reply, pending)) = self.awaited.take() {
+            let error = error.of(std::slice::from_ref(&self.hold.claim.key));
             let right = matches!(error, Error::Server { kind: ServerErrorKind::NoPermission, .. });
             self.session.engine.post(move || {
                 foreign::answer(reply, if right { Err(error) } else { Ok(()) });
