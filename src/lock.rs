@@ -1,5 +1,6 @@
 //! The handle of a lock, and the view of a critical section.
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +54,7 @@ use crate::session::{Alive, Grip, Session, View};
 /// # Contention is a value
 /// It is never an error that somebody else holds the lock: [`try_lock`](Self::try_lock) returns `None`, and
 /// [`lock`](Self::lock) waits.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Lock(Handle<Key>);
 
 impl Wanted for Key {
@@ -509,7 +510,7 @@ impl Lock {
 }
 
 /// A critical section's view of the lock that [`Lock::run`] holds for it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Section {
     view: View,
     scope: Scope,
@@ -551,5 +552,18 @@ impl Section {
     /// Returns how long the lock is certainly held if it is not renewed again.
     pub fn remaining(&self) -> Duration {
         self.view.remaining()
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock").field("key", self.key()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Section {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hold = self.view.hold();
+        f.debug_struct("Section").field("key", &hold.claim.key).field("fence", &hold.fence).finish_non_exhaustive()
     }
 }

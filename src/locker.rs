@@ -47,7 +47,7 @@ use crate::testing;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Locker {
     alive: Arc<Alive>,
     prefix: Arc<str>,
@@ -736,6 +736,16 @@ impl Place {
             #[cfg(feature = "testing")]
             Self::Memory(server) => server.name().to_string(),
         }
+    }
+}
+
+impl fmt::Debug for Locker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let session = self.alive.session();
+        f.debug_struct("Locker")
+            .field("id", &format_args!("{}", session.id()))
+            .field("nodes", &session.names())
+            .finish()
     }
 }
 

@@ -44,7 +44,7 @@ use crate::session::{Alive, Held as _, JointGrip, JointView, Session};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct MultiLock(Handle<Arc<[Key]>>);
 
 impl Wanted for Arc<[Key]> {
@@ -357,6 +357,12 @@ impl MultiGuard {
     /// Panics in async code, which it would block.
     pub fn blocking_unlock(self) -> Result<(), Error> {
         self.0.blocking_unlock()
+    }
+}
+
+impl fmt::Debug for MultiLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MultiLock").field("keys", &self.keys()).finish_non_exhaustive()
     }
 }
 

@@ -195,6 +195,11 @@ impl Session {
         self.id
     }
 
+    /// Returns the addresses of the servers, passwords as `***`.
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.quorum.nodes().iter().map(|node| &**node.name()).collect()
+    }
+
     pub(crate) fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -388,7 +393,7 @@ fn panicked(said: &str) -> String {
 
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Session").field("id", &self.id).field("nodes", &self.quorum.nodes()).finish_non_exhaustive()
+        f.debug_struct("Session").field("id", &self.id).field("nodes", &self.names()).finish_non_exhaustive()
     }
 }
 

@@ -450,3 +450,25 @@ async fn asking_for_the_holder_of_a_foreign_hash_gives_up_no_connection() {
     // Each command of the test itself opened a connection of its own.
     assert!(connections(&server) <= before + 11, "{before} {}", connections(&server));
 }
+
+#[tokio::test]
+async fn values_are_shown_in_a_short_line_without_internals() {
+    let server = Server::start();
+    let locks = locker(&server).await;
+    let lock = locks.get("orders:42");
+    let several = locks.all(["a", "b"]);
+    let guard = lock.lock().await.unwrap();
+    let section = locks.get("run").run(async |section| format!("{section:?}")).await.unwrap();
+    for (shown, words) in [
+        (format!("{locks:?}"), vec!["Locker", "id", "redis://"]),
+        (format!("{lock:?}"), vec!["Lock", "orders:42"]),
+        (format!("{several:?}"), vec!["MultiLock", "\"a\"", "\"b\""]),
+        (format!("{guard:?}"), vec!["Guard", "orders:42", "fence", "Safe"]),
+        (format!("{:?}", several.lock().await.unwrap()), vec!["MultiGuard", "\"a\""]),
+        (section, vec!["Section", "run"]),
+    ] {
+        assert!(words.iter().all(|word| shown.contains(word)), "{shown}");
+        assert!(shown.len() < 200 && !shown.contains('\n'), "{shown}");
+        assert!(!["Arc", "Mutex", "Session", "Settings"].iter().any(|word| shown.contains(word)), "{shown}");
+    }
+}
