@@ -25,7 +25,7 @@ use self::events::Place;
 const SLOW: &str = "it needs a cluster or Sentinels; tests/architecture.rs checks that it is contained";
 
 /// Events that no scenario provokes, by their messages, and why.
-const UNPROVOKED: [(&str, &str); 10] = [
+const UNPROVOKED: [(&str, &str); 12] = [
     (
         "the machine was suspended: every lock is looked at",
         "only a suspend moves the two clocks apart: a unit test in src/watchdog has a subscriber panic at it",
@@ -42,6 +42,8 @@ const UNPROVOKED: [(&str, &str); 10] = [
     ("a master sends no unlock messages: waiters look every sixth of a lease", SLOW),
     ("no server tells the slots", SLOW),
     ("the Sentinels name another master: connecting to it", SLOW),
+    ("the Sentinels name a master again", SLOW),
+    ("the Sentinels have named no master for a while: no lock is granted", SLOW),
     ("this Sentinel has no say in who is the master", SLOW),
     ("this Sentinel names a master again", SLOW),
     ("this Sentinel is in TILT mode: its clock or its machine stood still", SLOW),

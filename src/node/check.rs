@@ -189,10 +189,11 @@ pub(super) async fn get_to_know(link: &Arc<Link>) {
             // Meanwhile it may lead to another server.
             Ok(_) if link.epoch() != epoch => continue,
             Ok(_) => {
+                // At once: nothing is awaited since it was checked that it is the same server.
+                link.set_fitness(Fitness::Fit);
                 if link.is_first() {
                     eviction(node, link).await;
                 }
-                link.set_fitness(Fitness::Fit);
                 continue;
             }
             Err(Obstacle::Passing(failure)) if failure.reason == NAMED_REPLICA => {
@@ -239,7 +240,18 @@ pub(super) fn value(reply: &Reply, name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+
     use super::*;
+    use crate::clock::Instant;
+    use crate::node::access::Access;
+    use crate::node::client::Role;
+    use crate::node::naming::Said;
+    use crate::node::place::Place;
+    use crate::options::Options;
 
     #[test]
     fn a_name_is_found_in_a_flat_list() {
@@ -247,5 +259,65 @@ mod tests {
         let hello = Reply::Array(vec![bytes("server"), bytes("redis"), bytes("version"), bytes("7.0.15")]);
         assert_eq!(value(&hello, "version").as_deref(), Some("7.0.15"));
         assert_eq!(value(&hello, "7.0.15"), None);
+    }
+
+    /// Tells that it is a replica, or answers OK; never answers INFO. Notes what it was sent.
+    async fn serve(listener: TcpListener, is_replica: bool, seen: Arc<Mutex<String>>) {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let seen = Arc::clone(&seen);
+            tokio::spawn(async move {
+                let mut buffer = [0; 4096];
+                while let Ok(n @ 1..) = stream.read(&mut buffer).await {
+                    let text = String::from_utf8_lossy(&buffer[..n]).into_owned();
+                    seen.lock().expect("a lock").push_str(&text);
+                    for command in text.split('*').skip(1) {
+                        if command.contains("memory") {
+                            continue;
+                        }
+                        let replica = is_replica && command.contains("HELLO");
+                        let answer: &[u8] = if replica { b"*2\r\n$4\r\nrole\r\n$5\r\nslave\r\n" } else { b"+OK\r\n" };
+                        if stream.write_all(answer).await.is_err() {
+                            return;
+                        }
+                    }
+                }
+            });
+        }
+    }
+
+    /// Another master is named between the first server's answer to HELLO and the one to INFO.
+    #[tokio::test]
+    async fn a_server_that_was_not_asked_is_not_fit() {
+        let settings = Options::default().validate(1).expect("valid");
+        let place = |port| Place { host: "127.0.0.1".into(), port };
+        let url = "redis-sentinel://s?sentinelServiceName=locks";
+        let address = Arc::new(Address::parse(url, &Access::default()).expect("an address"));
+        let naming = address.naming().expect("Sentinels name it");
+        naming.add(place(26_379), true);
+        let name = |master: Place, epoch| {
+            naming.hear(&place(26_379), None, Said::Names { master, epoch: Some(epoch) }, Instant::now());
+        };
+        let mut servers = Vec::new();
+        for is_replica in [false, true] {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+            let at = place(listener.local_addr().expect("an address").port());
+            let seen = Arc::<Mutex<String>>::default();
+            tokio::spawn(serve(listener, is_replica, Arc::clone(&seen)));
+            servers.push((at, seen));
+        }
+        name(servers[0].0.clone(), 1);
+        let (events, _told) = tokio::sync::mpsc::unbounded_channel();
+        let link = Link::await_server(Arc::clone(&address), Role::Commands, "test", &settings, events);
+        let asking = Arc::clone(&link);
+        tokio::spawn(async move { get_to_know(&asking).await });
+        while !servers[0].1.lock().expect("a lock").contains("memory") {
+            sleep(Duration::from_millis(1)).await;
+        }
+        name(servers[1].0.clone(), 2);
+        sleep(Duration::from_secs(4)).await;
+        let seen = servers[1].1.lock().expect("a lock").clone();
+        let fit = link.is_known_as(&Fitness::Fit);
+        link.abandon();
+        assert!(!fit, "fit, though it was sent no HELLO: {seen:?}");
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::net::{TcpStream, lookup_host};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::place::Place;
 
@@ -25,11 +25,11 @@ pub(super) fn literal(place: &Place) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, place.port))
 }
 
-/// Looks a name up. If it has several addresses, returns the first one that answers.
+/// Looks a name up. If it has several addresses, returns the first one that answers within `bound`.
 ///
 /// # Errors
 /// Why there is none.
-pub(super) async fn find(place: &Place) -> io::Result<SocketAddr> {
+pub(super) async fn find(place: &Place, bound: Duration) -> io::Result<SocketAddr> {
     if let Some(address) = literal(place) {
         return Ok(address);
     }
@@ -38,7 +38,7 @@ pub(super) async fn find(place: &Place) -> io::Result<SocketAddr> {
         [] => Err(io::Error::other(format!("the name {} has no address", place.host))),
         [address] => Ok(*address),
         // If none answers, fred says why.
-        [first, ..] => Ok(first_to_answer(&addresses).await.unwrap_or(*first)),
+        [first, ..] => Ok(timeout(bound, first_to_answer(&addresses)).await.ok().flatten().unwrap_or(*first)),
     }
 }
 

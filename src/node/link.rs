@@ -45,6 +45,7 @@ pub(super) use self::membership::STRANGER;
 use self::membership::first_membership;
 use super::address::Address;
 use super::client::{Role, attempt_timeout, reply_timeout};
+use super::naming::Naming;
 use super::reply::{self, Outcome, Reply};
 use crate::error::NodeFailure;
 use crate::foreign::{self, contained};
@@ -197,6 +198,7 @@ impl Link {
             return Ok(());
         }
         let mut replaced = self.replaced.subscribe();
+        let mut verdict = self.address.naming().map(Naming::verdict);
         let connected = async {
             while !self.is_connected() {
                 let peer = self.peer();
@@ -209,10 +211,18 @@ impl Link {
                     // is awaited between the check and the subscription inside, and the router runs on this thread.
                     peer.client.wait_for_connect().await
                 };
+                let another = async {
+                    match &mut verdict {
+                        Some(verdict) => verdict.changed().await,
+                        None => std::future::pending().await,
+                    }
+                };
                 tokio::select! {
                     biased;
                     connected = connected => return connected.is_ok(),
                     changed = replaced.changed() => if changed.is_err() { return false },
+                    // The same server may be named again.
+                    changed = another => if changed.is_err() { return false },
                 }
             }
             true
@@ -224,6 +234,7 @@ impl Link {
     fn down(&self) -> NodeFailure {
         let reason = match self.address.naming().map(|naming| naming.master()) {
             Some(Err(reason)) => reason,
+            Some(Ok(master)) if self.client().is_connected() => format!("not connected to the master {master} yet"),
             _ => reply::down(&lock(&self.last_error)),
         };
         NodeFailure { node: Arc::clone(&self.address.name), reason }
@@ -363,6 +374,8 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
                     Ok((error, _)) => {
                         link.not_connected(&error);
                         if found == Found::ByName {
+                            // The client must not connect again meanwhile: nobody would hear of it.
+                            lock(&link.current).task.abort();
                             return link.pause().await;
                         }
                     }
@@ -489,6 +502,39 @@ mod tests {
         let refused = link.run_nothing().await;
         assert!(matches!(refused, Outcome::NotExecuted(_)), "{refused:?}");
         link.abandon();
+    }
+
+    /// The Sentinels name nobody for a moment, and then the same master again. The connection is up.
+    #[tokio::test]
+    async fn a_caller_goes_on_once_the_same_master_is_named_again() {
+        let settings = Options::default().validate(1).expect("valid");
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
+        let place = |port| Place { host: "127.0.0.1".into(), port };
+        let old = place(listener.local_addr().expect("an address").port());
+        let url = "redis-sentinel://s?sentinelServiceName=locks";
+        let address = Arc::new(Address::parse(url, &Access::default()).expect("an address"));
+        let naming = address.naming().expect("Sentinels name it");
+        let name = |sentinel: u16, master: Place, epoch| {
+            let said = Said::Names { master, epoch: Some(epoch) };
+            naming.hear(&place(sentinel), None, said, Instant::now());
+        };
+        (1..=3).for_each(|sentinel| naming.add(place(sentinel), true));
+        (1..=3).for_each(|sentinel| name(sentinel, old.clone(), 1));
+        tokio::spawn(agree(listener));
+        let link = Link::connect_once(Arc::clone(&address), Role::Commands, "test", &settings).await.expect("a link");
+        name(1, place(9), 2);
+        assert!(naming.master().is_err());
+        let begun = Instant::now();
+        let calling = tokio::spawn({
+            let link = Arc::clone(&link);
+            async move { link.call("PING", Vec::new()).await }
+        });
+        sleep(Duration::from_millis(100)).await;
+        naming.hear(&place(1), None, Said::Fails("gone".to_owned()), Instant::now());
+        assert_eq!(naming.master(), Ok(old));
+        let outcome = calling.await.expect("no panic");
+        let took = Instant::now().since(begun);
+        assert!(matches!(outcome, Outcome::Done(_)) && took < Duration::from_millis(500), "{took:?}: {outcome:?}");
     }
 
     #[tokio::test]

@@ -7,9 +7,11 @@
 //! # Invariants
 //! - A server is the master if more than half of the Sentinels that answer name it, unless a Sentinel that answers
 //!   names another server with a later epoch. Then nobody is, until they agree.
-//! - The first master is not believed before more than half of all known Sentinels name it, or all have been asked.
-//! - A master is replaced by one with a later epoch; by any other only after more than half of all known Sentinels have
-//!   named it for [`GOING_BACK`], which a Sentinel that merely lags behind does not do.
+//! - The first master is not believed before more than half of all known Sentinels name it, or all have been asked and
+//!   have had [`GRACE`] for it: one that is merely far away is heard.
+//! - A master is replaced by one with a later epoch; by any other, and by one without an epoch, only after more than
+//!   half of all known Sentinels have named it for [`GOING_BACK`], which a Sentinel that merely lags behind does not
+//!   do.
 //! - A master stays named while no Sentinel answers.
 
 use std::collections::BTreeMap;
@@ -25,6 +27,10 @@ use crate::clock::Instant;
 /// How long Sentinels have to name a master with an earlier epoch: longer than the two seconds after which a Sentinel
 /// that lags behind hears of a later one.
 pub(super) const GOING_BACK: Duration = Duration::from_secs(5);
+
+/// How long Sentinels have to answer before the first master is believed without a majority of them all, unless
+/// `connect` has less time: a few round trips to another continent.
+pub(super) const GRACE: Duration = Duration::from_secs(4);
 
 /// What one Sentinel says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,9 +64,13 @@ pub(super) struct Naming {
     verdict: watch::Sender<Verdict>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    /// At most [`GRACE`].
+    grace: Duration,
     sentinels: BTreeMap<Place, Sentinel>,
+    /// When the first Sentinel named a master.
+    first_heard: Option<Instant>,
     /// The last master that was named, and the epoch of the failover that made it the master.
     last: Option<(Place, u64)>,
     /// Since when more than half of all known Sentinels name another server, though its epoch is not later.
@@ -81,11 +91,17 @@ struct Sentinel {
 impl Default for Naming {
     fn default() -> Self {
         let verdict = Verdict::Nobody("no Sentinel has answered yet".to_owned());
-        Self { state: Mutex::default(), verdict: watch::Sender::new(verdict) }
+        let state = State { grace: GRACE, sentinels: BTreeMap::new(), first_heard: None, last: None, going_back: None };
+        Self { state: Mutex::new(state), verdict: watch::Sender::new(verdict) }
     }
 }
 
 impl Naming {
+    /// Leaves time to `connect` for what follows.
+    pub(super) fn hurry(&self, connect_timeout: Duration) {
+        self.state().grace = GRACE.min(connect_timeout / 2);
+    }
+
     /// Returns who is the master, and each change.
     pub(super) fn verdict(&self) -> watch::Receiver<Verdict> {
         self.verdict.subscribe()
@@ -120,17 +136,20 @@ impl Naming {
         self.judge(&mut state, now);
     }
 
-    /// Takes in what a Sentinel says, and its id, if it tells. Returns what it said before.
-    pub(super) fn hear(&self, sentinel: &Place, id: Option<String>, said: Said, now: Instant) -> Said {
+    /// Takes in what a Sentinel says, and its id, if it tells.
+    pub(super) fn hear(&self, sentinel: &Place, id: Option<String>, said: Said, now: Instant) {
         let mut state = self.state();
-        let Some(known) = state.sentinels.get_mut(sentinel) else { return Said::Nothing };
-        known.heard |= matches!(said, Said::Names { .. });
+        let Some(known) = state.sentinels.get_mut(sentinel) else { return };
+        let names = matches!(said, Said::Names { .. });
+        known.heard |= names;
         if id.is_some() {
             known.id = id;
         }
-        let before = std::mem::replace(&mut known.said, said);
+        known.said = said;
+        if names {
+            state.first_heard.get_or_insert(now);
+        }
         self.judge(&mut state, now);
-        before
     }
 
     /// Returns whether the user names this Sentinel.
@@ -138,10 +157,16 @@ impl Naming {
         self.state().sentinels.get(place).is_some_and(|known| known.configured)
     }
 
-    /// Returns whether a Sentinel with this id or at this address is known.
+    /// Returns whether a Sentinel at this address is known, or one with this id that answers.
     pub(super) fn knows(&self, id: &str, place: &Place) -> bool {
+        let is_it = |known: &Sentinel| known.id.as_deref() == Some(id) && matches!(known.said, Said::Names { .. });
         let state = self.state();
-        state.sentinels.contains_key(place) || state.sentinels.values().any(|known| known.id.as_deref() == Some(id))
+        state.sentinels.contains_key(place) || state.sentinels.values().any(is_it)
+    }
+
+    /// Decides again, since time has passed.
+    pub(super) fn reconsider(&self, now: Instant) {
+        self.judge(&mut self.state(), now);
     }
 
     fn judge(&self, state: &mut State, now: Instant) {
@@ -217,14 +242,15 @@ impl State {
     fn judge(&mut self, now: Instant) -> Option<Place> {
         let candidate = self.candidate();
         let Some((last, last_epoch)) = self.last.clone() else {
-            let all_asked = self.sentinels.values().all(|sentinel| sentinel.said != Said::Nothing);
+            let all_asked = self.sentinels.values().all(|sentinel| sentinel.said != Said::Nothing)
+                && self.first_heard.is_some_and(|first| now.since(first) >= self.grace);
             let first = candidate.filter(|candidate| candidate.is_certain || all_asked)?;
             self.last = Some((first.place.clone(), first.epoch.unwrap_or(0)));
             return Some(first.place);
         };
         let mut goes_back = None;
         if let Some(Candidate { place, epoch, is_of_all, .. }) = candidate {
-            let is_later = epoch.is_none_or(|epoch| epoch > last_epoch);
+            let is_later = epoch.is_some_and(|epoch| epoch > last_epoch);
             goes_back = is_of_all.then(|| self.since(&place, now)).filter(|_| place != last && !is_later);
             let is_over = goes_back.as_ref().is_some_and(|(_, since)| now.since(*since) >= GOING_BACK);
             if is_later || is_over || (place == last && is_of_all) {
@@ -311,8 +337,11 @@ mod tests {
         let naming = three();
         at(&naming, now, "s1", "b", 1);
         fails(&naming, now, "s0");
+        naming.reconsider(now + GRACE);
         assert_eq!(master(&naming), None, "the third has not been asked");
         fails(&naming, now, "s2");
+        assert_eq!(master(&naming), None, "the others may be far away");
+        naming.reconsider(now + GRACE);
         assert!(is(&naming, "b"), "it is the only one that answers");
     }
 
@@ -421,6 +450,7 @@ mod tests {
         at(&naming, now, "s0", "a", 7);
         assert_eq!(master(&naming), None, "it names two more, who have not been asked");
         ["t1", "t2"].into_iter().for_each(|told| fails(&naming, now, told));
+        naming.reconsider(now + GRACE);
         assert!(is(&naming, "a"));
         at(&naming, now, "s0", "b", 0);
         at(&naming, now + GOING_BACK, "s0", "b", 0);
@@ -432,9 +462,32 @@ mod tests {
         let now = Instant::now();
         let naming = three();
         ["s0", "s1", "s2"].into_iter().for_each(|sentinel| at(&naming, now, sentinel, "a", 7));
-        at(&naming, now, "s0", "b", None);
-        assert!(is(&naming, "a"));
-        at(&naming, now, "s1", "b", None);
+        ["s0", "s1"].into_iter().for_each(|sentinel| at(&naming, now, sentinel, "b", None));
+        assert!(is(&naming, "a"), "they may lag behind");
+        at(&naming, now + GOING_BACK, "s1", "b", None);
         assert!(is(&naming, "b"));
+    }
+
+    #[test]
+    fn a_lone_stale_sentinel_without_an_epoch_is_not_believed() {
+        let now = Instant::now();
+        let naming = three();
+        ["s1", "s2"].into_iter().for_each(|sentinel| at(&naming, now, sentinel, "b", 1));
+        at(&naming, now, "s0", "a", 0);
+        ["s0", "s1", "s2"].into_iter().for_each(|sentinel| fails(&naming, now, sentinel));
+        at(&naming, now, "s0", "a", None);
+        naming.reconsider(now + 2 * GOING_BACK);
+        assert!(is(&naming, "b"), "{:?}", naming.master());
+    }
+
+    #[test]
+    fn an_id_counts_as_known_only_while_its_sentinel_answers() {
+        let now = Instant::now();
+        let naming = three();
+        let said = Said::Names { master: place("a"), epoch: Some(0) };
+        naming.hear(&place("s0"), Some("zero".to_owned()), said, now);
+        assert!(naming.knows("zero", &place("moved")));
+        fails(&naming, now, "s0");
+        assert!(!naming.knows("zero", &place("moved")), "it may have moved there");
     }
 }

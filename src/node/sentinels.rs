@@ -8,7 +8,11 @@
 //!
 //! # Invariants
 //! - A Sentinel that does not answer delays nothing: each has a task and a connection of its own.
+//! - Only the configured Sentinels tell of others, and such a one has a say only while its id is the one that was told:
+//!   its address may have been given to a Sentinel of another deployment, with a master of the same name.
 //! - There is a task per connection. It ends with the connection.
+
+mod changes;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,18 +20,19 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
+use self::changes::{Change, Changes};
 use super::Wiring;
 use super::address::Address;
 use super::check;
 use super::client::Role;
 use super::link::{Fitness, Link, LinkEvent};
-use super::naming::{Naming, Said, Verdict};
+use super::naming::{GRACE, Naming, Said, Verdict};
 use super::place::Place;
 use super::reply::{self, NOT_CONNECTED, Outcome, Reply};
 use crate::clock::Instant;
-use crate::error::{Error, ServerErrorKind};
+use crate::error::{Error, NodeFailure, ServerErrorKind};
 use crate::foreign::{self, contained};
 use crate::options::Settings;
 use crate::preflight::{Finding, SentinelReport, field};
@@ -37,6 +42,10 @@ const CHANNEL: &str = "+switch-master";
 
 /// How often a Sentinel is asked, unless the commands of this locker may take longer.
 const POLL: Duration = Duration::from_secs(1);
+
+/// The shortest command timeout of these connections: that of a locker with a short lease would take a Sentinel that is
+/// far away for a dead one.
+const SHORTEST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How many times a Sentinel is asked who is the master for each time that it is asked for the rest. A Sentinel is in
 /// TILT mode for 30 seconds.
@@ -56,21 +65,29 @@ impl Sentinels {
             address: Arc::clone(address),
             service: service.into(),
             locker: wiring.locker.clone(),
-            settings: wiring.settings.clone(),
+            settings: Settings {
+                command_timeout: wiring.settings.command_timeout.max(SHORTEST_TIMEOUT),
+                ..wiring.settings.clone()
+            },
+            changes: Mutex::default(),
             links: Mutex::default(),
             told: Mutex::default(),
         });
+        if let Some(naming) = address.naming() {
+            naming.hurry(wiring.settings.connect_timeout);
+        }
         for sentinel in sentinels {
-            watches.add(sentinel, true);
+            watches.add(sentinel, None);
         }
         Self(Some(watches))
     }
 
     /// Waits until a server is named as the master; does not wait if Sentinels do not name it.
     pub(super) async fn named(&self) {
-        if let Some(naming) = self.0.as_deref().and_then(Watches::naming) {
-            // Fails only without a sender, which lives as long as the address.
-            let _: Result<_, _> = naming.verdict().wait_for(Verdict::is_a_master).await;
+        let Some(naming) = self.0.as_deref().and_then(Watches::naming) else { return };
+        let mut verdict = naming.verdict();
+        while timeout(GRACE / 8, verdict.wait_for(Verdict::is_a_master)).await.is_err() {
+            naming.reconsider(Instant::now());
         }
     }
 
@@ -80,7 +97,7 @@ impl Sentinels {
         let is_configured = |place: &Place| watches.naming().is_some_and(|naming| naming.is_configured(place));
         let links: Vec<_> = watches.links().iter().map(|(place, link)| (place.clone(), Arc::clone(link))).collect();
         let configured = links.into_iter().filter(|(place, _)| is_configured(place));
-        let watch = |(place, link)| Watch { watches: Arc::clone(watches), link, place, configured: true };
+        let watch = |(place, link)| Watch { watches: Arc::clone(watches), link, place, told_id: None };
         let mut reports = join_all(configured.map(watch).map(async |watch| watch.report().await)).await;
         reports.sort_by(|a, b| a.node.cmp(&b.node));
         reports
@@ -107,26 +124,27 @@ struct Watches {
     service: Arc<str>,
     locker: String,
     settings: Settings,
+    changes: Mutex<Changes>,
     links: Mutex<HashMap<Place, Arc<Link>>>,
-    /// The other Sentinels that each one tells of.
+    /// The other Sentinels that each configured one tells of.
     told: Mutex<HashMap<Place, Vec<(Place, String)>>>,
 }
 
 impl Watches {
-    /// Starts to ask one more Sentinel, which the user names (`configured`) or another Sentinel tells of.
-    fn add(self: &Arc<Self>, sentinel: Address, configured: bool) {
+    /// Starts to ask one more Sentinel, which the user names or another Sentinel tells of, with its id.
+    fn add(self: &Arc<Self>, sentinel: Address, told_id: Option<String>) {
         let (Some(naming), Some(place)) = (self.address.naming(), sentinel.place()) else { return };
         let mut links = self.links();
         if links.contains_key(&place) {
             return;
         }
-        naming.add(place.clone(), configured);
+        naming.add(place.clone(), told_id.is_none());
         let (told, mut events) = unbounded_channel();
         let link = Link::await_server(Arc::new(sentinel), Role::Subscriber, &self.locker, &self.settings, told);
         // It runs no script.
         link.set_fitness(Fitness::Fit);
         links.insert(place.clone(), Arc::clone(&link));
-        let watch = Watch { watches: Arc::clone(self), link, place, configured };
+        let watch = Watch { watches: Arc::clone(self), link, place, told_id };
         tokio::spawn(foreign::restarted(async move |_| watch.keep(&mut events).await));
     }
 
@@ -147,8 +165,27 @@ impl Watches {
         }
         for (place, id) in others {
             if !naming.knows(&id, &place) && self.links().len() < MOST_TOLD {
-                self.add(self.address.sentinel_at(&place), false);
+                self.add(self.address.sentinel_at(&place), Some(id));
             }
+        }
+    }
+
+    /// Logs another master, and a time without one.
+    fn log_changes(&self, node: &Arc<str>) {
+        let Some(naming) = self.naming() else { return };
+        let (master, now) = (naming.master(), Instant::now());
+        let news = self.changes.lock().unwrap_or_else(PoisonError::into_inner).next(&master, now);
+        match (news, master) {
+            (Some(Change::Another(before)), Ok(master)) => contained(|| {
+                tracing::info!(%node, %before, %master, "the Sentinels name another master: connecting to it");
+            }),
+            (Some(Change::Again(away)), Ok(master)) => contained(|| {
+                tracing::info!(%node, %master, ?away, "the Sentinels name a master again");
+            }),
+            (Some(Change::Nobody), Err(reason)) => contained(|| {
+                tracing::warn!(%node, reason, "the Sentinels have named no master for a while: no lock is granted");
+            }),
+            _ => {}
         }
     }
 
@@ -166,7 +203,8 @@ struct Watch {
     watches: Arc<Watches>,
     link: Arc<Link>,
     place: Place,
-    configured: bool,
+    /// The id that another Sentinel told, if the user does not name this one.
+    told_id: Option<String>,
 }
 
 /// What a Sentinel answers, beside the master that it names.
@@ -186,13 +224,21 @@ impl Watch {
         // How often it has been asked since it connected.
         let mut turn = 0_u64;
         loop {
-            let said = self.ask().await;
+            let epoch = self.link.epoch();
+            let mut said = self.ask().await;
             let details = match said {
                 Said::Names { .. } if turn.is_multiple_of(DETAILS) => self.ask_details().await,
                 _ => Details::default(),
             };
-            turn = if matches!(said, Said::Names { .. }) { turn + 1 } else { 0 };
-            self.take_in(said, details, &mut warned);
+            // After a reconnect it may be another Sentinel, of which nothing is known yet.
+            if self.link.epoch() == epoch {
+                let is_stranger = turn == 0 && self.told_id.is_some() && self.told_id != details.id;
+                if is_stranger && matches!(said, Said::Names { .. }) {
+                    said = Said::Fails("is not the Sentinel that another one told of".to_owned());
+                }
+                turn = if matches!(said, Said::Names { .. }) { turn + 1 } else { 0 };
+                self.take_in(said, details, &mut warned);
+            }
             let event = tokio::select! {
                 biased;
                 () = self.link.ended() => return,
@@ -217,21 +263,14 @@ impl Watch {
     /// Notes what the Sentinel says, and warns if that is news.
     fn take_in(&self, said: Said, details: Details, warned: &mut Warned) {
         let Some(naming) = self.watches.naming() else { return };
-        if let Some(others) = details.others {
+        if let Some(others) = details.others.filter(|_| self.told_id.is_none()) {
             self.watches.learn(&self.place, others);
         }
-        let before = naming.master().ok();
         naming.hear(&self.place, details.id, said.clone(), Instant::now());
-        let (node, master) = (self.link.server(), naming.master());
-        if let (Some(before), Ok(master)) = (&before, &master)
-            && before != master
-        {
-            contained(
-                || tracing::info!(%node, %before, %master, "the Sentinels name another master: connecting to it"),
-            );
-        }
+        let node = self.link.server();
+        self.watches.log_changes(node);
         // An address that another Sentinel tells may lead nowhere from here.
-        if !self.configured {
+        if self.told_id.is_some() {
             return;
         }
         match said {
@@ -256,7 +295,9 @@ impl Watch {
         // The epoch first: the master that is named after it is no older.
         let epoch = match self.call(&["MASTER", service]).await {
             Outcome::Done(told) => check::value(&told, "config-epoch").and_then(|epoch| epoch.parse().ok()),
-            _ => None,
+            // Its user may not ask for that.
+            Outcome::Refused(_) => None,
+            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => return Said::Fails(why_silent(failure)),
         };
         let answer = self.call(&["GET-MASTER-ADDR-BY-NAME", service]).await;
         match self.read_master(answer) {
@@ -332,14 +373,7 @@ impl Watch {
                 said => format!("refuses to name the master: {said}"),
             }),
             Outcome::Refused(error) => Err(error.to_string()),
-            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-                let reason = failure.reason.strip_prefix(NOT_CONNECTED).unwrap_or(&failure.reason);
-                Err(if reply::is_about_credentials(reason) {
-                    format!("refuses the credentials: correct sentinelUsername or sentinelPassword ({reason})")
-                } else {
-                    failure.reason
-                })
-            }
+            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(why_silent(failure)),
         }
     }
 }
@@ -363,6 +397,15 @@ impl Warned {
     fn tilted(&mut self, in_tilt: bool) -> bool {
         !std::mem::replace(&mut self.tilted, in_tilt) && in_tilt
     }
+}
+
+/// Returns why a Sentinel gave no answer.
+fn why_silent(failure: NodeFailure) -> String {
+    let reason = failure.reason.strip_prefix(NOT_CONNECTED).unwrap_or(&failure.reason);
+    if reply::is_about_credentials(reason) {
+        return format!("refuses the credentials: correct sentinelUsername or sentinelPassword ({reason})");
+    }
+    failure.reason
 }
 
 /// Reads a host and a port.

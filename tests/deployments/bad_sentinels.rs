@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use lockhound::{Error, HoldState, Lock, Locker, LockerBuilder};
 
-use crate::common::proxy::Proxy;
+use crate::common::proxy::{Mode, Proxy};
 use crate::common::sentinel::{NAME, Sentinels, url_of};
 use crate::common::{Server, eventually, key, ms};
 
@@ -187,6 +187,56 @@ async fn no_script_reaches_a_deposed_master_in_40_reconnects() {
     assert_eq!(scripts(&group.master), 0, "the deposed master was asked");
     group.sentinels[1..].iter().for_each(Server::go_on);
     lock.lock().await.unwrap().unlock().await.unwrap();
+}
+
+/// The stale Sentinel is near, and the others are further away than a short command timeout.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_near_stale_sentinel_is_not_believed_by_a_new_locker() {
+    let group = Sentinels::start_parted();
+    group.part().await;
+    for (lease, delay) in [(1_000, 10), (1_000, 100), (10_000, 300)] {
+        let far: Vec<_> = group.sentinels[1..].iter().map(|sentinel| Proxy::start(sentinel.port())).collect();
+        far.iter().for_each(|way| way.set(Mode::Delay(ms(delay))));
+        let url = url_of([group.sentinels[0].port(), far[0].port(), far[1].port()]);
+        let locks = builder(url).lease(ms(lease)).command_timeout(ms(lease / 10)).connect().await.unwrap();
+        let held = locks.get(key()).lock().await.unwrap();
+        assert!(!group.master.exists(held.key().as_str()), "granted by the deposed master: {lease} ms, {delay} ms");
+        held.unlock().await.unwrap();
+        locks.close().await;
+    }
+}
+
+/// The user names one of them. The two others keep their ids, and are told at other addresses.
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_that_others_tell_of_are_found_where_they_move() {
+    let group = Sentinels::start();
+    let [first, rest @ ..] = &*group.sentinels else { panic!("three Sentinels") };
+    let announce = |ways: &[Proxy]| {
+        for (sentinel, way) in rest.iter().zip(ways) {
+            sentinel.command::<()>(&["SENTINEL", "CONFIG", "SET", "announce-port", &way.port().to_string()]);
+        }
+    };
+    let tells = |ways: &[Proxy]| {
+        let others: Vec<Vec<String>> = first.command(&["SENTINEL", "SENTINELS", NAME]);
+        ways.iter().all(|way| others.iter().any(|other| other.contains(&way.port().to_string())))
+    };
+    let ways = || rest.iter().map(|sentinel| Proxy::start(sentinel.port())).collect::<Vec<_>>();
+    let asked =
+        || rest.iter().all(|sentinel| sentinel.command::<String>(&["CLIENT", "LIST"]).contains("name=lockhound:"));
+    let before = ways();
+    announce(&before);
+    eventually(ms(60_000), "the first one tells of them", || tells(&before)).await;
+    let locks = builder(url_of([first.port(), first.port()])).connect().await.unwrap();
+    eventually(ms(20_000), "all are asked", asked).await;
+    let after = ways();
+    announce(&after);
+    before.iter().for_each(|way| {
+        way.set(Mode::Refuse);
+        way.cut();
+    });
+    eventually(ms(60_000), "the first one tells where they are", || tells(&after)).await;
+    eventually(ms(40_000), "they are asked there", asked).await;
+    locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
 }
 
 #[tokio::test]

@@ -175,7 +175,7 @@ pub(super) fn place_of(address: &Address) -> Result<Option<Place>, fred::error::
     }
 }
 
-/// Looks this server up, for as long as an attempt to connect may take.
+/// Looks this server up. A lookup that is given up goes on in a thread, so it has more time than an attempt to connect.
 ///
 /// # Errors
 /// Why its address is not found.
@@ -184,7 +184,8 @@ pub(super) async fn find(
     settings: &Settings,
 ) -> Result<Option<(Place, SocketAddr)>, fred::error::Error> {
     let Some(place) = place else { return Ok(None) };
-    match timeout(attempt_timeout(settings), dial::find(&place)).await {
+    let attempt = attempt_timeout(settings);
+    match timeout(settings.connect_timeout + attempt, dial::find(&place, attempt)).await {
         Ok(found) => Ok(Some((place, found?))),
         Err(_) => Err(fred::error::Error::new(ErrorKind::Timeout, "looking up its name timed out")),
     }

@@ -1,0 +1,62 @@
+//! Which changes of the verdict are news.
+
+use std::time::Duration;
+
+use super::super::naming::GOING_BACK;
+use super::super::place::Place;
+use crate::clock::Instant;
+
+/// What was logged of the verdict.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    last: Option<Place>,
+    nobody_since: Option<Instant>,
+    warned: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// There was this master before.
+    Another(Place),
+    /// There was none for this long, which a warning has said.
+    Again(Duration),
+    Nobody,
+}
+
+impl Changes {
+    /// Takes in the verdict. Returns what is news about it.
+    pub(super) fn next(&mut self, master: &Result<Place, String>, now: Instant) -> Option<Change> {
+        let Ok(master) = master else {
+            let since = *self.nobody_since.get_or_insert(now);
+            let is_long = now.since(since) >= GOING_BACK;
+            return (is_long && !std::mem::replace(&mut self.warned, true)).then_some(Change::Nobody);
+        };
+        let (since, warned) = (self.nobody_since.take(), std::mem::take(&mut self.warned));
+        match self.last.replace(master.clone()).filter(|before| before != master) {
+            Some(before) => Some(Change::Another(before)),
+            None => since.filter(|_| warned).map(|since| Change::Again(now.since(since))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_master_and_a_long_time_without_one_are_news_once() {
+        let (mut changes, now) = (Changes::default(), Instant::now());
+        let master = |port| Ok(Place { host: "h".into(), port });
+        let nobody = || Err("they do not agree".to_owned());
+        assert_eq!(changes.next(&nobody(), now), None, "it has just begun");
+        assert_eq!(changes.next(&master(1), now), None, "the first one");
+        assert_eq!(changes.next(&nobody(), now), None);
+        let before = Place { host: "h".into(), port: 1 };
+        assert_eq!(changes.next(&master(2), now), Some(Change::Another(before)), "through a moment without one");
+        assert_eq!(changes.next(&nobody(), now), None);
+        let later = now + GOING_BACK;
+        assert_eq!([changes.next(&nobody(), later), changes.next(&nobody(), later)], [Some(Change::Nobody), None]);
+        assert_eq!(changes.next(&master(2), later), Some(Change::Again(GOING_BACK)));
+        assert_eq!(changes.next(&master(2), later), None);
+    }
+}
