@@ -25,6 +25,8 @@ pub(super) enum Role {
     Acknowledged,
     /// Used for the time of a `preflight` only.
     Preflight,
+    /// To a Sentinel, which is asked for the master and announces another one.
+    Sentinel,
 }
 
 impl Role {
@@ -35,7 +37,13 @@ impl Role {
             Self::Renewals => "renewals",
             Self::Acknowledged => "acknowledged",
             Self::Preflight => "preflight",
+            Self::Sentinel => "sentinel",
         }
+    }
+
+    /// Returns whether it subscribes to channels, and runs no scripts.
+    pub(super) fn listens(self) -> bool {
+        matches!(self, Self::Subscriber | Self::Sentinel)
     }
 }
 
@@ -44,7 +52,7 @@ pub(super) fn build(mut config: Config, role: Role, settings: &Settings, fail_fa
     config.fail_fast = fail_fast;
     // In RESP2 a subscribed connection answers PING in another form and refuses everything else. The other connections
     // speak RESP2, so that a server that is too old can say so.
-    let subscribes = matches!(role, Role::Subscriber | Role::Preflight);
+    let subscribes = role.listens() || role == Role::Preflight;
     config.version = if subscribes { RespVersion::RESP3 } else { RespVersion::RESP2 };
     if subscribes {
         quote_credentials(&mut config);
@@ -88,7 +96,7 @@ pub(super) fn reply_timeout(role: Role, settings: &Settings) -> Duration {
         Role::Renewals | Role::Acknowledged | Role::Preflight => {
             settings.replicas.map_or(Duration::ZERO, |replicas| replicas.timeout)
         }
-        Role::Commands | Role::Subscriber => Duration::ZERO,
+        Role::Commands | Role::Subscriber | Role::Sentinel => Duration::ZERO,
     };
     settings.command_timeout + blocked
 }
@@ -110,7 +118,7 @@ fn performance(role: Role, settings: &Settings) -> PerformanceConfig {
 fn capacity(role: Role) -> usize {
     match role {
         Role::Subscriber => 512,
-        Role::Commands | Role::Renewals | Role::Acknowledged | Role::Preflight => 32,
+        Role::Commands | Role::Renewals | Role::Acknowledged | Role::Preflight | Role::Sentinel => 32,
     }
 }
 

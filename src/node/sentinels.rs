@@ -140,7 +140,7 @@ impl Watches {
         }
         naming.add(place.clone(), told_id.is_none());
         let (told, mut events) = unbounded_channel();
-        let link = Link::await_server(Arc::new(sentinel), Role::Subscriber, &self.locker, &self.settings, told);
+        let link = Link::await_server(Arc::new(sentinel), Role::Sentinel, &self.locker, &self.settings, told);
         // It runs no script.
         link.set_fitness(Fitness::Fit);
         links.insert(place.clone(), Arc::clone(&link));

@@ -100,10 +100,15 @@ impl Link {
     /// Sends a PING. Done if its echo comes back.
     async fn echo(self: &Arc<Self>) -> Outcome<()> {
         let token = Number::next();
-        match self.send("PING", vec![token.as_str().to_owned().into()]).await {
-            Outcome::Done(Reply::Bytes(echo)) if *echo == *token.as_str().as_bytes() => Outcome::Done(()),
+        // A Sentinel before version 7 takes no argument. No other command of it is answered PONG.
+        let (args, expected) = match self.role {
+            Role::Sentinel => (Vec::new(), "PONG"),
+            _ => (vec![token.as_str().to_owned().into()], token.as_str()),
+        };
+        match self.send("PING", args).await {
+            Outcome::Done(Reply::Bytes(echo)) if *echo == *expected.as_bytes() => Outcome::Done(()),
             // fred gives an error reply to SUBSCRIBE to the next command.
-            Outcome::Done(_) if self.role == Role::Subscriber => self.unknown("its replies are out of step"),
+            Outcome::Done(_) if self.role.listens() => self.unknown("its replies are out of step"),
             Outcome::Done(_) => self.misplaced(),
             other => other.map(|_| ()),
         }
@@ -147,7 +152,7 @@ impl Link {
 
     /// Runs a script that does nothing, to find out whether the server runs scripts.
     pub(super) async fn run_nothing(self: &Arc<Self>) -> Outcome<()> {
-        if self.role == Role::Subscriber {
+        if self.role.listens() {
             return self.barrier().await;
         }
         if let Err(failure) = self.connected_for(self.patience()).await {
