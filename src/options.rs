@@ -6,7 +6,9 @@ use std::time::Duration;
 use crate::error::Error;
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
-const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
+/// No lease is longer than this: a lock with more time left was written by another program, or the server's clock was
+/// set back.
+pub(crate) const LONGEST_LEASE: Duration = Duration::from_secs(30 * 24 * 3600);
 const LONGEST_COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 const LONGEST_BUSY_POLL: Duration = Duration::from_millis(10);
 

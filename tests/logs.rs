@@ -148,6 +148,33 @@ async fn a_waiter_names_a_holder_without_a_lease_once() {
     }
 }
 
+/// It is not a lease of a lock: another program set it, or the server's clock was set back.
+#[tokio::test]
+async fn a_waiter_names_a_holder_whose_lock_lasts_for_months() {
+    log();
+    let server = Server::start();
+    let day = 24 * 3600 * 1000_u64;
+    for format in [Format::Redisson, Format::Plain] {
+        let locks = builder(&server.url(), ms(600)).format(format).connect().await.unwrap();
+        let (lasting, longest) = (locks.get(key()), locks.get(key()));
+        let holder = "5cb1f0b5-0000-4000-8000-000000000000:7";
+        for (lock, left) in [(&lasting, 31 * day), (&longest, 30 * day)] {
+            match format {
+                Format::Redisson => server.command::<()>(&["HSET", lock.key().as_str(), holder, "1"]),
+                Format::Plain => server.command::<()>(&["SET", lock.key().as_str(), holder]),
+            }
+            server.command::<()>(&["PEXPIRE", lock.key().as_str(), &left.to_string()]);
+        }
+        for lock in [&longest, &lasting] {
+            // Several re-checks.
+            assert!(lock.try_lock_for(ms(500)).await.unwrap().is_none());
+        }
+        let told = lines(&[lasting.key().as_str(), "WARN", "lasts longer than any lease"]);
+        assert!(told.len() == 1 && told[0].contains(holder) && told[0].contains("left="), "{told:?}");
+        assert!(lines(&[longest.key().as_str(), "WARN"]).is_empty(), "it may be a lease of this crate");
+    }
+}
+
 /// A server with a user whose password the test changes.
 struct Rotating(Server);
 

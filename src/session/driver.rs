@@ -18,6 +18,7 @@ use crate::gate::{Head, LastRound, Next, Waiter};
 use crate::key::Key;
 use crate::lease;
 use crate::notify::Subscription;
+use crate::options::LONGEST_LEASE;
 use crate::quorum::Order;
 use crate::shown::Shown;
 
@@ -60,7 +61,7 @@ struct Driving<'a> {
     collisions: u32,
     /// Since when others have been faster at the first node, while nothing is known about the other nodes.
     outrun: Option<Instant>,
-    /// Whether a holder without a lease has been logged.
+    /// Whether a holder whose lock outlasts every lease has been logged.
     named: bool,
     /// Whether its line has ended.
     done: bool,
@@ -118,8 +119,8 @@ impl Driving<'_> {
                 // only then waits.
                 None => *subscription = Some(self.listen().await),
                 Some(listening) => {
-                    if ttl.is_none() {
-                        self.name_leaseless().await;
+                    if outlasts_every_lease(ttl) {
+                        self.name_lasting().await;
                     }
                     let look = self.look();
                     // The lease has run out once its last millisecond is over. No message comes then.
@@ -324,26 +325,35 @@ impl Driving<'_> {
         next
     }
 
-    /// Logs a holder without a lease, which cannot be waited out: its lock stands until somebody deletes it.
-    async fn name_leaseless(&mut self) {
+    /// Logs a holder whose lock outlasts every lease: it stands until somebody deletes it, or for months.
+    async fn name_lasting(&mut self) {
         if self.named {
             return;
         }
-        let holder = match self.session.quorum.inspect(self.key).await {
-            Ok(Some(holder)) if holder.remaining().is_none() => holder.owner().into_owned(),
-            Err(Error::Server { source, .. }) => format!("unknown ({source})"),
-            // It has a lease by now, or is gone, or no server answers: the next attempt will show.
+        let (holder, left) = match self.session.quorum.inspect(self.key).await {
+            Ok(Some(holder)) if outlasts_every_lease(holder.remaining()) => {
+                (holder.owner().into_owned(), holder.remaining())
+            }
+            Err(Error::Server { source, .. }) => (format!("unknown ({source})"), None),
+            // It has an ordinary lease by now, or is gone, or no server answers: the next attempt will show.
             Ok(_) | Err(_) => return,
         };
         self.named = true;
-        let key = self.key;
-        contained(|| {
-            tracing::warn!(
-                key = %key.shown(),
-                holder = %Shown(&holder),
+        let (key, holder) = (self.key.shown(), Shown(&holder));
+        contained(|| match left {
+            None => tracing::warn!(
+                %key,
+                %holder,
                 "the holder of this lock has no lease: waiters wait until its holder, force_unlock or, if that \
                  is refused, DEL releases it"
-            );
+            ),
+            Some(left) => tracing::warn!(
+                %key,
+                %holder,
+                ?left,
+                "this lock lasts longer than any lease: another program set its time, or the server's clock was set \
+                 back; if its holder is dead, call force_unlock"
+            ),
         });
     }
 
@@ -360,6 +370,11 @@ impl Driving<'_> {
             foreign::answer(waiter.reply, Err(error.clone()));
         }
     }
+}
+
+/// Returns whether a lock with this much of its lease left cannot be waited out.
+fn outlasts_every_lease(left: Option<Duration>) -> bool {
+    left.is_none_or(|left| left > LONGEST_LEASE)
 }
 
 #[cfg(test)]
