@@ -44,7 +44,7 @@ pub enum Error {
     Config(ConfigError),
     /// A server answered with an error. Nothing was written. The reply is the [`source`](std::error::Error::source);
     /// `kind` says what to change.
-    #[error("{}{} {}", locks(&source.keys), source.node, refused(*kind, &source.message))]
+    #[error("{}{} {}", locks(&source.keys), source.node, refused(*kind, source))]
     Server {
         /// What kind of refusal it was.
         kind: ServerErrorKind,
@@ -96,6 +96,12 @@ impl Error {
         self
     }
 
+    /// Makes an error of a server's reply.
+    pub(crate) fn refused(kind: ServerErrorKind, node: &Arc<str>, message: String) -> Self {
+        let source = ServerError { keys: Vec::new(), node: Arc::clone(node), message, found: String::new() };
+        Self::Server { kind, source }
+    }
+
     pub(crate) fn config(option: &'static str, reason: impl Into<String>) -> Self {
         Self::Config(ConfigError { option, reason: reason.into() })
     }
@@ -124,8 +130,9 @@ fn unavailable(servers: usize, nodes: &[NodeFailure], waited: Duration) -> Strin
 }
 
 /// Returns a text that says what a server refused, as far as its reply names it, and what to do.
-fn refused(kind: ServerErrorKind, reply: &str) -> String {
-    let reply = Shown(reply).to_string();
+fn refused(kind: ServerErrorKind, source: &ServerError) -> String {
+    let reply = Shown(&source.message).to_string();
+    let found = Shown(&source.found).to_string();
     // The name that follows these words.
     let named = |words: &str| reply.split_once(words)?.1.split_once('\'').map(|(name, _)| name.to_owned());
     match kind {
@@ -136,7 +143,10 @@ fn refused(kind: ServerErrorKind, reply: &str) -> String {
                 format!("use '{name}'")
             } else if reply.contains("access") {
                 let what = if reply.contains("channel") { "channels" } else { "keys" };
-                format!("use one of the {what} that this needs")
+                match &*found {
+                    keys if !keys.is_empty() && what == "keys" => format!("use one of these keys: {keys}"),
+                    _ => format!("use one of the {what} that this needs"),
+                }
             } else {
                 // Redis 7.0 and older do not name a command that a script called.
                 "run a command that this needs; the server's ACL LOG names it".to_owned()
@@ -146,7 +156,8 @@ fn refused(kind: ServerErrorKind, reply: &str) -> String {
         ServerErrorKind::WrongType => match reply.strip_prefix("WRONGTYPE \"") {
             // The reply comes from one of our scripts.
             Some(holds) => format!("{kind}: \"{holds}"),
-            None => kind.to_string(),
+            None if found.is_empty() => kind.to_string(),
+            None => format!("has something other than it should: {found}"),
         },
         ServerErrorKind::Auth => format!("{kind}: correct the user or the password"),
         ServerErrorKind::OutOfMemory => format!("{kind}: raise its maxmemory, or remove data"),
@@ -279,6 +290,8 @@ pub struct ServerError {
     pub(crate) keys: Vec<Key>,
     pub(crate) node: Arc<str>,
     pub(crate) message: String,
+    /// What was found out about it afterwards, if anything: which keys it concerns, or what is there.
+    pub(crate) found: String,
 }
 
 impl ServerError {
@@ -307,9 +320,8 @@ mod tests {
     use std::error::Error as _;
 
     fn server_error(message: &str) -> Error {
-        let source = ServerError { keys: Vec::new(), node: "redis://h".into(), message: message.into() };
         let code = if message.contains("can't") { "NOPERM" } else { message.split(' ').next().unwrap_or_default() };
-        Error::Server { kind: ServerErrorKind::of(code), source }
+        Error::refused(ServerErrorKind::of(code), &"redis://h".into(), message.into())
     }
 
     #[test]

@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod differential;
 mod reading;
+mod refusal;
 mod slots;
 mod texts;
 mod words;
@@ -41,7 +42,12 @@ async fn run(node: &Node, lane: Lane, command: &Command) -> Outcome<Answer> {
     match node.server() {
         Server::Redis(redis) => {
             let call = call(command, Words::of(command, Topology::OneServer));
-            answer(node, command, redis.call(lane, call).await).await
+            let answer = answer(node, command, redis.call(lane, call).await).await;
+            if !refusal::is_vague(&answer) {
+                return answer;
+            }
+            let ask = async |call| redis.call(lane, call).await.0;
+            Box::pin(refusal::explain(answer, command, Topology::OneServer, ask)).await
         }
         // Boxed, like all that is larger than the way of a lock on one server: a future takes the space of its largest
         // part, and each lock and each release moves one several times.

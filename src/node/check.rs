@@ -9,7 +9,7 @@ use super::address::Address;
 use super::link::{Fitness, Link};
 use super::reply::{self, Outcome, Reply};
 use super::scheme::Mode;
-use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
+use crate::error::{Error, NodeFailure, ServerErrorKind};
 use crate::foreign::contained;
 use crate::preflight::{Hello, OLDEST, evicts, field as info_field, parse_version};
 use crate::shown::{Shown, cut};
@@ -67,8 +67,7 @@ pub(super) fn refusal(node: &Arc<str>, error: &fred::error::Error, bound: Durati
     let code = reply::code(reply);
     let kind = ServerErrorKind::of(code);
     if kind != ServerErrorKind::Other {
-        let source = ServerError { keys: Vec::new(), node: Arc::clone(node), message: cut(reply.as_bytes()) };
-        return Obstacle::Lasting(Error::Server { kind, source });
+        return Obstacle::Lasting(Error::refused(kind, node, cut(reply.as_bytes())));
     }
     // Only a server's reply begins with a code. This one concerns the credentials or the database of the address.
     if code == "ERR" && !reply.contains("max number of clients") {

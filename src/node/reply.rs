@@ -8,7 +8,7 @@ use fred::bytes::Bytes;
 use fred::error::ErrorKind;
 use fred::types::Resp3Frame;
 
-use crate::error::{Error, NodeFailure, ServerError, ServerErrorKind};
+use crate::error::{Error, NodeFailure, ServerErrorKind};
 use crate::shown::{cut, cut_debug};
 
 /// A reply, in the part of the protocol that scripts use.
@@ -247,10 +247,7 @@ pub(super) fn sort_error<T>(node: &Arc<str>, message: &str) -> Outcome<T> {
         };
         return Outcome::NotExecuted(NodeFailure { node: Arc::clone(node), reason });
     }
-    Outcome::Refused(Error::Server {
-        kind: ServerErrorKind::of(code),
-        source: ServerError { keys: Vec::new(), node: Arc::clone(node), message: message.to_owned() },
-    })
+    Outcome::Refused(Error::refused(ServerErrorKind::of(code), node, message.to_owned()))
 }
 
 /// Returns what such an answer means, and what to do.

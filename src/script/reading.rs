@@ -7,7 +7,7 @@ use crate::command::{
     Acquire, Answer, Command, Count, HandOver, Identity, Place, Raise, Release, Remembrance, Renew, Standing, Told,
     no_lock, remaining,
 };
-use crate::error::{Error, ServerError, ServerErrorKind};
+use crate::error::{Error, ServerErrorKind};
 use crate::fence::Fence;
 use crate::key::Key;
 use crate::node::{Outcome, Reply, is_forbidden};
@@ -180,12 +180,16 @@ fn names(reply: &Reply) -> Option<Vec<String>> {
     array(reply)?.iter().map(text).collect()
 }
 
+/// Returns the types that a server names.
+pub(super) fn types(reply: &Reply) -> Option<Vec<String>> {
+    names(reply)
+}
+
 /// Makes an error of a reply that names a type: the key is not a lock.
 fn of_a_lock(node: &Arc<str>, key: &Key, reply: Outcome<Reply>) -> Outcome<Reply> {
     match reply {
         Outcome::Done(Reply::Bytes(kind)) => {
-            let source = ServerError { keys: Vec::new(), node: Arc::clone(node), message: no_lock(key, &cut(&kind)) };
-            Outcome::Refused(Error::Server { kind: ServerErrorKind::WrongType, source })
+            Outcome::Refused(Error::refused(ServerErrorKind::WrongType, node, no_lock(key, &cut(&kind))))
         }
         reply => reply,
     }

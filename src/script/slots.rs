@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
+use super::refusal::{explain, is_vague};
 use super::words::{Topology, Words};
 use super::{answer, call};
 use crate::command::{Acquire, Answer, Claim, Command, Renew, Told, Wakes};
@@ -58,7 +59,12 @@ fn torn(key: &Key) -> Error {
 /// Sends a command whose keys are in one slot.
 async fn run_one(cluster: &Cluster, node: &Node, lane: Lane, command: &Command) -> Outcome<Answer> {
     let call = call(command, Words::of(command, Topology::Cluster));
-    answer(node, command, cluster.call(lane, call).await).await
+    let answer = answer(node, command, cluster.call(lane, call).await).await;
+    if !is_vague(&answer) {
+        return answer;
+    }
+    let ask = async |call| cluster.call(lane, call).await.0;
+    Box::pin(explain(answer, command, Topology::Cluster, ask)).await
 }
 
 /// Groups these claims by slot, in the order of the slots: callers that want the same locks take them in the same

@@ -17,6 +17,7 @@ use crate::node::{Batched, Lua, Spell, WordList, mark_of, slot_of};
 
 static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/inspect.lua")));
 static HOLDERS: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/holders.lua")));
+static TYPES: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/types.lua")));
 static FORCE: LazyLock<OfTopology<Lua>> =
     LazyLock::new(|| OfTopology::new(|told| Lua::new(&told(include_str!("../../lua/force.lua")))));
 static VET: LazyLock<Lua> = LazyLock::new(|| remembering(include_str!("../../lua/vet.lua")));
@@ -121,6 +122,34 @@ impl Words {
         }
     }
 
+    /// Asks for the types of these keys.
+    pub(super) fn types(keys: &[Subject]) -> Self {
+        Self::new(&TYPES, keys.iter().map(|key| key.name.as_str().into()), [])
+    }
+
+    /// Returns the locks of a command, and the counters of their fences if it counts one.
+    pub(super) fn keys_of(command: &Command, topology: Topology) -> Vec<Subject> {
+        let (claims, fences) = match command {
+            Command::Acquire { claims, fences, .. } => (&claims[..], Some(*fences)),
+            Command::HandOver { to, fences, .. } => (std::slice::from_ref(to), Some(*fences)),
+            Command::Count { claim, .. }
+            | Command::Release { claim, .. }
+            | Command::Keep { claim, .. }
+            | Command::Retake { claim, .. } => (std::slice::from_ref(claim), None),
+            _ => (&[][..], None),
+        };
+        let lock = |claim: &Claim| {
+            let kind = if claim.kind == Kind::Plain { "string" } else { "hash" };
+            Subject { name: claim.key.as_str().to_owned(), kind, counts: false }
+        };
+        let counter = |claim: &Claim, fences| {
+            let mut name = String::new();
+            counter(claim, fences, topology).spell(&mut name);
+            Subject { name, kind: "string", counts: true }
+        };
+        claims.iter().flat_map(|claim| once(lock(claim)).chain(fences.map(|fences| counter(claim, fences)))).collect()
+    }
+
     fn new<'a>(
         lua: &'static Lua,
         keys: impl IntoIterator<Item = Word<'a>>,
@@ -140,6 +169,22 @@ impl Words {
 
     fn shared(self, batched: Batched) -> Self {
         Self { batched: Some(batched), ..self }
+    }
+}
+
+/// A key that a command uses.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Subject {
+    pub(super) name: String,
+    /// The type that it has, if it is there.
+    pub(super) kind: &'static str,
+    /// Whether fences are counted in it.
+    pub(super) counts: bool,
+}
+
+impl Subject {
+    pub(super) fn quoted(&self) -> String {
+        format!("{:?}", self.name)
     }
 }
 

@@ -339,21 +339,26 @@ impl Driving<'_> {
             Ok(_) | Err(_) => return,
         };
         self.named = true;
-        let (key, holder) = (self.key.shown(), Shown(&holder));
-        contained(|| match left {
-            None => tracing::warn!(
-                %key,
-                %holder,
-                "the holder of this lock has no lease: waiters wait until its holder, force_unlock or, if that \
-                 is refused, DEL releases it"
-            ),
-            Some(left) => tracing::warn!(
-                %key,
-                %holder,
+        let key = self.key;
+        let Some(left) = left else {
+            contained(|| {
+                tracing::warn!(
+                    key = %key.shown(),
+                    holder = %Shown(&holder),
+                    "the holder of this lock has no lease: waiters wait until its holder, force_unlock or, if that \
+                     is refused, DEL releases it"
+                );
+            });
+            return;
+        };
+        contained(|| {
+            tracing::warn!(
+                key = %key.shown(),
+                holder = %Shown(&holder),
                 ?left,
                 "this lock lasts longer than any lease: another program set its time, or the server's clock was set \
                  back; if its holder is dead, call force_unlock"
-            ),
+            );
         });
     }
 

@@ -53,6 +53,37 @@ async fn holder_reports_foreign_owners_whatever_their_bytes() {
     assert!(matches!(error, Error::Server { kind: ServerErrorKind::WrongType, .. }), "{error}");
 }
 
+/// The reply of the server names no key.
+#[tokio::test]
+async fn a_refusal_for_a_wrong_type_names_the_key_and_its_type() {
+    let server = Server::start();
+    for format in [Format::Redisson, Format::Plain] {
+        let locks = builder(&server.url(), ms(3_000)).format(format).connect().await.unwrap();
+        let (free, other) = (key(), key());
+        // In the plain format a key of another type is held by somebody else.
+        if format == Format::Redisson {
+            for (kind, words) in [("list", &["RPUSH", "x"][..]), ("string", &["SET", "x"])] {
+                let key = key();
+                server.command::<redis::Value>(&[words[0], &key, words[1]]);
+                let said = locks.get(&key).lock().await.expect_err(kind).to_string();
+                assert!(said.contains(&format!("{key:?} holds a {kind}")), "{said}");
+                let said = locks.all([&free, &key]).try_lock().await.expect_err(kind).to_string();
+                assert!(said.contains(&format!("{key:?} holds a {kind}")), "{said}");
+            }
+        }
+        server.command::<()>(&["FLUSHALL"]);
+        locks.get(&other).lock().await.unwrap().unlock().await.unwrap();
+        let [mark] = &server.command::<Vec<String>>(&["KEYS", "lockhound_fence:*"])[..] else { panic!("one mark") };
+        server.command::<redis::Value>(&["DEL", mark]);
+        server.command::<redis::Value>(&["SADD", mark, "x"]);
+        let said = locks.get(&other).lock().await.expect_err("no counter").to_string();
+        assert!(said.contains(&format!("{mark:?}, which counts the fences of this lock, holds a set")), "{said}");
+        assert!(said.contains(&format!("the lock {other:?}")), "{said}");
+        server.command::<redis::Value>(&["DEL", mark]);
+        locks.get(&other).lock().await.unwrap().unlock().await.unwrap();
+    }
+}
+
 #[tokio::test]
 async fn force_unlock_tells_local_holders_at_once_and_wakes_waiters() {
     let (server, key) = (Server::start(), key());
