@@ -90,7 +90,8 @@ impl Error {
         match &mut self {
             Self::Unavailable { keys, .. } => *keys = call.to_vec(),
             Self::Server { source, .. } => source.keys = call.to_vec(),
-            // A loss names its lock, and the others are not about one.
+            // A loss names its lock. The others end every call of the locker, or say which value to correct: the name
+            // of one lock would send its reader to the wrong place.
             Self::Lost { .. } | Self::Config(_) | Self::Closed | Self::Forked | Self::WatchdogPanicked { .. } => {}
         }
         self

@@ -754,13 +754,10 @@ impl fmt::Debug for LockerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes: Vec<String> = self.nodes.iter().map(Place::name).collect();
         let mut shown = f.debug_struct("LockerBuilder");
-        shown
-            .field("nodes", &nodes)
-            .field("prefix", &self.prefix)
-            .field("options", &self.options)
-            .field("provider", &self.provider.is_some());
-        #[cfg(feature = "tls")]
-        shown.field("tls", &self.tls);
-        shown.finish()
+        shown.field("nodes", &nodes);
+        if !self.prefix.is_empty() {
+            shown.field("prefix", &self.prefix);
+        }
+        shown.field("lease", &self.options.lease).field("format", &self.options.format).finish_non_exhaustive()
     }
 }

@@ -497,9 +497,13 @@ async fn values_are_shown_in_a_short_line_without_internals() {
         (format!("{guard:?}"), vec!["Guard", "orders:42", "fence", "Safe"]),
         (format!("{:?}", several.lock().await.unwrap()), vec!["MultiGuard", "\"a\""]),
         (section, vec!["Section", "run"]),
+        (format!("{:?}", lock.holder().await.unwrap()), vec!["Holder", "owner", "hold_count", "remaining"]),
+        (format!("{:?}", builder(&server.url(), ms(3_000)).prefix("app:")), vec!["LockerBuilder", "redis://", "app:"]),
+        (format!("{:?}", Error::Closed), vec!["Closed"]),
+        (format!("{:?}", locks.get("").try_lock().await.unwrap_err()), vec!["Config", "key"]),
     ] {
         assert!(words.iter().all(|word| shown.contains(word)), "{shown}");
         assert!(shown.len() < 200 && !shown.contains('\n'), "{shown}");
-        assert!(!["Arc", "Mutex", "Session", "Settings"].iter().any(|word| shown.contains(word)), "{shown}");
+        assert!(!["Arc", "Mutex", "Session", "Settings", "Options"].iter().any(|word| shown.contains(word)), "{shown}");
     }
 }
