@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lockhound::{Error, Lock, Locker};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, stopped};
 
 const PERIOD: Duration = Duration::from_secs(60);
 /// Shorter than a quarter of the period, for which a machine waits: it can take over from one that dies.
@@ -29,13 +29,15 @@ const LEASE: Duration = Duration::from_secs(10);
 #[tokio::main]
 pub(crate) async fn run(url: &str) -> Outcome {
     let locks = Locker::builder().node(url).lease(LEASE).connect().await?;
-    println!("each full minute one of the machines makes the report; Ctrl-C stops");
+    let stopped = stopped()?;
+    println!("each full minute one of the machines makes the report; Ctrl-C or SIGTERM stops");
     let (lock, timer) = (locks.get("recipes:report"), interval_at(Instant::now() + until_next_period(), PERIOD));
     tokio::select! {
         () = at_each(timer, &lock, make_report) => {}
-        stopped = tokio::signal::ctrl_c() => stopped?,
+        // Dropping a job releases its lock in the background: another machine that waits begins it again.
+        () = stopped => {}
     }
-    locks.close().await;
+    locks.close().await; // waits for the release
     Ok(())
 }
 
@@ -166,6 +168,28 @@ mod tests {
         let (outcome, ()) = tokio::join!(once(&lock, std::future::pending()), deleting);
         let failure = outcome.expect_err("its lock is lost").to_string();
         assert!(failure.starts_with("not done: "), "{failure}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_machine_does_the_job_of_one_that_is_stopped() {
+        let (server, jobs) = (Server::new(), Arc::<Jobs>::default());
+        let locks = Locker::builder().memory(&server).lease(LEASE).connect().await.expect("connected");
+        let (first, next) = (locks.get("report"), connect(&server).await);
+        let timer = interval_at(Instant::now(), PERIOD);
+        let jobs_of_next = Arc::clone(&jobs);
+        let waiting = tokio::spawn(async move {
+            sleep(Duration::from_secs(1)).await;
+            once(&next, jobs_of_next.job(false)).await
+        });
+        tokio::select! {
+            () = at_each(timer, &first, std::future::pending) => panic!("it goes on"),
+            () = sleep(Duration::from_secs(2)) => {}
+        }
+        let stopped = Instant::now();
+        locks.close().await;
+        assert!(stopped.elapsed() < Duration::from_millis(100), "{:?}", stopped.elapsed());
+        assert!(waiting.await.expect("no panic").expect("its lock is kept"), "it waited, and did the job");
+        assert_eq!((jobs.done.load(Ordering::SeqCst), stopped.elapsed().as_secs()), (1, 5), "it began at once");
     }
 
     #[test]

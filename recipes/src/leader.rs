@@ -14,7 +14,7 @@ use std::time::Duration;
 use lockhound::{CancellationToken, Error, Fence, Lock, Locker};
 use tokio::time::sleep;
 
-use crate::Outcome;
+use crate::{Outcome, stopped};
 
 /// With a short lease a new leader follows sooner; with a long one the leader survives longer outages of the server.
 const LEASE: Duration = Duration::from_secs(10);
@@ -22,14 +22,13 @@ const LEASE: Duration = Duration::from_secs(10);
 #[tokio::main]
 pub(crate) async fn run(url: &str) -> Outcome {
     let locks = Locker::builder().node(url).lease(LEASE).connect().await?;
-    let stop = CancellationToken::new();
-    let stopped = stop.clone();
+    let (stop, stopped) = (CancellationToken::new(), stopped()?);
+    let stopping = stop.clone();
     tokio::spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            stopped.cancel();
-        }
+        stopped.await;
+        stopping.cancel();
     });
-    println!("waiting to lead; Ctrl-C stops");
+    println!("waiting to lead; Ctrl-C or SIGTERM stops");
     let outcome = work(&locks.get("recipes:leader"), &stop, lead).await;
     locks.close().await;
     Ok(outcome?)

@@ -3,9 +3,9 @@
 //!
 //! Each recipe is one file, to be read from top to bottom and copied.
 
-use std::env;
 use std::error::Error;
 use std::process::ExitCode;
+use std::{env, io};
 
 mod cron;
 mod leader;
@@ -20,6 +20,25 @@ type Outcome = Result<(), Failure>;
 
 /// Any error.
 type Failure = Box<dyn Error + Send + Sync>;
+
+/// Returns a future that ends when the program has to stop: at Ctrl-C, or at the SIGTERM of an orchestrator or a
+/// service manager. From this call on, these signals do not end the process by themselves.
+#[cfg(unix)]
+fn stopped() -> io::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+#[cfg(not(unix))]
+fn stopped() -> io::Result<impl Future<Output = ()>> {
+    Ok(async { drop(tokio::signal::ctrl_c().await) })
+}
 
 const USAGE: &str = "name one of the recipes: cron, leader, queue, threads, web_service";
 

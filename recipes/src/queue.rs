@@ -13,7 +13,7 @@ use lockhound::{Error, Fence, Locker};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use crate::Outcome;
+use crate::{Outcome, stopped};
 
 const AT_ONCE: usize = 16;
 
@@ -31,7 +31,8 @@ pub(crate) async fn run(url: &str) -> Outcome {
     let jobs: Vec<Job> = (0..40).map(|number| Job { number, customer: number % 5 }).collect();
     jobs.into_iter().try_for_each(|job| sender.send(job))?;
     drop(sender);
-    let jobs = stream::poll_fn(|cx| receiver.poll_recv(cx));
+    // At the signal to stop no further job is taken; those at work end.
+    let jobs = stream::poll_fn(|cx| receiver.poll_recv(cx)).take_until(stopped()?);
     consume(&locks, jobs, handle, |job, error| eprintln!("job {} goes back to the queue: {error}", job.number)).await;
     locks.close().await;
     Ok(())

@@ -5,27 +5,54 @@
 //!
 //! If one thread works on several jobs in turns, as in a pool that steals work, the thread is the wrong owner. Name one
 //! for each job with `lock.owned_by(Owner::new())`.
+//!
+//! A signal closes the locker: threads that wait for the lock get `Error::Closed`, and one that has it releases it.
 
 use std::panic::resume_unwind;
 use std::path::Path;
 use std::time::Duration;
 use std::{env, fs, io, thread};
 
-use lockhound::{Lock, Locker};
+use lockhound::{Error, Lock, Locker, Loss};
+use tokio::runtime;
 
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, stopped};
 
 const THREADS: usize = 4;
 
 pub(crate) fn run(url: &str) -> Outcome {
     let locks = Locker::blocking_connect(url)?;
     let file = env::temp_dir().join("lockhound-recipes-threads");
-    let lock = locks.get("recipes:threads");
-    count_in_threads(&lock, &file)?;
-    println!("{} has been counted up to {}", file.display(), fs::read_to_string(&file)?);
+    close_when_stopped(&locks)?;
+    println!("counting; Ctrl-C or SIGTERM stops");
+    match count_in_threads(&locks.get("recipes:threads"), &file) {
+        Ok(()) => println!("{} has been counted up to {}", file.display(), fs::read_to_string(&file)?),
+        Err(failure) if is_stopped(&failure) => println!("stopped"),
+        Err(failure) => return Err(failure),
+    }
     // Once all guards are gone, and before `main` ends.
     locks.blocking_close();
     Ok(())
+}
+
+/// Closes the locker at a signal to stop: from then on, every call returns `Error::Closed`.
+fn close_when_stopped(locks: &Locker) -> Outcome {
+    let (locks, waiting) = (locks.clone(), runtime::Builder::new_current_thread().enable_all().build()?);
+    let stopped = {
+        let _entered = waiting.enter();
+        stopped()?
+    };
+    thread::spawn(move || {
+        waiting.block_on(stopped);
+        locks.blocking_close();
+    });
+    Ok(())
+}
+
+/// Returns whether a thread found the locker closed. The work that it did not do is left out, and nothing is halfway.
+fn is_stopped(failure: &Failure) -> bool {
+    let closed = |error: &Error| matches!(error, Error::Closed | Error::Lost { loss: Loss::Closed, .. });
+    failure.downcast_ref().is_some_and(closed)
 }
 
 /// Counts a file up in several threads, ten times in each.

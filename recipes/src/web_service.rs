@@ -11,6 +11,7 @@
 //! The functions below `pay` take the lock themselves. Each of them is correct when it is called alone. Inside `pay` it
 //! enters again.
 
+use std::env;
 use std::fmt::Display;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,7 +24,7 @@ use lockhound::{Error, Lock, Locker, Section};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
-use crate::Outcome;
+use crate::{Outcome, stopped};
 
 /// How long a request waits for another one on the same order.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -32,9 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) async fn run(url: &str) -> Outcome {
     // One locker for the whole program: it is cheap to clone, and it shares its connections.
     let locks = Locker::connect(url).await?;
-    let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 8080))).await?;
+    let port = env::var("PORT").map_or(Ok(8080), |port| port.parse())?;
+    let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port))).await?;
+    let stopped = stopped()?;
     println!("listening on http://{}", listener.local_addr()?);
-    let stopped = async { drop(tokio::signal::ctrl_c().await) };
     // First the requests end and release their locks. Then the locker is closed.
     axum::serve(listener, routes(Shop { locks: locks.clone() })).with_graceful_shutdown(stopped).await?;
     locks.close().await;
