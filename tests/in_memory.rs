@@ -16,6 +16,8 @@ mod lists;
 mod majorities;
 #[path = "in_memory/memories.rs"]
 mod memories;
+#[path = "in_memory/reentries.rs"]
+mod reentries;
 #[path = "in_memory/sections.rs"]
 mod sections;
 

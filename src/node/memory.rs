@@ -68,6 +68,10 @@ impl Memory {
         self.wire.epoch()
     }
 
+    pub(super) fn permits_suspicious_reentries(&self) -> bool {
+        self.server.permits_suspicious_reentries()
+    }
+
     pub(super) fn misplaced_answers(&self) -> u64 {
         self.wire.misplaced()
     }

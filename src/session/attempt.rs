@@ -311,7 +311,7 @@ impl Session {
         self.count_behind(hold, hold.guards());
         for waiter in waiters {
             self.note_reentry(hold);
-            let grip = Grip::granted(Arc::clone(self), Arc::clone(hold), waiter.origin);
+            let grip = Grip::granted_beside(Arc::clone(self), Arc::clone(hold), waiter.origin);
             foreign::answer(waiter.reply, Ok(Some(grip)));
         }
     }

@@ -9,7 +9,7 @@ use super::Session;
 use crate::error::{Error, Loss};
 use crate::foreign::Answer;
 use crate::hold::{self, Entrance, Hold, HoldState};
-use crate::identity::Origin;
+use crate::identity::{Known, Origin};
 use crate::key::Key;
 use crate::owner::Owner;
 
@@ -103,7 +103,11 @@ pub(crate) struct Grip {
 #[derive(Debug)]
 enum Stage {
     /// Its caller, which called from this origin, has yet to claim it.
-    OnItsWay(Origin),
+    OnItsWay {
+        origin: Origin,
+        /// Another call of this owner waited at the same time: two branches of a task.
+        beside: bool,
+    },
     Taken(Entrance),
     /// The hold has been counted down for this grip, or the grant was revoked.
     Over,
@@ -118,14 +122,23 @@ impl Grip {
 
     /// Makes a grip that is sent to its caller, which has to claim it.
     pub(super) fn granted(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
-        Self { view: View { session, hold }, stage: Stage::OnItsWay(origin) }
+        Self { view: View { session, hold }, stage: Stage::OnItsWay { origin, beside: false } }
+    }
+
+    /// Makes the grip of a caller that waited while another call of its owner did, and enters with that one.
+    pub(super) fn granted_beside(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
+        let beside = [origin, hold.origin].iter().all(|origin| origin.known == Known::Calling);
+        Self { view: View { session, hold }, stage: Stage::OnItsWay { origin, beside } }
     }
 
     /// Claims it for its caller. Returns false if it was revoked because that took too long.
     pub(super) fn claim(&mut self) -> bool {
-        if let Stage::OnItsWay(origin) = self.stage {
+        if let Stage::OnItsWay { origin, beside } = self.stage {
             let View { session, hold } = &self.view;
             self.stage = if hold.take_guard() { Stage::Taken(session.enters(hold, origin)) } else { Stage::Over };
+            if beside {
+                session.fail_test(&hold.claim.key);
+            }
         }
         matches!(self.stage, Stage::Taken(_))
     }
@@ -148,7 +161,7 @@ impl Grip {
         let entrance = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Taken(entrance) => Some(entrance),
             // Its caller never entered.
-            Stage::OnItsWay(_) | Stage::Over => None,
+            Stage::OnItsWay { .. } | Stage::Over => None,
         };
         session.leave(hold, entrance.as_ref())
     }
@@ -204,7 +217,7 @@ impl Releasing {
 impl Drop for Grip {
     fn drop(&mut self) {
         let stands = match self.stage {
-            Stage::OnItsWay(_) => !self.view.session.is_forked() && self.view.hold.take_guard(),
+            Stage::OnItsWay { .. } => !self.view.session.is_forked() && self.view.hold.take_guard(),
             Stage::Taken(_) => true,
             Stage::Over => false,
         };

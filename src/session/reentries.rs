@@ -68,10 +68,11 @@ impl Session {
         entrance
     }
 
-    /// Notes that a caller's guard goes, on this thread, before the hold is counted down. Warns if that looks wrong.
-    pub(super) fn exits(&self, hold: &Hold, entrance: &Entrance, now: Instant) {
+    /// Notes that a caller's guard goes, on this thread, before the hold is counted down. If that looks wrong, warns
+    /// and returns true.
+    pub(super) fn exits(&self, hold: &Hold, entrance: &Entrance, now: Instant) -> bool {
         if !hold.exits(entrance, Place::here(), now) {
-            return;
+            return false;
         }
         self.counters.suspicious_reentry();
         if self.warned.is_due(&hold.claim.key, Warning::Beside, now) {
@@ -87,6 +88,21 @@ impl Session {
                 );
             });
         }
+        true
+    }
+
+    /// Panics after a suspicious re-entry over a server in memory, on the caller's thread: a test whose two callers are
+    /// one owner asserts something else than it seems to.
+    pub(super) fn fail_test(&self, key: &Key) {
+        // A second panic would end the process.
+        if std::thread::panicking() || self.quorum.nodes().iter().any(|node| node.permits_suspicious_reentries()) {
+            return;
+        }
+        panic!(
+            "the lock {key:?} was entered by branches of one task, such as those of join!: they are one owner, and \
+             were inside together. Give each caller a task of its own (tokio::spawn), use lock.run(..), or name owners \
+             (lock.owned_by(Owner::new())). If it is intended, call Server::permit_suspicious_reentries()"
+        );
     }
 
     /// Warns, after a while, if a caller that begins to wait may wait for itself. Not at once: branches that name

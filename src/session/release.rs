@@ -36,11 +36,18 @@ impl Session {
         if self.is_forked() {
             return Err(Loss::Forked);
         }
-        let (reply, answer) = foreign::channel();
         let now = self.now();
-        if let Some(entrance) = entrance {
-            self.exits(hold, entrance, now);
+        let suspicious = entrance.is_some_and(|entrance| self.exits(hold, entrance, now));
+        let answer = self.count_down(hold, now);
+        // After the count: a test that fails leaves no lock behind.
+        if suspicious {
+            self.fail_test(&hold.claim.key);
         }
+        answer
+    }
+
+    fn count_down(self: &Arc<Self>, hold: &Arc<Hold>, now: Instant) -> Result<Answer<Result<(), Error>>, Loss> {
+        let (reply, answer) = foreign::channel();
         let leave = hold.leave(now);
         if matches!(leave, Leave::Last | Leave::Lost { last: true, .. }) {
             self.counters.released_after(now.since(hold.since));

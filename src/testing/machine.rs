@@ -26,6 +26,7 @@ struct State {
     starts: u64,
     clock_offset_us: i64,
     is_stopped: bool,
+    permits_suspicious_reentries: bool,
     /// The requests that came while it was stopped.
     waiting: VecDeque<Sent>,
     /// How many of the next answers to commands are lost.
@@ -109,12 +110,21 @@ impl Machine {
             starts: 0,
             clock_offset_us: 0,
             is_stopped: false,
+            permits_suspicious_reentries: false,
             waiting: VecDeque::new(),
             loses: 0,
             repeats: 0,
             delay: Duration::ZERO..=Duration::ZERO,
             ears: BTreeMap::new(),
         })))
+    }
+
+    pub(super) fn permit_suspicious_reentries(&self) {
+        self.state().permits_suspicious_reentries = true;
+    }
+
+    pub(super) fn permits_suspicious_reentries(&self) -> bool {
+        self.state().permits_suspicious_reentries
     }
 
     pub(super) fn stop(&self) {

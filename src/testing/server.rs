@@ -31,6 +31,10 @@ use super::route::Route;
 /// lockers. The network to it can be [cut](Self::cut), or [lead](Self::lead_to) to another server, for only those
 /// lockers that connected through one [route](Self::route).
 ///
+/// # Suspicious re-entries
+/// If two branches of a task wait for a lock together, or release guards as if they had been inside together, the call
+/// panics, so that the test fails: see [`permit_suspicious_reentries`](Self::permit_suspicious_reentries).
+///
 /// # What it does not have
 /// It has no replicas, no users with rights, and no memory limit. It answers at once, unless answers are delayed.
 ///
@@ -135,6 +139,39 @@ impl Server {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let name = format!("memory:{}", NEXT.fetch_add(1, Ordering::Relaxed)).into();
         Self { name, route: Route::to(Machine::new()) }
+    }
+
+    /// Permits what looks like branches of one task that are inside together.
+    ///
+    /// Without this call, the second of two calls that waited together panics. So does the release of a guard, in
+    /// `unlock` or in its drop, if an older guard was released over a millisecond before, or if it is released in
+    /// another task while others stay. The guard has been counted down by then, and one that is dropped while its
+    /// thread panics does not panic again. Over other servers, such releases are only logged and counted
+    /// ([`Stats::suspicious_reentries`](crate::Stats::suspicious_reentries)). The call concerns all lockers of the
+    /// server.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// use lockhound::{Locker, testing::Server};
+    ///
+    /// #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// async fn main() -> Result<(), lockhound::Error> {
+    ///     let server = Server::new();
+    ///     server.permit_suspicious_reentries();
+    ///     let lock = Locker::builder().memory(&server).connect().await?.get("report");
+    ///     let (outer, inner) = (lock.lock().await?, lock.lock().await?);
+    ///     outer.unlock().await?;
+    ///     tokio::time::sleep(Duration::from_secs(1)).await;
+    ///     inner.unlock().await // the newer one goes last
+    /// }
+    /// ```
+    pub fn permit_suspicious_reentries(&self) {
+        self.route.machine().permit_suspicious_reentries();
+    }
+
+    pub(crate) fn permits_suspicious_reentries(&self) -> bool {
+        self.route.machine().permits_suspicious_reentries()
     }
 
     /// Stops the server. It answers nothing, while leases run out all the same. Commands that arrive meanwhile are
