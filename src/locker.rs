@@ -321,7 +321,8 @@ pub struct LockerBuilder {
 impl LockerBuilder {
     /// Adds a server at this address.
     ///
-    /// - `redis://[user:password@]host[:port][/db]` is one server; `valkey://` is the same.
+    /// - `redis://[user:password@]host[:port][/db]` is one server; `valkey://` is the same. A user without a password
+    ///   (`nopass`) stands alone, in `user@`; its name is shown as `***`, since it may be a mistyped password.
     /// - `rediss://..` is the same over TLS (feature `tls`); also `valkeys://`, `redis+tls://` and `valkey+tls://`.
     /// - `redis+unix://[user:password@host]/path[?db=n]` is a socket file of this machine (feature `unix`).
     /// - `redis-cluster://[user:password@]host[:port][?node=host:port&..]` is a cluster. One of the servers that the

@@ -65,8 +65,9 @@ impl Access {
     pub(super) fn give(&self, name: &Arc<str>, way: Way, config: &mut Config) -> Result<(), Error> {
         if let Some(provider) = &self.provider {
             if config.password.is_some() {
-                let problem =
-                    format!("the address {name} has a password, which a provider is to give: leave one of them out");
+                let problem = format!(
+                    "the address {name} has a user or a password, which a provider is to give: leave one of them out"
+                );
                 return Err(Error::config("credentials", problem));
             }
             config.credential_provider = Some(Arc::new(Login::new(Arc::clone(name), Arc::clone(provider))));

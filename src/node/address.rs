@@ -273,10 +273,13 @@ impl Parts {
             Some(password) => password.ok_or_else(|| refuse(&format!("its password {NO_TEXT}")))?,
             None => None,
         };
-        if config.username.is_some() && config.password.is_none() {
-            return Err(refuse(
-                "it has a user but no password; write redis://user:password@host, or redis://:password@host",
-            ));
+        if config.username.is_some() && config.password.is_none() && has_empty_password(text) {
+            // What is taken for the host may be the rest of a password that begins with an `@`.
+            return Err(refuse("it has a user and an empty password; for a user without a password, write user@host"));
+        }
+        if config.username.is_some() {
+            // A user without a password logs in with any, but has to name itself all the same.
+            config.password.get_or_insert_default();
         }
         let place = if way == Way::Socket {
             known_query(&url, &["db"]).map_err(|reason| refuse(&reason))?;
@@ -304,6 +307,13 @@ fn refuse(name: &str, reason: &str) -> Error {
 /// the part of an address behind the scheme.
 fn has_loose_signs(rest: &str) -> bool {
     rest.split_once(['/', '?', '#']).is_some_and(|(_, behind)| behind.contains('@'))
+}
+
+/// Returns whether there is a colon before the host, of an address whose password is empty.
+fn has_empty_password(text: &str) -> bool {
+    let rest = text.split_once("://").map_or("", |(_, rest)| rest);
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    authority.rsplit_once('@').is_some_and(|(credentials, _)| credentials.contains(':'))
 }
 
 /// Decodes the text, if there is any; returns `None` if it is not UTF-8.
@@ -385,13 +395,15 @@ fn database(text: &str) -> Option<Option<u8>> {
     if text.is_empty() { Some(None) } else { text.parse().ok().map(Some) }
 }
 
-/// Shows the user. A user name with unusual characters may be half of a password, and is hidden.
+/// Shows the user. A user name with unusual characters may be half of a password, and one without a password may be a
+/// password in the wrong place: both are hidden.
 fn shown_credentials(url: &Url) -> String {
     let user = url.username();
     let ordinary = user.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
     match url.password() {
         Some(_) => format!("{}:***@", if ordinary { user } else { "***" }),
-        None => String::new(),
+        None if user.is_empty() => String::new(),
+        None => "***@".to_owned(),
     }
 }
 
@@ -419,6 +431,8 @@ mod tests {
         assert_eq!(config.password.as_deref(), Some("p@ss+w&d"));
         assert_eq!(config.database, Some(3));
         assert_eq!(config.server.hosts()[0].to_string(), "::1:7000");
+        let user = parse("redis://ann@h").expect("valid").config;
+        assert_eq!((user.username.as_deref(), user.password.as_deref()), (Some("ann"), Some("")));
         let marked = parse("redis://:%EF%BF%BD%C3%BC%00@h\n").expect("valid");
         assert_eq!(marked.config.password.as_deref(), Some("\u{fffd}\u{fc}\0"));
         assert_eq!(parse("redis://h").expect("valid").config.server.hosts()[0].port, 6379);
@@ -432,6 +446,8 @@ mod tests {
         }
         assert_eq!(name("redis://ann:secret@h"), "redis://ann:***@h");
         assert_eq!(name("Redis://:secret@h/0"), "redis://:***@h/0");
+        assert_eq!(name("redis://u@secret@h"), "redis://***@h");
+        assert_eq!(name("redis://secret@h:7000/3"), "redis://***@h:7000/3", "a user, or a password without its colon");
         assert_eq!(name("redis://half@secret:other@h"), "redis://***:***@h", "more likely a password than a user");
         let address = Address::parse("redis://a:secret@h", &Access::default()).expect("valid");
         assert_eq!(format!("{address:?}"), "Address(redis://a:***@h)");
@@ -452,11 +468,10 @@ mod tests {
             "redis://ann:1#secret@h",
             "redis://ann:1?secret@h",
             "redis://ann:1/secret@h",
-            "redis://secret@h",
+            "redis://ann:@secret",
             "redis://ann:secret",
             "redis://h:secret",
             "redis:///ann:secret",
-            "redis://u@secret@h",
             "redis://h?password=secret",
             "redis://h?pass=secret",
             "redis://h?secret",
@@ -543,7 +558,15 @@ mod tests {
         while refused < 10_000 {
             let secret: String = (0..8).map(|_| random.alphanumeric()).collect();
             let text = mistyped(&mut random, &secret);
-            let Err(error) = parse(&text) else { continue };
+            let error = match parse(&text) {
+                Err(error) => error,
+                Ok(valid) => {
+                    // Alone before the host, it may be a user.
+                    let is_user = valid.config.username.is_some() && valid.config.password.as_deref() == Some("");
+                    assert!(!is_user || !valid.name.contains(&secret), "{text:?}: {}", valid.name);
+                    continue;
+                }
+            };
             refused += 1;
             let builder = crate::locker::Locker::builder().node(&text);
             let shown = format!("{error} {error:?} {builder:?}").to_lowercase();
@@ -574,7 +597,6 @@ mod tests {
     fn refusals_name_what_is_wrong() {
         for (address, about) in [
             ("redis://h/300", "0 to 255"),
-            ("redis://ann@h", "no password"),
             ("redis://h?timeout=3", "\"timeout\""),
             ("redis://h?password=x", "before the host"),
             ("redis://ann:pw", "invalid port"),

@@ -53,6 +53,8 @@ impl<'a> Named<'a> {
             let reason = "it does not name the master: write ?sentinelServiceName=name";
             return Err(several.refuse(reason));
         };
+        // As for a server: a user without a password has to name itself.
+        let password = password.or_else(|| user.is_some().then(String::new));
         Ok(Self { several, service, others, user, password })
     }
 
@@ -117,7 +119,7 @@ mod tests {
             ("redis-sentinel://ann:1?secret@h", "percent-encode"),
             ("redis-sentinel://ann:1#secret@h?sentinelServiceName=a", "percent-encode"),
             ("redis-sentinel://h?sentinelServiceName=a&sentinelPassword=secret%FF", "not percent-encoded UTF-8"),
-            ("valkey-sentinel://secret@h?sentinelServiceName=a", "no password"),
+            ("valkey-sentinel://secret@h", "sentinelServiceName"),
         ] {
             let message = Address::parse(text, &Access::default()).expect_err(text).to_string();
             assert!(message.contains(why) && !message.contains("secret"), "{text}: {message}");

@@ -171,6 +171,38 @@ async fn sentinels_take_every_user_and_password() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_without_a_password_needs_none() {
+    let nopass = ["--user", "svc", "on", "nopass", "~*", "&*", "+@all"];
+    let servers =
+        [Server::start_with(&nopass), Server::start_with(&[&nopass[..], &["--cluster-enabled", "yes"]].concat())];
+    let group = Sentinels::start();
+    for server in group.sentinels.iter().chain([&group.master, &group.replica]) {
+        server.command::<()>(&["ACL", "SETUSER", "svc", "on", "nopass", "~*", "&*", "+@all"]);
+        // Only this user may log in.
+        server.command::<()>(&["ACL", "SETUSER", "default", "resetpass", ">other"]);
+    }
+    let slots: Vec<_> = (0..16_384).map(|slot| slot.to_string()).collect();
+    let words: Vec<_> = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
+    servers[1].command::<()>(&words);
+    let info = || servers[1].command::<String>(&["CLUSTER", "INFO"]);
+    eventually(ms(30_000), "it is whole", || info().contains("cluster_state:ok")).await;
+    let login = Login { user: "svc".into(), password: String::new() };
+    for url in [
+        format!("redis://svc@127.0.0.1:{}", servers[0].port()),
+        format!("redis-cluster://svc@127.0.0.1:{}", servers[1].port()),
+        format!("{}&sentinelUsername=svc", group.url().replace("://", "://svc@")),
+    ] {
+        let locks = assert_locks(Locker::builder().node(&url), &login).await;
+        assert!(format!("{locks:?}").contains("://***@127.0.0.1"), "{locks:?}");
+        locks.close().await;
+    }
+    // A user with a password is told that it is missing.
+    servers[0].command::<()>(&["ACL", "SETUSER", "svc", "resetpass", ">secret"]);
+    let error = Locker::connect(format!("redis://svc@127.0.0.1:{}", servers[0].port())).await.unwrap_err();
+    assert!(error.to_string().contains("refused the credentials") && !error.to_string().contains("svc"), "{error}");
+}
+
 /// A password of other bytes than text cannot be sent, and the address says so before anything is sent.
 #[tokio::test]
 async fn a_password_that_is_no_text_is_refused_with_the_reason() {
