@@ -22,7 +22,7 @@ use super::naming::Naming;
 use super::place::Place;
 use super::reply;
 use super::scheme::{self, FORMS, Mode, NO_TEXT, PERCENT_ENCODE, Way};
-use super::sentinel::Named;
+use super::sentinel::{Group, Named};
 use crate::error::{Error, NodeFailure};
 use crate::stats::Misplaced;
 
@@ -62,6 +62,8 @@ pub(crate) struct Address {
     /// Counts answers that came to the wrong command, on all connections to it.
     pub(super) misplaced: Misplaced,
     last_failure: Mutex<Option<NodeFailure>>,
+    /// The Sentinels that name the server, if any do.
+    sentinels: Option<Group>,
     /// Where the server is, if Sentinels name it.
     naming: Option<Naming>,
     /// The nodes of the cluster, if it is a master that a cluster names.
@@ -76,13 +78,13 @@ impl Address {
     /// [`Error::Config`] that says what is wrong with the address, without showing anything that may be a password, or
     /// what is wrong with the TLS options or the credentials.
     pub(super) fn parse(text: &str, access: &Access) -> Result<Self, Error> {
-        let Parts { name, way, mut config } = Parts::parse(text)?;
+        let Parts { name, way, mut config, sentinels } = Parts::parse(text)?;
         access.give(&name, way, &mut config)?;
         let (admission, mode) = (Admission::of(access.has_provider()), Mode::Alone);
         let (misplaced, last_failure) = (Misplaced::default(), Mutex::default());
-        let naming = matches!(config.server, ServerConfig::Sentinel { .. }).then(Naming::default);
+        let naming = sentinels.is_some().then(Naming::default);
         let known_nodes = None;
-        Ok(Self { name, admission, misplaced, last_failure, naming, known_nodes, way, mode, config })
+        Ok(Self { name, admission, misplaced, last_failure, sentinels, naming, known_nodes, way, mode, config })
     }
 
     /// Returns the same address, for a server of a cluster.
@@ -102,6 +104,9 @@ impl Address {
     /// Returns where the server is; `None` for a socket file, and for a server that Sentinels name.
     pub(super) fn place(&self) -> Option<Place> {
         let ServerConfig::Centralized { server } = &self.config.server else { return None };
+        if self.sentinels.is_some() {
+            return None;
+        }
         Some(Place { host: (&*server.host).into(), port: server.port })
     }
 
@@ -117,6 +122,7 @@ impl Address {
             admission: self.admission.anew(),
             misplaced: Misplaced::default(),
             last_failure: Mutex::default(),
+            sentinels: None,
             naming: None,
             known_nodes: None,
             way: self.way,
@@ -142,17 +148,14 @@ impl Address {
 
     /// Returns the Sentinels' name for the master, and their own addresses; `None` for any other server.
     pub(super) fn sentinels(&self) -> Option<(&str, Vec<Self>)> {
-        let ServerConfig::Sentinel { hosts, service_name, .. } = &self.config.server else { return None };
-        let places = hosts.iter().map(|server| Place { host: (&*server.host).into(), port: server.port });
-        Some((service_name, places.map(|place| self.sentinel_at(&place)).collect()))
+        let Group { service, places, .. } = self.sentinels.as_ref()?;
+        Some((service, places.iter().map(|place| self.sentinel_at(place)).collect()))
     }
 
     /// Returns the address of a Sentinel of this master.
     pub(super) fn sentinel_at(&self, place: &Place) -> Self {
-        let (user, password) = match &self.config.server {
-            ServerConfig::Sentinel { username, password, .. } => (username.clone(), password.clone()),
-            _ => (None, None),
-        };
+        let sentinels = self.sentinels.as_ref();
+        let (user, password) = sentinels.map_or((None, None), |group| (group.user.clone(), group.password.clone()));
         let at = self.at(place);
         let scheme = self.name.split_once("://").map_or("redis-sentinel", |(scheme, _)| scheme);
         Self {
@@ -225,15 +228,16 @@ struct Parts {
     name: Arc<str>,
     way: Way,
     config: Config,
+    sentinels: Option<Group>,
 }
 
 impl Parts {
     fn parse(text: &str) -> Result<Self, Error> {
         if let Some(named) = Named::parse(text) {
             let named = named?;
-            let Self { way, mut config, name } = Self::parse(named.first())?;
-            let name = named.complete(&name, &mut config);
-            return Ok(Self { name, way, config });
+            let Self { way, config, name, .. } = Self::parse(named.first())?;
+            let (name, sentinels) = named.complete(&name, &config);
+            return Ok(Self { name, way, config, sentinels: Some(sentinels) });
         }
         let Some((before, _)) = text.split_once("://") else {
             return Err(refuse("***", &format!("it has no scheme; write {FORMS}")));
@@ -289,7 +293,7 @@ impl Parts {
             host(&url, &mut config).map_err(refuse)?
         };
         let name = format!("{scheme}://{}{place}", shown_credentials(&url)).into();
-        Ok(Self { name, way, config })
+        Ok(Self { name, way, config, sentinels: None })
     }
 }
 

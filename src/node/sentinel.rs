@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use fred::types::config::{Config, Server, ServerConfig};
+use fred::types::config::Config;
 use url::Url;
 
 use super::place::{Place, is_ordinary};
@@ -63,21 +63,29 @@ impl<'a> Named<'a> {
         &self.several.first
     }
 
-    /// Completes the configuration, in which the first Sentinel still stands for the server. Returns the address as it
-    /// is shown.
-    pub(super) fn complete(self, shown: &str, config: &mut Config) -> Arc<str> {
+    /// Returns the address as it is shown, and the Sentinels. In `config` the first one stands for the server.
+    pub(super) fn complete(self, shown: &str, config: &Config) -> (Arc<str>, Group) {
         let Self { several, service, others, user, password } = self;
         let has_port = Url::parse(&several.first).is_ok_and(|url| url.port().is_some());
-        let mut hosts = config.server.hosts();
-        for host in hosts.iter_mut().filter(|_| !has_port) {
-            host.port = PORT;
-        }
-        hosts.extend(others.iter().map(|place| Server::new(&*place.host, place.port)));
         let nodes: String = others.iter().map(|place| format!("&node={place}")).collect();
         let name = format!("{}?sentinelServiceName={service}{nodes}", several.shown(shown));
-        config.server = ServerConfig::Sentinel { hosts, service_name: service, username: user, password };
-        name.into()
+        let first = config.server.hosts().into_iter();
+        let first =
+            first.map(|host| Place { host: (&*host.host).into(), port: if has_port { host.port } else { PORT } });
+        let places = first.chain(others).collect();
+        (name.into(), Group { service, places, user, password })
     }
+}
+
+/// The Sentinels of a master.
+#[cfg_attr(test, derive(Debug))]
+pub(super) struct Group {
+    /// Their name for the master.
+    pub(super) service: String,
+    pub(super) places: Vec<Place>,
+    /// The user of the Sentinels.
+    pub(super) user: Option<String>,
+    pub(super) password: Option<String>,
 }
 
 #[cfg(test)]
