@@ -25,7 +25,7 @@ use self::events::Place;
 const SLOW: &str = "it needs a cluster or Sentinels; tests/architecture.rs checks that it is contained";
 
 /// Events that no scenario provokes, by their messages, and why.
-const UNPROVOKED: [(&str, &str); 12] = [
+const UNPROVOKED: [(&str, &str); 14] = [
     (
         "the machine was suspended: every lock is looked at",
         "only a suspend moves the two clocks apart: a unit test in src/watchdog has a subscriber panic at it",
@@ -41,6 +41,8 @@ const UNPROVOKED: [(&str, &str); 12] = [
     ("a master of the cluster is away: it is connected once it is back", SLOW),
     ("a master sends no unlock messages: waiters look every sixth of a lease", SLOW),
     ("no server tells the slots", SLOW),
+    ("this server belongs to another cluster: nothing is sent to it, and its connections are closed", SLOW),
+    ("no node of the cluster answers: the servers of its address have been made a new one", SLOW),
     ("the Sentinels name another master: connecting to it", SLOW),
     ("the Sentinels name a master again", SLOW),
     ("the Sentinels have named no master for a while: no lock is granted", SLOW),
