@@ -6,7 +6,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockhound::{Error, Locker, Stats};
+use lockhound::{CallOutcome, Error, Locker, Stats};
 use tokio::time::sleep;
 
 #[tokio::main]
@@ -28,7 +28,7 @@ async fn show(locks: &Locker) {
     let workers: Vec<_> = (0..32).map(|i| tokio::spawn(work(locks.clone(), i % 4))).collect();
     let victim = locks.get("lockhound:example:stats:victim");
     let held = victim.lock().await;
-    println!("holds waiters acquired renewals losses pending   acquire p50     p99    held p50     p99");
+    println!("holds waiters  granted renewals losses pending      wait p50     p99    held p50     p99");
     for second in 1..=8 {
         sleep(Duration::from_secs(1)).await;
         line(&locks.stats());
@@ -78,12 +78,12 @@ fn line(s: &Stats) {
         "{:>5} {:>7} {:>8} {:>8} {:>6} {:>7}   {:>11.1?} {:>7.1?} {:>11.1?} {:>7.1?}",
         s.holds,
         s.waiters,
-        s.acquired,
+        s.attempts.of(CallOutcome::Granted),
         s.renewals,
         s.losses.total(),
         s.pending,
-        s.acquire_time.p50,
-        s.acquire_time.p99,
+        s.wait_time.p50,
+        s.wait_time.p99,
         s.hold_time.p50,
         s.hold_time.p99,
     );

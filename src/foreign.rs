@@ -12,6 +12,7 @@ mod journal;
 
 use std::any::Any;
 use std::cell::Cell;
+use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
@@ -135,7 +136,7 @@ fn discard(payload: Box<dyn Any + Send>) {
 
 /// Runs a future in a span, as `tracing`'s `Instrument` does; a subscriber that panics does not end the future. It
 /// borrows the future, since an async function that owns a future stores it twice and copies it.
-pub(crate) async fn in_span<T>(span: Span, mut future: Pin<&mut impl Future<Output = T>>) -> T {
+pub(crate) async fn in_span<T>(span: &Span, mut future: Pin<&mut impl Future<Output = T>>) -> T {
     poll_fn(|cx| {
         let _entered = span.enter();
         future.as_mut().poll(cx)
@@ -149,6 +150,13 @@ pub(crate) async fn in_span<T>(span: Span, mut future: Pin<&mut impl Future<Outp
 pub(crate) struct Span(Option<Arc<tracing::Span>>);
 
 impl Span {
+    /// Records a field of it, on the thread of a caller.
+    pub(crate) fn record(&self, field: &'static str, value: &dyn fmt::Display) {
+        if let Some(span) = &self.0 {
+            contained(|| _ = span.record(field, tracing::field::display(value)));
+        }
+    }
+
     fn enter(&self) -> Entered<'_> {
         let Some(span) = &self.0 else { return Entered::Nothing };
         match journal::enter(span) {

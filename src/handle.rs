@@ -1,14 +1,16 @@
 //! The common part of the handles and guards of one lock and of several: how a call locks, runs a section, and
 //! releases.
 
+mod calling;
+
 use std::fmt::{self, Display};
 use std::future::Future;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use self::calling::Calling;
 use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign::{self, contained};
@@ -91,11 +93,12 @@ impl<W> Handle<W> {
 
 impl<W: Wanted> Handle<W> {
     pub(crate) async fn take(&self, wait: Wait) -> Result<Option<Taken<W::Grip>>, Error> {
-        let taking = async {
+        let calling = self.calling(wait);
+        let taking = async |calling: &Calling<'_>| {
             let (owner, reentry) = self.manner.asks(self.settings());
-            self.take_as(Caller::polling(owner, reentry).await?, wait).await
+            self.take_as(Caller::polling(owner, reentry).await?, wait, calling).await
         };
-        let taken = taking.await;
+        let taken = calling.run(taking, Taken::is_reentry).await;
         // A grant comes from a server. Giving way before it is asked would change the order of callers.
         if !matches!(taken, Ok(Some(_))) {
             foreign::give_way().await;
@@ -104,18 +107,29 @@ impl<W: Wanted> Handle<W> {
     }
 
     pub(crate) fn take_blocking(&self, wait: Wait) -> Result<Option<Taken<W::Grip>>, Error> {
+        let calling = self.calling(wait);
         let (owner, reentry) = self.manner.asks(self.settings());
-        self.session().block_on(self.take_as(Caller::blocking(owner, reentry), wait))
+        let caller = Caller::blocking(owner, reentry);
+        let taken = self.session().block_on(calling.inside(self.take_as(caller, wait, &calling)));
+        calling.ended(taken, Taken::is_reentry)
     }
 
-    async fn take_as(&self, caller: Caller, wait: Wait) -> Result<Option<Taken<W::Grip>>, Error> {
-        let span = span(wait.operation(), self.wanted.keys(), &caller.owner);
-        let (session, came) = (self.session(), self.session().now());
-        let taking = self.wanted.take(session, &caller, self.terms()?, wait);
-        let grip = match foreign::in_span(span, pin!(taking)).await {
+    fn calling(&self, wait: Wait) -> Calling<'_> {
+        Calling::begin(self.session(), wait, self.wanted.keys())
+    }
+
+    async fn take_as(
+        &self,
+        caller: Caller,
+        wait: Wait,
+        calling: &Calling<'_>,
+    ) -> Result<Option<Taken<W::Grip>>, Error> {
+        calling.is_by(&caller.owner);
+        let session = self.session();
+        let grip = match self.wanted.take(session, &caller, self.terms()?, wait).await {
             Err(error) => {
                 if matches!(error, Error::Server { .. }) {
-                    session.pace_refusal(wait.end(came)).await;
+                    session.pace_refusal(calling.deadline()).await;
                 }
                 return Err(error.of(self.wanted.keys()));
             }
@@ -141,15 +155,15 @@ impl<W: Wanted> Handle<W> {
     where
         Fut: Future<Output = T>,
     {
-        let beginning = async {
+        let beginning = async |calling: &Calling<'_>| {
             // Bad terms are reported before anything is awaited.
             self.terms()?;
             let (owner, reentry) = self.manner.asks(self.settings());
             let run = self.session().begin_run(self.wanted.keys().into(), owner, reentry).await?;
-            let taken = self.take_as(run.caller().clone(), wait).await?;
+            let taken = self.take_as(run.caller().clone(), wait, calling).await?;
             Ok(taken.map(|taken| (run, taken)))
         };
-        let (run, taken) = match beginning.await {
+        let (run, taken) = match self.calling(wait).run(beginning, |(_, taken)| taken.is_reentry()).await {
             Ok(Some(begun)) => begun,
             refused => {
                 foreign::give_way().await;
@@ -271,6 +285,10 @@ impl<G: Held> Taken<G> {
         Scope { owner: self.grip.owner(), runs: self.runs.clone() }.run(future)
     }
 
+    fn is_reentry(&self) -> bool {
+        self.grip.is_reentry()
+    }
+
     pub(crate) async fn unlock(self) -> Result<(), Error> {
         let Self { grip, alive, .. } = self;
         let answer = grip.unlock().await;
@@ -282,14 +300,6 @@ impl<G: Held> Taken<G> {
     pub(crate) fn blocking_unlock(self) -> Result<(), Error> {
         let Self { grip, alive, .. } = self;
         alive.session().block_on(grip.unlock())
-    }
-}
-
-/// Returns the span of the caller's wait. The engine logs its work for the call outside of this span.
-fn span(operation: &'static str, keys: &[Key], owner: &Owner) -> foreign::Span {
-    match keys {
-        [key] => foreign::span(|| tracing::debug_span!("lockhound", operation, key = %key.shown(), %owner)),
-        keys => foreign::span(|| tracing::debug_span!("lockhound", operation, ?keys, %owner)),
     }
 }
 

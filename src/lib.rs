@@ -53,6 +53,6 @@ pub use multi::{MultiGuard, MultiLock, MultiSection};
 pub use node::Tls;
 pub use options::{Fencing, Format, Reentry};
 pub use owner::Owner;
-pub use stats::{Distribution, Losses, NodeTimes, Sizes, Stats};
+pub use stats::{Attempts, CallOutcome, Distribution, Losses, NodeTimes, Sizes, Stats};
 pub use tokio_util::sync::CancellationToken;
 pub use uuid::Uuid;

@@ -249,7 +249,8 @@ impl Lock {
     /// Returns `None` if somebody else held the lock all the time. A time of zero is [`try_lock`](Self::try_lock).
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), and [`Error::Unavailable`] if the time is over and the last round had no answer.
+    /// As [`lock`](Self::lock), and [`Error::Unavailable`] if the time is over and the last round had no answer. A time
+    /// that is too short for an answer (20 ms and two round trips) is only such an error if a round failed before.
     ///
     /// # Cancel safety
     /// As [`lock`](Self::lock).

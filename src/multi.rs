@@ -62,7 +62,7 @@ impl Wanted for Arc<[Key]> {
         wait: Wait,
     ) -> Result<Option<JointGrip>, Error> {
         let grips = match wait {
-            Wait::Never => session.try_all(self, caller, terms).await.map(|taken| taken.map(|(grips, _)| grips)),
+            Wait::Never => session.try_all(self, caller, terms).await,
             Wait::For(wait) => session.lock_all(self, caller, terms, Some(wait)).await,
             Wait::Always => session.lock_all(self, caller, terms, None).await,
         };

@@ -3,6 +3,8 @@
 //! Counting is cheap and always on. With the feature `metrics`, each count and each time also goes to the recorder that
 //! the program has installed for the `metrics` facade.
 
+mod attempts;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +13,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use self::attempts::Calls;
+pub use self::attempts::{Attempts, CallOutcome};
 use crate::error::{Loss, NodeFailure};
 #[cfg(feature = "metrics")]
 use crate::foreign::contained;
@@ -25,10 +29,9 @@ pub struct Stats {
     pub holds: usize,
     /// Callers that wait for a lock.
     pub waiters: usize,
-    /// Acquisitions, not counting re-entries.
-    pub acquired: u64,
-    /// Re-entries: guards of a lock that its owner already held.
-    pub reentries: u64,
+    /// Calls that lock, by how they ended: `lock`, `try_lock`, `run` and the others, one for each call, however many
+    /// locks it takes. How many locks were taken is `holds` and the count of `hold_time` together.
+    pub attempts: Attempts,
     /// Re-entries that look like a mistake: branches of one task, or tasks to which guards were moved, that are inside
     /// at the same time; see [`Lock`](crate::Lock).
     ///
@@ -56,9 +59,9 @@ pub struct Stats {
     pub pending_undos: usize,
     /// Losses, by reason.
     pub losses: Losses,
-    /// How long calls that may wait took from the call to the grant, however many locks each took: all except
-    /// `try_lock`, and calls that found their own owner inside.
-    pub acquire_time: Distribution,
+    /// How long calls that may wait took, whatever their outcome, however many locks each takes: all except `try_lock`,
+    /// and calls that found their own owner inside.
+    pub wait_time: Distribution,
     /// How long locks were held, from the send of the acquire to the end of the last guard.
     pub hold_time: Distribution,
     /// How much later than planned renewals began. The wait of a batch for other batches that are due at the same
@@ -136,14 +139,12 @@ pub struct NodeTimes {
 /// The counters behind [`Stats`].
 #[derive(Debug)]
 pub(crate) struct Counters {
-    acquired: AtomicU64,
-    reentries: AtomicU64,
+    calls: Calls,
     suspicious_reentries: AtomicU64,
     renewals: AtomicU64,
     renewal_errors: AtomicU64,
     undone: AtomicU64,
     losses: [AtomicU64; LOSSES.len()],
-    acquire_time: Times,
     hold_time: Times,
     renewal_lateness: Times,
     renewal_batches: Numbers,
@@ -162,14 +163,12 @@ impl Counters {
     pub(crate) fn of_nodes(names: &[Arc<str>]) -> Self {
         tell_of_all();
         Self {
-            acquired: AtomicU64::new(0),
-            reentries: AtomicU64::new(0),
+            calls: Calls::new(),
             suspicious_reentries: AtomicU64::new(0),
             renewals: AtomicU64::new(0),
             renewal_errors: AtomicU64::new(0),
             undone: AtomicU64::new(0),
             losses: Default::default(),
-            acquire_time: Times::new("lockhound_acquire_seconds"),
             hold_time: Times::new("lockhound_hold_seconds"),
             renewal_lateness: Times::new("lockhound_renewal_lateness_seconds"),
             renewal_batches: Numbers::new("lockhound_renewal_batch_locks", MOST_LOCKS),
@@ -178,20 +177,13 @@ impl Counters {
         }
     }
 
-    pub(crate) fn acquired(&self) {
-        count(&self.acquired, "lockhound_acquired_total");
-    }
-
-    pub(crate) fn reentered(&self) {
-        count(&self.reentries, "lockhound_reentries_total");
+    /// Counts a call that has ended, and records how long it waited if it may wait.
+    pub(crate) fn call_ended(&self, outcome: CallOutcome, waited: Option<Duration>) {
+        self.calls.ended(outcome, waited);
     }
 
     pub(crate) fn suspicious_reentry(&self) {
         count(&self.suspicious_reentries, "lockhound_suspicious_reentries_total");
-    }
-
-    pub(crate) fn granted_after(&self, time: Duration) {
-        self.acquire_time.record(time);
     }
 
     pub(crate) fn released_after(&self, time: Duration) {
@@ -266,8 +258,7 @@ impl Counters {
         Stats {
             holds,
             waiters,
-            acquired: read(&self.acquired),
-            reentries: read(&self.reentries),
+            attempts: self.calls.attempts(),
             suspicious_reentries: read(&self.suspicious_reentries),
             renewals: read(&self.renewals),
             renewal_errors: read(&self.renewal_errors),
@@ -277,7 +268,7 @@ impl Counters {
             pending,
             pending_undos,
             losses: self.losses(),
-            acquire_time: self.acquire_time.distribution(),
+            wait_time: self.calls.wait_time(),
             hold_time: self.hold_time.distribution(),
             renewal_lateness: self.renewal_lateness.distribution(),
             renewal_batches: self.renewal_batches.sizes(),
@@ -336,12 +327,11 @@ fn tell_losses(_reason: &'static str, _n: u64) {
 fn tell_of_all() {
     COUNTERS.iter().for_each(|name| tell(name, 0));
     LOSSES.iter().for_each(|(_, reason)| tell_losses(reason, 0));
+    attempts::tell_of_all();
 }
 
 /// All counters without labels.
-const COUNTERS: [&str; 7] = [
-    "lockhound_acquired_total",
-    "lockhound_reentries_total",
+const COUNTERS: [&str; 5] = [
     "lockhound_suspicious_reentries_total",
     "lockhound_renewals_total",
     "lockhound_renewal_errors_total",
@@ -391,8 +381,12 @@ impl Times {
     }
 
     fn record_many(&self, time: Duration, times: usize) {
-        let micros = u64::try_from(time.as_micros()).unwrap_or(DAY_US);
-        self.0.record(micros, time.as_secs_f64(), times);
+        self.0.record(micros(time), time.as_secs_f64(), times);
+    }
+
+    /// Records a time here only.
+    fn note(&self, time: Duration) {
+        self.0.note(micros(time), 1);
     }
 
     fn distribution(&self) -> Distribution {
@@ -428,14 +422,19 @@ impl Numbers {
         if times == 0 {
             return;
         }
-        if let Some(histogram) = &self.histogram {
-            lock(histogram).saturating_record_n(number.max(1), as_u64(times));
-        }
+        self.note(number, times);
         #[cfg(feature = "metrics")]
         contained(|| match &self._node {
             Some(node) => metrics::histogram!(self._name, "node" => Arc::clone(node)).record_many(_told, times),
             None => metrics::histogram!(self._name).record_many(_told, times),
         });
+    }
+
+    /// Counts a number this many times here only.
+    fn note(&self, number: u64, times: usize) {
+        if let Some(histogram) = &self.histogram {
+            lock(histogram).saturating_record_n(number.max(1), as_u64(times));
+        }
     }
 
     fn sizes(&self) -> Sizes {
@@ -448,6 +447,10 @@ impl Numbers {
             max: histogram.max(),
         }
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(DAY_US)
 }
 
 fn as_u64(n: usize) -> u64 {
@@ -465,22 +468,24 @@ mod tests {
     #[test]
     fn counts_and_times_come_out_as_they_went_in() {
         let counters = Counters::new();
-        counters.acquired();
         counters.lost(Loss::Expired);
         counters.lost(Loss::Expired);
         counters.lost(Loss::Closed);
         counters.lost(Loss::Released);
         for ms in 1..=100 {
-            counters.granted_after(Duration::from_millis(ms));
+            counters.call_ended(CallOutcome::TimedOut, Some(Duration::from_millis(ms)));
         }
+        counters.call_ended(CallOutcome::Busy, None);
         counters.released_after(Duration::from_secs(100 * 86_400));
         counters.renewals_begun(0, Duration::from_secs(1));
         let stats = counters.stats(3, 2, 1, 1);
-        assert_eq!((stats.holds, stats.waiters, stats.pending, stats.acquired), (3, 2, 1, 1));
+        assert_eq!((stats.holds, stats.waiters, stats.pending), (3, 2, 1));
         assert_eq!((stats.losses.expired, stats.losses.closed, stats.losses.total()), (2, 1, 3));
         let close = |time: Duration, ms: u64| time.abs_diff(Duration::from_millis(ms)) < Duration::from_millis(2);
-        assert!(close(stats.acquire_time.p50, 50) && close(stats.acquire_time.p99, 99), "{stats:?}");
-        assert_eq!(stats.acquire_time.count, 100);
+        assert!(close(stats.wait_time.p50, 50) && close(stats.wait_time.p99, 99), "{stats:?}");
+        assert_eq!(stats.wait_time.count, 100);
+        let of = |outcome| stats.attempts.of(outcome);
+        assert_eq!((of(CallOutcome::TimedOut), of(CallOutcome::Busy), stats.attempts.total()), (100, 1, 101));
         assert!(stats.hold_time.max >= Duration::from_secs(86_000), "{stats:?}");
         assert_eq!(stats.renewal_lateness, Distribution::default());
     }

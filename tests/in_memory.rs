@@ -3,6 +3,8 @@
 
 #[path = "in_memory/ahead.rs"]
 mod ahead;
+#[path = "in_memory/attempts.rs"]
+mod attempts;
 mod common;
 #[path = "in_memory/endings.rs"]
 mod endings;
@@ -365,7 +367,7 @@ fn a_thread_without_async_code_locks_by_the_machine_s_clock() {
 async fn each_call_that_may_wait_has_one_time() {
     let (server, name, other) = (Server::new(), key(), key());
     let locks = over(std::slice::from_ref(&server), ms(10_000)).connect().await.unwrap();
-    let timed = || (locks.stats().acquire_time.count, locks.stats().acquire_time.max.as_millis());
+    let timed = || (locks.stats().wait_time.count, locks.stats().wait_time.max.as_millis());
     locks.get(&name).try_lock().await.unwrap().expect("free").unlock().await.unwrap();
     assert_eq!(timed().0, 0, "it does not wait");
     let guard = locks.get(&name).lock().await.unwrap();

@@ -33,7 +33,7 @@ async fn the_programs_recorder_receives_counts_and_times() {
     let locks = builder(&server.url(), ms(1_500)).command_timeout(ms(450)).connect().await.unwrap();
     let counters = told(&snapshotter).into_iter().filter(|(name, _)| name.contains("_total"));
     let counters: Vec<_> = counters.map(|(_, count)| count).collect();
-    assert_eq!(counters, [0; 13], "each begins before its first event: 7, and losses for 6 reasons");
+    assert_eq!(counters, [0; 19], "each begins before its first event: 5, 8 outcomes, and losses for 6 reasons");
     let lost = locks.get(key());
     let guard = lost.lock().await.unwrap();
     locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
@@ -47,10 +47,10 @@ async fn the_programs_recorder_receives_counts_and_times() {
     locks.close().await;
     let told = told(&snapshotter);
     let of = |name: &str| *told.get(name).unwrap_or_else(|| panic!("{name} is not in {told:?}"));
-    assert_eq!(of("lockhound_acquired_total"), 3);
+    assert_eq!(of("lockhound_attempts_total outcome=granted"), 3);
     assert_eq!(of("lockhound_losses_total reason=not_owner"), 2, "one is found at the release");
     assert!(of("lockhound_renewals_total") >= 1);
-    assert_eq!(of("lockhound_acquire_seconds"), 3);
+    assert_eq!(of("lockhound_wait_seconds outcome=granted"), 3);
     assert_eq!(of("lockhound_hold_seconds"), 3);
     assert!(of("lockhound_renewal_lateness_seconds") >= 1);
     assert!(of("lockhound_renewal_batch_locks") >= 1);

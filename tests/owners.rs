@@ -14,7 +14,7 @@ use common::log::Log;
 use common::{Server, builder, eventually, key, locker, ms};
 use futures_util::future::try_join_all;
 use futures_util::stream::{self, FuturesUnordered, StreamExt as _, TryStreamExt as _};
-use lockhound::{Error, Guard, Lock, Locker, MultiLock, Owner, Reentry};
+use lockhound::{CallOutcome, Error, Guard, Lock, Locker, MultiLock, Owner, Reentry};
 use tokio::time::{sleep, timeout};
 use tracing_subscriber::filter::LevelFilter;
 
@@ -139,7 +139,7 @@ async fn guards_in_branches_exclude_each_other_unless_the_task_is_the_owner() {
         for way in WAYS {
             in_task_and_root(|| exclusive_guards(way, locks.get(key()))).await;
         }
-        assert_eq!(locks.stats().reentries, 0);
+        assert_eq!(locks.stats().attempts.of(CallOutcome::Reentered), 0);
     }
     let locks = locker(&server).await;
     in_task_and_root(|| exclusive_guards("buffer_unordered", locks.get(key()).non_reentrant())).await;
@@ -180,7 +180,7 @@ async fn is_warned_about<F: Future<Output = ()> + Send + 'static>(program: impl 
         assert!(told[0].contains(part), "{part}: {told:?}");
     }
     let stats = locks.stats();
-    assert!(stats.suspicious_reentries > 0 && stats.reentries > 0, "{stats:?}");
+    assert!(stats.suspicious_reentries > 0 && stats.attempts.of(CallOutcome::Reentered) > 0, "{stats:?}");
     eventually(ms(5_000), "all is released", || !server.exists(&key)).await;
 }
 
@@ -707,7 +707,7 @@ async fn nested_code_is_never_suspicious() {
     in_task_and_root(|| nested_code(locks.get(key()))).await;
     let stats = locks.stats();
     assert_eq!(stats.suspicious_reentries, 0);
-    assert!(stats.reentries >= 2_000, "{stats:?}");
+    assert!(stats.attempts.of(CallOutcome::Reentered) >= 2_000, "{stats:?}");
 }
 
 async fn nested_code(lock: Lock) {
@@ -777,7 +777,9 @@ async fn a_web_handler_with_nested_locks_is_never_suspicious() {
     futures_util::future::join_all(requests).await;
     serving.abort();
     let stats = locks.stats();
-    assert_eq!((stats.acquired, stats.reentries, stats.suspicious_reentries), (40, 80, 0));
+    let of = |outcome| stats.attempts.of(outcome);
+    let counts = (of(CallOutcome::Granted), of(CallOutcome::Reentered), stats.suspicious_reentries);
+    assert_eq!(counts, (40, 80, 0));
 }
 
 /// Re-entries that cause no warning still show in the stats and at debug level.

@@ -11,6 +11,7 @@ mod eligibility;
 mod inspect;
 mod members;
 mod outcome;
+mod pace;
 mod place;
 mod preflight;
 #[cfg(test)]
@@ -24,7 +25,7 @@ mod waiting;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -37,6 +38,7 @@ pub(crate) use self::calls::Calls;
 pub(crate) use self::connect::{connect, connect_lazily};
 use self::eligibility::{Eligibility, Status};
 pub(crate) use self::outcome::{Acquired, Majority, Settled};
+use self::pace::patience_of;
 pub(crate) use self::undoing::Undoing;
 use self::voter::{Company, Voter};
 pub(crate) use self::votes::Confirmations;
@@ -51,13 +53,6 @@ use crate::key::Key;
 use crate::lease::{NodeIndex, majority};
 use crate::node::{Lane, LinkEvent, Node, Outcome};
 use crate::script;
-
-/// How much longer than a majority the other nodes may take if the decision depends on them: this, and twice the time
-/// of the majority. What they have not answered by then is undone.
-const PATIENCE: Duration = Duration::from_millis(20);
-
-/// A longer round trip is not due to distance but to a fault: no pause grows with it.
-const LONGEST_ROUND_TRIP: Duration = Duration::from_millis(200);
 
 /// How much longer than a majority the other nodes may take if nothing depends on them: to connect, and to close.
 pub(crate) const STRAGGLERS: Duration = Duration::from_millis(200);
@@ -180,20 +175,6 @@ impl Quorum {
         majority(self.nodes.len())
     }
 
-    /// Notes that a majority has answered.
-    fn note_round_trip(&self, order: Order, started: Instant) {
-        if order == Order::AllAtOnce {
-            let took = Instant::now().since(started).min(LONGEST_ROUND_TRIP);
-            self.round_trip_us.store(took.as_micros().try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
-        }
-    }
-
-    /// Returns how long a majority took to answer the last time that all nodes were asked at once, at most
-    /// [`LONGEST_ROUND_TRIP`].
-    pub(crate) fn round_trip(&self) -> Duration {
-        Duration::from_micros(self.round_trip_us.load(Ordering::Relaxed))
-    }
-
     fn voter(&self, place: NodeIndex) -> Voter {
         Voter { node: Arc::clone(&self.nodes[place]), place, eligibility: Arc::clone(&self.eligibility) }
     }
@@ -224,7 +205,7 @@ impl Quorum {
         let mut late = Calls::new(std::iter::empty::<(NodeIndex, std::future::Pending<_>)>());
         if order == Order::FirstAlone {
             late.extend(nodes.by_ref().take(1).map(ask));
-            let patience = Instant::now() + self.round_trip() * 2 + PATIENCE;
+            let patience = Instant::now() + self.answers_within();
             if let Some((node, answer)) = late.next_by(Some(patience)).await {
                 if matches!(answer, Outcome::Done(Acquire::Held(_))) {
                     return Round { acquired: Acquired::Outrun, taken: Vec::new(), uncertain: Vec::new(), late };
@@ -415,12 +396,6 @@ impl Quorum {
         let rest = async { while quitting.next().await.is_some() {} };
         let _: Result<_, _> = timeout(STRAGGLERS, rest).await;
     }
-}
-
-/// Returns until when to wait for the others, if a majority of the nodes that were asked at `started` has answered now.
-fn patience_of(started: Instant) -> Instant {
-    let now = Instant::now();
-    now + now.since(started) * 2 + PATIENCE
 }
 
 /// Returns whether a lock was there when it was released.

@@ -13,13 +13,6 @@ use crate::hold::{Hold, Terms};
 use crate::identity::{Caller, Origin};
 use crate::key::Key;
 
-/// A lock that a caller has.
-pub(super) struct Taken {
-    pub(super) grip: Grip,
-    /// Whether its owner had it when the caller came.
-    pub(super) is_reentry: bool,
-}
-
 /// A caller's place in a line. Dropping it leaves the line.
 struct Place<'a> {
     session: &'a Session,
@@ -56,24 +49,18 @@ impl Session {
         wait: Option<Duration>,
     ) -> Result<Option<Grip>, Error> {
         self.enter()?;
-        let called = self.now();
-        let taken = self.wait_in_line(key, caller, terms, wait.map(|wait| called + wait)).await?;
-        Ok(taken.map(|taken| {
-            if !taken.is_reentry {
-                self.counters.granted_after(self.now().since(called));
-            }
-            taken.grip
-        }))
+        let deadline = wait.map(|wait| self.now() + wait);
+        self.wait_in_line(key, caller, terms, deadline).await
     }
 
-    /// Does what [`lock`](Self::lock) does, and does not record how long it took.
+    /// Does what [`lock`](Self::lock) does, until a deadline.
     pub(super) async fn wait_in_line(
         self: &Arc<Self>,
         key: &Key,
         caller: &Caller,
         terms: Terms,
         deadline: Option<Instant>,
-    ) -> Result<Option<Taken>, Error> {
+    ) -> Result<Option<Grip>, Error> {
         loop {
             self.check_open()?;
             let now = self.now();
@@ -83,8 +70,7 @@ impl Session {
             let waiter = Waiter { id, owner, origin, terms, since: now, reply };
             let start = match self.gate.arrive(key, waiter, now) {
                 Arrival::Reentered(hold, count) => {
-                    let grip = self.reentered(hold, origin, count).await?;
-                    return Ok(Some(Taken { grip, is_reentry: true }));
+                    return self.reentered(hold, origin, count).await.map(Some);
                 }
                 Arrival::Lost(loss) => return Err(Error::lost(key, loss)),
                 Arrival::Queued(start) => start,
@@ -115,18 +101,17 @@ impl Session {
             let Some(grip) = answer? else { return Ok(None) };
             // A grant that was revoked or lost before this caller was polled does not count: the caller queues again.
             if let Some(grip) = self.take(grip)? {
-                return Ok(Some(Taken { grip, is_reentry: false }));
+                return Ok(Some(grip));
             }
             if deadline.is_some_and(|deadline| self.now() >= deadline) {
-                let grip = Box::pin(self.try_lock(key, caller, terms)).await?;
-                return Ok(grip.map(|grip| Taken { grip, is_reentry: false }));
+                return Box::pin(self.try_lock(key, caller, terms)).await;
             }
         }
     }
 
     /// Writes the count of a re-entered hold, which has been counted up already.
     async fn reentered(self: &Arc<Self>, hold: Arc<Hold>, origin: Origin, count: u32) -> Result<Grip, Error> {
-        let grip = Grip::taken(Arc::clone(self), Arc::clone(&hold), origin);
+        let grip = Grip::entered(Arc::clone(self), Arc::clone(&hold), origin);
         self.note_reentry(&hold);
         self.write_count(&hold, count).await?;
         Ok(grip)

@@ -124,10 +124,9 @@ impl<'a> Asked<'a> {
         Hold::new(grant, Arc::clone(&self.session.ledger))
     }
 
-    /// Counts and logs a hold that was granted.
+    /// Logs a hold that was granted.
     pub(super) fn granted(&self, hold: Arc<Hold>) -> Granted {
         let Self { session, owner, began, .. } = *self;
-        session.counters.acquired();
         let (generation, fence) = (hold.generation, hold.fence.get());
         contained(|| tracing::debug!(key = %hold.claim.key.shown(), %owner, generation, fence, "acquired"));
         Granted { hold, is_confirmed: true, began, debt: session.engine.owe() }

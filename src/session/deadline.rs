@@ -58,14 +58,14 @@ impl Deadlines {
     }
 
     /// Takes out the first ones that are due.
-    fn due(&self, now: Instant) -> Vec<(u64, Key)> {
+    fn due(&self, now: Instant) -> Vec<(Instant, u64, Key)> {
         let mut table = self.table();
         let mut due = Vec::new();
         while due.len() < CHUNK
             && let Some(first) = table.waits.first_entry().filter(|first| first.key().0 <= now)
         {
-            let ((_, id), key) = first.remove_entry();
-            due.push((id, key));
+            let ((deadline, id), key) = first.remove_entry();
+            due.push((deadline, id, key));
         }
         due
     }
@@ -101,9 +101,9 @@ pub(super) async fn end_waits(deadlines: Arc<Deadlines>, session: Weak<Session>)
             continue;
         }
         if let Some(session) = session.upgrade() {
-            for (id, key) in due {
+            for (deadline, id, key) in due {
                 // If ending one wait panics, the others end all the same.
-                contained(|| session.end_wait(&key, id));
+                contained(|| session.end_wait(&key, id, deadline));
             }
         }
         // Lets the watchdog renew holds between the ends of very many waits.
@@ -113,10 +113,10 @@ pub(super) async fn end_waits(deadlines: Arc<Deadlines>, session: Weak<Session>)
 
 impl Session {
     /// Ends the wait of a waiter whose time is over.
-    fn end_wait(&self, key: &Key, id: u64) {
+    fn end_wait(&self, key: &Key, id: u64, deadline: Instant) {
         let held = self.gate.is_known_held(key, self.now());
         if let Some(waiter) = self.gate.leave(key, id) {
-            let answer = if held { Ok(None) } else { Err(self.unanswered(waiter.since)) };
+            let answer = if held { Ok(None) } else { self.gave_up(waiter.since, deadline).map(|()| None) };
             foreign::answer(waiter.reply, answer);
         }
     }
@@ -128,8 +128,8 @@ mod tests {
 
     use super::*;
 
-    fn ids(due: Vec<(u64, Key)>) -> Vec<u64> {
-        due.into_iter().map(|(id, _)| id).collect()
+    fn ids(due: Vec<(Instant, u64, Key)>) -> Vec<u64> {
+        due.into_iter().map(|(_, id, _)| id).collect()
     }
 
     #[test]

@@ -75,6 +75,9 @@ pub(crate) trait Held {
     /// [`Error::Lost`] with the first loss.
     fn check(&self) -> Result<(), Error>;
 
+    /// Returns whether its owner held it already when its caller got it.
+    fn is_reentry(&self) -> bool;
+
     /// Returns the owner that holds it.
     fn owner(&self) -> Owner;
 
@@ -98,6 +101,8 @@ pub(crate) trait Held {
 pub(crate) struct Grip {
     view: View,
     stage: Stage,
+    /// Whether its owner held the lock already.
+    is_reentry: bool,
 }
 
 #[derive(Debug)]
@@ -114,21 +119,23 @@ enum Stage {
 }
 
 impl Grip {
-    /// Makes the grip of a caller that has entered by itself.
-    pub(super) fn taken(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
+    /// Makes the grip of a caller that has entered a hold of its owner by itself.
+    pub(super) fn entered(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
         let stage = Stage::Taken(session.enters(&hold, origin));
-        Self { view: View { session, hold }, stage }
+        Self { view: View { session, hold }, stage, is_reentry: true }
     }
 
     /// Makes a grip that is sent to its caller, which has to claim it.
     pub(super) fn granted(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
-        Self { view: View { session, hold }, stage: Stage::OnItsWay { origin, beside: false } }
+        let stage = Stage::OnItsWay { origin, beside: false };
+        Self { view: View { session, hold }, stage, is_reentry: false }
     }
 
     /// Makes the grip of a caller that waited while another call of its owner did, and enters with that one.
     pub(super) fn granted_beside(session: Arc<Session>, hold: Arc<Hold>, origin: Origin) -> Self {
         let beside = [origin, hold.origin].iter().all(|origin| origin.known == Known::Calling);
-        Self { view: View { session, hold }, stage: Stage::OnItsWay { origin, beside } }
+        let stage = Stage::OnItsWay { origin, beside };
+        Self { view: View { session, hold }, stage, is_reentry: true }
     }
 
     /// Claims it for its caller. Returns false if it was revoked because that took too long.
@@ -178,6 +185,10 @@ impl Held for Grip {
 
     fn check(&self) -> Result<(), Error> {
         self.view.check()
+    }
+
+    fn is_reentry(&self) -> bool {
+        self.is_reentry
     }
 
     fn owner(&self) -> Owner {

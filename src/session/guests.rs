@@ -74,7 +74,7 @@ fn register(session: &Arc<Session>, hold: &Arc<Hold>) -> Grip {
     session.gate.admit(hold, None, now);
     session.alarm.watch(hold, now);
     assert!(session.watchdog.watch(hold, now));
-    Grip::taken(Arc::clone(session), Arc::clone(hold), caller().origin)
+    Grip::entered(Arc::clone(session), Arc::clone(hold), caller().origin)
 }
 
 /// Returns how much of the machine's time a future takes.

@@ -89,6 +89,10 @@ impl Held for JointGrip {
         self.view.check()
     }
 
+    fn is_reentry(&self) -> bool {
+        self.grips.iter().all(Grip::is_reentry)
+    }
+
     fn owner(&self) -> Owner {
         self.grips.first().map_or_else(Owner::new, |grip| grip.hold().owner())
     }

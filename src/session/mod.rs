@@ -75,7 +75,7 @@ use crate::notify::{self, Channels};
 use crate::options::Settings;
 use crate::quorum::{self, Quorum};
 use crate::random;
-use crate::stats::{Counters, Stats};
+use crate::stats::{CallOutcome, Counters, Stats};
 use crate::watchdog::{self, Verdict, Watchdog};
 
 /// Everything that a locker's handles share.
@@ -213,6 +213,14 @@ impl Session {
         let misplaced_answers = self.quorum.nodes().iter().map(|node| node.misplaced_answers()).sum();
         let stats = self.counters.stats(holds, waiters, self.pendings.all(), self.pendings.undos());
         Stats { misplaced_answers, dropped_events: self.engine.journal().dropped(), ..stats }
+    }
+
+    /// Counts a call that has ended, and records how long it waited if it may wait. In a forked process, a mutex of the
+    /// counters may be locked forever.
+    pub(crate) fn call_ended(&self, outcome: CallOutcome, waited: Option<Duration>) {
+        if !self.is_forked() {
+            self.counters.call_ended(outcome, waited);
+        }
     }
 
     /// Returns the time of this locker, whichever thread its callers ask from.
@@ -378,7 +386,7 @@ impl Job for Task {
     async fn run(self) {
         match self {
             Self::Drive { session, key, wake, span } => {
-                foreign::in_span(span, pin!(driver::drive(session, key, wake))).await;
+                foreign::in_span(&span, pin!(driver::drive(session, key, wake))).await;
             }
             Self::Release(unconfirmed) => release::release(unconfirmed).await,
             Self::Other(operation) => operation.await,

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::acquire::Taken;
 use super::{Grip, Session};
 use crate::clock::Instant;
 use crate::error::Error;
@@ -52,18 +51,18 @@ impl Session {
             // Callers in a line were there first.
             if !keys.iter().any(|key| self.gate.is_awaited(key)) {
                 match self.in_time(deadline, self.try_all(keys, caller, terms)).await {
-                    Some(Ok(Some(taken))) => return Ok(Some(self.took(called, taken))),
+                    Some(Ok(Some(taken))) => return Ok(Some(taken)),
                     Some(Ok(None)) => errand.answered = true,
                     // It rides out an outage in line.
                     Some(Err(Error::Unavailable { .. })) => {}
                     Some(Err(error)) => return Err(error),
-                    None => return Err(self.unanswered(called)),
+                    None => return self.gave_up(called, errand.deadline.unwrap_or(called)).map(|()| None),
                 }
             }
             let Some(taken) = self.collect(&mut errand).await? else { return Ok(None) };
             // The first ones may have been lost while it waited for the others: then none counts.
-            if taken.0.iter().all(|grip| grip.view().check().is_ok()) {
-                return Ok(Some(self.took(called, taken)));
+            if taken.iter().all(|grip| grip.view().check().is_ok()) {
+                return Ok(Some(taken));
             }
             drop(taken);
             if deadline.is_some_and(|deadline| self.now() >= deadline) {
@@ -73,31 +72,19 @@ impl Session {
     }
 
     /// Acquires one lock after the other, each through its line. If one cannot be acquired, the others are given back.
-    /// Returns, too, whether there were any that the owner did not have.
-    async fn collect(self: &Arc<Self>, errand: &mut Errand<'_>) -> Result<Option<(Vec<Grip>, bool)>, Error> {
-        let (mut grips, mut are_new) = (Vec::with_capacity(errand.keys.len()), false);
+    async fn collect(self: &Arc<Self>, errand: &mut Errand<'_>) -> Result<Option<Vec<Grip>>, Error> {
+        let mut grips = Vec::with_capacity(errand.keys.len());
         for key in errand.keys {
             self.enter()?;
             match self.wait_in_line(key, errand.caller, errand.terms, errand.deadline).await {
-                Ok(Some(Taken { grip, is_reentry })) => {
-                    grips.push(grip);
-                    are_new |= !is_reentry;
-                }
+                Ok(Some(grip)) => grips.push(grip),
                 Ok(None) => return Ok(None),
                 Err(Error::Unavailable { .. }) if self.is_only_late(errand) => return Ok(None),
                 Err(error) => return Err(error),
             }
             errand.answered = true;
         }
-        Ok(Some((grips, are_new)))
-    }
-
-    /// Records how long a call took, if it took any lock that its owner did not have.
-    fn took(&self, called: Instant, (grips, are_new): (Vec<Grip>, bool)) -> Vec<Grip> {
-        if are_new {
-            self.counters.granted_after(self.now().since(called));
-        }
-        grips
+        Ok(Some(grips))
     }
 
     /// Returns whether only the wait time is over, and answers did not fail: too little was left for the last of the

@@ -125,15 +125,22 @@ impl Failing {
 }
 
 impl Session {
-    /// Returns the error of a waiter that has had no answer since then.
-    pub(super) fn unanswered(&self, since: Instant) -> Error {
+    /// Ends the wait of a caller that came then, might wait until this deadline, and has had no answer.
+    ///
+    /// # Errors
+    /// The servers are away, or have had the time for an answer. If they had not, that says nothing about them.
+    pub(super) fn gave_up(&self, since: Instant, deadline: Instant) -> Result<(), Error> {
         let now = self.now();
         if let Some(Verdict { nodes, lasts }) = self.outage.failure_since(since, now) {
-            return self.quorum.unavailable(nodes, lasts);
+            return Err(self.quorum.unavailable(nodes, lasts));
+        }
+        let known = self.outage.known_before(since, now);
+        if known.is_zero() && since.until(deadline) < self.quorum.answers_within() {
+            return Ok(());
         }
         let waited = now.since(since);
         let nodes = self.quorum.failures(format!("has not answered within {waited:.1?}"));
-        self.quorum.unavailable(nodes, waited.max(self.outage.known_before(since, now)))
+        Err(self.quorum.unavailable(nodes, waited.max(known)))
     }
 }
 

@@ -21,17 +21,17 @@ impl Session {
         terms: Terms,
     ) -> Result<Option<Grip>, Error> {
         let taken = self.try_all(std::slice::from_ref(key), caller, terms).await?;
-        Ok(taken.and_then(|(mut grips, _)| grips.pop()))
+        Ok(taken.and_then(|mut grips| grips.pop()))
     }
 
     /// Acquires all of these locks if that is possible at once. The ones that this owner does not hold are taken by one
-    /// script, past the lines. Returns, too, whether there were any.
+    /// script, past the lines.
     pub(crate) async fn try_all(
         self: &Arc<Self>,
         keys: &[Key],
         caller: &Caller,
         terms: Terms,
-    ) -> Result<Option<(Vec<Grip>, bool)>, Error> {
+    ) -> Result<Option<Vec<Grip>>, Error> {
         self.enter()?;
         let mut grips = Vec::with_capacity(keys.len());
         let mut open = keys.to_vec();
@@ -43,7 +43,7 @@ impl Session {
                 match self.gate.enter(&key, &caller.owner, self.now()) {
                     Entry::Reentered(hold, _) => {
                         self.note_reentry(&hold);
-                        grips.push(Grip::taken(Arc::clone(self), hold, caller.origin));
+                        grips.push(Grip::entered(Arc::clone(self), hold, caller.origin));
                     }
                     Entry::Lost(loss) => return Err(Error::lost(&key, loss)),
                     Entry::HeldHere => return Ok(None),
@@ -70,8 +70,7 @@ impl Session {
                 self.write_count(grip.hold(), grip.hold().guards()).await?;
             }
             grips.sort_unstable_by(|a, b| a.hold().claim.key.cmp(&b.hold().claim.key));
-            let are_new = entered < grips.len();
-            return Ok(Some((grips, are_new)));
+            return Ok(Some(grips));
         }
     }
 

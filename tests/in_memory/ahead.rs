@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 
 use futures_util::poll;
-use lockhound::{Error, Fencing, Guard, HoldState, Lock, Locker, Loss, Owner};
+use lockhound::{CallOutcome, Error, Fencing, Guard, HoldState, Lock, Locker, Loss, Owner};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -66,7 +66,7 @@ async fn callers_of_a_locker_that_has_the_lock_wait_for_no_server() {
     stands(&server, &name, &third).await;
     third.unlock().await.unwrap();
     let (stats, last) = (locks.stats(), other.get(&name).lock().await.unwrap());
-    assert_eq!((stats.acquired, stats.undone, stats.losses.total()), (4, 0, 0));
+    assert_eq!((stats.attempts.of(CallOutcome::Granted), stats.undone, stats.losses.total()), (4, 0, 0));
     last.unlock().await.unwrap();
     nothing_is_left(&server, &locks, &name).await;
 }

@@ -16,6 +16,7 @@ use tokio::time::sleep;
 
 use super::super::{Events, LinkEvent, Wiring};
 use crate::clock::{Clock, Instant};
+use crate::stats;
 use crate::tasks;
 use crate::testing::{News, Number, Reply};
 
@@ -31,7 +32,7 @@ pub(super) struct Wire {
     clock: Clock,
     state: Mutex<State>,
     epoch: AtomicU64,
-    misplaced: AtomicU64,
+    misplaced: stats::Misplaced,
     /// Answers that are delayed, and when they are due.
     delayed: UnboundedSender<(Instant, Number, Option<Reply>)>,
     subscriber: UnboundedSender<LinkEvent>,
@@ -62,7 +63,7 @@ impl Wire {
             clock: Clock::here(),
             state: Mutex::default(),
             epoch: AtomicU64::new(0),
-            misplaced: AtomicU64::new(0),
+            misplaced: stats::Misplaced::default(),
             delayed,
             subscriber,
             ups,
@@ -77,7 +78,7 @@ impl Wire {
     }
 
     pub(super) fn misplaced(&self) -> u64 {
-        self.misplaced.load(Ordering::Relaxed)
+        self.misplaced.get()
     }
 
     /// Registers a request and returns its number. Requests have to be registered in the order in which they are sent.
@@ -136,7 +137,7 @@ impl Wire {
     /// Counts an answer that belongs to another request. All answers under way may be misplaced: the connection is
     /// given up.
     fn misplace(&self, state: &mut State, waiter: Waiter) {
-        self.misplaced.fetch_add(1, Ordering::Relaxed);
+        self.misplaced.count();
         let _: Result<_, _> = waiter.send(Err(Misplaced));
         self.renew(state);
     }

@@ -1,0 +1,102 @@
+//! A call that locks, from its begin to its end: its span, and its outcome.
+
+use std::pin::pin;
+
+use tracing::field::Empty;
+
+use super::Wait;
+use crate::clock::Instant;
+use crate::error::Error;
+use crate::foreign;
+use crate::key::Key;
+use crate::owner::Owner;
+use crate::session::Session;
+use crate::stats::CallOutcome;
+
+/// A call under way. It is counted when it ends, or as cancelled when it is dropped before.
+#[derive(Debug)]
+pub(super) struct Calling<'a> {
+    session: &'a Session,
+    wait: Wait,
+    came: Instant,
+    span: foreign::Span,
+    has_ended: bool,
+}
+
+impl<'a> Calling<'a> {
+    pub(super) fn begin(session: &'a Session, wait: Wait, keys: &[Key]) -> Self {
+        let span = span(wait.operation(), keys);
+        Self { session, wait, came: session.now(), span, has_ended: false }
+    }
+
+    /// Runs the call in its span, to its end.
+    pub(super) async fn run<T>(
+        self,
+        call: impl AsyncFnOnce(&Self) -> Result<Option<T>, Error>,
+        is_reentry: impl FnOnce(&T) -> bool,
+    ) -> Result<Option<T>, Error> {
+        let result = self.inside(call(&self)).await;
+        self.ended(result, is_reentry)
+    }
+
+    /// Runs a future in the span of the call.
+    pub(super) async fn inside<T>(&self, future: impl Future<Output = T>) -> T {
+        foreign::in_span(&self.span, pin!(future)).await
+    }
+
+    /// Counts the call by its result.
+    pub(super) fn ended<T>(
+        mut self,
+        result: Result<Option<T>, Error>,
+        is_reentry: impl FnOnce(&T) -> bool,
+    ) -> Result<Option<T>, Error> {
+        let outcome = match &result {
+            Ok(Some(taken)) if is_reentry(taken) => CallOutcome::Reentered,
+            Ok(Some(_)) => CallOutcome::Granted,
+            Ok(None) if self.wait == Wait::Never => CallOutcome::Busy,
+            Ok(None) => CallOutcome::TimedOut,
+            Err(Error::Unavailable { .. }) => CallOutcome::Unavailable,
+            Err(Error::Lost { .. }) => CallOutcome::Lost,
+            Err(_) => CallOutcome::Refused,
+        };
+        self.end(outcome);
+        result
+    }
+
+    /// Returns when the wait is over. One attempt has no such time.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.wait.end(self.came)
+    }
+
+    /// Notes who calls, once that is known.
+    pub(super) fn is_by(&self, owner: &Owner) {
+        self.span.record("owner", owner);
+    }
+
+    fn end(&mut self, outcome: CallOutcome) {
+        self.has_ended = true;
+        self.span.record("outcome", &outcome);
+        let may_wait = self.wait != Wait::Never && outcome != CallOutcome::Reentered;
+        self.session.call_ended(outcome, may_wait.then(|| self.session.now().since(self.came)));
+    }
+}
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.end(CallOutcome::Cancelled);
+        }
+    }
+}
+
+/// Returns the span of the caller's wait. The engine logs its work for the call outside of this span.
+fn span(operation: &'static str, keys: &[Key]) -> foreign::Span {
+    match keys {
+        [key] => foreign::span(
+            || tracing::info_span!("lockhound.wait", operation, key = %key.shown(), owner = Empty, outcome = Empty),
+        ),
+        keys => {
+            foreign::span(|| tracing::info_span!("lockhound.wait", operation, ?keys, owner = Empty, outcome = Empty))
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! How calls that lock end: one outcome for each call.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::{Distribution, Times};
+#[cfg(feature = "metrics")]
+use crate::foreign::contained;
+
+/// How a call that locks ended: `lock`, `try_lock`, `try_lock_for`, `run` and the others, also of several locks.
+///
+/// Its `Display` is the value of the metrics' label `outcome`, and of the field `outcome` of the span `lockhound.wait`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CallOutcome {
+    /// `granted`: it took the lock, or at least one of several that its owner did not have.
+    Granted,
+    /// `reentered`: its owner already held the lock, or all of several.
+    Reentered,
+    /// `busy`: it does not wait, and somebody else held the lock.
+    Busy,
+    /// `timed_out`: the time that it may wait was over, and somebody else still held the lock.
+    TimedOut,
+    /// `unavailable`: [`Error::Unavailable`](crate::Error::Unavailable).
+    Unavailable,
+    /// `refused`: any other error: a server refused, a name or an option is not valid, or the locker is closed.
+    Refused,
+    /// `cancelled`: its future was dropped before it ended.
+    Cancelled,
+    /// `lost`: its owner still had a guard of the lock that is lost ([`Error::Lost`](crate::Error::Lost)).
+    Lost,
+}
+
+/// All outcomes, each at the place of its count.
+const OUTCOMES: [CallOutcome; 8] = [
+    CallOutcome::Granted,
+    CallOutcome::Reentered,
+    CallOutcome::Busy,
+    CallOutcome::TimedOut,
+    CallOutcome::Unavailable,
+    CallOutcome::Refused,
+    CallOutcome::Cancelled,
+    CallOutcome::Lost,
+];
+
+impl CallOutcome {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Granted => "granted",
+            Self::Reentered => "reentered",
+            Self::Busy => "busy",
+            Self::TimedOut => "timed_out",
+            Self::Unavailable => "unavailable",
+            Self::Refused => "refused",
+            Self::Cancelled => "cancelled",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+impl fmt::Display for CallOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// How many calls ended in which way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Attempts([u64; OUTCOMES.len()]);
+
+impl Attempts {
+    /// Returns the number of calls with this outcome.
+    pub const fn of(&self, outcome: CallOutcome) -> u64 {
+        self.0[outcome as usize]
+    }
+
+    /// Returns the number of all calls that have ended.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}
+
+/// The counts of calls, and how long they waited.
+#[derive(Debug)]
+pub(super) struct Calls {
+    ended: [AtomicU64; OUTCOMES.len()],
+    waits: Times,
+}
+
+impl Calls {
+    pub(super) fn new() -> Self {
+        Self { ended: Default::default(), waits: Times::new("lockhound_wait_seconds") }
+    }
+
+    pub(super) fn ended(&self, outcome: CallOutcome, waited: Option<Duration>) {
+        self.ended[outcome as usize].fetch_add(1, Ordering::Relaxed);
+        tell(outcome, 1);
+        if let Some(waited) = waited {
+            self.waits.note(waited);
+            tell_wait(outcome, waited);
+        }
+    }
+
+    pub(super) fn attempts(&self) -> Attempts {
+        Attempts(self.ended.each_ref().map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    pub(super) fn wait_time(&self) -> Distribution {
+        self.waits.distribution()
+    }
+}
+
+/// Tells the recorder of all outcomes before the first call ends.
+pub(super) fn tell_of_all() {
+    OUTCOMES.iter().for_each(|outcome| tell(*outcome, 0));
+}
+
+fn tell(_outcome: CallOutcome, _n: u64) {
+    #[cfg(feature = "metrics")]
+    contained(|| metrics::counter!("lockhound_attempts_total", "outcome" => _outcome.name()).increment(_n));
+}
+
+fn tell_wait(_outcome: CallOutcome, _waited: Duration) {
+    #[cfg(feature = "metrics")]
+    contained(|| metrics::histogram!("lockhound_wait_seconds", "outcome" => _outcome.name()).record(_waited));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_outcome_has_its_place_and_its_name() {
+        for (place, outcome) in OUTCOMES.into_iter().enumerate() {
+            assert_eq!(outcome as usize, place, "{outcome}");
+        }
+        let names: std::collections::BTreeSet<_> = OUTCOMES.map(CallOutcome::name).into();
+        assert_eq!(names.len(), OUTCOMES.len());
+    }
+}

@@ -1,0 +1,179 @@
+//! Fires each alert of the guide once: the metric or the event of each row is there when what the row warns of happens.
+//! The recorder and the log are those of the process, so there is one test.
+
+#![cfg(all(feature = "metrics", feature = "testing"))]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use common::log::Log;
+use common::{Server, builder, eventually, key, ms};
+use lockhound::{Error, Locker, Owner, testing};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use tokio::time::sleep;
+
+/// The rows of the guide's table that have fired.
+struct Alerts {
+    recorder: Snapshotter,
+    fired: BTreeSet<&'static str>,
+}
+
+impl Alerts {
+    /// Returns the sum of what was counted or set under this name since the last look, or the longest time, in seconds;
+    /// `label` is the value of a label.
+    fn look(&self, name: &str, label: &str) -> f64 {
+        let values = self.recorder.snapshot().into_vec().into_iter();
+        let named = values.filter(|(key, ..)| {
+            key.key().name() == name && (label.is_empty() || key.key().labels().any(|l| l.value() == label))
+        });
+        named
+            .map(|(_, _, _, value)| match value {
+                DebugValue::Counter(count) => f64::from(u32::try_from(count).unwrap()),
+                DebugValue::Gauge(value) => value.into_inner(),
+                DebugValue::Histogram(times) => times.iter().map(|time| time.into_inner()).fold(0.0, f64::max),
+            })
+            .fold(0.0, |sum, value| sum + value)
+    }
+
+    /// Waits until this metric is above a threshold. `row` is the text of the row's first column.
+    async fn fires(&mut self, row: &'static str, name: &str, label: &str, above: f64) {
+        let mut seen = 0.0_f64;
+        eventually(ms(20_000), row, || {
+            seen = seen.max(self.look(name, label));
+            seen > above
+        })
+        .await;
+        self.fired.insert(row);
+    }
+}
+
+/// Returns the first column of each row of the table of alerts.
+fn rows() -> Vec<String> {
+    let guide = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/guide/operating.md")).unwrap();
+    let table = guide.split("\n## Alerts\n").nth(1).unwrap().split("\n## ").next().unwrap().to_owned();
+    let row = |line: &str| line.strip_prefix("| ").map(|line| line.split(" | ").next().unwrap().to_owned());
+    table.lines().filter_map(row).skip(1).collect()
+}
+
+#[tokio::test]
+async fn each_alert_of_the_guide_fires() {
+    let recorder = DebuggingRecorder::new();
+    let mut alerts = Alerts { recorder: recorder.snapshotter(), fired: BTreeSet::new() };
+    recorder.install().unwrap();
+    let log = Log::collect_from(tracing_subscriber::filter::LevelFilter::WARN);
+    lost_and_given_up(&mut alerts).await;
+    misplaced(&mut alerts).await;
+    two_branches(&mut alerts, &log).await;
+    an_outage(&mut alerts).await;
+    late_renewals(&mut alerts).await;
+    slow_answers(&mut alerts).await;
+    let fired: Vec<String> = rows().into_iter().filter(|row| !alerts.fired.contains(row.as_str())).collect();
+    assert_eq!(fired, Vec::<String>::new(), "these rows did not fire");
+    assert_eq!(alerts.fired.len(), rows().len(), "these fired: {:?}", alerts.fired);
+}
+
+async fn lost_and_given_up(alerts: &mut Alerts) {
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(1_500)).connect().await.unwrap();
+    let lock = locks.get(key());
+    let guard = lock.lock().await.unwrap();
+    let other = lock.clone().owned_by(Owner::new());
+    assert!(other.try_lock_for(ms(300)).await.unwrap().is_none());
+    alerts.fires("`lockhound_attempts_total`: `timed_out`", "lockhound_attempts_total", "timed_out", 0.0).await;
+    assert!(other.try_lock_for(ms(300)).await.unwrap().is_none());
+    alerts.fires("`lockhound_wait_seconds`, p99", "lockhound_wait_seconds", "timed_out", 0.25).await;
+    server.command::<bool>(&["DEL", lock.key().as_str()]);
+    guard.lost().cancelled().await;
+    let row = "`lockhound_losses_total`: `not_owner`, `renewal_failed`, `expired`";
+    alerts.fires(row, "lockhound_losses_total", "not_owner", 0.0).await;
+    drop(guard);
+    alerts.fires("`lockhound_hold_seconds`, max", "lockhound_hold_seconds", "", 0.25).await;
+    server.command::<()>(&["SET", lock.key().as_str(), "x"]);
+    assert!(matches!(lock.lock().await, Err(Error::Server { .. })));
+    alerts.fires("`lockhound_attempts_total`: `refused`", "lockhound_attempts_total", "refused", 0.0).await;
+    locks.close().await;
+}
+
+async fn misplaced(alerts: &mut Alerts) {
+    let server = testing::Server::new();
+    let locks = Locker::builder().memory(&server).connect().await.unwrap();
+    locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    server.duplicate_reply();
+    // Which of the two replies belongs to which command is only known by their numbers.
+    for _ in 0..2 {
+        if let Ok(Some(guard)) = locks.get(key()).try_lock().await {
+            drop(guard.unlock().await);
+        }
+    }
+    alerts.fires("`lockhound_misplaced_answers_total`", "lockhound_misplaced_answers_total", "", 0.0).await;
+    locks.close().await;
+}
+
+async fn two_branches(alerts: &mut Alerts, log: &Log) {
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(10_000)).connect().await.unwrap();
+    let lock = locks.get(key());
+    let (older, newer) = (lock.lock().await.unwrap(), lock.lock().await.unwrap());
+    older.unlock().await.unwrap();
+    // Guards that are dropped within a millisecond count as dropped together.
+    sleep(ms(5)).await;
+    newer.unlock().await.unwrap();
+    eventually(ms(20_000), "the warning", || log.text().contains("a guard was released before a newer one")).await;
+    alerts.fired.insert("warning `a guard was released before a newer one ..`");
+    locks.close().await;
+}
+
+/// What the guide tells a program to do every ten seconds.
+fn publish(locks: &Locker) {
+    let stats = locks.stats();
+    metrics::gauge!("lockhound_holds").set(stats.holds as f64);
+    metrics::gauge!("lockhound_pending_undos").set(stats.pending_undos as f64);
+}
+
+async fn an_outage(alerts: &mut Alerts) {
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(3_000)).command_timeout(ms(300)).connect().await.unwrap();
+    let guard = locks.get(key()).lock().await.unwrap();
+    server.stop();
+    assert!(matches!(locks.get(key()).try_lock().await, Err(Error::Unavailable { .. })));
+    alerts.fires("`lockhound_attempts_total`: `unavailable`", "lockhound_attempts_total", "unavailable", 0.0).await;
+    publish(&locks);
+    alerts.fires("`lockhound_pending_undos`", "lockhound_pending_undos", "", 0.0).await;
+    publish(&locks);
+    alerts.fires("`lockhound_holds`", "lockhound_holds", "", 0.0).await;
+    guard.lost().cancelled().await;
+    alerts.fires("`lockhound_renewal_errors_total`", "lockhound_renewal_errors_total", "", 0.0).await;
+    server.go_on();
+    drop(guard);
+    locks.close().await;
+}
+
+/// The locker lives in this runtime, which has no time for it when its renewal is due.
+async fn late_renewals(alerts: &mut Alerts) {
+    let server = testing::Server::new();
+    let locks = Locker::builder().memory(&server).lease(ms(3_000)).connect().await.unwrap();
+    let guard = locks.get(key()).lock().await.unwrap();
+    // By now the watchdog has planned the renewal for the end of the first second.
+    sleep(ms(500)).await;
+    std::thread::sleep(Duration::from_millis(1_000));
+    let row = "`lockhound_renewal_lateness_seconds`, p99";
+    alerts.fires(row, "lockhound_renewal_lateness_seconds", "", 0.1).await;
+    guard.unlock().await.unwrap();
+    locks.close().await;
+}
+
+async fn slow_answers(alerts: &mut Alerts) {
+    let server = testing::Server::new();
+    let builder = Locker::builder().memory(&server).lease(ms(1_500)).command_timeout(ms(400));
+    let locks = builder.connect().await.unwrap();
+    let guard = locks.get(key()).lock().await.unwrap();
+    server.delay(ms(250)..=ms(250));
+    let row = "`lockhound_renewal_round_trip_seconds`, p99";
+    alerts.fires(row, "lockhound_renewal_round_trip_seconds", "", 0.2).await;
+    sleep(ms(1)).await;
+    guard.unlock().await.unwrap();
+    locks.close().await;
+}
