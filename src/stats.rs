@@ -4,6 +4,7 @@
 //! the program has installed for the `metrics` facade.
 
 mod attempts;
+mod levels;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,6 +16,7 @@ use hdrhistogram::Histogram;
 
 use self::attempts::Calls;
 pub use self::attempts::{Attempts, CallOutcome};
+pub(crate) use self::levels::{Levels, tell_server};
 use crate::error::{Loss, NodeFailure};
 #[cfg(feature = "metrics")]
 use crate::foreign::contained;
@@ -69,6 +71,8 @@ pub struct Stats {
     pub renewal_lateness: Distribution,
     /// How many locks each renewal script to one node carried.
     pub renewal_batches: Sizes,
+    /// Each server: of a cluster, each master.
+    pub nodes: Vec<NodeState>,
     /// The node whose answers to renewals take the longest, by the p99, or `None` before the first answer.
     pub slowest_node: Option<NodeTimes>,
 }
@@ -124,6 +128,23 @@ pub struct Sizes {
     pub p99: u64,
     /// The largest number.
     pub max: u64,
+}
+
+/// Whether a server is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeState {
+    /// The address of the server, its password as `***`.
+    pub node: Arc<str>,
+    /// Whether it is connected and answers. A server that stops answering without closing its connections is noticed
+    /// within two [`command_timeout`](crate::LockerBuilder::command_timeout)s, also while the locker is idle; one in
+    /// memory when the locker next asks it.
+    pub up: bool,
+    /// For how long it has been up, or away.
+    pub lasts: Duration,
+    /// Whether its vote counts now. A server that is away has none, and one of several may
+    /// [abstain](crate::guide::quorums).
+    pub votes: bool,
 }
 
 /// How long a node takes to answer.
@@ -252,7 +273,7 @@ impl Counters {
         }
     }
 
-    /// Returns the statistics, with these counts of other modules. The caller adds the counts of the nodes.
+    /// Returns the statistics, with these counts of other modules. The caller adds what the nodes know.
     pub(crate) fn stats(&self, holds: usize, waiters: usize, pending: usize, pending_undos: usize) -> Stats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Stats {
@@ -272,6 +293,7 @@ impl Counters {
             hold_time: self.hold_time.distribution(),
             renewal_lateness: self.renewal_lateness.distribution(),
             renewal_batches: self.renewal_batches.sizes(),
+            nodes: Vec::new(),
             slowest_node: self.slowest_node(),
         }
     }

@@ -7,46 +7,87 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::log::Log;
-use common::{Server, builder, eventually, key, ms};
+use common::{Server, builder, eventually, key, ms, several};
 use lockhound::{Error, Locker, Owner, testing};
-use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use metrics::{Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use metrics_util::registry::{AtomicStorage, Registry};
 use tokio::time::sleep;
+
+/// A recorder that keeps all values. The one of `metrics-util` for tests sets gauges to zero when it is looked at.
+#[derive(Clone)]
+struct Kept(Arc<Registry<Key, AtomicStorage>>);
+
+impl Recorder for Kept {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> metrics::Counter {
+        self.0.get_or_create_counter(key, |counter| Arc::clone(counter).into())
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> metrics::Gauge {
+        self.0.get_or_create_gauge(key, |gauge| Arc::clone(gauge).into())
+    }
+
+    fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> metrics::Histogram {
+        self.0.get_or_create_histogram(key, |histogram| Arc::clone(histogram).into())
+    }
+}
 
 /// The rows of the guide's table that have fired.
 struct Alerts {
-    recorder: Snapshotter,
+    recorder: Kept,
     fired: BTreeSet<&'static str>,
 }
 
 impl Alerts {
-    /// Returns the sum of what was counted or set under this name since the last look, or the longest time, in seconds;
-    /// `label` is the value of a label.
+    /// Returns a counter, a gauge or the longest time in seconds. `label` is the value of a label, or empty.
     fn look(&self, name: &str, label: &str) -> f64 {
-        let values = self.recorder.snapshot().into_vec().into_iter();
-        let named = values.filter(|(key, ..)| {
-            key.key().name() == name && (label.is_empty() || key.key().labels().any(|l| l.value() == label))
+        let is_it = |key: &Key| {
+            let mut labels = key.labels().map(metrics::Label::value);
+            key.name() == name && (label.is_empty() || labels.any(|value| value == label))
+        };
+        let (mut found, kept) = (0.0, &self.recorder.0);
+        kept.visit_counters(|key, counter| {
+            if is_it(key) {
+                found += f64::from(u32::try_from(counter.load(Ordering::Relaxed)).unwrap());
+            }
         });
-        named
-            .map(|(_, _, _, value)| match value {
-                DebugValue::Counter(count) => f64::from(u32::try_from(count).unwrap()),
-                DebugValue::Gauge(value) => value.into_inner(),
-                DebugValue::Histogram(times) => times.iter().map(|time| time.into_inner()).fold(0.0, f64::max),
-            })
-            .fold(0.0, |sum, value| sum + value)
+        kept.visit_gauges(|key, gauge| {
+            if is_it(key) {
+                found += f64::from_bits(gauge.load(Ordering::Relaxed));
+            }
+        });
+        kept.visit_histograms(|key, times| {
+            if is_it(key) {
+                found = times.data().into_iter().fold(found, f64::max);
+            }
+        });
+        found
+    }
+
+    /// Forgets the times that were recorded so far.
+    fn forget_times(&self) {
+        self.recorder.0.visit_histograms(|_, times| times.clear());
     }
 
     /// Waits until this metric is above a threshold. `row` is the text of the row's first column.
     async fn fires(&mut self, row: &'static str, name: &str, label: &str, above: f64) {
-        let mut seen = 0.0_f64;
-        eventually(ms(20_000), row, || {
-            seen = seen.max(self.look(name, label));
-            seen > above
-        })
-        .await;
+        eventually(ms(20_000), row, || self.look(name, label) > above).await;
         self.fired.insert(row);
+    }
+
+    /// Waits until this gauge has a value.
+    async fn is(&self, name: &str, label: &str, value: u8) {
+        eventually(ms(20_000), name, || self.look(name, label) == f64::from(value)).await;
     }
 }
 
@@ -60,14 +101,15 @@ fn rows() -> Vec<String> {
 
 #[tokio::test]
 async fn each_alert_of_the_guide_fires() {
-    let recorder = DebuggingRecorder::new();
-    let mut alerts = Alerts { recorder: recorder.snapshotter(), fired: BTreeSet::new() };
-    recorder.install().unwrap();
+    let recorder = Kept(Arc::new(Registry::atomic()));
+    metrics::set_global_recorder(recorder.clone()).unwrap();
+    let mut alerts = Alerts { recorder, fired: BTreeSet::new() };
     let log = Log::collect_from(tracing_subscriber::filter::LevelFilter::WARN);
     lost_and_given_up(&mut alerts).await;
     misplaced(&mut alerts).await;
     two_branches(&mut alerts, &log).await;
     an_outage(&mut alerts).await;
+    a_dead_server(&mut alerts).await;
     late_renewals(&mut alerts).await;
     slow_answers(&mut alerts).await;
     let fired: Vec<String> = rows().into_iter().filter(|row| !alerts.fired.contains(row.as_str())).collect();
@@ -126,13 +168,6 @@ async fn two_branches(alerts: &mut Alerts, log: &Log) {
     locks.close().await;
 }
 
-/// What the guide tells a program to do every ten seconds.
-fn publish(locks: &Locker) {
-    let stats = locks.stats();
-    metrics::gauge!("lockhound_holds").set(stats.holds as f64);
-    metrics::gauge!("lockhound_pending_undos").set(stats.pending_undos as f64);
-}
-
 async fn an_outage(alerts: &mut Alerts) {
     let server = Server::start();
     let locks = builder(&server.url(), ms(3_000)).command_timeout(ms(300)).connect().await.unwrap();
@@ -140,9 +175,7 @@ async fn an_outage(alerts: &mut Alerts) {
     server.stop();
     assert!(matches!(locks.get(key()).try_lock().await, Err(Error::Unavailable { .. })));
     alerts.fires("`lockhound_attempts_total`: `unavailable`", "lockhound_attempts_total", "unavailable", 0.0).await;
-    publish(&locks);
     alerts.fires("`lockhound_pending_undos`", "lockhound_pending_undos", "", 0.0).await;
-    publish(&locks);
     alerts.fires("`lockhound_holds`", "lockhound_holds", "", 0.0).await;
     guard.lost().cancelled().await;
     alerts.fires("`lockhound_renewal_errors_total`", "lockhound_renewal_errors_total", "", 0.0).await;
@@ -151,8 +184,31 @@ async fn an_outage(alerts: &mut Alerts) {
     locks.close().await;
 }
 
+async fn a_dead_server(alerts: &mut Alerts) {
+    let servers = several::servers(3);
+    let locks = several::over(&servers, ms(3_000)).restart_quarantine(Duration::ZERO).connect().await.unwrap();
+    let node = servers[1].url();
+    alerts.is("lockhound_servers_voting", "", 3).await;
+    // Other lockers have taken theirs back.
+    alerts.is("lockhound_servers", "", 3).await;
+    alerts.is("lockhound_server_up", &node, 1).await;
+    servers[1].kill();
+    alerts.is("lockhound_servers_voting", "", 2).await;
+    alerts.fired.insert("`lockhound_servers_voting`");
+    alerts.is("lockhound_server_up", &node, 0).await;
+    alerts.fired.insert("`lockhound_server_up`");
+    assert!(alerts.look("lockhound_servers", "") > 2.0, "it is still one of them");
+    servers[1].restart();
+    alerts.is("lockhound_servers_voting", "", 3).await;
+    alerts.is("lockhound_server_up", &node, 1).await;
+    locks.close().await;
+    drop(locks);
+    alerts.is("lockhound_servers", "", 0).await;
+}
+
 /// The locker lives in this runtime, which has no time for it when its renewal is due.
 async fn late_renewals(alerts: &mut Alerts) {
+    alerts.forget_times();
     let server = testing::Server::new();
     let locks = Locker::builder().memory(&server).lease(ms(3_000)).connect().await.unwrap();
     let guard = locks.get(key()).lock().await.unwrap();
@@ -166,6 +222,7 @@ async fn late_renewals(alerts: &mut Alerts) {
 }
 
 async fn slow_answers(alerts: &mut Alerts) {
+    alerts.forget_times();
     let server = testing::Server::new();
     let builder = Locker::builder().memory(&server).lease(ms(1_500)).command_timeout(ms(400));
     let locks = builder.connect().await.unwrap();

@@ -48,6 +48,7 @@ const LAYERS: [Layer; 6] = [
         name: "pure",
         modules: &[
             "preflight",
+            "presence",
             "command",
             "lease",
             "random",

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use common::cluster::Cluster;
 use common::log::Log;
 use common::sentinel::Sentinels;
-use common::{Server, builder, eventually, key, locker, locker_with, ms};
+use common::{Server, builder, eventually, key, locker, locker_with, ms, several};
 use lockhound::{CredentialProvider, Credentials, Error, Format, HoldState, Locker, Loss, Owner};
 
 fn log() -> &'static Log {
@@ -348,7 +349,9 @@ async fn many_locks_do_not_flood_the_log() {
         let summaries = summaries();
         assert!(summaries.iter().all(|line| !line.contains("DEBUG")), "{summaries:?}");
     }
-    let urgent = lines(&[&prefix, "WARN"]).len() + lines(&[&prefix, "INFO"]).len();
+    // The spans of the calls are in the log of these tests only.
+    let begun = lines(&[&prefix, "INFO", "lockhound.wait", ": new"]).len();
+    let urgent = lines(&[&prefix, "WARN"]).len() + lines(&[&prefix, "INFO"]).len() - begun;
     assert!(urgent <= LOCKS / 3, "{urgent} lines for {LOCKS} locks");
 }
 
@@ -363,7 +366,8 @@ async fn too_few_replicas_are_logged_by_connect_and_enough_are_not() {
     connect(1, ms(900)).await.unwrap();
     assert_eq!(told(), 0);
     connect(2, ms(50)).await.unwrap();
-    assert_eq!(told(), 1);
+    // Events come a moment after the call.
+    eventually(ms(5_000), "it is told", || told() == 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -395,4 +399,78 @@ async fn reasons_are_words_and_no_debug_output() {
         let found = text.lines().find(|line| line.contains(debugged) && line.contains("lockhound"));
         assert_eq!(found, None, "{debugged}");
     }
+}
+
+/// Asserts that the log says once that this server is away, in these words, and once that it is back.
+async fn is_told_of(server: &Server, words: &str, end: impl AsyncFnOnce()) {
+    let node = server.port().to_string();
+    eventually(ms(20_000), "it is away", || !lines(&["WARN", &node, words]).is_empty()).await;
+    assert!(lines(&["INFO", &node, "a server is back"]).is_empty());
+    end().await;
+    eventually(ms(20_000), "it is back", || !lines(&["INFO", &node, "a server is back", "away="]).is_empty()).await;
+    assert_eq!(lines(&["WARN", &node, " away"]).len(), 1);
+    assert_eq!(lines(&["INFO", &node, "a server is back"]).len(), 1);
+}
+
+/// Nobody locks meanwhile: without a word, the redundancy would be gone until the next failure.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_locker_says_once_that_one_of_three_servers_is_away() {
+    log();
+    let servers = several::servers(3);
+    let locks = several::over(&servers, ms(2_000)).connect().await.unwrap();
+    let state = |at: usize| locks.stats().nodes.into_iter().find(|node| *node.node == *servers[at].url()).unwrap();
+    eventually(ms(20_000), "all vote", || (0..3).all(|at| state(at).votes)).await;
+    let words = "a server is away: one more failure stops locking";
+    // One is dead; another one, later, accepts connections and answers nothing.
+    servers[1].kill();
+    is_told_of(&servers[1], words, async || {
+        assert!(!state(1).up && !state(1).votes && state(1).lasts >= ms(1_000), "{:?}", state(1));
+        assert_eq!(lines(&[words, &servers[1].port().to_string(), "voting=2 servers=3"]).len(), 1);
+        servers[1].restart();
+    })
+    .await;
+    eventually(ms(20_000), "it votes again", || state(1).up && state(1).votes).await;
+    servers[2].stop();
+    is_told_of(&servers[2], words, async || {
+        assert!(!state(2).up, "{:?}", state(2));
+        servers[0].kill();
+        eventually(ms(20_000), "too few", || {
+            !lines(&["WARN", &servers[0].port().to_string(), "too few are left to lock"]).is_empty()
+        })
+        .await;
+        servers[2].go_on();
+    })
+    .await;
+    locks.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_one_server_and_each_master_that_is_away_are_named_once() {
+    log();
+    let server = Server::start();
+    let one = builder(&server.url(), ms(2_000)).command_timeout(ms(400)).connect().await.unwrap();
+    let cluster = Cluster::start(3);
+    let locks = cluster.builder(ms(2_000)).command_timeout(ms(400)).connect().await.unwrap();
+    assert_eq!((one.stats().nodes.len(), locks.stats().nodes.len()), (1, 3));
+    server.stop();
+    let master = &cluster.masters()[1];
+    master.stop();
+    is_told_of(&server, "the server is away: callers wait, and no lease is renewed", async || server.go_on()).await;
+    let words = "a master of the cluster is away: callers wait for the locks of its slots";
+    is_told_of(master, words, async || master.go_on()).await;
+    eventually(ms(20_000), "all are up", || locks.stats().nodes.iter().all(|node| node.up && node.votes)).await;
+}
+
+/// It has reconnected long before it would be logged: the next absence is logged, and it alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_absence_that_a_reconnect_ends_is_not_logged() {
+    log();
+    let server = Server::start();
+    let locks = builder(&server.url(), ms(30_000)).command_timeout(ms(3_000)).connect().await.unwrap();
+    for _ in 0..5 {
+        server.cut_connections();
+        locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    }
+    server.kill();
+    is_told_of(&server, "the server is away", async || server.restart()).await;
 }

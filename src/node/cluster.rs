@@ -66,9 +66,10 @@ impl Cluster {
         let (told, subscribing) = ask_seeds(seeds, wiring, &masters.known).await?;
         masters.state().subscribing = subscribing;
         masters.known.are_now(told.nodes.clone());
+        let wiring = masters.wiring();
         let connecting = told.map.masters().into_iter().map(|place| async {
             let address = masters.address(&place);
-            let connected = timeout(wiring.settings.connect_timeout / 2, Redis::connect(&address, wiring));
+            let connected = timeout(wiring.settings.connect_timeout / 2, Redis::connect(&address, &wiring));
             (place, connected.await)
         });
         let (mut connected, mut failures) = (Vec::new(), Vec::new());
@@ -88,7 +89,7 @@ impl Cluster {
             seeds.addresses[0].failed(failure.clone());
             return Err(Obstacle::Passing(failure));
         }
-        for failure in failures {
+        for failure in &failures {
             contained(|| {
                 tracing::warn!(
                     node = failure.node(),
@@ -101,6 +102,7 @@ impl Cluster {
             masters.enlist(place, redis, events);
         }
         masters.apply(told);
+        masters.are_known_to_be_away(&failures);
         masters.begin();
         Ok((cluster, events))
     }

@@ -14,6 +14,7 @@
 //!   the one that they name, and its answer is believed only if they name that one still.
 //! - Nothing here is awaited while the mutex of the client is held.
 
+mod away;
 mod beside;
 mod channels;
 mod current;
@@ -24,7 +25,7 @@ mod in_step;
 mod membership;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use fred::error::ErrorKind;
@@ -50,6 +51,7 @@ use super::reply::{self, Outcome, Reply};
 use crate::error::NodeFailure;
 use crate::foreign::{self, contained};
 use crate::options::Settings;
+use crate::presence::Presence;
 
 /// A connection that is re-established forever.
 pub(super) struct Link {
@@ -75,6 +77,8 @@ pub(super) struct Link {
     membership: watch::Sender<Fitness>,
     slips: Slips,
     stopped: CancellationToken,
+    /// Where this connection reports whether its server is there, if it speaks for it.
+    presence: OnceLock<Weak<Presence>>,
 }
 
 impl Link {
@@ -158,6 +162,7 @@ impl Link {
             membership: watch::Sender::new(first_membership),
             slips: Slips::default(),
             stopped: CancellationToken::new(),
+            presence: OnceLock::new(),
         })
     }
 
@@ -373,6 +378,7 @@ async fn listen(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
                 match error {
                     Ok((error, _)) => {
                         link.not_connected(&error);
+                        link.report();
                         if found == Found::ByName {
                             // The client must not connect again meanwhile: nobody would hear of it.
                             lock(&link.current).task.abort();

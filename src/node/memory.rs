@@ -17,6 +17,7 @@ use crate::clock::{Instant, wall_micros};
 use crate::command::{Answer, Command};
 use crate::error::{Error, NodeFailure};
 use crate::preflight::ServerReport;
+use crate::presence::Presence;
 use crate::tasks;
 use crate::testing::{Failure, Reply, Request, Server};
 
@@ -29,6 +30,7 @@ pub(crate) struct Memory {
     sending: Mutex<()>,
     silence: Arc<Silence>,
     command_timeout: Duration,
+    presence: Arc<Presence>,
 }
 
 /// Whether a command has had no answer, and the server has answered nothing since.
@@ -61,7 +63,13 @@ impl Memory {
         let hears = Arc::clone(&wire);
         let ear = server.connect(move |news| hears.hear(news));
         let (server, command_timeout) = (server.clone(), wiring.settings.command_timeout);
-        (Self { server, ear, wire, sending: Mutex::default(), silence: Arc::default(), command_timeout }, events)
+        let presence = wiring.roll.add(server.name(), wiring.part, true);
+        let silence = Arc::default();
+        (Self { server, ear, wire, sending: Mutex::default(), silence, command_timeout, presence }, events)
+    }
+
+    pub(super) fn presence(&self) -> &Arc<Presence> {
+        &self.presence
     }
 
     pub(super) fn epoch(&self) -> u64 {
@@ -157,10 +165,21 @@ impl Memory {
     /// Marks the server silent until it answers something.
     fn listen(&self) {
         if !self.silence.lasts.swap(true, Ordering::Relaxed) {
-            let (silence, answer) = (Arc::clone(&self.silence), self.send(Request::Ping));
+            let (silence, mut answer) = (Arc::clone(&self.silence), self.send(Request::Ping));
+            let (presence, blip) = (Arc::downgrade(&self.presence), 2 * self.command_timeout);
+            let report = move |is_up| {
+                if let Some(presence) = presence.upgrade() {
+                    presence.seen(is_up, Instant::now(), blip, || "it does not answer".to_owned());
+                }
+            };
             tasks::spawn(async move {
+                report(false);
                 // If the connection was given up, the server is asked again.
-                let _: Result<_, _> = answer.await;
+                if timeout(blip + Duration::from_millis(1), &mut answer).await.is_err() {
+                    report(false);
+                    let _: Result<_, _> = answer.await;
+                }
+                report(true);
                 silence.lasts.store(false, Ordering::Relaxed);
                 silence.over.notify_waiters();
             });

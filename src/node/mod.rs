@@ -64,6 +64,7 @@ pub use self::tls::Tls;
 pub(crate) use self::word_list::{Spell, WordList};
 use crate::error::{Error, NodeFailure};
 use crate::options::Settings;
+use crate::presence::{Part, Presence, Roll};
 #[cfg(feature = "testing")]
 use crate::testing;
 
@@ -201,7 +202,7 @@ impl Node {
     pub(crate) fn of_nobody(settings: &Settings) -> Arc<Self> {
         let target = Target::parse("redis://127.0.0.1:1", &Access::default()).expect("an address");
         let (reconnected, _) = tokio::sync::mpsc::unbounded_channel();
-        Self::await_server(&target, &Wiring { locker: String::new(), settings, reconnected }).0
+        Self::await_server(&target, &Wiring::new("", settings, reconnected, &Arc::default())).0
     }
 
     /// Returns a node whose server is away, and connects to it in the background.
@@ -278,6 +279,16 @@ impl Node {
         }
     }
 
+    /// Returns what is known of whether the server is there. A cluster has no such state: each of its masters has one.
+    pub(crate) fn presence(&self) -> Option<&Arc<Presence>> {
+        match &self.server {
+            Server::Redis(redis) => Some(redis.presence()),
+            Server::Cluster(_) => None,
+            #[cfg(feature = "testing")]
+            Server::Memory(memory) => Some(memory.presence()),
+        }
+    }
+
     /// Returns the server that runs its commands.
     pub(crate) fn server(&self) -> &Server {
         &self.server
@@ -321,6 +332,20 @@ pub(crate) struct Wiring<'a> {
     pub(crate) settings: &'a Settings,
     /// Receives the events of the renewals' connection.
     pub(crate) reconnected: UnboundedSender<LinkEvent>,
+    /// The servers that the locker uses, and what part the node's server has.
+    pub(crate) roll: Arc<Roll>,
+    pub(crate) part: Part,
+}
+
+impl<'a> Wiring<'a> {
+    pub(crate) fn new(
+        locker: &str,
+        settings: &'a Settings,
+        reconnected: UnboundedSender<LinkEvent>,
+        roll: &Arc<Roll>,
+    ) -> Self {
+        Self { locker: locker.to_owned(), settings, reconnected, roll: Arc::clone(roll), part: Part::Voter }
+    }
 }
 
 impl fmt::Debug for Node {

@@ -22,6 +22,7 @@ use crate::error::{Error, NodeFailure};
 use crate::foreign;
 use crate::options::Replicas;
 use crate::preflight::{Questions, ServerReport};
+use crate::presence::Presence;
 
 /// The shortest pause between two attempts to connect to a server.
 pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
@@ -31,6 +32,7 @@ pub(crate) struct Redis {
     links: Links,
     lanes: Lanes,
     sentinels: Sentinels,
+    presence: Arc<Presence>,
 }
 
 /// The connections to a server.
@@ -97,7 +99,7 @@ impl Redis {
             // While they name nobody, the address says why.
             sentinels.named().await;
             match Self::connect_once(address, wiring).await {
-                Ok((links, events)) => return Ok((Self::new(wiring, links, sentinels), events)),
+                Ok((links, events)) => return Ok((Self::new(wiring, links, sentinels, true), events)),
                 Err(Obstacle::Passing(failure)) => address.failed(failure),
                 Err(lasting) => return Err(lasting.into_error(&address.name)),
             }
@@ -147,13 +149,15 @@ impl Redis {
             None => Arc::clone(&commands),
         };
         let links = Links { commands, subscriber, renewals, grants };
-        let redis = Self::new(wiring, links, sentinels);
+        let redis = Self::new(wiring, links, sentinels, false);
         (redis, Events { subscriber: subscriber_events, grants: ups })
     }
 
-    fn new(wiring: &Wiring<'_>, links: Links, sentinels: Sentinels) -> Self {
+    fn new(wiring: &Wiring<'_>, links: Links, sentinels: Sentinels, is_up: bool) -> Self {
         links.all().for_each(get_to_know);
-        Self { lanes: Lanes::new(&links, wiring.settings.replicas), links, sentinels }
+        let presence = wiring.roll.add(links.commands.server(), wiring.part, is_up);
+        links.commands.reports_to(&presence);
+        Self { lanes: Lanes::new(&links, wiring.settings.replicas), links, sentinels, presence }
     }
 
     pub(super) fn epoch(&self, lane: Lane) -> u64 {
@@ -205,6 +209,10 @@ impl Redis {
         // They are polled, and so sent, in this order. Without ASKING the server answers MOVED.
         let asking = self.links.commands.call("ASKING", Vec::new());
         join(asking, runner.run_by(By::Text, 0, lua, &keys, &args)).await.1.0
+    }
+
+    pub(super) fn presence(&self) -> &Arc<Presence> {
+        &self.presence
     }
 
     /// Returns the connection of the commands.

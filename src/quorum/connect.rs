@@ -15,6 +15,7 @@ use crate::foreign::contained;
 use crate::lease::majority;
 use crate::node::{Events, LinkEvent, Node, Target, Wiring};
 use crate::options::Settings;
+use crate::presence::Roll;
 
 /// The servers, and the events of each one's subscriber connection.
 type Connected = (Quorum, Ears);
@@ -33,7 +34,8 @@ pub(crate) async fn connect(
     locker: &str,
     reconnected: &UnboundedSender<LinkEvent>,
 ) -> Result<Connected, Error> {
-    let wiring = || Wiring { locker: locker.to_owned(), settings, reconnected: reconnected.clone() };
+    let roll = Arc::default();
+    let wiring = || Wiring::new(locker, settings, reconnected.clone(), &roll);
     let bound = settings.connect_timeout;
     let connect = |(place, target)| async move { (place, timeout(bound, Node::connect(target, wiring())).await) };
     let mut connecting: FuturesUnordered<_> = targets.iter().enumerate().map(connect).collect();
@@ -86,8 +88,10 @@ pub(crate) async fn connect(
     }
     let present: Vec<bool> = slots.iter().map(Option::is_some).collect();
     let awaited = |(target, slot): (&Target, Option<_>)| slot.unwrap_or_else(|| Node::await_server(target, &wiring()));
-    let nodes = targets.iter().zip(slots).map(awaited).collect();
-    let (quorum, subscribers, ups) = over(nodes, settings, locker);
+    let nodes: Vec<(Arc<Node>, Events)> = targets.iter().zip(slots).map(awaited).collect();
+    let absent = nodes.iter().zip(&present).filter(|(_, present)| !**present);
+    absent.filter_map(|((node, _), _)| node.presence()).for_each(|presence| presence.is_known_to_be_away());
+    let (quorum, subscribers, ups) = over(nodes, settings, locker, roll);
     quorum.begin(&present, ups).await?;
     Ok((quorum, subscribers))
 }
@@ -99,16 +103,18 @@ pub(crate) fn connect_lazily(
     locker: &str,
     reconnected: &UnboundedSender<LinkEvent>,
 ) -> Connected {
-    let wiring = Wiring { locker: locker.to_owned(), settings, reconnected: reconnected.clone() };
+    let roll = Arc::default();
+    let wiring = Wiring::new(locker, settings, reconnected.clone(), &roll);
     let nodes = targets.iter().map(|target| Node::await_server(target, &wiring)).collect();
-    let (quorum, subscribers, ups) = over(nodes, settings, locker);
+    let (quorum, subscribers, ups) = over(nodes, settings, locker, roll);
     quorum.begin_without_servers(ups);
     (quorum, subscribers)
 }
 
 /// Returns the quorum of these nodes, the events of their subscribers' connections, and those of their grants'.
-fn over(nodes: Vec<(Arc<Node>, Events)>, settings: &Settings, locker: &str) -> (Quorum, Ears, Ears) {
+fn over(nodes: Vec<(Arc<Node>, Events)>, settings: &Settings, locker: &str, roll: Arc<Roll>) -> (Quorum, Ears, Ears) {
     let (nodes, events): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
     let (subscribers, ups) = events.into_iter().map(|events| (events.subscriber, events.grants)).unzip();
-    (Quorum::new(nodes, settings.restart_quarantine).with_lists(locker), subscribers, ups)
+    let quorum = Quorum::new(nodes, settings.restart_quarantine).with_lists(locker);
+    (quorum.with_roll(roll), subscribers, ups)
 }

@@ -52,6 +52,7 @@ use crate::foreign::contained;
 use crate::key::Key;
 use crate::lease::{NodeIndex, majority};
 use crate::node::{Lane, LinkEvent, Node, Outcome};
+use crate::presence::Roll;
 use crate::script;
 
 /// How much longer than a majority the other nodes may take if nothing depends on them: to connect, and to close.
@@ -112,6 +113,7 @@ pub(crate) struct Quorum {
     nodes: Vec<Arc<Node>>,
     eligibility: Arc<Eligibility>,
     lists: Option<Lists>,
+    roll: Arc<Roll>,
     /// How long a majority took to answer the last time that all nodes were asked at once, in microseconds.
     round_trip_us: AtomicU64,
 }
@@ -121,7 +123,7 @@ impl Quorum {
     /// have no memories.
     pub(crate) fn new(nodes: Vec<Arc<Node>>, quarantine: Duration) -> Self {
         let eligibility = Eligibility::new(&nodes, quarantine);
-        Self { nodes, eligibility, lists: None, round_trip_us: AtomicU64::new(0) }
+        Self { nodes, eligibility, lists: None, roll: Arc::default(), round_trip_us: AtomicU64::new(0) }
     }
 
     /// Vets the servers that are present, and starts the tasks that keep vetting them.
@@ -147,6 +149,16 @@ impl Quorum {
     /// Starts the same tasks if no server may be there yet: each one is vetted once it is there.
     fn begin_without_servers(&self, ups: Vec<UnboundedReceiver<LinkEvent>>) {
         vetting::start(&self.eligibility, &self.nodes, ups);
+    }
+
+    /// Makes it that of the servers on this roll.
+    fn with_roll(self, roll: Arc<Roll>) -> Self {
+        Self { roll, ..self }
+    }
+
+    /// Returns what is known of whether each server is there.
+    pub(crate) fn roll(&self) -> &Arc<Roll> {
+        &self.roll
     }
 
     pub(crate) fn nodes(&self) -> &[Arc<Node>] {

@@ -46,7 +46,7 @@ impl Staged {
         let servers: Vec<Server> = (0..3).map(|_| Server::new()).collect();
         let node = |server: &Server| {
             let (reconnected, _) = tokio::sync::mpsc::unbounded_channel();
-            let wiring = Wiring { locker: String::new(), settings: &settings, reconnected };
+            let wiring = Wiring::new("", &settings, reconnected, &Arc::default());
             Node::await_server(&Target::Memory(server.clone()), &wiring).0
         };
         let nodes: Vec<_> = servers.iter().map(node).collect();

@@ -87,6 +87,9 @@ async fn look_after(eligibility: &Eligibility, place: NodeIndex, node: &Node, up
     let mut before = Status::Votes;
     loop {
         let status = eligibility.status(place);
+        if let Some(presence) = node.presence() {
+            presence.votes(status == Status::Votes);
+        }
         if status != before {
             tell(node, &status, &before);
         }

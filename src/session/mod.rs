@@ -23,6 +23,7 @@ mod handing;
 mod jobs;
 mod joint;
 mod late_votes;
+mod levels;
 mod losses;
 mod multi;
 mod outage;
@@ -75,7 +76,7 @@ use crate::notify::{self, Channels};
 use crate::options::Settings;
 use crate::quorum::{self, Quorum};
 use crate::random;
-use crate::stats::{CallOutcome, Counters, Stats};
+use crate::stats::{CallOutcome, Counters, Levels, Stats};
 use crate::watchdog::{self, Verdict, Watchdog};
 
 /// Everything that a locker's handles share.
@@ -103,6 +104,7 @@ pub(crate) struct Session {
     pendings: Pendings,
     undos: Undos,
     forces: Arc<Forces>,
+    levels: Levels<4>,
 }
 
 impl Session {
@@ -135,6 +137,7 @@ impl Session {
         if session.engine.is_guest() {
             session.engine.spawn(alive::stay(Eviction::of(&session)));
         }
+        session.report_levels();
         session.engine.spawn(losses::judge(Arc::downgrade(&session), losses));
         session.engine.spawn(deadline::end_waits(Arc::clone(&session.deadlines), Arc::downgrade(&session)));
         let judge = Arc::downgrade(&session);
@@ -183,6 +186,7 @@ impl Session {
             closed: AtomicBool::new(false),
             failure: OnceLock::new(),
             forces: Arc::default(),
+            levels: Levels::default(),
             settings,
         });
         for (node, inbox) in inboxes.into_iter().enumerate() {
@@ -212,7 +216,8 @@ impl Session {
         let (holds, waiters) = self.gate.census();
         let misplaced_answers = self.quorum.nodes().iter().map(|node| node.misplaced_answers()).sum();
         let stats = self.counters.stats(holds, waiters, self.pendings.all(), self.pendings.undos());
-        Stats { misplaced_answers, dropped_events: self.engine.journal().dropped(), ..stats }
+        let nodes = self.quorum.roll().nodes(self.now());
+        Stats { nodes, misplaced_answers, dropped_events: self.engine.journal().dropped(), ..stats }
     }
 
     /// Counts a call that has ended, and records how long it waited if it may wait. In a forked process, a mutex of the

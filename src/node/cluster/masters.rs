@@ -36,6 +36,7 @@ use crate::clock::Instant;
 use crate::error::NodeFailure;
 use crate::foreign::{self, contained};
 use crate::options::Settings;
+use crate::presence::{Part, Roll};
 
 /// How often the map is asked for if nothing is in doubt.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -53,6 +54,7 @@ pub(super) struct Masters {
     locker: String,
     /// Receives the events of the connections for renewals.
     reconnected: UnboundedSender<LinkEvent>,
+    roll: Arc<Roll>,
     /// Receives the messages.
     heard: UnboundedSender<LinkEvent>,
     state: Mutex<State>,
@@ -150,6 +152,7 @@ impl Masters {
             settings: wiring.settings.clone(),
             locker: wiring.locker.clone(),
             reconnected: wiring.reconnected.clone(),
+            roll: Arc::clone(&wiring.roll),
             heard,
             state: Mutex::default(),
             known: Arc::default(),
@@ -164,9 +167,9 @@ impl Masters {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wiring(&self) -> Wiring<'_> {
-        let (locker, reconnected) = (self.locker.clone(), self.reconnected.clone());
-        Wiring { locker, settings: &self.settings, reconnected }
+    pub(super) fn wiring(&self) -> Wiring<'_> {
+        let wiring = Wiring::new(&self.locker, &self.settings, self.reconnected.clone(), &self.roll);
+        Wiring { part: Part::Master, ..wiring }
     }
 
     /// Returns the connections to all of them.
@@ -224,6 +227,13 @@ impl Masters {
             state.take_absent(Instant::now())
         };
         gone.into_iter().for_each(|master| self.retire(master, self.settings.command_timeout));
+    }
+
+    /// Notes that it was logged that these masters are away.
+    pub(super) fn are_known_to_be_away(&self, failures: &[NodeFailure]) {
+        let all = self.all();
+        let away = all.iter().filter(|redis| failures.iter().any(|failure| failure.node == *redis.commands().server()));
+        away.for_each(|redis| redis.presence().is_known_to_be_away());
     }
 
     /// Notes that the cluster said that it is down. fred closes the connection on that answer, so nothing is sent for a

@@ -55,6 +55,7 @@ pub(super) async fn heartbeat(link: &Arc<Link>) {
             let client = link.client();
             let _: Result<_, _> = timeout(link.settings.command_timeout, client.wait_for_connect()).await;
         }
+        link.report();
         if lock(&link.current).task.is_finished() {
             return;
         }
@@ -71,6 +72,7 @@ pub(super) async fn heartbeat(link: &Arc<Link>) {
             }
             _ => 0,
         };
+        link.report();
         if silent == 2 {
             silent = 0;
             let (node, role) = (&link.address.name, link.role.name());
