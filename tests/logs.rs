@@ -16,7 +16,28 @@ use lockhound::{CredentialProvider, Credentials, Error, Format, HoldState, Locke
 
 fn log() -> &'static Log {
     static LOG: OnceLock<Log> = OnceLock::new();
-    LOG.get_or_init(Log::collect_with_spans)
+    LOG.get_or_init(|| {
+        log::set_logger(&Bridge).unwrap();
+        log::set_max_level(log::LevelFilter::Warn);
+        Log::collect_with_spans()
+    })
+}
+
+/// Passes on to `tracing` what the client library logs, as the bridges of programs do.
+struct Bridge;
+
+impl log::Log for Bridge {
+    fn enabled(&self, record: &log::Metadata<'_>) -> bool {
+        record.target().starts_with("fred")
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            tracing::warn!(target: "fred::router", "by fred: {}", record.args());
+        }
+    }
+
+    fn flush(&self) {}
 }
 
 /// Returns the lines that contain all of these words.
@@ -473,4 +494,6 @@ async fn an_absence_that_a_reconnect_ends_is_not_logged() {
     }
     server.kill();
     is_told_of(&server, "the server is away", async || server.restart()).await;
+    // The client library names connections by numbers that nobody else knows.
+    assert_eq!(lines(&["by fred"]), Vec::<String>::new());
 }

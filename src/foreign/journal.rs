@@ -2,7 +2,8 @@
 //!
 //! A subscriber may block: it may write to a pipe that nobody reads. So a subscriber of our own copies the events of an
 //! engine's thread, and another thread, "lockhound-log", passes the copies on. It starts with the first event, and ends
-//! a second after the last. What fred logs goes the same way, if the program has a bridge from `log` to `tracing`.
+//! a second after the last. What fred logs goes the same way, if the program has a bridge from `log` to `tracing`, but
+//! only below info: it names connections by numbers of its own, and this crate says the same with the server's name.
 //!
 //! # Invariants
 //! - The engine's thread runs no code of a subscriber but its `enabled`.
@@ -266,7 +267,10 @@ impl Subscriber for Copier {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let Some(journal) = here() else { return false };
         // Of a subscriber that came later only the other thread knows.
-        metadata.is_event() && journal.subscriber.get().is_none_or(|subscriber| subscriber.enabled(metadata))
+        let is_said_by_us = *metadata.level() <= Level::INFO && is_of_fred(metadata.target());
+        metadata.is_event()
+            && !is_said_by_us
+            && journal.subscriber.get().is_none_or(|subscriber| subscriber.enabled(metadata))
     }
 
     fn event(&self, event: &tracing::Event<'_>) {
@@ -287,6 +291,10 @@ impl Subscriber for Copier {
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
+}
+
+fn is_of_fred(target: &str) -> bool {
+    target.split("::").next() == Some("fred")
 }
 
 /// A copy of an event.
