@@ -175,6 +175,12 @@ pub(crate) enum Command {
         count: u32,
         vote: Option<Remembered>,
     },
+    /// Makes a held lock last for at least this long from now. The server does so even without the memory.
+    Extend {
+        claim: Claim,
+        lease: Duration,
+        vote: Option<Remembered>,
+    },
     /// Raises the mark of a lock that is held there to this fence, unless the mark is higher already.
     Raise {
         claim: Claim,
@@ -247,6 +253,8 @@ pub(crate) enum Answer {
     HandOver(HandOver),
     /// True if the claim holds the lock again, false if another holds it there.
     Retake(Told<bool>),
+    /// True if the claim holds the lock there, for at least the lease.
+    Extend(Told<bool>),
     Raise(Raise),
     /// One for each claim, in the order given. A lock that too few replicas have acknowledged does not count as
     /// renewed.
@@ -421,6 +429,10 @@ impl Answer {
 
     pub(crate) fn retake(self) -> Option<Told<bool>> {
         if let Self::Retake(answer) = self { Some(answer) } else { None }
+    }
+
+    pub(crate) fn extend(self) -> Option<Told<bool>> {
+        if let Self::Extend(answer) = self { Some(answer) } else { None }
     }
 
     pub(crate) fn raise(self) -> Option<Raise> {

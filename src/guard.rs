@@ -171,6 +171,44 @@ impl Guard {
         self.0.scope(future)
     }
 
+    /// Makes the lock last for at least this long from now, from 100 ms to 30 days.
+    ///
+    /// It is for a lock that was taken with [`fixed_lease`](crate::Lock::fixed_lease), by the holder that finds that
+    /// its work takes longer. A lock that lasts longer anyway stays as it is: nothing is shortened. A
+    /// [`max_hold`](crate::Lock::max_hold) ends the hold all the same. The lease counts for all guards of the hold. A
+    /// call that ends with an error may have extended the lease on some servers: the lock is free again after that
+    /// time at the latest, and at once after a release.
+    ///
+    /// # Errors
+    /// - [`Error::Lost`]: the lock is lost; it is not taken again.
+    /// - [`Error::Unavailable`]: no majority of the servers confirmed it in time. The holder has the lock for as long
+    ///   as before.
+    /// - [`Error::Server`]: a server refused.
+    /// - [`Error::Config`]: the lock has no fixed lease, so the watchdog renews it; or the time is out of range or,
+    ///   over several servers, longer than the [`restart_quarantine`](crate::LockerBuilder::restart_quarantine).
+    /// - [`Error::Closed`], [`Error::Forked`] and [`Error::WatchdogPanicked`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the wait and nothing else: the lease may be extended.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
+    /// # async fn next_part() -> bool { false }
+    /// use std::time::Duration;
+    ///
+    /// let minute = Duration::from_secs(60);
+    /// let guard = locks.get("import").fixed_lease(minute).lock().await?;
+    /// while next_part().await {
+    ///     guard.extend(minute).await?; // as long as it makes progress
+    /// }
+    /// guard.unlock().await
+    /// # }
+    /// ```
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        self.0.grip.extend(lease).await
+    }
+
     /// Releases this guard, and the lock if it is the hold's last guard.
     ///
     /// Returns `Ok` if the lock was released. For a guard that is not the last, the call returns `Ok` unless the lock

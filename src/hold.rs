@@ -16,11 +16,13 @@ mod found;
 mod joint;
 mod keeping;
 mod ledger;
+mod lengthening;
 mod listeners;
 mod tokens;
 mod votes;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 pub(crate) use self::entries::Entrance;
 use self::entries::Entries;
@@ -126,6 +128,8 @@ struct State {
     alarm_at: Option<Instant>,
     /// Until when the lock stays on the servers after a release.
     kept_until: Option<Instant>,
+    /// The longest lease that the servers may have been asked for.
+    longest: Duration,
 }
 
 impl Hold {
@@ -152,6 +156,7 @@ impl Hold {
             listeners: None,
             alarm_at: None,
             kept_until: None,
+            longest: grant.terms.lease,
         };
         Self {
             claim: grant.claim,
@@ -363,16 +368,6 @@ impl Hold {
         held
     }
 
-    /// Returns whether this node's last answer was that it has the lock.
-    pub(crate) fn has_vote(&self, node: NodeIndex) -> bool {
-        self.state().votes.has(node)
-    }
-
-    /// Returns whether this node may still execute a command that creates the lock.
-    pub(crate) fn is_uncertain(&self, node: NodeIndex) -> bool {
-        self.state().votes.is_uncertain(node)
-    }
-
     /// Records that a node no longer has the lock for us. If a majority is impossible without it, the hold is lost.
     /// Returns whether this call made it lost. If a majority is left, the hold may end sooner than before: the caller
     /// has to tell the alarm.
@@ -481,7 +476,6 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
     use crate::stats::Counters;
-    use std::time::Duration;
 
     const LEASE: Duration = Duration::from_secs(30);
 

@@ -66,8 +66,10 @@ fn call(command: &Command, words: Words) -> Call {
             Call::Step(Step { alone: lua, batched, vote, words, takes, acknowledged: takes, idle, slot: None })
         }
         _ => {
-            let acknowledged =
-                matches!(command, Command::Retake { .. } | Command::Raise { .. } | Command::Renew { .. });
+            let acknowledged = matches!(
+                command,
+                Command::Retake { .. } | Command::Extend { .. } | Command::Raise { .. } | Command::Renew { .. }
+            );
             Call::Script { lua, words, vote, acknowledged }
         }
     }
@@ -100,6 +102,7 @@ fn wrote(answer: &Answer) -> bool {
         Answer::Acquire(Some(Acquire::Granted(_)))
             | Answer::HandOver(HandOver::Granted(_) | HandOver::Already)
             | Answer::Retake(Told { answer: true, .. })
+            | Answer::Extend(Told { answer: true, .. })
             | Answer::Raise(Raise::Raised)
     )
 }

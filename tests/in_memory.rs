@@ -8,6 +8,8 @@ mod attempts;
 mod common;
 #[path = "in_memory/endings.rs"]
 mod endings;
+#[path = "in_memory/extending.rs"]
+mod extending;
 #[path = "in_memory/hand_overs.rs"]
 mod hand_overs;
 #[path = "in_memory/keeping.rs"]

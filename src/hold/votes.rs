@@ -1,5 +1,6 @@
 //! Which nodes vote for a hold, and until when.
 
+use super::Hold;
 use crate::clock::Instant;
 use crate::lease::{self, NodeIndex};
 
@@ -72,5 +73,17 @@ impl Votes {
 
     fn majority(&self) -> usize {
         lease::majority(self.until.len())
+    }
+}
+
+impl Hold {
+    /// Returns whether this node's last answer was that it has the lock.
+    pub(crate) fn has_vote(&self, node: NodeIndex) -> bool {
+        self.state().votes.has(node)
+    }
+
+    /// Returns whether this node may still execute a command that creates the lock.
+    pub(crate) fn is_uncertain(&self, node: NodeIndex) -> bool {
+        self.state().votes.is_uncertain(node)
     }
 }

@@ -8,6 +8,7 @@
 mod calls;
 mod connect;
 mod eligibility;
+mod extend;
 mod inspect;
 mod members;
 mod outcome;

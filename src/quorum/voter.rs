@@ -73,6 +73,23 @@ impl Voter {
         }
     }
 
+    /// Makes a held lock last for at least this long. If the answer is no vote, it does not count.
+    pub(super) async fn extend(&self, claim: Claim, lease: Duration) -> Outcome<bool> {
+        let ticket = match self.ticket(Lane::Renewals, Ask::Keep).await {
+            Ok(ticket) => ticket,
+            Err(failure) => return Outcome::NotExecuted(failure),
+        };
+        let extend = Command::Extend { claim, lease, vote: ticket.vote.clone() };
+        let told = match script::ask(&self.node, Lane::Renewals, &extend, Answer::extend).await {
+            Outcome::Done(told) => told,
+            outcome => return outcome.map(|told| told.answer),
+        };
+        match self.vouch(&ticket, told.remembers, Ask::Keep) {
+            Err(failure) if told.answer || !told.remembers => Outcome::Unknown(failure),
+            _ => Outcome::Done(told.answer),
+        }
+    }
+
     /// Raises the mark of a lock that was granted there to this fence. If the address led to another of the servers by
     /// now, which has the lock too, one server would be counted twice: so the connection has to be the same.
     pub(super) async fn raise(&self, claim: Claim, fence: Fence) -> Outcome<Raise> {

@@ -24,7 +24,9 @@ const GONE: Reply = Reply::Int(-1);
 /// Reads the reply to a command as its answer.
 pub(super) fn read(node: &Arc<str>, command: &Command, reply: Outcome<Reply>) -> Outcome<Answer> {
     let (reply, remembers) = match command {
-        Command::Retake { vote, .. } | Command::Renew { vote, .. } => tell(node, reply, vote.is_some()),
+        Command::Retake { vote, .. } | Command::Extend { vote, .. } | Command::Renew { vote, .. } => {
+            tell(node, reply, vote.is_some())
+        }
         Command::Inspect(key) | Command::Holders(key) => (of_a_lock(node, key, reply), true),
         _ => (reply, true),
     };
@@ -34,6 +36,7 @@ pub(super) fn read(node: &Arc<str>, command: &Command, reply: Outcome<Reply>) ->
         Command::Release { .. } | Command::Keep { .. } | Command::Pass { .. } => released(reply).map(Answer::Release),
         Command::HandOver { .. } => handed_over(reply).map(Answer::HandOver),
         Command::Retake { .. } => yes_or_no(reply).map(|answer| Answer::Retake(Told { answer, remembers })),
+        Command::Extend { .. } => yes_or_no(reply).map(|answer| Answer::Extend(Told { answer, remembers })),
         Command::Raise { .. } => raised(reply).map(Answer::Raise),
         Command::Renew { claims, .. } => {
             renewed(reply, claims.len()).map(|answer| Answer::Renew(Told { answer, remembers }))

@@ -26,6 +26,7 @@ pub(super) async fn run(cluster: &Cluster, node: &Node, lane: Lane, command: Com
             Command::Acquire { vote: Some(_), .. }
                 | Command::Renew { vote: Some(_), .. }
                 | Command::Retake { vote: Some(_), .. }
+                | Command::Extend { vote: Some(_), .. }
         ),
         "a cluster stands alone, and remembers nothing"
     );

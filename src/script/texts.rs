@@ -20,6 +20,7 @@ pub(super) struct Scripts {
     pub(super) batched: Voting,
     pub(super) renew: Voting,
     pub(super) retake: Voting,
+    pub(super) extend: Voting,
     pub(super) raise: Lua,
 }
 
@@ -170,6 +171,7 @@ fn redisson(told: fn(&str) -> String) -> Scripts {
         batched: Voting::batched(include_str!("../../lua/acquire.lua"), release, hand_over),
         renew: Voting::telling(include_str!("../../lua/renew.lua")),
         retake: Voting::telling(include_str!("../../lua/retake.lua")),
+        extend: Voting::telling(include_str!("../../lua/extend.lua")),
         raise: Lua::new(include_str!("../../lua/raise.lua")),
     }
 }
@@ -188,6 +190,7 @@ fn plain(told: fn(&str) -> String) -> Scripts {
         batched: Voting::batched(include_str!("../../lua/plain_acquire.lua"), release, hand_over),
         renew: Voting::telling(include_str!("../../lua/plain_renew.lua")),
         retake: Voting::telling(include_str!("../../lua/plain_retake.lua")),
+        extend: Voting::telling(include_str!("../../lua/plain_extend.lua")),
         raise: Lua::new(include_str!("../../lua/plain_raise.lua")),
     }
 }
@@ -214,6 +217,7 @@ mod tests {
             ("hand_over", include_str!("../../lua/hand_over.lua")),
             ("renew", include_str!("../../lua/renew.lua")),
             ("retake", include_str!("../../lua/retake.lua")),
+            ("extend", include_str!("../../lua/extend.lua")),
             ("raise", include_str!("../../lua/raise.lua")),
             ("plain_raise", include_str!("../../lua/plain_raise.lua")),
             ("inspect", include_str!("../../lua/inspect.lua")),
@@ -227,7 +231,9 @@ mod tests {
             ("plain_hand_over", include_str!("../../lua/plain_hand_over.lua")),
             ("plain_renew", include_str!("../../lua/plain_renew.lua")),
             ("plain_retake", include_str!("../../lua/plain_retake.lua")),
+            ("plain_extend", include_str!("../../lua/plain_extend.lua")),
             ("batched", include_str!("../../lua/batch.lua")),
+            ("types", include_str!("../../lua/types.lua")),
             ("probe", include_str!("../../lua/probe.lua")),
         ];
         for (name, text) in scripts {

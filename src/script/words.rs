@@ -89,6 +89,9 @@ impl Words {
                 let args = [millis(*lease), field(claim), number(*count)];
                 Self::voting(&scripts(claim).retake, vote, [name(&claim.key)], args)
             }
+            Command::Extend { claim, lease, vote } => {
+                Self::voting(&scripts(claim).extend, vote, [name(&claim.key)], [millis(*lease), field(claim)])
+            }
             Command::Raise { claim, fence } => {
                 let keys = [name(&claim.key), mark(&claim.key)];
                 Self::new(&scripts(claim).raise, keys, [field(claim), number(fence.get())])
@@ -135,7 +138,8 @@ impl Words {
             Command::Count { claim, .. }
             | Command::Release { claim, .. }
             | Command::Keep { claim, .. }
-            | Command::Retake { claim, .. } => (std::slice::from_ref(claim), None),
+            | Command::Retake { claim, .. }
+            | Command::Extend { claim, .. } => (std::slice::from_ref(claim), None),
             _ => (&[][..], None),
         };
         let lock = |claim: &Claim| {

@@ -58,7 +58,7 @@ impl<'a> Next<'a> {
     /// Makes the hold, if the one that is released leaves it a fence and at least half of a lease.
     pub(super) fn after(session: &'a Arc<Session>, from: &Hold, head: &'a Head) -> Option<Self> {
         let (fence, until) = from.leaves()?;
-        let lease = from.terms.lease;
+        let lease = from.lease();
         // What stands on the server is the releaser's lease.
         if head.terms.lease != lease || session.now().until(until) < lease / 2 {
             return None;

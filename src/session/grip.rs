@@ -158,6 +158,16 @@ impl Grip {
         &self.view.hold
     }
 
+    /// Makes a fixed lease last for at least this long from now.
+    ///
+    /// # Errors
+    /// As [`Guard::extend`](crate::Guard::extend).
+    pub(crate) async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let View { session, hold } = &self.view;
+        let extending = session.extend(hold, lease);
+        extending.await.map_err(|error| error.of(std::slice::from_ref(&hold.claim.key)))
+    }
+
     /// Releases. The answer comes later.
     pub(super) fn release(mut self) -> Releasing {
         Releasing { key: self.hold().claim.key.clone(), answer: self.leave() }

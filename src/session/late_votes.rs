@@ -108,7 +108,7 @@ impl Session {
             Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => true,
         };
         if !settled {
-            self.undo_vote(&hold.claim, hold.terms.lease * 2, hold.kept_until(), node, answer);
+            self.undo_vote(&hold.claim, hold.lease() * 2, hold.kept_until(), node, answer);
         }
     }
 

@@ -13,6 +13,7 @@ mod attempt;
 mod closing;
 mod deadline;
 mod driver;
+mod extending;
 mod forces;
 mod grip;
 #[cfg(test)]

@@ -43,7 +43,7 @@ impl Session {
         let wakes = || {
             let Some(locker) = self.quorum.lister_of(&hold.claim.key) else { return Wakes::All };
             let key = &hold.claim.key;
-            let lease = hold.terms.lease;
+            let lease = hold.lease();
             Wakes::Next(Some(self.channels.release(locker, key, self.gate.is_awaited(key), lease)))
         };
         passing.wakes.get_or_init(wakes).clone()

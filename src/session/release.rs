@@ -187,7 +187,7 @@ pub(super) async fn release(mut unconfirmed: Unconfirmed) {
 async fn release_on(session: Arc<Session>, hold: Arc<Hold>, node: NodeIndex, common: Arc<Common>) -> Outcome<bool> {
     let (mut executed, Common { silences, passing, .. }) = (common.executed, &*common);
     // A renewal that was under way may have restarted the lease just now, and no later one can.
-    let over = Instant::now() + hold.terms.lease;
+    let over = Instant::now() + hold.lease();
     let mut pause = AGAIN;
     let mut is_first = true;
     loop {

@@ -101,7 +101,7 @@ impl Session {
     /// Undoes what stands under the field of a hold on these nodes. A renewal under way may restart its lease once
     /// more.
     pub(super) fn undo_on(self: &Arc<Self>, hold: &Hold, taken: Vec<NodeIndex>, uncertain: Vec<NodeIndex>) {
-        self.undo(&hold.claim, hold.terms.lease * 2, hold.kept_until(), taken, uncertain);
+        self.undo(&hold.claim, hold.lease() * 2, hold.kept_until(), taken, uncertain);
     }
 }
 

@@ -1,6 +1,7 @@
 //! A server in memory, for tests of code that takes locks. It needs no Redis. See [`Server`].
 
 mod keyspace;
+mod leases;
 #[cfg(feature = "testing")]
 mod machine;
 mod remembering;

@@ -90,6 +90,9 @@ impl Store {
             Command::Retake { claim, lease, count, vote } => {
                 run.and_tell(vote, |run| run.retake(claim, *lease, *count)).map(Answer::Retake)
             }
+            Command::Extend { claim, lease, vote } => {
+                run.and_tell(vote, |run| Ok(run.extend(claim, *lease))).map(Answer::Extend)
+            }
             Command::Raise { claim, fence } => run.raise(claim, *fence).map(Answer::Raise),
             Command::Renew { claims, lease, vote } => run
                 .and_tell(vote, |run| Ok(claims.iter().map(|claim| run.renew(claim, *lease)).collect()))
@@ -152,7 +155,7 @@ impl Run<'_> {
     }
 
     /// A key of another type does not hold this claim's lock.
-    fn is_held(&mut self, claim: &Claim) -> bool {
+    pub(super) fn is_held(&mut self, claim: &Claim) -> bool {
         self.holder(claim) == Ok(Holder::Claimant)
     }
 
@@ -263,14 +266,6 @@ impl Run<'_> {
             return Ok(false);
         }
         self.put(claim, lease, Some(count)).map(|()| true)
-    }
-
-    fn renew(&mut self, claim: &Claim, lease: Duration) -> Renew {
-        if !self.is_held(claim) {
-            return Renew::Gone;
-        }
-        self.keys.expire(claim.key.as_str(), millis(lease));
-        Renew::Renewed
     }
 
     fn raise(&mut self, claim: &Claim, fence: Fence) -> Result<Raise, Failure> {

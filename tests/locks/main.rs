@@ -8,6 +8,7 @@ mod common;
 mod busy_loops;
 mod cancel_safety;
 mod connect;
+mod extending;
 mod fences;
 mod multi;
 mod operators;

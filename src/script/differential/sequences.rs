@@ -109,6 +109,7 @@ fn command() -> impl Strategy<Value = Command> {
         30 => (claim(), 1..4_u32).prop_map(|(claim, count)| Command::Count { claim, count }),
         30 => (claim(), lease(), 1..4_u32, vote())
             .prop_map(|(claim, lease, count, vote)| Command::Retake { claim, lease, count, vote }),
+        30 => (claim(), lease(), vote()).prop_map(|(claim, lease, vote)| Command::Extend { claim, lease, vote }),
         20 => (claim(), lease()).prop_map(|(claim, rest)| Command::Keep { claim, rest }),
         30 => (claim(), far_off()).prop_map(|(claim, fence)| Command::Raise { claim, fence }),
         30 => (claims(), lease(), vote()).prop_map(|(claims, lease, vote)| Command::Renew { claims, lease, vote }),
@@ -191,6 +192,7 @@ fn of_kind(mut command: Command, kind: Kind) -> Command {
         | Command::Release { claim, .. }
         | Command::Keep { claim, .. }
         | Command::Retake { claim, .. }
+        | Command::Extend { claim, .. }
         | Command::Raise { claim, .. } => claim.kind = kind,
         Command::HandOver { from, to, .. } => (from.kind, to.kind) = (kind, kind),
         _ => {}
