@@ -87,7 +87,7 @@ pub(crate) fn hang_up<T>(reply: oneshot::Sender<T>) {
 
 /// Makes a span, or none if the subscriber panics.
 pub(crate) fn span(make: impl FnOnce() -> tracing::Span) -> Span {
-    Span(caught(make).map(Arc::new))
+    Span(caught(make).filter(|span| !span.is_disabled()).map(Arc::new))
 }
 
 /// How many calls in a row an executor without a budget runs before its other tasks have a turn.

@@ -2,15 +2,18 @@
 //! releases.
 
 mod calling;
+mod spans;
 
 use std::fmt::{self, Display};
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use self::calling::Calling;
+use self::spans::HoldSpan;
 use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign::{self, contained};
@@ -98,7 +101,7 @@ impl<W: Wanted> Handle<W> {
             let (owner, reentry) = self.manner.asks(self.settings());
             self.take_as(Caller::polling(owner, reentry).await?, wait, calling).await
         };
-        let taken = calling.run(taking, Taken::is_reentry).await;
+        let taken = self.held(calling.run(taking, Taken::is_reentry).await);
         // A grant comes from a server. Giving way before it is asked would change the order of callers.
         if !matches!(taken, Ok(Some(_))) {
             foreign::give_way().await;
@@ -111,11 +114,21 @@ impl<W: Wanted> Handle<W> {
         let (owner, reentry) = self.manner.asks(self.settings());
         let caller = Caller::blocking(owner, reentry);
         let taken = self.session().block_on(calling.inside(self.take_as(caller, wait, &calling)));
-        calling.ended(taken, Taken::is_reentry)
+        self.held(calling.ended(taken, Taken::is_reentry))
+    }
+
+    /// Begins the span of a hold, beside that of the wait.
+    fn held(&self, taken: Result<Option<Taken<W::Grip>>, Error>) -> Result<Option<Taken<W::Grip>>, Error> {
+        taken.map(|taken| taken.map(|taken| self.in_span(taken)))
+    }
+
+    fn in_span(&self, mut taken: Taken<W::Grip>) -> Taken<W::Grip> {
+        taken.span = HoldSpan::of(&taken.grip, self.wanted.keys(), self.manner.class);
+        taken
     }
 
     fn calling(&self, wait: Wait) -> Calling<'_> {
-        Calling::begin(self.session(), wait, self.wanted.keys())
+        Calling::begin(self.session(), wait, self.wanted.keys(), self.manner.class)
     }
 
     async fn take_as(
@@ -139,7 +152,11 @@ impl<W: Wanted> Handle<W> {
         if let (Some(grip), Some(min_hold)) = (&grip, self.manner.min_hold) {
             grip.keep_for(min_hold);
         }
-        Ok(grip.map(|grip| Taken { grip, alive: Arc::clone(&self.alive), runs: caller.runs }))
+        if let (Some(grip), Some(class)) = (&grip, self.manner.class) {
+            grip.is_of_class(class);
+        }
+        let (alive, span) = (Arc::clone(&self.alive), HoldSpan::default());
+        Ok(grip.map(|grip| Taken { grip, alive, runs: caller.runs, span }))
     }
 
     /// Runs a section with this `view` while the lock is held, and drops the section if the lock is lost. Keeps the
@@ -164,7 +181,7 @@ impl<W: Wanted> Handle<W> {
             Ok(taken.map(|taken| (run, taken)))
         };
         let (run, taken) = match self.calling(wait).run(beginning, |(_, taken)| taken.is_reentry()).await {
-            Ok(Some(begun)) => begun,
+            Ok(Some((run, taken))) => (run, self.in_span(taken)),
             refused => {
                 foreign::give_way().await;
                 return refused.map(|_| None);
@@ -173,9 +190,14 @@ impl<W: Wanted> Handle<W> {
         let lost = taken.grip.token();
         let view = view(&taken.grip, run.scope());
         let work = run.scope().run(async { section(view).await });
-        let Some(value) = until_lost(lost, work).await else {
+        let work = pin!(until_lost(lost, work));
+        let Some(value) = foreign::in_span(taken.span.span(), work).await else {
             // The token has fired, so there is a loss to report.
-            return Err(taken.grip.check().err().unwrap_or(Error::Closed));
+            let lost = Err(taken.grip.check().err().unwrap_or(Error::Closed));
+            let Taken { grip, alive: _alive, span, .. } = taken;
+            drop(grip);
+            span.ended(&lost);
+            return lost.map(|()| None);
         };
         if let Some(kept) = keep(&value) {
             taken.grip.keep_for(kept);
@@ -242,6 +264,8 @@ pub(crate) struct Manner {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) min_hold: Option<Duration>,
     pub(crate) reentry: Option<Reentry>,
+    /// A label of metrics and spans.
+    pub(crate) class: Option<&'static str>,
 }
 
 impl Manner {
@@ -278,6 +302,7 @@ pub(crate) struct Taken<G> {
     alive: Arc<Alive>,
     /// The runs in which it was taken.
     runs: Runs,
+    span: HoldSpan,
 }
 
 impl<G: Held> Taken<G> {
@@ -290,16 +315,19 @@ impl<G: Held> Taken<G> {
     }
 
     pub(crate) async fn unlock(self) -> Result<(), Error> {
-        let Self { grip, alive, .. } = self;
+        let Self { grip, alive, span, .. } = self;
         let answer = grip.unlock().await;
+        span.ended(&answer);
         // The engine has to run until the answer is here.
         drop(alive);
         answer
     }
 
     pub(crate) fn blocking_unlock(self) -> Result<(), Error> {
-        let Self { grip, alive, .. } = self;
-        alive.session().block_on(grip.unlock())
+        let Self { grip, alive, span, .. } = self;
+        let answer = alive.session().block_on(grip.unlock());
+        span.ended(&answer);
+        answer
     }
 }
 

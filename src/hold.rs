@@ -20,6 +20,7 @@ mod lengthening;
 mod listeners;
 mod tokens;
 mod votes;
+mod whose;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -130,6 +131,8 @@ struct State {
     kept_until: Option<Instant>,
     /// The longest lease that the servers may have been asked for.
     longest: Duration,
+    /// The class of the handle whose guard was the first.
+    class: Option<&'static str>,
 }
 
 impl Hold {
@@ -157,6 +160,7 @@ impl Hold {
             alarm_at: None,
             kept_until: None,
             longest: grant.terms.lease,
+            class: None,
         };
         Self {
             claim: grant.claim,
@@ -418,14 +422,6 @@ impl Hold {
 
     pub(crate) fn guards(&self) -> u32 {
         self.state().guards
-    }
-
-    pub(crate) fn owner(&self) -> Owner {
-        self.state().owner.clone()
-    }
-
-    pub(crate) fn is_owned_by(&self, owner: &Owner) -> bool {
-        self.state().owner == *owner
     }
 
     fn expire(&self, state: &mut State, now: Instant) -> bool {

@@ -107,6 +107,14 @@ impl MultiLock {
         self
     }
 
+    /// Returns a handle whose calls and holds have this class, for metrics and spans; see
+    /// [`Lock::class`](crate::Lock::class).
+    #[must_use]
+    pub const fn class(mut self, class: &'static str) -> Self {
+        self.0.manner.class = Some(class);
+        self
+    }
+
     /// Returns a handle that locks as this owner instead of as the calling task; see
     /// [`Lock::owned_by`](crate::Lock::owned_by).
     #[must_use]

@@ -199,16 +199,18 @@ impl Counters {
     }
 
     /// Counts a call that has ended, and records how long it waited if it may wait.
-    pub(crate) fn call_ended(&self, outcome: CallOutcome, waited: Option<Duration>) {
-        self.calls.ended(outcome, waited);
+    pub(crate) fn call_ended(&self, outcome: CallOutcome, waited: Option<Duration>, class: Option<&'static str>) {
+        self.calls.ended(outcome, waited, class);
     }
 
     pub(crate) fn suspicious_reentry(&self) {
         count(&self.suspicious_reentries, "lockhound_suspicious_reentries_total");
     }
 
-    pub(crate) fn released_after(&self, time: Duration) {
-        self.hold_time.record(time);
+    /// Records how long a lock was held that was taken by a handle of this class.
+    pub(crate) fn released_after(&self, time: Duration, class: Option<&'static str>) {
+        self.hold_time.note(time);
+        attempts::tell_hold(time, class);
     }
 
     /// Counts the leases that a script renewed.
@@ -495,10 +497,10 @@ mod tests {
         counters.lost(Loss::Closed);
         counters.lost(Loss::Released);
         for ms in 1..=100 {
-            counters.call_ended(CallOutcome::TimedOut, Some(Duration::from_millis(ms)));
+            counters.call_ended(CallOutcome::TimedOut, Some(Duration::from_millis(ms)), None);
         }
-        counters.call_ended(CallOutcome::Busy, None);
-        counters.released_after(Duration::from_secs(100 * 86_400));
+        counters.call_ended(CallOutcome::Busy, None, Some("orders"));
+        counters.released_after(Duration::from_secs(100 * 86_400), None);
         counters.renewals_begun(0, Duration::from_secs(1));
         let stats = counters.stats(3, 2, 1, 1);
         assert_eq!((stats.holds, stats.waiters, stats.pending), (3, 2, 1));

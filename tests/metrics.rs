@@ -36,7 +36,7 @@ async fn the_programs_recorder_receives_counts_and_times() {
     assert_eq!(counters, [0; 19], "each begins before its first event: 5, 8 outcomes, and losses for 6 reasons");
     let lost = locks.get(key());
     let guard = lost.lock().await.unwrap();
-    locks.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    locks.get(key()).class("orders").lock().await.unwrap().unlock().await.unwrap();
     eventually(ms(1_000), "a renewal", || locks.stats().renewals > 0).await;
     server.command::<bool>(&["DEL", lost.key().as_str()]);
     guard.lost().cancelled().await;
@@ -47,11 +47,15 @@ async fn the_programs_recorder_receives_counts_and_times() {
     locks.close().await;
     let told = told(&snapshotter);
     let of = |name: &str| *told.get(name).unwrap_or_else(|| panic!("{name} is not in {told:?}"));
-    assert_eq!(of("lockhound_attempts_total outcome=granted"), 3);
+    // The one with a class has series of its own.
+    assert_eq!(of("lockhound_attempts_total outcome=granted"), 2);
+    assert_eq!(of("lockhound_attempts_total outcome=granted class=orders"), 1);
     assert_eq!(of("lockhound_losses_total reason=not_owner"), 2, "one is found at the release");
     assert!(of("lockhound_renewals_total") >= 1);
-    assert_eq!(of("lockhound_wait_seconds outcome=granted"), 3);
-    assert_eq!(of("lockhound_hold_seconds"), 3);
+    assert_eq!(of("lockhound_wait_seconds outcome=granted"), 2);
+    assert_eq!(of("lockhound_wait_seconds outcome=granted class=orders"), 1);
+    assert_eq!(of("lockhound_hold_seconds"), 2);
+    assert_eq!(of("lockhound_hold_seconds class=orders"), 1);
     assert!(of("lockhound_renewal_lateness_seconds") >= 1);
     assert!(of("lockhound_renewal_batch_locks") >= 1);
     assert!(of(&format!("lockhound_renewal_round_trip_seconds node={}", server.url())) >= 1);

@@ -2,9 +2,7 @@
 
 use std::pin::pin;
 
-use tracing::field::Empty;
-
-use super::Wait;
+use super::{Wait, spans};
 use crate::clock::Instant;
 use crate::error::Error;
 use crate::foreign;
@@ -19,14 +17,15 @@ pub(super) struct Calling<'a> {
     session: &'a Session,
     wait: Wait,
     came: Instant,
+    class: Option<&'static str>,
     span: foreign::Span,
     has_ended: bool,
 }
 
 impl<'a> Calling<'a> {
-    pub(super) fn begin(session: &'a Session, wait: Wait, keys: &[Key]) -> Self {
-        let span = span(wait.operation(), keys);
-        Self { session, wait, came: session.now(), span, has_ended: false }
+    pub(super) fn begin(session: &'a Session, wait: Wait, keys: &[Key], class: Option<&'static str>) -> Self {
+        let span = spans::wait(wait.operation(), keys, class);
+        Self { session, wait, came: session.now(), class, span, has_ended: false }
     }
 
     /// Runs the call in its span, to its end.
@@ -77,7 +76,7 @@ impl<'a> Calling<'a> {
         self.has_ended = true;
         self.span.record("outcome", &outcome);
         let may_wait = self.wait != Wait::Never && outcome != CallOutcome::Reentered;
-        self.session.call_ended(outcome, may_wait.then(|| self.session.now().since(self.came)));
+        self.session.call_ended(outcome, may_wait.then(|| self.session.now().since(self.came)), self.class);
     }
 }
 
@@ -85,18 +84,6 @@ impl Drop for Calling<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
             self.end(CallOutcome::Cancelled);
-        }
-    }
-}
-
-/// Returns the span of the caller's wait. The engine logs its work for the call outside of this span.
-fn span(operation: &'static str, keys: &[Key]) -> foreign::Span {
-    match keys {
-        [key] => foreign::span(
-            || tracing::info_span!("lockhound.wait", operation, key = %key.shown(), owner = Empty, outcome = Empty),
-        ),
-        keys => {
-            foreign::span(|| tracing::info_span!("lockhound.wait", operation, ?keys, owner = Empty, outcome = Empty))
         }
     }
 }

@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Session;
 use crate::error::{Error, Loss};
+use crate::fence::Fence;
 use crate::foreign::Answer;
 use crate::hold::{self, Entrance, Hold, HoldState};
 use crate::identity::{Known, Origin};
@@ -77,6 +78,12 @@ pub(crate) trait Held {
 
     /// Returns whether its owner held it already when its caller got it.
     fn is_reentry(&self) -> bool;
+
+    /// Returns the fence of a single lock.
+    fn fence(&self) -> Option<Fence>;
+
+    /// Notes that a handle of this class has it.
+    fn is_of_class(&self, class: &'static str);
 
     /// Returns the owner that holds it.
     fn owner(&self) -> Owner;
@@ -199,6 +206,14 @@ impl Held for Grip {
 
     fn is_reentry(&self) -> bool {
         self.is_reentry
+    }
+
+    fn fence(&self) -> Option<Fence> {
+        Some(self.hold().fence)
+    }
+
+    fn is_of_class(&self, class: &'static str) {
+        self.hold().is_of_class(class);
     }
 
     fn owner(&self) -> Owner {

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::grip::{Held, Releasing};
 use super::{Grip, View};
 use crate::error::Error;
+use crate::fence::Fence;
 use crate::hold::{HoldState, Joint};
 use crate::owner::Owner;
 
@@ -91,6 +92,14 @@ impl Held for JointGrip {
 
     fn is_reentry(&self) -> bool {
         self.grips.iter().all(Grip::is_reentry)
+    }
+
+    fn fence(&self) -> Option<Fence> {
+        None
+    }
+
+    fn is_of_class(&self, class: &'static str) {
+        self.grips.iter().for_each(|grip| grip.is_of_class(class));
     }
 
     fn owner(&self) -> Owner {

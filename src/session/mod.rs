@@ -223,9 +223,9 @@ impl Session {
 
     /// Counts a call that has ended, and records how long it waited if it may wait. In a forked process, a mutex of the
     /// counters may be locked forever.
-    pub(crate) fn call_ended(&self, outcome: CallOutcome, waited: Option<Duration>) {
+    pub(crate) fn call_ended(&self, outcome: CallOutcome, waited: Option<Duration>, class: Option<&'static str>) {
         if !self.is_forked() {
-            self.counters.call_ended(outcome, waited);
+            self.counters.call_ended(outcome, waited, class);
         }
     }
 

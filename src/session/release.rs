@@ -50,7 +50,7 @@ impl Session {
         let (reply, answer) = foreign::channel();
         let leave = hold.leave(now);
         if matches!(leave, Leave::Last | Leave::Lost { last: true, .. }) {
-            self.counters.released_after(now.since(hold.since));
+            self.counters.released_after(now.since(hold.since), hold.class());
         }
         match leave {
             // A revoked grant has no count left to write.

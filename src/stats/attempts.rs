@@ -93,12 +93,12 @@ impl Calls {
         Self { ended: Default::default(), waits: Times::new("lockhound_wait_seconds") }
     }
 
-    pub(super) fn ended(&self, outcome: CallOutcome, waited: Option<Duration>) {
+    pub(super) fn ended(&self, outcome: CallOutcome, waited: Option<Duration>, class: Option<&'static str>) {
         self.ended[outcome as usize].fetch_add(1, Ordering::Relaxed);
-        tell(outcome, 1);
+        tell(outcome, class, 1);
         if let Some(waited) = waited {
             self.waits.note(waited);
-            tell_wait(outcome, waited);
+            tell_wait(outcome, class, waited);
         }
     }
 
@@ -113,17 +113,30 @@ impl Calls {
 
 /// Tells the recorder of all outcomes before the first call ends.
 pub(super) fn tell_of_all() {
-    OUTCOMES.iter().for_each(|outcome| tell(*outcome, 0));
+    OUTCOMES.iter().for_each(|outcome| tell(*outcome, None, 0));
 }
 
-fn tell(_outcome: CallOutcome, _n: u64) {
+fn tell(_outcome: CallOutcome, _class: Option<&'static str>, _n: u64) {
     #[cfg(feature = "metrics")]
-    contained(|| metrics::counter!("lockhound_attempts_total", "outcome" => _outcome.name()).increment(_n));
+    contained(|| metrics::counter!("lockhound_attempts_total", labels(Some(_outcome), _class)).increment(_n));
 }
 
-fn tell_wait(_outcome: CallOutcome, _waited: Duration) {
+fn tell_wait(_outcome: CallOutcome, _class: Option<&'static str>, _waited: Duration) {
     #[cfg(feature = "metrics")]
-    contained(|| metrics::histogram!("lockhound_wait_seconds", "outcome" => _outcome.name()).record(_waited));
+    contained(|| metrics::histogram!("lockhound_wait_seconds", labels(Some(_outcome), _class)).record(_waited));
+}
+
+/// Tells the recorder how long a lock was held.
+pub(super) fn tell_hold(_time: Duration, _class: Option<&'static str>) {
+    #[cfg(feature = "metrics")]
+    contained(|| metrics::histogram!("lockhound_hold_seconds", labels(None, _class)).record(_time));
+}
+
+#[cfg(feature = "metrics")]
+fn labels(outcome: Option<CallOutcome>, class: Option<&'static str>) -> Vec<metrics::Label> {
+    let label = |name, value| metrics::Label::from_static_parts(name, value);
+    let outcome = outcome.map(|outcome| label("outcome", outcome.name()));
+    outcome.into_iter().chain(class.map(|class| label("class", class))).collect()
 }
 
 #[cfg(test)]

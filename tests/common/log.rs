@@ -45,6 +45,14 @@ impl Log {
         (log, guard)
     }
 
+    /// Does the same, and collects each span when it ends.
+    pub fn of_thread_with_spans() -> (Self, tracing::subscriber::DefaultGuard) {
+        let log = Self::default();
+        let events = tracing_subscriber::fmt().with_ansi(false).with_span_events(FmtSpan::CLOSE);
+        let guard = tracing::subscriber::set_default(events.with_writer(log.clone()).finish());
+        (log, guard)
+    }
+
     pub fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
