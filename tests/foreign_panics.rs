@@ -25,7 +25,7 @@ use self::events::Place;
 const SLOW: &str = "it needs a cluster or Sentinels; tests/architecture.rs checks that it is contained";
 
 /// Events that no scenario provokes, by their messages, and why.
-const UNPROVOKED: [(&str, &str); 14] = [
+const UNPROVOKED: [(&str, &str); 15] = [
     (
         "the machine was suspended: every lock is looked at",
         "only a suspend moves the two clocks apart: a unit test in src/watchdog has a subscriber panic at it",
@@ -39,6 +39,7 @@ const UNPROVOKED: [(&str, &str); 14] = [
         "a subscriber has to block: tests/stalls.rs has one; tests/architecture.rs checks that it is contained",
     ),
     ("a master of the cluster is away: it is connected once it is back", SLOW),
+    ("a master of the cluster is away: callers wait for the locks of its slots", SLOW),
     ("a master sends no unlock messages: waiters look every sixth of a lease", SLOW),
     ("no server tells the slots", SLOW),
     ("this server belongs to another cluster: nothing is sent to it, and its connections are closed", SLOW),
