@@ -24,8 +24,11 @@ use self::events::Place;
 /// Each scenario runs dozens of times, and a cluster or Sentinels take seconds to start.
 const SLOW: &str = "it needs a cluster or Sentinels; tests/architecture.rs checks that it is contained";
 
+/// Each takes more than two command timeouts.
+const LONG: &str = "a server has to be away for long: tests/logs.rs; tests/architecture.rs checks that it is contained";
+
 /// Events that no scenario provokes, by their messages, and why.
-const UNPROVOKED: [(&str, &str); 15] = [
+const UNPROVOKED: [(&str, &str); 19] = [
     (
         "the machine was suspended: every lock is looked at",
         "only a suspend moves the two clocks apart: a unit test in src/watchdog has a subscriber panic at it",
@@ -40,6 +43,10 @@ const UNPROVOKED: [(&str, &str); 15] = [
     ),
     ("a master of the cluster is away: it is connected once it is back", SLOW),
     ("a master of the cluster is away: callers wait for the locks of its slots", SLOW),
+    ("the server is away: callers wait, and no lease is renewed", LONG),
+    ("a server is away: the others go on without it", LONG),
+    ("a server is away: one more failure stops locking", LONG),
+    ("a server is away: too few are left to lock", LONG),
     ("a master sends no unlock messages: waiters look every sixth of a lease", SLOW),
     ("no server tells the slots", SLOW),
     ("this server belongs to another cluster: nothing is sent to it, and its connections are closed", SLOW),
