@@ -180,7 +180,9 @@ impl<W: Wanted> Handle<W> {
             let taken = self.take_as(run.caller().clone(), wait, calling).await?;
             Ok(taken.map(|taken| (run, taken)))
         };
-        let (run, taken) = match self.calling(wait).run(beginning, |(_, taken)| taken.is_reentry()).await {
+        // Boxed: sections nest, and each would hold the wait of those around it.
+        let beginning = Box::pin(self.calling(wait).run(beginning, |(_, taken)| taken.is_reentry()));
+        let (run, taken) = match beginning.await {
             Ok(Some((run, taken))) => (run, self.in_span(taken)),
             refused => {
                 foreign::give_way().await;

@@ -107,6 +107,8 @@ fn assert_provoked(events: &BTreeMap<Place, String>, happened: &BTreeSet<&String
     for (place, message) in events {
         let excused = UNPROVOKED.iter().any(|(unprovoked, _)| unprovoked == message);
         match happened.contains(place) {
+            // On a busy machine a server may be away for longer than a scenario meant.
+            true if UNPROVOKED.contains(&(message.as_str(), LONG)) => {}
             true => assert!(!excused, "{place}: \"{message}\" is listed in UNPROVOKED, but occurs: remove it"),
             false => assert!(
                 excused,

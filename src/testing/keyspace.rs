@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,4 +193,9 @@ impl Keyspace {
         }
         self.entries.get_mut(key)
     }
+}
+
+/// Returns a time as Redis counts it.
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

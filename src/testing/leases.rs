@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::store::{Run, millis};
-use crate::command::{Claim, Renew};
+use super::keyspace::millis;
+use super::store::Run;
+use crate::command::Claim;
 
 impl Run<'_> {
     pub(super) fn extend(&mut self, claim: &Claim, lease: Duration) -> bool {
@@ -12,13 +13,5 @@ impl Run<'_> {
             self.keys.expire(claim.key.as_str(), millis(lease));
         }
         held
-    }
-
-    pub(super) fn renew(&mut self, claim: &Claim, lease: Duration) -> Renew {
-        if !self.is_held(claim) {
-            return Renew::Gone;
-        }
-        self.keys.expire(claim.key.as_str(), millis(lease));
-        Renew::Renewed
     }
 }

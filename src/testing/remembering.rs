@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::keyspace::Value;
-use super::store::{Failure, Run, exact, millis, no_number, number, whole};
+use super::keyspace::{Value, millis};
+use super::store::{Failure, Run, exact, no_number, number, whole};
 use crate::command::{Amendment, Announced, Identity, MEMORY, Remembrance, sha1};
 use crate::key::Key;
 

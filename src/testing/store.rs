@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::keyspace::{Field, Keyspace, Value, WrongType};
+use super::keyspace::{Field, Keyspace, Value, WrongType, millis};
 use crate::command::{
     Acquire, Answer, Claim, Command, Count, HandOver, Kind, MEMORY, Raise, Release, Remembered, Renew, Standing, Told,
     Wakes, no_lock, remaining, sha1,
@@ -231,6 +231,14 @@ impl Run<'_> {
         self.wake(&claim.key, wakes)
     }
 
+    fn renew(&mut self, claim: &Claim, lease: Duration) -> Renew {
+        if !self.is_held(claim) {
+            return Renew::Gone;
+        }
+        self.keys.expire(claim.key.as_str(), millis(lease));
+        Renew::Renewed
+    }
+
     fn hand_over(&mut self, from: &Claim, to: &Claim, lease: Duration, fences: Source) -> Result<HandOver, Failure> {
         if !self.is_held(from) {
             let is_second = self.renew(to, lease) == Renew::Renewed;
@@ -375,10 +383,6 @@ impl Run<'_> {
 fn is_holder(field: &[u8], value: &[u8]) -> bool {
     let uuid = field.get(..36).is_some_and(|uuid| uuid.iter().all(|c| c.is_ascii_hexdigit() || *c == b'-'));
     uuid && field.get(36) == Some(&b':') && !value.is_empty() && value.iter().all(u8::is_ascii_digit)
-}
-
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Lua's `tonumber`, without hexadecimal numbers.

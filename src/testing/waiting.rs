@@ -1,7 +1,7 @@
 //! The waiting lists of lockers, as the scripts keep them.
 
-use super::keyspace::{Member, WrongType};
-use super::store::{Failure, Run, millis};
+use super::keyspace::{Member, WrongType, millis};
+use super::store::{Failure, Run};
 use crate::command::{Acquire, Enlists, Listing, Place, Release, Releaser, Since, WAKE, Wakes};
 use crate::key::Key;
 

@@ -217,7 +217,7 @@ async fn max_hold_ends_all_guards_of_a_nested_hold_at_once() {
     }
     let stats = locks.stats();
     // On a busy machine `max_hold` may be over before the caller has its grant; the caller then gets another one.
-    assert_eq!(stats.losses.max_hold, stats.hold_time.count, "{stats:?}");
+    assert!(stats.losses.max_hold >= stats.hold_time.count, "{stats:?}");
     assert!(stats.hold_time.count >= 250 * 12 * TIMES as u64, "{stats:?}");
     eventually(ms(5_000), "lost holds are released", || locks.stats().pending == 0).await;
     assert_eq!(server.command::<Vec<String>>(&["KEYS", "test:*"]).len(), 0);

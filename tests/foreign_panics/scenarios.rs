@@ -303,6 +303,14 @@ async fn branches_of_one_task() {
     occurs("no lease").await;
     assert!(stage.peer.get(&endless).force_unlock().await.unwrap());
     timeout(ms(10_000), waiting).await.expect("a waiter is served").unwrap();
+    // And one that waits for a holder whose lease lasts for months.
+    let long = stage.key();
+    stage.server().command::<()>(&["HSET", &long, "5cb1f0b5-0000-4000-8000-000000000000:1", "1"]);
+    stage.server().command::<()>(&["PEXPIRE", &long, "5184000000"]);
+    let waiting = stage.visit(&long);
+    occurs("lasts longer than any lease").await;
+    assert!(stage.peer.get(&long).force_unlock().await.unwrap());
+    timeout(ms(10_000), waiting).await.expect("a waiter is served").unwrap();
     stage.assert_sound().await;
 }
 
