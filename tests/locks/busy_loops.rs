@@ -157,6 +157,8 @@ async fn a_loop_that_retries_refusals_does_not_flood_the_server() {
     assert!(u128::from(asked) <= most, "{asked} scripts in {lasted:?}");
     // A wait time is not exceeded.
     let began = Instant::now();
-    assert!(refused(lock.try_lock_for(ms(1)).await.unwrap_err()));
+    // Within so short a time the server may not have answered.
+    let answer = lock.try_lock_for(ms(1)).await;
+    assert!(matches!(&answer, Ok(None)) || answer.is_err_and(refused));
     assert!(crate::common::machine::within(began.elapsed(), ms(49)), "{:?}", began.elapsed());
 }
