@@ -150,7 +150,8 @@ async fn a_server_whose_memory_cannot_be_read_is_not_asked_without_end() {
     }
     let asked = servers[2].calls("evalsha") - before;
     println!("{asked} scripts, {pairs} pairs");
-    assert!(pairs > 0 && asked < 2 * pairs + 200, "{asked} scripts, {pairs} pairs");
+    // An acquire, the question what is there instead, and a release.
+    assert!(pairs > 0 && asked < 3 * pairs + 200, "{asked} scripts, {pairs} pairs");
 }
 
 #[tokio::test]
