@@ -210,6 +210,17 @@ impl Guard {
         self.0.grip.extend(lease).await
     }
 
+    /// Extends as [`extend`](Self::extend) does, for threads without async code.
+    ///
+    /// # Errors
+    /// As [`extend`](Self::extend).
+    ///
+    /// # Panics
+    /// Panics in async code, which it would block.
+    pub fn blocking_extend(&self, lease: Duration) -> Result<(), Error> {
+        self.0.blocking_extend(lease)
+    }
+
     /// Releases this guard, and the lock if it is the hold's last guard.
     ///
     /// Returns `Ok` if the lock was released. For a guard that is not the last, the call returns `Ok` unless the lock

@@ -316,6 +316,10 @@ impl<G: Held> Taken<G> {
         self.grip.is_reentry()
     }
 
+    pub(crate) fn blocking_extend(&self, lease: Duration) -> Result<(), Error> {
+        self.alive.session().block_on(self.grip.extend(lease))
+    }
+
     pub(crate) async fn unlock(self) -> Result<(), Error> {
         let Self { grip, alive, span, .. } = self;
         let answer = grip.unlock().await;

@@ -343,6 +343,29 @@ impl MultiGuard {
         self.0.scope(future)
     }
 
+    /// Makes all of the locks last for at least this long from now. See [`Guard::extend`](crate::Guard::extend).
+    ///
+    /// # Errors
+    /// As [`Guard::extend`](crate::Guard::extend). All locks are extended even if one fails, and the error is that of
+    /// the first lock that failed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the wait and nothing else: the leases may be extended.
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        self.0.grip.extend(lease).await
+    }
+
+    /// Extends as [`extend`](Self::extend) does, for threads without async code.
+    ///
+    /// # Errors
+    /// As [`extend`](Self::extend).
+    ///
+    /// # Panics
+    /// Panics in async code, which it would block.
+    pub fn blocking_extend(&self, lease: Duration) -> Result<(), Error> {
+        self.0.blocking_extend(lease)
+    }
+
     /// Releases all of the locks, each if this was its last guard.
     ///
     /// # Errors

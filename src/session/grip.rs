@@ -95,6 +95,12 @@ pub(crate) trait Held {
     /// counts.
     fn keep_for(&self, min_hold: Duration);
 
+    /// Makes a fixed lease last for at least this long from now.
+    ///
+    /// # Errors
+    /// As [`Guard::extend`](crate::Guard::extend).
+    async fn extend(&self, lease: Duration) -> Result<(), Error>;
+
     /// Releases, and waits for the answer. Once this future has been polled, dropping it only ends the wait.
     ///
     /// # Errors
@@ -165,16 +171,6 @@ impl Grip {
         &self.view.hold
     }
 
-    /// Makes a fixed lease last for at least this long from now.
-    ///
-    /// # Errors
-    /// As [`Guard::extend`](crate::Guard::extend).
-    pub(crate) async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let View { session, hold } = &self.view;
-        let extending = session.extend(hold, lease);
-        extending.await.map_err(|error| error.of(std::slice::from_ref(&hold.claim.key)))
-    }
-
     /// Releases. The answer comes later.
     pub(super) fn release(mut self) -> Releasing {
         Releasing { key: self.hold().claim.key.clone(), answer: self.leave() }
@@ -227,6 +223,12 @@ impl Held for Grip {
     fn keep_for(&self, min_hold: Duration) {
         let View { session, hold } = &self.view;
         hold.keep_until(session.now() + min_hold);
+    }
+
+    async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let View { session, hold } = &self.view;
+        let extending = session.extend(hold, lease);
+        extending.await.map_err(|error| error.of(std::slice::from_ref(&hold.claim.key)))
     }
 
     async fn unlock(self) -> Result<(), Error> {

@@ -114,6 +114,15 @@ impl Held for JointGrip {
         self.grips.iter().for_each(|grip| grip.keep_for(min_hold));
     }
 
+    /// Extends one after the other, whatever the outcome of each. Returns the first error.
+    async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let mut first = Ok(());
+        for grip in &self.grips {
+            first = first.and(grip.extend(lease).await);
+        }
+        first
+    }
+
     /// Releases all of them at once, whatever the outcome of each. Returns the first loss, or the first other error.
     async fn unlock(self) -> Result<(), Error> {
         // Before anything is awaited: from here on, dropping this future only ends the wait.

@@ -48,3 +48,23 @@ async fn an_extended_lock_is_released_after_an_outage() {
     proxy.set(Mode::Pass);
     eventually(ms(60_000), "it is released", || !server.exists(&name)).await;
 }
+
+#[test]
+fn a_thread_extends_and_several_locks_are_extended_at_once() {
+    let (server, names) = (Server::start(), [key(), key()]);
+    let locks = builder(&server.url(), ms(3_000)).blocking_connect().unwrap();
+    let longer = |count: usize| {
+        assert_eq!(names.iter().filter(|name| server.command::<i64>(&["PTTL", name]) > 20_000).count(), count);
+    };
+    let guard = locks.get(&names[0]).fixed_lease(ms(5_000)).blocking_lock().unwrap();
+    guard.blocking_extend(ms(50_000)).unwrap();
+    longer(1);
+    guard.blocking_unlock().unwrap();
+    let both = locks.all(&names).fixed_lease(ms(5_000)).blocking_lock().unwrap();
+    both.blocking_extend(ms(50_000)).unwrap();
+    longer(2);
+    assert!(both.remaining() > ms(20_000), "{:?}", both.remaining());
+    server.command::<()>(&["SET", &names[0], "somebody", "PX", "1000"]);
+    assert!(matches!(both.blocking_extend(ms(60_000)), Err(Error::Lost { loss: Loss::NotOwner, .. })));
+    assert!(server.command::<i64>(&["PTTL", &names[1]]) > 50_000, "the other one is extended all the same");
+}
