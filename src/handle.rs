@@ -176,8 +176,10 @@ impl<W: Wanted> Handle<W> {
             // Bad terms are reported before anything is awaited.
             self.terms()?;
             let (owner, reentry) = self.manner.asks(self.settings());
-            let run = self.session().begin_run(self.wanted.keys().into(), owner, reentry).await?;
-            let taken = self.take_as(run.caller().clone(), wait, calling).await?;
+            let turn = self.session().begin_run(self.wanted.keys().into(), owner, reentry);
+            let Some(run) = self.session().in_time(calling.end_of_turn(), turn).await else { return Ok(None) };
+            let run = run?;
+            let taken = self.take_as(run.caller().clone(), calling.rest(), calling).await?;
             Ok(taken.map(|taken| (run, taken)))
         };
         // Boxed: sections nest, and each would hold the wait of those around it.

@@ -67,6 +67,16 @@ impl<'a> Calling<'a> {
         self.wait.end(self.came)
     }
 
+    /// Returns until when a run waits for its turn. One attempt takes a turn that is free.
+    pub(super) fn end_of_turn(&self) -> Option<Instant> {
+        if self.wait == Wait::Never { Some(self.came) } else { self.deadline() }
+    }
+
+    /// Returns how long it may still wait.
+    pub(super) fn rest(&self) -> Wait {
+        self.deadline().map_or(self.wait, |end| Wait::up_to(self.session.now().until(end)))
+    }
+
     /// Notes who calls, once that is known.
     pub(super) fn is_by(&self, owner: &Owner) {
         self.span.record("owner", owner);

@@ -97,7 +97,7 @@ impl Session {
     }
 
     /// Awaits this until the deadline. The timer runs on the engine, since the caller may have no runtime.
-    async fn in_time<T>(&self, deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn in_time<T>(&self, deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
         let Some(deadline) = deadline else { return Some(future.await) };
         let (over, timer) = foreign::channel::<()>();
         let _stop = Stop(self.engine.spawn(async move {

@@ -77,6 +77,29 @@ async fn run_for_waits_at_most_that_long_and_does_not_bound_the_section() {
     held.unlock().await.unwrap();
 }
 
+/// Runs of one owner take turns, which no server knows of.
+#[tokio::test]
+async fn run_for_waits_at_most_that_long_for_its_turn_and_the_lock() {
+    let (server, key) = (Server::start(), key());
+    let locks = locker(&server).await;
+    let lock = locks.get(&key).owned_by(lockhound::Owner::new());
+    let (inside, go_on) = (tokio::sync::Notify::new(), tokio::sync::Notify::new());
+    let section = lock.run(|_| async {
+        inside.notify_one();
+        go_on.notified().await;
+    });
+    let others = async {
+        inside.notified().await;
+        let begun = std::time::Instant::now();
+        assert_eq!(lock.run_for(ms(300), |_| async {}).await.unwrap(), None);
+        assert!(begun.elapsed() >= ms(300));
+        assert_eq!(lock.run_for(Duration::ZERO, |_| async {}).await.unwrap(), None);
+        go_on.notify_one();
+    };
+    assert!(tokio::join!(section, tokio::time::timeout(ms(20_000), others)).1.is_ok(), "it waits for the section");
+    assert_eq!(lock.run_for(Duration::ZERO, |_| async {}).await.unwrap(), Some(()), "the turn is free");
+}
+
 #[tokio::test]
 async fn run_for_stops_its_section_when_the_lock_is_lost() {
     let (server, key) = (Server::start(), key());
