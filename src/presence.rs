@@ -168,6 +168,15 @@ impl Presence {
         }
     }
 
+    /// Ends what was logged of its absence: the locker uses the server no longer.
+    pub(crate) fn is_out_of_use(&self) {
+        let was_told = self.roll.servers().entry(self.number).is_some_and(|entry| std::mem::take(&mut entry.is_told));
+        if was_told {
+            let node = &self.name;
+            contained(|| tracing::info!(%node, "a master that was away has no slots any more: it is not used"));
+        }
+    }
+
     /// Notes whether the server's vote counts while it is there.
     pub(crate) fn votes(&self, votes: bool) {
         let mut servers = self.roll.servers();

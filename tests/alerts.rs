@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::log::Log;
+use common::sentinel::Sentinels;
 use common::{Server, builder, eventually, key, ms, several};
 use lockhound::{Error, Locker, Owner, testing};
 use metrics::{Key, KeyName, Metadata, Recorder, SharedString, Unit};
@@ -110,6 +111,7 @@ async fn each_alert_of_the_guide_fires() {
     two_branches(&mut alerts, &log).await;
     an_outage(&mut alerts).await;
     a_dead_server(&mut alerts).await;
+    a_dead_sentinel(&mut alerts).await;
     late_renewals(&mut alerts).await;
     slow_answers(&mut alerts).await;
     let fired: Vec<String> = rows().into_iter().filter(|row| !alerts.fired.contains(row.as_str())).collect();
@@ -204,6 +206,19 @@ async fn a_dead_server(alerts: &mut Alerts) {
     locks.close().await;
     drop(locks);
     alerts.is("lockhound_servers", "", 0).await;
+}
+
+async fn a_dead_sentinel(alerts: &mut Alerts) {
+    let group = Sentinels::start();
+    let locks = group.builder(ms(6_000)).connect().await.unwrap();
+    let sentinel = &group.sentinels[0];
+    let node = format!("redis-sentinel://127.0.0.1:{}", sentinel.port());
+    alerts.is("lockhound_server_up", &node, 1).await;
+    sentinel.kill();
+    alerts.is("lockhound_server_up", &node, 0).await;
+    sentinel.restart();
+    alerts.is("lockhound_server_up", &node, 1).await;
+    locks.close().await;
 }
 
 /// The locker lives in this runtime, which has no time for it when its renewal is due.

@@ -28,7 +28,7 @@ const SLOW: &str = "it needs a cluster or Sentinels; tests/architecture.rs check
 const LONG: &str = "a server has to be away for long: tests/logs.rs; tests/architecture.rs checks that it is contained";
 
 /// Events that no scenario provokes, by their messages, and why.
-const UNPROVOKED: [(&str, &str); 19] = [
+const UNPROVOKED: [(&str, &str); 20] = [
     (
         "the machine was suspended: every lock is looked at",
         "only a suspend moves the two clocks apart: a unit test in src/watchdog has a subscriber panic at it",
@@ -43,6 +43,7 @@ const UNPROVOKED: [(&str, &str); 19] = [
     ),
     ("a master of the cluster is away: it is connected once it is back", SLOW),
     ("a master of the cluster is away: callers wait for the locks of its slots", SLOW),
+    ("a master that was away has no slots any more: it is not used", SLOW),
     ("the server is away: callers wait, and no lease is renewed", LONG),
     ("a server is away: the others go on without it", LONG),
     ("a server is away: one more failure stops locking", LONG),

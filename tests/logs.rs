@@ -64,7 +64,8 @@ async fn a_bad_sentinel_is_named_in_a_warning_with_the_reason() {
     // Longer than two seconds: it has not acted for so long that it does not trust itself.
     tokio::time::sleep(ms(2_500)).await;
     hangs.go_on();
-    let again = || !lines(&["INFO", &hangs.port().to_string(), "this Sentinel names a master again"]).is_empty();
+    let again =
+        || !lines(&["INFO", &hangs.port().to_string(), "this Sentinel names a master again", "away="]).is_empty();
     eventually(ms(20_000), "it answers", again).await;
     let tilts = || warnings(hangs, "TILT mode") > 0;
     eventually(ms(20_000), "it is in TILT mode", tilts).await;
@@ -480,6 +481,20 @@ async fn the_one_server_and_each_master_that_is_away_are_named_once() {
     let words = "a master of the cluster is away: callers wait for the locks of its slots";
     is_told_of(master, words, async || master.go_on()).await;
     eventually(ms(20_000), "all are up", || locks.stats().nodes.iter().all(|node| node.up && node.votes)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_was_away_and_lost_its_slots_is_logged() {
+    log();
+    let cluster = Cluster::start_with(3, 1, &[]);
+    let locks = cluster.builder(ms(2_000)).command_timeout(ms(300)).connect().await.unwrap();
+    let node = cluster.masters()[0].port().to_string();
+    cluster.masters()[0].kill();
+    let is_logged = |level: &str, words: &str| !lines(&[level, &node, words]).is_empty();
+    eventually(ms(20_000), "it is away", || is_logged("WARN", "a master of the cluster is away")).await;
+    let words = "a master that was away has no slots any more: it is not used";
+    eventually(ms(60_000), "its replica has the slots", || is_logged("INFO", words)).await;
+    eventually(ms(20_000), "it does not count", || locks.stats().nodes.len() == 3).await;
 }
 
 /// It has reconnected long before it would be logged: the next absence is logged, and it alone.

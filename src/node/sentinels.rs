@@ -22,7 +22,7 @@ use futures_util::future::join_all;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
-use self::changes::{Change, Changes};
+use self::changes::{Change, Changes, Warned};
 use super::Wiring;
 use super::address::Address;
 use super::check;
@@ -36,6 +36,7 @@ use crate::error::{Error, NodeFailure, ServerErrorKind};
 use crate::foreign::{self, contained};
 use crate::options::Settings;
 use crate::preflight::{Finding, SentinelReport, field};
+use crate::stats::tell_server;
 
 /// The channel on which a Sentinel announces that a master has a successor.
 const CHANNEL: &str = "+switch-master";
@@ -274,13 +275,19 @@ impl Watch {
             return;
         }
         match said {
-            Said::Fails(reason) if warned.failed() => contained(|| {
-                tracing::warn!(%node, reason, "this Sentinel has no say in who is the master");
-            }),
-            Said::Names { .. } if warned.recovered() => {
-                contained(|| tracing::info!(%node, "this Sentinel names a master again"));
+            Said::Nothing => {}
+            Said::Fails(reason) => {
+                if warned.failed(Instant::now()) {
+                    tell_server(node, false);
+                    contained(|| tracing::warn!(%node, reason, "this Sentinel has no say in who is the master"));
+                }
             }
-            _ => {}
+            Said::Names { .. } => {
+                tell_server(node, true);
+                if let Some(away) = warned.recovered(Instant::now()) {
+                    contained(|| tracing::info!(%node, ?away, "this Sentinel names a master again"));
+                }
+            }
         }
         if details.in_tilt.is_some_and(|in_tilt| warned.tilted(in_tilt)) {
             contained(|| {
@@ -375,27 +382,6 @@ impl Watch {
             Outcome::Refused(error) => Err(error.to_string()),
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(why_silent(failure)),
         }
-    }
-}
-
-/// Which warnings about a Sentinel are in force: each is logged once, until it has passed.
-#[derive(Default)]
-struct Warned {
-    failed: bool,
-    tilted: bool,
-}
-
-impl Warned {
-    fn failed(&mut self) -> bool {
-        !std::mem::replace(&mut self.failed, true)
-    }
-
-    fn recovered(&mut self) -> bool {
-        std::mem::replace(&mut self.failed, false)
-    }
-
-    fn tilted(&mut self, in_tilt: bool) -> bool {
-        !std::mem::replace(&mut self.tilted, in_tilt) && in_tilt
     }
 }
 

@@ -226,7 +226,10 @@ impl Masters {
             state.listen(anew);
             state.take_absent(Instant::now())
         };
-        gone.into_iter().for_each(|master| self.retire(master, self.settings.command_timeout));
+        for master in gone {
+            master.redis.presence().is_out_of_use();
+            self.retire(master, self.settings.command_timeout);
+        }
     }
 
     /// Notes that it was logged that these masters are away.

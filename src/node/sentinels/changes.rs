@@ -1,4 +1,4 @@
-//! Which changes of the verdict are news.
+//! Which changes of the verdict, and of each Sentinel, are news.
 
 use std::time::Duration;
 
@@ -36,6 +36,30 @@ impl Changes {
             Some(before) => Some(Change::Another(before)),
             None => since.filter(|_| warned).map(|since| Change::Again(now.since(since))),
         }
+    }
+}
+
+/// Which warnings about a Sentinel are in force: each is logged once, until it has passed.
+#[derive(Default)]
+pub(super) struct Warned {
+    failed: Option<Instant>,
+    tilted: bool,
+}
+
+impl Warned {
+    pub(super) fn failed(&mut self, now: Instant) -> bool {
+        let is_news = self.failed.is_none();
+        self.failed.get_or_insert(now);
+        is_news
+    }
+
+    /// Returns for how long it has failed.
+    pub(super) fn recovered(&mut self, now: Instant) -> Option<Duration> {
+        self.failed.take().map(|since| now.since(since))
+    }
+
+    pub(super) fn tilted(&mut self, in_tilt: bool) -> bool {
+        !std::mem::replace(&mut self.tilted, in_tilt) && in_tilt
     }
 }
 
