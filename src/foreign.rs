@@ -136,12 +136,11 @@ fn discard(payload: Box<dyn Any + Send>) {
 
 /// Runs a future in a span, as `tracing`'s `Instrument` does; a subscriber that panics does not end the future. It
 /// borrows the future, since an async function that owns a future stores it twice and copies it.
-pub(crate) async fn in_span<T>(span: &Span, mut future: Pin<&mut impl Future<Output = T>>) -> T {
-    poll_fn(|cx| {
+pub(crate) fn in_span<T>(span: &Span, mut future: Pin<&mut impl Future<Output = T>>) -> impl Future<Output = T> {
+    poll_fn(move |cx| {
         let _entered = span.enter();
         future.as_mut().poll(cx)
     })
-    .await
 }
 
 /// A span whose calls to the subscriber are contained, its end included. On the thread of an engine the journal makes

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use self::calling::Calling;
+pub(crate) use self::calling::Calling;
 use self::spans::HoldSpan;
 use crate::clock::Instant;
 use crate::error::Error;
@@ -32,13 +32,13 @@ pub(crate) trait Wanted {
     /// Returns the names, sorted.
     fn keys(&self) -> &[Key];
 
-    /// Takes the lock or locks. Returns `None` if somebody else still holds one when the wait is over.
+    /// Takes the lock or locks. Returns `None` if somebody else still holds one when the call's wait is over.
     async fn take(
         &self,
         session: &Arc<Session>,
         caller: &Caller,
-        terms: Terms,
-        wait: Wait,
+        terms: &Terms,
+        calling: &Calling<'_>,
     ) -> Result<Option<Self::Grip>, Error>;
 }
 
@@ -97,11 +97,13 @@ impl<W> Handle<W> {
 impl<W: Wanted> Handle<W> {
     pub(crate) async fn take(&self, wait: Wait) -> Result<Option<Taken<W::Grip>>, Error> {
         let calling = self.calling(wait);
-        let taking = async |calling: &Calling<'_>| {
+        let taking = async {
             let (owner, reentry) = self.manner.asks(self.settings());
-            self.take_as(Caller::polling(owner, reentry).await?, wait, calling).await
+            let caller = Caller::polling(owner, reentry).await?;
+            self.take_as(&caller, &calling).await
         };
-        let taken = self.held(calling.run(taking, Taken::is_reentry).await);
+        let taken = calling.inside(pin!(taking)).await;
+        let taken = self.held(calling.ended(taken, Taken::is_reentry));
         // A grant comes from a server. Giving way before it is asked would change the order of callers.
         if !matches!(taken, Ok(Some(_))) {
             foreign::give_way().await;
@@ -113,7 +115,7 @@ impl<W: Wanted> Handle<W> {
         let calling = self.calling(wait);
         let (owner, reentry) = self.manner.asks(self.settings());
         let caller = Caller::blocking(owner, reentry);
-        let taken = self.session().block_on(calling.inside(self.take_as(caller, wait, &calling)));
+        let taken = self.session().block_on(calling.inside(pin!(self.take_as(&caller, &calling))));
         self.held(calling.ended(taken, Taken::is_reentry))
     }
 
@@ -131,22 +133,13 @@ impl<W: Wanted> Handle<W> {
         Calling::begin(self.session(), wait, self.wanted.keys(), self.manner.class)
     }
 
-    async fn take_as(
-        &self,
-        caller: Caller,
-        wait: Wait,
-        calling: &Calling<'_>,
-    ) -> Result<Option<Taken<W::Grip>>, Error> {
+    async fn take_as(&self, caller: &Caller, calling: &Calling<'_>) -> Result<Option<Taken<W::Grip>>, Error> {
         calling.is_by(&caller.owner);
-        let session = self.session();
-        let grip = match self.wanted.take(session, &caller, self.terms()?, wait).await {
-            Err(error) => {
-                if matches!(error, Error::Server { .. }) {
-                    session.pace_refusal(calling.deadline()).await;
-                }
-                return Err(error.of(self.wanted.keys()));
-            }
+        let terms = self.terms()?;
+        let grip = match self.wanted.take(self.session(), caller, &terms, calling).await {
             Ok(grip) => grip,
+            // Boxed, as everything is that few calls come to: a task that holds a lock has room for all of `lock()`.
+            Err(error) => return Err(Box::pin(self.refused(error, calling)).await),
         };
         // Nothing is awaited from here on: a grip that no caller gets is dropped before its `min_hold` begins.
         if let (Some(grip), Some(min_hold)) = (&grip, self.manner.min_hold) {
@@ -156,7 +149,15 @@ impl<W: Wanted> Handle<W> {
             grip.is_of_class(class);
         }
         let (alive, span) = (Arc::clone(&self.alive), HoldSpan::default());
-        Ok(grip.map(|grip| Taken { grip, alive, runs: caller.runs, span }))
+        Ok(grip.map(|grip| Taken { grip, alive, runs: caller.runs.clone(), span }))
+    }
+
+    /// Returns the error of a call, once it may be told.
+    async fn refused(&self, error: Error, calling: &Calling<'_>) -> Error {
+        if matches!(error, Error::Server { .. }) {
+            self.session().pace_refusal(calling.deadline()).await;
+        }
+        error.of(self.wanted.keys())
     }
 
     /// Runs a section with this `view` while the lock is held, and drops the section if the lock is lost. Keeps the
@@ -172,19 +173,21 @@ impl<W: Wanted> Handle<W> {
     where
         Fut: Future<Output = T>,
     {
-        let beginning = async |calling: &Calling<'_>| {
+        let calling = self.calling(wait);
+        // Boxed: sections nest, and each would hold the wait of those around it.
+        let mut beginning = Box::pin(async {
             // Bad terms are reported before anything is awaited.
             self.terms()?;
             let (owner, reentry) = self.manner.asks(self.settings());
             let turn = self.session().begin_run(self.wanted.keys().into(), owner, reentry);
             let Some(run) = self.session().in_time(calling.end_of_turn(), turn).await else { return Ok(None) };
             let run = run?;
-            let taken = self.take_as(run.caller().clone(), calling.rest(), calling).await?;
+            let taken = self.take_as(run.caller(), &calling).await?;
             Ok(taken.map(|taken| (run, taken)))
-        };
-        // Boxed: sections nest, and each would hold the wait of those around it.
-        let beginning = Box::pin(self.calling(wait).run(beginning, |(_, taken)| taken.is_reentry()));
-        let (run, taken) = match beginning.await {
+        });
+        let begun = calling.inside(beginning.as_mut()).await;
+        drop(beginning);
+        let (run, taken) = match calling.ended(begun, |(_, taken)| taken.is_reentry()) {
             Ok(Some((run, taken))) => (run, self.in_span(taken)),
             refused => {
                 foreign::give_way().await;

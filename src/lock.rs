@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::fence::Fence;
 use crate::foreign;
 use crate::guard::Guard;
-use crate::handle::{Handle, Wait, Wanted};
+use crate::handle::{Calling, Handle, Wait, Wanted};
 use crate::hold::Terms;
 use crate::holder::Holder;
 use crate::identity::{Caller, Scope};
@@ -69,14 +69,13 @@ impl Wanted for Key {
         &self,
         session: &Arc<Session>,
         caller: &Caller,
-        terms: Terms,
-        wait: Wait,
+        terms: &Terms,
+        calling: &Calling<'_>,
     ) -> Result<Option<Grip>, Error> {
-        match wait {
-            Wait::Never => session.try_lock(self, caller, terms).await,
-            Wait::For(wait) => session.lock(self, caller, terms, Some(wait)).await,
-            Wait::Always => session.lock(self, caller, terms, None).await,
+        if !calling.waits() {
+            return Box::pin(session.try_lock(self, caller, *terms)).await;
         }
+        session.wait_in_line(self, caller, terms, calling.deadline()).await
     }
 }
 

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Loss};
 use crate::fence::Fence;
-use crate::handle::{Handle, Taken, Wait, Wanted};
+use crate::handle::{Calling, Handle, Taken, Wait, Wanted};
 use crate::hold::{HoldState, Terms};
 use crate::identity::{Caller, Scope};
 use crate::key::Key;
@@ -58,15 +58,15 @@ impl Wanted for Arc<[Key]> {
         &self,
         session: &Arc<Session>,
         caller: &Caller,
-        terms: Terms,
-        wait: Wait,
+        terms: &Terms,
+        calling: &Calling<'_>,
     ) -> Result<Option<JointGrip>, Error> {
-        let grips = match wait {
-            Wait::Never => session.try_all(self, caller, terms).await,
-            Wait::For(wait) => session.lock_all(self, caller, terms, Some(wait)).await,
-            Wait::Always => session.lock_all(self, caller, terms, None).await,
+        let grips = if calling.waits() {
+            Box::pin(session.lock_all(self, caller, *terms, calling.deadline())).await?
+        } else {
+            Box::pin(session.try_all(self, caller, *terms)).await?
         };
-        Ok(grips?.map(JointGrip::new))
+        Ok(grips.map(JointGrip::new))
     }
 }
 

@@ -8,7 +8,7 @@ mod common;
 use common::cluster::Cluster;
 use common::{Server, key, ms};
 use futures_util::future::join_all;
-use lockhound::Locker;
+use lockhound::{Locker, testing};
 
 const MEGABYTE: usize = 1_000_000;
 
@@ -42,4 +42,22 @@ async fn neither_a_locker_nor_a_master_takes_megabytes() {
     let of_hundred = grown(&server.url(), 100).await;
     assert!(of_twelve_masters <= 15 * MEGABYTE, "a cluster of 12 masters: {of_twelve_masters} bytes");
     assert!(of_hundred <= 150 * MEGABYTE, "100 lockers: {of_hundred} bytes");
+}
+
+/// Each is a part of the task that awaits it, for as long as the task lives.
+#[tokio::test]
+async fn the_future_of_a_call_is_small() {
+    let server = testing::Server::new();
+    let locks = Locker::builder().memory(&server).connect().await.unwrap();
+    let (lock, all) = (locks.get("a"), locks.all(["a", "b"]));
+    let guard = lock.lock().await.unwrap();
+    let wait = ms(1_000);
+    let sizes = [
+        ("lock", size_of_val(&lock.lock())),
+        ("try_lock", size_of_val(&lock.try_lock())),
+        ("try_lock_for", size_of_val(&lock.try_lock_for(wait))),
+        ("all.lock", size_of_val(&all.lock())),
+        ("unlock", size_of_val(&guard.unlock())),
+    ];
+    assert!(sizes.iter().all(|(_, size)| *size <= 700), "{sizes:?}");
 }

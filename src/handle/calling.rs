@@ -1,6 +1,6 @@
 //! A call that locks, from its begin to its end: its span, and its outcome.
 
-use std::pin::pin;
+use std::pin::Pin;
 
 use super::{Wait, spans};
 use crate::clock::Instant;
@@ -13,7 +13,7 @@ use crate::stats::CallOutcome;
 
 /// A call under way. It is counted when it ends, or as cancelled when it is dropped before.
 #[derive(Debug)]
-pub(super) struct Calling<'a> {
+pub(crate) struct Calling<'a> {
     session: &'a Session,
     wait: Wait,
     came: Instant,
@@ -28,19 +28,9 @@ impl<'a> Calling<'a> {
         Self { session, wait, came: session.now(), class, span, has_ended: false }
     }
 
-    /// Runs the call in its span, to its end.
-    pub(super) async fn run<T>(
-        self,
-        call: impl AsyncFnOnce(&Self) -> Result<Option<T>, Error>,
-        is_reentry: impl FnOnce(&T) -> bool,
-    ) -> Result<Option<T>, Error> {
-        let result = self.inside(call(&self)).await;
-        self.ended(result, is_reentry)
-    }
-
     /// Runs a future in the span of the call.
-    pub(super) async fn inside<T>(&self, future: impl Future<Output = T>) -> T {
-        foreign::in_span(&self.span, pin!(future)).await
+    pub(super) fn inside<T>(&self, future: Pin<&mut impl Future<Output = T>>) -> impl Future<Output = T> {
+        foreign::in_span(&self.span, future)
     }
 
     /// Counts the call by its result.
@@ -52,8 +42,8 @@ impl<'a> Calling<'a> {
         let outcome = match &result {
             Ok(Some(taken)) if is_reentry(taken) => CallOutcome::Reentered,
             Ok(Some(_)) => CallOutcome::Granted,
-            Ok(None) if self.wait == Wait::Never => CallOutcome::Busy,
-            Ok(None) => CallOutcome::TimedOut,
+            Ok(None) if self.waits() => CallOutcome::TimedOut,
+            Ok(None) => CallOutcome::Busy,
             Err(Error::Unavailable { .. }) => CallOutcome::Unavailable,
             Err(Error::Lost { .. }) => CallOutcome::Lost,
             Err(_) => CallOutcome::Refused,
@@ -63,18 +53,18 @@ impl<'a> Calling<'a> {
     }
 
     /// Returns when the wait is over. One attempt has no such time.
-    pub(super) fn deadline(&self) -> Option<Instant> {
+    pub(crate) fn deadline(&self) -> Option<Instant> {
         self.wait.end(self.came)
     }
 
     /// Returns until when a run waits for its turn. One attempt takes a turn that is free.
     pub(super) fn end_of_turn(&self) -> Option<Instant> {
-        if self.wait == Wait::Never { Some(self.came) } else { self.deadline() }
+        if self.waits() { self.deadline() } else { Some(self.came) }
     }
 
-    /// Returns how long it may still wait.
-    pub(super) fn rest(&self) -> Wait {
-        self.deadline().map_or(self.wait, |end| Wait::up_to(self.session.now().until(end)))
+    /// Returns whether it waits while somebody else holds the lock.
+    pub(crate) fn waits(&self) -> bool {
+        self.wait != Wait::Never
     }
 
     /// Notes who calls, once that is known.
@@ -85,7 +75,7 @@ impl<'a> Calling<'a> {
     fn end(&mut self, outcome: CallOutcome) {
         self.has_ended = true;
         self.span.record("outcome", &outcome);
-        let may_wait = self.wait != Wait::Never && outcome != CallOutcome::Reentered;
+        let may_wait = self.waits() && outcome != CallOutcome::Reentered;
         self.session.call_ended(outcome, may_wait.then(|| self.session.now().since(self.came)), self.class);
     }
 }

@@ -1,7 +1,6 @@
 //! Acquires through the line of a key, and re-enters.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::jobs::Task;
 use super::{Grip, Session};
@@ -40,37 +39,25 @@ impl Drop for Place<'_> {
 }
 
 impl Session {
-    /// Waits in line until the lock is granted. Returns `None` once the wait time is over, if there is one.
-    pub(crate) async fn lock(
+    /// Waits in line until the lock is granted. Returns `None` once the deadline is over, if there is one.
+    pub(crate) async fn wait_in_line(
         self: &Arc<Self>,
         key: &Key,
         caller: &Caller,
-        terms: Terms,
-        wait: Option<Duration>,
-    ) -> Result<Option<Grip>, Error> {
-        self.enter()?;
-        let deadline = wait.map(|wait| self.now() + wait);
-        self.wait_in_line(key, caller, terms, deadline).await
-    }
-
-    /// Does what [`lock`](Self::lock) does, until a deadline.
-    pub(super) async fn wait_in_line(
-        self: &Arc<Self>,
-        key: &Key,
-        caller: &Caller,
-        terms: Terms,
+        terms: &Terms,
         deadline: Option<Instant>,
     ) -> Result<Option<Grip>, Error> {
+        self.enter()?;
         loop {
             self.check_open()?;
             let now = self.now();
             let id = self.gate.next_id();
             let (reply, answer) = foreign::channel();
             let (owner, origin) = (caller.owner.clone(), caller.origin);
-            let waiter = Waiter { id, owner, origin, terms, since: now, reply };
+            let waiter = Waiter { id, owner, origin, terms: *terms, since: now, reply };
             let start = match self.gate.arrive(key, waiter, now) {
                 Arrival::Reentered(hold, count) => {
-                    return self.reentered(hold, origin, count).await.map(Some);
+                    return Box::pin(self.reentered(hold, origin, count)).await.map(Some);
                 }
                 Arrival::Lost(loss) => return Err(Error::lost(key, loss)),
                 Arrival::Queued(start) => start,
@@ -104,7 +91,7 @@ impl Session {
                 return Ok(Some(grip));
             }
             if deadline.is_some_and(|deadline| self.now() >= deadline) {
-                return Box::pin(self.try_lock(key, caller, terms)).await;
+                return Box::pin(self.try_lock(key, caller, *terms)).await;
             }
         }
     }
@@ -120,6 +107,8 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::options::Reentry;
     use crate::owner::Owner;

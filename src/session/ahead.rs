@@ -336,7 +336,7 @@ mod tests {
         let session = locks.session();
         server.delay(MS..=MS);
         let terms = Terms { lease: session.settings.lease, renewed: true, max_hold: None };
-        let first = session.lock(&key, &caller(), terms, None).await.expect("granted").expect("granted");
+        let first = session.wait_in_line(&key, &caller(), &terms, None).await.expect("granted").expect("granted");
         tokio::time::sleep(5 * MS).await;
         first.hold().reserve(Some(Fence::new(u64::MAX / 2)));
         let ((reply, mut answer), Caller { owner, origin, .. }) = (oneshot::channel(), caller());

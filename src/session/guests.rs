@@ -209,15 +209,17 @@ async fn calls_end_when_their_time_is_over() {
     let session = guest();
     let (key, start) = (Key::from("k"), session.now());
     for (wait, lasts) in [(SECOND * 5, SECOND * 5), (SECOND * 7, SECOND * 12)] {
-        let refused = session.lock(&key, &caller(), TERMS, Some(wait)).await;
+        let refused = session.wait_in_line(&key, &caller(), &TERMS, Some(session.now() + wait)).await;
         assert!(matches!(refused, Err(Error::Unavailable { .. })));
         assert_eq!(session.now(), start + lasts);
     }
-    let refused = session.lock_all(&[key.clone(), "l".into()], &caller(), TERMS, Some(SECOND * 3)).await;
+    let refused =
+        session.lock_all(&[key.clone(), "l".into()], &caller(), TERMS, Some(session.now() + SECOND * 3)).await;
     assert!(matches!(refused, Err(Error::Unavailable { .. })));
     assert_eq!(session.now(), start + SECOND * 15);
     // Without a wait time it rides out an outage for `outage_tolerance`, which is a lease.
-    let (start, (refused, took)) = (session.now(), machine_time(session.lock(&key, &caller(), TERMS, None)).await);
+    let (start, (refused, took)) =
+        (session.now(), machine_time(session.wait_in_line(&key, &caller(), &TERMS, None)).await);
     let Err(Error::Unavailable { waited, .. }) = refused else { panic!("{refused:?}") };
     assert!(waited >= LEASE && session.now().since(start) <= LEASE, "it began with the first call");
     assert!(took < SECOND * 5, "{took:?}");
@@ -274,7 +276,8 @@ async fn an_engine_with_a_thread_keeps_the_machines_time() {
     assert_eq!(guest.now(), virtually, "nothing here slept in the meantime");
     // A caller waits for as long as it asked for, in the machine's time too.
     let wait = Duration::from_millis(200);
-    let (refused, took) = machine_time(real.lock(&"k".into(), &caller(), TERMS, Some(wait))).await;
+    let (refused, took) =
+        machine_time(real.wait_in_line(&"k".into(), &caller(), &TERMS, Some(real.now() + wait))).await;
     assert!(matches!(refused, Err(Error::Unavailable { .. })) && took >= wait, "{took:?}");
     assert_eq!(guest.now(), virtually);
     drop(grips);
@@ -301,6 +304,6 @@ fn threads_outside_see_the_time_of_the_locker() {
         sleep(SECOND * 3_600).await;
         assert_eq!(look(), (HoldState::Safe, left), "in another host, too");
     });
-    let refused = session.block_on(session.lock(&"k".into(), &caller(), TERMS, None));
+    let refused = session.block_on(session.wait_in_line(&"k".into(), &caller(), &TERMS, None));
     assert!(matches!(refused, Err(Error::Config(error)) if error.to_string().contains("async")), "nobody may block");
 }

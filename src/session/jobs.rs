@@ -6,8 +6,10 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::Session;
+use super::pending::Pending;
 use super::unconfirmed::Unconfirmed;
-use crate::foreign::Span;
+use crate::error::Error;
+use crate::foreign::{self, Span};
 use crate::key::Key;
 
 pub(super) enum Task {
@@ -24,5 +26,35 @@ impl Session {
     pub(super) fn ask(&self, task: Task) {
         self.engine.asked();
         self.crew.give(task);
+    }
+
+    /// Runs an operation as a task of the engine, so that dropping the caller's future drops no command half-way. It
+    /// begins with this call; the future, which is small, only waits.
+    pub(super) fn on_engine<T: Send + 'static, F>(
+        self: &Arc<Self>,
+        operation: F,
+    ) -> impl Future<Output = Result<T, Error>> + use<T, F>
+    where
+        F: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let (reply, answer) = foreign::channel();
+        match self.check_open() {
+            Err(error) => foreign::answer(reply, Err(error)),
+            Ok(()) => {
+                // Closing waits for it: what it is granted has to be given back while there is a connection.
+                let (pending, session) = (Pending::new(self), Arc::clone(self));
+                self.ask(Task::Other(Box::pin(async move {
+                    let panicked = |said: String| Err(session.panicked(&said));
+                    let result = foreign::survive(operation).await.unwrap_or_else(panicked);
+                    session.engine.answered();
+                    session.engine.post(move || {
+                        // If the caller is gone, the answer is dropped, and a grip in it releases its lock.
+                        foreign::answer(reply, result);
+                        drop(pending);
+                    });
+                })));
+            }
+        }
+        async move { answer.await.unwrap_or(Err(Error::Closed)) }
     }
 }

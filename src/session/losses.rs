@@ -135,7 +135,7 @@ mod tests {
         let (tokens, key): (Vec<_>, Key) = ((0..50).map(|_| hold.token()).collect(), "k".into());
         let as_owner = |owner: &Owner| Caller::blocking(Some(owner), Reentry::Task);
         let (holder, waiter) = (as_owner(&owner), as_owner(&Owner::new()));
-        let waiting = session.lock(&key, &waiter, TERMS, None);
+        let waiting = session.wait_in_line(&key, &waiter, &TERMS, None);
         let mut waiting = std::pin::pin!(waiting);
         assert!(futures_util::poll!(&mut waiting).is_pending());
         let (subscriber, events) = SickOfEvents::new();
@@ -152,9 +152,14 @@ mod tests {
         };
         told(waiting.await.err());
         for caller in [&holder, &waiter] {
-            told(session.lock(&key, caller, TERMS, None).await.err());
+            told(session.wait_in_line(&key, caller, &TERMS, None).await.err());
             told(session.try_lock(&"other".into(), caller, TERMS).await.err());
-            told(session.lock(&"other".into(), caller, TERMS, Some(Duration::from_secs(1))).await.err());
+            told(
+                session
+                    .wait_in_line(&"other".into(), caller, &TERMS, Some(session.now() + Duration::from_secs(1)))
+                    .await
+                    .err(),
+            );
             told(session.force_unlock(&key).await.err());
         }
         session.engine.stop();

@@ -57,7 +57,7 @@ pub(crate) use self::grip::{Grip, Held, View};
 use self::jobs::Task;
 pub(crate) use self::joint::{JointGrip, JointView};
 use self::outage::Outage;
-use self::pending::{Pending, Pendings};
+use self::pending::Pendings;
 use self::reentries::Warned;
 use self::refusals::Refusals;
 use self::unconfirmed::Unconfirmed;
@@ -276,28 +276,6 @@ impl Session {
         };
         // The release of a guard that was deposed here may have come first.
         Ok(self.on_engine(operation).await? || deposed)
-    }
-
-    /// Runs an operation as a task of the engine, so that dropping the caller's future drops no command half-way.
-    async fn on_engine<T: Send + 'static>(
-        self: &Arc<Self>,
-        operation: impl Future<Output = Result<T, Error>> + Send + 'static,
-    ) -> Result<T, Error> {
-        self.check_open()?;
-        let (reply, answer) = foreign::channel();
-        // Closing waits for it: what it is granted has to be given back while there is a connection.
-        let (pending, session) = (Pending::new(self), Arc::clone(self));
-        self.ask(Task::Other(Box::pin(async move {
-            let panicked = |said: String| Err(session.panicked(&said));
-            let result = foreign::survive(operation).await.unwrap_or_else(panicked);
-            session.engine.answered();
-            session.engine.post(move || {
-                // If the caller is gone, the answer is dropped, and a grip in it releases its lock.
-                foreign::answer(reply, result);
-                drop(pending);
-            });
-        })));
-        answer.await.unwrap_or(Err(Error::Closed))
     }
 
     /// Begins a call, before anything that may wait for a mutex.

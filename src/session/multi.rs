@@ -9,7 +9,6 @@
 //! of them is held: servers of a quorum may name different ones, and a waiter starts with the first in any case.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::sleep;
 
@@ -34,18 +33,17 @@ struct Errand<'a> {
 }
 
 impl Session {
-    /// Acquires all of these locks, which are in order, or waits for them. Returns `None` once the wait time is over,
-    /// if there is one.
+    /// Acquires all of these locks, which are in order, or waits for them until a deadline. Returns `None` after
+    /// that.
     pub(crate) async fn lock_all(
         self: &Arc<Self>,
         keys: &[Key],
         caller: &Caller,
         terms: Terms,
-        wait: Option<Duration>,
+        deadline: Option<Instant>,
     ) -> Result<Option<Vec<Grip>>, Error> {
         self.enter()?;
         let called = self.now();
-        let deadline = wait.map(|wait| called + wait);
         let mut errand = Errand { keys, caller, terms, called, deadline, answered: false };
         loop {
             // Callers in a line were there first.
@@ -75,8 +73,7 @@ impl Session {
     async fn collect(self: &Arc<Self>, errand: &mut Errand<'_>) -> Result<Option<Vec<Grip>>, Error> {
         let mut grips = Vec::with_capacity(errand.keys.len());
         for key in errand.keys {
-            self.enter()?;
-            match self.wait_in_line(key, errand.caller, errand.terms, errand.deadline).await {
+            match self.wait_in_line(key, errand.caller, &errand.terms, errand.deadline).await {
                 Ok(Some(grip)) => grips.push(grip),
                 Ok(None) => return Ok(None),
                 Err(Error::Unavailable { .. }) if self.is_only_late(errand) => return Ok(None),

@@ -11,7 +11,7 @@ async fn closing_ends_all_tasks() {
     let session = guest();
     let (hold, waiting) = (hold(&session, TERMS), Arc::clone(&session));
     let grip = register(&session, &hold);
-    let waiter = tokio::spawn(async move { waiting.lock(&"w".into(), &caller(), TERMS, None).await.err() });
+    let waiter = tokio::spawn(async move { waiting.wait_in_line(&"w".into(), &caller(), &TERMS, None).await.err() });
     sleep(MS).await;
     session.close().await;
     assert!(matches!(waiter.await, Ok(Some(Error::Closed))));
@@ -24,7 +24,7 @@ async fn closing_ends_all_tasks() {
     drop((grip, hold));
     session.close().await;
     assert_eq!(Arc::strong_count(&session), 1, "nothing is left");
-    assert!(matches!(session.lock(&"w".into(), &caller(), TERMS, None).await, Err(Error::Closed)));
+    assert!(matches!(session.wait_in_line(&"w".into(), &caller(), &TERMS, None).await, Err(Error::Closed)));
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn lockers_end_with_their_runtime() {
         let waiting = Arc::clone(&session);
         // Its caller is on another thread, and gets the error.
         let waiter = std::thread::spawn(move || {
-            futures_executor::block_on(waiting.lock(&"w".into(), &caller(), TERMS, None)).err()
+            futures_executor::block_on(waiting.wait_in_line(&"w".into(), &caller(), &TERMS, None)).err()
         });
         while session.stats().waiters == 0 {
             yield_now().await;
@@ -51,7 +51,8 @@ fn lockers_end_with_their_runtime() {
     let [first, second] = grips;
     assert!(matches!(futures_executor::block_on(first.unlock()), Err(Error::Lost { .. })));
     drop(second);
-    let call = futures_executor::block_on(session.lock(&"k".into(), &caller(), TERMS, Some(SECOND)));
+    let call =
+        futures_executor::block_on(session.wait_in_line(&"k".into(), &caller(), &TERMS, Some(session.now() + SECOND)));
     assert!(matches!(call, Err(Error::Closed)));
     futures_executor::block_on(session.close());
     session.engine.stop();
@@ -66,7 +67,7 @@ fn a_call_that_has_just_begun_when_the_runtime_ends_gets_an_error() {
     let entered = runtime.enter();
     let session = guest();
     let (key, caller) = (Key::from("k"), caller());
-    let mut call = Box::pin(session.lock(&key, &caller, TERMS, None));
+    let mut call = Box::pin(session.wait_in_line(&key, &caller, &TERMS, None));
     let mut woken_by_nobody = Context::from_waker(Waker::noop());
     assert!(call.as_mut().poll(&mut woken_by_nobody).is_pending());
     drop(entered);
