@@ -192,6 +192,13 @@ pub(crate) enum Command {
         lease: Duration,
         vote: Option<Remembered>,
     },
+    /// Writes what a locker calls itself, to stay for an hour, or deletes it.
+    Label {
+        locker: Arc<str>,
+        label: Option<Arc<str>>,
+    },
+    /// Asks what a locker calls itself.
+    LabelOf(Arc<str>),
     /// Asks who holds a lock.
     Inspect(Key),
     /// Asks for the holders of a lock, each as the SHA-1 of its field or string.
@@ -215,6 +222,12 @@ impl Command {
     /// Returns whether it may create a lock, which has to be undone if the answer never comes.
     pub(crate) fn takes(&self) -> bool {
         matches!(self, Self::Acquire { .. } | Self::HandOver { .. })
+    }
+
+    /// Returns whether it is about no lock, but about what a locker calls itself.
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn is_of_a_label(&self) -> bool {
+        matches!(self, Self::Label { .. } | Self::LabelOf(_))
     }
 }
 
@@ -259,6 +272,9 @@ pub(crate) enum Answer {
     /// One for each claim, in the order given. A lock that too few replicas have acknowledged does not count as
     /// renewed.
     Renew(Told<Vec<Renew>>),
+    Label,
+    /// The text, any bytes, or `None` if there is none.
+    LabelOf(Option<Vec<u8>>),
     Inspect(Option<Standing>),
     /// The holders' names, empty if the lock is free.
     Holders(Vec<String>),
@@ -441,6 +457,14 @@ impl Answer {
 
     pub(crate) fn renew(self) -> Option<Told<Vec<Renew>>> {
         if let Self::Renew(answer) = self { Some(answer) } else { None }
+    }
+
+    pub(crate) fn label(self) -> Option<()> {
+        matches!(self, Self::Label).then_some(())
+    }
+
+    pub(crate) fn label_of(self) -> Option<Option<Vec<u8>>> {
+        if let Self::LabelOf(answer) = self { Some(answer) } else { None }
     }
 
     pub(crate) fn inspect(self) -> Option<Option<Standing>> {

@@ -16,6 +16,7 @@ pub struct Holder {
     named: NodeHolder,
     by_node: Vec<NodeHolder>,
     agreed: bool,
+    label: Option<String>,
 }
 
 /// The holder of a lock on one server: see [`Holder::by_node`].
@@ -35,7 +36,22 @@ impl Holder {
         let named = by_node.iter().rev().max_by_key(|node| named_by(&node.owner))?.clone();
         let agreed = named_by(&named.owner) >= majority;
         by_node.sort_by_key(|node| node.owner != named.owner);
-        Some(Self { named, by_node, agreed })
+        Some(Self { named, by_node, agreed, label: None })
+    }
+
+    /// Returns the same holder with the label of its locker, if the servers have one.
+    pub(crate) fn labelled(self, label: Option<String>) -> Self {
+        Self { label, ..self }
+    }
+
+    /// Returns the label of the holder's locker, by default its host name and process id: see
+    /// [`LockerBuilder::label`](crate::LockerBuilder::label).
+    ///
+    /// `None` for other clients, such as Redisson's, and if the locker could not write its label, as a user of an ACL
+    /// without the right, or if the server has forgotten it: the locker writes it again every 20 minutes. Control
+    /// characters are escaped, and bytes that are not UTF-8 are replaced. Nothing proves that the holder wrote it.
+    pub fn label(&self) -> Option<&str> {
+        self.label.as_deref()
     }
 
     /// Returns the owner, byte for byte as it is on the server: `uuid:task-id:generation` for a holder that uses this
@@ -109,10 +125,11 @@ impl NodeHolder {
 impl fmt::Debug for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Holder");
-        shown
-            .field("owner", &self.owner())
-            .field("hold_count", &self.hold_count())
-            .field("remaining", &self.remaining());
+        shown.field("owner", &self.owner());
+        if let Some(label) = &self.label {
+            shown.field("label", label);
+        }
+        shown.field("hold_count", &self.hold_count()).field("remaining", &self.remaining());
         if !self.agreed {
             shown.field("by_node", &self.by_node);
         }

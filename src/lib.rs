@@ -17,6 +17,7 @@ mod hold;
 mod holder;
 mod identity;
 mod key;
+mod label;
 mod lease;
 mod lock;
 mod locker;

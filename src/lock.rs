@@ -477,10 +477,16 @@ impl Lock {
     /// # Cancel safety
     /// Cancel safe: it changes nothing.
     pub async fn is_locked(&self) -> Result<bool, Error> {
-        Ok(self.holder().await?.is_some())
+        foreign::give_way().await;
+        Error::unless_named(self.key())?;
+        let locked = self.0.session().is_locked(self.key()).await;
+        locked.map_err(|error| error.of(std::slice::from_ref(self.key())))
     }
 
     /// Returns who holds the lock; `None` if [`is_locked`](Self::is_locked) would return `false`.
+    ///
+    /// [`Holder::label`] says which process it is. The call asks for it once it knows the owner, and waits for it for
+    /// half a [`command_timeout`](crate::LockerBuilder::command_timeout) at most.
     ///
     /// If several servers name different owners, [`Holder::by_node`] lists the answer of each.
     ///

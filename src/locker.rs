@@ -172,12 +172,13 @@ impl Locker {
     /// its locks.
     ///
     /// It takes no lock and writes no key. On each server it opens a connection of its own,
-    /// `lockhound:preflight:<uuid>`, and sends `HELLO`, `INFO`, `CONFIG GET`, `TIME` and, in a cluster, `CLUSTER INFO`.
-    /// It asks for the user's rights with `ACL DRYRUN` or, if the user may not send that, tries the commands. Commands
-    /// that read are sent; commands that write are called by a read-only script, and the server's refusal shows whether
-    /// the user may send them. It subscribes for a moment to the channel of the name. The text of that script, as of
-    /// any script, and an entry in the `ACL LOG` for each refusal stay on the server. Servers before version 7 have no
-    /// such scripts: there the rights that scripts need are unknown, unless the user may send `ACL DRYRUN`.
+    /// `lockhound:preflight:<label>:<uuid>`, and sends `HELLO`, `INFO`, `CONFIG GET`, `TIME` and, in a cluster,
+    /// `CLUSTER INFO`. It asks for the user's rights with `ACL DRYRUN` or, if the user may not send that, tries the
+    /// commands. Commands that read are sent; commands that write are called by a read-only script, and the server's
+    /// refusal shows whether the user may send them. It subscribes for a moment to the channel of the name. The text of
+    /// that script, as of any script, and an entry in the `ACL LOG` for each refusal stay on the server. Servers before
+    /// version 7 have no such scripts: there the rights that scripts need are unknown, unless the user may send
+    /// `ACL DRYRUN`.
     ///
     /// Connecting may take [`connect_timeout`](LockerBuilder::connect_timeout), and the answers as long again. The
     /// report says *unknown* for questions that are not answered by then, and for those that the user may not ask. A
@@ -301,6 +302,7 @@ impl Locker {
 /// | [`replicas`](Self::replicas) | 0 | how many replicas acknowledge a lock and its renewals |
 /// | [`credentials`](Self::credentials) | those in the addresses | where changing passwords come from |
 /// | `tls` (feature `tls`) | the CAs of the system | whom to trust, and which client certificate to show |
+/// | [`label`](Self::label) | host name and process id | what `holder()` and `CLIENT LIST` call the locker |
 /// | [`busy_poll`](Self::busy_poll) | 150 us | how long the locker's thread stays awake for a lone caller |
 ///
 /// [`from_env`](Self::from_env) reads options from the environment.
@@ -593,6 +595,24 @@ impl LockerBuilder {
         self
     }
 
+    /// Sets what the locker calls itself, such as the name of a service and its instance: text of 1 to 128 bytes, not
+    /// blank, without control characters.
+    ///
+    /// [`Holder::label`](crate::Holder::label) returns it, so that people find the process that holds a lock. The names
+    /// of the locker's connections in `CLIENT LIST` contain it too, with `_` for each character that is not printable
+    /// ASCII. Labels need not be unique. They are not secret: clients of the servers can read them.
+    ///
+    /// The locker writes its label to the servers after the first lock that it takes, and again every 20 minutes. The
+    /// key `lockhound_label:<uuid>` stays for an hour after that, and [`Locker::close`] deletes it. No call waits for
+    /// this, and none fails because of it: a user who has no right to the key has no label. In [`Format::Plain`] no
+    /// label is written or read.
+    ///
+    /// Defaults to the host name and the process id, `host:4711`.
+    pub fn label(mut self, label: impl Into<String>) -> Self {
+        self.options.label = Some(label.into());
+        self
+    }
+
     /// Validates the options and connects. A server has to be Redis 6.2 or newer, or any Valkey.
     ///
     /// # Errors
@@ -758,6 +778,9 @@ impl fmt::Debug for LockerBuilder {
         shown.field("nodes", &nodes);
         if !self.prefix.is_empty() {
             shown.field("prefix", &self.prefix);
+        }
+        if let Some(label) = &self.options.label {
+            shown.field("label", label);
         }
         shown.field("lease", &self.options.lease).field("format", &self.options.format).finish_non_exhaustive()
     }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::label::Label;
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(100);
 /// No lease is longer than this: a lock with more time left was written by another program, or the server's clock was
@@ -90,6 +91,7 @@ pub(crate) struct Options {
     pub(crate) replicas: Replicas,
     pub(crate) busy_poll: Duration,
     pub(crate) reentry: Reentry,
+    pub(crate) label: Option<String>,
 }
 
 impl Default for Options {
@@ -107,6 +109,7 @@ impl Default for Options {
             replicas: Replicas { count: 0, timeout: Duration::ZERO },
             busy_poll: Duration::from_micros(150),
             reentry: Reentry::default(),
+            label: None,
         }
     }
 }
@@ -127,6 +130,7 @@ pub(crate) struct Settings {
     pub(crate) replicas: Option<Replicas>,
     pub(crate) busy_poll: Duration,
     pub(crate) reentry: Reentry,
+    pub(crate) label: Label,
 }
 
 impl Settings {
@@ -207,15 +211,7 @@ impl Options {
                 ),
             ));
         }
-        if self.busy_poll > LONGEST_BUSY_POLL {
-            return Err(Error::config(
-                "busy_poll",
-                format!(
-                    "{:?} keeps a CPU busy for too long; give {LONGEST_BUSY_POLL:?} or less, or zero to turn it off",
-                    self.busy_poll
-                ),
-            ));
-        }
+        self.validate_busy_poll()?;
         self.validate_fencing(nodes)?;
         // A single server that forgets its locks has forgotten them for everybody.
         let default_quarantine = if nodes > 1 { self.lease } else { Duration::ZERO };
@@ -235,9 +231,25 @@ impl Options {
             replicas: self.validate_replicas(command_timeout)?,
             busy_poll: self.busy_poll,
             reentry: self.reentry,
+            label: self.label()?,
         };
         settings.check_quarantine("lease", self.lease)?;
         Ok(settings)
+    }
+
+    fn validate_busy_poll(&self) -> Result<(), Error> {
+        if self.busy_poll <= LONGEST_BUSY_POLL {
+            return Ok(());
+        }
+        let problem = format!(
+            "{:?} keeps a CPU busy for too long; give {LONGEST_BUSY_POLL:?} or less, or zero to turn it off",
+            self.busy_poll
+        );
+        Err(Error::config("busy_poll", problem))
+    }
+
+    fn label(&self) -> Result<Label, Error> {
+        self.label.as_deref().map_or_else(|| Ok(Label::of_process()), Label::parse)
     }
 
     fn validate_fencing(&self, nodes: usize) -> Result<(), Error> {

@@ -21,7 +21,7 @@ impl fmt::Display for Shown<'_> {
 }
 
 /// Returns whether a character ends a line, moves a cursor, or changes the writing direction.
-fn is_control(c: char) -> bool {
+pub(crate) fn is_control(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

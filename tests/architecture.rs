@@ -56,6 +56,7 @@ const LAYERS: [Layer; 6] = [
             "owner",
             "fence",
             "options",
+            "label",
             "holder",
             "stats",
             "error",

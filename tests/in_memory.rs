@@ -14,6 +14,8 @@ mod extending;
 mod hand_overs;
 #[path = "in_memory/keeping.rs"]
 mod keeping;
+#[path = "in_memory/labels.rs"]
+mod labels;
 #[path = "in_memory/lists.rs"]
 mod lists;
 #[path = "in_memory/majorities.rs"]

@@ -6,7 +6,7 @@
 mod common;
 
 use common::log::Log;
-use common::{Server, eventually, key, locker_with, ms};
+use common::{Server, builder, eventually, key, locker_with, ms};
 use lockhound::{CallOutcome, HoldState, Owner};
 
 fn names(server: &Server) -> Vec<String> {
@@ -39,11 +39,11 @@ fn engines() -> usize {
 async fn a_locker_is_visible_while_it_lives_and_gone_afterwards() {
     let log = Log::collect();
     let server = Server::start();
-    let locks = locker_with(&server, ms(900)).await;
+    let locks = builder(&server.url(), ms(900)).label("shop").connect().await.unwrap();
     // A thread has the name of the thread that started it until it sets its own.
     eventually(ms(2_000), "one of each", || (engines(), threads("lockhound-alarm")) == (1, 1)).await;
     let id = locks.id();
-    let named = [format!("commands:{id}"), format!("renewals:{id}"), format!("subscriber:{id}")];
+    let named = ["commands", "renewals", "subscriber"].map(|role| format!("{role}:shop:{id}"));
     assert_eq!(names(&server), named);
 
     // Without faults nothing is logged that an operator has to read.

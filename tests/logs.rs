@@ -46,6 +46,27 @@ fn lines(words: &[&str]) -> Vec<String> {
     text.lines().filter(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned).collect()
 }
 
+/// A label is a help for people: whoever may not write it locks as before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_right_to_labels_costs_one_line_at_debug() {
+    log();
+    let server = Server::start();
+    let user = ["ACL", "SETUSER", "default", "resetkeys", "~test:*", "~lockhound_fence:*", "~redisson*"];
+    server.command::<()>(&user);
+    let locks = locker(&server).await;
+    let node = format!("127.0.0.1:{}", server.port());
+    let said = || lines(&["labels are off", &node]);
+    for _ in 0..3 {
+        let guard = locks.get(key()).lock().await.unwrap();
+        assert_eq!(locks.get(guard.key()).holder().await.unwrap().expect("held").label(), None);
+        eventually(ms(10_000), "it says so", || !said().is_empty()).await;
+        guard.unlock().await.unwrap();
+    }
+    locks.close().await;
+    let said = said();
+    assert!(said.len() == 1 && said[0].contains("DEBUG") && said[0].contains("NOPERM"), "{said:?}");
+}
+
 /// Each costs a warning that names it, once.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bad_sentinel_is_named_in_a_warning_with_the_reason() {

@@ -341,8 +341,9 @@ async fn renewals_by_another_server_are_no_votes() {
             d.cut_off(2);
             d.ways[0][1].lead_to(if elsewhere { stranger.port() } else { d.servers[0].port() });
             let clients: String = d.servers[1].command(&["CLIENT", "LIST"]);
-            let name = format!("name=lockhound:renewals:{}", d.lockers[0].id());
-            let line = clients.lines().find(|line| line.contains(&name)).unwrap();
+            let id = d.lockers[0].id().to_string();
+            let is_it = |line: &&str| line.contains("name=lockhound:renewals:") && line.contains(&id);
+            let line = clients.lines().find(is_it).unwrap();
             let id = line.split(' ').next().unwrap().strip_prefix("id=").unwrap().to_owned();
             d.servers[1].command::<()>(&["CLIENT", "KILL", "ID", &id]);
             tokio::time::timeout(3 * LEASE, guard.lost().cancelled())

@@ -14,6 +14,7 @@ impl LockerBuilder {
     /// |---|---|
     /// | `LOCKHOUND_URL` | [`node`](Self::node); several addresses are separated by spaces |
     /// | `LOCKHOUND_PREFIX` | [`prefix`](Self::prefix) |
+    /// | `LOCKHOUND_LABEL` | [`label`](Self::label) |
     /// | `LOCKHOUND_LEASE` | [`lease`](Self::lease) |
     /// | `LOCKHOUND_COMMAND_TIMEOUT` | [`command_timeout`](Self::command_timeout) |
     /// | `LOCKHOUND_CONNECT_TIMEOUT` | [`connect_timeout`](Self::connect_timeout) |
@@ -56,6 +57,9 @@ impl LockerBuilder {
         }
         if let Some(prefix) = given("LOCKHOUND_PREFIX")? {
             builder = builder.prefix(prefix);
+        }
+        if let Some(label) = given("LOCKHOUND_LABEL")? {
+            builder = builder.label(label);
         }
         if let Some(lease) = time("LOCKHOUND_LEASE")? {
             builder = builder.lease(lease);
@@ -118,6 +122,7 @@ mod tests {
         let builder = read(&[
             ("LOCKHOUND_URL", "redis://a  redis://:secret@b"),
             ("LOCKHOUND_PREFIX", "app:"),
+            ("LOCKHOUND_LABEL", "shop 1"),
             ("LOCKHOUND_LEASE", "90s"),
             ("LOCKHOUND_COMMAND_TIMEOUT", "500ms"),
             ("LOCKHOUND_CONNECT_TIMEOUT", "2m"),
@@ -128,6 +133,7 @@ mod tests {
         .expect("valid");
         let options = &builder.options;
         assert_eq!((builder.nodes.len(), builder.prefix.as_str()), (2, "app:"));
+        assert_eq!(options.label.as_deref(), Some("shop 1"));
         assert_eq!(
             (options.lease, options.command_timeout),
             (Duration::from_secs(90), Some(Duration::from_millis(500)))

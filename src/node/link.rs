@@ -149,7 +149,7 @@ impl Link {
         Arc::new(Self {
             address,
             role,
-            client_name: format!("lockhound:{}:{locker}", role.name()),
+            client_name: format!("lockhound:{}:{}:{locker}", role.name(), settings.label.in_client_name()),
             settings: settings.clone(),
             current: Mutex::new(current),
             replaced: watch::Sender::new(0),

@@ -4,6 +4,7 @@
 use super::{Deployment, MissingRight, Promise, Rights, UnknownRight};
 use crate::command::{MEMORY, WAKE};
 use crate::key::Key;
+use crate::label;
 use crate::options::{Fencing, Format, Replicas, Settings};
 use crate::random;
 
@@ -71,6 +72,7 @@ impl Questions {
         }
         names.iter().for_each(|name| asked.lock(name, true));
         asked.wake_ups();
+        asked.label();
         asked.memory();
         Self { probes: asked.probes, replicas: settings.replicas }
     }
@@ -292,6 +294,12 @@ impl Asked<'_> {
         }
     }
 
+    fn label(&mut self) {
+        if !self.is_plain() {
+            self.key(&[], &label::key_of("preflight"), Some("~lockhound_label:*"));
+        }
+    }
+
     fn memory(&mut self) {
         if !self.remembers() {
             return;
@@ -385,10 +393,10 @@ mod tests {
     #[test]
     fn the_rights_that_are_checked_are_the_documented_ones() {
         assert_eq!(rules(&questions(1, |_| {}), true), documented(0));
-        let optional = ["+info", "+client|setname", "+client|id"].map(str::to_owned);
-        // The lists of waiting lockers: a publish to any channel is among the first.
+        let optional = ["+info", "+client|setname", "+client|id", "~lockhound_label:*"].map(str::to_owned);
+        // The lists of waiting lockers, and labels: a publish to any channel, and a script, are among the first.
         let lists: BTreeSet<String> = documented(1);
-        let shared = ["+subscribe", "+unsubscribe", "+publish"].map(str::to_owned);
+        let shared = ["+subscribe", "+unsubscribe", "+publish", "+evalsha"].map(str::to_owned);
         let all: BTreeSet<String> = lists.iter().cloned().chain(optional.clone()).chain(shared).collect();
         assert_eq!(rules(&questions(1, |_| {}), false), all);
         // Those after the fourth depend on options.

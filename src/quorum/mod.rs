@@ -10,6 +10,7 @@ mod connect;
 mod eligibility;
 mod extend;
 mod inspect;
+mod labels;
 mod members;
 mod outcome;
 mod pace;
@@ -38,6 +39,7 @@ use tokio::time::timeout;
 pub(crate) use self::calls::Calls;
 pub(crate) use self::connect::{connect, connect_lazily};
 use self::eligibility::{Eligibility, Status};
+use self::labels::Labels;
 pub(crate) use self::outcome::{Acquired, Majority, Settled};
 use self::pace::patience_of;
 pub(crate) use self::undoing::Undoing;
@@ -114,6 +116,7 @@ pub(crate) struct Quorum {
     nodes: Vec<Arc<Node>>,
     eligibility: Arc<Eligibility>,
     lists: Option<Lists>,
+    labels: Labels,
     roll: Arc<Roll>,
     /// How long a majority took to answer the last time that all nodes were asked at once, in microseconds.
     round_trip_us: AtomicU64,
@@ -124,7 +127,8 @@ impl Quorum {
     /// have no memories.
     pub(crate) fn new(nodes: Vec<Arc<Node>>, quarantine: Duration) -> Self {
         let eligibility = Eligibility::new(&nodes, quarantine);
-        Self { nodes, eligibility, lists: None, roll: Arc::default(), round_trip_us: AtomicU64::new(0) }
+        let labels = Labels::new(nodes.len());
+        Self { nodes, eligibility, lists: None, labels, roll: Arc::default(), round_trip_us: AtomicU64::new(0) }
     }
 
     /// Vets the servers that are present, and starts the tasks that keep vetting them.

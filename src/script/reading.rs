@@ -41,6 +41,8 @@ pub(super) fn read(node: &Arc<str>, command: &Command, reply: Outcome<Reply>) ->
         Command::Renew { claims, .. } => {
             renewed(reply, claims.len()).map(|answer| Answer::Renew(Told { answer, remembers }))
         }
+        Command::Label { .. } => (*reply == Reply::Int(1)).then_some(Answer::Label),
+        Command::LabelOf(_) => label(reply).map(Answer::LabelOf),
         Command::Inspect(_) => standing(reply).map(Answer::Inspect),
         Command::Holders(_) => names(reply).map(Answer::Holders),
         Command::Force { .. } => yes_or_no(reply).map(Answer::Force),
@@ -175,6 +177,15 @@ fn standing(reply: &Reply) -> Option<Option<Standing>> {
             count: u64::try_from(*count).unwrap_or_default(),
             remaining: remaining(*ttl),
         })),
+        _ => None,
+    }
+}
+
+/// Returns a label, or `None` in it if there is none.
+fn label(reply: &Reply) -> Option<Option<Vec<u8>>> {
+    match reply {
+        Reply::Bytes(text) => Some(Some(text.to_vec())),
+        Reply::Array(items) if items.is_empty() => Some(None),
         _ => None,
     }
 }

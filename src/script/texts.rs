@@ -220,6 +220,8 @@ mod tests {
             ("extend", include_str!("../../lua/extend.lua")),
             ("raise", include_str!("../../lua/raise.lua")),
             ("plain_raise", include_str!("../../lua/plain_raise.lua")),
+            ("label", include_str!("../../lua/label.lua")),
+            ("label_of", include_str!("../../lua/label_of.lua")),
             ("inspect", include_str!("../../lua/inspect.lua")),
             ("holders", include_str!("../../lua/holders.lua")),
             ("force", include_str!("../../lua/force.lua")),

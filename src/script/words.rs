@@ -13,8 +13,11 @@ use crate::command::{
 };
 use crate::fence::Source;
 use crate::key::Key;
+use crate::label;
 use crate::node::{Batched, Lua, Spell, WordList, mark_of, slot_of};
 
+static LABEL: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/label.lua")));
+static LABEL_OF: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/label_of.lua")));
 static INSPECT: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/inspect.lua")));
 static HOLDERS: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/holders.lua")));
 static TYPES: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/types.lua")));
@@ -101,6 +104,11 @@ impl Words {
                     (claims.iter().map(|claim| name(&claim.key)), once(millis(*lease)).chain(fields(claims)));
                 Self::voting(&scripts_of(claims, topology).renew, vote, keys, args)
             }
+            Command::Label { locker, label } => {
+                let text = label.as_deref().unwrap_or_default();
+                Self::new(&LABEL, [label_of(locker)], [text.into(), millis(label::LIFETIME)])
+            }
+            Command::LabelOf(locker) => Self::new(&LABEL_OF, [label_of(locker)], []),
             Command::Inspect(key) => Self::new(&INSPECT, [name(key)], []),
             Command::Holders(key) => Self::new(&HOLDERS, [name(key)], []),
             Command::Force { key, holders } => {
@@ -112,17 +120,19 @@ impl Words {
                 let args = [(&**begun).into(), millis(*lease), (&**last).into(), millis(*age)];
                 Self::new(&VET, [MEMORY.into()], args)
             }
-            Command::Amend(Amendment { from, to, listed, waited, marks }) => {
-                let raised = if marks.is_some() { &Key::marks()[..] } else { &[] };
-                let keys = once(MEMORY.into()).chain(raised.iter().map(|mark| mark.as_str().into()));
-                let (listed, waited) = (if *listed { "1" } else { "0" }, waited.map_or("-1".into(), millis));
-                let told = marks.as_deref().unwrap_or("0");
-                Self::new(&AMEND, keys, [from.as_str().into(), to.as_str().into(), listed.into(), waited, told.into()])
-            }
+            Command::Amend(amendment) => Self::amending(amendment),
             Command::Highest { vote } => {
                 Self::voting(&HIGHEST, vote, Key::marks().iter().map(|mark| mark.as_str().into()), [])
             }
         }
+    }
+
+    fn amending(Amendment { from, to, listed, waited, marks }: &Amendment) -> Self {
+        let raised = if marks.is_some() { &Key::marks()[..] } else { &[] };
+        let keys = once(MEMORY.into()).chain(raised.iter().map(|mark| mark.as_str().into()));
+        let (listed, waited) = (if *listed { "1" } else { "0" }, waited.map_or("-1".into(), millis));
+        let told = marks.as_deref().unwrap_or("0");
+        Self::new(&AMEND, keys, [from.as_str().into(), to.as_str().into(), listed.into(), waited, told.into()])
     }
 
     /// Asks for the types of these keys.
@@ -230,6 +240,10 @@ fn listed<'a>(claim: &'a Claim, listing: &'a Listing) -> [Word<'a>; 5] {
 
 fn waiting_since<'a>(since: Since) -> Word<'a> {
     since.map_or(NOTHING, number)
+}
+
+fn label_of(locker: &str) -> Word<'_> {
+    Word::Text(label::key_of(locker).into())
 }
 
 fn name(key: &Key) -> Word<'_> {

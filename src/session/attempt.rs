@@ -172,7 +172,10 @@ impl Session {
         let round = self.quorum.acquire(&asked.claims, with, order).await;
         let acquired = round.acquired.and_then(|majority| asked.holds(&majority));
         match &acquired {
-            Acquired::Granted(holds) => self.keep_late(holds, sent, round.late, &round.uncertain),
+            Acquired::Granted(holds) => {
+                self.need_label();
+                self.keep_late(holds, sent, round.late, &round.uncertain);
+            }
             _ => self.undo_attempt(&asked.claims, terms.lease, round.late, &round.taken, &round.uncertain),
         }
         asked.settled = true;

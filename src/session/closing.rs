@@ -57,7 +57,7 @@ impl Session {
         let _: Result<_, _> = timeout(Instant::now().until(bound), settled).await;
         // Servers that do not answer get no QUIT: their sockets are closed with the engine.
         let politeness = Instant::now().until(bound).max(Duration::from_millis(100));
-        let _: Result<_, _> = timeout(politeness, self.quorum.quit()).await;
+        let _: Result<_, _> = timeout(politeness, self.leave_servers()).await;
         // fred's own tasks write what is queued for its sockets.
         sleep(Duration::from_millis(1)).await;
     }

@@ -21,8 +21,10 @@ mod grip;
 mod guests;
 mod hand_over;
 mod handing;
+mod holders;
 mod jobs;
 mod joint;
+mod labels;
 mod late_votes;
 mod levels;
 mod losses;
@@ -56,6 +58,7 @@ use self::forces::Forces;
 pub(crate) use self::grip::{Grip, Held, View};
 use self::jobs::Task;
 pub(crate) use self::joint::{JointGrip, JointView};
+use self::labels::Labelling;
 use self::outage::Outage;
 use self::pending::Pendings;
 use self::reentries::Warned;
@@ -69,7 +72,6 @@ use crate::error::{Error, Loss};
 use crate::foreign::{self, contained};
 use crate::gate::Gate;
 use crate::hold::{Ledger, Lost};
-use crate::holder::Holder;
 use crate::identity::Turns;
 use crate::key::Key;
 use crate::node::{LinkEvent, Target};
@@ -105,6 +107,7 @@ pub(crate) struct Session {
     pendings: Pendings,
     undos: Undos,
     forces: Arc<Forces>,
+    labelling: Arc<Labelling>,
     levels: Levels<4>,
 }
 
@@ -139,6 +142,7 @@ impl Session {
             session.engine.spawn(alive::stay(Eviction::of(&session)));
         }
         session.report_levels();
+        session.keep_label();
         session.engine.spawn(losses::judge(Arc::downgrade(&session), losses));
         session.engine.spawn(deadline::end_waits(Arc::clone(&session.deadlines), Arc::downgrade(&session)));
         let judge = Arc::downgrade(&session);
@@ -187,6 +191,7 @@ impl Session {
             closed: AtomicBool::new(false),
             failure: OnceLock::new(),
             forces: Arc::default(),
+            labelling: Arc::default(),
             levels: Levels::default(),
             settings,
         });
@@ -248,13 +253,6 @@ impl Session {
             return Err(Error::config("blocking", reason));
         }
         self.engine.block_on(future)
-    }
-
-    /// Returns who holds a key, according to the servers.
-    pub(crate) async fn holder(self: &Arc<Self>, key: &Key) -> Result<Option<Holder>, Error> {
-        self.enter()?;
-        let (session, asked) = (Arc::clone(self), key.clone());
-        self.on_engine(async move { session.quorum.inspect(&asked).await }).await
     }
 
     /// Releases a key, whoever holds it.

@@ -243,7 +243,8 @@ impl State {
             return;
         }
         let (reply, is_command) = match request {
-            Request::Run(command) => (self.run(&command).map(Some), true),
+            // Faults are for the commands of locks: a label, which is written at any time, has none of its own.
+            Request::Run(command) => (self.run(&command).map(Some), !command.is_of_a_label()),
             Request::Resubscribe { add, remove } => {
                 if let Some(Ear { channels, .. }) = self.ears.get_mut(&ear) {
                     remove.iter().for_each(|channel| _ = channels.remove(channel));

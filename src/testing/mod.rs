@@ -1,6 +1,8 @@
 //! A server in memory, for tests of code that takes locks. It needs no Redis. See [`Server`].
 
+mod double;
 mod keyspace;
+mod labels;
 mod leases;
 #[cfg(feature = "testing")]
 mod machine;

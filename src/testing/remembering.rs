@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::double::{exact, number, whole};
 use super::keyspace::{Value, millis};
-use super::store::{Failure, Run, exact, no_number, number, whole};
+use super::store::{Failure, Run, no_number};
 use crate::command::{Amendment, Announced, Identity, MEMORY, Remembrance, sha1};
 use crate::key::Key;
 

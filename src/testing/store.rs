@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use super::double::{exact, number, whole};
 use super::keyspace::{Field, Keyspace, Value, WrongType, millis};
 use crate::command::{
     Acquire, Answer, Claim, Command, Count, HandOver, Kind, MEMORY, Raise, Release, Remembered, Renew, Standing, Told,
@@ -97,6 +98,8 @@ impl Store {
             Command::Renew { claims, lease, vote } => run
                 .and_tell(vote, |run| Ok(claims.iter().map(|claim| run.renew(claim, *lease)).collect()))
                 .map(Answer::Renew),
+            Command::Label { locker, label } => Ok(run.label(locker, label.as_deref())),
+            Command::LabelOf(locker) => run.label_of(locker).map(Answer::LabelOf),
             Command::Inspect(key) => run.inspect(key).map(Answer::Inspect),
             Command::Holders(key) => run.holders(key).map(Answer::Holders),
             Command::Force { key, holders } => run.force(key, holders).map(Answer::Force),
@@ -383,23 +386,6 @@ impl Run<'_> {
 fn is_holder(field: &[u8], value: &[u8]) -> bool {
     let uuid = field.get(..36).is_some_and(|uuid| uuid.iter().all(|c| c.is_ascii_hexdigit() || *c == b'-'));
     uuid && field.get(36) == Some(&b':') && !value.is_empty() && value.iter().all(u8::is_ascii_digit)
-}
-
-/// Lua's `tonumber`, without hexadecimal numbers.
-pub(super) fn number(text: &[u8]) -> Option<f64> {
-    std::str::from_utf8(text).ok()?.trim().parse().ok()
-}
-
-/// Converts a number to a double, since Lua has no other numbers.
-#[expect(clippy::cast_precision_loss, reason = "so it is in Lua")]
-pub(super) fn exact(number: u64) -> f64 {
-    number as f64
-}
-
-/// Converts a number to an integer, and saturates at zero and at the largest.
-#[expect(clippy::cast_possible_truncation, reason = "it is what is wanted")]
-pub(super) fn whole(number: f64) -> u64 {
-    u64::try_from(number as i64).unwrap_or_default()
 }
 
 pub(super) fn no_number() -> Failure {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use lockhound::{Locker, LockerBuilder};
 
 use super::Server;
+use super::labels::keys_without_labels;
 
 /// The number of slots of a cluster.
 pub const SLOTS: u16 = 16_384;
@@ -125,9 +126,9 @@ impl Cluster {
         self.owner_of(key, &self.servers[0]).command::<()>(&["DEL", key]);
     }
 
-    /// Returns all keys but the marks.
+    /// Returns all keys but the marks and the labels.
     pub fn keys(&self) -> Vec<String> {
-        let all = self.masters().iter().flat_map(|server| server.command::<Vec<String>>(&["KEYS", "*"]));
+        let all = self.masters().iter().flat_map(keys_without_labels);
         all.filter(|key| !key.starts_with("lockhound_fence:")).collect()
     }
 

@@ -11,6 +11,7 @@ pub mod failovers;
 pub mod history;
 pub mod hole;
 pub mod jvm;
+pub mod labels;
 pub mod log;
 pub mod losses;
 pub mod machine;

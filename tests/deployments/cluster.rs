@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::cluster::{Cluster, slot};
+use crate::common::labels::{keys_without_labels, label_of};
 use crate::common::machine::within;
 use crate::common::{Server, eventually, key, ms};
 use lockhound::{Error, Format, Guard, HoldState, Locker, Owner};
@@ -50,6 +51,31 @@ async fn locks_of_all_masters_exclude_are_renewed_and_wake_their_waiters() {
     eventually(ms(10_000), "nothing is left", || cluster.keys().is_empty()).await;
     one.close().await;
     two.close().await;
+}
+
+/// The slots of a lock and of its holder's label belong to different masters.
+#[tokio::test]
+async fn holder_gives_a_label_that_another_master_has() {
+    let cluster = Cluster::start(3);
+    let one = cluster.builder(ms(30_000)).label("shop").connect().await.unwrap();
+    let other = cluster.builder(ms(30_000)).connect().await.unwrap();
+    let master = cluster.first_master_of(&label_of(&one));
+    for name in [keys_of(&cluster, master).next().unwrap(), keys_of(&cluster, (master + 1) % 3).next().unwrap()] {
+        let guard = one.get(&name).lock().await.unwrap();
+        eventually(ms(10_000), "it has a label", || cluster.exists(&label_of(&one))).await;
+        let holder = other.get(&name).holder().await.unwrap().expect("held");
+        assert_eq!(holder.label(), Some("shop"));
+        guard.unlock().await.unwrap();
+    }
+    // The label moves with its slot.
+    let (from, to) = (&cluster.masters()[master], &cluster.masters()[(master + 1) % 3]);
+    cluster.move_slot(slot(&label_of(&one)), from, to, || {});
+    let guard = one.get(key()).lock().await.unwrap();
+    let holder = other.get(guard.key()).holder().await.unwrap().expect("held");
+    assert_eq!(holder.label(), Some("shop"));
+    guard.unlock().await.unwrap();
+    one.close().await;
+    eventually(ms(10_000), "close deletes it", || !cluster.exists(&label_of(&one))).await;
 }
 
 /// Without a message waiters poll after a sixth of the lease, five seconds here.
@@ -439,8 +465,7 @@ async fn a_cluster_has_one_mark_for_each_slot_and_fences_grow() {
     for n in 0..20 {
         locks.get(format!("{{{name}}}:{n}")).lock().await.unwrap().unlock().await.unwrap();
     }
-    let marks: Vec<String> =
-        cluster.masters().iter().flat_map(|server| server.command::<Vec<String>>(&["KEYS", "*"])).collect();
+    let marks: Vec<String> = cluster.masters().iter().flat_map(keys_without_labels).collect();
     assert_eq!(marks.len(), 1, "{marks:?}");
     assert_eq!(slot(&marks[0]), slot(&name));
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::common::cluster::Cluster;
+use crate::common::labels::labelled;
 use crate::common::proxy::{Mode, Proxy};
 use crate::common::rights;
 use crate::common::sentinel::Sentinels;
@@ -507,7 +508,9 @@ async fn preflight_writes_nothing_and_leaves_no_connection() {
     let server = Server::start();
     let rules = documented();
     permit(&server, rules.iter().map(|(rule, _)| *rule));
-    let guard = locker(&server).await.get("app:42").lock().await.unwrap();
+    let holder = locker(&server).await;
+    let guard = holder.get("app:42").lock().await.unwrap();
+    labelled(&holder, std::slice::from_ref(&server)).await;
     for url in [server.url(), as_app(&server)] {
         let locks = Locker::connect(&url).await.unwrap();
         let before = writes(&server);

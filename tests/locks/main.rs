@@ -10,6 +10,7 @@ mod cancel_safety;
 mod connect;
 mod extending;
 mod fences;
+mod labels;
 mod multi;
 mod operators;
 mod plain;

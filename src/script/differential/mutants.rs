@@ -5,6 +5,7 @@ use crate::command::{
     Release, Releaser, Wakes, sha1,
 };
 use crate::fence::{Fence, Source};
+use crate::label::key_of;
 use crate::testing::{Ears, Failure, Store, Value};
 
 /// A mistake.
@@ -64,10 +65,12 @@ pub(super) enum Mutant {
     GivesNoTurns,
     /// A list never expires.
     KeepsLists,
+    /// A label never expires.
+    KeepsLabels,
 }
 
 impl Mutant {
-    pub(super) const ALL: [Self; 27] = [
+    pub(super) const ALL: [Self; 28] = [
         Self::EndsEarly,
         Self::KeepsTheFirstLease,
         Self::CountsCopies,
@@ -95,6 +98,7 @@ impl Mutant {
         Self::WaitsForTheFirst,
         Self::GivesNoTurns,
         Self::KeepsLists,
+        Self::KeepsLabels,
     ];
 
     /// Runs a command on a store that has this mistake.
@@ -235,6 +239,7 @@ impl Mutant {
                 let members = store.keys.members(&list).unwrap_or_default().to_vec();
                 store.keys.set(&list, Value::Sorted(members), None);
             }
+            (Self::KeepsLabels, Command::Label { locker, .. }, _) => keep_label(store, &key_of(locker)),
             (Self::KeepsTheField, Command::Keep { claim, rest }, Answer::Release(Release::Released(_))) => {
                 store.keys.delete(claim.key.as_str());
                 let (claim, lease) = (claim.clone(), *rest);
@@ -268,6 +273,13 @@ impl Mutant {
 fn stay_listed(store: &mut Store, before: &mut Store, list: &str, locker: &str) {
     if before.keys.members(list).is_ok_and(|all| all.iter().any(|one| *one.name == *locker)) {
         store.keys.add(list, locker, 0).expect("a list");
+    }
+}
+
+/// Takes the lifetime from a label.
+fn keep_label(store: &mut Store, label: &str) {
+    if let Some(text) = store.keys.text(label).expect("a label").map(<[u8]>::to_vec) {
+        store.keys.set(label, Value::Text(text), None);
     }
 }
 

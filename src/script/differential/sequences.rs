@@ -15,6 +15,7 @@ use crate::command::{
 };
 use crate::fence::{Fence, Source};
 use crate::key::Key;
+use crate::label::key_of;
 use crate::options::Fencing;
 
 /// The time at the beginning of each sequence, in microseconds: in the middle of a millisecond.
@@ -113,6 +114,9 @@ fn command() -> impl Strategy<Value = Command> {
         20 => (claim(), lease()).prop_map(|(claim, rest)| Command::Keep { claim, rest }),
         30 => (claim(), far_off()).prop_map(|(claim, fence)| Command::Raise { claim, fence }),
         30 => (claims(), lease(), vote()).prop_map(|(claims, lease, vote)| Command::Renew { claims, lease, vote }),
+        10 => (locker(), option::weighted(0.7, select(vec!["web-1:4711", "ü"])))
+            .prop_map(|(locker, label)| Command::Label { locker, label: label.map(Arc::from) }),
+        10 => locker().prop_map(Command::LabelOf),
         15 => key().prop_map(Command::Inspect),
         15 => key().prop_map(Command::Holders),
         15 => (key(), vec(holder(), 0..4)).prop_map(|(key, holders)| Command::Force { key, holders: holders.into() }),
@@ -282,10 +286,11 @@ fn holder() -> impl Strategy<Value = String> {
     select(anybody.map(|field| sha1(field.as_bytes())).collect::<Vec<_>>())
 }
 
-/// A lock, a counter of its fences, or its list.
+/// A lock, a counter of its fences, its list, or the label of a locker.
 fn name() -> impl Strategy<Value = String> {
     prop_oneof![4 => key().prop_map(|key| key.to_string()), 1 => key().prop_map(|key| key.mark().to_owned()),
-        1 => key().prop_map(|key| key.token()), 1 => key().prop_map(|key| key.waiting())]
+        1 => key().prop_map(|key| key.token()), 1 => key().prop_map(|key| key.waiting()),
+        1 => locker().prop_map(|locker| key_of(&locker))]
 }
 
 fn any_name() -> impl Strategy<Value = String> {
