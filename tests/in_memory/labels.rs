@@ -102,6 +102,21 @@ async fn the_plain_format_has_no_label() {
     guard.unlock().await.unwrap();
 }
 
+/// A test that repeats the answer to an acquire makes a mess of the next command of a lock, also if a label is written
+/// in between.
+#[tokio::test(start_paused = true)]
+async fn a_repeated_answer_is_not_taken_for_that_of_a_label() {
+    let (servers, key) = (servers(1), key());
+    let (one, other) = pair(&servers, "shop").await;
+    servers[0].duplicate_reply();
+    let guard = one.get(&key).lock().await.unwrap();
+    sleep(ms(1)).await;
+    assert_eq!((seen(&other, &key).await.as_deref(), one.stats().misplaced_answers), (Some("shop"), 0));
+    assert!(matches!(one.get("other").try_lock().await, Err(Error::Unavailable { .. })));
+    assert_eq!(one.stats().misplaced_answers, 1);
+    drop(guard);
+}
+
 /// A test that loses the answer to an acquire loses that one, also if a label is written before.
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_lost_is_that_to_a_lock() {

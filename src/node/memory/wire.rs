@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - The nth answer that comes goes to the nth request, as with fred. An answer to another request is passed to nobody,
-//!   and the connection is given up.
+//!   and the connection is given up. Requests about labels are not counted.
 //! - Answers keep their order, however long each one takes.
 
 use std::collections::VecDeque;
@@ -45,6 +45,8 @@ struct State {
     requests: u64,
     /// In the order in which they were sent.
     awaited: VecDeque<(u64, Waiter)>,
+    /// Requests whose answers are found by their numbers only.
+    beside: Vec<(u64, Waiter)>,
     /// Requests whose answer is lost.
     lost: Vec<Waiter>,
     /// The number of answers that came without a request.
@@ -85,14 +87,28 @@ impl Wire {
     pub(super) fn expect(&self) -> (Number, oneshot::Receiver<Result<Reply, Misplaced>>) {
         let (waiter, answer) = oneshot::channel();
         let mut state = self.state();
-        state.requests += 1;
-        let number = Number { epoch: self.epoch(), request: state.requests };
+        let number = self.next_number(&mut state);
         if state.strays > 0 {
             self.misplace(&mut state, waiter);
         } else {
             state.awaited.push_back((number.request, waiter));
         }
         (number, answer)
+    }
+
+    /// Does the same for a request whose answer comes beside those of the others: a copy of one of theirs is not taken
+    /// for it.
+    pub(super) fn expect_beside(&self) -> (Number, oneshot::Receiver<Result<Reply, Misplaced>>) {
+        let (waiter, answer) = oneshot::channel();
+        let mut state = self.state();
+        let number = self.next_number(&mut state);
+        state.beside.push((number.request, waiter));
+        (number, answer)
+    }
+
+    fn next_number(&self, state: &mut State) -> Number {
+        state.requests += 1;
+        Number { epoch: self.epoch(), request: state.requests }
     }
 
     /// Handles what the server sends.
@@ -123,6 +139,13 @@ impl Wire {
         if number.epoch != self.epoch() {
             return;
         }
+        if let Some(at) = state.beside.iter().position(|(request, _)| *request == number.request) {
+            let (_, waiter) = state.beside.swap_remove(at);
+            if let Some(reply) = reply {
+                let _: Result<_, _> = waiter.send(Ok(reply));
+            }
+            return;
+        }
         match (state.awaited.pop_front(), reply) {
             (Some((request, waiter)), Some(reply)) if request == number.request => {
                 // Whoever has given up does not want to know.
@@ -146,6 +169,7 @@ impl Wire {
     fn renew(&self, state: &mut State) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
         state.awaited.clear();
+        state.beside.clear();
         state.lost.clear();
         state.strays = 0;
         send(&self.ups, LinkEvent::Up);
