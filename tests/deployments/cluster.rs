@@ -70,12 +70,13 @@ async fn holder_gives_a_label_that_another_master_has() {
     // The label moves with its slot.
     let (from, to) = (&cluster.masters()[master], &cluster.masters()[(master + 1) % 3]);
     cluster.move_slot(slot(&label_of(&one)), from, to, || {});
+    assert!(to.exists(&label_of(&one)));
     let guard = one.get(key()).lock().await.unwrap();
     let holder = other.get(guard.key()).holder().await.unwrap().expect("held");
     assert_eq!(holder.label(), Some("shop"));
     guard.unlock().await.unwrap();
     one.close().await;
-    eventually(ms(10_000), "close deletes it", || !cluster.exists(&label_of(&one))).await;
+    eventually(ms(10_000), "close deletes it", || !to.exists(&label_of(&one))).await;
 }
 
 /// Without a message waiters poll after a sixth of the lease, five seconds here.
