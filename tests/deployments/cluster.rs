@@ -67,6 +67,11 @@ async fn holder_gives_a_label_that_another_master_has() {
         assert_eq!(holder.label(), Some("shop"));
         guard.unlock().await.unwrap();
     }
+    let brief = cluster.builder(ms(30_000)).connect().await.unwrap();
+    brief.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    eventually(ms(10_000), "it has a label", || cluster.exists(&label_of(&brief))).await;
+    brief.close().await;
+    eventually(ms(10_000), "close deletes it", || !cluster.exists(&label_of(&brief))).await;
     // The label moves with its slot.
     let (from, to) = (&cluster.masters()[master], &cluster.masters()[(master + 1) % 3]);
     cluster.move_slot(slot(&label_of(&one)), from, to, || {});
@@ -75,8 +80,6 @@ async fn holder_gives_a_label_that_another_master_has() {
     let holder = other.get(guard.key()).holder().await.unwrap().expect("held");
     assert_eq!(holder.label(), Some("shop"));
     guard.unlock().await.unwrap();
-    one.close().await;
-    eventually(ms(10_000), "close deletes it", || !to.exists(&label_of(&one))).await;
 }
 
 /// Without a message waiters poll after a sixth of the lease, five seconds here.

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::common::labels::labelled;
 use crate::common::log::Log;
 use crate::common::proxy::{Mode, Proxy};
 use crate::common::record::{self, Record, Visit};
@@ -143,6 +144,10 @@ async fn a_late_grant_of_a_server_counts_as_a_vote_of_the_hold() {
     let (servers, key) = (servers(3), key());
     let (proxies, builder) = through(&servers, ms(1_500));
     let locks = builder.command_timeout(ms(450)).connect().await.unwrap();
+    // The servers know the scripts afterwards, and have the label: no other answer is delayed on the way.
+    locks.get(crate::common::key()).lock().await.unwrap().unlock().await.unwrap();
+    labelled(&locks, &servers).await;
+    settled(&locks).await;
     proxies[2].set(Mode::Delay(ms(100)));
     let guard = locks.get(&key).lock().await.unwrap();
     // Before any renewal could have restored it.
