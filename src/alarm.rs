@@ -42,7 +42,7 @@ const SAME_LINE: Duration = Duration::from_nanos(999_999);
 /// How long before its end a hold is looked at first. Most have been renewed by then, and many are looked at together.
 const AHEAD: Duration = Duration::from_millis(100);
 
-/// The longest time between two looks at a hold: released holds are forgotten then.
+/// The longest time between two looks at a hold.
 const FARTHEST: Duration = Duration::from_secs(30);
 
 /// The longest sleep, since timers stand still while the machine is suspended.
@@ -73,9 +73,16 @@ struct Desk {
 }
 
 #[derive(Debug, Default)]
-struct Inbox {
+struct Orders {
     /// Holds that are new, or whose end may have been brought forward.
-    orders: Vec<Weak<Hold>>,
+    look: Vec<Weak<Hold>>,
+    /// The lines of holds that have ended.
+    over: Vec<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    orders: Orders,
     /// When the inbox is to be emptied, or `None` while it is empty.
     due: Option<Instant>,
     /// Until when the thread sleeps, or `None` if it sleeps until it is woken.
@@ -86,7 +93,7 @@ struct Inbox {
 /// What the thread or task does next.
 enum Turn {
     /// Handle these orders, and the lines that are due.
-    Work(Vec<Weak<Hold>>),
+    Work(Orders),
     /// Sleep until then or, with `None`, until the bell rings.
     Sleep(Option<Instant>),
     /// End.
@@ -105,7 +112,7 @@ impl Inbox {
         }
         let until = [until, self.due].into_iter().flatten().min();
         self.asleep_until = until;
-        if until.is_some_and(|until| until <= now) { Turn::Work(Vec::new()) } else { Turn::Sleep(until) }
+        if until.is_some_and(|until| until <= now) { Turn::Work(Orders::default()) } else { Turn::Sleep(until) }
     }
 }
 
@@ -157,6 +164,15 @@ impl Alarm {
     pub(crate) fn watch(&self, hold: &Arc<Hold>, now: Instant) {
         self.desk.order(hold, now);
     }
+
+    /// Forgets a hold that has ended: its memory is free once nothing points to it. Not to be called in a forked copy
+    /// of the process.
+    pub(crate) fn forget(&self, hold: &Hold, now: Instant) {
+        // Otherwise it is in no line, and will not be.
+        if let Some(at) = hold.alarm_at() {
+            self.desk.leave(now + lease::grid(hold.terms.lease), |orders| orders.over.push(at));
+        }
+    }
 }
 
 impl Drop for Alarm {
@@ -171,12 +187,18 @@ impl Drop for Alarm {
 impl Desk {
     fn order(&self, hold: &Arc<Hold>, now: Instant) {
         let end = hold.valid_until().before(early(1));
-        let due = (now + lease::grid(hold.terms.lease)).min(end);
+        self.leave((now + lease::grid(hold.terms.lease)).min(end), |Orders { look, .. }| {
+            if look.len() >= MANY && look.len() == look.capacity() {
+                look.retain(|order| order.strong_count() > 0);
+            }
+            look.push(Arc::downgrade(hold));
+        });
+    }
+
+    /// Leaves an order, to be carried out by `due`.
+    fn leave(&self, due: Instant, order: impl FnOnce(&mut Orders)) {
         let mut inbox = self.inbox();
-        if inbox.orders.len() >= MANY && inbox.orders.len() == inbox.orders.capacity() {
-            inbox.orders.retain(|order| order.strong_count() > 0);
-        }
-        inbox.orders.push(Arc::downgrade(hold));
+        order(&mut inbox.orders);
         if inbox.due.is_some_and(|planned| planned <= due) {
             return;
         }
@@ -193,7 +215,7 @@ impl Desk {
 
     /// Sleeps until then, or until the inbox is to be emptied, and reads the clock with every beat. Returns the orders
     /// to handle, or `None` if there will be no more.
-    fn sleep(&self, until: Option<Instant>, beat: Duration) -> Option<Vec<Weak<Hold>>> {
+    fn sleep(&self, until: Option<Instant>, beat: Duration) -> Option<Orders> {
         let mut inbox = self.inbox();
         loop {
             let now = Instant::now();
@@ -212,7 +234,7 @@ impl Desk {
 
     /// Does the same for a task. It needs no beat, since its timers are the clock.
     #[cfg(feature = "testing")]
-    async fn pause(&self, until: Option<Instant>) -> Option<Vec<Weak<Hold>>> {
+    async fn pause(&self, until: Option<Instant>) -> Option<Orders> {
         loop {
             let now = Instant::now();
             let turn = self.inbox().turn(until, now);
@@ -281,6 +303,8 @@ struct Schedule {
 #[derive(Debug, Default)]
 struct Line {
     holds: Vec<Weak<Hold>>,
+    /// How many of them have ended since the line was packed.
+    over: usize,
     /// The longest sleep that all of them allow.
     beat: Option<Duration>,
 }
@@ -306,9 +330,12 @@ impl Schedule {
     }
 
     /// Takes in orders, marks the holds that end now as lost, and returns them for firing.
-    fn ring(&mut self, orders: &[Weak<Hold>], now: Instant) -> Vec<Arc<Hold>> {
+    fn ring(&mut self, orders: &Orders, now: Instant) -> Vec<Arc<Hold>> {
         let mut lost = Vec::new();
-        for order in orders {
+        for at in &orders.over {
+            self.forget(*at);
+        }
+        for order in &orders.look {
             self.look(order, None, now + self.early(lost.len()), &mut lost);
         }
         let begun = self.begins().filter(|(_, begin)| *begin <= now).last();
@@ -320,6 +347,21 @@ impl Schedule {
             }
         }
         lost
+    }
+
+    /// Notes that a hold of this line has ended. Once it is half empty, it is packed.
+    fn forget(&mut self, at: Instant) {
+        let Some(line) = self.lines.get_mut(&at) else { return };
+        line.over += 1;
+        if line.over * 2 < line.holds.len() {
+            return;
+        }
+        line.over = 0;
+        line.holds.retain(|hold| hold.upgrade().is_some_and(|hold| hold.is_held()));
+        line.holds.shrink_to_fit();
+        if line.holds.is_empty() {
+            self.lines.remove(&at);
+        }
     }
 
     /// Looks at a hold as if it were `now`.
@@ -358,14 +400,14 @@ mod tests {
         Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1))
     }
 
-    fn orders(holds: &[Arc<Hold>]) -> Vec<Weak<Hold>> {
-        holds.iter().map(Arc::downgrade).collect()
+    fn orders(holds: &[Arc<Hold>]) -> Orders {
+        Orders { look: holds.iter().map(Arc::downgrade).collect(), over: Vec::new() }
     }
 
     /// Advances to the next planned time and does the work. Returns that time and the lost holds.
     fn next(schedule: &mut Schedule) -> (Instant, Vec<Arc<Hold>>) {
         let at = schedule.plan().0.expect("something is planned");
-        (at, schedule.ring(&[], at))
+        (at, schedule.ring(&Orders::default(), at))
     }
 
     fn next_loss(schedule: &mut Schedule) -> (Instant, Vec<Arc<Hold>>) {
@@ -445,6 +487,38 @@ mod tests {
     }
 
     #[test]
+    fn a_released_hold_leaves_the_alarm_at_once() {
+        let (alarm, hold) = (Alarm::of_process().expect("a thread"), hold(LEASE));
+        alarm.watch(&hold, Instant::now());
+        while hold.alarm_at().is_none() {
+            thread::sleep(STEP);
+        }
+        assert_eq!(Arc::weak_count(&hold), 1);
+        assert!(hold.lose(crate::error::Loss::Closed));
+        alarm.forget(&hold, Instant::now());
+        while Arc::weak_count(&hold) > 0 {
+            assert!(Instant::now() < hold.since + LEASE / 2, "it stays until its lease would end");
+            thread::sleep(STEP);
+        }
+    }
+
+    #[test]
+    fn a_line_is_packed_once_half_of_its_holds_have_ended() {
+        let holds: Vec<_> = (0..100).map(|_| hold(LEASE)).collect();
+        let mut schedule = Schedule::default();
+        schedule.ring(&orders(&holds), holds[0].since);
+        let mut left = Vec::new();
+        for hold in &holds {
+            hold.lose(crate::error::Loss::Closed);
+            let over = vec![hold.alarm_at().expect("it is in a line")];
+            schedule.ring(&Orders { over, ..Orders::default() }, holds[0].since);
+            left.push(places(&schedule));
+        }
+        let mut of_ended = left.iter().enumerate().map(|(at, left)| left - (99 - at));
+        assert!(of_ended.all(|ended| ended <= 50) && left.last() == Some(&0), "{left:?}");
+    }
+
+    #[test]
     fn a_released_hold_is_forgotten_after_30_seconds() {
         let mut schedule = Schedule::default();
         let day = hold(Duration::from_secs(86_400));
@@ -453,7 +527,7 @@ mod tests {
         assert_eq!(places(&schedule), 1);
         let place = Arc::downgrade(&day);
         drop(day);
-        schedule.ring(&[], since + FARTHEST);
+        schedule.ring(&Orders::default(), since + FARTHEST);
         assert_eq!((places(&schedule), place.weak_count()), (0, 0));
     }
 
@@ -485,7 +559,7 @@ mod tests {
             Duration::from_millis(10),
             "a tenth of the shortest lease, since timers stand still"
         );
-        let lost = schedule.ring(&[], holds[0].since + Duration::from_secs(3_600));
+        let lost = schedule.ring(&Orders::default(), holds[0].since + Duration::from_secs(3_600));
         assert_eq!(lost.len(), 3);
         assert!(holds.iter().all(|hold| !hold.is_held()));
         assert!(day.is_held() && places(&schedule) == 1);
@@ -508,8 +582,8 @@ mod tests {
             desk.order(&hold(LEASE), kept.since);
         }
         desk.order(&kept, kept.since);
-        assert!(desk.inbox().orders.len() <= 2 * MANY && desk.inbox().orders.capacity() <= 4 * MANY);
-        assert!(desk.inbox().orders.iter().any(|order| order.strong_count() > 0));
+        assert!(desk.inbox().orders.look.len() <= 2 * MANY && desk.inbox().orders.look.capacity() <= 4 * MANY);
+        assert!(desk.inbox().orders.look.iter().any(|order| order.strong_count() > 0));
     }
 
     #[test]
@@ -547,7 +621,7 @@ mod tests {
     /// Returns the bytes that the alarm keeps outside of the holds.
     fn bytes(desk: &Desk, schedule: &Schedule) -> usize {
         let lines = schedule.lines.values().map(|line| line.holds.capacity());
-        let places = desk.inbox().orders.capacity() + lines.sum::<usize>();
+        let places = desk.inbox().orders.look.capacity() + lines.sum::<usize>();
         // A node of the tree may be half empty.
         let lines = 2 * schedule.lines.len() * size_of::<(Instant, Line)>();
         places * size_of::<Weak<Hold>>() + lines

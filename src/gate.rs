@@ -438,6 +438,14 @@ impl<G, R> Gate<G, R> {
         waiter
     }
 
+    /// Gives back the room that a peak has left.
+    pub(crate) fn shrink(&self) {
+        let room = self.slots.capacity();
+        if room > 1_024 && self.slots.len() < room / 8 {
+            self.slots.shrink_to_fit();
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }

@@ -97,12 +97,14 @@ impl<W> Handle<W> {
 impl<W: Wanted> Handle<W> {
     pub(crate) async fn take(&self, wait: Wait) -> Result<Option<Taken<W::Grip>>, Error> {
         let calling = self.calling(wait);
-        let taking = async {
+        // Boxed: its task has room for this only while it waits, and not while it holds the lock.
+        let mut taking = Box::pin(async {
             let (owner, reentry) = self.manner.asks(self.settings());
             let caller = Caller::polling(owner, reentry).await?;
             self.take_as(&caller, &calling).await
-        };
-        let taken = calling.inside(pin!(taking)).await;
+        });
+        let taken = calling.inside(taking.as_mut()).await;
+        drop(taking);
         let taken = self.held(calling.ended(taken, Taken::is_reentry));
         // A grant comes from a server. Giving way before it is asked would change the order of callers.
         if !matches!(taken, Ok(Some(_))) {
@@ -138,7 +140,7 @@ impl<W: Wanted> Handle<W> {
         let terms = self.terms()?;
         let grip = match self.wanted.take(self.session(), caller, &terms, calling).await {
             Ok(grip) => grip,
-            // Boxed, as everything is that few calls come to: a task that holds a lock has room for all of `lock()`.
+            // Boxed, as everything is that few calls come to: there is room for it while a call waits.
             Err(error) => return Err(Box::pin(self.refused(error, calling)).await),
         };
         // Nothing is awaited from here on: a grip that no caller gets is dropped before its `min_hold` begins.

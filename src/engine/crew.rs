@@ -32,6 +32,9 @@ use crate::tasks;
 /// More members than this do not rest: they end. One that rests takes as much memory as its largest job.
 const MOST_RESTING: usize = 64;
 
+/// The room for jobs that stays after a peak.
+const MANY: usize = 1_024;
+
 /// How many members the foreman calls before other tasks have their turn.
 const AT_ONCE: usize = 8;
 
@@ -122,6 +125,9 @@ impl<J> State<J> {
             Is::Called => self.called -= 1,
         }
         if let Some(job) = self.jobs.pop_front() {
+            if self.jobs.is_empty() && self.jobs.capacity() > MANY {
+                self.jobs = VecDeque::new();
+            }
             return Poll::Ready(Some(job));
         }
         if self.ended || self.resting.len() >= MOST_RESTING {

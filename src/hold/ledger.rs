@@ -99,6 +99,11 @@ impl Hold {
         }
     }
 
+    /// Returns when the alarm looks at it next, if it has ever looked.
+    pub(crate) fn alarm_at(&self) -> Option<Instant> {
+        self.state().alarm_at
+    }
+
     /// Records when the alarm looks at it next.
     pub(crate) fn set_alarm(&self, at: Instant) {
         self.state().alarm_at = Some(at);

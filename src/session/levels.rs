@@ -15,6 +15,7 @@ impl Session {
         self.quorum.roll().on_beat(move || {
             if let Some(session) = session.upgrade() {
                 session.tell_levels();
+                session.gate.shrink();
             }
         });
     }

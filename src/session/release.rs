@@ -125,7 +125,7 @@ impl Session {
         // Before the slot is removed: closing sees one or the other.
         self.undo_hold(hold);
         self.gate.remove(hold);
-        self.watchdog.forget(hold, self.now());
+        self.forget(hold);
     }
 
     /// Takes back a grant that nobody claimed in time, or before it was lost.

@@ -85,7 +85,7 @@ impl Unconfirmed {
             }
         };
         session.gate.remove(hold);
-        session.watchdog.forget(hold, session.now());
+        session.forget(hold);
         let Claim { key, field, .. } = &hold.claim;
         match (&answer, hold::rest(hold.kept_until(), session.now())) {
             (Ok(()), None) => log_released(hold),
@@ -188,8 +188,15 @@ impl Unconfirmed {
 impl Session {
     /// Notes that a hold was released, before the next holder is told.
     pub(super) fn note_released(&self, hold: &Hold) {
-        self.watchdog.forget(hold, self.now());
+        self.forget(hold);
         log_released(hold);
+    }
+
+    /// Has the watchdog and the alarm forget a hold that has ended.
+    pub(super) fn forget(&self, hold: &Hold) {
+        let now = self.now();
+        self.watchdog.forget(hold, now);
+        self.alarm.forget(hold, now);
     }
 }
 

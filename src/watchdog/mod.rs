@@ -92,10 +92,11 @@ impl Watchdog {
         self.order(Order::Renew(hold.generation), now);
     }
 
-    /// Forgets a hold that was released, if its entry would otherwise stay for long.
+    /// Forgets a hold that was released, if its entry would otherwise stay: that of a hold that ends before its watch
+    /// has begun is not made.
     pub(crate) fn forget(&self, hold: &Hold, now: Instant) {
         let long = !hold.terms.renewed || hold.terms.lease > Duration::from_secs(60);
-        if long {
+        if long || now.since(hold.since) >= self.grid {
             self.order(Order::Forget(hold.generation), now + self.grid);
         }
     }

@@ -130,6 +130,7 @@ impl Wheel {
             }
             self.tell();
             self.counters.renewals_begun(renewals.len(), now.since(planned));
+            self.tidy();
         }
     }
 
@@ -255,6 +256,10 @@ impl Wheel {
         let stands =
             |place: &Place| self.entries.get(&place.generation).is_some_and(|entry| entry.placing == place.placing);
         self.schedule.tidy(self.entries.len(), stands);
+        // After a peak.
+        if self.entries.capacity() > 1_024 && self.entries.len() < self.entries.capacity() / 8 {
+            self.entries.shrink_to(2 * self.entries.len());
+        }
     }
 }
 
