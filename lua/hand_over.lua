@@ -1,5 +1,5 @@
--- Hands a lock over: releases it from its holder and takes it for the next one, in one step. A late or second copy
--- finds the holder gone.
+-- Hands a lock over: releases it from its holder and takes it for the next one, in one step. Sent once; a late or
+-- second copy finds the holder gone.
 -- KEYS[1]  the lock
 -- KEYS[2]  its mark: the last fence of all locks that share the mark; it never expires. Or Redisson's token counter
 -- ARGV[1]  lease of the next holder, in milliseconds
@@ -7,9 +7,7 @@
 -- ARGV[3]  the client's clock, in microseconds. Negative: truncated to 0.1 s, and this is the only server. -1: KEYS[2]
 --          is a token counter, and no clock is used
 -- ARGV[4]  field of the holder
--- Returns {1, fence}  handed over: no message is published, since the lock was never free. The number behind the fence
---                     is reserved for the holder after the next one, except with a token counter
---         0           an earlier copy was executed: the lock is held under the field, and its lease starts again
+-- Returns {1, fence}  handed over: no message is published, since the lock was never free
 --         -1          gone: the lock is not held under the holder's field, and nothing is taken
 local lock, mark = KEYS[1], KEYS[2]
 local lease_ms, field, asked, holder = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -22,17 +20,10 @@ if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) 
 end
 -- A key of another type is not one of our locks.
 if held ~= 1 then
-  if held == 0 and redis.call('HEXISTS', lock, field) == 1 then
-    redis.call('PEXPIRE', lock, lease_ms)
-    return 0
-  end
   return -1
 end
 
 -- fence.lua
-if asked ~= '-1' then
-  redis.call('INCR', mark)
-end
 -- DEL and not HDEL: a hand-over calls only what an acquire and a release call, so it needs no rights of its own.
 redis.call('DEL', lock)
 redis.call('HSETNX', lock, field, '1')

@@ -159,8 +159,8 @@ impl Alarm {
         Arc::new(Self { desk, process: process::id() })
     }
 
-    /// Watches a hold from now on, or looks at it again because its end may have been brought forward. Not to be called
-    /// in a forked copy of the process.
+    /// Watches a hold from now on, or looks at it again because its end may have been brought forward. Only the engine
+    /// calls this, which a fork does not copy.
     pub(crate) fn watch(&self, hold: &Arc<Hold>, now: Instant) {
         self.desk.order(hold, now);
     }

@@ -335,11 +335,8 @@ pub(crate) enum Release {
 /// What a server answered to a hand-over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HandOver {
-    /// The first claim no longer holds the lock, and the next one does. The number behind the fence is reserved for the
-    /// claim after that, unless it is a token.
+    /// The first claim no longer holds the lock, and the next one does.
     Granted(Fence),
-    /// An earlier copy was executed: the next claim holds the lock, and its lease starts again.
-    Already,
     /// The first claim did not hold the lock, and nothing was taken.
     Gone,
 }

@@ -16,9 +16,9 @@ use crate::options::Fencing;
 ///
 /// # What is promised
 /// As long as the servers keep their *marks*, the fence of a later acquisition of the lock is greater, in any process,
-/// with any clocks, and however long a hold lasts. Marks are 1,024 keys without a lifetime; the name of the lock
-/// chooses one of them (in a cluster there is one for each slot). There may be gaps between two fences, since locks
-/// share marks, among other reasons.
+/// with any clocks, however long a hold lasts, and whoever deletes the lock meanwhile. Marks are 1,024 keys without a
+/// lifetime; the name of the lock chooses one of them (in a cluster there is one for each slot). There may be gaps
+/// between two fences, since locks share marks, among other reasons.
 ///
 /// If a server loses its marks, fences continue from a clock: fences are microseconds since 1970.
 /// - **One server that lost all of them** (`FLUSHALL`, a restart without data): the next fence is greater, whatever the
@@ -112,15 +112,6 @@ impl Source {
             Self::Tokens => -1,
         }
     }
-
-    /// Returns the fence that a hand-over with this one has reserved for the holder after the next one. The counter of
-    /// tokens shows the last token to Redisson, so none is reserved there.
-    pub(crate) fn reserved(self, fence: Fence) -> Option<Fence> {
-        match self {
-            Self::Marks { .. } => Some(Fence(fence.0 + 1)).filter(|next| next.0 < MOST),
-            Self::Tokens => None,
-        }
-    }
 }
 
 /// Encodes the client's wall clock for the scripts. Several servers have to give the same number: they write the
@@ -154,9 +145,6 @@ mod tests {
         let source = |fencing| Source::new(fencing, 1_800_000_000_123_456, 1);
         assert_eq!(source(Fencing::Lockhound), Source::Marks { clock: -1_800_000_000_100_000 });
         assert_eq!((source(Fencing::Redisson), Source::Tokens.clock()), (Source::Tokens, -1));
-        assert_eq!(Source::Tokens.reserved(Fence(7)), None);
-        assert_eq!(source(Fencing::Lockhound).reserved(Fence(7)), Some(Fence(8)));
-        assert_eq!(source(Fencing::Lockhound).reserved(Fence(MOST - 1)), None);
         assert_eq!(Source::Marks { clock: 7 }.clock(), 7);
     }
 

@@ -13,7 +13,7 @@
 //!   the driver leaves only under the shard's lock, when the line is empty.
 //! - At most one hold of an owner is in a slot; at most one hold of a slot is neither lost nor being released.
 //! - A release is passed to a driver only while the driver waits for the hold, or is about to: it takes the release
-//!   before it does anything else, and releases in the order in which they were passed.
+//!   before it does anything else.
 //! - Holds and waiters that are taken out of a slot are dropped and woken after the shard's lock is released. A hold's
 //!   mutex is taken after the shard's lock.
 
@@ -209,49 +209,7 @@ impl<G, R> Gate<G, R> {
     /// Replaces the released hold by the grant of its hand-over, in one step. The key is never free here in between,
     /// whether or not the waiter is still in line.
     pub(crate) fn succeed(&self, from: &Arc<Hold>, hold: &Arc<Hold>, waiter: u64, now: Instant) -> Admitted<G> {
-        self.replace(self.slots.entry(hold.claim.key.clone()).or_default(), from, hold, waiter, now)
-    }
-
-    /// Returns the waiter that may have the lock after this hold, which is being released, if the driver takes its
-    /// release: see [`succeed_at_once`](Self::succeed_at_once).
-    pub(crate) fn heir(&self, hold: &Arc<Hold>, now: Instant) -> Option<Head> {
-        let slot = self.slots.get(&hold.claim.key)?;
-        let (heir, lost) = (slot.heir(hold, now), slot.found_lost());
-        drop(slot);
-        fire(&lost);
-        heir
-    }
-
-    /// Does what [`succeed`](Self::succeed) does, on a thread that is not the driver's, and passes the release to the
-    /// driver in the same step.
-    ///
-    /// # Errors
-    /// The release, if the waiter is no longer the [`heir`](Self::heir).
-    pub(crate) fn succeed_at_once<T>(
-        &self,
-        from: &Arc<Hold>,
-        hold: &Arc<Hold>,
-        waiter: u64,
-        (release, passed): (T, impl FnOnce(T) -> R),
-        now: Instant,
-    ) -> Result<Admitted<G>, T> {
-        let Some(mut slot) = self.slots.get_mut(&hold.claim.key) else { return Err(release) };
-        if slot.heir(from, now).is_none_or(|heir| heir.id != waiter) {
-            return Err(release);
-        }
-        slot.passed.push_back(passed(release));
-        slot.wake();
-        Ok(self.replace(slot, from, hold, waiter, now))
-    }
-
-    fn replace(
-        &self,
-        mut slot: RefMut<'_, Key, Slot<G, R>>,
-        from: &Arc<Hold>,
-        hold: &Arc<Hold>,
-        waiter: u64,
-        now: Instant,
-    ) -> Admitted<G> {
+        let mut slot = self.slots.entry(hold.claim.key.clone()).or_default();
         slot.last_round = LastRound::Answered;
         slot.turn.go_on(now);
         let taken = self.take_out(&mut slot, from);
@@ -264,20 +222,13 @@ impl<G, R> Gate<G, R> {
     }
 
     /// Passes a release to the driver of its key for a hand-over, if the driver waits for this hold and the lock has
-    /// not been handed over too often. Otherwise returns the release. A hold that is not confirmed yet is passed in any
-    /// case: the driver awaits its answer, or has yet to send its hand-over.
-    pub(crate) fn pass<T>(
-        &self,
-        hold: &Arc<Hold>,
-        (release, passed): (T, impl FnOnce(T) -> R),
-        now: Instant,
-    ) -> Option<T> {
+    /// not been handed over too often. Otherwise returns the release.
+    pub(crate) fn pass(&self, hold: &Arc<Hold>, release: R, now: Instant) -> Option<R> {
         let Some(mut slot) = self.slots.get_mut(&hold.claim.key) else { return Some(release) };
-        let goes_on = || slot.line.first().is_some_and(|next| slot.turn.may_go_on(next.id, now));
-        if !slot.takes_release_of(hold) || !(hold.is_ahead() || slot.passed.is_empty() && goes_on()) {
+        if !slot.takes_release_of(hold, now) {
             return Some(release);
         }
-        slot.passed.push_back(passed(release));
+        slot.passed = Some(release);
         slot.wake();
         None
     }
@@ -287,7 +238,7 @@ impl<G, R> Gate<G, R> {
     pub(crate) fn may_pause(&self, key: &Key) -> bool {
         let Some(mut slot) = self.slots.get_mut(key) else { return true };
         slot.blocked = false;
-        slot.passed.is_empty()
+        slot.passed.is_none()
     }
 
     /// Notes who else waits for this key, according to the answer to a release.
@@ -464,7 +415,6 @@ fn fire(lost: &[Arc<Hold>]) {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::identity;
     use std::time::Duration;
 
     use super::*;
@@ -599,12 +549,12 @@ mod tests {
         for owner in waiters {
             gate.arrive(&key, waiter_of(gate, owner).0, now);
         }
-        assert_eq!(gate.pass(&released, (7, identity), now), Some(7), "no driver waits for it yet");
+        assert_eq!(gate.pass(&released, 7, now), Some(7), "no driver waits for it yet");
         assert!(matches!(gate.next(&key, now), Next::Blocked));
         released.leave(now);
-        assert_eq!(gate.pass(&hold(&Owner::new()), (7, identity), now), Some(7), "no hold of this key");
-        assert_eq!(gate.pass(&released, (7, identity), now), None);
-        assert_eq!(gate.pass(&released, (8, identity), now), Some(8), "one at a time");
+        assert_eq!(gate.pass(&hold(&Owner::new()), 7, now), Some(7), "no hold of this key");
+        assert_eq!(gate.pass(&released, 7, now), None);
+        assert_eq!(gate.pass(&released, 8, now), Some(8), "one at a time");
         (key, released, now)
     }
 
@@ -626,70 +576,6 @@ mod tests {
         gate.remove(&released);
         assert!(matches!(gate.next(&key, now), Next::Done));
         assert!(gate.is_empty());
-    }
-
-    /// A lock that the driver waits for, and that is being released: its key, its hold and the heir.
-    fn heir(gate: &Gate<(), u8>, waiters: &[&Owner]) -> (Key, Arc<Hold>, Head, Instant) {
-        let (key, now) = (Key::from("k"), Instant::now());
-        let released = hold(&Owner::new());
-        gate.admit(&released, None, now);
-        for owner in waiters {
-            gate.arrive(&key, waiter_of(gate, owner).0, now);
-        }
-        assert!(gate.heir(&released, now).is_none(), "no driver waits for it yet");
-        assert!(matches!(gate.next(&key, now), Next::Blocked));
-        released.leave(now);
-        let head = gate.heir(&released, now).expect("the head of the line");
-        (key, released, head, now)
-    }
-
-    /// The next holder may release it before the driver has looked, or while the driver awaits the answer.
-    #[test]
-    fn a_hold_that_is_granted_at_once_is_released_behind_its_hand_over() {
-        for has_looked in [false, true] {
-            let (gate, [next, other]) = (Gate::new(), [(); 2].map(|()| Owner::new()));
-            let (key, released, head, now) = heir(&gate, &[&next, &other]);
-            let held = hold(&next);
-            held.go_ahead();
-            let admitted = gate.succeed_at_once(&released, &held, head.id, (7, identity), now);
-            assert_eq!(admitted.map(|admitted| admitted.waiter.map(|waiter| waiter.id)), Ok(Some(head.id)));
-            assert_eq!(gate.census(), (1, 1));
-            let is_next = |release, owner: &Owner| match gate.next(&key, now) {
-                Next::Release(next, head) => next == release && head.is_some_and(|head| head.owner == *owner),
-                _ => false,
-            };
-            assert!(!has_looked || is_next(7, &other));
-            held.leave(now);
-            assert!(gate.heir(&held, now).is_none(), "it is not confirmed");
-            assert_eq!(gate.pass(&held, (8, identity), now), None);
-            assert!(has_looked || is_next(7, &other));
-            assert!(!gate.may_pause(&key), "the release comes next");
-            assert!(is_next(8, &other));
-        }
-    }
-
-    #[test]
-    fn a_lock_is_granted_at_once_only_if_nothing_has_happened_since_the_waiter_was_chosen() {
-        type Event = fn(&Gate<(), u8>, &Key, &Arc<Hold>, Instant);
-        let events: [(&str, Event); 5] = [
-            ("the waiter has gone", |gate, key, _, _| assert!(gate.leave(key, 0).is_some())),
-            ("the driver does not look", |gate, key, _, _| assert!(gate.may_pause(key))),
-            ("the driver has the release", |gate, _, released, now| {
-                assert_eq!(gate.pass(released, (8, identity), now), None);
-            }),
-            ("it is released", |gate, _, released, _| gate.remove(released)),
-            ("another owner has got it", |gate, _, _, now| {
-                gate.admit(&hold(&Owner::new()), None, now);
-            }),
-        ];
-        for (name, event) in events {
-            let (gate, [next, other]) = (Gate::new(), [(); 2].map(|()| Owner::new()));
-            let (key, released, head, now) = heir(&gate, &[&next, &other]);
-            event(&gate, &key, &released, now);
-            let before = gate.census();
-            let admitted = gate.succeed_at_once(&released, &hold(&next), head.id, (7, identity), now);
-            assert_eq!((admitted.map(|_| ()), gate.census()), (Err(7), before), "{name}");
-        }
     }
 
     #[test]
@@ -732,14 +618,14 @@ mod tests {
         let acquired = hold(&head.owner);
         gate.admit(&acquired, Some(head.id), now);
         acquired.leave(now);
-        assert_eq!(gate.pass(&acquired, (7, identity), now), None);
+        assert_eq!(gate.pass(&acquired, 7, now), None);
         assert!(!gate.may_pause(&key), "it has something to send");
         let Next::Release(7, Some(head)) = gate.next(&key, now) else { panic!("it was passed on") };
         let next = hold(&head.owner);
         gate.succeed(&acquired, &next, head.id, now);
         next.leave(now);
         assert!(gate.may_pause(&key));
-        assert_eq!(gate.pass(&next, (8, identity), now), Some(8), "it pauses");
+        assert_eq!(gate.pass(&next, 8, now), Some(8), "it pauses");
     }
 
     #[test]
@@ -752,7 +638,7 @@ mod tests {
             gate.arrive(&key, waiter_of(&gate, &Owner::new()).0, now);
             assert!(matches!(gate.next(&key, now), Next::Blocked));
             held.leave(now);
-            if gate.pass(&held, (7, identity), now).is_some() {
+            if gate.pass(&held, 7, now).is_some() {
                 break;
             }
             let Next::Release(7, Some(head)) = gate.next(&key, now) else { panic!("it was passed on") };
@@ -762,7 +648,7 @@ mod tests {
         }
         assert_eq!(handed_over, 8);
         gate.note_others(&key, Others::Nobody);
-        assert_eq!(gate.pass(&held, (7, identity), now), None, "nobody else was told");
+        assert_eq!(gate.pass(&held, 7, now), None, "nobody else was told");
     }
 
     #[test]

@@ -32,10 +32,8 @@ use crate::session::{Grip, Held as _};
 ///
 /// # Dropping
 /// Dropping a guard releases in the background and does not report whether that worked; [`unlock`](Self::unlock) does.
-/// The drop waits for no server and needs no runtime. It never panics, except in tests over a `testing::Server`. If the
-/// lock goes to the next caller of this locker, the drop and `unlock` may run that caller's waker, as those of tokio's
-/// `Mutex` do, and write to the log. So do not drop a guard while you hold a mutex that such a waker or a `tracing`
-/// subscriber takes.
+/// The drop waits for no server and needs no runtime. It never panics, except in tests over a `testing::Server`. It may
+/// write a warning to the log, so do not drop a guard while you hold a mutex that a `tracing` subscriber takes.
 ///
 /// A thread that dropped a guard waits at its end for the release, for up to 100 ms. So does `main`, for all releases
 /// that are under way in the lockers that it used, also if it ends by a panic. A release that is not answered within

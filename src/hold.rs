@@ -10,7 +10,6 @@
 //! - `guards` counts the guards that exist or are on their way; only the step to zero sends the release.
 //! - Guards on their way were granted with the hold itself, so all of them have one deadline, counted from the grant.
 
-mod ahead;
 mod entries;
 mod found;
 mod joint;
@@ -53,8 +52,7 @@ use crate::owner::Owner;
 pub enum HoldState {
     /// Held, and the last renewal (if one was due) succeeded.
     Safe,
-    /// Held, but the last renewal failed, or the server has not confirmed within a command timeout that the lock was
-    /// handed over to this caller. If the next ones fail too, the lock will be lost.
+    /// Held, but the last renewal failed. If the next ones fail too, the lock will be lost.
     Jeopardy,
     /// No longer provably held.
     Lost(Loss),
@@ -111,10 +109,6 @@ struct State {
     revoked: bool,
     votes: Votes,
     failed_ticks: u32,
-    /// Whether the server has yet to confirm the hand-over that made it.
-    ahead: bool,
-    /// The fence that the server reserved for the next holder.
-    reserved: Option<Fence>,
     /// Whether the tokens have been fired for the loss.
     fired: bool,
     /// How many callers have taken a guard so far.
@@ -138,10 +132,11 @@ struct State {
 impl Hold {
     /// Creates a hold that has been granted, with one guard on its way.
     pub(crate) fn new(grant: Grant<'_>, ledger: Arc<Ledger>) -> Self {
+        let until = lease::valid_until(grant.since, grant.terms.lease);
         // An answer that came late leaves less time: half of it is for the caller to take the guard, half for a
         // renewal.
-        let patience = grant.patience.min(grant.granted.until(grant.until) / 2);
-        let votes = Votes::new(grant.nodes, grant.votes, grant.until);
+        let patience = grant.patience.min(grant.granted.until(until) / 2);
+        let votes = Votes::new(grant.nodes, grant.votes, until);
         let state = State {
             phase: Phase::Held,
             owner: grant.owner,
@@ -150,8 +145,6 @@ impl Hold {
             revoked: false,
             votes,
             failed_ticks: 0,
-            ahead: false,
-            reserved: None,
             fired: false,
             entrances: 0,
             at_home: 0,
@@ -196,10 +189,7 @@ impl Hold {
         let origin = Origin { place: Place::Task(1), waker: 0, known: Known::Calling };
         let patience = lease::recheck_interval(terms.lease);
         let (since, granted) = (now, now);
-        let until = lease::valid_until(since, terms.lease);
-        let generation = 1;
-        let grant =
-            Grant { claim, owner, origin, generation, fence, terms, since, until, granted, patience, votes, nodes };
+        let grant = Grant { claim, owner, origin, generation: 1, fence, terms, since, granted, patience, votes, nodes };
         Self::new(grant, ledger)
     }
 

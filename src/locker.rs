@@ -147,11 +147,6 @@ impl Locker {
         self.alive.session().id()
     }
 
-    #[cfg(test)]
-    pub(crate) fn session(&self) -> Arc<crate::session::Session> {
-        Arc::clone(self.alive.session())
-    }
-
     /// Returns counts of what this locker has done and is doing. Cheap: it keeps these counts anyway. In a forked
     /// process all of them are zero.
     pub fn stats(&self) -> Stats {

@@ -100,7 +100,7 @@ fn wrote(answer: &Answer) -> bool {
     matches!(
         answer,
         Answer::Acquire(Some(Acquire::Granted(_)))
-            | Answer::HandOver(HandOver::Granted(_) | HandOver::Already)
+            | Answer::HandOver(HandOver::Granted(_))
             | Answer::Retake(Told { answer: true, .. })
             | Answer::Extend(Told { answer: true, .. })
             | Answer::Raise(Raise::Raised)

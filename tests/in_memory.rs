@@ -1,8 +1,6 @@
 //! Servers in memory, and what can happen to them. tests/contract.rs checks what a lock promises on them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "in_memory/ahead.rs"]
-mod ahead;
 #[path = "in_memory/attempts.rs"]
 mod attempts;
 mod common;

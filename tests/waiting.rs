@@ -15,6 +15,7 @@ use common::machine::within;
 use common::proxy::{Mode, Proxy};
 use common::several::{self, hold_as_redisson, over, settled};
 use common::{Server, builder, eventually, key, locker, ms, soon};
+use futures_util::poll;
 use lockhound::{Error, Locker, Loss, Owner};
 
 /// Puts a foreign holder into a lock, as Redisson does.
@@ -561,6 +562,35 @@ async fn subscriptions_do_not_grow_while_new_locks_are_waited_for() {
     let peak = sampling.await.unwrap();
     assert!(peak > AT_ONCE / 2, "{peak}");
     eventually(ms(5_000), "only the locker's own channel is left", || subscribed(&mut connection) == 1).await;
+}
+
+/// Each caller has the lock from the one before it. Nobody else wants it when the last one releases it: in every second
+/// round a caller behind it has just given up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_try_behind_a_dropped_guard_finds_the_lock_free() {
+    let (server, key) = (Server::start(), key());
+    let locks = builder(&server.url(), ms(10_000)).connect().await.unwrap();
+    let mut refused = Vec::new();
+    for round in 0..400 {
+        let [first, second, third, last] = [(); 4].map(|()| locks.get(&key).owned_by(Owner::new()));
+        let holder = first.lock().await.unwrap();
+        let (mut second, mut third) = (Box::pin(second.lock()), Box::pin(third.lock()));
+        assert!(poll!(&mut second).is_pending() && poll!(&mut third).is_pending());
+        drop(holder);
+        drop(second.await.unwrap());
+        let guard = third.await.unwrap();
+        let mut behind = Box::pin(last.lock());
+        if round % 2 == 1 {
+            assert!(poll!(&mut behind).is_pending());
+        }
+        drop(behind);
+        drop(guard);
+        match first.try_lock().await.unwrap() {
+            Some(guard) => guard.unlock().await.unwrap(),
+            None => refused.push(round),
+        }
+    }
+    assert!(refused.is_empty(), "{} of 400: {refused:?}", refused.len());
 }
 
 /// Whatever happens to the answer of a hand-over, holders never overlap, fences grow, and no lock is left.

@@ -1,6 +1,5 @@
 //! One key: its holds, its line, and what its driver has to do.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
@@ -21,8 +20,8 @@ pub(super) struct Slot<G, R> {
     pub(super) driver: Option<Arc<Notify>>,
     /// Set while the driver waits for a hold of this slot, or is about to look: it sends nothing before it has looked.
     pub(super) blocked: bool,
-    /// The releases that the driver has to send when it looks: of a hold, and of the one that was granted ahead of it.
-    pub(super) passed: VecDeque<R>,
+    /// The release that the driver has to send when it looks.
+    pub(super) passed: Option<R>,
     pub(super) turn: Turn,
     pub(super) last_round: LastRound,
 }
@@ -30,7 +29,7 @@ pub(super) struct Slot<G, R> {
 impl<G, R> Default for Slot<G, R> {
     fn default() -> Self {
         let (holds, line, driver) = (Vec::new(), Queue::default(), None);
-        let (blocked, passed, turn, last_round) = (false, VecDeque::new(), Turn::default(), LastRound::Pending);
+        let (blocked, passed, turn, last_round) = (false, None, Turn::default(), LastRound::Pending);
         Self { holds, line, driver, blocked, passed, turn, last_round }
     }
 }
@@ -49,12 +48,10 @@ impl<G, R> Slot<G, R> {
     }
 
     pub(super) fn next(&mut self, now: Instant) -> Next<R> {
-        if let Some(release) = self.passed.pop_front() {
-            // While it sends a hand-over whose next holder went ahead, that one's release has to be passed to it, too.
-            self.blocked = self.holds.iter().any(|hold| hold.is_ahead());
+        self.blocked = false;
+        if let Some(release) = self.passed.take() {
             return Next::Release(release, self.successor(now));
         }
-        self.blocked = false;
         let Some(head) = self.head() else {
             self.driver = None;
             return Next::Done;
@@ -78,18 +75,14 @@ impl<G, R> Slot<G, R> {
     fn successor(&self, now: Instant) -> Option<Head> {
         let head = self.head()?;
         let only = self.holds.iter().filter(|hold| hold.blocks(now)).count() == 1;
-        (only && self.turn.may_go_on(head.id, now) && self.loss_of(&head, now).is_none()).then_some(head)
+        (only && self.loss_of(&head, now).is_none()).then_some(head)
     }
 
-    /// Returns whether the driver, once it looks, takes a release of this hold before it does anything else.
-    pub(super) fn takes_release_of(&self, hold: &Arc<Hold>) -> bool {
-        self.blocked && self.driver.is_some() && self.holds.iter().any(|one| Arc::ptr_eq(one, hold))
-    }
-
-    /// Returns the waiter that may have the lock before the driver looks, if this hold alone is in its way.
-    pub(super) fn heir(&self, hold: &Arc<Hold>, now: Instant) -> Option<Head> {
-        let is_first = self.passed.is_empty() && !hold.is_ahead();
-        if is_first && self.takes_release_of(hold) { self.successor(now) } else { None }
+    /// Returns whether the driver waits for this hold, and may hand its lock over.
+    pub(super) fn takes_release_of(&self, hold: &Arc<Hold>, now: Instant) -> bool {
+        let waits = self.blocked && self.driver.is_some() && self.passed.is_none();
+        let goes_on = || self.line.first().is_some_and(|next| self.turn.may_go_on(next.id, now));
+        waits && goes_on() && self.holds.iter().any(|one| Arc::ptr_eq(one, hold))
     }
 
     /// Returns the loss of the hold that the head's owner has, if it has a lost one.

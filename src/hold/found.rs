@@ -31,8 +31,6 @@ pub(crate) struct Grant<'a> {
     pub(crate) terms: Terms,
     /// The time before the acquire was sent.
     pub(crate) since: Instant,
-    /// Until when the votes are valid.
-    pub(crate) until: Instant,
     /// When its answer came.
     pub(crate) granted: Instant,
     /// How long its caller may leave it untaken.

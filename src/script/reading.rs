@@ -123,7 +123,6 @@ fn handed_over(reply: &Reply) -> Option<HandOver> {
             [Reply::Int(1), given] => fence(given).map(HandOver::Granted),
             _ => None,
         },
-        Reply::Int(0) => Some(HandOver::Already),
         reply => (*reply == GONE).then_some(HandOver::Gone),
     }
 }

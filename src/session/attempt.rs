@@ -1,6 +1,5 @@
 //! Makes one attempt to acquire, and registers the grant.
 
-use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -13,11 +12,11 @@ use crate::engine::Debt;
 use crate::error::{Error, Loss};
 use crate::fence::{Fence, Source};
 use crate::foreign::{self, contained};
-use crate::gate::{Admitted, Head, Waiter};
+use crate::gate::{Admitted, Waiter};
 use crate::hold::{Grant, Hold, Terms};
 use crate::identity::Origin;
 use crate::key::Key;
-use crate::lease::{self, NodeIndex};
+use crate::lease;
 use crate::owner::Owner;
 use crate::quorum::{self, Acquired, Majority, Order};
 
@@ -29,8 +28,6 @@ pub(super) type Attempt = Acquired<Vec<Granted>>;
 #[derive(Debug)]
 pub(super) struct Granted {
     hold: Arc<Hold>,
-    /// Whether the watchdog renews it from now on, and not only once it is confirmed.
-    is_confirmed: bool,
     /// The moment before it was asked for.
     began: Moment,
     /// It is given back if its caller is gone, and `main` waits for that.
@@ -40,7 +37,7 @@ pub(super) struct Granted {
 /// An acquire whose answers have not been dealt with yet. If its task ends before that, what it may have taken is
 /// undone.
 pub(super) struct Asked<'a> {
-    pub(super) session: &'a Arc<Session>,
+    session: &'a Arc<Session>,
     owner: &'a Owner,
     origin: Origin,
     pub(super) terms: Terms,
@@ -78,17 +75,26 @@ impl<'a> Asked<'a> {
         Self { session, owner, origin, terms, claims, first, fences, sent, began, patience, settled: false }
     }
 
-    /// Makes what a hand-over to the head of the line asks for.
-    pub(super) fn after(session: &'a Arc<Session>, key: &Key, head: &'a Head) -> Self {
-        let patience = lease::recheck_interval(head.terms.lease).min(session.settings.command_timeout);
-        Self::new(session, slice::from_ref(key), &head.owner, head.origin, head.terms, patience)
-    }
-
     /// Makes the holds of a majority's yes, unless the lease was over when it came.
     pub(super) fn holds(&self, majority: &Majority) -> Acquired<Vec<Arc<Hold>>> {
-        let (session, granted, until) = (self.session, Instant::now(), lease::valid_until(self.sent, self.terms.lease));
-        let hold = |(at, &fence): (usize, &Fence)| Arc::new(self.hold(at, fence, granted, until, &majority.votes));
-        let holds: Vec<_> = majority.fences.iter().enumerate().map(hold).collect();
+        let (session, granted) = (self.session, Instant::now());
+        let hold = |((claim, generation), fence): ((&Claim, u64), &Fence)| {
+            let grant = Grant {
+                claim: claim.clone(),
+                owner: self.owner.clone(),
+                origin: self.origin,
+                generation,
+                fence: *fence,
+                terms: self.terms,
+                since: self.sent,
+                granted,
+                patience: self.patience,
+                votes: &majority.votes,
+                nodes: session.quorum.nodes().len(),
+            };
+            Arc::new(Hold::new(grant, Arc::clone(&session.ledger)))
+        };
+        let holds: Vec<_> = self.claims.iter().zip(self.first..).zip(&majority.fences).map(hold).collect();
         if holds.iter().all(|hold| granted + lease::ARM_EARLY < hold.valid_until()) {
             return Acquired::Granted(holds);
         }
@@ -97,44 +103,12 @@ impl<'a> Asked<'a> {
         Acquired::Unavailable(session.quorum.failures(reason))
     }
 
-    /// Makes the hold of a hand-over that has no answer yet. Nothing is undone by this any more.
-    pub(super) fn hold_ahead(&mut self, fence: Fence, until: Instant) -> Arc<Hold> {
-        self.settled = true;
-        let hold = self.hold(0, fence, self.session.now(), until, &[0]);
-        hold.go_ahead();
-        Arc::new(hold)
-    }
-
-    /// Makes the hold of one of the claims.
-    fn hold(&self, at: usize, fence: Fence, granted: Instant, until: Instant, votes: &[NodeIndex]) -> Hold {
-        let grant = Grant {
-            claim: self.claims[at].clone(),
-            owner: self.owner.clone(),
-            origin: self.origin,
-            generation: self.first + at as u64,
-            fence,
-            terms: self.terms,
-            since: self.sent,
-            until,
-            granted,
-            patience: self.patience,
-            votes,
-            nodes: self.session.quorum.nodes().len(),
-        };
-        Hold::new(grant, Arc::clone(&self.session.ledger))
-    }
-
     /// Logs a hold that was granted.
     pub(super) fn granted(&self, hold: Arc<Hold>) -> Granted {
         let Self { session, owner, began, .. } = *self;
         let (generation, fence) = (hold.generation, hold.fence.get());
         contained(|| tracing::debug!(key = %hold.claim.key.shown(), %owner, generation, fence, "acquired"));
-        Granted { hold, is_confirmed: true, began, debt: session.engine.owe() }
-    }
-
-    /// Does the same for one that is not confirmed yet. The driver may confirm it at any moment.
-    pub(super) fn granted_ahead(&self, hold: Arc<Hold>) -> Granted {
-        Granted { is_confirmed: false, ..self.granted(hold) }
+        Granted { hold, began, debt: session.engine.owe() }
     }
 }
 
@@ -223,33 +197,21 @@ impl Session {
 
     /// Passes a registered grant to its callers. Returns whether a force_unlock under way has deposed it at once.
     fn give(self: &Arc<Self>, granted: Granted, admitted: Admitted<Grip>) -> bool {
-        let (letter, deposed) = self.letter(granted, admitted);
-        self.engine.answered();
-        self.engine.post(letter);
-        deposed
-    }
-
-    /// Returns what passes a registered grant to its waiter, and whether a force_unlock under way has deposed it at
-    /// once. Other waiters of its owner get theirs here.
-    pub(super) fn letter(
-        self: &Arc<Self>,
-        granted: Granted,
-        admitted: Admitted<Grip>,
-    ) -> (impl FnOnce() + Send + 'static, bool) {
         let (hold, Admitted { waiter, same_owner }) = (&granted.hold, admitted);
         let grip = Grip::granted(Arc::clone(self), Arc::clone(hold), hold.origin);
         self.serve(hold, same_owner);
         let deposed = self.settle(&granted);
+        self.engine.answered();
         let Granted { debt, .. } = granted;
-        let letter = move || {
+        self.engine.post(move || {
             // A caller that is gone drops the grip, and that releases.
             match waiter {
                 Some(waiter) => foreign::answer(waiter.reply, Ok(Some(grip))),
                 None => drop(grip),
             }
             drop(debt);
-        };
-        (letter, deposed)
+        });
+        deposed
     }
 
     fn admit(self: &Arc<Self>, granted: &Granted, waiter: Option<u64>) -> Admitted<Grip> {
@@ -264,18 +226,14 @@ impl Session {
         for other in self.gate.holds_of(key).iter().filter(|other| other.generation < hold.generation) {
             other.lose(Loss::NotOwner);
         }
-        self.note_owner(hold);
-    }
-
-    /// Notes for the run that is the owner, if one is, that it takes this lock.
-    pub(super) fn note_owner(&self, hold: &Hold) {
         let owner = hold.owner();
-        owner.note(&hold.claim.key, |key| self.gate.has_hold(key, |other| other.is_owned_by(&owner)));
+        // For the run that is the owner, if one is.
+        owner.note(key, |key| self.gate.has_hold(key, |other| other.is_owned_by(&owner)));
     }
 
     /// Has the alarm look after a grant that is registered just now. Nothing foreign may run before this: callers of
     /// its owner may have entered already.
-    pub(super) fn watch_end(&self, hold: &Arc<Hold>) {
+    fn watch_end(&self, hold: &Arc<Hold>) {
         self.alarm.watch(hold, self.now());
     }
 
@@ -285,7 +243,7 @@ impl Session {
     /// Returns whether a force_unlock deposed it.
     fn settle(self: &Arc<Self>, granted: &Granted) -> bool {
         let hold = &granted.hold;
-        if granted.is_confirmed && !self.watchdog.watch(hold, self.now()) {
+        if !self.watchdog.watch(hold, self.now()) {
             hold.lose(Loss::RenewalFailed);
         }
         match self.check_open() {

@@ -9,8 +9,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::sleep;
-
 use super::Session;
 use crate::clock::Instant;
 use crate::error::Error;
@@ -18,9 +16,6 @@ use crate::hold::Hold;
 use crate::lease;
 use crate::node::Outcome;
 use crate::options::validate_duration;
-
-/// The pause before a hold that goes ahead of its hand-over is looked at again.
-const PAUSE: Duration = Duration::from_millis(5);
 
 impl Session {
     /// Makes a hold with a fixed lease last for at least this long from now.
@@ -43,18 +38,9 @@ impl Session {
 
     async fn extend_on_all(self: &Arc<Self>, hold: &Arc<Hold>, lease: Duration) -> Result<(), Error> {
         hold.lengthen(lease);
-        // Until its hand-over is confirmed, a server may not have it yet.
-        let until = Instant::now() + self.settings.command_timeout;
-        while hold.is_ahead() && hold.is_held() && Instant::now() < until {
-            sleep(PAUSE).await;
-        }
         let key = &hold.claim.key;
         let sent = Instant::now();
         hold.at(sent).check(key)?;
-        if hold.is_ahead() {
-            let failures = self.quorum.failures("has not confirmed the hand-over of this lock yet".to_owned());
-            return Err(self.quorum.unavailable(failures, Duration::ZERO));
-        }
         let until = lease::valid_until(sent, lease);
         let mut asking = self.quorum.extend(&hold.claim, lease);
         let (mut failures, mut refusal) = (Vec::new(), None);

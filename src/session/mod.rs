@@ -7,7 +7,6 @@
 //! - Once `closed` or `failure` is set, nothing new is granted. What a racing task grants is given back.
 
 mod acquire;
-mod ahead;
 mod alive;
 mod attempt;
 mod closing;
@@ -20,7 +19,6 @@ mod grip;
 #[cfg(feature = "testing")]
 mod guests;
 mod hand_over;
-mod handing;
 mod holders;
 mod jobs;
 mod joint;
@@ -50,7 +48,6 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use uuid::Uuid;
 
-use self::ahead::Passed;
 pub(crate) use self::alive::Alive;
 use self::alive::Eviction;
 use self::deadline::Deadlines;
@@ -93,7 +90,7 @@ pub(crate) struct Session {
     watchdog: Arc<Watchdog>,
     alarm: Arc<Alarm>,
     ledger: Arc<Ledger>,
-    gate: Gate<Grip, Passed>,
+    gate: Gate<Grip, Unconfirmed>,
     turns: Arc<Turns>,
     warned: Warned,
     deadlines: Arc<Deadlines>,
@@ -310,15 +307,6 @@ impl Session {
     fn is_closed(&self) -> bool {
         // The runtime of a guest may end before the session is closed.
         self.closed.load(Ordering::Acquire) || self.engine.is_guest_no_more()
-    }
-
-    /// Passes a release to the driver of its key's line, if it waits for that hold, and gives the lock to the next
-    /// caller at once if that is possible. Otherwise returns the release. It is here because a release grants a lock,
-    /// and the guard of a lock releases it.
-    fn pass_release(&self, released: Unconfirmed) -> Option<Unconfirmed> {
-        let hold = Arc::clone(&released.hold);
-        let released = ahead::grant_at_once(released)?;
-        self.gate.pass(&hold, (released, Passed::Release), self.now())
     }
 
     /// Acts on what the watchdog found out.

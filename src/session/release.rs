@@ -21,7 +21,7 @@ use crate::node::Outcome;
 use crate::quorum::{Calls, Confirmations, Settled};
 
 /// The first pause before a release is sent again. It doubles up to half a command timeout.
-pub(super) const AGAIN: Duration = Duration::from_millis(20);
+const AGAIN: Duration = Duration::from_millis(20);
 
 impl Session {
     /// Gives up a guard of this hold. The answer to what is sent for it comes through the channel.
@@ -55,8 +55,6 @@ impl Session {
         match leave {
             // A revoked grant has no count left to write.
             Leave::Nested(0) => foreign::answer(reply, Ok(())),
-            // It is written once the hold is confirmed.
-            Leave::Nested(_) if hold.is_ahead() => foreign::answer(reply, Ok(())),
             Leave::Nested(count) => self.send_count(hold, count, reply),
             Leave::Last => self.send_release(hold, reply),
             Leave::Lost { loss, last } => {
@@ -102,20 +100,17 @@ impl Session {
     /// otherwise by a task.
     fn send_release(self: &Arc<Self>, hold: &Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) {
         let released = Unconfirmed::new(self, Arc::clone(hold), reply);
-        let is_passed = hold.is_ahead() || self.hands_over(hold);
-        match if is_passed { self.pass_release(released) } else { Some(released) } {
+        let unsent = if self.hands_over(hold) { self.gate.pass(hold, released, self.now()) } else { Some(released) };
+        match unsent {
             Some(released) => self.ask(Task::Release(released)),
             None => self.engine.asked(),
         }
     }
 
     /// Returns whether this hold may be handed over. Not after a failed renewal: the release may have no answer either.
-    /// Not before it is confirmed itself. Not with `replicas`: acquires are on another connection. Not if the lock is
-    /// kept for its `min_hold`.
-    pub(super) fn hands_over(&self, hold: &Hold) -> bool {
-        let is_sound = hold.failed_ticks() == 0
-            && !hold.is_ahead()
-            && !self.quorum.everywhere().any(|node| hold.is_uncertain(node));
+    /// Not with `replicas`: acquires are on another connection. Not if the lock is kept for its `min_hold`.
+    fn hands_over(&self, hold: &Hold) -> bool {
+        let is_sound = hold.failed_ticks() == 0 && !self.quorum.everywhere().any(|node| hold.is_uncertain(node));
         let is_over = hold::rest(hold.kept_until(), self.now()).is_none();
         self.quorum.hands_over() && self.settings.replicas.is_none() && is_sound && is_over
     }
@@ -264,10 +259,6 @@ impl Session {
     /// # Errors
     /// [`Error::Lost`] if the lock turns out not to be ours; the failure of the write, if the hold is not safe.
     pub(super) async fn write_count(self: &Arc<Self>, hold: &Arc<Hold>, count: u32) -> Result<(), Error> {
-        // The server may not have it yet. Whoever confirms it writes the count.
-        if hold.is_ahead() {
-            return Ok(());
-        }
         let (session, counted) = (Arc::clone(self), Arc::clone(hold));
         let settled = self.on_engine(async move { Ok(session.quorum.count(&counted.claim, count).await) }).await?;
         let error = match settled {

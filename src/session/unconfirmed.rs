@@ -9,7 +9,7 @@ use super::Session;
 use super::pending::Pending;
 use crate::clock::Instant;
 use crate::command::Claim;
-use crate::error::{Error, Loss, NodeFailure, ServerErrorKind};
+use crate::error::{Error, Loss, NodeFailure};
 use crate::foreign::{self, contained};
 use crate::hold::{self, Hold};
 use crate::quorum::Settled;
@@ -131,17 +131,10 @@ impl Unconfirmed {
         }
     }
 
-    /// Tells the caller that the server refused a hand-over. Without a right, its release would be refused as well.
-    /// Otherwise the lock was there, since the script looks for it first, and only the next holder's lock was refused.
-    pub(super) fn refused(&mut self, error: Error) {
-        if let Some((reply, pending)) = self.awaited.take() {
-            let error = error.of(std::slice::from_ref(&self.hold.claim.key));
-            let right = matches!(error, Error::Server { kind: ServerErrorKind::NoPermission, .. });
-            self.session.engine.post(move || {
-                foreign::answer(reply, if right { Err(error) } else { Ok(()) });
-                drop(pending);
-            });
-        }
+    /// Notes that it was released, before the next holder is told.
+    pub(super) fn note_released(&self) {
+        self.session.forget(&self.hold);
+        log_released(&self.hold);
     }
 
     /// Handles the end of the command timeout without an answer.
@@ -160,20 +153,14 @@ impl Unconfirmed {
     }
 
     /// Notes that the outcome of the hand-over is unknown. It takes nothing once the hold is gone, and the release
-    /// makes sure of that: so what it may have taken is undone after the release is answered, and not before. Returns
-    /// what was known before.
-    pub(super) fn may_have_taken(&mut self, claim: Claim, lease: Duration) -> Option<(Claim, Duration)> {
-        self.may_have.replace((claim, lease))
+    /// makes sure of that: so what it may have taken is undone after the release is answered, and not before.
+    pub(super) fn may_have_taken(&mut self, claim: Claim, lease: Duration) {
+        self.may_have = Some((claim, lease));
     }
 
-    /// Takes a note of [`may_have_taken`](Self::may_have_taken) back, which returned this.
-    pub(super) fn took_nothing_but(&mut self, earlier: Option<(Claim, Duration)>) {
-        self.may_have = earlier;
-    }
-
-    /// Returns whether a hand-over may have released it already, or may not have taken it yet.
+    /// Returns whether the hand-over may have released it already.
     pub(super) fn may_have_been_executed(&self) -> bool {
-        self.may_have.is_some() || self.hold.is_ahead()
+        self.may_have.is_some()
     }
 
     /// Undoes what a hand-over may have taken, now that the release was answered or given up.
@@ -186,12 +173,6 @@ impl Unconfirmed {
 }
 
 impl Session {
-    /// Notes that a hold was released, before the next holder is told.
-    pub(super) fn note_released(&self, hold: &Hold) {
-        self.forget(hold);
-        log_released(hold);
-    }
-
     /// Has the watchdog and the alarm forget a hold that has ended.
     pub(super) fn forget(&self, hold: &Hold) {
         let now = self.now();
@@ -254,7 +235,7 @@ mod tests {
         let hold = Arc::new(Hold::for_test(Owner::task(1), terms, &[0], 1));
         let under_way = Unconfirmed::new(&session, Arc::clone(&hold), foreign::channel().0);
         assert!(!session.watchdog.is_to_forget(&hold));
-        session.note_released(&hold);
+        under_way.note_released();
         assert!(session.watchdog.is_to_forget(&hold));
         under_way.succeeded();
         session.engine.stop();

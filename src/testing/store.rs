@@ -244,13 +244,9 @@ impl Run<'_> {
 
     fn hand_over(&mut self, from: &Claim, to: &Claim, lease: Duration, fences: Source) -> Result<HandOver, Failure> {
         if !self.is_held(from) {
-            let is_second = self.renew(to, lease) == Renew::Renewed;
-            return Ok(if is_second { HandOver::Already } else { HandOver::Gone });
+            return Ok(HandOver::Gone);
         }
         let fence = self.next_fence(&to.counter(fences), fences.clock())?;
-        if fences != Source::Tokens {
-            self.count_up(&to.counter(fences))?;
-        }
         self.keys.delete(to.key.as_str());
         self.put(to, lease, Some(1))?;
         Fence::read(fence).map(HandOver::Granted).ok_or(Failure::Unreadable)

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use futures_util::poll;
 use lockhound::{CallOutcome, Error, Format, Guard, Locker, Loss, Owner};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -12,10 +13,10 @@ use super::common::{key, ms};
 use super::{Server, over, servers};
 
 /// How long a server takes to answer, in milliseconds.
-pub(super) const ROUND_TRIP: u64 = 10;
+const ROUND_TRIP: u64 = 10;
 
 /// Starts a distant server, and two lockers over it.
-pub(super) async fn far() -> (Server, Locker, Locker) {
+async fn far() -> (Server, Locker, Locker) {
     let server = Server::new();
     let builder = || over(std::slice::from_ref(&server), ms(10_000)).outage_tolerance(ms(60_000));
     let (one, other) = (builder().connect().await.unwrap(), builder().connect().await.unwrap());
@@ -24,20 +25,20 @@ pub(super) async fn far() -> (Server, Locker, Locker) {
 }
 
 /// Returns a guard, and callers in line behind it.
-pub(super) async fn line<const N: usize>(locks: &Locker, name: &str) -> (Guard, [JoinHandle<Guard>; N]) {
+async fn line<const N: usize>(locks: &Locker, name: &str) -> (Guard, [JoinHandle<Guard>; N]) {
     let guard = locks.get(name).owned_by(Owner::new()).lock().await.unwrap();
     let waiting = [(); N].map(|()| waits(locks, name));
     sleep(ms(1)).await;
     (guard, waiting)
 }
 
-pub(super) fn waits(locks: &Locker, name: &str) -> JoinHandle<Guard> {
+fn waits(locks: &Locker, name: &str) -> JoinHandle<Guard> {
     let lock = locks.get(name).owned_by(Owner::new());
     tokio::spawn(async move { lock.lock().await.unwrap() })
 }
 
 /// Asserts that the lock is free and nothing is under way.
-pub(super) async fn nothing_is_left(server: &Server, locks: &Locker, name: &str) {
+async fn nothing_is_left(server: &Server, locks: &Locker, name: &str) {
     sleep(ms(1_000)).await;
     let stats = locks.stats();
     assert_eq!((server.holder(name), stats.holds, stats.waiters), (None, 0, 0));
@@ -259,7 +260,7 @@ async fn a_caller_that_does_not_take_the_lock_delays_the_next_one_by_a_command_t
     let (guard, []) = line(&locks, &name).await;
     let lock = locks.get(&name).owned_by(Owner::new());
     let mut idle = Box::pin(lock.lock());
-    assert!(futures_util::poll!(&mut idle).is_pending());
+    assert!(poll!(&mut idle).is_pending());
     let next = waits(&locks, &name);
     sleep(ms(1)).await;
     let began = Instant::now();
@@ -267,7 +268,7 @@ async fn a_caller_that_does_not_take_the_lock_delays_the_next_one_by_a_command_t
     let next = next.await.unwrap();
     // The command timeout, a line of the watchdog's grid, and two round trips.
     assert!((ms(100)..ms(100 + 100 + 3 * ROUND_TRIP)).contains(&began.elapsed()), "{:?}", began.elapsed());
-    assert!(futures_util::poll!(&mut idle).is_pending());
+    assert!(poll!(&mut idle).is_pending());
     next.unlock().await.unwrap();
     idle.await.unwrap().unlock().await.unwrap();
     nothing_is_left(&server, &locks, &name).await;
@@ -351,4 +352,112 @@ async fn a_lock_that_is_kept_for_its_min_hold_is_not_handed_over() {
     assert!(began.elapsed() >= ms(500), "{:?}", began.elapsed());
     next.unlock().await.unwrap();
     nothing_is_left(&server, &locks, &name).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn fences_grow_from_caller_to_caller_and_from_locker_to_locker() {
+    let ((server, locks, other), name) = (far().await, key());
+    server.delay(ms(1)..=ms(1));
+    let (mut guard, waiting) = line::<6>(&locks, &name).await;
+    let elsewhere = waits(&other, &name);
+    let mut fences = vec![guard.fence()];
+    for next in waiting {
+        guard.unlock().await.unwrap();
+        guard = next.await.unwrap();
+        fences.push(guard.fence());
+    }
+    guard.unlock().await.unwrap();
+    let last = timeout(ms(1_000), elsewhere).await.expect("it has its turn").unwrap();
+    fences.push(last.fence());
+    assert!(fences.is_sorted_by(|one, next| one < next), "{fences:?}");
+    last.unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_releaser_is_told_after_a_command_timeout_that_there_is_no_answer() {
+    for answers in [false, true] {
+        let ((server, locks, _), name) = (far().await, key());
+        let (guard, [next]) = line(&locks, &name).await;
+        let began = Instant::now();
+        if answers {
+            // Each answer is lost, and the connection with it.
+            server.lose_replies(1_000);
+        } else {
+            server.stop();
+        }
+        assert!(matches!(guard.unlock().await, Err(Error::Unavailable { .. })));
+        assert_eq!(began.elapsed(), ms(100));
+        server.lose_replies(0);
+        server.go_on();
+        timeout(ms(5_000), next).await.expect("it goes on").unwrap().unlock().await.unwrap();
+        nothing_is_left(&server, &locks, &name).await;
+    }
+}
+
+/// Its answer is another command's, so the connection is given up, and nobody knows whether it was executed.
+#[tokio::test(start_paused = true)]
+async fn a_releaser_whose_hand_over_was_executed_is_told_of_no_loss() {
+    let ((server, locks, _), name) = (far().await, key());
+    let (guard, [next]) = line(&locks, &name).await;
+    server.duplicate_reply();
+    guard.unlock().await.unwrap();
+    timeout(ms(1_000), next).await.expect("it goes on").unwrap().unlock().await.unwrap();
+    nothing_is_left(&server, &locks, &name).await;
+    assert_eq!(locks.stats().losses.total(), 0);
+}
+
+/// Returns a guard that was handed over twice, so that its locker has the lock in a row.
+async fn in_a_row(locks: &Locker, name: &str) -> Guard {
+    let (first, [second, third]) = line(locks, name).await;
+    drop(first);
+    drop(second.await.unwrap());
+    third.await.unwrap()
+}
+
+/// A caller behind it may have given up meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_try_behind_a_handed_over_guard_finds_the_lock_free() {
+    for waits in [false, true] {
+        let ((server, locks, _), name) = (far().await, key());
+        let guard = in_a_row(&locks, &name).await;
+        let lock = locks.get(&name).owned_by(Owner::new());
+        let mut behind = Box::pin(lock.lock());
+        if waits {
+            assert!(poll!(&mut behind).is_pending());
+            sleep(ms(1)).await;
+        }
+        drop(guard);
+        drop(behind);
+        let again = locks.get(&name).owned_by(Owner::new());
+        again.try_lock().await.unwrap().expect("nobody wants it").unlock().await.unwrap();
+        nothing_is_left(&server, &locks, &name).await;
+    }
+}
+
+/// Another locker has had the lock since it was deleted behind its holder's back.
+#[tokio::test(start_paused = true)]
+async fn a_caller_behind_a_holder_without_its_lock_has_a_higher_fence() {
+    for forces in [false, true] {
+        let ((server, locks, other), name) = (far().await, key());
+        // A row of hand-overs lasts 10 ms.
+        server.delay(ms(1)..=ms(1));
+        let guard = in_a_row(&locks, &name).await;
+        if forces {
+            assert!(other.get(&name).force_unlock().await.unwrap());
+        } else {
+            server.delete(&name);
+        }
+        let between = other.get(&name).lock().await.unwrap();
+        let fence = between.fence();
+        between.unlock().await.unwrap();
+        let next = waits(&locks, &name);
+        sleep(ms(1)).await;
+        assert!(fence > guard.fence());
+        assert!(matches!(guard.unlock().await, Err(Error::Lost { loss: Loss::NotOwner, .. })));
+        let next = next.await.unwrap();
+        assert!(next.fence() > fence, "{} after {fence}", next.fence());
+        next.unlock().await.unwrap();
+        nothing_is_left(&server, &locks, &name).await;
+    }
 }

@@ -7,7 +7,8 @@ use crate::common::marks::{mark, marks};
 use crate::common::rights;
 use crate::common::several::{over, servers};
 use crate::common::{Server, builder, key, locker, ms};
-use lockhound::{Error, Fencing, Format, Locker};
+use futures_util::poll;
+use lockhound::{Error, Fencing, Format, Locker, Loss, Owner};
 
 #[tokio::test]
 async fn fences_grow_across_holders_and_lockers() {
@@ -24,6 +25,42 @@ async fn fences_grow_across_holders_and_lockers() {
     let fence = last.unwrap();
     assert_eq!(fence.to_string(), fence.get().to_string());
     assert_eq!(u64::from(fence), fence.get());
+}
+
+/// A caller that waits for a lock that was deleted behind its holder's back, and that another locker has had since.
+#[tokio::test]
+async fn no_fence_falls_whoever_deletes_the_lock() {
+    let (server, key, elsewhere) = (Server::start(), key(), key());
+    let [locks, other] = [locker(&server).await, locker(&server).await];
+    let forced = other.get(&key);
+    for round in 0..100 {
+        let [first, second, third, last] = [(); 4].map(|()| locks.get(&key).owned_by(Owner::new()));
+        // The first hand-overs of a row.
+        let holder = first.lock().await.unwrap();
+        let (mut second, mut third) = (Box::pin(second.lock()), Box::pin(third.lock()));
+        assert!(poll!(&mut second).is_pending() && poll!(&mut third).is_pending());
+        holder.unlock().await.unwrap();
+        second.await.unwrap().unlock().await.unwrap();
+        let holder = third.await.unwrap();
+        if round % 2 == 0 {
+            assert_eq!(server.command::<u64>(&["DEL", &key]), 1);
+        } else {
+            assert!(forced.force_unlock().await.unwrap());
+        }
+        let between = other.get(&key).lock().await.unwrap();
+        let fence = between.fence();
+        between.unlock().await.unwrap();
+        assert!(fence > holder.fence());
+        let mut last = Box::pin(last.lock());
+        assert!(poll!(&mut last).is_pending());
+        // A locker begins what it is asked for in order: by then it knows that the last caller waits.
+        locks.get(&elsewhere).is_locked().await.unwrap();
+        let (released, last) = tokio::join!(holder.unlock(), last);
+        assert!(matches!(released, Err(Error::Lost { loss: Loss::NotOwner, .. })), "{round}: {released:?}");
+        let last = last.unwrap();
+        assert!(last.fence() > fence, "{round}: {} after {fence}", last.fence());
+        last.unlock().await.unwrap();
+    }
 }
 
 /// Runs the acquire script as a client with this clock sends it. Returns the fence.

@@ -6,10 +6,6 @@
 //! - The process: its line of waiters, the one hold of its slot, and what it does with each answer to a hand-over:
 //!   granted in time, too late, or to a waiter that is gone; "gone"; no answer. A hand-over without an answer is undone
 //!   in order: the releaser's field first, until that is answered, and only then the next one's.
-//! - Grants ahead of the answer: the next waiter enters at once, with the validity that the releaser had left and a
-//!   fence that an earlier script reserved. It may do so before the hand-over is sent: here that is a slow wire. While
-//!   it holds the lock, the hand-over is sent until it is answered. The lock may be released, handed over, lost or
-//!   closed meanwhile.
 //! - Hand-overs and releases on the wire: executed at any time, in any order, several times, or never. Their answers
 //!   are lost, or come late.
 //! - Callers that give up while they wait, or do not take their grant; a loss, a deletion from outside, and closing, at
@@ -28,7 +24,7 @@ use crate::{Checked, LEASE, breaks, keeps_its_promises};
 /// The most grants of the process.
 const GRANTS: usize = 5;
 /// The most callers that wait.
-const CALLERS: usize = 4;
+const CALLERS: usize = 3;
 
 /// No two are inside.
 const EXCLUSION: &str = "exclusion";
@@ -43,9 +39,6 @@ const FENCES: &str = "fences";
 /// A releaser is told that it held the lock only if it did.
 const TOLD: &str = "told";
 
-/// A holder loses the lock to no answer while the key is its own, and was not deleted from outside.
-const KEPT: &str = "kept";
-
 /// The protocol within bounds, perhaps with a mistake.
 #[derive(Debug, Clone, Copy)]
 struct Protocol {
@@ -55,15 +48,11 @@ struct Protocol {
     deletions: u8,
     /// How often the other process takes the lock.
     others: u8,
-    /// Whether grants come ahead of the answer.
-    ahead: bool,
     mutant: Option<Mutant>,
 }
 
-const FULL: Protocol = Protocol { callers: 3, grants: 5, deletions: 0, others: 2, ahead: false, mutant: None };
+const FULL: Protocol = Protocol { callers: 3, grants: 5, deletions: 0, others: 2, mutant: None };
 const DELETED: Protocol = Protocol { callers: 3, grants: 4, deletions: 1, others: 1, ..FULL };
-const AHEAD: Protocol = Protocol { callers: 4, grants: 5, others: 2, ahead: true, ..FULL };
-const AHEAD_DELETED: Protocol = Protocol { callers: 4, grants: 4, deletions: 1, ..AHEAD };
 
 /// One mistake each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,22 +81,6 @@ enum Mutant {
     ForgetsTheLine,
     /// A releaser whose lock was gone is told that it was released.
     GoneIsDone,
-    /// A grant ahead is valid for a lease of its own.
-    AheadForAWholeLease,
-    /// A grant ahead has the number behind the last fence, which nobody reserved.
-    AheadWithAGuess,
-    /// A second copy does not look whether the first one was executed.
-    AheadSentBlindly,
-    /// The answer "gone" does not make a grant ahead lost.
-    AheadThoughGone,
-    /// A grant ahead that was released is not undone once its hand-over is answered.
-    AheadNotUndone,
-    /// After no answer the release of a grant ahead is sent, and that of the hold before it is not.
-    AheadForgetsTheFirst,
-    /// A grant ahead is handed over ahead of its own answer.
-    AheadOfItself,
-    /// The release of a grant ahead does not wait for the answer to its hand-over, which trusts that it comes behind.
-    AheadOvertaken,
 }
 
 /// Whose field the key has: that of a grant of this process, or that of the other process.
@@ -139,13 +112,6 @@ enum Slot {
         grant: u8,
         valid: u8,
         caller: u8,
-        /// The fence that the last script reserved for the next grant, if that is known.
-        reserved: Option<u8>,
-    },
-    /// It has no guard left, and the answer to its hand-over comes before its release.
-    Left {
-        grant: u8,
-        valid: u8,
     },
     /// Its tokens have fired, and its guard still lives.
     Lost {
@@ -169,26 +135,7 @@ enum Slot {
 enum Answer {
     /// With a fence.
     Granted(u8),
-    /// An earlier copy was executed.
-    Already,
     Gone,
-}
-
-impl Answer {
-    /// Returns the fence that it reserved for the next grant.
-    fn reserved(self) -> Option<u8> {
-        if let Self::Granted(fence) = self { Some(fence + 1) } else { None }
-    }
-}
-
-/// A hand-over whose next holder is inside before it is answered. It is sent until it is answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Ahead {
-    from: u8,
-    to: u8,
-    /// The validity that would be left if the answer to the last copy came now.
-    valid: u8,
-    answer: Option<Answer>,
 }
 
 /// How the field of a grant is undone.
@@ -216,7 +163,6 @@ struct State {
     releases: [bool; GRANTS],
     callers: [Caller; CALLERS],
     slot: Slot,
-    ahead: Option<Ahead>,
     made: u8,
     undos: [Undo; GRANTS],
     /// Whether the driver looks for work.
@@ -233,7 +179,6 @@ struct State {
     /// Ghosts.
     unordered: bool,
     untrue: bool,
-    robbed: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -250,30 +195,18 @@ enum Action {
     Attempt,
     /// A guard is released, or a grant that its caller has not taken is taken back. The lock is handed over or
     /// released.
-    Leave(How),
+    Leave {
+        hands_over: bool,
+    },
     /// A caller stops waiting.
     GoesAway(u8),
     Answered,
-    /// The answer to a hand-over whose next holder is inside already.
-    AnsweredBehind,
-    /// A command timeout for such a hand-over.
-    Silent,
     /// A command timeout: the outcome of the hand-over is unknown.
     Timeout,
     /// A command timeout: the caller goes on, and the release is sent further.
     Unconfirmed,
     Lose,
     Close,
-}
-
-/// What is sent for a release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
-    Release,
-    /// A hand-over, and the next waiter gets the lock with its answer.
-    HandOver,
-    /// A hand-over, and the next waiter gets the lock at once.
-    Ahead,
 }
 
 impl Protocol {
@@ -300,7 +233,6 @@ impl Model for Protocol {
             releases: [false; GRANTS],
             callers,
             slot: Slot::Free,
-            ahead: None,
             made: 0,
             undos: [Undo::None; GRANTS],
             awake: true,
@@ -312,7 +244,6 @@ impl Model for Protocol {
             highest: 0,
             unordered: false,
             untrue: false,
-            robbed: false,
         }]
     }
 
@@ -338,38 +269,20 @@ impl Model for Protocol {
         }
         let may_make = state.made < self.grants && !state.closed && state.head().is_some();
         match state.slot {
-            // The driver sends nothing else while it waits for an answer.
-            Slot::Free if may_make && state.awake && state.key.is_none() && state.ahead.is_none() => {
-                actions.push(Action::Attempt);
-            }
+            Slot::Free if may_make && state.awake && state.key.is_none() => actions.push(Action::Attempt),
             Slot::Free => {}
             Slot::Held { .. } => {
-                actions.extend([Action::Leave(How::Release), Action::Lose]);
+                actions.extend([Action::Leave { hands_over: false }, Action::Lose]);
                 if may_make {
-                    actions.push(Action::Leave(How::HandOver));
-                }
-                if may_make && self.ahead {
-                    actions.push(Action::Leave(How::Ahead));
+                    actions.push(Action::Leave { hands_over: true });
                 }
             }
-            Slot::Left { .. } => {
-                if state.ahead.is_none() {
-                    actions.push(Action::Leave(How::Release));
-                }
-                if state.ahead.is_none() && may_make {
-                    actions.push(Action::Leave(How::HandOver));
-                }
-            }
-            Slot::Lost { .. } => actions.push(Action::Leave(How::Release)),
+            Slot::Lost { .. } => actions.push(Action::Leave { hands_over: false }),
             Slot::HandsOver { answer, .. } => {
                 actions.push(Action::Timeout);
                 actions.extend(answer.map(|_| Action::Answered));
             }
             Slot::Releasing { .. } => actions.push(Action::Unconfirmed),
-        }
-        if let Some(ahead) = state.ahead {
-            actions.push(Action::Silent);
-            actions.extend(ahead.answer.map(|_| Action::AnsweredBehind));
         }
         if !state.closed {
             actions.push(Action::Close);
@@ -395,7 +308,7 @@ fn promises() -> Vec<Property<Protocol>> {
     vec![
         Property::always(EXCLUSION, |model, state: &State| state.inside(model).count() <= 1),
         Property::always(BELIEF, |model, state: &State| {
-            state.inside(model).all(|by| state.key.is_some_and(|key| key.by == by || Some(key.by) == state.before(by)))
+            state.inside(model).all(|by| state.key.is_some_and(|key| key.by == by))
         }),
         Property::always(LEAK, |_, state: &State| {
             !state.is_quiet() || state.key.is_none_or(|key| key.by == By::Elsewhere)
@@ -405,7 +318,6 @@ fn promises() -> Vec<Property<Protocol>> {
         }),
         Property::always(FENCES, |_, state: &State| !state.unordered),
         Property::always(TOLD, |_, state: &State| !state.untrue),
-        Property::always(KEPT, |_, state: &State| !state.robbed),
     ]
 }
 
@@ -429,23 +341,6 @@ fn sights(protocol: &Protocol) -> Vec<Property<Protocol>> {
             state.closed && matches!(state.slot, Slot::HandsOver { answer: Some(Answer::Granted(_)), .. })
         }),
     ];
-    if protocol.ahead {
-        sights.extend([
-            Property::sometimes("two ahead in a row", |_, state: &State| {
-                let is_third = matches!(state.slot, Slot::Held { grant: 3, .. });
-                is_third && state.is_executed(2) && state.is_executed(3) && state.ahead.is_some_and(|it| it.from == 2)
-            }),
-            Property::sometimes("ahead of another process that has the lock", |_, state: &State| {
-                state.other.is_some() && matches!(state.ahead, Some(Ahead { answer: Some(Answer::Gone), .. }))
-            }),
-            Property::sometimes("left before the answer", |_, state: &State| {
-                matches!(
-                    (state.slot, state.ahead),
-                    (Slot::Left { .. }, Some(Ahead { answer: Some(Answer::Granted(_)), .. }))
-                )
-            }),
-        ]);
-    }
     if protocol.deletions > 0 {
         sights.push(Property::sometimes("deletion", |model, state: &State| {
             state.victim.is_some() && state.inside(model).count() == 1
@@ -467,17 +362,8 @@ impl State {
             Slot::HandsOver { from, .. } if protocol.is(Mutant::LeavesWithTheAnswer) => Some(By::Here(from)),
             _ => None,
         };
-        here.into_iter().chain(self.other.map(|_| By::Elsewhere)).filter(|by| !self.is_deceived(*by))
-    }
-
-    /// Returns whether the key was deleted from outside under this holder, or under the one before it.
-    fn is_deceived(&self, by: By) -> bool {
-        self.victim.is_some_and(|victim| victim == by || self.before(by) == Some(victim))
-    }
-
-    /// Returns the holder before this one, if the hand-over between the two has no answer yet.
-    fn before(&self, by: By) -> Option<By> {
-        self.ahead.filter(|ahead| By::Here(ahead.to) == by).map(|ahead| By::Here(ahead.from))
+        let victim = self.victim;
+        here.into_iter().chain(self.other.map(|_| By::Elsewhere)).filter(move |by| victim != Some(*by))
     }
 
     /// Returns whether the server has executed the hand-over that makes this grant.
@@ -487,7 +373,7 @@ impl State {
 
     fn is_quiet(&self) -> bool {
         let is_undone = self.undos.iter().all(|undo| *undo == Undo::None);
-        self.slot == Slot::Free && self.ahead.is_none() && self.other.is_none() && self.head().is_none() && is_undone
+        self.slot == Slot::Free && self.other.is_none() && self.head().is_none() && is_undone
     }
 
     /// Applies an action.
@@ -512,11 +398,9 @@ impl State {
             Action::HandOver(to) => self.execute(protocol, to),
             Action::Release(grant, heard) => self.execute_release(grant, heard),
             Action::Attempt => self.attempt(),
-            Action::Leave(how) => self.leave(protocol, how),
+            Action::Leave { hands_over } => self.leave(hands_over),
             Action::GoesAway(caller) => self.callers[usize::from(caller)] = Caller::Gone,
             Action::Answered => self.answered(protocol),
-            Action::AnsweredBehind => self.answered_behind(protocol),
-            Action::Silent => self.silent(protocol),
             Action::Timeout => self.timeout(protocol),
             Action::Unconfirmed => self.free(),
             Action::Lose => self.lose(),
@@ -528,10 +412,7 @@ impl State {
             }
         }
         let fooled = |by: By| match (by, self.slot) {
-            (By::Here(_), _) if self.ahead.is_some_and(|ahead| [ahead.from, ahead.to].map(By::Here).contains(&by)) => {
-                true
-            }
-            (By::Here(one), Slot::Held { grant, .. } | Slot::Left { grant, .. }) => one == grant,
+            (By::Here(one), Slot::Held { grant, .. }) => one == grant,
             (By::Here(one), Slot::HandsOver { from, to, .. }) => one == from || one == to,
             (By::Here(_), _) => false,
             (By::Elsewhere, _) => self.other.is_some(),
@@ -547,9 +428,6 @@ impl State {
             }
         }
         self.other = self.other.map(|valid| valid - 1).filter(|valid| *valid > 0);
-        if let Some(Ahead { valid, .. }) = &mut self.ahead {
-            *valid = valid.saturating_sub(1);
-        }
         match &mut self.slot {
             Slot::Held { valid, .. } => {
                 *valid -= 1;
@@ -557,7 +435,7 @@ impl State {
                     self.lose();
                 }
             }
-            Slot::HandsOver { valid, .. } | Slot::Left { valid, .. } => *valid = valid.saturating_sub(1),
+            Slot::HandsOver { valid, .. } => *valid = valid.saturating_sub(1),
             Slot::Free | Slot::Lost { .. } | Slot::Releasing { .. } => {}
         }
     }
@@ -574,7 +452,7 @@ impl State {
 
     /// A holder enters with this fence. A holder whose key was deleted meanwhile is excepted.
     fn enters(&mut self, by: By, fence: u8) {
-        self.unordered |= fence <= self.highest && !self.is_deceived(by);
+        self.unordered |= fence <= self.highest && self.victim != Some(by);
         self.highest = self.highest.max(fence);
     }
 }
@@ -588,16 +466,10 @@ impl State {
             Some(key) => key.by == By::Here(from) || protocol.is(Mutant::GrantsBlindly),
             None => protocol.is(Mutant::TakesWhatIsFree),
         };
-        let is_second = self.key.is_some_and(|key| key.by == By::Here(to)) && !protocol.is(Mutant::AheadSentBlindly);
-        let said = if is_second {
+        let said = if is_there {
             self.put(By::Here(to));
-            Answer::Already
-        } else if is_there {
-            self.put(By::Here(to));
-            // The second number is reserved for the grant after this one.
-            let reserves = u8::from(protocol.ahead && !protocol.is(Mutant::AheadWithAGuess));
-            self.mark += u8::from(!protocol.is(Mutant::SameFence)) + reserves;
-            Answer::Granted(self.mark - reserves)
+            self.mark += u8::from(!protocol.is(Mutant::SameFence));
+            Answer::Granted(self.mark)
         } else {
             Answer::Gone
         };
@@ -607,11 +479,6 @@ impl State {
                 *answer = Some(said);
             }
             _ => {}
-        }
-        if let Some(Ahead { to: awaited, answer: answer @ None, .. }) = &mut self.ahead
-            && *awaited == to
-        {
-            *answer = Some(said);
         }
     }
 
@@ -647,44 +514,31 @@ impl State {
         self.made += 1;
         self.put(By::Here(grant));
         self.mark += 1;
-        self.admit(grant, LEASE - 1, caller, self.mark, None);
+        self.admit(grant, LEASE - 1, caller, self.mark);
     }
 
-    fn admit(&mut self, grant: u8, valid: u8, caller: u8, fence: u8, reserved: Option<u8>) {
+    fn admit(&mut self, grant: u8, valid: u8, caller: u8, fence: u8) {
         self.callers[usize::from(caller)] = Caller::Has;
-        self.slot = Slot::Held { grant, valid, caller, reserved };
+        self.slot = Slot::Held { grant, valid, caller };
         self.awake = false;
         self.enters(By::Here(grant), fence);
     }
 
-    fn leave(&mut self, protocol: &Protocol, how: How) {
+    fn leave(&mut self, hands_over: bool) {
         let (grant, caller) = match self.slot {
-            Slot::Held { grant, caller, .. } | Slot::Lost { grant, caller } => (grant, Some(caller)),
-            Slot::Left { grant, .. } => (grant, None),
+            Slot::Held { grant, caller, .. } | Slot::Lost { grant, caller } => (grant, caller),
             Slot::Free | Slot::HandsOver { .. } | Slot::Releasing { .. } => return,
         };
-        if let Some(caller) = caller {
-            self.callers[usize::from(caller)] = Caller::Gone;
-        }
-        let hurries = protocol.is(Mutant::AheadOfItself) || protocol.is(Mutant::AheadOvertaken);
+        self.callers[usize::from(caller)] = Caller::Gone;
         match (self.slot, self.head()) {
             (Slot::Lost { .. }, _) => {
                 self.undo(grant, None);
                 self.free();
             }
-            // The answer to its own hand-over comes first.
-            (Slot::Held { valid, .. }, _) if self.ahead.is_some() && !hurries => {
-                self.slot = Slot::Left { grant, valid };
-            }
-            (Slot::Held { valid, reserved: Some(fence), .. }, Some(next)) if how == How::Ahead => {
-                let to = self.hand_over(grant);
-                self.ahead = Some(Ahead { from: grant, to, valid: LEASE - 1, answer: None });
-                let valid = if protocol.is(Mutant::AheadForAWholeLease) { LEASE } else { valid };
-                let reserved = protocol.is(Mutant::AheadOfItself).then_some(fence + 1);
-                self.admit(to, valid, next, fence, reserved);
-            }
-            (_, Some(next)) if how != How::Release => {
-                let to = self.hand_over(grant);
+            (_, Some(next)) if hands_over => {
+                let to = self.made;
+                self.made += 1;
+                self.hand_overs[usize::from(to)] = Some(Sent { from: grant, executed: false });
                 self.slot = Slot::HandsOver { from: grant, to, caller: next, valid: LEASE - 1, answer: None };
             }
             _ => {
@@ -692,14 +546,6 @@ impl State {
                 self.slot = Slot::Releasing { grant };
             }
         }
-    }
-
-    /// Sends a hand-over, and returns the grant that it makes.
-    fn hand_over(&mut self, from: u8) -> u8 {
-        let to = self.made;
-        self.made += 1;
-        self.hand_overs[usize::from(to)] = Some(Sent { from, executed: false });
-        to
     }
 
     fn answered(&mut self, protocol: &Protocol) {
@@ -719,10 +565,8 @@ impl State {
                 self.free();
             }
             Answer::Granted(fence) if self.callers[usize::from(caller)] == Caller::Waits => {
-                self.admit(to, valid, caller, fence, answer.reserved());
+                self.admit(to, valid, caller, fence);
             }
-            // It was sent once.
-            Answer::Already => unreachable!(),
             Answer::Granted(_) if protocol.is(Mutant::UnwantedKept) => self.free(),
             // Its caller is gone: the grant is released like any other.
             Answer::Granted(_) => {
@@ -746,56 +590,6 @@ impl State {
                 self.free();
             }
             _ => self.undo(from, Some(to)),
-        }
-    }
-
-    /// The answer to a hand-over whose next holder came in before it.
-    fn answered_behind(&mut self, protocol: &Protocol) {
-        let Some(Ahead { from, to, valid: confirmed, answer: Some(answer) }) = self.ahead else { return };
-        let is_victim = self.victim.is_some_and(|victim| [from, to].map(By::Here).contains(&victim));
-        self.ahead = None;
-        match (answer, &mut self.slot) {
-            (Answer::Granted(_) | Answer::Already, Slot::Held { grant, valid, reserved, .. }) if *grant == to => {
-                *valid = confirmed.max(*valid);
-                *reserved = answer.reserved();
-            }
-            (Answer::Granted(_) | Answer::Already, Slot::Left { grant, valid }) if *grant == to => {
-                *valid = confirmed.max(*valid);
-            }
-            // It is lost or released, and what was sent for that may have come before the hand-over.
-            (Answer::Granted(_) | Answer::Already, Slot::Lost { .. }) if protocol.is(Mutant::AheadNotUndone) => {}
-            (Answer::Granted(_) | Answer::Already, Slot::Free | Slot::Releasing { .. })
-                if protocol.is(Mutant::AheadNotUndone) || protocol.is(Mutant::AheadOvertaken) => {}
-            (Answer::Granted(_) | Answer::Already, _) => self.undo(to, None),
-            (Answer::Gone, Slot::Held { grant, caller, .. }) if *grant == to => {
-                let caller = *caller;
-                self.robbed |= !is_victim;
-                if !protocol.is(Mutant::AheadThoughGone) {
-                    self.slot = Slot::Lost { grant: to, caller };
-                }
-            }
-            (Answer::Gone, _) => {}
-        }
-    }
-
-    /// There is no answer. As long as the next holder is inside, the hand-over is sent again. Otherwise both are undone
-    /// in order.
-    fn silent(&mut self, protocol: &Protocol) {
-        let Some(Ahead { from, to, .. }) = self.ahead else { return };
-        match self.slot {
-            Slot::Held { grant, .. } if grant == to => {
-                self.ahead = Some(Ahead { from, to, valid: LEASE - 1, answer: None });
-                return;
-            }
-            Slot::Left { grant, .. } if grant == to => {
-                self.undo(to, None);
-                self.slot = Slot::Releasing { grant: to };
-            }
-            _ => {}
-        }
-        self.ahead = None;
-        if !protocol.is(Mutant::AheadForgetsTheFirst) {
-            self.undo(from, Some(to));
         }
     }
 
@@ -877,56 +671,4 @@ fn a_hand_over_that_finds_the_lock_gone_wakes_the_line() {
 #[test]
 fn a_releaser_is_told_that_its_lock_was_deleted_before_the_hand_over() {
     breaks(DELETED.with(Mutant::GoneIsDone), &[TOLD]);
-}
-
-// ---- Grants ahead of the answer ----
-
-#[test]
-fn grants_ahead_keep_the_promises() {
-    keeps_its_promises(AHEAD);
-}
-
-#[test]
-fn grants_ahead_keep_the_promises_though_the_key_is_deleted() {
-    keeps_its_promises(AHEAD_DELETED);
-}
-
-#[test]
-fn a_grant_ahead_is_valid_for_as_long_as_the_hold_before_it() {
-    breaks(AHEAD.with(Mutant::AheadForAWholeLease), &[EXCLUSION, BELIEF]);
-}
-
-#[test]
-fn the_fence_of_a_grant_ahead_was_reserved() {
-    breaks(AHEAD.with(Mutant::AheadWithAGuess), &[FENCES]);
-}
-
-#[test]
-fn a_second_copy_finds_that_the_first_was_executed() {
-    breaks(AHEAD.with(Mutant::AheadSentBlindly), &[KEPT]);
-}
-
-#[test]
-fn a_grant_ahead_is_lost_if_the_lock_was_gone() {
-    breaks(AHEAD_DELETED.with(Mutant::AheadThoughGone), &[EXCLUSION]);
-}
-
-#[test]
-fn a_grant_ahead_that_ended_is_undone_once_its_hand_over_is_answered() {
-    breaks(AHEAD.with(Mutant::AheadNotUndone), &[LEAK]);
-}
-
-#[test]
-fn a_grant_ahead_without_an_answer_is_undone_in_order() {
-    breaks(AHEAD.with(Mutant::AheadForgetsTheFirst), &[LEAK]);
-}
-
-#[test]
-fn a_grant_ahead_is_released_behind_its_hand_over() {
-    breaks(AHEAD.with(Mutant::AheadOvertaken), &[LEAK]);
-}
-
-#[test]
-fn a_grant_ahead_is_not_handed_over_before_its_own_answer() {
-    breaks(AHEAD.with(Mutant::AheadOfItself), &[BELIEF, LEAK, KEPT]);
 }

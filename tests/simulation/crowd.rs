@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::common::ms;
 use crate::faults::Net;
 use crate::plan::{Plan, one_in, up_to};
-use crate::world::{Entry, Left, OF_CROWD, World};
+use crate::world::{Entry, Left, World};
 
 /// How often the server is checked.
 const LOOK: Duration = Duration::from_millis(5);
@@ -126,7 +126,7 @@ pub async fn gather(world: &Arc<World>, (plan, fault): (Plan, Fault), net: &Arc<
     let mut tasks = JoinSet::new();
     for (at, locks) in lockers.iter().enumerate() {
         for task in 0..plan.tasks {
-            let (crowd, who, lock) = (Arc::clone(&crowd), format!("{at}.{task}{OF_CROWD}"), locks.get(key));
+            let (crowd, who, lock) = (Arc::clone(&crowd), format!("{at}.{task} of the crowd"), locks.get(key));
             tasks.spawn(async move { crowd.come_and_go(at, &who, lock.owned_by(Owner::new())).await });
         }
     }

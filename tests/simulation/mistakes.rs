@@ -64,23 +64,6 @@ const MODELS: [(&str, &[(&str, Held)]); 6] = [
             ("SameFence", By("hand_over_keeps_the_fence")),
             ("ForgetsTheLine", No("a driver that has handed over looks again: it is a loop that ends with the line")),
             ("GoneIsDone", By("hand_over_of_what_is_gone")),
-            (
-                "AheadForAWholeLease",
-                No("the two differ by a hold at most, which is short here: `tests/in_memory/ahead.rs` tests it"),
-            ),
-            ("AheadWithAGuess", By("ahead_with_a_guess")),
-            (
-                "AheadSentBlindly",
-                No("a loss without need breaks no promise here: `tests/in_memory/ahead.rs` tests that there is none"),
-            ),
-            ("AheadThoughGone", By("ahead_though_gone")),
-            ("AheadNotUndone", IN_ORDER),
-            (
-                "AheadForgetsTheFirst",
-                No("what stays runs out with its lease: `tests/failures/refusals.rs` tests that it does not stay"),
-            ),
-            ("AheadOfItself", No("before a hold is confirmed no fence is reserved for the one after it")),
-            ("AheadOvertaken", By("ahead_overtaken")),
         ],
     ),
     (

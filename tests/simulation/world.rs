@@ -58,10 +58,6 @@ struct Hold {
     held: u64,
     /// Whether somebody has found it lost.
     is_lost: bool,
-    /// Whether its last guard has gone, and was not told yet that it is released or lost.
-    is_leaving: bool,
-    /// The hold whose lease it goes on with: see [`State::goes_on_from`].
-    from: Option<usize>,
     /// The tokens of its guards.
     tokens: BTreeMap<u64, CancellationToken>,
 }
@@ -103,9 +99,6 @@ pub struct Leaving {
     is_last: bool,
     left: bool,
 }
-
-/// How the names of a crowd end, whose lock nobody forces.
-pub const OF_CROWD: &str = " of the crowd";
 
 /// What a guard that leaves is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,13 +166,8 @@ impl World {
         let (again, hold) = (known.is_some(), known.unwrap_or(state.holds.len()));
         if !again {
             let ((key, who), held, tokens) = (name.clone(), called, BTreeMap::new());
-            let (entered, is_lost, is_leaving) = (now, false, false);
-            // Elsewhere, others force the lock too, and the next hold may be a new one.
-            let from = if who.ends_with(OF_CROWD) { state.goes_on_from(&key, locker) } else { None };
-            let called = from.map_or(called, |from| called.min(state.holds[from].called));
-            let hold =
-                Hold { key, who, locker, fence, is_renewed, called, entered, held, is_lost, is_leaving, from, tokens };
-            state.holds.push(hold);
+            let (entered, is_lost) = (now, false);
+            state.holds.push(Hold { key, who, locker, fence, is_renewed, called, entered, held, is_lost, tokens });
         }
         state.inside.insert(name, hold);
         state.guards += 1;
@@ -197,7 +185,6 @@ impl World {
             state.fences.insert(key.to_owned(), highest.map_or(fence, |highest| highest.max(fence)));
         }
         if !(again && is_deposed) {
-            let called = if again { called } else { state.holds[hold].called };
             state.call(hold, Op::Lock { fence }, called, Some(now));
         }
         let grown = fence.wrapping_sub(highest.unwrap_or(fence));
@@ -283,13 +270,6 @@ impl State {
         hold.map_or_else(|| who.to_owned(), |hold| hold.who.clone())
     }
 
-    /// Returns the hold whose lease the next one of the same locker goes on with, if that one comes before the answer
-    /// to its release and it may be somebody else's by then. The next one has a fence that was reserved before.
-    fn goes_on_from(&self, key: &str, locker: usize) -> Option<usize> {
-        let before = self.holds.iter().rposition(|hold| hold.key == key && hold.locker == locker)?;
-        (self.holds[before].is_leaving && self.deposed(&self.holds[before]).is_some()).then_some(before)
-    }
-
     /// Since when this hold may be somebody else's, because another locker forced it.
     fn deposed(&self, hold: &Hold) -> Option<u64> {
         let forces = self.forces.iter().filter(|force| {
@@ -332,7 +312,6 @@ impl Inside {
         let hold = &mut state.holds[self.hold];
         hold.tokens.remove(&self.guard);
         let (is_last, was_lost) = (hold.tokens.is_empty(), hold.is_lost);
-        hold.is_leaving = is_last && !was_lost;
         let name = (hold.key.clone(), hold.who.clone());
         if is_last {
             state.inside.remove(&name);
@@ -371,13 +350,6 @@ impl Leaving {
 
     fn record(&self, left: Left) {
         let (mut state, now) = (self.world.state(), self.world.now());
-        state.holds[self.hold].is_leaving &= left == Left::Unknown;
-        if self.is_last && left == Left::Lost {
-            let believes =
-                |next: &Hold| next.from == Some(self.hold) && next.tokens.values().any(|t| !t.is_cancelled());
-            let next = state.holds.iter().find(|next| believes(next));
-            assert!(next.is_none(), "{} believes in a lock that was gone before", next.map_or("", |next| &next.who));
-        }
         let hold = &state.holds[self.hold];
         let (held, is_lost, deposed) = (hold.held, hold.is_lost, state.deposed(hold));
         if self.was_lost {
