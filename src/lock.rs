@@ -508,9 +508,9 @@ impl Lock {
     /// acquisitions, so a Redisson thread that has released the lock and taken it again loses it too.
     ///
     /// Guards of this [`Locker`](crate::Locker) are lost at once, with
-    /// [`Loss::ForceUnlocked`](crate::Loss::ForceUnlocked), even if the server then does not answer. Holders elsewhere
-    /// learn of it at their next renewal at the latest, and may act until then: use it as an operator, or for holders
-    /// that are known to be dead.
+    /// [`Loss::ForceUnlocked`](crate::Loss::ForceUnlocked), even if the server then does not answer. Holders elsewhere,
+    /// and one whose grant is on its way, learn of it at their next renewal at the latest, and may act until then: use
+    /// it as an operator, or for holders that are known to be dead.
     ///
     /// # Errors
     /// - [`Error::Unavailable`]: the lock may have been released or not.

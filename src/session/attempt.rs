@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::forces::Moment;
 use super::{Grip, Session};
 use crate::clock::{self, Instant};
 use crate::command::{Claim, Listing};
@@ -28,8 +27,6 @@ pub(super) type Attempt = Acquired<Vec<Granted>>;
 #[derive(Debug)]
 pub(super) struct Granted {
     hold: Arc<Hold>,
-    /// The moment before it was asked for.
-    began: Moment,
     /// It is given back if its caller is gone, and `main` waits for that.
     debt: Debt,
 }
@@ -46,7 +43,6 @@ pub(super) struct Asked<'a> {
     first: u64,
     pub(super) fences: Source,
     sent: Instant,
-    began: Moment,
     /// How long a caller may take to claim its grant.
     patience: Duration,
     pub(super) settled: bool,
@@ -62,7 +58,6 @@ impl<'a> Asked<'a> {
         terms: Terms,
         patience: Duration,
     ) -> Self {
-        let began = session.forces.now();
         let first = session.generations.fetch_add(keys.len() as u64, Ordering::Relaxed);
         let kind = session.settings.format.into();
         let claim = |(key, generation): (&Key, u64)| {
@@ -72,7 +67,7 @@ impl<'a> Asked<'a> {
         let claims: Arc<[Claim]> = keys.iter().zip(first..).map(claim).collect();
         let sent = session.now();
         let fences = Source::new(session.settings.fencing, clock::wall_micros(), session.quorum.nodes().len());
-        Self { session, owner, origin, terms, claims, first, fences, sent, began, patience, settled: false }
+        Self { session, owner, origin, terms, claims, first, fences, sent, patience, settled: false }
     }
 
     /// Makes the holds of a majority's yes, unless the lease was over when it came.
@@ -105,10 +100,10 @@ impl<'a> Asked<'a> {
 
     /// Logs a hold that was granted.
     pub(super) fn granted(&self, hold: Arc<Hold>) -> Granted {
-        let Self { session, owner, began, .. } = *self;
+        let Self { session, owner, .. } = *self;
         let (generation, fence) = (hold.generation, hold.fence.get());
         contained(|| tracing::debug!(key = %hold.claim.key.shown(), %owner, generation, fence, "acquired"));
-        Granted { hold, began, debt: session.engine.owe() }
+        Granted { hold, debt: session.engine.owe() }
     }
 }
 
@@ -172,19 +167,17 @@ impl Session {
         grip
     }
 
-    /// Registers a grant and passes it to its waiter. If the waiter is gone, the grant is given back. Returns whether a
-    /// force_unlock under way has deposed it at once.
-    pub(super) fn deliver(self: &Arc<Self>, granted: Granted, waiter: u64) -> bool {
+    /// Registers a grant and passes it to its waiter. If the waiter is gone, the grant is given back.
+    pub(super) fn deliver(self: &Arc<Self>, granted: Granted, waiter: u64) {
         let hold = &granted.hold;
         let admitted = self.admit(&granted, Some(waiter));
         self.watch_end(hold);
         if admitted.waiter.is_none() {
             // It is not held from here on, so a late yes is undone too.
             hold.revoke();
-            self.undo_hold(hold);
-            return false;
+            return self.undo_hold(hold);
         }
-        self.give(granted, admitted)
+        self.give(granted, admitted);
     }
 
     /// Registers a grant in place of the hold that was released for it, and passes it to the waiter.
@@ -195,12 +188,12 @@ impl Session {
         self.give(granted, admitted);
     }
 
-    /// Passes a registered grant to its callers. Returns whether a force_unlock under way has deposed it at once.
-    fn give(self: &Arc<Self>, granted: Granted, admitted: Admitted<Grip>) -> bool {
+    /// Passes a registered grant to its callers.
+    fn give(self: &Arc<Self>, granted: Granted, admitted: Admitted<Grip>) {
         let (hold, Admitted { waiter, same_owner }) = (&granted.hold, admitted);
         let grip = Grip::granted(Arc::clone(self), Arc::clone(hold), hold.origin);
         self.serve(hold, same_owner);
-        let deposed = self.settle(&granted);
+        self.settle(&granted);
         self.engine.answered();
         let Granted { debt, .. } = granted;
         self.engine.post(move || {
@@ -211,7 +204,6 @@ impl Session {
             }
             drop(debt);
         });
-        deposed
     }
 
     fn admit(self: &Arc<Self>, granted: &Granted, waiter: Option<u64>) -> Admitted<Grip> {
@@ -239,9 +231,7 @@ impl Session {
 
     /// Has the watchdog look after a grant that is registered and whose grips are made, and makes it lost if something
     /// happened in the meantime.
-    ///
-    /// Returns whether a force_unlock deposed it.
-    fn settle(self: &Arc<Self>, granted: &Granted) -> bool {
+    fn settle(self: &Arc<Self>, granted: &Granted) {
         let hold = &granted.hold;
         if !self.watchdog.watch(hold, self.now()) {
             hold.lose(Loss::RenewalFailed);
@@ -255,12 +245,6 @@ impl Session {
         if self.gate.has_hold(&hold.claim.key, |other| other.generation > hold.generation && other.is_held()) {
             hold.lose(Loss::NotOwner);
         }
-        // A force_unlock that began after the registration has found the hold; one that began before it is found here.
-        let forced = self.forces.deposes(&hold.claim.key, granted.began);
-        if forced {
-            hold.lose(Loss::ForceUnlocked);
-        }
-        forced
     }
 
     /// Passes the guards to waiters of the same owner, which have entered with the grant.

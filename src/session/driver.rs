@@ -106,13 +106,7 @@ impl Driving<'_> {
         }
         self.note(&attempt, sent);
         match attempt {
-            Attempt::Granted(granted) => {
-                let deliver = |deposed, granted| session.deliver(granted, head.id) || deposed;
-                let deposed = granted.into_iter().fold(false, deliver);
-                if deposed {
-                    self.await_force().await;
-                }
-            }
+            Attempt::Granted(granted) => granted.into_iter().for_each(|granted| session.deliver(granted, head.id)),
             Attempt::Refused(error) => self.answer(head.id, error),
             Attempt::Held { ttl, .. } => match subscription {
                 // A release between the answer and the subscription was not heard: once subscribed, it tries again, and
@@ -160,16 +154,6 @@ impl Driving<'_> {
                 }
             }
         }
-    }
-
-    /// Waits for the force_unlock that deposed a grant: until it is answered, it would depose the next grant too. The
-    /// wait is bounded: if force_unlocks of this key overlap without end, the next grant may still not be deposed.
-    async fn await_force(&self) {
-        if !self.session.gate.may_pause(self.key) {
-            return;
-        }
-        let pause = self.session.settings.retry_pause(fastrand::f64());
-        let _: Result<_, _> = timeout(pause, self.session.forces.answered(self.key)).await;
     }
 
     /// Returns whether somebody waited here a moment ago, or others wait. Then the locker is put into the list at once:

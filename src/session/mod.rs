@@ -13,7 +13,6 @@ mod closing;
 mod deadline;
 mod driver;
 mod extending;
-mod forces;
 mod grip;
 #[cfg(test)]
 #[cfg(feature = "testing")]
@@ -51,7 +50,6 @@ use uuid::Uuid;
 pub(crate) use self::alive::Alive;
 use self::alive::Eviction;
 use self::deadline::Deadlines;
-use self::forces::Forces;
 pub(crate) use self::grip::{Grip, Held, View};
 use self::jobs::Task;
 pub(crate) use self::joint::{JointGrip, JointView};
@@ -103,7 +101,6 @@ pub(crate) struct Session {
     failure: OnceLock<String>,
     pendings: Pendings,
     undos: Undos,
-    forces: Arc<Forces>,
     labelling: Arc<Labelling>,
     levels: Levels<4>,
 }
@@ -187,7 +184,6 @@ impl Session {
             generations: AtomicU64::new(1),
             closed: AtomicBool::new(false),
             failure: OnceLock::new(),
-            forces: Arc::default(),
             labelling: Arc::default(),
             levels: Levels::default(),
             settings,
@@ -255,21 +251,14 @@ impl Session {
     /// Releases a key, whoever holds it.
     pub(crate) async fn force_unlock(self: &Arc<Self>, key: &Key) -> Result<bool, Error> {
         self.enter()?;
-        // From here on, what is about to be sent may delete a grant: `settle` checks for that when it registers one.
-        let forcing = self.forces.begin(key);
         // Before it is sent: afterwards others may acquire the lock before the answer comes.
         let mut deposed = false;
         for hold in self.gate.holds_of(key) {
             deposed |= hold.lose(Loss::ForceUnlocked);
         }
         let (session, forced) = (Arc::clone(self), key.clone());
-        let operation = async move {
-            let answer = session.quorum.force(&forced).await;
-            // A grant that came in the meantime, and was released before the force, was held all the same.
-            let deposed = forcing.end();
-            Ok(answer? || deposed)
-        };
         // The release of a guard that was deposed here may have come first.
+        let operation = async move { session.quorum.force(&forced).await };
         Ok(self.on_engine(operation).await? || deposed)
     }
 

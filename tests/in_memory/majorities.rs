@@ -164,21 +164,6 @@ async fn a_force_deposes_the_holder_here_whatever_the_servers_say() {
     assert_eq!(guard.state(), HoldState::Lost(Loss::ForceUnlocked));
 }
 
-/// The force_unlock gives the silent server 20 ms, and deposes each grant of that time: a grant takes 1 ms.
-#[tokio::test(start_paused = true)]
-async fn a_line_pauses_after_a_force_unlock_under_way_deposed_its_waiter() {
-    let ((servers, locks), name) = (three().await, key());
-    servers[2].stop();
-    far(&servers, [1, 1, 1]);
-    let lock = locks.get(&name);
-    let forcing = tokio::spawn(async move { lock.force_unlock().await });
-    sleep(ms(5)).await;
-    let guard = locks.get(&name).lock().await.unwrap();
-    assert!(forcing.await.unwrap().unwrap(), "it deposed somebody");
-    assert_eq!(locks.stats().losses.force_unlocked, 1);
-    guard.unlock().await.unwrap();
-}
-
 /// The locker listens while a caller waits here that has waited for another locker. Renewals come every 3.3 s.
 #[tokio::test(start_paused = true)]
 async fn a_message_about_a_held_lock_makes_its_holder_renew() {

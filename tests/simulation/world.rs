@@ -270,11 +270,11 @@ impl State {
         hold.map_or_else(|| who.to_owned(), |hold| hold.who.clone())
     }
 
-    /// Since when this hold may be somebody else's, because another locker forced it.
+    /// Since when this hold may be somebody else's, because another locker forced it, or its own before it came in.
     fn deposed(&self, hold: &Hold) -> Option<u64> {
         let forces = self.forces.iter().filter(|force| {
             force.key == hold.key
-                && force.locker != hold.locker
+                && (force.locker != hold.locker || hold.entered >= force.called)
                 && force.returned.is_none_or(|returned| hold.called <= returned)
         });
         forces.map(|force| force.called.max(hold.called)).min()
