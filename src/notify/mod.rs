@@ -18,7 +18,6 @@ mod ear;
 mod listed;
 mod news;
 mod others;
-mod returning;
 mod table;
 mod wake;
 
@@ -28,7 +27,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tokio::sync::Notify;
-use tokio::time::sleep;
 
 pub(crate) use self::ear::listen;
 use self::listed::{AfterPass, Listed};
@@ -41,7 +39,6 @@ use crate::clock::Instant;
 use crate::command::{Enlists, Listing, Releaser, Since};
 use crate::key::Key;
 use crate::lease::NodeIndex;
-use crate::tasks;
 
 /// For how many leases a list is kept after a locker was put in.
 const LISTED: u32 = 3;
@@ -99,17 +96,13 @@ impl Channels {
     pub(crate) fn subscribe(self: &Arc<Self>, key: &Key) -> Subscription {
         let (name, now) = (Name::clone(key.channel()), Instant::now());
         let mut table = self.table();
-        let resumed = table.resume(&name, key, now);
-        let is_resumed = resumed.is_some();
-        let (listener, asks) = resumed.unwrap_or_else(|| table.subscribe(&name, key));
+        let (listener, asks) = table.subscribe(&name, key);
         let turn = table.others.at(&name).and_then(|others| others.turn_given(now));
-        if let Some(given) = turn.filter(|_| !is_resumed) {
+        if let Some(given) = turn {
             listener.news().leave_turn(given);
         }
         drop(table);
-        if !is_resumed {
-            self.listed().begin_wait(key);
-        }
+        self.listed().begin_wait(key);
         if self.wake.as_ref().is_some_and(WakeChannel::want) || asks {
             self.tell();
         }
@@ -124,7 +117,7 @@ impl Channels {
     }
 
     /// Called when the locker with this name is about to release a lock. Returns what the server has to know of it.
-    /// `waits` says whether other callers wait here. One that comes back at once each time counts as well.
+    /// `waits` says whether other callers wait here.
     pub(crate) fn release(&self, locker: &Arc<str>, key: &Key, waits: bool, lease: Duration) -> Releaser {
         let (name, now) = (key.channel(), Instant::now());
         let table = self.table();
@@ -134,7 +127,6 @@ impl Channels {
         };
         let listens = table.is_confirmed(name);
         let drivers = table.listeners_of(name, key);
-        let waits = waits || table.expects_return(name, key);
         drop(table);
         drivers.iter().for_each(|listener| listener.news().release());
         let enlists = waits && listens && !drivers.is_empty() && self.is_woken();
@@ -176,27 +168,13 @@ impl Channels {
             let listed = place.map_or(1, |place| place + 1);
             table.others.change(name, now).begin_turn(now, listed);
         }
-        table.pass_on(name, now);
-        let (drivers, is_left) = (table.listeners_of(name, key), table.is_left(name, key));
+        let drivers = table.listeners_of(name, key);
         drop(table);
         let Some(place) = place else { return };
         drivers.iter().for_each(|listener| listener.news().pass_on(place, turn, now));
         if drivers.is_empty() {
             // A pass may have been sent before the release that put the locker in.
             self.listed().enter(key, now, now);
-            (self.hooks.idle)(key);
-        }
-        if is_left {
-            let (channels, key) = (Arc::clone(self), key.clone());
-            tasks::spawn(async move { channels.await_return(&key).await });
-        }
-    }
-
-    /// Passes if no caller comes back soon: a locker that nobody waits at must not keep a place, nor watch the one that
-    /// its release woke.
-    async fn await_return(&self, key: &Key) {
-        sleep(returning::SOON).await;
-        if self.table().is_missed(key.channel(), key, Instant::now()) {
             (self.hooks.idle)(key);
         }
     }
@@ -210,7 +188,6 @@ impl Channels {
     /// Called when nobody waits here for a lock. Returns whether the locker has to be taken off its list now: it may be
     /// there, and no pass is under way.
     pub(crate) fn begin_pass(&self, key: &Key) -> bool {
-        self.table().stay_away(key.channel());
         self.listed().begin_pass(key)
     }
 
@@ -414,9 +391,6 @@ impl Drop for Subscription {
         // The list has the locker, or may have it if an answer did not come.
         let is_listed = self.listener.news().is_listed() || self.channels.listed().waits_since(key).is_some();
         let mut table = self.channels.table();
-        if !self.channels.is_of_several() && !is_listed {
-            table.keep(&self.name, &self.listener);
-        }
         let first = table.leave(&self.name, &self.listener, now);
         drop(table);
         if first {
@@ -480,68 +454,6 @@ mod tests {
             assert_eq!(driver.due(now), None);
             assert!(!channels.end_pass(&key, true));
             assert_eq!(driver.due(now), overtaken.then_some(now));
-        }
-    }
-
-    /// The same on one server, and callers have come back twice.
-    fn returning(key: &Key, locker: &Arc<str>) -> (Arc<Channels>, Arc<AtomicUsize>) {
-        // On a busy machine they may come back too late.
-        for _ in 0..1_000 {
-            let ((channels, passes), began) = (channels(key, locker, 1), Instant::now());
-            for _ in 0..2 {
-                assert_eq!(channels.release(locker, key, false, LEASE).enlists, Enlists::No);
-                channels.passed_on(key, None, false, false);
-                drop(channels.subscribe(key));
-            }
-            if Instant::now().since(began) < returning::SOON {
-                return (channels, passes);
-            }
-        }
-        panic!("the machine stands still");
-    }
-
-    #[tokio::test]
-    async fn a_release_puts_a_locker_into_the_list_whose_caller_comes_back_at_once() {
-        let (key, locker) = (Key::from("k"), "locker".into());
-        let (channels, passes) = returning(&key, &locker);
-        let releases = || channels.release(&locker, &key, false, LEASE).enlists;
-        assert_eq!(releases(), Enlists::Behind);
-        channels.passed_on(&key, Some(3), false, false);
-        let driver = channels.subscribe(&key);
-        assert!(driver.take_passed_on(), "it has nothing to ask for until it is called");
-        sleep(returning::SOON * 2).await;
-        channels.wake_up(0, "go k");
-        assert!(driver.is_called() && passes.load(Ordering::Relaxed) == 0);
-        let begun = driver.begin(Duration::ZERO);
-        assert!(driver.listing(&locker, begun, LEASE).is_some());
-        driver.granted();
-        drop(driver);
-        assert_eq!(releases(), Enlists::Behind);
-        assert!(channels.begin_pass(&key), "it is called, and nobody has come");
-        channels.passed_on(&key, Some(3), false, false);
-        assert_eq!(passes.load(Ordering::Relaxed), 1, "the pass may have come before the release");
-        assert_eq!(releases(), Enlists::No, "until callers have come back twice again");
-    }
-
-    #[tokio::test]
-    async fn a_locker_passes_if_its_caller_does_not_come_back_soon() {
-        let (key, locker) = (Key::from("k"), "locker".into());
-        let (channels, passes) = returning(&key, &locker);
-        assert_eq!(channels.release(&locker, &key, false, LEASE).enlists, Enlists::Behind);
-        channels.passed_on(&key, Some(1), false, false);
-        assert_eq!(passes.load(Ordering::Relaxed), 0);
-        sleep(returning::SOON * 2).await;
-        assert_eq!(passes.load(Ordering::Relaxed), 1);
-    }
-
-    #[tokio::test]
-    async fn over_several_servers_no_caller_is_expected_back() {
-        let (key, locker) = (Key::from("k"), "locker".into());
-        let (channels, _) = channels(&key, &locker, 3);
-        for _ in 0..5 {
-            assert_eq!(channels.release(&locker, &key, false, LEASE).enlists, Enlists::No);
-            channels.passed_on(&key, None, false, false);
-            drop(channels.subscribe(&key));
         }
     }
 }

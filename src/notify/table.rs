@@ -14,7 +14,6 @@ use tokio::sync::Notify;
 
 use super::news::{News, WakeUp};
 use super::others::Known;
-use super::returning::Returning;
 use crate::clock::Instant;
 use crate::key::Key;
 use crate::lease::{NodeIndex, majority};
@@ -36,9 +35,6 @@ pub(super) struct Table {
 #[derive(Debug, Default)]
 struct Channel {
     ears: Vec<Ear>,
-    /// What the last driver has left for the next one. It goes on counting messages.
-    left: Option<Ear>,
-    returning: Returning,
     idle_since: Option<Instant>,
 }
 
@@ -52,8 +48,8 @@ struct Ear {
 }
 
 impl Ear {
-    fn of(key: &Key) -> Self {
-        Self { listener: Listener::of(key), heard: HashSet::new(), called: None }
+    fn of(listener: &Arc<Listener>) -> Self {
+        Self { listener: Arc::clone(listener), heard: HashSet::new(), called: None }
     }
 
     /// Records a message of a node, which may call the locker by its name. Once there is a majority, the next one
@@ -139,22 +135,9 @@ impl Table {
 
     /// Adds a listener. Returns whether a node has to be asked for the channel.
     pub(super) fn subscribe(&mut self, name: &Name, key: &Key) -> (Arc<Listener>, bool) {
-        self.add(name, Ear::of(key))
-    }
-
-    /// Adds the listener that the last driver of this lock has left, if a release has put the locker into the list
-    /// since then, just now.
-    pub(super) fn resume(&mut self, name: &Name, key: &Key, now: Instant) -> Option<(Arc<Listener>, bool)> {
-        let channel = self.channels.get_mut(name)?;
-        let is_soon = channel.returning.come(now);
-        let left = channel.left.take_if(|left| left.listener.key == *key)?;
-        (is_soon && left.listener.news().is_listed()).then(|| self.add(name, left))
-    }
-
-    fn add(&mut self, name: &Name, ear: Ear) -> (Arc<Listener>, bool) {
         let channel = self.channels.entry(Arc::clone(name)).or_default();
-        let listener = Arc::clone(&ear.listener);
-        channel.ears.push(ear);
+        let listener = Listener::of(key);
+        channel.ears.push(Ear::of(&listener));
         if let Some(since) = channel.idle_since.take() {
             self.idle.remove(&(since, Arc::clone(name)));
         }
@@ -163,14 +146,6 @@ impl Table {
             asks |= node.changes.insert(Arc::clone(name));
         }
         (listener, asks)
-    }
-
-    /// Keeps a listener for the next driver. It does not count as one until then.
-    pub(super) fn keep(&mut self, name: &Name, listener: &Arc<Listener>) {
-        let Some(channel) = self.channels.get_mut(name) else { return };
-        if let Some(at) = channel.ears.iter().position(|ear| Arc::ptr_eq(&ear.listener, listener)) {
-            channel.left = Some(channel.ears.remove(at));
-        }
     }
 
     /// Removes a listener. Returns whether its channel is now the only one without listeners.
@@ -198,7 +173,7 @@ impl Table {
     /// a lock sends a message on each server of a majority; what is undone on a minority is no reason to ask.
     pub(super) fn message(&mut self, node: NodeIndex, name: &str) -> Option<Vec<(Arc<Listener>, Heard)>> {
         let majority = majority(self.nodes.len());
-        let ears = self.channels.get_mut(name)?.all_ears();
+        let ears = self.channels.get_mut(name)?.ears.iter_mut();
         Some(ears.map(|ear| (Arc::clone(&ear.listener), ear.hear(node, None, majority))).collect())
     }
 
@@ -220,42 +195,10 @@ impl Table {
         ears.filter(|ear| ear.listener.key == *key).map(|ear| (Arc::clone(&ear.listener), heard(ear))).collect()
     }
 
-    /// Returns the listeners of a lock's drivers, and what the last one has left.
+    /// Returns the listeners of a lock's drivers.
     pub(super) fn listeners_of(&self, name: &str, key: &Key) -> Vec<Arc<Listener>> {
         let listeners = self.channels.get(name).into_iter().flat_map(Channel::listeners);
         listeners.filter(|listener| listener.key == *key).collect()
-    }
-
-    /// Returns whether a caller of a lock is expected to come back at once after a release, and none is there.
-    pub(super) fn expects_return(&self, name: &str, key: &Key) -> bool {
-        self.is_left(name, key) && self.channels.get(name).is_some_and(|channel| channel.returning.is_expected())
-    }
-
-    /// Records that a release of this locker woke another one, and was answered just now.
-    pub(super) fn pass_on(&mut self, name: &str, now: Instant) {
-        if let Some(channel) = self.channels.get_mut(name) {
-            channel.returning.pass_on(now);
-        }
-    }
-
-    /// Returns whether the last driver of a lock has left something, and no other has started since.
-    pub(super) fn is_left(&self, name: &str, key: &Key) -> bool {
-        let left = self.channels.get(name).and_then(|channel| channel.left.as_ref());
-        left.is_some_and(|left| left.listener.key == *key)
-    }
-
-    /// Returns whether a release has put this locker into the list, and no caller has come since, which is too late.
-    pub(super) fn is_missed(&self, name: &str, key: &Key, now: Instant) -> bool {
-        let is_missed = self.channels.get(name).is_some_and(|channel| channel.returning.is_missed(now));
-        is_missed && self.is_left(name, key)
-    }
-
-    /// Records that it was this locker's turn, and nobody was there.
-    pub(super) fn stay_away(&mut self, name: &str) {
-        if let Some(channel) = self.channels.get_mut(name) {
-            channel.left = None;
-            channel.returning.stay_away();
-        }
     }
 
     /// Returns whether a node has a channel, or has been asked for it.
@@ -349,12 +292,8 @@ impl Table {
 }
 
 impl Channel {
-    fn all_ears(&mut self) -> impl Iterator<Item = &mut Ear> {
-        self.ears.iter_mut().chain(&mut self.left)
-    }
-
     fn listeners(&self) -> impl Iterator<Item = Arc<Listener>> {
-        self.ears.iter().chain(&self.left).map(|ear| Arc::clone(&ear.listener))
+        self.ears.iter().map(|ear| Arc::clone(&ear.listener))
     }
 }
 
@@ -451,38 +390,6 @@ mod tests {
         assert!(!table.is_confirmed("x"));
         assert_eq!(settle(&mut table, 0), batch(&["x"], &[]));
         assert!(table.is_confirmed("x"));
-    }
-
-    /// Its messages, while nobody was there, are not lost.
-    #[test]
-    fn a_driver_that_comes_soon_after_a_release_finds_what_the_last_one_has_left() {
-        let (x, key, now) = (name("x"), Key::from("k"), Instant::now());
-        let left = |listed: bool| {
-            let mut table = Table::new(3);
-            let (listener, _) = table.subscribe(&x, &key);
-            table.keep(&x, &listener);
-            assert!(table.leave(&x, &listener, now), "it is no listener");
-            listener.news().release();
-            if listed {
-                listener.news().pass_on(1, false, now);
-            }
-            table.pass_on("x", now);
-            (table, listener)
-        };
-        let (mut table, listener) = left(true);
-        for node in 0..2 {
-            table.message(node, "x").into_iter().flatten().for_each(|(ear, _)| ear.news().missed());
-        }
-        assert!(table.call(2, "x", &key, WakeUp::Go).is_empty(), "nobody waits");
-        let (resumed, _) = table.resume(&x, &key, now + ms(9)).expect("it is kept");
-        assert!(Arc::ptr_eq(&resumed, &listener) && resumed.news().due(now) == Some(now));
-        assert_eq!((table.next_sweep(), table.call(2, "x", &key, WakeUp::Go).len()), (None, 1));
-        for (listed, key, after) in [(true, "k", 10), (true, "other", 0), (false, "k", 0)] {
-            assert!(left(listed).0.resume(&x, &key.into(), now + ms(after)).is_none(), "{listed} {key} {after}");
-        }
-        let (mut table, _) = left(true);
-        table.stay_away("x");
-        assert!(table.resume(&x, &key, now).is_none(), "it was called");
     }
 
     #[test]

@@ -80,8 +80,6 @@ const MODELS: [(&str, &[(&str, Held)]); 6] = [
             ("MuteWithoutList", NO_OTHERS),
             ("OneDecidesForAll", NO_OTHERS),
             ("PassesAreInOrder", LOOKS),
-            ("NobodyIsMissed", LOOKS),
-            ("NothingIsLeft", LOOKS),
             ("SecondSleeps", By("second_of_the_list_sleeps")),
         ],
     ),

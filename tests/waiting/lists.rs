@@ -83,26 +83,6 @@ async fn an_acquisition_costs_two_scripts_however_many_wait() {
     }
 }
 
-/// A task that comes back at once finds its locker in the list: otherwise it would ask in vain, beside the locker that
-/// its release has woken.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_acquisition_costs_two_scripts_if_callers_come_back_at_once() {
-    for lockers in [2, 16] {
-        let mut tried = 0;
-        let (all, sent) = loop {
-            let (server, key) = (Server::start(), key());
-            let all = contend(&server, &key, lockers, 1, ms(1_500)).await.iter().sum::<u64>();
-            let sent = scripts(&server);
-            println!("{lockers} lockers: {all} acquisitions, {sent} scripts");
-            tried += 1;
-            if sent * 2 <= all * 5 || !again(tried) {
-                break (all, sent);
-            }
-        };
-        assert!(sent * 2 <= all * 5, "{lockers} lockers: {sent} scripts for {all} acquisitions");
-    }
-}
-
 /// How many hand-overs there are while connections are cut.
 const HAND_OVERS: u64 = if cfg!(feature = "soak") { 100_000 } else { 1_000 };
 

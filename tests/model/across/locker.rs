@@ -84,12 +84,8 @@ pub(super) struct Locker {
     pub(super) sent: Option<Script>,
     pub(super) answer: Option<Answer>,
     pub(super) pass: Pass,
-    /// Its release puts it into the list, and nobody has waited here since: what comes is kept for the next caller.
-    pub(super) left: bool,
     /// It had a driver when it released the lock.
     driven: bool,
-    /// A timer runs, and if nobody has come when it ends, it passes.
-    pub(super) timed: bool,
     pub(super) inbox: Vec<Message>,
     pub(super) go: bool,
     /// A timer runs; the locker attempts when it ends.
@@ -117,9 +113,7 @@ impl Locker {
             sent: None,
             answer: None,
             pass: Pass::None,
-            left: false,
             driven: false,
-            timed: false,
             inbox: Vec::new(),
             go: false,
             looks: false,
@@ -166,17 +160,15 @@ impl Locker {
         self.listed = false;
     }
 
-    /// Releases the lock, and goes into the list if a caller waits here or is `expected` soon.
-    pub(super) fn unlock(&mut self, expected: bool) {
-        let enlists = (self.waiting > 0 || expected) && self.ears == Ears::Confirmed;
-        self.release(enlists);
+    /// Releases the lock, and goes into the list if a caller waits here.
+    pub(super) fn unlock(&mut self) {
+        self.release(self.waiting > 0 && self.ears == Ears::Confirmed);
     }
 
     fn release(&mut self, enlists: bool) {
         self.sent = Some(Script::Release { enlists });
         self.phase = Phase::Releasing;
         self.driven = self.waiting > 0;
-        self.left = enlists && !self.driven;
         if enlists {
             self.enter();
         }
@@ -192,7 +184,6 @@ impl Locker {
 
     /// It has to be taken off the list.
     fn begin_pass(&mut self) {
-        (self.left, self.timed) = (false, false);
         self.pass = match self.pass {
             Pass::None | Pass::UnderWay => Pass::UnderWay,
             Pass::Overtaken | Pass::Another => Pass::Another,
@@ -210,29 +201,19 @@ impl Locker {
         }
     }
 
-    /// A caller comes, soon after the last release or later.
-    pub(super) fn come(&mut self, scheme: &Scheme, soon: bool) {
+    /// A caller comes after a release.
+    pub(super) fn come(&mut self) {
         (self.later, self.waiting) = (self.later - 1, self.waiting + 1);
-        self.left &= soon;
         if self.phase == Phase::Idle {
-            self.drive(scheme);
+            self.drive();
         }
     }
 
-    /// A driver begins: with what was left for it, or it asks.
-    fn drive(&mut self, scheme: &Scheme) {
-        self.timed = false;
-        if std::mem::take(&mut self.left) {
-            if scheme.is(Mutant::NothingIsLeft) {
-                self.forget();
-            }
-            self.phase = Phase::Parked;
-            self.look();
-        } else {
-            self.phase = Phase::Ready;
-            self.listed = false;
-            self.forget();
-        }
+    /// A driver begins.
+    fn drive(&mut self) {
+        self.phase = Phase::Ready;
+        self.listed = false;
+        self.forget();
     }
 
     /// Returns whether a driver waits for messages.
@@ -254,7 +235,7 @@ impl Locker {
             }
             return;
         }
-        if !self.listens() && !self.left {
+        if !self.listens() {
             return;
         }
         // Its next acquire or release forgets what it has heard.
@@ -290,9 +271,6 @@ impl Locker {
 
     /// The timer ends.
     pub(super) fn time_is_over(&mut self) {
-        if self.timed {
-            return self.begin_pass();
-        }
         self.forget();
         (self.phase, self.looked) = (Phase::Ready, true);
     }
@@ -300,7 +278,7 @@ impl Locker {
     /// It is reconnected and subscribed. It may have missed messages, so it attempts.
     pub(super) fn join(&mut self, scheme: &Scheme) {
         self.ears = Ears::Confirmed;
-        self.go |= (self.left || matches!(self.phase, Phase::Parked | Phase::Asking | Phase::Releasing))
+        self.go |= matches!(self.phase, Phase::Parked | Phase::Asking | Phase::Releasing)
             && !scheme.is(Mutant::TrustsReconnects);
         self.look();
     }
@@ -339,28 +317,26 @@ impl Locker {
             }
             Answer::Released => {
                 self.phase = if self.driven { Phase::Ready } else { Phase::Idle };
-                self.left = false;
                 self.forget();
             }
-            Answer::HandedOn(_) | Answer::HandedOver(_) if !self.driven && !self.left => {
+            Answer::HandedOn(_) | Answer::HandedOver(_) if !self.driven => {
                 // It was called meanwhile.
                 self.phase = Phase::Idle;
                 self.enter();
                 self.begin_pass();
             }
             Answer::HandedOn(place) | Answer::HandedOver(place) => {
-                self.phase = if self.driven { Phase::Parked } else { Phase::Idle };
+                self.phase = Phase::Parked;
                 self.listed = true;
                 self.looks |= place == 1 && !scheme.is(Mutant::SecondSleeps);
                 let turn = matches!(answer, Answer::HandedOver(_));
                 self.skips |= turn && !self.heard;
                 self.looks |= self.heard && !turn;
                 self.heard = false;
-                self.timed = self.left && !scheme.is(Mutant::NobodyIsMissed);
             }
         }
         if self.phase == Phase::Idle && self.waiting > 0 {
-            return self.drive(scheme);
+            return self.drive();
         }
         if matches!(self.phase, Phase::Parked | Phase::Ready) {
             if self.waiting == 0 {

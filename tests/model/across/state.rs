@@ -43,10 +43,9 @@ pub(crate) enum Action {
     TimerEnds(usize),
     /// The lease that it was told is over.
     LeaseEnds(usize),
-    /// Whether a caller is expected soon.
-    Unlock(usize, bool),
-    /// A caller comes, perhaps not soon enough to find what was left for it.
-    Come(usize, bool),
+    Unlock(usize),
+    /// A caller comes.
+    Come(usize),
     /// A release is executed that gives clients outside of the list a turn.
     ExecuteTurn(usize),
     Leave(usize),
@@ -113,7 +112,6 @@ impl State {
                 || matches!(locker.phase, Phase::Ready | Phase::Holding)
                 || locker.ears == Ears::Joining
                 || !locker.inbox.is_empty()
-                || locker.timed
                 || (is_parked && (locker.looks || (self.ended && locker.knows_lease))))
     }
 
@@ -157,21 +155,11 @@ impl State {
         }
         match locker.phase {
             Phase::Ready => actions.push(Action::Ask(at)),
-            Phase::Holding => {
-                actions.push(Action::Unlock(at, false));
-                if locker.waiting == 0 && locker.later > 0 {
-                    actions.push(Action::Unlock(at, true));
-                }
-            }
-            Phase::Idle | Phase::Releasing if locker.later > 0 && locker.waiting == 0 => {
-                actions.push(Action::Come(at, true));
-                if locker.phase == Phase::Idle && locker.left {
-                    actions.push(Action::Come(at, false));
-                }
-            }
+            Phase::Holding => actions.push(Action::Unlock(at)),
+            Phase::Idle | Phase::Releasing if locker.later > 0 && locker.waiting == 0 => actions.push(Action::Come(at)),
             _ => {}
         }
-        if locker.timed || (locker.phase == Phase::Parked && locker.looks) {
+        if locker.phase == Phase::Parked && locker.looks {
             actions.push(Action::TimerEnds(at));
         }
         if locker.phase == Phase::Parked && self.ended && locker.knows_lease {
@@ -213,8 +201,8 @@ impl State {
             Action::Hear(at) => self.lockers[at].hear(scheme),
             Action::TimerEnds(at) => self.lockers[at].time_is_over(),
             Action::LeaseEnds(at) => self.lockers[at].phase = Phase::Ready,
-            Action::Unlock(at, expected) => self.lockers[at].unlock(expected),
-            Action::Come(at, soon) => self.lockers[at].come(scheme, soon),
+            Action::Unlock(at) => self.lockers[at].unlock(),
+            Action::Come(at) => self.lockers[at].come(),
             Action::Leave(at) => {
                 self.leaves -= 1;
                 self.lockers[at].leave(scheme);
@@ -264,7 +252,7 @@ impl State {
         }
         // The holder's clock tells it before anybody else can enter, or when it goes on if it was suspended.
         if locker.phase == Phase::Holding {
-            locker.unlock(false);
+            locker.unlock();
         }
     }
 
