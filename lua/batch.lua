@@ -19,7 +19,7 @@ local function hand_over(KEYS, ARGV)
 end
 
 local steps = {acquire = acquire, enlist = enlist, release = release, hand_over = hand_over}
-local words = {acquire = 3, enlist = 8, release = 3, hand_over = 4}
+local words = {acquire = 3, enlist = 7, release = 3, hand_over = 4}
 
 local keys, args, answers, at = {}, {}, {}, 1
 for i = 1, math.floor(#KEYS / 2) do

@@ -5,15 +5,12 @@
 -- ARGV[5]  the locker
 -- ARGV[6]  1: the locker has waited long enough for the lockers before it in the list
 -- ARGV[7]  how long the list is kept at least, in milliseconds
--- ARGV[8]  since when it waits, in microseconds, if there are several servers; or empty
 -- Returns {1, fence}       granted
 --         {0, ttl, place}  held by another: milliseconds until its lease runs out, -1 if it has none; and the number of
 --                          lockers before this one
 --         {0, ttl, error}  held by another, and the locker cannot be put into the list
 local lock = KEYS[1]
-local list, locker, looked, lifetime_ms, since = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
-
--- score.lua
+local list, locker, looked, lifetime_ms = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
 local answer = acquire(KEYS, ARGV)
 if answer[1] == 1 then
@@ -30,7 +27,8 @@ if answer[1] == 1 then
 elseif answer[1] == 0 then
   local ok, place = pcall(function()
     if not redis.call('ZRANK', list, locker) then
-      redis.call('ZADD', list, score(list, since), locker)
+      -- A count, and not a time, which would put it first after a clock was set back.
+      redis.call('ZADD', list, (tonumber(redis.call('ZRANGE', list, -1, -1, 'WITHSCORES')[2]) or 0) + 1, locker)
     end
     if redis.call('PTTL', list) < lifetime_ms + 0 then
       redis.call('PEXPIRE', list, lifetime_ms)

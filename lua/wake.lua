@@ -3,21 +3,18 @@
 -- A wake-up is a hint and not a grant. So is the list, ARGV[2]: lockers in the order in which they came. It is not a
 -- declared key, so that a user without rights to it can still release.
 local wake = 'lockhound_wake:'
--- score.lua
 local listed = list ~= '' and redis.pcall('ZCARD', list) or 0
 if listed ~= 0 then
   local ok, woken = pcall(function()
     if type(listed) == 'table' then
       error(listed)
     end
-    local me, enlists, listens, offers, lifetime, since = string.match(ARGV[3], '^(%S+) (%d) (%d) (%d) (%d+) (%d*)$')
-    if me and enlists ~= '0' then
-      redis.call('ZADD', list, score(list, since), me)
+    local me, enlists, listens, offers, lifetime = string.match(ARGV[3], '^(%S+) (%d) (%d) (%d) (%d+)$')
+    if me and enlists == '1' then
+      redis.call('ZADD', list, (tonumber(redis.call('ZRANGE', list, -1, -1, 'WITHSCORES')[2]) or 0) + 1, me)
       if redis.call('PTTL', list) * 2 < lifetime + 0 then
         redis.call('PEXPIRE', list, lifetime)
       end
-      -- A locker that goes on waiting may be the next one.
-      me = enlists == '1' and me or ''
     elseif me then
       redis.call('ZREM', list, me)
     end

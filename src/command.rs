@@ -67,10 +67,6 @@ impl Claim {
     }
 }
 
-/// Since when a locker waits, in microseconds of its wall clock, for lists of several servers that are to have the same
-/// order. `None`: it is put behind all others.
-pub(crate) type Since = Option<u64>;
-
 /// A locker that goes into a lock's waiting list if the lock is not granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listing {
@@ -79,7 +75,6 @@ pub(crate) struct Listing {
     pub(crate) looked: bool,
     /// The minimum lifetime of the list.
     pub(crate) lifetime: Duration,
-    pub(crate) since: Since,
 }
 
 /// Whom a release wakes.
@@ -92,28 +87,18 @@ pub(crate) enum Wakes {
     Next(Option<Releaser>),
 }
 
-/// Whether a locker that releases a lock is in its list afterwards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Enlists {
-    No,
-    /// Other callers of it wait. A list with no other locker counts as none.
-    Behind,
-    /// It waited before, and what is undone took it off the list of this server. It may be the next one.
-    Again,
-}
-
 /// The locker that releases a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Releaser {
     pub(crate) locker: Arc<str>,
-    pub(crate) enlists: Enlists,
+    /// Other callers of it wait, so it goes behind the other lockers of the list. A list with no other counts as none.
+    pub(crate) enlists: bool,
     /// It is subscribed to the channel, and is not in the list.
     pub(crate) listens: bool,
     /// Subscribers that are in no list may be told instead.
     pub(crate) offers: bool,
     /// The lifetime of the list. It is renewed when less than half is left.
     pub(crate) lifetime: Duration,
-    pub(crate) since: Since,
 }
 
 /// The memory that a server has to have for its answer to be a vote: the one that it had when it was vetted.

@@ -20,8 +20,8 @@
 //! - When a renewal is due and how many may fail: one may be sent, and a holder may give up, at any time.
 //! - Outcomes that are certain (*not executed*, *refused*), fences, the bound on pending undos, and that a release is
 //!   given up after a lease.
-//! - Several nodes: see `model/quorum`. Which locker is woken when: see `model/across`, and `model/lists` for several
-//!   servers. Hand-overs within a process: see `model/hand_over.rs`.
+//! - Several nodes: see `model/quorum`. Which locker is woken when: see `model/across`. Hand-overs within a process:
+//!   see `model/hand_over.rs`.
 //!
 //! # Why the bounds suffice
 //! - Every promise concerns two clients at most: a holder and one that interferes. The third client shows that a third
@@ -41,8 +41,6 @@ mod across;
 mod client;
 #[path = "model/hand_over.rs"]
 mod hand_over;
-#[path = "model/lists/mod.rs"]
-mod lists;
 #[path = "model/promises.rs"]
 mod promises;
 #[path = "model/quorum/mod.rs"]
@@ -56,7 +54,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::time::Instant;
 
-use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
+use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use client::{Acquire, Client, Hold, Renewal, Undo};
 use promises::{BELIEF, COUNT, EXCLUSION, LEAK, RUNS_OUT, STALE, TOLD};
@@ -244,16 +242,6 @@ fn keeps_its_promises(protocol: impl Checked) {
     println!("{bounds}: {states} states, {steps} steps, depth {depth}, {:.1?}", start.elapsed());
     assert!(checker.is_done(), "states are left");
     checker.assert_properties();
-}
-
-/// As [`keeps_its_promises`], in every state within so many steps.
-fn keeps_its_promises_within(steps: usize, protocol: impl Checked) {
-    let (start, bounds) = (Instant::now(), format!("{protocol:?}"));
-    let checker = protocol.checker().target_max_depth(steps).spawn_bfs().join();
-    println!("{bounds} within {steps} steps: {} states, {:.1?}", checker.unique_state_count(), start.elapsed());
-    let always =
-        checker.model().properties().into_iter().filter(|property| property.expectation == Expectation::Always);
-    always.for_each(|property| checker.assert_no_discovery(property.name));
 }
 
 /// Checks that a mutant breaks each of these promises, and prints how.

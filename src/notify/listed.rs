@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use crate::clock::{self, Instant};
+use crate::clock::Instant;
 use crate::key::Key;
 
 /// With fewer keys than this, expired ones are not removed.
@@ -26,8 +26,8 @@ struct Standing {
     /// The list expires then, unless other lockers keep it: then the locker that watches takes this one off.
     until: Instant,
     pass: Pass,
-    /// Since when it waits, on its wall clock; `None` after a grant.
-    since: Option<u64>,
+    /// Whether its driver waits: it has asked, and was not granted since.
+    waits: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,25 +52,23 @@ pub(super) enum AfterPass {
 }
 
 impl Listed {
-    /// Records that the locker may be put into a list, which is kept until then. Returns since when it waits, in
-    /// microseconds of its wall clock.
-    pub(super) fn enter(&mut self, key: &Key, until: Instant, now: Instant) -> u64 {
+    /// Records that the locker may be put into a list, which is kept until then.
+    pub(super) fn enter(&mut self, key: &Key, until: Instant, now: Instant) {
         if self.keys.len() >= FEW.max(self.left * 2) {
             self.keys.retain(|_, standing| standing.until > now);
             self.left = self.keys.len();
         }
-        let standing = self.keys.entry(key.clone()).or_insert(Standing { until, pass: Pass::None, since: None });
+        let standing = self.keys.entry(key.clone()).or_insert(Standing { until, pass: Pass::None, waits: false });
         standing.until = standing.until.max(until);
         if standing.pass != Pass::None {
             standing.pass = Pass::Overtaken;
         }
-        *standing.since.get_or_insert_with(clock::wall_micros)
+        standing.waits = true;
     }
 
-    /// Records that a grant took the locker off, `perhaps` not off the lists of all servers.
-    pub(super) fn leave(&mut self, key: &Key, perhaps: bool) {
+    /// Records that a grant took the locker off.
+    pub(super) fn leave(&mut self, key: &Key) {
         match self.keys.get_mut(key) {
-            Some(standing) if perhaps => standing.since = None,
             Some(Standing { pass: Pass::None, .. }) => _ = self.keys.remove(key),
             Some(standing) => standing.pass = Pass::UnderWay,
             None => {}
@@ -80,13 +78,13 @@ impl Listed {
     /// Records that a driver starts: what one before it waited for does not count.
     pub(super) fn begin_wait(&mut self, key: &Key) {
         if let Some(standing) = self.keys.get_mut(key) {
-            standing.since = None;
+            standing.waits = false;
         }
     }
 
-    /// Returns since when the locker waits, if it asked to be put into a list and has no grant since.
-    pub(super) fn waits_since(&self, key: &Key) -> Option<u64> {
-        self.keys.get(key).and_then(|standing| standing.since)
+    /// Returns whether the locker asked to be put into a list and has no grant since.
+    pub(super) fn waits(&self, key: &Key) -> bool {
+        self.keys.get(key).is_some_and(|standing| standing.waits)
     }
 
     /// Called when nobody waits here for a lock in whose list the locker may be. Returns whether the caller has to pass
@@ -133,19 +131,16 @@ mod tests {
     }
 
     #[test]
-    fn a_locker_waits_since_it_first_asked_until_it_is_granted() {
+    fn a_locker_waits_from_when_it_asked_until_it_is_granted() {
         let (mut listed, key, now) = (Listed::default(), Key::from("k"), Instant::now());
-        assert_eq!(listed.waits_since(&key), None);
-        let since = listed.enter(&key, now + LEASE, now);
-        assert_eq!(listed.enter(&key, now + LEASE, now), since, "it is asked again");
-        assert_eq!(listed.waits_since(&key), Some(since));
-        listed.leave(&key, true);
-        assert_eq!(listed.waits_since(&key), None);
-        assert!(listed.begin_pass(&key), "a minority of the servers may have it in its list");
+        assert!(!listed.waits(&key));
         listed.enter(&key, now + LEASE, now);
-        assert!(listed.waits_since(&key).is_some());
+        assert!(listed.waits(&key));
+        listed.leave(&key);
+        assert!(!listed.waits(&key));
+        listed.enter(&key, now + LEASE, now);
         listed.begin_wait(&key);
-        assert_eq!(listed.waits_since(&key), None, "the wait of a driver that ended by an error does not count");
+        assert!(!listed.waits(&key), "the wait of a driver that ended by an error does not count");
     }
 
     #[test]
@@ -159,7 +154,7 @@ mod tests {
         assert_eq!(listed.end_pass(&key, true), AfterPass::Nothing);
         assert!(!listed.keys.contains_key(&key) && !listed.begin_pass(&key), "it is off");
         listed.enter(&key, now + LEASE, now);
-        listed.leave(&key, false);
+        listed.leave(&key);
         assert!(!listed.begin_pass(&key), "a grant took it off");
     }
 
@@ -191,7 +186,7 @@ mod tests {
         let mut listed = entered(&key, now);
         listed.begin_pass(&key);
         listed.enter(&key, now + LEASE, now);
-        listed.leave(&key, false);
+        listed.leave(&key);
         assert_eq!(listed.end_pass(&key, true), AfterPass::Nothing);
         assert!(!listed.keys.contains_key(&key), "a grant took it off meanwhile");
     }

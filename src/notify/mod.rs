@@ -4,8 +4,8 @@
 //! messages can be dropped. So a subscription is ready only behind a barrier, all drivers are woken after a reconnect
 //! or a lag (behind the barrier too), and a driver checks the lock by itself after a while in any case.
 //!
-//! A locker also has a channel of its own, on which it is woken by name if it is in a lock's waiting list. Of several
-//! servers each has its list: a majority has to call. `news.rs` has what a driver does with messages.
+//! On one server, a locker also has a channel of its own, on which it is woken by name if it is in a lock's waiting
+//! list. Over several servers, the messages of a majority count. `news.rs` has what a driver does with messages.
 //!
 //! # Invariants
 //! - One task for each node sends all changes, one batch at a time, so that replies cannot be mixed up.
@@ -33,10 +33,10 @@ use self::listed::{AfterPass, Listed};
 pub(crate) use self::news::Begun;
 use self::news::WakeUp;
 use self::others::Ended;
-use self::table::{Batch, Heard, Listener, Name, Table};
+use self::table::{Batch, Listener, Name, Table};
 use self::wake::WakeChannel;
 use crate::clock::Instant;
-use crate::command::{Enlists, Listing, Releaser, Since};
+use crate::command::{Listing, Releaser};
 use crate::key::Key;
 use crate::lease::NodeIndex;
 
@@ -53,10 +53,9 @@ pub(crate) type Hook = Box<dyn Fn(&Key) + Send + Sync>;
 pub(crate) struct Hooks {
     /// Called for every message, with each lock that it may be about.
     pub(crate) message: Hook,
-    /// Called if nobody waits here for a lock in whose list the locker is, or was until just now.
+    /// Called if nobody waits here for a lock in whose list the locker is, or was until just now, or for which it was
+    /// called.
     pub(crate) idle: Hook,
-    /// Called if the locker was called for a lock, and nobody waits for it here.
-    pub(crate) called: Hook,
 }
 
 /// The channels that this locker listens to.
@@ -121,49 +120,23 @@ impl Channels {
     pub(crate) fn release(&self, locker: &Arc<str>, key: &Key, waits: bool, lease: Duration) -> Releaser {
         let (name, now) = (key.channel(), Instant::now());
         let table = self.table();
-        let offers = match table.others.at(name) {
-            Some(others) => others.may_have_a_turn(now) && (others.are_there() || !self.is_of_several()),
-            None => !self.is_of_several(),
-        };
+        let offers = table.others.at(name).is_none_or(|others| others.may_have_a_turn(now));
         let listens = table.is_confirmed(name);
         let drivers = table.listeners_of(name, key);
         drop(table);
         drivers.iter().for_each(|listener| listener.news().release());
         let enlists = waits && listens && !drivers.is_empty() && self.is_woken();
         let (locker, lifetime) = (Arc::clone(locker), self.lifetime(lease));
-        let since = if enlists { self.enter(key, lifetime, now) } else { None };
-        let (listens, enlists) = (listens && !enlists, if enlists { Enlists::Behind } else { Enlists::No });
-        Releaser { locker, enlists, listens, offers, lifetime, since }
-    }
-
-    /// Called when the locker with this name undoes what one of several servers may have granted. That took it off the
-    /// server's list: returns what puts it back, if it still waits.
-    pub(crate) fn undo(&self, locker: &Arc<str>, key: &Key, lease: Duration) -> Option<Releaser> {
-        if !self.is_of_several() {
-            return None;
+        if enlists {
+            self.listed().enter(key, now + lifetime, now);
         }
-        let since = self.listed().waits_since(key);
-        let listens = since.is_none() && self.table().is_confirmed(key.channel());
-        let (locker, lifetime) = (Arc::clone(locker), self.lifetime(lease));
-        let enlists = if since.is_some() { Enlists::Again } else { Enlists::No };
-        Some(Releaser { locker, enlists, listens, offers: false, lifetime, since })
+        Releaser { locker, enlists, listens: listens && !enlists, offers, lifetime }
     }
 
-    /// Records that the locker may be put into a list that is kept for so long. Returns since when it waits, if that
-    /// counts: over several servers.
-    fn enter(&self, key: &Key, lifetime: Duration, now: Instant) -> Since {
-        let since = self.listed().enter(key, now + lifetime, now);
-        self.is_of_several().then_some(since)
-    }
-
-    /// Records that a release of this locker woke another one, or gave others a turn, and whether there are `others`:
-    /// clients outside of the list.
-    pub(crate) fn passed_on(self: &Arc<Self>, key: &Key, place: Option<u64>, turn: bool, others: bool) {
+    /// Records that a release of this locker woke another one, or gave others a turn.
+    pub(crate) fn passed_on(&self, key: &Key, place: Option<u64>, turn: bool) {
         let (name, now) = (key.channel(), Instant::now());
         let mut table = self.table();
-        if self.is_of_several() && (others || table.others.at(name).is_some()) {
-            table.others.change(name, now).see(others);
-        }
         if turn {
             let listed = place.map_or(1, |place| place + 1);
             table.others.change(name, now).begin_turn(now, listed);
@@ -202,10 +175,6 @@ impl Channels {
         after == AfterPass::Another
     }
 
-    fn is_of_several(&self) -> bool {
-        self.changed.len() > 1
-    }
-
     /// Returns whether the locker can be woken by its name.
     fn is_woken(&self) -> bool {
         self.wake.as_ref().is_some_and(WakeChannel::is_confirmed)
@@ -223,39 +192,27 @@ impl Channels {
 
     fn message(&self, node: NodeIndex, name: &str, text: &str) {
         if self.wake.as_ref().is_some_and(|wake| *wake.name == *name) {
-            return self.wake_up(node, text);
+            return self.wake_up(text);
         }
-        let Some(heard) = self.table().message(node, name) else { return };
-        let now = Instant::now();
-        for (listener, heard) in heard {
-            match heard {
-                Heard::Minority if !listener.news().hear_of_a_minority(false, now) => continue,
-                Heard::Minority => {}
-                Heard::Majority(None) => listener.news().message(now),
-                Heard::Majority(Some(called)) => listener.news().wake_up(called, now),
-            }
+        let Some(told) = self.table().message(node, name) else { return };
+        for listener in told {
+            listener.news().message(Instant::now());
             listener.message.notify_one();
         }
         Key::of_channel(name).for_each(|key| (self.hooks.message)(&key));
     }
 
-    /// Handles a message of the locker's own channel. Anybody may send one, so it is only a hint. One of several
-    /// servers that calls it may have another order than the others: until a majority has, this locker watches.
-    fn wake_up(&self, node: NodeIndex, text: &str) {
+    /// Handles a message of the locker's own channel. Anybody may send one, so it is only a hint.
+    fn wake_up(&self, text: &str) {
         let Some((wake_up, key)) = WakeUp::parse(text) else { return };
-        let (key, now) = (Key::from(key), Instant::now());
-        let mut table = self.table();
-        let drivers = table.call(node, key.channel(), &key, wake_up);
-        drop(table);
-        for (listener, heard) in &drivers {
-            match heard {
-                Heard::Minority => _ = listener.news().hear_of_a_minority(true, now),
-                Heard::Majority(called) => listener.news().wake_up(called.unwrap_or(wake_up), now),
-            }
+        let key = Key::from(key);
+        let drivers = self.table().listeners_of(key.channel(), &key);
+        for listener in &drivers {
+            listener.news().wake_up(wake_up, Instant::now());
             listener.message.notify_one();
         }
         if drivers.is_empty() {
-            (self.hooks.called)(&key);
+            (self.hooks.idle)(&key);
         }
     }
 
@@ -300,13 +257,11 @@ impl Subscription {
         }
     }
 
-    /// Begins a round. Messages from before it say nothing about its result, and do not end the wait after it. The
-    /// `round_trip` is that to a majority of several servers: others need so long to act on a message.
-    pub(crate) fn begin(&self, round_trip: Duration) -> Begun {
+    /// Begins a round. Messages from before it say nothing about its result, and do not end the wait after it.
+    pub(crate) fn begin(&self) -> Begun {
         self.channels.table().begin(&self.name, &self.listener);
         let _heard: Option<()> = self.listener.message.notified().now_or_never();
-        let round_trip = if self.channels.is_of_several() { round_trip } else { Duration::ZERO };
-        let begun = self.listener.news().begin(Instant::now(), round_trip);
+        let begun = self.listener.news().begin(Instant::now());
         if begun.taken {
             self.turn_ended(Some(Ended::Taken));
         }
@@ -320,17 +275,16 @@ impl Subscription {
         self.lists.store(is_woken, Ordering::Relaxed);
         is_woken.then(|| {
             let (lifetime, now) = (self.channels.lifetime(lease), Instant::now());
-            let since = self.channels.enter(&self.listener.key, lifetime, now);
-            Listing { locker: Arc::clone(locker), looked: begun.looked, lifetime, since }
+            self.channels.listed().enter(&self.listener.key, now + lifetime, now);
+            Listing { locker: Arc::clone(locker), looked: begun.looked, lifetime }
         })
     }
 
     /// Records that the lock is granted, and so the locker is no longer in the list.
     pub(crate) fn granted(&self) {
-        // A round that does not mention the list leaves it as it is. A minority of the servers may have refused the
-        // lock, and has the locker in its list.
+        // A round that does not mention the list leaves it as it is.
         if self.lists.load(Ordering::Relaxed) {
-            self.channels.listed().leave(&self.listener.key, self.channels.is_of_several());
+            self.channels.listed().leave(&self.listener.key);
         }
         let ended = self.listener.news().granted();
         self.turn_ended(ended);
@@ -389,7 +343,7 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         let (key, now) = (&self.listener.key, Instant::now());
         // The list has the locker, or may have it if an answer did not come.
-        let is_listed = self.listener.news().is_listed() || self.channels.listed().waits_since(key).is_some();
+        let is_listed = self.listener.news().is_listed() || self.channels.listed().waits(key);
         let mut table = self.channels.table();
         let first = table.leave(&self.name, &self.listener, now);
         drop(table);
@@ -412,30 +366,21 @@ impl std::fmt::Debug for Channels {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
-
     use super::*;
 
     const LEASE: Duration = Duration::from_secs(30);
 
-    /// The channels of a locker over this many servers that have confirmed its own channel and that of a lock, and how
-    /// often it had to leave a list.
-    fn channels(key: &Key, locker: &Arc<str>, nodes: usize) -> (Arc<Channels>, Arc<AtomicUsize>) {
-        let passes = Arc::<AtomicUsize>::default();
-        let [idle, called] = [(); 2].map(|()| -> Hook {
-            let counter = Arc::clone(&passes);
-            Box::new(move |_| _ = counter.fetch_add(1, Ordering::Relaxed))
-        });
-        let channels = Channels::new(nodes, Some(locker), LEASE, Hooks { message: Box::new(|_| ()), idle, called });
+    /// The channels of a locker that have confirmed its own channel and that of a lock.
+    fn channels(key: &Key, locker: &Arc<str>) -> Arc<Channels> {
+        let hooks = Hooks { message: Box::new(|_| ()), idle: Box::new(|_| ()) };
+        let channels = Channels::new(1, Some(locker), LEASE, hooks);
         drop(channels.subscribe(key));
-        for node in 0..nodes {
-            let wake = channels.wake.as_ref().expect("it has a name");
-            assert!(wake.ask(node).is_some());
-            wake.confirm(node);
-            let (batch, _) = channels.batch(node, Instant::now());
-            channels.confirm(node, &batch);
-        }
-        (channels, passes)
+        let wake = channels.wake.as_ref().expect("it has a name");
+        assert!(wake.ask(0).is_some());
+        wake.confirm(0);
+        let (batch, _) = channels.batch(0, Instant::now());
+        channels.confirm(0, &batch);
+        channels
     }
 
     /// A server may execute the two in either order. The others would pass the lock on among themselves until the
@@ -444,12 +389,12 @@ mod tests {
     fn a_driver_asks_again_after_a_pass_that_was_under_way_when_it_asked() {
         let (key, locker, now) = (Key::from("k"), "locker".into(), Instant::now());
         for overtaken in [false, true] {
-            let (channels, _) = channels(&key, &locker, 3);
-            channels.enter(&key, LEASE, now);
+            let channels = channels(&key, &locker);
+            channels.listed().enter(&key, now + LEASE, now);
             assert!(channels.begin_pass(&key), "its last caller has left");
             let driver = channels.subscribe(&key);
             if overtaken {
-                channels.enter(&key, LEASE, now);
+                channels.listed().enter(&key, now + LEASE, now);
             }
             assert_eq!(driver.due(now), None);
             assert!(!channels.end_pass(&key, true));

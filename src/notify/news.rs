@@ -50,8 +50,6 @@ pub(super) struct News {
     look: Option<Instant>,
     /// How many lockers are before it in the list, if that is known.
     place: Option<u64>,
-    /// With several servers, how long a majority takes to answer.
-    round_trip: Duration,
     /// Set if the release of its own locker woke another one: there is nothing to ask for yet.
     passed_on: bool,
     /// While its locker releases the lock: how many messages of the channel have come. One of them may be from that
@@ -85,11 +83,11 @@ pub(crate) struct Begun {
 
 impl News {
     /// Begins an attempt. Messages from before it say nothing about its result.
-    pub(super) fn begin(&mut self, now: Instant, round_trip: Duration) -> Begun {
+    pub(super) fn begin(&mut self, now: Instant) -> Begun {
         let looked = !self.go && self.look.is_some_and(|look| look <= now);
         let begun = Begun { looked, taken: self.turn == Turn::Taken };
         let is_over = looked && self.turn == Turn::Lasts;
-        *self = Self { turn: if is_over { Turn::Over } else { Turn::None }, round_trip, ..Self::default() };
+        *self = Self { turn: if is_over { Turn::Over } else { Turn::None }, ..Self::default() };
         begun
     }
 
@@ -116,7 +114,7 @@ impl News {
 
     /// Records that its locker releases the lock. Messages from while it held the lock say nothing.
     pub(super) fn release(&mut self) {
-        *self = Self { released: Some(0), round_trip: self.round_trip, ..Self::default() };
+        *self = Self { released: Some(0), ..Self::default() };
     }
 
     /// Records that this release woke another locker, or gave others their `turn`, with this many before this one in
@@ -126,7 +124,7 @@ impl News {
         let Some(heard) = self.released.take() else { return };
         (self.place, self.passed_on) = (self.place.or(Some(place)), true);
         if place == 1 {
-            self.look.get_or_insert(now + self.watch());
+            self.look.get_or_insert(now + WATCH);
         }
         self.skips |= turn && heard == 0;
         if heard > u32::from(turn) {
@@ -158,23 +156,12 @@ impl News {
     pub(super) fn wake_up(&mut self, wake_up: WakeUp, now: Instant) {
         match wake_up {
             WakeUp::Go => self.go = true,
-            WakeUp::Watch => (self.place, self.look) = (Some(0), Some(now + self.watch())),
+            WakeUp::Watch => (self.place, self.look) = (Some(0), Some(now + WATCH)),
             WakeUp::Turn => {
                 (self.place, self.look) = (Some(0), Some(now + TURN));
                 (self.skips, self.turn) = (true, Turn::Lasts);
             }
         }
-    }
-
-    /// Records a message of a minority of several servers, which may have called the locker: it comes first in their
-    /// lists alone, or the others' messages are late or lost.
-    /// Returns whether that is a reason to ask later: not without a list, where undos send messages all the time.
-    pub(super) fn hear_of_a_minority(&mut self, called: bool, now: Instant) -> bool {
-        let is_reason = (called || self.is_listed()) && self.look.is_none();
-        if is_reason {
-            self.look = Some(now + self.watch());
-        }
-        is_reason
     }
 
     /// Records a message of the channel or, with several servers, messages of a majority.
@@ -190,8 +177,8 @@ impl News {
             (Turn::Lasts, _) => (self.turn, self.go) = (Turn::Taken, true),
             (_, None | Some(0)) => self.go = true,
             (_, Some(place)) => {
-                let later = self.watch() + self.later(place);
-                self.look = Some(now + later.min(self.latest()));
+                let later = WATCH + later(place);
+                self.look = Some(now + later.min(LATEST));
             }
         }
     }
@@ -213,27 +200,18 @@ impl News {
 
     /// Returns how much later it checks after the end of a lease for which several lockers wait.
     pub(super) fn delay(&self) -> Duration {
-        self.place.map_or(Duration::ZERO, |place| self.later(place).min(self.latest()))
-    }
-
-    /// Returns how long a woken locker has until the next one checks the lock.
-    fn watch(&self) -> Duration {
-        WATCH + self.round_trip * 2
-    }
-
-    /// Returns how much later than the first in the list a locker with this place checks.
-    fn later(&self, place: u64) -> Duration {
-        (APART + self.round_trip) * u32::try_from(place).unwrap_or(u32::MAX).min(1_000)
-    }
-
-    fn latest(&self) -> Duration {
-        LATEST + self.round_trip * 10
+        self.place.map_or(Duration::ZERO, |place| later(place).min(LATEST))
     }
 
     /// Returns whether it is its locker's turn.
     pub(super) fn is_called(&self) -> bool {
         self.go && self.place.is_some()
     }
+}
+
+/// Returns how much later than the first in the list a locker with this place checks.
+fn later(place: u64) -> Duration {
+    APART * u32::try_from(place).unwrap_or(u32::MAX).min(1_000)
 }
 
 #[cfg(test)]
@@ -244,7 +222,7 @@ mod tests {
 
     fn listed(place: u64, now: Instant) -> News {
         let mut news = News::default();
-        news.begin(now, Duration::ZERO);
+        news.begin(now);
         news.held(Some(place));
         news
     }
@@ -283,7 +261,7 @@ mod tests {
     fn a_wake_up_before_the_answer_is_kept() {
         let now = Instant::now();
         let mut news = News::default();
-        news.begin(now, Duration::ZERO);
+        news.begin(now);
         news.wake_up(WakeUp::Go, now);
         news.held(Some(3));
         assert_eq!(news.due(now), Some(now));
@@ -301,10 +279,10 @@ mod tests {
         let mut news = listed(4, now);
         news.wake_up(WakeUp::Watch, now);
         assert_eq!(news.due(now), Some(now + WATCH));
-        assert!(!news.begin(now + 19 * MS, Duration::ZERO).looked, "it had another reason");
+        assert!(!news.begin(now + 19 * MS).looked, "it had another reason");
         news.held(Some(1));
         news.wake_up(WakeUp::Watch, now);
-        assert!(news.begin(now + WATCH, Duration::ZERO).looked);
+        assert!(news.begin(now + WATCH).looked);
         assert_eq!(news.due(now), None);
         let mut second = News::default();
         second.release();
@@ -318,7 +296,7 @@ mod tests {
     fn a_wake_up_during_an_attempt_outweighs_the_place_in_its_answer() {
         let now = Instant::now();
         let mut news = News::default();
-        news.begin(now, Duration::ZERO);
+        news.begin(now);
         news.wake_up(WakeUp::Watch, now);
         news.held(Some(5));
         news.message(now);
@@ -334,12 +312,12 @@ mod tests {
         assert_eq!(news.due(now), Some(now + TURN), "the message that they were told by");
         news.message(now + 3 * MS);
         assert_eq!(news.due(now), Some(now));
-        assert_eq!(news.begin(now + 3 * MS, Duration::ZERO), Begun { looked: false, taken: true });
+        assert_eq!(news.begin(now + 3 * MS), Begun { looked: false, taken: true });
         for (granted, ended) in [(true, Ended::NotTaken), (false, Ended::Unknown)] {
             let mut news = listed(0, now);
             news.wake_up(WakeUp::Turn, now);
             news.message(now);
-            assert_eq!(news.begin(now + TURN, Duration::ZERO), Begun { looked: true, taken: false });
+            assert_eq!(news.begin(now + TURN), Begun { looked: true, taken: false });
             let told = if granted { news.granted() } else { news.held(Some(0)) };
             assert_eq!(told, Some(ended));
             assert_eq!(news.granted(), None, "once");
@@ -368,31 +346,6 @@ mod tests {
         news.message(now);
         news.pass_on(2, false, now);
         assert_eq!(news.due(now), Some(now + 24 * MS), "it was that of another");
-    }
-
-    #[test]
-    fn a_message_of_a_minority_is_a_reason_to_look_later_for_a_locker_in_a_list() {
-        let (now, round_trip) = (Instant::now(), 5 * MS);
-        let listed = |place| {
-            let mut news = News::default();
-            news.begin(now, round_trip);
-            news.held(place);
-            news
-        };
-        for (called, place, due) in [(true, Some(1), 30), (true, None, 30), (false, Some(1), 30), (false, None, 0)] {
-            let mut news = listed(place);
-            assert_eq!(news.hear_of_a_minority(called, now), due > 0, "{called} {place:?}");
-            assert_eq!(news.due(now), (due > 0).then(|| now + MS * due), "{called} {place:?}");
-            assert!(!news.hear_of_a_minority(called, now + MS), "it looks then already");
-        }
-        let mut news = listed(Some(2));
-        news.message(now);
-        assert_eq!(news.due(now), Some(now + 44 * MS), "it leaves each of those before it a round trip and 2 ms");
-        news.wake_up(WakeUp::Go, now);
-        assert!(news.is_called() && news.due(now) == Some(now));
-        news.release();
-        news.pass_on(1, false, now);
-        assert_eq!(news.due(now), Some(now + 30 * MS), "the round trip is still known");
     }
 
     #[test]

@@ -19,9 +19,6 @@ const SHORTEST: Duration = Duration::from_millis(8);
 /// The longest pause for each locker of the list, since they offer turns one after the other.
 const LONGEST: Duration = Duration::from_millis(512);
 
-/// In how many releases in a row several servers have to count others.
-const SEEN: u8 = 3;
-
 /// The outcome of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
@@ -70,31 +67,18 @@ pub(super) struct Others {
     next: Option<Instant>,
     /// When this locker last gave them one.
     given: Option<Instant>,
-    /// In how many releases in a row a majority of several servers counted such clients.
-    seen: u8,
     changed: Option<Instant>,
 }
 
 impl Default for Others {
     fn default() -> Self {
-        Self { gap: SHORTEST, next: None, given: None, seen: 0, changed: None }
+        Self { gap: SHORTEST, next: None, given: None, changed: None }
     }
 }
 
 impl Others {
     pub(super) fn may_have_a_turn(&self, now: Instant) -> bool {
         self.next.is_none_or(|next| next <= now)
-    }
-
-    /// Records whether a majority of several servers counted such clients at a release.
-    pub(super) fn see(&mut self, others: bool) {
-        self.seen = if others { self.seen.saturating_add(1) } else { 0 };
-    }
-
-    /// Returns whether there are others, and not just a locker that is in fewer lists for a moment: one that undoes
-    /// what a minority of several servers granted.
-    pub(super) fn are_there(&self) -> bool {
-        self.seen >= SEEN
     }
 
     /// Records that they are given a turn, with this many lockers in the list.
@@ -134,19 +118,6 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
-
-    #[test]
-    fn several_servers_have_to_count_others_at_three_releases_in_a_row() {
-        let mut others = Others::default();
-        for (seen, are_there) in
-            [(true, false), (true, false), (false, false), (true, false), (true, false), (true, true)]
-        {
-            others.see(seen);
-            assert_eq!(others.are_there(), are_there);
-        }
-        others.see(false);
-        assert!(!others.are_there());
-    }
 
     #[test]
     fn the_outcome_of_turns_is_forgotten_after_a_minute() {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::news::{News, WakeUp};
+use super::news::News;
 use super::others::Known;
 use crate::clock::Instant;
 use crate::key::Key;
@@ -43,35 +43,22 @@ struct Channel {
 struct Ear {
     listener: Arc<Listener>,
     heard: HashSet<NodeIndex>,
-    /// How these messages call the locker by its name, if one does.
-    called: Option<WakeUp>,
 }
 
 impl Ear {
     fn of(listener: &Arc<Listener>) -> Self {
-        Self { listener: Arc::clone(listener), heard: HashSet::new(), called: None }
+        Self { listener: Arc::clone(listener), heard: HashSet::new() }
     }
 
-    /// Records a message of a node, which may call the locker by its name. Once there is a majority, the next one
-    /// begins.
-    fn hear(&mut self, node: NodeIndex, calls: Option<WakeUp>, majority: usize) -> Heard {
+    /// Records a message of a node. Returns whether a majority has sent one; then the next round of messages begins.
+    fn hear(&mut self, node: NodeIndex, majority: usize) -> bool {
         self.heard.insert(node);
-        // Others have their turn if one of the servers says so.
-        self.called = self.called.filter(|called| *called == WakeUp::Turn).or(calls).or(self.called);
-        if self.heard.len() < majority {
-            return Heard::Minority;
+        let is_heard = self.heard.len() >= majority;
+        if is_heard {
+            self.heard.clear();
         }
-        self.heard.clear();
-        Heard::Majority(self.called.take())
+        is_heard
     }
-}
-
-/// How many nodes have sent a message by now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Heard {
-    Minority,
-    /// With how these messages call the locker by its name, if one does.
-    Majority(Option<WakeUp>),
 }
 
 /// The driver of a lock's line. Two locks may share a channel; then each has a listener of its own.
@@ -165,34 +152,16 @@ impl Table {
         let ears = self.channels.get_mut(name).into_iter().flat_map(|channel| &mut channel.ears);
         for ear in ears.filter(|ear| Arc::ptr_eq(&ear.listener, listener)) {
             ear.heard.clear();
-            ear.called = None;
         }
     }
 
-    /// Records a message of a node. Returns the listeners, or `None` if the channel is not in the table. The release of
-    /// a lock sends a message on each server of a majority; what is undone on a minority is no reason to ask.
-    pub(super) fn message(&mut self, node: NodeIndex, name: &str) -> Option<Vec<(Arc<Listener>, Heard)>> {
+    /// Records a message of a node. Returns the listeners that a majority has told by now, or `None` if the channel is
+    /// not in the table. The release of a lock sends a message on each server of a majority; what is undone on a
+    /// minority is no reason to ask.
+    pub(super) fn message(&mut self, node: NodeIndex, name: &str) -> Option<Vec<Arc<Listener>>> {
         let majority = majority(self.nodes.len());
         let ears = self.channels.get_mut(name)?.ears.iter_mut();
-        Some(ears.map(|ear| (Arc::clone(&ear.listener), ear.hear(node, None, majority))).collect())
-    }
-
-    /// Records that a node called the locker by its name for this lock. Returns the listeners of the lock's drivers. To
-    /// watch, one node is enough.
-    pub(super) fn call(
-        &mut self,
-        node: NodeIndex,
-        name: &str,
-        key: &Key,
-        wake_up: WakeUp,
-    ) -> Vec<(Arc<Listener>, Heard)> {
-        let majority = majority(self.nodes.len());
-        let ears = self.channels.get_mut(name).into_iter().flat_map(|channel| &mut channel.ears);
-        let heard = |ear: &mut Ear| match wake_up {
-            WakeUp::Watch => Heard::Majority(None),
-            WakeUp::Go | WakeUp::Turn => ear.hear(node, Some(wake_up), majority),
-        };
-        ears.filter(|ear| ear.listener.key == *key).map(|ear| (Arc::clone(&ear.listener), heard(ear))).collect()
+        Some(ears.filter_map(|ear| ear.hear(node, majority).then(|| Arc::clone(&ear.listener))).collect())
     }
 
     /// Returns the listeners of a lock's drivers.
@@ -451,13 +420,7 @@ mod tests {
         let (mut table, x) = (Table::new(1), name("x"));
         let listeners = [table.subscribe(&x, &"k".into()).0, table.subscribe(&x, &"k".into()).0];
         let woken = table.message(0, "x").expect("known");
-        assert!(
-            woken
-                .iter()
-                .zip(&listeners)
-                .all(|((woken, called), listener)| *called == Heard::Majority(None) && Arc::ptr_eq(woken, listener))
-        );
-        assert_eq!(woken.len(), 2);
+        assert!(woken.len() == 2 && woken.iter().zip(&listeners).all(|(woken, listener)| Arc::ptr_eq(woken, listener)));
         table.leave(&x, &listeners[0], Instant::now());
         assert_eq!(table.message(0, "x").expect("known").len(), 1);
         table.leave(&x, &listeners[1], Instant::now());
@@ -466,38 +429,10 @@ mod tests {
     }
 
     #[test]
-    fn calls_and_messages_of_several_nodes_count_alike() {
-        let (mut table, x, key) = (Table::new(3), name("x"), Key::from("k"));
-        let (listener, _) = table.subscribe(&x, &key);
-        let _other_lock = table.subscribe(&x, &"other".into());
-        let call = |table: &mut Table, node, wake_up| {
-            let called = table.call(node, "x", &key, wake_up);
-            assert!(called.len() == 1 && Arc::ptr_eq(&called[0].0, &listener), "nobody else is called");
-            called[0].1
-        };
-        assert_eq!(call(&mut table, 0, WakeUp::Go), Heard::Minority);
-        assert_eq!(call(&mut table, 0, WakeUp::Go), Heard::Minority, "the same node again");
-        assert_eq!(
-            call(&mut table, 1, WakeUp::Watch),
-            Heard::Majority(None),
-            "one is enough, and it counts for nothing"
-        );
-        assert_eq!(table.message(1, "x").expect("known")[0].1, Heard::Majority(Some(WakeUp::Go)));
-        assert_eq!(call(&mut table, 1, WakeUp::Go), Heard::Minority, "the next majority");
-        assert_eq!(call(&mut table, 2, WakeUp::Turn), Heard::Majority(Some(WakeUp::Turn)), "others have their turn");
-        assert_eq!(call(&mut table, 2, WakeUp::Go), Heard::Minority);
-        table.begin(&x, &listener);
-        assert_eq!(call(&mut table, 1, WakeUp::Go), Heard::Minority, "the round began after the other call");
-    }
-
-    #[test]
     fn messages_of_a_majority_wake_each_listener_by_its_own_round() {
         let (mut table, x) = (Table::new(3), name("x"));
         let (one, other) = (table.subscribe(&x, &"k".into()).0, table.subscribe(&x, &"k".into()).0);
-        let woken = |table: &mut Table, node| {
-            let heard = table.message(node, "x").expect("known").into_iter();
-            heard.filter(|(_, heard)| *heard != Heard::Minority).map(|(listener, _)| listener).collect::<Vec<_>>()
-        };
+        let woken = |table: &mut Table, node| table.message(node, "x").expect("known");
         let woken_by = |table: &mut Table, node| woken(table, node).len();
         assert_eq!(woken_by(&mut table, 0), 0);
         assert_eq!(woken_by(&mut table, 0), 0, "the same node again");

@@ -17,10 +17,8 @@ pub(super) struct RoundVotes {
     pub(super) granted: Vec<(NodeIndex, Vec<Fence>)>,
     /// When the locks on the nodes that said no may be free; `None`: not before they are released.
     held: Vec<Option<Duration>>,
-    /// The places of a locker that waits, on the servers that have a list.
-    places: Vec<u64>,
-    /// Why a server does not put it into its list.
-    unlisted: Option<String>,
+    /// The place of a locker that waits, if the server has a list.
+    place: Option<Place>,
     /// Nodes that may have granted it, or may yet.
     pub(super) uncertain: Vec<NodeIndex>,
     /// Nodes that granted it with a fence that another node does not accept.
@@ -33,8 +31,8 @@ pub(super) struct RoundVotes {
 impl RoundVotes {
     pub(super) fn new(nodes: usize) -> Self {
         let (granted, held, uncertain, disregarded) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let (places, unlisted, refusal, failures) = (Vec::new(), None, None, Vec::new());
-        Self { nodes, granted, held, places, unlisted, uncertain, disregarded, refusal, failures, answers: 0 }
+        let (place, refusal, failures) = (None, None, Vec::new());
+        Self { nodes, granted, held, place, uncertain, disregarded, refusal, failures, answers: 0 }
     }
 
     pub(super) fn add(&mut self, node: NodeIndex, answer: Outcome<Acquire>) {
@@ -44,10 +42,7 @@ impl RoundVotes {
             Outcome::Done(Acquire::Held(ttl)) => self.held.push(ttl),
             Outcome::Done(Acquire::Listed(ttl, place)) => {
                 self.held.push(ttl);
-                match place {
-                    Place::Behind(place) => self.places.push(place),
-                    Place::Refused(error) => self.unlisted = Some(error),
-                }
+                self.place = Some(place);
             }
             Outcome::Refused(error) => self.refusal = Some(error),
             Outcome::NotExecuted(failure) => self.failures.push(failure),
@@ -121,17 +116,7 @@ impl RoundVotes {
         free.extend(std::iter::repeat_n(Duration::ZERO, self.granted.len() + self.nodes - self.answers));
         free.sort_unstable();
         let contested = self.granted.len() + self.disregarded.len() > 0;
-        Acquired::Held { ttl: free.get(majority - 1).copied(), contested, place: self.place() }
-    }
-
-    /// Returns the place of a locker that a majority has in its lists: so many are before it in most of them.
-    fn place(&self) -> Option<Place> {
-        if let Some(error) = &self.unlisted {
-            return Some(Place::Refused(error.clone()));
-        }
-        let mut places = self.places.clone();
-        places.sort_unstable();
-        places.get(majority(self.nodes) - 1).copied().map(Place::Behind)
+        Acquired::Held { ttl: free.get(majority - 1).copied(), contested, place: self.place.clone() }
     }
 }
 
@@ -260,22 +245,6 @@ mod tests {
         assert!(!contested([held(1), held(1), failed()], &[]));
         assert!(contested([held(1), granted(1), held(1)], &[]));
         assert!(contested([held(1), granted(1), held(1)], &[1]));
-    }
-
-    #[test]
-    fn a_locker_has_the_place_that_most_servers_give_it() {
-        let listed = |place| Outcome::Done(Acquire::Listed(None, Place::Behind(place)));
-        let place = |answers: Vec<Outcome<Acquire>>| {
-            let verdict = votes(answers.len(), answers).verdict();
-            let Some(Acquired::Held { place, .. }) = verdict else { panic!("{verdict:?}") };
-            place
-        };
-        assert_eq!(place(vec![listed(4)]), Some(Place::Behind(4)));
-        assert_eq!(place(vec![listed(0), listed(7), listed(2)]), Some(Place::Behind(2)));
-        assert_eq!(place(vec![listed(3), granted(1), listed(5)]), Some(Place::Behind(5)));
-        assert_eq!(place(vec![listed(3), held(9), granted(1)]), None, "it is in the list of a minority");
-        let refused = Outcome::Done(Acquire::Listed(None, Place::Refused("NOPERM".into())));
-        assert_eq!(place(vec![listed(0), refused, listed(0)]), Some(Place::Refused("NOPERM".into())));
     }
 
     #[test]

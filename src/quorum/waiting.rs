@@ -1,6 +1,6 @@
 //! The lists of lockers that wait for a lock, by which a release wakes the next one and not all of them.
 //!
-//! Each server has its own. A cluster has none: there a release notifies all waiters.
+//! A locker of one server has them. Over several servers, and in a cluster, a release notifies all waiters.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -61,7 +61,7 @@ impl Refusal {
 impl Lists {
     /// Returns `None` if there are no lists.
     pub(super) fn new(nodes: &[Arc<Node>], locker: &str) -> Option<Self> {
-        let has_lists = nodes.iter().all(|node| !node.is_cluster());
+        let has_lists = matches!(nodes, [node] if !node.is_cluster());
         let (off, refused, said) = (AtomicBool::new(false), Mutex::default(), AtomicBool::new(false));
         has_lists.then(|| Self { locker: locker.into(), off, refused, said })
     }
@@ -121,19 +121,17 @@ impl Quorum {
         script::ask(&self.nodes[node], Lane::Commands, &release, Answer::release).await
     }
 
-    /// Takes this locker off the lists of a lock, and wakes the next one if the lock is free. Returns whether it is off
-    /// all of them: if a minority does not answer, it may still be in theirs.
+    /// Takes this locker off the list of a lock, and wakes the next one if the lock is free.
     ///
     /// # Errors
-    /// Why a majority has not answered.
-    pub(crate) async fn pass(&self, key: Key) -> Result<bool, Error> {
-        let Some(locker) = self.lister() else { return Ok(true) };
+    /// Why it may still be there.
+    pub(crate) async fn pass(&self, key: Key) -> Result<(), Error> {
+        let Some(locker) = self.lister() else { return Ok(()) };
         let passing = self.ask(|node| {
             let pass = Command::Pass { key: key.clone(), locker: Arc::clone(locker) };
             async move { script::ask(&node, Lane::Commands, &pass, Answer::release).await }
         });
-        let answers = self.hear(passing, |_, missing| missing == 0).await?;
-        Ok(answers.len() == self.nodes.len())
+        self.hear(passing, |_, missing| missing == 0).await.map(|_| ())
     }
 
     /// Handles the refusal of a lock's list: from here on, releases of this lock notify all waiters; if the user has no

@@ -42,9 +42,6 @@ const WAKE: &str = include_str!("../../lua/wake.lua");
 
 const ENLIST: &str = include_str!("../../lua/enlist.lua");
 
-/// The lines that give a locker its place in the list.
-const SCORE: &str = include_str!("../../lua/score.lua");
-
 /// Removes the server's memory from KEYS, for scripts that iterate over them. The others address their keys by index,
 /// since this costs a third of a microsecond.
 const ITS_OWN: &str = "table.remove(KEYS)\n";
@@ -72,7 +69,7 @@ impl Voting {
     /// The four scripts as steps of one. Hand-overs are never votes.
     fn batched(acquire: &str, release: &str, hand_over: &str) -> Self {
         let frame = put_in(include_str!("../../lua/batch.lua"), "release", release);
-        let frame = put_in(&put_in(&frame, "enlist", &with_score(ENLIST)), "hand_over", &with_fence(hand_over));
+        let frame = put_in(&put_in(&frame, "enlist", ENLIST), "hand_over", &with_fence(hand_over));
         let acquire = &*with_fence(acquire);
         let voting = [REMEMBERS, &put_in(&frame, "acquire", &[OR_NOTHING, acquire].concat())];
         Self { plain: Lua::new(&put_in(&frame, "acquire", acquire)), voting: Lua::new(&voting.concat()) }
@@ -81,7 +78,7 @@ impl Voting {
     /// An acquire that puts its locker into the list if it is not granted.
     fn enlist(acquire: &str) -> Self {
         let (head, acquire) = ("local function acquire(KEYS, ARGV)\n", &*with_fence(acquire));
-        let enlist = &*with_score(ENLIST);
+        let enlist = ENLIST;
         let plain = [head, acquire, "end\n", enlist];
         let voting = [REMEMBERS, head, OR_NOTHING, acquire, "end\n", enlist];
         Self { plain: Lua::new(&plain.concat()), voting: Lua::new(&voting.concat()) }
@@ -102,11 +99,7 @@ fn with_fence(script: &str) -> String {
 }
 
 fn with_wake(script: &str) -> String {
-    put_in(script, "wake", &with_score(WAKE))
-}
-
-fn with_score(script: &str) -> String {
-    put_in(script, "score", SCORE)
+    put_in(script, "wake", WAKE)
 }
 
 /// Replaces the line of a script that names another one by that one's lines.

@@ -8,9 +8,7 @@ use std::time::Duration;
 
 pub(super) use super::texts::Topology;
 use super::texts::{OfTopology, PASS, PLAIN, REDISSON, Scripts, Voting, remembering};
-use crate::command::{
-    Amendment, Announced, Claim, Command, Enlists, Kind, Listing, MEMORY, Releaser, Remembered, Since, Wakes,
-};
+use crate::command::{Amendment, Announced, Claim, Command, Kind, Listing, MEMORY, Releaser, Remembered, Wakes};
 use crate::fence::Source;
 use crate::key::Key;
 use crate::label;
@@ -232,14 +230,10 @@ fn scripts_of(claims: &[Claim], topology: Topology) -> &'static Scripts {
 }
 
 /// Returns what an acquire says about the locker that goes into the list.
-fn listed<'a>(claim: &'a Claim, listing: &'a Listing) -> [Word<'a>; 5] {
-    let Listing { locker, looked, lifetime, since } = listing;
+fn listed<'a>(claim: &'a Claim, listing: &'a Listing) -> [Word<'a>; 4] {
+    let Listing { locker, looked, lifetime } = listing;
     let looked = if *looked { "1" } else { "" };
-    [Word::List(&claim.key), (&**locker).into(), looked.into(), millis(*lifetime), waiting_since(*since)]
-}
-
-fn waiting_since<'a>(since: Since) -> Word<'a> {
-    since.map_or(NOTHING, number)
+    [Word::List(&claim.key), (&**locker).into(), looked.into(), millis(*lifetime)]
 }
 
 fn label_of(locker: &str) -> Word<'_> {
@@ -297,17 +291,9 @@ impl Spell for Word<'_> {
             Self::Text(word) => text.write_str(word),
             Self::Number(number) => write!(text, "{number}"),
             Self::List(key) => write!(text, "{}", key.as_waiting()),
-            Self::Releaser(Releaser { locker, enlists, listens, offers, lifetime, since }) => {
-                let [listens, offers] = [listens, offers].map(|flag| u8::from(*flag));
-                let enlists = match enlists {
-                    Enlists::No => 0,
-                    Enlists::Behind => 1,
-                    Enlists::Again => 2,
-                };
-                let lifetime = lifetime.as_millis();
-                let written = write!(text, "{locker} {enlists} {listens} {offers} {lifetime} ");
-                waiting_since(*since).spell(text);
-                written
+            Self::Releaser(Releaser { locker, enlists, listens, offers, lifetime }) => {
+                let [enlists, listens, offers] = [enlists, listens, offers].map(|flag| u8::from(*flag));
+                write!(text, "{locker} {enlists} {listens} {offers} {}", lifetime.as_millis())
             }
         };
     }

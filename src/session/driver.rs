@@ -183,7 +183,7 @@ impl Driving<'_> {
 
     async fn ask(&self, head: &Head, subscription: Option<&Subscription>, now: Instant) -> Attempt {
         let session = self.session;
-        let begun = subscription.map(|listening| listening.begin(session.quorum.round_trip()));
+        let begun = subscription.map(|listening| listening.begin());
         let listing = match (subscription, session.quorum.lister_of(self.key), begun) {
             (Some(listening), Some(locker), Some(begun)) => listening.listing(locker, begun, head.terms.lease),
             _ => None,

@@ -192,7 +192,7 @@ async fn release_on(session: Arc<Session>, hold: Arc<Hold>, node: NodeIndex, com
         let enlists = std::mem::take(&mut is_first) && rest.is_none();
         let wakes = if enlists { session.wakes(&hold, passing) } else { session.quorum.wakes(None) };
         let answer = session.quorum.release(node, &hold.claim, rest, wakes).await;
-        let failure = match answer.map(|release| session.released(&hold, &release, rest, passing)) {
+        let failure = match answer.map(|release| session.released(&hold, &release, rest)) {
             Outcome::Done(false) if executed && Instant::now() < hold.valid_until() => return Outcome::Done(true),
             Outcome::NotExecuted(failure) => failure,
             Outcome::Unknown(failure) => {

@@ -115,7 +115,7 @@ pub(super) async fn work_off(session: Arc<Session>, node: NodeIndex, mut inbox: 
         loop {
             let now = Instant::now();
             while let Some((number, undo)) = list.next(now) {
-                let wakes = session.undo_wakes(&undo.claim.key, undo.stands);
+                let wakes = session.quorum.wakes(None);
                 undoing.send(number, undo.claim.clone(), hold::rest(undo.kept_until, now), wakes);
             }
             let wake = list.wakes_at();

@@ -2,11 +2,8 @@
 
 use super::keyspace::{Member, WrongType, millis};
 use super::store::{Failure, Run};
-use crate::command::{Acquire, Enlists, Listing, Place, Release, Releaser, Since, WAKE, Wakes};
+use crate::command::{Acquire, Listing, Place, Release, Releaser, WAKE, Wakes};
 use crate::key::Key;
-
-/// By how much the clocks of lockers may move them in a list, in microseconds.
-const FAR_OFF: u64 = 1_000_000;
 
 /// The most lockers without a subscriber that one script takes off a list.
 const MOST: usize = 100;
@@ -48,9 +45,9 @@ impl Run<'_> {
     }
 
     fn put_in(&mut self, list: &str, listing: &Listing) -> Result<u64, WrongType> {
-        let Listing { locker, lifetime, since, .. } = listing;
+        let Listing { locker, lifetime, .. } = listing;
         if !self.keys.members(list)?.iter().any(|other| other.name == *locker) {
-            self.add(list, locker, *since)?;
+            self.add(list, locker)?;
         }
         let lifetime = millis(*lifetime);
         if u64::try_from(self.keys.ttl(list)).map_or(true, |left| left < lifetime) {
@@ -82,17 +79,17 @@ impl Run<'_> {
             return Ok(None);
         }
         let mut me = None;
-        if let Some(Releaser { enlists, locker, lifetime, since, .. }) = releaser {
-            if *enlists == Enlists::No {
+        if let Some(Releaser { enlists, locker, lifetime, .. }) = releaser {
+            if !*enlists {
                 self.keys.remove_member(list, locker)?;
             } else {
-                self.add(list, locker, *since)?;
+                self.add(list, locker)?;
                 let left = u64::try_from(self.keys.ttl(list)).unwrap_or_default();
                 if left * 2 < millis(*lifetime) {
                     self.keys.expire(list, millis(*lifetime));
                 }
             }
-            me = Some(if *enlists == Enlists::Again { "" } else { &**locker });
+            me = Some(&**locker);
         }
         for tries in 0..MOST {
             let Some(Member { name: first, .. }) = self.keys.members(list)?.first().cloned() else { return Ok(None) };
@@ -140,15 +137,10 @@ impl Run<'_> {
         self.ears.publish(key.channel(), "0")
     }
 
-    /// Adds a locker, behind all others or, over several servers, in the order of their times.
-    fn add(&mut self, list: &str, locker: &str, since: Since) -> Result<(), WrongType> {
-        let last = self.keys.members(list)?.last().map(|last| last.score);
-        let score = match (since, last) {
-            (None, last) => last.unwrap_or_default() + 1,
-            (Some(since), None) => since,
-            (Some(since), Some(last)) => since.clamp(last.saturating_sub(FAR_OFF), last + FAR_OFF),
-        };
-        self.keys.add(list, locker, score)
+    /// Adds a locker behind all others.
+    fn add(&mut self, list: &str, locker: &str) -> Result<(), WrongType> {
+        let last = self.keys.members(list)?.last().map_or(0, |last| last.score);
+        self.keys.add(list, locker, last + 1)
     }
 
     fn place_in(&mut self, list: &str, locker: &str) -> Option<u64> {

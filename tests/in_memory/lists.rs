@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::common::{key, ms};
-use super::{Server, over, servers};
+use super::{Server, over};
 
 /// Connects lockers to a server. A message to all of them reaches the first one first.
 async fn lockers<const N: usize>(server: &Server) -> [Locker; N] {
@@ -236,109 +236,4 @@ async fn a_release_that_is_sent_again_makes_nobody_miss_a_message() {
     assert_eq!(one.stats().pending, 0);
     assert!(forces.get(&name).force_unlock().await.unwrap());
     has_it(next, 1).await;
-}
-
-/// Connects lockers to several servers.
-async fn lockers_over<const N: usize>(servers: &[Server]) -> [Locker; N] {
-    let mut lockers = Vec::new();
-    for _ in 0..N {
-        lockers.push(over(servers, ms(10_000)).command_timeout(ms(1_000)).connect().await.unwrap());
-    }
-    lockers.try_into().unwrap()
-}
-
-/// The round trips to three servers take a millisecond each.
-fn three() -> Vec<Server> {
-    let servers = servers(3);
-    servers.iter().for_each(|server| server.delay(ms(1)..=ms(1)));
-    servers
-}
-
-/// How long a woken locker takes: a message, an acquire, and a release. It is called by its name, since a locker that
-/// looks does so after 20 ms.
-const CALLED: u64 = 10;
-
-#[tokio::test(start_paused = true)]
-async fn lockers_have_a_lock_of_several_servers_in_the_order_in_which_they_came() {
-    let (servers, name) = (three(), key());
-    let [holder, third, first, second] = lockers_over(&servers).await;
-    let guard = holder.get(&name).lock().await.unwrap();
-    let mut waiting = Vec::new();
-    for locker in [&first, &second, &third] {
-        waiting.push(waits(locker, &name).await);
-    }
-    guard.unlock().await.unwrap();
-    for waiting in waiting {
-        has_it(waiting, CALLED).await;
-    }
-}
-
-/// Two servers lose their lists. The first locker is cut off when the second one goes into them again.
-#[tokio::test(start_paused = true)]
-async fn a_locker_has_the_same_place_on_each_of_several_servers() {
-    let (servers, name) = (three(), key());
-    let far: Vec<Server> = servers.iter().map(Server::route).collect();
-    let ([holder, second], [first]) = (lockers_over(&servers).await, lockers_over(&far).await);
-    let guard = holder.get(&name).lock().await.unwrap();
-    let waiting = [waits(&first, &name).await, waits(&second, &name).await];
-    sleep(ms(1_500)).await;
-    far.iter().for_each(Server::cut);
-    servers[..2].iter().for_each(|server| server.delete(&format!("lockhound_waiting:{{{name}}}")));
-    // They check a sixth of the lease after they asked.
-    sleep(ms(250)).await;
-    far.iter().for_each(Server::mend);
-    sleep(ms(500)).await;
-    guard.unlock().await.unwrap();
-    for waiting in waiting {
-        has_it(waiting, CALLED).await;
-    }
-}
-
-/// It was called, and does not come: the next one looks after 20 ms and two round trips.
-#[tokio::test(start_paused = true)]
-async fn a_locker_that_does_not_come_is_passed_over_on_several_servers() {
-    let (servers, name) = (three(), key());
-    let far: Vec<Server> = servers.iter().map(Server::route).collect();
-    let ([holder, second], [first]) = (lockers_over(&servers).await, lockers_over(&far).await);
-    let guard = holder.get(&name).lock().await.unwrap();
-    let waiting = [waits(&first, &name).await, waits(&second, &name).await];
-    far.iter().for_each(Server::cut);
-    let began = Instant::now();
-    guard.unlock().await.unwrap();
-    let [first, second] = waiting;
-    let guard = second.await.unwrap();
-    assert!((20..35).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
-    far.iter().for_each(Server::mend);
-    guard.unlock().await.unwrap();
-    has_it(first, 2_000).await;
-}
-
-/// The one server that calls it is the only one that it hears.
-#[tokio::test(start_paused = true)]
-async fn a_locker_that_only_one_of_several_servers_calls_looks_a_moment_later() {
-    let (servers, name) = (three(), key());
-    let [holder, next] = lockers_over(&servers).await;
-    let guard = holder.get(&name).lock().await.unwrap();
-    let waiting = waits(&next, &name).await;
-    servers[2].stop();
-    // Its next question asks two servers, and the lock is released on one of these alone before it is gone.
-    servers[1].delete(&name);
-    let began = Instant::now();
-    tokio::spawn(guard.unlock());
-    waiting.await.unwrap().unlock().await.unwrap();
-    assert!(began.elapsed() < ms(100), "not at the re-check: {:?}", began.elapsed());
-    servers[2].go_on();
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_locker_whose_caller_is_gone_is_waited_for_on_none_of_several_servers() {
-    let (servers, name) = (three(), key());
-    let [holder, goes, stays] = lockers_over(&servers).await;
-    let guard = holder.get(&name).lock().await.unwrap();
-    let (going, staying) = (waits(&goes, &name).await, waits(&stays, &name).await);
-    going.abort();
-    sleep(ms(50)).await;
-    assert_eq!(goes.stats().pending, 0);
-    guard.unlock().await.unwrap();
-    has_it(staying, CALLED).await;
 }

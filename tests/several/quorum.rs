@@ -261,27 +261,24 @@ async fn a_hold_lives_through_the_restart_of_every_server_one_by_one() {
 // ---- Contention ----
 
 #[tokio::test]
-async fn a_waiter_is_woken_by_a_majority_of_messages_and_looks_a_moment_after_fewer() {
+async fn a_waiter_is_woken_by_a_majority_of_messages_and_not_by_fewer() {
     let (servers, key) = (servers(3), key());
     let locks = over(&servers, ms(30_000)).connect().await.unwrap();
     servers.iter().for_each(|server| hold_as_redisson(server, &key, 30_000));
     let lock = locks.get(&key);
     let channel = format!("redisson_lock__channel:{{{key}}}");
     let waiting = tokio::spawn(async move { lock.lock().await.unwrap().unlock().await });
-    // To the lock's channel, and to its locker's own.
-    let listens = |server: &Server| server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).len() == 2;
+    let listens = |server: &Server| server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]).len() == 1;
     eventually(ms(2_000), "the waiter listens", || servers.iter().all(listens)).await;
     tokio::time::sleep(ms(100)).await;
     let asked = || servers[0].calls("evalsha") + servers[0].calls("eval");
     let before = asked();
     servers[1].command::<u64>(&["PUBLISH", &channel, "0"]);
     servers[1].command::<u64>(&["PUBLISH", &channel, "0"]);
-    eventually(ms(500), "one server may have lost its place", || asked() > before).await;
     tokio::time::sleep(ms(150)).await;
-    assert_eq!(asked(), before + 1, "once");
-    servers[1].command::<u64>(&["PUBLISH", &channel, "0"]);
+    assert_eq!(asked(), before, "what is undone on one server is no reason to ask");
     servers[2].command::<u64>(&["PUBLISH", &channel, "0"]);
-    eventually(ms(500), "the messages of two servers wake the waiter", || asked() > before + 1).await;
+    eventually(ms(500), "the messages of two servers wake the waiter", || asked() > before).await;
     for server in &servers[..2] {
         server.command::<()>(&["DEL", &key]);
         server.command::<u64>(&["PUBLISH", &channel, "0"]);

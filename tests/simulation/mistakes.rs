@@ -26,12 +26,11 @@ const NO_OTHERS: Held =
 /// The next locker checks 20 ms later, which is within the bound.
 const WATCHED: Held = No("another one watches, so that it costs 20 ms at the most: 6,000 seeds do not find it");
 
-/// A locker in the lists of several servers looks after a message of any of them, and at the re-check, which is the
-/// bound of the simulation.
+/// A locker looks at the re-check, which is the bound of the simulation.
 const LOOKS: Held = No("a locker asks by itself within the bound: `tests/in_memory/lists.rs` tests how soon");
 
 /// For each model: its file and its mistakes.
-const MODELS: [(&str, &[(&str, Held)]); 6] = [
+const MODELS: [(&str, &[(&str, Held)]); 5] = [
     (
         "tests/model.rs",
         &[
@@ -81,19 +80,6 @@ const MODELS: [(&str, &[(&str, Held)]); 6] = [
             ("OneDecidesForAll", NO_OTHERS),
             ("PassesAreInOrder", LOOKS),
             ("SecondSleeps", By("second_of_the_list_sleeps")),
-        ],
-    ),
-    (
-        "tests/model/lists/mod.rs",
-        &[
-            ("GoIsAGrant", No("a wake-up has no field and no fence to make a hold of")),
-            ("NobodyWatches", By("nobody_watches")),
-            ("OnlyCallsCount", LOOKS),
-            ("MinoritiesAreIgnored", LOOKS),
-            ("ForgetsWhileAsking", By("wake_up_forgotten_while_asking")),
-            ("UndoesQuietly", LOOKS),
-            ("PassesAreInOrder", LOOKS),
-            ("OneServerPassesOn", LOOKS),
         ],
     ),
     (

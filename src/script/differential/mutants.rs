@@ -1,8 +1,8 @@
 //! Mistakes that the server in memory could have: each makes it differ from the scripts.
 
 use crate::command::{
-    Acquire, Amendment, Answer, Claim, Command, Count, Enlists, HandOver, Identity, Kind, MEMORY, Place, Raise,
-    Release, Releaser, Wakes, sha1,
+    Acquire, Amendment, Answer, Claim, Command, Count, HandOver, Identity, Kind, MEMORY, Place, Raise, Release,
+    Releaser, Wakes, sha1,
 };
 use crate::fence::{Fence, Source};
 use crate::label::key_of;
@@ -168,7 +168,7 @@ impl Mutant {
                 let _: Result<_, _> = store.keys.remove_member(&claims[0].key.waiting(), &listing.locker);
             }
             (Self::DropsWhoReleases, Command::Release { wakes: Wakes::Next(Some(Releaser { enlists, .. })), .. }) => {
-                *enlists = Enlists::No;
+                *enlists = false;
             }
             (Self::WaitsForTheFirst, Command::Acquire { listing: Some(listing), .. }) => listing.looked = false,
             (Self::GivesNoTurns, Command::Release { wakes: Wakes::Next(Some(Releaser { offers, .. })), .. }) => {

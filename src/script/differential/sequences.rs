@@ -10,8 +10,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use crate::command::{
-    Amendment, Announced, Claim, Command, Enlists, Kind, Listing, MEMORY, Releaser, Remembered, Since, WAKE, Wakes,
-    sha1,
+    Amendment, Announced, Claim, Command, Kind, Listing, MEMORY, Releaser, Remembered, WAKE, Wakes, sha1,
 };
 use crate::fence::{Fence, Source};
 use crate::key::Key;
@@ -136,9 +135,9 @@ fn shareable() -> impl Strategy<Value = Command> {
         2 => (claim(), lease(), fences(), vote()).prop_map(|(claim, lease, fences, vote)| {
             Command::Acquire { claims: Arc::new([claim]), lease, fences, vote, listing: None }
         }),
-        3 => (claim(), lease(), fences(), rarely_a_vote(), locker(), any::<bool>(), since()).prop_map(
-            |(claim, lease, fences, vote, locker, looked, since)| {
-                let listing = Some(Listing { locker, looked, lifetime: lease * 3, since });
+        5 => (claim(), lease(), fences(), rarely_a_vote(), locker(), any::<bool>()).prop_map(
+            |(claim, lease, fences, vote, locker, looked)| {
+                let listing = Some(Listing { locker, looked, lifetime: lease * 3 });
                 Command::Acquire { claims: Arc::new([claim]), lease, fences, vote, listing }
             },
         ),
@@ -154,13 +153,6 @@ fn locker() -> impl Strategy<Value = Arc<str>> {
     prop_oneof![3 => select(&LOCKERS[..2]), 1 => select(&LOCKERS[2..])].prop_map(Arc::from)
 }
 
-/// Clocks that are near each other, and some that are far off.
-fn since() -> impl Strategy<Value = Since> {
-    let near = (0..3_u64).prop_map(|ms| 1_700_000_000_000_000 + ms * 1_000);
-    let far_off = select(vec![1, 1_699_999_990_000_000, 1_700_000_010_000_000]);
-    option::weighted(0.5, prop_oneof![4 => near, 1 => far_off])
-}
-
 /// Most servers here do not have the memory for it.
 fn rarely_a_vote() -> impl Strategy<Value = Option<Remembered>> {
     prop_oneof![4 => Just(None), 1 => vote()]
@@ -168,12 +160,14 @@ fn rarely_a_vote() -> impl Strategy<Value = Option<Remembered>> {
 
 fn wakes() -> impl Strategy<Value = Wakes> {
     let lifetime = select(vec![1_000, 90_000]).prop_map(Duration::from_millis);
-    let enlists = select(vec![Enlists::No, Enlists::Behind, Enlists::Behind, Enlists::Again]);
-    let flags = (enlists, any::<bool>(), any::<bool>());
-    let releaser =
-        (locker(), flags, lifetime, since()).prop_map(|(locker, (enlists, listens, offers), lifetime, since)| {
-            Releaser { locker, enlists, listens, offers, lifetime, since }
-        });
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let releaser = (locker(), flags, lifetime).prop_map(|(locker, (enlists, listens, offers), lifetime)| Releaser {
+        locker,
+        enlists,
+        listens,
+        offers,
+        lifetime,
+    });
     prop_oneof![1 => Just(Wakes::All), 5 => option::weighted(0.8, releaser).prop_map(Wakes::Next)]
 }
 
