@@ -282,6 +282,7 @@ impl Subscription {
 
     /// Records that the lock is granted, and so the locker is no longer in the list.
     pub(crate) fn granted(&self) {
+        self.listener.serve();
         // A round that does not mention the list leaves it as it is.
         if self.lists.load(Ordering::Relaxed) {
             self.channels.listed().leave(&self.listener.key);

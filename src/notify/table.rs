@@ -1,12 +1,13 @@
 //! The channels of a locker as plain data: the listeners of each, the subscriptions of each node, and pending changes.
 //!
 //! # Invariants
-//! - A channel is in the table while it has listeners, and for [`LINGER`] after the last of them. `idle` has exactly
-//!   the channels without listeners.
+//! - A channel is in the table while it has listeners, and for [`LINGER`] after the last of them if that got the lock.
+//!   `idle` has exactly the channels without listeners.
 //! - `changes` of a node has every channel that only the node or only the table has, and none that neither has: it does
 //!   not grow while a node is away.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -67,13 +68,25 @@ pub(super) struct Listener {
     pub(super) key: Key,
     pub(super) message: Notify,
     pub(super) confirmed: Notify,
+    /// Whether the lock was granted to it.
+    served: AtomicBool,
     news: Mutex<News>,
 }
 
 impl Listener {
     fn of(key: &Key) -> Arc<Self> {
-        let (message, confirmed, news) = (Notify::new(), Notify::new(), Mutex::default());
-        Arc::new(Self { key: key.clone(), message, confirmed, news })
+        let (message, confirmed) = (Notify::new(), Notify::new());
+        let (served, news) = (AtomicBool::new(false), Mutex::default());
+        Arc::new(Self { key: key.clone(), message, confirmed, served, news })
+    }
+
+    /// Records that the lock was granted to it.
+    pub(super) fn serve(&self) {
+        self.served.store(true, Ordering::Relaxed);
+    }
+
+    fn is_served(&self) -> bool {
+        self.served.load(Ordering::Relaxed)
     }
 
     pub(super) fn news(&self) -> MutexGuard<'_, News> {
@@ -135,16 +148,18 @@ impl Table {
         (listener, asks)
     }
 
-    /// Removes a listener. Returns whether its channel is now the only one without listeners.
+    /// Removes a listener. Returns whether its channel is now the first to be removed, of those without listeners.
     pub(super) fn leave(&mut self, name: &Name, listener: &Arc<Listener>, now: Instant) -> bool {
         let Some(channel) = self.channels.get_mut(name) else { return false };
         channel.ears.retain(|ear| !Arc::ptr_eq(&ear.listener, listener));
         if !channel.ears.is_empty() || channel.idle_since.is_some() {
             return false;
         }
-        channel.idle_since = Some(now);
-        self.idle.insert((now, Arc::clone(name)));
-        self.idle.len() == 1
+        // Who gives up does not come at once, and others take a subscriber for somebody who waits.
+        let since = if listener.is_served() { now } else { now.before(LINGER) };
+        channel.idle_since = Some(since);
+        self.idle.insert((since, Arc::clone(name)));
+        self.idle.first().is_some_and(|(_, first)| first == name)
     }
 
     /// Begins a listener's round. Messages from before it say nothing about its result.
@@ -278,6 +293,12 @@ mod tests {
         text.into()
     }
 
+    /// Removes a listener to which the lock was granted.
+    fn served(table: &mut Table, name: &Name, listener: &Arc<Listener>, now: Instant) {
+        listener.serve();
+        table.leave(name, listener, now);
+    }
+
     /// Takes all changes of a node, and confirms them at once.
     fn settle(table: &mut Table, node: usize) -> Batch {
         let mut batch = table.batch(node);
@@ -301,7 +322,7 @@ mod tests {
             let (listener, asks) = table.subscribe(&x, &"k".into());
             assert_eq!(asks, use_at == 0, "it is there already");
             settle(&mut table, 0);
-            table.leave(&x, &listener, start + ms(use_at + 16));
+            served(&mut table, &x, &listener, start + ms(use_at + 16));
         }
         assert_eq!(table.next_sweep(), Some(start + ms(1_816)));
         for early in [1_016, 1_416, 1_815] {
@@ -314,19 +335,31 @@ mod tests {
     }
 
     #[test]
+    fn a_channel_whose_last_caller_gave_up_does_not_linger() {
+        let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
+        let (listener, _) = table.subscribe(&name("y"), &"l".into());
+        served(&mut table, &name("y"), &listener, start);
+        let (listener, _) = table.subscribe(&x, &"k".into());
+        settle(&mut table, 0);
+        assert!(table.leave(&x, &listener, start), "it comes before the other one");
+        assert!(table.sweep(start) && table.len() == 1);
+        assert_eq!(settle(&mut table, 0), batch(&[], &["x"]));
+    }
+
+    #[test]
     fn a_channel_in_use_is_never_removed() {
         let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
         let (first, _) = table.subscribe(&x, &"k".into());
         let (second, asks) = table.subscribe(&x, &"k".into());
         assert!(!asks, "one subscription for both");
-        table.leave(&x, &first, start);
+        served(&mut table, &x, &first, start);
         assert!(!table.sweep(start + ms(60_000)) && table.len() == 1);
-        table.leave(&x, &second, start + ms(60_000));
+        served(&mut table, &x, &second, start + ms(60_000));
         // A listener that leaves twice counts once.
-        table.leave(&x, &second, start + ms(60_500));
+        served(&mut table, &x, &second, start + ms(60_500));
         let (third, _) = table.subscribe(&x, &"k".into());
         assert!(!table.sweep(start + ms(120_000)) && table.len() == 1);
-        table.leave(&x, &third, start + ms(120_000));
+        served(&mut table, &x, &third, start + ms(120_000));
         table.sweep(start + ms(121_000));
         assert_eq!(table.len(), 0);
     }
@@ -336,7 +369,7 @@ mod tests {
         let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
         let (listener, _) = table.subscribe(&x, &"k".into());
         settle(&mut table, 0);
-        table.leave(&x, &listener, start);
+        served(&mut table, &x, &listener, start);
         assert!(table.sweep(start + LINGER));
         table.subscribe(&x, &"k".into());
         assert!(table.is_confirmed("x"));
@@ -349,7 +382,7 @@ mod tests {
         let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
         let (listener, _) = table.subscribe(&x, &"k".into());
         settle(&mut table, 0);
-        table.leave(&x, &listener, start);
+        served(&mut table, &x, &listener, start);
         table.sweep(start + LINGER);
         let under_way = table.batch(0);
         assert_eq!(under_way, batch(&[], &["x"]));
@@ -369,7 +402,7 @@ mod tests {
             let (listener, _) = table.subscribe(&x, &"k".into());
             settle(&mut table, 0);
             settle(&mut table, 1);
-            table.leave(&x, &listener, now);
+            served(&mut table, &x, &listener, now);
             now = now + ms(10);
             table.sweep(now);
             let Ears { has, changes } = &table.nodes[2];
@@ -387,7 +420,7 @@ mod tests {
         for text in ["a", "b", "c"] {
             let (listener, _) = table.subscribe(&name(text), &"k".into());
             if text == "b" {
-                table.leave(&name(text), &listener, start);
+                served(&mut table, &name(text), &listener, start);
             }
         }
         settle(&mut table, 0);
@@ -403,7 +436,7 @@ mod tests {
         let (mut table, start) = (Table::new(1), Instant::now());
         let (old, _) = table.subscribe(&name("old"), &"k".into());
         settle(&mut table, 0);
-        table.leave(&name("old"), &old, start);
+        served(&mut table, &name("old"), &old, start);
         table.sweep(start + LINGER);
         table.subscribe(&name("new"), &"k".into());
         let uncertain = table.batch(0);
@@ -421,9 +454,9 @@ mod tests {
         let listeners = [table.subscribe(&x, &"k".into()).0, table.subscribe(&x, &"k".into()).0];
         let woken = table.message(0, "x").expect("known");
         assert!(woken.len() == 2 && woken.iter().zip(&listeners).all(|(woken, listener)| Arc::ptr_eq(woken, listener)));
-        table.leave(&x, &listeners[0], Instant::now());
+        served(&mut table, &x, &listeners[0], Instant::now());
         assert_eq!(table.message(0, "x").expect("known").len(), 1);
-        table.leave(&x, &listeners[1], Instant::now());
+        served(&mut table, &x, &listeners[1], Instant::now());
         assert_eq!(table.message(0, "x").expect("it lingers").len(), 0);
         assert!(table.message(0, "y").is_none());
     }
