@@ -19,7 +19,8 @@ use crate::multi::MultiLock;
 use crate::node::Tls;
 use crate::node::{Access, Provider, Target};
 use crate::options::{Fencing, Format, Options, Reentry, Replicas, Settings};
-use crate::preflight::Preflight;
+use crate::rights::{self, Right};
+use crate::servers::ServerHandle;
 use crate::session::Alive;
 use crate::stats::Stats;
 #[cfg(feature = "testing")]
@@ -153,90 +154,36 @@ impl Locker {
         self.alive.session().stats()
     }
 
-    /// Asks the servers what they keep of a lock, and returns a report with a verdict for each promise.
-    ///
-    /// The verdicts say whether locks survive a restart, a failover and a full memory, whether waiters are woken by
-    /// messages, whether fences grow, and which rights are missing. The report is for operators and for deployment
-    /// pipelines; see [`preflight`](crate::preflight).
-    ///
-    /// The user of a server may have rights on some names only, such as `~app:*`. This method makes up a name; if the
-    /// user has no rights on it, the rights on the others are unknown. [`preflight_of`](Self::preflight_of) takes the
-    /// names of locks.
-    ///
-    /// Each master of a cluster has a line in the report, and each has to keep the promises, since no other master has
-    /// its locks.
-    ///
-    /// It takes no lock and writes no key. On each server it opens a connection of its own,
-    /// `lockhound:preflight:<label>:<uuid>`, and sends `HELLO`, `INFO`, `CONFIG GET`, `TIME` and, in a cluster,
-    /// `CLUSTER INFO`. It asks for the user's rights with `ACL DRYRUN` or, if the user may not send that, tries the
-    /// commands. Commands that read are sent; commands that write are called by a read-only script, and the server's
-    /// refusal shows whether the user may send them. It subscribes for a moment to the channel of the name. The text of
-    /// that script, as of any script, and an entry in the `ACL LOG` for each refusal stay on the server. Servers before
-    /// version 7 have no such scripts: there the rights that scripts need are unknown, unless the user may send
-    /// `ACL DRYRUN`.
-    ///
-    /// Connecting may take [`connect_timeout`](LockerBuilder::connect_timeout), and the answers as long again. The
-    /// report says *unknown* for questions that are not answered by then, and for those that the user may not ask. A
-    /// server that cannot be reached is a line in the report and not an error.
+    /// Returns the servers, for tools that ask them: see [`servers`](crate::servers). Of a cluster, the masters that
+    /// have slots. Asks no server.
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Forked`] or [`Error::WatchdogPanicked`].
     ///
     /// # Cancel safety
-    /// Dropping the future only discards the report: the locker asks its remaining questions in the background.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # async fn example(locks: lockhound::Locker) -> Result<(), lockhound::Error> {
-    /// let report = locks.preflight().await?;
-    /// println!("{report}");
-    /// for verdict in report.problems() {
-    ///     eprintln!("{}: {}", verdict.promise, verdict.answer);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn preflight(&self) -> Result<Preflight, Error> {
-        self.alive.session().preflight(Vec::new()).await
-    }
-
-    /// Asks as [`preflight`](Self::preflight) does, about the locks with these names. Give one name for each pattern of
-    /// names that the user has rights on.
-    ///
-    /// # Errors
-    /// As [`preflight`](Self::preflight); [`Error::Config`] for an empty name.
-    ///
-    /// # Cancel safety
-    /// As [`preflight`](Self::preflight).
-    pub async fn preflight_of<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Preflight, Error> {
-        let keys = keys.into_iter().map(|key| key.into().under(&self.prefix));
-        self.alive.session().preflight(keys.collect()).await
-    }
-
-    /// Asks as [`preflight`](Self::preflight) does, for threads without async code.
-    ///
-    /// # Errors
-    /// As [`preflight`](Self::preflight); [`Error::Config`] if [`connect`](LockerBuilder::connect) connected the locker
-    /// to servers in memory: such a locker runs in its caller's runtime.
-    ///
-    /// # Panics
-    /// Panics in async code, which it would block.
-    pub fn blocking_preflight(&self) -> Result<Preflight, Error> {
+    /// Dropping the future has no effect.
+    pub async fn servers(&self) -> Result<Vec<ServerHandle>, Error> {
         let session = self.alive.session();
-        session.block_on(session.preflight(Vec::new()))
+        let of = Arc::clone(session);
+        let doors = session.run_for_tool(async move { of.quorum().doors() }).await?;
+        Ok(doors.into_iter().map(|door| ServerHandle::new(&self.alive, door)).collect())
     }
 
-    /// Asks as [`preflight_of`](Self::preflight_of) does, for threads without async code.
+    /// Returns the rights that a server's user needs for the locks with these names. Asks no server.
     ///
     /// # Errors
-    /// As [`blocking_preflight`](Self::blocking_preflight); [`Error::Config`] for an empty name.
-    ///
-    /// # Panics
-    /// Panics in async code, which it would block.
-    pub fn blocking_preflight_of<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Preflight, Error> {
-        let keys = keys.into_iter().map(|key| key.into().under(&self.prefix));
+    /// [`Error::Config`] for an empty name.
+    pub fn rights<K: Into<Key>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Right>, Error> {
+        let keys: Vec<_> = keys.into_iter().map(|key| key.into().under(&self.prefix)).collect();
+        keys.iter().try_for_each(Error::unless_named)?;
         let session = self.alive.session();
-        session.block_on(session.preflight(keys.collect()))
+        let quorum = session.quorum();
+        Ok(rights::rights(session.settings(), quorum.nodes().len(), quorum.is_cluster(), &keys))
+    }
+
+    /// Returns the settings that its options make.
+    pub fn settings(&self) -> &Settings {
+        self.alive.session().settings()
     }
 
     /// Closes the locker and all its clones, and ends the work that still holds locks.

@@ -116,7 +116,7 @@ impl Default for Options {
 
 /// Settings that agree with each other, every default filled in.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub struct Settings {
     pub(crate) lease: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
@@ -134,6 +134,31 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// Returns how long a server keeps a lock that nobody renews.
+    pub const fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// Returns how long one command may take.
+    pub const fn command_timeout(&self) -> Duration {
+        self.command_timeout
+    }
+
+    /// Returns how long a server that may have forgotten locks abstains; zero if it does not.
+    pub const fn restart_quarantine(&self) -> Duration {
+        self.restart_quarantine
+    }
+
+    /// Returns how locks are stored.
+    pub const fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Returns how many replicas have to acknowledge a lock, and how long that may take; `None` if they are not asked.
+    pub fn replicas(&self) -> Option<(u32, Duration)> {
+        self.replicas.map(|replicas| (replicas.count, replicas.timeout))
+    }
+
     /// Checks that no server votes again while a lock that it has forgotten may still be held.
     ///
     /// # Errors

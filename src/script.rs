@@ -12,20 +12,6 @@ use self::reading::{idle, read};
 use self::words::{Topology, Words};
 use crate::command::{Acquire, Answer, Command, HandOver, Raise, Renew, Told};
 use crate::node::{Call, Lane, Node, Outcome, ReplicaAck, Reply, Server, Step};
-use crate::preflight::{Questions, ServerReport};
-
-/// The script that tries commands without writing.
-const PROBE: &str = concat!("#!lua flags=no-writes\n", include_str!("../lua/probe.lua"));
-
-/// Asks a node, or each master of a cluster, about the promises of [`preflight`](crate::preflight).
-pub(crate) async fn preflight(node: &Node, asked: &Questions) -> Vec<ServerReport> {
-    match node.server() {
-        Server::Redis(redis) => vec![redis.preflight(PROBE, asked).await],
-        Server::Cluster(cluster) => cluster.preflight(PROBE, asked).await,
-        #[cfg(feature = "testing")]
-        Server::Memory(memory) => vec![memory.preflight().await],
-    }
-}
 
 /// Lets a node execute a command once, and reads the answer.
 pub(crate) async fn ask<T>(

@@ -19,7 +19,7 @@ struct Layer {
 const LAYERS: [Layer; 6] = [
     Layer {
         name: "user",
-        modules: &["guide", "locker", "multi", "lock", "guard", "handle"],
+        modules: &["guide", "locker", "servers", "multi", "lock", "guard", "handle"],
         libraries: &["tokio", "tokio_util", "tracing", "uuid"],
     },
     Layer {
@@ -47,7 +47,7 @@ const LAYERS: [Layer; 6] = [
     Layer {
         name: "pure",
         modules: &[
-            "preflight",
+            "rights",
             "presence",
             "command",
             "lease",
@@ -79,6 +79,23 @@ const LAYERS: [Layer; 6] = [
             "sha1_smol",
         ],
     },
+];
+
+/// The modules of doctor/src/, from top to bottom: each may use those behind it.
+const DOCTOR: [&str; 13] = [
+    "examine",
+    "ask",
+    "table",
+    "report",
+    "verdicts",
+    "sentinels",
+    "cluster",
+    "cases",
+    "rights",
+    "told",
+    "found",
+    "promise",
+    "shown",
 ];
 
 /// Modules of one layer that never use each other: what the nodes agree on is independent of what they announce.
@@ -115,13 +132,29 @@ fn the_source_keeps_its_architecture() {
 }
 
 #[test]
+fn the_doctor_keeps_the_same_rules() {
+    // A published package does not have it.
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("doctor/src");
+    if !directory.exists() {
+        return;
+    }
+    let sources = read(&directory, "");
+    let mut modules: Vec<&str> = sources.iter().filter_map(Source::module).collect();
+    modules.sort_by_key(|module| DOCTOR.iter().position(|known| known == module));
+    assert_eq!(modules, DOCTOR, "left the modules of doctor/src/, right those in the table of this test");
+    let complaints: Vec<String> =
+        sources.iter().flat_map(|source| [style(source), upwards(source, &DOCTOR)].concat()).collect();
+    assert!(complaints.is_empty(), "{} complaints about doctor/:\n{}", complaints.len(), complaints.join("\n"));
+}
+
+#[test]
 fn no_line_is_wider_than_120_columns() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files: Vec<PathBuf> =
         fs::read_dir(root).expect("a directory").map(|entry| entry.expect("it").path()).collect();
     files.retain(|path| path.is_file());
     // A published package does not have all of them.
-    for directory in ["src", "tests", "lua", "examples", "docs", "bench", "recipes", ".cargo"] {
+    for directory in ["src", "tests", "lua", "examples", "docs", "bench", "recipes", "doctor", ".cargo"] {
         files_below(&root.join(directory), &mut files);
     }
     let is_written = |path: &PathBuf| match path.extension() {
@@ -250,6 +283,16 @@ impl Source {
 
 /// Applies all rules to one file.
 fn check(source: &Source, libraries: &[String]) -> Vec<String> {
+    let mut complaints = style(source);
+    if !source.is_root() {
+        complaints.extend(imports(source));
+        complaints.extend(crates(source, libraries));
+    }
+    complaints
+}
+
+/// Applies the rules that do not depend on the table of the layers.
+fn style(source: &Source) -> Vec<String> {
     let mut complaints = opening(source);
     complaints.extend(size(source));
     complaints.extend(manners(source));
@@ -259,10 +302,22 @@ fn check(source: &Source, libraries: &[String]) -> Vec<String> {
     complaints.extend(third_person(source));
     if source.is_root() {
         complaints.extend(no_logic(source));
-    } else {
-        complaints.extend(imports(source));
-        complaints.extend(crates(source, libraries));
     }
+    complaints
+}
+
+/// A module of a crate without layers uses only those behind it in this list.
+fn upwards(source: &Source, modules: &[&str]) -> Vec<String> {
+    let Some(from) = source.module() else { return Vec::new() };
+    let place_of = |module: &str| modules.iter().position(|known| *known == module);
+    let is_upwards = |target: &str| target != from && place_of(target) <= place_of(from);
+    let place = source.place();
+    let used = references(&source.tokens).into_iter().filter_map(|(line, path)| Some((line, absolute(&path, &place)?)));
+    let mut complaints: Vec<_> = used
+        .filter(|(_, path)| path.first().is_some_and(|target| is_upwards(target)))
+        .map(|(line, path)| source.complaint(line, &format!("`{from}` must not use `{}`", path[0])))
+        .collect();
+    complaints.dedup();
     complaints
 }
 
@@ -425,9 +480,9 @@ fn manners(source: &Source) -> Vec<String> {
         } else if next.is("!")
             && token.is("include_str")
             && !source.is_root()
-            && !matches!(source.module(), Some("script" | "guide"))
+            && !matches!(source.module(), Some("script" | "guide" | "ask"))
         {
-            "only `script` and `guide` include files"
+            "only `script` and `guide` include files, and `ask` of the doctor"
         } else {
             continue;
         };
@@ -926,6 +981,14 @@ fn imports_go_downwards() {
     assert_complaint("session/acquire.rs", "use super::super::lock::Lock;", "`session` must not use `lock`");
     assert_complaint("clock.rs", "use crate::lease;", "`clock` must not use `lease`");
     assert_complaint("node/link.rs", "use crate::script;", "src/node/link.rs:2: `node` must not use `script`");
+}
+
+#[test]
+fn a_module_without_layers_uses_those_behind_it() {
+    let source = |text: &str| Source::new("b.rs", &format!("//! What it is.\n{text}"));
+    assert_eq!(upwards(&source("use crate::c::X;\nuse super::b::Y;\nuse other::Z;"), &["a", "b", "c"]), [""; 0]);
+    assert_eq!(upwards(&source("use crate::a::X;"), &["a", "b", "c"]).len(), 1);
+    assert_eq!(upwards(&source("use crate::unknown::X;"), &["a", "b", "c"]).len(), 1, "the root, or no module");
 }
 
 #[test]

@@ -11,8 +11,10 @@ use super::reply::{self, Outcome, Reply};
 use super::scheme::Mode;
 use crate::error::{Error, NodeFailure, ServerErrorKind};
 use crate::foreign::contained;
-use crate::preflight::{Hello, OLDEST, evicts, field as info_field, parse_version};
 use crate::shown::{Shown, cut};
+
+/// The oldest version that this crate works with.
+const OLDEST: (u32, u32) = (6, 2);
 
 /// How long after a useless answer a server is asked again what it is.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -113,7 +115,7 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32
         |version: &str| Obstacle::Unfit(format!("is a server of version {version}; lockhound needs 6.2 or newer"));
     match link.call("HELLO", Vec::new()).await {
         Outcome::Done(reply) => {
-            let Hello { mode, version, role, .. } = hello(&reply);
+            let [version, mode, role] = ["version", "mode", "role"].map(|name| value(&reply, name));
             if link.is_named() && role.is_some_and(|role| role != "master") {
                 let reason = NAMED_REPLICA.to_owned();
                 return Err(Obstacle::Passing(NodeFailure { node: Arc::clone(node), reason }));
@@ -155,7 +157,7 @@ pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
         return;
     };
     let info = String::from_utf8_lossy(&info);
-    if let Some(policy) = info_field(&info, "maxmemory_policy").filter(|policy| evicts(policy)) {
+    if let Some(policy) = field(&info, "maxmemory_policy").filter(|&policy| policy != "noeviction") {
         contained(|| {
             tracing::warn!(
                 %node,
@@ -221,10 +223,15 @@ pub(super) async fn get_to_know(link: &Arc<Link>) {
     }
 }
 
-/// Reads the answer to HELLO.
-pub(super) fn hello(reply: &Reply) -> Hello {
-    let [server, version, mode, role] = ["server", "version", "mode", "role"].map(|name| value(reply, name));
-    Hello { server, version, mode, role }
+/// Returns the first two numbers of a version.
+fn parse_version(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+/// Returns the value of a field in the answer to INFO.
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
 /// Returns the value behind a name in a flat list of names and values.

@@ -23,8 +23,8 @@ pub(super) enum Role {
     Renewals,
     /// Scripts that replicas have to acknowledge, except renewals.
     Acknowledged,
-    /// Used for the time of a `preflight` only.
-    Preflight,
+    /// For a tool that asks the server: see `door.rs`.
+    Visitor,
     /// To a Sentinel, which is asked for the master and announces another one.
     Sentinel,
 }
@@ -36,7 +36,7 @@ impl Role {
             Self::Subscriber => "subscriber",
             Self::Renewals => "renewals",
             Self::Acknowledged => "acknowledged",
-            Self::Preflight => "preflight",
+            Self::Visitor => "visitor",
             Self::Sentinel => "sentinel",
         }
     }
@@ -52,9 +52,8 @@ pub(super) fn build(mut config: Config, role: Role, settings: &Settings, fail_fa
     config.fail_fast = fail_fast;
     // In RESP2 a subscribed connection answers PING in another form and refuses everything else. The other connections
     // speak RESP2, so that a server that is too old can say so.
-    let subscribes = role.listens() || role == Role::Preflight;
-    config.version = if subscribes { RespVersion::RESP3 } else { RespVersion::RESP2 };
-    if subscribes {
+    config.version = if role.listens() { RespVersion::RESP3 } else { RespVersion::RESP2 };
+    if role.listens() {
         quote_credentials(&mut config);
     }
     Client::new(config, Some(performance(role, settings)), Some(connection(settings)), Some(policy(settings)))
@@ -93,7 +92,7 @@ fn policy(settings: &Settings) -> ReconnectPolicy {
 /// Returns how long a reply may take. A reply behind a WAIT comes only after the WAIT ends, also that of a heartbeat.
 pub(super) fn reply_timeout(role: Role, settings: &Settings) -> Duration {
     let blocked = match role {
-        Role::Renewals | Role::Acknowledged | Role::Preflight => {
+        Role::Renewals | Role::Acknowledged | Role::Visitor => {
             settings.replicas.map_or(Duration::ZERO, |replicas| replicas.timeout)
         }
         Role::Commands | Role::Subscriber | Role::Sentinel => Duration::ZERO,
@@ -118,7 +117,7 @@ fn performance(role: Role, settings: &Settings) -> PerformanceConfig {
 fn capacity(role: Role) -> usize {
     match role {
         Role::Subscriber => 512,
-        Role::Commands | Role::Renewals | Role::Acknowledged | Role::Preflight | Role::Sentinel => 32,
+        Role::Commands | Role::Renewals | Role::Acknowledged | Role::Visitor | Role::Sentinel => 32,
     }
 }
 
@@ -170,7 +169,7 @@ mod tests {
         for (role, seconds) in [
             (Role::Commands, 3),
             (Role::Subscriber, 3),
-            (Role::Preflight, 4),
+            (Role::Visitor, 4),
             (Role::Renewals, 4),
             (Role::Acknowledged, 4),
         ] {

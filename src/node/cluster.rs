@@ -25,6 +25,7 @@ pub(crate) use self::seeds::Seeds;
 use self::told::{PAUSE, ask_seeds};
 use super::call::Call;
 use super::check::Obstacle;
+use super::door::Door;
 use super::link::STRANGER;
 use super::place::Place;
 use super::redis::{Redis, SHORTEST_PAUSE};
@@ -35,7 +36,6 @@ use super::{Events, Lane, Wiring};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
 use crate::foreign::contained;
-use crate::preflight::{Questions, ServerReport};
 
 /// How long a new subscription waits for a master that does not answer.
 const SUBSCRIBING: Duration = Duration::from_millis(200);
@@ -244,26 +244,24 @@ impl Cluster {
         Outcome::Done(())
     }
 
-    /// Checks each master; as [`Redis::preflight`].
-    pub(crate) async fn preflight(&self, probe: &str, asked: &Questions) -> Vec<ServerReport> {
-        let masters = self.0.state().named();
-        if masters.is_empty() {
-            let name = Arc::clone(&self.0.seeds.name);
-            let why = self.0.seeds.last_failure().map_or("no server of it has answered yet".to_owned(), |f| f.reason);
-            return vec![ServerReport::not_reached(name, why)];
-        }
-        let mut reports = join_all(masters.iter().map(|master| master.redis.preflight(probe, asked))).await;
-        let (strangers, lost) = {
+    /// Returns the doors of its masters, and of what has slots and cannot be asked.
+    pub(super) fn doors(&self) -> Vec<Door> {
+        let name = || Arc::clone(&self.0.seeds.name);
+        let (masters, strangers, lost) = {
             let state = self.0.state();
-            (state.strangers_with_slots(), state.map.without_master())
+            (state.named(), state.strangers_with_slots(), state.map.without_master())
         };
-        let stranger = |place: &Place| ServerReport::not_reached(self.0.address(place).name.clone(), STRANGER.into());
-        reports.extend(strangers.iter().map(stranger));
-        if lost > 0 {
-            let why = format!("{lost} slots have no master whose address is known");
-            reports.push(ServerReport::not_reached(Arc::clone(&self.0.seeds.name), why));
+        if masters.is_empty() {
+            let why = self.0.seeds.last_failure().map_or("no server of it has answered yet".to_owned(), |f| f.reason);
+            return vec![Door::to_nobody(name(), why)];
         }
-        reports
+        let mut doors: Vec<_> = masters.iter().map(|master| master.redis.door()).collect();
+        let stranger = |place: &Place| Door::to_nobody(self.0.address(place).name.clone(), STRANGER.into());
+        doors.extend(strangers.iter().map(stranger));
+        if lost > 0 {
+            doors.push(Door::to_nobody(name(), format!("{lost} slots have no master whose address is known")));
+        }
+        doors
     }
 
     /// Reconnects the subscribers of all masters.

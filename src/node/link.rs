@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use fred::bytes_utils::Str;
 use fred::error::ErrorKind;
 use fred::interfaces::{ClientLike, EventInterface};
 use fred::types::{ClusterHash, CustomCommand, Value};
@@ -247,16 +248,16 @@ impl Link {
 
     /// Sends one command, once. The first poll hands it to fred, whether the connection is up or not. The answer may be
     /// that to another command.
-    async fn send(&self, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
+    async fn send(&self, command: impl Into<Str>, args: Vec<Value>) -> Outcome<Reply> {
         let outcome = self.hand_over(&self.peer(), command, args).await;
         self.address.admission.heard(self.role as u8, &self.address.name, false, &outcome);
         outcome
     }
 
     /// Hands a command to fred. If fred panics, the outcome is unknown.
-    async fn hand_over(&self, peer: &Peer, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
-        let is_script = matches!(command, "EVALSHA" | "EVAL");
-        let command = CustomCommand::new_static(command, ClusterHash::FirstKey, false);
+    async fn hand_over(&self, peer: &Peer, command: impl Into<Str>, args: Vec<Value>) -> Outcome<Reply> {
+        let command = CustomCommand::new(command, ClusterHash::FirstKey, false);
+        let is_script = matches!(&*command.cmd, "EVALSHA" | "EVAL");
         let client = peer.client.clone();
         // fred's future takes 5 KiB, and each async function around it would hold it once or twice.
         let answer = Box::pin(async move { client.custom_raw(command, args).await });

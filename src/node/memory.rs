@@ -10,13 +10,11 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use self::wire::{Misplaced, Wire};
-use super::preflight::{TRIPS, TRIPS_TIME};
-use super::reply::{self, Outcome};
+use super::reply::{self, Outcome, Reply as Answered};
 use super::{Events, Wiring};
 use crate::clock::{Instant, wall_micros};
 use crate::command::{Answer, Command};
 use crate::error::{Error, NodeFailure};
-use crate::preflight::ServerReport;
 use crate::presence::Presence;
 use crate::tasks;
 use crate::testing::{Failure, Reply, Request, Server};
@@ -114,23 +112,31 @@ impl Memory {
         }
     }
 
-    /// Reports what can be known about a server in memory.
-    pub(crate) async fn preflight(&self) -> ServerReport {
-        let until = Instant::now() + TRIPS_TIME;
-        let mut trips = Vec::new();
-        while trips.len() < TRIPS && (trips.is_empty() || Instant::now() < until) {
-            let (sent, here) = (Instant::now(), wall_micros());
-            if let Err(failure) = self.ask(Request::Ping).await {
-                return ServerReport::not_reached(Arc::clone(self.server.name()), failure.reason);
-            }
-            let took = Instant::now().since(sent);
-            // The server's clock counts as read in the middle of the round trip.
-            let half = u64::try_from(took.as_micros() / 2).unwrap_or(u64::MAX);
-            trips.push((took, here, here.saturating_add(half).saturating_add_signed(self.server.clock_offset_us())));
+    /// Answers a tool as a Redis would that has no users, no disk, no replicas and no limit of its memory.
+    pub(super) async fn tell(&self, words: &[String]) -> Outcome<Answered> {
+        let (asked, here) = (Instant::now(), wall_micros());
+        if let Err(failure) = self.ask(Request::Ping).await {
+            return Outcome::Unknown(failure);
         }
-        let mut report = ServerReport::of_memory(Arc::clone(self.server.name()));
-        report.learn_trips(&trips);
-        report
+        let text = |text: &str| Answered::Bytes(text.to_owned().into());
+        let list = |words: &[&str]| Answered::Array(words.iter().map(|word| text(word)).collect());
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        Outcome::Done(match &words[..] {
+            ["PING"] => text("PONG"),
+            ["HELLO"] => list(&["server", "memory", "version", "", "mode", "standalone", "role", "master"]),
+            ["INFO"] => text("role:master\nmaxmemory:0\nmaxmemory_policy:noeviction\naof_enabled:0\n"),
+            ["CONFIG", "GET", name @ ("appendfsync" | "no-appendfsync-on-rewrite")] => list(&[name, "no"]),
+            ["CONFIG", "GET", "save"] => list(&["save", ""]),
+            ["ACL", "WHOAMI"] => text("default"),
+            ["ACL", "DRYRUN", ..] => text("OK"),
+            ["TIME"] => {
+                // Its clock counts as read in the middle of the round trip.
+                let half = u64::try_from(Instant::now().since(asked).as_micros() / 2).unwrap_or(u64::MAX);
+                let now = here.saturating_add(half).saturating_add_signed(self.server.clock_offset_us());
+                list(&[&(now / 1_000_000).to_string(), &(now % 1_000_000).to_string()])
+            }
+            _ => return reply::sort_error(self.server.name(), "ERR a server in memory does not answer this"),
+        })
     }
 
     pub(super) fn quit(&self) {

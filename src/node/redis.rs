@@ -12,16 +12,16 @@ use super::batcher::Batcher;
 use super::call::Call;
 use super::check::{self, Obstacle};
 use super::client::{Role, attempt_timeout};
+use super::door::Door;
 use super::link::Link;
 use super::replica_acks::{ReplicaAck, ReplicaAcks};
 use super::reply::{self, Outcome, Reply};
 use super::script_runner::{By, ScriptRunner};
 use super::sentinels::Sentinels;
-use super::{Events, Lane, Wiring, preflight};
+use super::{Events, Lane, Wiring};
 use crate::error::{Error, NodeFailure};
 use crate::foreign;
 use crate::options::Replicas;
-use crate::preflight::{Questions, ServerReport};
 use crate::presence::Presence;
 
 /// The shortest pause between two attempts to connect to a server.
@@ -265,11 +265,9 @@ impl Redis {
         }
     }
 
-    /// Checks the server, on a connection of its own. The script tries commands without writing.
-    pub(crate) async fn preflight(&self, probe: &str, asked: &Questions) -> ServerReport {
-        let (report, sentinels) =
-            join(preflight::preflight(&self.links.commands, probe, asked), self.sentinels.report()).await;
-        ServerReport { sentinels, ..report }
+    /// Returns where tools can ask it, and its Sentinels.
+    pub(super) fn door(&self) -> Door {
+        Door::to_server(&self.links.commands, self.sentinels.doors())
     }
 
     /// Reconnects the subscriber, because its replies are out of step.

@@ -281,6 +281,12 @@ pub(super) fn code(message: &str) -> &str {
     inner.split_whitespace().next().unwrap_or_default()
 }
 
+/// Returns whether the reason why a command was not executed is a server's error for a user that is logged in.
+pub(crate) fn is_of_server(reason: &str) -> bool {
+    let code = code(reason);
+    !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase()) && code != "NOAUTH"
+}
+
 /// Returns whether an error says that the user lacks a right.
 pub(crate) fn is_forbidden(message: &str) -> bool {
     code(message) == "NOPERM"

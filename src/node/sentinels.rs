@@ -18,24 +18,23 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::{sleep, timeout};
 
 use self::changes::{Change, Changes, Warned};
 use super::Wiring;
 use super::address::Address;
-use super::check;
+use super::check::{self, field};
 use super::client::Role;
+use super::door::Door;
 use super::link::{Fitness, Link, LinkEvent};
 use super::naming::{GRACE, Naming, Said, Verdict};
 use super::place::Place;
 use super::reply::{self, NOT_CONNECTED, Outcome, Reply};
 use crate::clock::Instant;
-use crate::error::{Error, NodeFailure, ServerErrorKind};
+use crate::error::{Error, NodeFailure};
 use crate::foreign::{self, contained};
 use crate::options::Settings;
-use crate::preflight::{Finding, SentinelReport, field};
 use crate::stats::tell_server;
 
 /// The channel on which a Sentinel announces that a master has a successor.
@@ -92,16 +91,15 @@ impl Sentinels {
         }
     }
 
-    /// Asks the Sentinels that the user names for `preflight`.
-    pub(super) async fn report(&self) -> Vec<SentinelReport> {
+    /// Returns where tools can ask the Sentinels that the user names.
+    pub(super) fn doors(&self) -> Vec<Door> {
         let Some(watches) = &self.0 else { return Vec::new() };
         let is_configured = |place: &Place| watches.naming().is_some_and(|naming| naming.is_configured(place));
-        let links: Vec<_> = watches.links().iter().map(|(place, link)| (place.clone(), Arc::clone(link))).collect();
-        let configured = links.into_iter().filter(|(place, _)| is_configured(place));
-        let watch = |(place, link)| Watch { watches: Arc::clone(watches), link, place, told_id: None };
-        let mut reports = join_all(configured.map(watch).map(async |watch| watch.report().await)).await;
-        reports.sort_by(|a, b| a.node.cmp(&b.node));
-        reports
+        let links = watches.links();
+        let configured = links.iter().filter(|(place, _)| is_configured(place));
+        let mut doors: Vec<_> = configured.map(|(_, link)| Door::to_sentinel(link, &watches.service)).collect();
+        doors.sort_by(|a, b| a.name.cmp(&b.name));
+        doors
     }
 
     /// Ends the connections.
@@ -310,31 +308,6 @@ impl Watch {
         match self.read_master(answer) {
             Ok(master) => Said::Names { master, epoch },
             Err(reason) => Said::Fails(reason),
-        }
-    }
-
-    async fn report(&self) -> SentinelReport {
-        let service = &*self.watches.service;
-        let told = match self.call(&["MASTER", service]).await {
-            Outcome::Done(told) => Finding::Known(told),
-            Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, .. }) => {
-                Finding::Forbidden("+sentinel|master")
-            }
-            Outcome::Refused(error) => Finding::Unknown(error.to_string()),
-            Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Finding::Unknown(failure.reason),
-        };
-        let number = |name| told.clone().and_then(|told: Reply| check::value(&told, name)?.parse().ok());
-        let master = match self.ask().await {
-            Said::Names { master, .. } => Finding::Known(master.to_string()),
-            Said::Fails(reason) => Finding::Unknown(reason),
-            Said::Nothing => Finding::Unknown("has not answered yet".to_owned()),
-        };
-        SentinelReport {
-            node: Arc::clone(self.link.server()),
-            master,
-            down_after: number("down-after-milliseconds").and_then(|ms| Some(Duration::from_millis(ms))),
-            quorum: number("quorum"),
-            others: number("num-other-sentinels"),
         }
     }
 

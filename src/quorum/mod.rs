@@ -7,6 +7,7 @@
 
 mod calls;
 mod connect;
+mod doors;
 mod eligibility;
 mod extend;
 mod inspect;
@@ -15,7 +16,6 @@ mod members;
 mod outcome;
 mod pace;
 mod place;
-mod preflight;
 #[cfg(test)]
 #[cfg(feature = "testing")]
 mod staged;

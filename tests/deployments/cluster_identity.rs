@@ -110,7 +110,7 @@ async fn assert_never_used(ours: &Cluster, foreign: &Cluster, lockers: &[Locker;
 async fn a_foreign_node_at_a_dead_nodes_address_is_never_used() {
     let (ours, foreign, lockers) = with_a_foreigner(0, ms(3_000)).await;
     assert_never_used(&ours, &foreign, &lockers, |key| ours.first_master_of(key) != 0).await;
-    let report = lockers[0].preflight().await.unwrap();
+    let report = lockhound_doctor::examine(&lockers[0]).await.unwrap();
     // The others have no address for its node any more.
     let failures: Vec<_> = report.servers.iter().filter_map(|server| server.failure.as_deref()).collect();
     let is_said = |why: &&str| why.contains("no master whose address is known") || why.contains("another cluster");

@@ -1,4 +1,4 @@
-//! Replicas, Sentinels and clusters, and what `preflight` says of all deployments.
+//! Replicas, Sentinels and clusters, and what an examination says of all deployments.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -8,8 +8,8 @@ mod common;
 mod bad_sentinels;
 mod cluster;
 mod cluster_identity;
+mod examination;
 mod names;
 mod passwords;
-mod preflight;
 mod replicas;
 mod sentinel;

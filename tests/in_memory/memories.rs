@@ -31,11 +31,11 @@ async fn suffice(all: &[Server], up: &[usize], locks: &Locker) -> bool {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_preflight_says_which_server_has_no_vote() {
+async fn an_examination_says_which_server_has_no_vote() {
     let servers = servers(3);
     let locks = remembered(&servers, 2_000).await;
     let abstain = async || {
-        let report = locks.preflight().await.unwrap();
+        let report = lockhound_doctor::examine(&locks).await.unwrap();
         report.servers.iter().map(|server| server.abstains.is_some()).collect::<Vec<_>>()
     };
     assert_eq!(abstain().await, [false; 3]);

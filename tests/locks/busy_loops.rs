@@ -91,7 +91,7 @@ fn no_answer_without_a_server_starves_a_runtime() {
                 spin!(lock, force_unlock());
                 spin!(several, lock());
                 spin!(several, run(|_| async {}));
-                spin!(closed, preflight());
+                spin!(closed, servers());
                 spin!(closed, close());
                 spin!(nameless, lock());
                 spin!(nameless, run(|_| async {}));

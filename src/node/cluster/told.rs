@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::super::Wiring;
 use super::super::address::Address;
-use super::super::check::{self, Obstacle};
+use super::super::check::{self, Obstacle, field};
 use super::super::client::Role;
 use super::super::known_nodes::{KnownNodes, NodeIds, node_ids};
 use super::super::link::Link;
@@ -21,7 +21,6 @@ use super::seeds::Seeds;
 use super::slots::SlotMap;
 use crate::clock::Instant;
 use crate::error::NodeFailure;
-use crate::preflight::field;
 
 /// The shortest pause between two requests for the map, how much slower than the first answer another one may be, and
 /// the pause before a slot that is moving is asked again.

@@ -4,16 +4,11 @@ use std::sync::Arc;
 
 use super::Link;
 use crate::node::client::Role;
-use crate::options::Settings;
 
 impl Link {
     /// Opens a further connection to the same server, as [`Link::connect_once`].
     pub(in crate::node) async fn another(&self, role: Role) -> Result<Arc<Self>, fred::error::Error> {
         let locker = self.client_name.rsplit(':').next().unwrap_or_default();
         Self::connect_once(Arc::clone(&self.address), role, locker, &self.settings).await
-    }
-
-    pub(in crate::node) fn settings(&self) -> &Settings {
-        &self.settings
     }
 }

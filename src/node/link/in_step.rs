@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use fred::bytes_utils::Str;
 use fred::interfaces::ClientLike;
 use fred::types::Value;
 use futures_util::future::join;
@@ -36,7 +37,11 @@ impl Link {
     }
 
     /// As [`Link::call_in_step`], to whatever server is connected.
-    pub(super) async fn ask_in_step(self: &Arc<Self>, command: &'static str, args: Vec<Value>) -> Outcome<Reply> {
+    pub(in crate::node) async fn ask_in_step(
+        self: &Arc<Self>,
+        command: impl Into<Str>,
+        args: Vec<Value>,
+    ) -> Outcome<Reply> {
         if let Err(failure) = self.connected_for(self.patience()).await {
             return Outcome::NotExecuted(failure);
         }

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::cases::{Case, Wanted};
-use super::{Finding, Reason, SentinelReport, ServerReport};
+use crate::cases::{Case, Wanted};
+use crate::found::{Finding, SentinelReport, ServerReport};
+use crate::promise::Reason;
 
 /// With fewer Sentinels than this, the rest is no majority that can order a failover.
 const FEWEST: u64 = 3;
@@ -11,9 +12,9 @@ const FEWEST: u64 = 3;
 /// About how long a failover takes once the master counts as gone.
 const FAILOVER: Duration = Duration::from_secs(1);
 
-impl Wanted<'_> {
+impl Wanted {
     /// Judges whether the Sentinels of this master would replace it soon enough for its locks to be renewed in time.
-    pub(super) fn sentinels_of(&self, at: &ServerReport) -> Case {
+    pub(crate) fn sentinels_of(&self, at: &ServerReport) -> Case {
         let mut case = self.locking_of(at);
         if at.failure.is_some() {
             return case;
@@ -61,9 +62,9 @@ impl Wanted<'_> {
             add(problem, Some("a smaller quorum, `SENTINEL SET name quorum`"));
         }
         if let Finding::Known(silence) = down_after
-            && *silence + FAILOVER > self.settings.lease / 3
+            && *silence + FAILOVER > self.lease / 3
         {
-            let (took, lease) = (*silence + FAILOVER, self.settings.lease);
+            let (took, lease) = (*silence + FAILOVER, self.lease);
             let problem = format!(
                 "the Sentinel {} replaces the master after about {took:?} (down-after-milliseconds and a failover), \
                  and its locks are lost if that is more than a third of their lease, {lease:?}",

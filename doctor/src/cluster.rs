@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::cases::{Case, Wanted};
-use super::{Finding, Mode, ServerReport};
+use crate::cases::{Case, Wanted};
+use crate::found::{Finding, Mode, ServerReport};
 
 /// The number of slots of every cluster.
 const SLOTS: u64 = 16_384;
@@ -14,9 +14,9 @@ const FEWEST: u64 = 3;
 /// About how long the election of a replica takes once its master counts as gone.
 const ELECTION: Duration = Duration::from_secs(1);
 
-impl Wanted<'_> {
+impl Wanted {
     /// Judges whether the cluster of this master, if it is in one, takes locks of all slots.
-    pub(super) fn slots_of(&self, at: &ServerReport, case: &mut Case) {
+    pub(crate) fn slots_of(&self, at: &ServerReport, case: &mut Case) {
         let (Some(cluster), Finding::Known(Mode::Cluster(state))) = (&at.cluster, &at.mode) else { return };
         match state {
             Finding::Known(state) if state != "ok" => {
@@ -37,7 +37,7 @@ impl Wanted<'_> {
     }
 
     /// Judges whether another server would replace this master soon enough for its locks to be renewed in time.
-    pub(super) fn succession_of(&self, at: &ServerReport) -> Case {
+    pub(crate) fn succession_of(&self, at: &ServerReport) -> Case {
         let mut case = self.locking_of(at);
         if at.failure.is_some() {
             return case;
@@ -63,12 +63,12 @@ impl Wanted<'_> {
         }
         match cluster.node_timeout {
             // A hold survives if its renewals fail for less than a third of its lease.
-            Finding::Known(silence) if silence + ELECTION > self.settings.lease / 3 => {
+            Finding::Known(silence) if silence + ELECTION > self.lease / 3 => {
                 let problem = format!(
                     "is replaced after about {:?} (cluster-node-timeout and an election), and its locks are lost if \
                      that is more than a third of their lease, {:?}",
                     silence + ELECTION,
-                    self.settings.lease
+                    self.lease
                 );
                 let least = (silence + ELECTION) * 3;
                 case.breaks(at, problem, format!("a shorter `cluster-node-timeout`, or a `lease` of {least:?}"));

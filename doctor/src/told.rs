@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::found::{ClusterView, Eviction, Finding, Mode, Persistence, Replica, Role, ServerReport, Slots, Version};
+use lockhound::servers::ServerReply;
+
+use crate::found::{ClusterView, Eviction, Finding, Mode, Persistence, Replica, Role, ServerReport, Slots, Version};
 use crate::shown::cut;
 
 /// The answer to HELLO, which every user may send from Redis 7 on.
@@ -12,6 +14,13 @@ pub(crate) struct Hello {
     pub(crate) version: Option<String>,
     pub(crate) mode: Option<String>,
     pub(crate) role: Option<String>,
+}
+
+impl Hello {
+    pub(crate) fn read(reply: &ServerReply) -> Self {
+        let [server, version, mode, role] = ["server", "version", "mode", "role"].map(|name| value(reply, name));
+        Self { server, version, mode, role }
+    }
 }
 
 /// All answers of a server.
@@ -31,7 +40,7 @@ pub(crate) struct ToldOfCluster {
     /// CLUSTER INFO.
     pub(crate) info: Finding<String>,
     /// In the order of [`ToldOfCluster::SETTINGS`].
-    pub(crate) settings: [Finding<String>; 2],
+    pub(crate) settings: Vec<Finding<String>>,
 }
 
 impl ToldOfCluster {
@@ -39,7 +48,7 @@ impl ToldOfCluster {
     pub(crate) const SETTINGS: [&str; 2] = ["cluster-node-timeout", "cluster-require-full-coverage"];
 
     fn state(&self) -> Finding<String> {
-        self.info.clone().and_then(|info| field(&info, "cluster_state").map(|state| cut(state.as_bytes())))
+        self.info.clone().and_then(|info| field(&info, "cluster_state").map(cut))
     }
 
     fn view(&self) -> ClusterView {
@@ -48,7 +57,8 @@ impl ToldOfCluster {
             let failing = number("cluster_slots_pfail")?.saturating_add(number("cluster_slots_fail")?);
             Some(Slots { assigned: number("cluster_slots_assigned")?, failing, masters: number("cluster_size")? })
         };
-        let [node_timeout, full_coverage] = self.settings.clone();
+        let setting = |at: usize| self.settings.get(at).cloned().unwrap_or_else(Finding::unasked);
+        let [node_timeout, full_coverage] = [setting(0), setting(1)];
         ClusterView {
             slots: self.info.clone().and_then(slots),
             node_timeout: node_timeout.and_then(|ms| Some(Duration::from_millis(ms.parse().ok()?))),
@@ -87,11 +97,11 @@ impl Told {
         let told = |hello: Hello| Some(Version { server: hello.server?.to_ascii_lowercase(), number: hello.version? });
         // A compatible server has its own version here, and perhaps that of Redis in `redis_version`.
         let valkey = |info: &str| {
-            let number = cut(field(info, "valkey_version")?.as_bytes());
+            let number = cut(field(info, "valkey_version")?);
             Some(Version { server: "valkey".to_owned(), number })
         };
         let redis = |info: &str| {
-            let number = cut(field(info, "redis_version")?.as_bytes());
+            let number = cut(field(info, "redis_version")?);
             Some(Version { server: "redis".to_owned(), number })
         };
         match self.info(valkey) {
@@ -104,7 +114,7 @@ impl Told {
         let told = |info: &str| match field(info, "role")? {
             "master" => Some(Role::Master),
             "slave" => Some(Role::Replica(master(info))),
-            other => Some(Role::Other(cut(other.as_bytes()))),
+            other => Some(Role::Other(cut(other))),
         };
         let hello = |hello: Hello| match &*hello.role? {
             "master" => Some(Role::Master),
@@ -131,7 +141,7 @@ impl Told {
     fn eviction(&self) -> Finding<Eviction> {
         let number = |info: &str, name: &str| field(info, name)?.parse().ok();
         let told = |info: &str| {
-            let policy = cut(field(info, "maxmemory_policy")?.as_bytes());
+            let policy = cut(field(info, "maxmemory_policy")?);
             Some(Eviction { policy, limit: number(info, "maxmemory")?, used: number(info, "used_memory") })
         };
         let limit = self.setting("maxmemory").known().and_then(|limit| limit.parse().ok()).unwrap_or(0);
@@ -184,6 +194,16 @@ impl ServerReport {
     }
 }
 
+/// Returns the value behind a name in a flat list of names and values.
+pub(crate) fn value(reply: &ServerReply, name: &str) -> Option<String> {
+    let ServerReply::List(items) = reply else { return None };
+    let at = items.iter().position(|item| matches!(item, ServerReply::Text(text) if text == name))?;
+    match items.get(at + 1)? {
+        ServerReply::Text(value) => Some(cut(value)),
+        _ => None,
+    }
+}
+
 /// Returns the value of a field in the answer to INFO.
 pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
@@ -192,7 +212,7 @@ pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 /// Returns the address of a replica's master.
 fn master(info: &str) -> Option<String> {
     let (host, port) = (field(info, "master_host")?, field(info, "master_port")?);
-    Some(cut(format!("{host}:{port}").as_bytes()))
+    Some(cut(&format!("{host}:{port}")))
 }
 
 /// `slave0:ip=10.0.0.7,port=6379,state=online,offset=14,lag=0`
@@ -203,7 +223,7 @@ fn replicas(info: &str) -> Vec<Replica> {
         let part = |name: &str| told.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
         let number = |name: &str| part(name).and_then(|number| number.parse::<u64>().ok());
         Replica {
-            address: cut(format!("{}:{}", part("ip").unwrap_or("?"), part("port").unwrap_or("?")).as_bytes()),
+            address: cut(&format!("{}:{}", part("ip").unwrap_or("?"), part("port").unwrap_or("?"))),
             is_online: part("state") == Some("online"),
             lag: Duration::from_secs(number("lag").unwrap_or(0)),
             behind: sent.saturating_sub(number("offset").unwrap_or(0)),
@@ -215,7 +235,7 @@ fn replicas(info: &str) -> Vec<Replica> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preflight::Forgets;
+    use crate::found::Forgets;
 
     const INFO: &str = "# Server\r\nredis_version:7.0.15\r\n# Memory\r\nused_memory:2048\r\nmaxmemory:4096\r\n\
                         maxmemory_policy:allkeys-lru\r\n# Persistence\r\nloading:0\r\nrdb_last_bgsave_status:ok\r\n\
@@ -299,7 +319,7 @@ mod tests {
         told.hello = hello(["redis", "7.0.15", "cluster", "master"]);
         let info = "cluster_state:fail\r\ncluster_slots_assigned:16000\r\ncluster_slots_ok:15000\r\n\
                     cluster_slots_pfail:900\r\ncluster_slots_fail:100\r\ncluster_known_nodes:6\r\ncluster_size:3\r\n";
-        let settings = ["15000", "yes"].map(|value| Finding::Known(value.to_owned()));
+        let settings = ["15000", "yes"].map(|value| Finding::Known(value.to_owned())).to_vec();
         told.cluster = Some(ToldOfCluster { info: Finding::Known(info.to_owned()), settings });
         let found = report(&told);
         assert_eq!(found.mode, Finding::Known(Mode::Cluster(Finding::Known("fail".to_owned()))));
@@ -308,7 +328,7 @@ mod tests {
         assert_eq!(view.node_timeout, Finding::Known(Duration::from_secs(15)));
         assert_eq!(view.requires_full_coverage, Finding::Known(true));
         let forbidden = Finding::Forbidden("+cluster|info");
-        told.cluster = Some(ToldOfCluster { info: forbidden, settings: [Finding::unasked(), Finding::unasked()] });
+        told.cluster = Some(ToldOfCluster { info: forbidden, settings: Vec::new() });
         let found = report(&told);
         assert_eq!(found.mode, Finding::Known(Mode::Cluster(Finding::Forbidden("+cluster|info"))));
         assert_eq!(found.cluster.map(|view| view.slots), Some(Finding::Forbidden("+cluster|info")));
@@ -328,6 +348,14 @@ mod tests {
         let failed = "aof_enabled:0\naof_last_write_status:err\nrdb_last_bgsave_status:err";
         assert!(why(failed, "60 1", "yes").is_some_and(|why| why.contains("snapshot")));
         assert_eq!((why(failed, "", "yes"), why(failed, "60 1", "no")), (None, None));
+    }
+
+    #[test]
+    fn a_name_is_found_in_a_flat_list() {
+        let hello = ["server", "redis", "version", "7.0.15"].map(|text| ServerReply::Text(text.to_owned()));
+        let hello = ServerReply::List(hello.to_vec());
+        assert_eq!(value(&hello, "version").as_deref(), Some("7.0.15"));
+        assert_eq!(value(&hello, "7.0.15"), None);
     }
 
     #[test]

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use super::found::by_reason;
-use super::{Deployment, Finding, Forgets, Mode, Promise, Reason, Role, ServerReport};
-use crate::options::{Replicas, Settings};
+use lockhound::Format;
+use lockhound::servers::Settings;
+
+use crate::found::{Finding, Forgets, Mode, Role, ServerReport, by_reason};
+use crate::promise::{Promise, Reason};
 
 /// How far the clock of this machine may be behind a server's, in microseconds. A restart takes longer than this plus
 /// the tenth of a second to which clients round their clocks down.
@@ -12,28 +14,28 @@ const BEHIND_US: i64 = 100_000;
 
 /// The reasons why one server does not keep a promise, or may not.
 #[derive(Debug, Default)]
-pub(super) struct Case {
-    pub(super) broken: Vec<Reason>,
-    pub(super) doubts: Vec<Reason>,
+pub(crate) struct Case {
+    pub(crate) broken: Vec<Reason>,
+    pub(crate) doubts: Vec<Reason>,
 }
 
 impl Case {
-    pub(super) fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         self.broken.is_empty() && self.doubts.is_empty()
     }
 
     /// Adds a reason why it does not keep the promise.
-    pub(super) fn breaks(&mut self, at: &ServerReport, problem: impl Into<String>, remedy: impl Into<String>) {
+    pub(crate) fn breaks(&mut self, at: &ServerReport, problem: impl Into<String>, remedy: impl Into<String>) {
         self.broken.push(reason(at, problem, remedy));
     }
 
     /// Adds a reason why it is unknown whether it keeps the promise.
-    pub(super) fn doubts(&mut self, at: &ServerReport, problem: impl Into<String>, remedy: impl Into<String>) {
+    pub(crate) fn doubts(&mut self, at: &ServerReport, problem: impl Into<String>, remedy: impl Into<String>) {
         self.doubts.push(reason(at, problem, remedy));
     }
 
     /// Adds a doubt if the answer to a question that matters is not known.
-    pub(super) fn wonders<T>(&mut self, at: &ServerReport, what: &str, finding: &Finding<T>) {
+    pub(crate) fn wonders<T>(&mut self, at: &ServerReport, what: &str, finding: &Finding<T>) {
         match finding {
             Finding::Known(_) => {}
             Finding::Forbidden(rule) => {
@@ -49,24 +51,70 @@ impl Case {
 }
 
 /// The requirements for a server: the settings of its locker, and the kind of deployment.
-#[derive(Clone, Copy)]
-pub(super) struct Wanted<'a> {
-    pub(super) settings: &'a Settings,
-    pub(super) deployment: Deployment,
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) lease: Duration,
+    pub(crate) command_timeout: Duration,
+    pub(crate) restart_quarantine: Duration,
+    pub(crate) format: Format,
+    /// How many replicas have to acknowledge, and within what time.
+    pub(crate) replicas: Option<(u32, Duration)>,
+    pub(crate) deployment: Deployment,
 }
 
-impl Wanted<'_> {
-    pub(super) fn is_alone(&self) -> bool {
+/// How the servers of a locker are related.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deployment {
+    /// This many, which do not know each other.
+    Independent(usize),
+    /// The masters of a cluster, each of which has some of the locks.
+    Cluster,
+}
+
+impl Deployment {
+    /// Returns whether each lock is on one server alone.
+    pub(crate) fn is_alone(self) -> bool {
+        matches!(self, Self::Independent(1) | Self::Cluster)
+    }
+}
+
+impl Wanted {
+    pub(crate) fn new(settings: &Settings, deployment: Deployment) -> Self {
+        Self {
+            lease: settings.lease(),
+            command_timeout: settings.command_timeout(),
+            restart_quarantine: settings.restart_quarantine(),
+            format: settings.format(),
+            replicas: settings.replicas(),
+            deployment,
+        }
+    }
+
+    /// Returns what a locker over these servers wants by default.
+    #[cfg(test)]
+    pub(crate) fn by_default(deployment: Deployment) -> Self {
+        let lease = Duration::from_secs(30);
+        Self {
+            lease,
+            command_timeout: Duration::from_secs(3),
+            restart_quarantine: if deployment.is_alone() { Duration::ZERO } else { lease },
+            format: Format::Redisson,
+            replicas: None,
+            deployment,
+        }
+    }
+
+    pub(crate) fn is_alone(&self) -> bool {
         self.deployment.is_alone()
     }
 
     /// Returns whether servers that forgot abstain.
-    pub(super) fn abstains(&self) -> bool {
-        !self.settings.restart_quarantine.is_zero()
+    pub(crate) fn abstains(&self) -> bool {
+        !self.restart_quarantine.is_zero()
     }
 
     /// Judges whether one server votes.
-    pub(super) fn locking_of(&self, at: &ServerReport) -> Case {
+    pub(crate) fn locking_of(&self, at: &ServerReport) -> Case {
         let mut case = self.identity_of(at);
         if at.failure.is_some() {
             return case;
@@ -95,7 +143,7 @@ impl Wanted<'_> {
     }
 
     /// Judges whether it is a server that can have locks.
-    pub(super) fn identity_of(&self, at: &ServerReport) -> Case {
+    pub(crate) fn identity_of(&self, at: &ServerReport) -> Case {
         let mut case = Case::default();
         if let Some(why) = &at.failure {
             case.breaks(at, why.clone(), "start it, or correct its address");
@@ -146,7 +194,7 @@ impl Wanted<'_> {
         if at.replicas.known().is_some() {
             case.wonders(at, "for how many replicas it waits", &at.min_replicas_to_write);
         }
-        let Some(Replicas { count, timeout }) = self.settings.replicas else { return };
+        let Some((count, timeout)) = self.replicas else { return };
         match &at.acknowledging {
             Finding::Known(found) if *found < u64::from(count) => {
                 let problem = format!("{found} of {} acknowledge within {timeout:?}", many_replicas(count));
@@ -158,7 +206,7 @@ impl Wanted<'_> {
 
     /// Judges whether it answers in time.
     fn quickness_of(&self, at: &ServerReport, case: &mut Case) {
-        let bound = self.settings.command_timeout;
+        let bound = self.command_timeout;
         match &at.round_trip {
             Finding::Known(times) if times.p99 > bound / 2 => {
                 let problem = format!("takes {:.1?} to answer (p99), with command_timeout = {bound:?}", times.p99);
@@ -170,7 +218,7 @@ impl Wanted<'_> {
         }
     }
 
-    pub(super) fn rights_of(&self, at: &ServerReport, promise: Promise) -> Case {
+    pub(crate) fn rights_of(&self, at: &ServerReport, promise: Promise) -> Case {
         let mut case = Case::default();
         if at.failure.is_some() {
             case.doubts.push(Reason { remedy: None, ..reason(at, "was not asked what its user may do", "") });
@@ -190,7 +238,7 @@ impl Wanted<'_> {
     }
 
     /// Judges whether a server remembers what it granted before a crash.
-    pub(super) fn memory_of(&self, at: &ServerReport) -> Case {
+    pub(crate) fn memory_of(&self, at: &ServerReport) -> Case {
         let mut case = Case::default();
         if let Some(why) = &at.failure {
             case.doubts(at, why.clone(), "start it, or correct its address");
@@ -200,7 +248,7 @@ impl Wanted<'_> {
         match at.persistence.clone().and_then(|persistence| Some(persistence.forgets())) {
             Finding::Known(Finding::Known(Forgets::Nothing)) => {}
             Finding::Known(Finding::Known(forgets)) if self.abstains() => {
-                let quarantine = self.settings.restart_quarantine;
+                let quarantine = self.restart_quarantine;
                 let problem = format!(
                     "forgets {forgets}, and then abstains for {quarantine:?}: enough if no program has a longer lease"
                 );
@@ -224,7 +272,7 @@ impl Wanted<'_> {
     }
 
     /// Judges whether a replica that is promoted knows what its master granted.
-    pub(super) fn promotion_of(&self, at: &ServerReport) -> Case {
+    pub(crate) fn promotion_of(&self, at: &ServerReport) -> Case {
         let mut case = Case::default();
         let replicas = match &at.replicas {
             _ if at.failure.is_some() => {
@@ -239,20 +287,20 @@ impl Wanted<'_> {
             }
         };
         let several = if self.is_alone() { "several servers" } else { "a `restart_quarantine`" };
-        match self.settings.replicas {
+        match self.replicas {
             _ if replicas == 0 => {}
             None => {
                 let problem =
                     format!("has {}, and may be replaced by one that lacks its last locks", many_replicas(replicas));
                 case.breaks(at, problem, format!("{several}, or `replicas({replicas}, ..)`"));
             }
-            Some(Replicas { count, .. }) if u64::from(count) < replicas => {
+            Some((count, _)) if u64::from(count) < replicas => {
                 let problem =
                     format!("has {}, of which {count} acknowledge: another may be promoted", many_replicas(replicas));
                 case.breaks(at, problem, format!("{several}, or `replicas({replicas}, ..)`"));
             }
             Some(_) => {
-                let tenth = self.settings.lease / 10;
+                let tenth = self.lease / 10;
                 let problem = "its replicas acknowledge, but their clocks are not known, nor whether they \
                                remember after a restart of their own";
                 let remedy = format!("`redis-cli -h REPLICA TIME` within {tenth:.1?} of its own; or {several}");
@@ -262,7 +310,7 @@ impl Wanted<'_> {
         case
     }
 
-    pub(super) fn eviction_of(&self, at: &ServerReport) -> Case {
+    pub(crate) fn eviction_of(&self, at: &ServerReport) -> Case {
         let mut case = Case::default();
         match &at.eviction {
             _ if at.failure.is_some() => {
@@ -281,7 +329,7 @@ impl Wanted<'_> {
 
     /// Judges whether a single server that forgot fences continues above them: from its own clock, once the client's
     /// clock is past the last one.
-    pub(super) fn fences_of(&self, at: &ServerReport) -> Case {
+    pub(crate) fn fences_of(&self, at: &ServerReport) -> Case {
         let mut case = Case::default();
         if let Some(why) = &at.failure {
             case.doubts(at, why.clone(), "start it, or correct its address");

@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Promise;
-use crate::stats::Distribution;
+use crate::promise::Promise;
 
 /// The answer of a server to a question, or why there is none.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,11 +27,11 @@ impl<T> Finding<T> {
         }
     }
 
-    pub(super) fn unasked() -> Self {
+    pub(crate) fn unasked() -> Self {
         Self::Unknown("the server had no time to answer".to_owned())
     }
 
-    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Finding<U> {
+    pub(crate) fn map<U>(self, change: impl FnOnce(T) -> U) -> Finding<U> {
         self.and_then(|answer| Some(change(answer)))
     }
 
@@ -47,7 +46,7 @@ impl<T> Finding<T> {
     }
 
     /// Returns this, or the other if this is not known.
-    pub(super) fn or(self, other: Self) -> Self {
+    pub(crate) fn or(self, other: Self) -> Self {
         if self.known().is_none() && other.known().is_some() { other } else { self }
     }
 }
@@ -80,14 +79,14 @@ pub struct ServerReport {
     pub persistence: Finding<Persistence>,
     /// Its replicas, from `INFO`.
     pub replicas: Finding<Vec<Replica>>,
-    /// How many replicas acknowledge, if [`replicas`](crate::LockerBuilder::replicas) is set, from `WAIT`.
+    /// How many replicas acknowledge, if [`replicas`](lockhound::LockerBuilder::replicas) is set, from `WAIT`.
     pub acknowledging: Finding<u64>,
     /// The number of replicas below which it refuses writes, from `CONFIG GET`.
     pub min_replicas_to_write: Finding<u64>,
     /// How far its clock is from this machine's, from `TIME`.
     pub clock: Finding<Clock>,
     /// How long it takes to answer, over at most 50 round trips one after the other.
-    pub round_trip: Finding<Distribution>,
+    pub round_trip: Finding<RoundTrips>,
     /// The rights that its user lacks.
     pub rights: Rights,
 }
@@ -121,8 +120,8 @@ impl ServerReport {
         Self { failure: Some(why), ..Self::unasked(node) }
     }
 
-    /// Creates the report on a server in memory, which has no users, no disk, no replicas and no limit of its memory.
-    #[cfg(any(test, feature = "testing"))]
+    /// Creates the report on a server in memory.
+    #[cfg(test)]
     pub(crate) fn of_memory(node: Arc<str>) -> Self {
         let none = || Finding::Known(String::new());
         let persistence = Persistence {
@@ -155,7 +154,7 @@ impl ServerReport {
         };
         let at = |percent: usize| times[(times.len() * percent).div_ceil(100).max(1) - 1];
         let count = u64::try_from(times.len()).unwrap_or(u64::MAX);
-        self.round_trip = Finding::Known(Distribution { count, p50: at(50), p99: at(99), max });
+        self.round_trip = Finding::Known(RoundTrips { count, p50: at(50), p99: at(99), max });
         let uncertainty = *took / 2;
         let middle = i128::from(*here) + i128::try_from(uncertainty.as_micros()).unwrap_or(i128::MAX);
         let offset_us = i64::try_from(i128::from(*there) - middle).unwrap_or(i64::MAX);
@@ -163,17 +162,17 @@ impl ServerReport {
     }
 
     /// Returns how many replicas are online, as far as that is known.
-    pub(super) fn online(&self) -> Option<u64> {
+    pub(crate) fn online(&self) -> Option<u64> {
         let replicas = self.replicas.known()?;
         u64::try_from(replicas.iter().filter(|replica| replica.is_online).count()).ok()
     }
 }
 
-/// The oldest version that this crate works with.
-pub(crate) const OLDEST: (u32, u32) = (6, 2);
+/// The oldest version that lockhound works with.
+const OLDEST: (u32, u32) = (6, 2);
 
 /// Returns the first two numbers of a version.
-pub(crate) fn parse_version(version: &str) -> Option<(u32, u32)> {
+fn parse_version(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
@@ -189,7 +188,7 @@ pub struct Version {
 }
 
 impl Version {
-    pub(super) fn is_too_old(&self) -> bool {
+    pub(crate) fn is_too_old(&self) -> bool {
         parse_version(&self.number).is_some_and(|version| version < OLDEST)
     }
 }
@@ -286,18 +285,13 @@ pub struct Eviction {
 impl Eviction {
     /// Returns whether it may delete locks when its memory is full.
     pub fn evicts(&self) -> bool {
-        evicts(&self.policy)
+        self.policy != "noeviction"
     }
 
     /// Returns whether it refuses commands that take memory (`OOM`).
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         !self.evicts() && self.limit > 0 && self.used.is_some_and(|used| used >= self.limit)
     }
-}
-
-/// Returns whether a server with this `maxmemory-policy` may delete locks.
-pub(crate) fn evicts(policy: &str) -> bool {
-    policy != "noeviction"
 }
 
 /// What a server writes to its disk.
@@ -378,6 +372,20 @@ pub struct Replica {
     pub behind: u64,
 }
 
+/// How long round trips to a server take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RoundTrips {
+    /// How many were measured.
+    pub count: u64,
+    /// The median: half of them took at most this long.
+    pub p50: Duration,
+    /// The 99th percentile: 99 of 100 took at most this long.
+    pub p99: Duration,
+    /// The longest.
+    pub max: Duration,
+}
+
 /// How far a server's clock is from this machine's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -390,7 +398,7 @@ pub struct Clock {
 
 impl Clock {
     /// Returns how far it is ahead, at least and at most, in microseconds.
-    pub(super) fn ahead(&self) -> (i64, i64) {
+    pub(crate) fn ahead(&self) -> (i64, i64) {
         let uncertainty = i64::try_from(self.uncertainty.as_micros()).unwrap_or(i64::MAX);
         (self.offset_us.saturating_sub(uncertainty), self.offset_us.saturating_add(uncertainty))
     }
@@ -430,7 +438,7 @@ pub struct UnknownRight {
 }
 
 /// Groups rights by the reason why they are unknown: each reason, and its rules.
-pub(super) fn by_reason<'a>(rights: &[&'a UnknownRight]) -> Vec<(&'a str, String)> {
+pub(crate) fn by_reason<'a>(rights: &[&'a UnknownRight]) -> Vec<(&'a str, String)> {
     let mut reasons: Vec<&str> = Vec::new();
     rights.iter().for_each(|right| {
         if !reasons.contains(&&*right.reason) {

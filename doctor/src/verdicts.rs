@@ -1,15 +1,16 @@
 //! Derives a verdict for each promise from the findings. Pure.
 
-use super::cases::{Case, Wanted};
-use super::{Answer, Deployment, Promise, Reason, ServerReport, Verdict};
-use crate::lease::majority;
-use crate::options::{Format, Settings};
+use lockhound::Format;
+
+use crate::cases::{Case, Deployment, Wanted};
+use crate::found::{Clock, ServerReport};
+use crate::promise::{Answer, Promise, Reason, Verdict};
 
 /// With clocks this far apart, in microseconds, a server refuses the fences of another one.
 const UNBELIEVABLE_US: i64 = 30 * 24 * 3600 * 1_000_000;
 
-pub(super) fn verdicts(settings: &Settings, deployment: Deployment, servers: &[ServerReport]) -> Vec<Verdict> {
-    let judge = Judge { wanted: Wanted { settings, deployment }, servers };
+pub(crate) fn verdicts(wanted: &Wanted, servers: &[ServerReport]) -> Vec<Verdict> {
+    let judge = Judge { wanted, servers };
     let verdict = |promise| {
         let (answer, reasons) = judge.judge(promise);
         Verdict { promise, answer, reasons }
@@ -20,7 +21,7 @@ pub(super) fn verdicts(settings: &Settings, deployment: Deployment, servers: &[S
 type Judged = (Answer, Vec<Reason>);
 
 struct Judge<'a> {
-    wanted: Wanted<'a>,
+    wanted: &'a Wanted,
     servers: &'a [ServerReport],
 }
 
@@ -147,7 +148,7 @@ impl Judge<'_> {
     }
 
     fn wakeups(&self) -> Judged {
-        if self.wanted.settings.format == Format::Plain {
+        if self.wanted.format == Format::Plain {
             let remark = "Format::Plain: programs of this crate tell of releases; waiters poll for those of others";
             return (Answer::Moot, vec![Reason { node: None, problem: remark.to_owned(), remedy: None }]);
         }
@@ -160,7 +161,7 @@ impl Judge<'_> {
         }
         let mut judged =
             if self.wanted.abstains() { (Answer::Yes, Vec::new()) } else { self.every(|at| self.wanted.memory_of(at)) };
-        let ahead = || self.servers.iter().filter_map(|at| at.clock.known()).map(super::Clock::ahead);
+        let ahead = || self.servers.iter().filter_map(|at| at.clock.known()).map(Clock::ahead);
         let (least, most) = (ahead().map(|(least, _)| least).max(), ahead().map(|(_, most)| most).min());
         if let (Some(highest), Some(lowest)) = (least, most)
             && highest.saturating_sub(lowest) > UNBELIEVABLE_US
@@ -173,6 +174,11 @@ impl Judge<'_> {
     }
 }
 
+/// Returns how many servers are more than half of these.
+fn majority(servers: usize) -> usize {
+    servers / 2 + 1
+}
+
 fn of_all(problem: String, remedy: &str) -> Reason {
     Reason { node: None, problem, remedy: Some(remedy.to_owned()) }
 }
@@ -182,12 +188,10 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::options::{Options, Replicas};
-    use crate::preflight::{
-        Clock, ClusterView, Eviction, Finding, MissingRight, Mode, Persistence, Replica, Role, SentinelReport, Slots,
-        UnknownRight, Version,
+    use crate::found::{
+        ClusterView, Eviction, Finding, MissingRight, Mode, Persistence, Replica, Role, RoundTrips, SentinelReport,
+        Slots, UnknownRight, Version,
     };
-    use crate::stats::Distribution;
 
     /// Returns a server that keeps all promises: a master that forgets nothing, without replicas.
     fn sound(node: &str) -> ServerReport {
@@ -204,7 +208,7 @@ mod tests {
             version: Finding::Known(version),
             persistence: Finding::Known(persistence),
             clock: Finding::Known(Clock { offset_us: 0, uncertainty: ms }),
-            round_trip: Finding::Known(Distribution { count: 50, p50: ms, p99: ms, max: ms }),
+            round_trip: Finding::Known(RoundTrips { count: 50, p50: ms, p99: ms, max: ms }),
             ..ServerReport::of_memory(node.into())
         }
     }
@@ -213,21 +217,16 @@ mod tests {
         (0..count).map(|n| sound(&format!("redis://h{n}"))).collect()
     }
 
-    fn settings(servers: usize, change: impl FnOnce(&mut Options)) -> Settings {
-        let mut options = Options::default();
-        change(&mut options);
-        options.validate(servers).expect("valid")
-    }
-
     /// Returns the answer of a verdict, and the text of its reasons.
     #[track_caller]
-    fn verdict(options: impl FnOnce(&mut Options), servers: &[ServerReport], promise: Promise) -> (Answer, String) {
+    fn verdict(options: impl FnOnce(&mut Wanted), servers: &[ServerReport], promise: Promise) -> (Answer, String) {
         let deployment = match servers {
             [ServerReport { cluster: Some(_), .. }, ..] => Deployment::Cluster,
             _ => Deployment::Independent(servers.len()),
         };
-        let settings = settings(if deployment.is_alone() { 1 } else { servers.len() }, options);
-        let verdicts = verdicts(&settings, deployment, servers);
+        let mut wanted = Wanted::by_default(deployment);
+        options(&mut wanted);
+        let verdicts = verdicts(&wanted, servers);
         let verdict = verdicts.into_iter().find(|verdict| verdict.promise == promise).expect("a verdict");
         let says = |reason: &Reason| {
             let Reason { node, problem, remedy } = reason;
@@ -244,10 +243,10 @@ mod tests {
         verdict(|_| {}, &servers, promise)
     }
 
-    fn default_options(_: &mut Options) {}
+    fn default_options(_: &mut Wanted) {}
 
-    fn without_quarantine(options: &mut Options) {
-        options.restart_quarantine = Some(Duration::ZERO);
+    fn without_quarantine(options: &mut Wanted) {
+        options.restart_quarantine = Duration::ZERO;
     }
 
     #[track_caller]
@@ -275,8 +274,7 @@ mod tests {
     #[test]
     fn sound_servers_keep_every_promise() {
         for count in [1, 3, 5] {
-            let settings = settings(count, |_| {});
-            for verdict in verdicts(&settings, Deployment::Independent(count), &servers(count)) {
+            for verdict in verdicts(&Wanted::by_default(Deployment::Independent(count)), &servers(count)) {
                 assert!(verdict.is_kept() && verdict.reasons.is_empty(), "{count}: {verdict:?}");
             }
         }
@@ -309,8 +307,8 @@ mod tests {
     #[test]
     fn locking_needs_answers_in_time() {
         let second = Duration::from_secs(1);
-        let trips = |p99| Finding::Known(Distribution { count: 50, p50: second, p99, max: p99 });
-        let of = |trips: Finding<Distribution>| of_one(Promise::Locking, |server| server.round_trip = trips);
+        let trips = |p99| Finding::Known(RoundTrips { count: 50, p50: second, p99, max: p99 });
+        let of = |trips: Finding<RoundTrips>| of_one(Promise::Locking, |server| server.round_trip = trips);
         assert_says(of(trips(second * 3 / 2)), Answer::Yes, &[]);
         assert_says(of(trips(second * 2)), Answer::No, &["takes 2.0s", "command_timeout = 3s"]);
         assert_says(of(Finding::Unknown("timed out".to_owned())), Answer::Unknown, &["how quickly", "timed out"]);
@@ -318,8 +316,8 @@ mod tests {
 
     #[test]
     fn locking_needs_the_replicas_that_are_wanted() {
-        let wanted = |options: &mut Options| {
-            options.replicas = Replicas { count: 2, timeout: Duration::from_millis(100) };
+        let wanted = |options: &mut Wanted| {
+            options.replicas = Some((2, Duration::from_millis(100)));
         };
         let of = |acknowledging| {
             let mut servers = servers(1);
@@ -458,16 +456,15 @@ mod tests {
         assert_says(verdict(default_options, &three, Promise::Restart), Answer::Yes, &[]);
         let without = verdict(without_quarantine, &three, Promise::Restart);
         assert_says(without, Answer::No, &["redis://h2", "or a `restart_quarantine`"]);
-        let alone = |options: &mut Options| options.restart_quarantine = Some(Duration::from_secs(30));
+        let alone = |options: &mut Wanted| options.restart_quarantine = Duration::from_secs(30);
         let alone = verdict(alone, &three[..1], Promise::Restart);
         assert_says(alone, Answer::Unknown, &["abstains for 30s", "longer lease"]);
     }
 
     #[test]
     fn a_failover_keeps_locks_only_with_a_quorum_or_perhaps_with_acknowledgements() {
-        let replicas = |count: u32| {
-            move |options: &mut Options| options.replicas = Replicas { count, timeout: Duration::from_millis(100) }
-        };
+        let replicas =
+            |count: u32| move |options: &mut Wanted| options.replicas = Some((count, Duration::from_millis(100)));
         let mut one = servers(1);
         assert_says(verdict(default_options, &one, Promise::Failover), Answer::Moot, &[]);
         one[0].replicas = Finding::Known(vec![replica(true), replica(false)]);
@@ -520,7 +517,7 @@ mod tests {
 
     #[test]
     fn waiters_of_the_plain_format_poll() {
-        let plain = |options: &mut Options| options.format = Format::Plain;
+        let plain = |options: &mut Wanted| options.format = Format::Plain;
         assert_says(verdict(plain, &servers(1), Promise::Wakeups), Answer::Moot, &["poll"]);
     }
 
@@ -604,8 +601,8 @@ mod tests {
         ] {
             assert_says(of_cluster(promise, |_| {}), answer, &[]);
         }
-        let replicas = |options: &mut Options| {
-            options.replicas = Replicas { count: 1, timeout: Duration::from_millis(100) };
+        let replicas = |options: &mut Wanted| {
+            options.replicas = Some((1, Duration::from_millis(100)));
         };
         let mut masters = cluster();
         masters.iter_mut().for_each(|master| master.acknowledging = Finding::Known(1));

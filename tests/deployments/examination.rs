@@ -1,7 +1,9 @@
-//! `preflight`: which promises the servers' settings, rights and clocks keep, and what it reports if they do not.
+//! `lockhound-doctor`: which promises the servers' settings, rights and clocks keep, and what it reports otherwise.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+use futures_executor::block_on;
 
 use crate::common::cluster::Cluster;
 use crate::common::labels::labelled;
@@ -10,24 +12,25 @@ use crate::common::rights;
 use crate::common::sentinel::Sentinels;
 use crate::common::several::{over, servers, settled};
 use crate::common::{Server, builder, eventually, key, locker, machine, ms, soon};
-use lockhound::preflight::{self, Answer, Finding, Forgets, Preflight, Promise, Role, ServerReport};
 use lockhound::{Error, Locker};
+use lockhound_doctor::{self as doctor, Answer, Finding, Forgets, Promise, Report, Role, ServerReport};
+use lockhound_doctor::{examine, examine_keys};
 
 /// The only server's part of a report.
-fn only(report: &Preflight) -> &ServerReport {
+fn only(report: &Report) -> &ServerReport {
     let [server] = &report.servers[..] else { panic!("one server: {report}") };
     server
 }
 
 #[track_caller]
-fn assert_answers<const N: usize>(report: &Preflight, expected: [(Promise, Answer); N]) {
+fn assert_answers<const N: usize>(report: &Report, expected: [(Promise, Answer); N]) {
     for (promise, answer) in expected {
         assert_eq!(report.verdict(promise).unwrap().answer, answer, "{promise}\n{report}");
     }
 }
 
 /// Returns the problems and remedies that a report has for a promise.
-fn said(report: &Preflight, promise: Promise) -> String {
+fn said(report: &Report, promise: Promise) -> String {
     let reasons = &report.verdict(promise).unwrap().reasons;
     reasons.iter().map(|reason| format!("{} => {:?}\n", reason.problem, reason.remedy)).collect()
 }
@@ -40,7 +43,7 @@ fn missing(server: &ServerReport) -> Vec<&str> {
 async fn a_server_without_persistence_keeps_all_promises_but_restart() {
     let server = Server::start();
     let locks = locker(&server).await;
-    let report = locks.preflight().await.unwrap();
+    let report = examine(&locks).await.unwrap();
     assert_answers(
         &report,
         [
@@ -86,7 +89,7 @@ async fn each_persistence_setting_is_reported_with_what_a_crash_loses() {
         (&[("no-appendfsync-on-rewrite", "yes")], Forgets::Unwritten, Answer::No),
     ] {
         settings.iter().for_each(|(setting, value)| set(setting, value));
-        let report = locks.preflight().await.unwrap();
+        let report = examine(&locks).await.unwrap();
         let found = only(&report).persistence.known().unwrap().forgets();
         assert_eq!(found, Finding::Known(forgets), "{settings:?}");
         assert_answers(&report, [(Promise::Restart, answer)]);
@@ -100,7 +103,7 @@ async fn a_server_that_may_evict_locks_is_reported_with_its_policy() {
     for (policy, limit) in [("allkeys-lru", "0"), ("volatile-ttl", "100mb")] {
         server.command::<()>(&["CONFIG", "SET", "maxmemory-policy", policy]);
         server.command::<()>(&["CONFIG", "SET", "maxmemory", limit]);
-        let report = locks.preflight().await.unwrap();
+        let report = examine(&locks).await.unwrap();
         assert_answers(&report, [(Promise::Eviction, Answer::No), (Promise::Locking, Answer::Yes)]);
         let said = said(&report, Promise::Eviction);
         assert!(said.contains(policy) && said.contains("maxmemory-policy noeviction"), "{said}");
@@ -116,22 +119,22 @@ async fn the_number_of_replicas_is_compared_with_the_option() {
     let replica = server.replica();
     eventually(ms(20_000), "the replica is in step", || server.has_replicas(1)).await;
     let wanting = async |count| builder(&server.url(), ms(30_000)).replicas(count, ms(2_000)).connect().await.unwrap();
-    let without = locker(&server).await.preflight().await.unwrap();
+    let without = examine(&locker(&server).await).await.unwrap();
     assert_answers(&without, [(Promise::Failover, Answer::No), (Promise::Locking, Answer::Yes)]);
     let found = only(&without).replicas.known().unwrap();
     assert!(found.len() == 1 && found[0].is_online, "{found:?}");
     assert!(found[0].address.ends_with(&format!(":{}", replica.port())), "{found:?}");
-    let with_one = wanting(1).await.preflight().await.unwrap();
+    let with_one = examine(&wanting(1).await).await.unwrap();
     assert_answers(&with_one, [(Promise::Failover, Answer::Unknown), (Promise::Locking, Answer::Yes)]);
     assert_eq!(only(&with_one).acknowledging, Finding::Known(1));
-    let with_two = wanting(2).await.preflight().await.unwrap();
+    let with_two = examine(&wanting(2).await).await.unwrap();
     assert_answers(&with_two, [(Promise::Locking, Answer::No)]);
     assert!(said(&with_two, Promise::Locking).contains("1 of 2 replicas acknowledge"), "{with_two}");
     server.command::<()>(&["CONFIG", "SET", "min-replicas-to-write", "2"]);
-    let refused = locker(&server).await.preflight().await.unwrap();
+    let refused = examine(&locker(&server).await).await.unwrap();
     assert_answers(&refused, [(Promise::Locking, Answer::No)]);
     assert!(said(&refused, Promise::Locking).contains("min-replicas-to-write"), "{refused}");
-    let on_replica = locker(&replica).await.preflight().await.unwrap();
+    let on_replica = examine(&locker(&replica).await).await.unwrap();
     assert_answers(&on_replica, [(Promise::Locking, Answer::No), (Promise::Exclusion, Answer::Unknown)]);
     let master = format!("127.0.0.1:{}", server.port());
     assert_eq!(only(&on_replica).role, Finding::Known(Role::Replica(Some(master))));
@@ -145,7 +148,7 @@ fn in_step(master: &Server) -> bool {
 async fn the_report_says_what_each_sentinel_would_do() {
     let group = Sentinels::start();
     let locks = group.builder(ms(30_000)).connect().await.unwrap();
-    let report = locks.preflight().await.unwrap();
+    let report = examine(&locks).await.unwrap();
     assert!(report.keeps(Promise::FaultTolerance), "{report}");
     let [server] = &*report.servers else { panic!("one server") };
     let named: Vec<_> = server.sentinels.iter().map(|sentinel| sentinel.master.known().cloned()).collect();
@@ -156,7 +159,7 @@ async fn the_report_says_what_each_sentinel_would_do() {
         sentinel.command::<()>(&["SENTINEL", "SET", "locks", "down-after-milliseconds", "30000"]);
     }
     group.sentinels[2].stop();
-    let report = locks.preflight().await.unwrap();
+    let report = examine(&locks).await.unwrap();
     let reasons = format!("{:?}", report.verdict(Promise::FaultTolerance));
     assert!(reasons.contains("after about 31s") && reasons.contains("has no say"), "{reasons}");
 }
@@ -167,7 +170,7 @@ async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
     let masters = cluster.masters();
     eventually(ms(20_000), "the replicas are in step", || masters.iter().all(in_step)).await;
     let locks = cluster.builder(ms(30_000)).connect().await.unwrap();
-    let report = locks.preflight().await.unwrap();
+    let report = examine(&locks).await.unwrap();
     assert_answers(
         &report,
         [
@@ -187,7 +190,7 @@ async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
     for master in masters {
         let found = named[&*master.url()];
         assert_eq!(found.role, Finding::Known(Role::Master));
-        assert_eq!(found.mode, Finding::Known(preflight::Mode::Cluster(Finding::Known("ok".to_owned()))));
+        assert_eq!(found.mode, Finding::Known(doctor::Mode::Cluster(Finding::Known("ok".to_owned()))));
         let view = found.cluster.as_ref().unwrap();
         let slots = view.slots.known().unwrap();
         assert_eq!((slots.assigned, slots.failing, slots.masters), (16_384, 0, 3));
@@ -199,27 +202,27 @@ async fn the_report_has_an_entry_for_each_master_of_a_cluster() {
     let text = report.to_string();
     assert!(text.contains("3 masters for 16384 slots; cluster-node-timeout 1s;"), "{text}");
     let replicated = cluster.builder(ms(30_000)).replicas(1, ms(2_000)).connect().await.unwrap();
-    assert_answers(&replicated.preflight().await.unwrap(), [(Promise::Failover, Answer::Unknown)]);
+    assert_answers(&examine(&replicated).await.unwrap(), [(Promise::Failover, Answer::Unknown)]);
 
     masters[1].command::<()>(&["CONFIG", "SET", "cluster-node-timeout", "15000"]);
-    let report = locks.preflight().await.unwrap();
+    let report = examine(&locks).await.unwrap();
     assert_answers(&report, [(Promise::FaultTolerance, Answer::No), (Promise::Locking, Answer::Yes)]);
     assert!(said(&report, Promise::FaultTolerance).contains("is replaced after about 16s"), "{report}");
     masters[1].command::<()>(&["CONFIG", "SET", "cluster-node-timeout", "1000"]);
     masters[2].command::<()>(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    let reasons = locks.preflight().await.unwrap().verdict(Promise::Eviction).unwrap().reasons.clone();
+    let reasons = examine(&locks).await.unwrap().verdict(Promise::Eviction).unwrap().reasons.clone();
     assert_eq!(reasons.iter().map(|reason| reason.node.as_deref()).collect::<Vec<_>>(), [Some(&*masters[2].url())]);
 
     // If a master and its replica are gone, no server has their slots, and by default the whole cluster refuses.
     cluster.replica_of(0).kill();
     eventually(ms(20_000), "noticed", || !in_step(&masters[0])).await;
-    let report = locks.preflight().await.unwrap();
+    let report = examine(&locks).await.unwrap();
     assert_answers(&report, [(Promise::FaultTolerance, Answer::No), (Promise::Locking, Answer::Yes)]);
     assert!(said(&report, Promise::FaultTolerance).contains("no replica in step"), "{report}");
     masters[0].kill();
     let is_down = || masters[1].command::<String>(&["CLUSTER", "INFO"]).contains("cluster_state:fail");
     eventually(ms(60_000), "it is down", is_down).await;
-    let report = locks.preflight().await.unwrap();
+    let report = examine(&locks).await.unwrap();
     assert_answers(&report, [(Promise::Locking, Answer::No), (Promise::FaultTolerance, Answer::No)]);
     let said = said(&report, Promise::Locking);
     assert!(said.contains("refused") && said.contains("cluster_state:fail"), "{said}");
@@ -245,7 +248,7 @@ async fn a_right_missing_on_one_master_of_a_cluster_is_the_only_one_reported() {
     for told in [&["+acl|whoami", "+acl|dryrun"][..], &[]] {
         for (removed, _) in &of_cluster {
             permit(&masters[1], all().filter(|rule| rule != removed).chain(told.iter().copied()));
-            let report = locks.preflight_of(names.clone()).await.unwrap();
+            let report = examine_keys(&locks, names.clone()).await.unwrap();
             for server in &report.servers {
                 let expected = if server.node.ends_with(&place) { vec![*removed] } else { vec![] };
                 assert_eq!(missing(server), expected, "{removed}, {told:?}\n{report}");
@@ -262,14 +265,14 @@ async fn a_right_missing_on_one_master_of_a_cluster_is_the_only_one_reported() {
     }
     permit(&masters[1], all());
     assert_eq!(masters.iter().map(writes).collect::<Vec<_>>(), before, "nothing is written");
-    assert!(!format!("{:?}", locks.preflight().await).contains("t0p-secret"));
+    assert!(!format!("{:?}", examine(&locks).await).contains("t0p-secret"));
     assert_eq!(locks.stats().misplaced_answers, 0);
 }
 
 #[tokio::test]
 async fn a_cluster_that_cannot_be_reached_is_an_entry_of_the_report() {
     let locks = Locker::builder().node("redis-cluster://127.0.0.1:1").connect_timeout(ms(500)).connect_lazy().unwrap();
-    let report = locks.preflight().await.unwrap();
+    let report = examine(&locks).await.unwrap();
     assert!(only(&report).failure.is_some(), "{report}");
     assert_answers(&report, [(Promise::Locking, Answer::No), (Promise::Exclusion, Answer::Unknown)]);
 }
@@ -284,8 +287,8 @@ fn documented_in(lists: &[&str]) -> Vec<(&'static str, String)> {
     let mut rules: Vec<&str> = lists.iter().flat_map(|list| rights::of(list)).collect();
     rules.sort_unstable();
     rules.dedup();
-    // Connecting to a database needs the first. Preflight reports settings that it may not read as unknown, and without
-    // the others it tries what it may do.
+    // Connecting to a database needs the first. The doctor reports settings that it may not read as unknown, and
+    // without the others it tries what it may do.
     rules.retain(|rule| !["+select", "+config|get", "+acl|whoami", "+acl|dryrun"].contains(rule));
     let of_lock = |rule: &str| rule.replace("{app:*", "{app:42}").replace("~app:*", "~app:42");
     rules.into_iter().map(|rule| (rule, of_lock(rule))).collect()
@@ -313,7 +316,7 @@ fn as_app(server: &Server) -> String {
     server.url().replace("redis://", "redis://app:t0p-secret@")
 }
 
-/// There are two ways to find out: the server tells (ACL DRYRUN), or preflight tries the command.
+/// There are two ways to find out: the server tells (ACL DRYRUN), or the doctor tries the command.
 #[tokio::test]
 async fn a_missing_right_is_the_only_one_reported() {
     let (servers, rules) = (servers(3), documented());
@@ -325,12 +328,12 @@ async fn a_missing_right_is_the_only_one_reported() {
     for told in [&["+acl|whoami", "+acl|dryrun"][..], &[]] {
         for (removed, of_lock) in &rules {
             permit(&servers[1], all().filter(|rule| rule != removed).chain(told.iter().copied()));
-            let report = locks.preflight_of(["app:42"]).await.unwrap();
+            let report = examine_keys(&locks, ["app:42"]).await.unwrap();
             // Since Redis 7 every user may call HELLO.
             let expected = if *removed == "+hello" { vec![] } else { vec![of_lock.as_str()] };
             assert_eq!(missing(&report.servers[1]), expected, "{removed}, {told:?}\n{report}");
             let unknown = report.servers[1].rights.unknown.len();
-            // Without EVAL preflight cannot try what scripts may call.
+            // Without EVAL the doctor cannot try what scripts may call.
             assert_eq!(unknown > 0, *removed == "+eval" && told.is_empty(), "{removed}\n{report}");
             for other in [&report.servers[0], &report.servers[2]] {
                 assert_eq!((missing(other), other.rights.unknown.len()), (vec![], 0), "{removed}\n{report}");
@@ -344,7 +347,7 @@ async fn a_missing_right_is_the_only_one_reported() {
             permit(&servers[1], all());
         }
     }
-    let text = format!("{:?}", locks.preflight().await);
+    let text = format!("{:?}", examine(&locks).await);
     assert!(!text.contains("t0p-secret") && text.contains("app:***@"), "{text}");
 }
 
@@ -355,10 +358,10 @@ async fn a_right_missing_for_waiting_lists_is_reported_and_breaks_no_promise() {
     let all = || rules.iter().map(|(rule, _)| *rule);
     permit(&server, all());
     let locks = Locker::builder().node(as_app(&server)).connect().await.unwrap();
-    assert_eq!(missing(only(&locks.preflight_of(["app:42"]).await.unwrap())), Vec::<&str>::new());
+    assert_eq!(missing(only(&examine_keys(&locks, ["app:42"]).await.unwrap())), Vec::<&str>::new());
     for removed in OF_LISTS {
         permit(&server, all().filter(|rule| *rule != removed));
-        let report = locks.preflight_of(["app:42"]).await.unwrap();
+        let report = examine_keys(&locks, ["app:42"]).await.unwrap();
         assert_eq!(missing(only(&report)), [removed.replace("{app:*", "{app:42}")], "{report}");
         assert_answers(&report, [(Promise::Locking, Answer::Yes), (Promise::Wakeups, Answer::Yes)]);
     }
@@ -370,9 +373,9 @@ async fn the_right_to_wait_is_needed_with_replicas() {
     let all = || rules.iter().map(|(rule, _)| *rule);
     permit(&server, all().chain(["+wait"]));
     let locks = Locker::builder().node(as_app(&server)).replicas(1, ms(20)).connect().await.unwrap();
-    assert_eq!(missing(only(&locks.preflight_of(["app:42"]).await.unwrap())), Vec::<&str>::new());
+    assert_eq!(missing(only(&examine_keys(&locks, ["app:42"]).await.unwrap())), Vec::<&str>::new());
     permit(&server, all());
-    let report = locks.preflight_of(["app:42"]).await.unwrap();
+    let report = examine_keys(&locks, ["app:42"]).await.unwrap();
     assert_eq!(missing(only(&report)), ["+wait"]);
     assert_eq!(only(&report).acknowledging, Finding::Forbidden("+wait"));
 }
@@ -383,7 +386,7 @@ async fn what_a_restricted_user_may_not_ask_is_unknown_and_names_the_missing_rig
     let server = Server::start();
     permit(&server, rights::of("Always"));
     let locks = Locker::connect(as_app(&server)).await.unwrap();
-    let of_lock = locks.preflight_of(["app:42"]).await.unwrap();
+    let of_lock = examine_keys(&locks, ["app:42"]).await.unwrap();
     let found = only(&of_lock);
     let optional =
         ["+zadd", "+zcard", "+zrange", "+zrank", "+zrem", "+pubsub|numsub", "&lockhound_wake:*", "~lockhound_label:*"];
@@ -405,14 +408,14 @@ async fn what_a_restricted_user_may_not_ask_is_unknown_and_names_the_missing_rig
     assert!(said(&of_lock, Promise::Eviction).contains("+info"), "{of_lock}");
     server.command::<()>(&["ACL", "SETUSER", "app", "+info"]);
     server.command::<()>(&["CONFIG", "SET", "appendonly", "yes"]);
-    let with_info = locks.preflight_of(["app:42"]).await.unwrap();
+    let with_info = examine_keys(&locks, ["app:42"]).await.unwrap();
     assert_answers(&with_info, [(Promise::Eviction, Answer::Yes), (Promise::Restart, Answer::Unknown)]);
     assert!(said(&with_info, Promise::Restart).contains("+config|get"), "{with_info}");
-    // Without names preflight makes one up, which this user may not use.
-    let of_none = locks.preflight().await.unwrap();
+    // Without names the doctor makes one up, which this user may not use.
+    let of_none = examine(&locks).await.unwrap();
     assert_eq!(missing(only(&of_none)), [&["+client|setname", "+client|id"][..], &optional].concat());
     assert_answers(&of_none, [(Promise::Locking, Answer::Unknown), (Promise::Wakeups, Answer::Unknown)]);
-    assert!(said(&of_none, Promise::Locking).contains("preflight_of"), "{of_none}");
+    assert!(said(&of_none, Promise::Locking).contains("examine_keys"), "{of_none}");
 }
 
 #[tokio::test]
@@ -422,12 +425,12 @@ async fn servers_that_are_down_or_frozen_are_entries_of_the_report() {
     let locks = over(&servers, ms(10_000)).connect_timeout(timeout).connect().await.unwrap();
     settled(&locks).await;
     servers[1].kill();
-    let report = locks.preflight().await.unwrap();
+    let report = examine(&locks).await.unwrap();
     assert!(report.servers[1].failure.as_ref().is_some_and(|why| why.contains("refused")), "{report}");
     assert_answers(&report, [(Promise::Locking, Answer::Yes), (Promise::FaultTolerance, Answer::No)]);
     servers[2].stop();
     let started = Instant::now();
-    let report = locks.preflight().await.unwrap();
+    let report = examine(&locks).await.unwrap();
     let took = started.elapsed();
     servers[2].go_on();
     assert!(machine::within(took, timeout * 2), "{took:?}");
@@ -442,9 +445,9 @@ async fn a_server_that_stops_answering_is_reported_with_what_was_known_by_then()
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(10_000)).connect_timeout(ms(1_000)).connect().await.unwrap();
-    // preflight asks for the time after the server's settings, and before the rights.
+    // The doctor asks for the time after the server's settings, and before the rights.
     proxy.set(Mode::Hold(b"TIME".to_vec()));
-    let report = soon(ms(2_500), locks.preflight()).await.expect("bounded").unwrap();
+    let report = soon(ms(2_500), examine(&locks)).await.expect("bounded").unwrap();
     proxy.set(Mode::Pass);
     let found = only(&report);
     assert!(found.failure.is_none() || found.version.known().is_none(), "{report}");
@@ -461,7 +464,7 @@ async fn round_trips_are_measured_and_bounded() {
     let proxy = Proxy::start(server.port());
     let locks = builder(&proxy.url(), ms(30_000)).connect().await.unwrap();
     proxy.set(Mode::Delay(ms(60)));
-    let report = locks.preflight().await.unwrap();
+    let report = examine(&locks).await.unwrap();
     proxy.set(Mode::Pass);
     let times = only(&report).round_trip.known().unwrap_or_else(|| panic!("{report}"));
     assert!(times.p50 >= ms(60) && times.count <= 17, "{times:?}");
@@ -478,7 +481,7 @@ async fn a_wrong_clock_is_reported_and_judged_for_fences() {
     let locks = locker(&server).await;
     for (offset_ms, answer) in [(5_000, Answer::No), (-5_000, Answer::Yes), (0, Answer::Yes)] {
         server.set_clock(offset_ms);
-        let report = locks.preflight().await.unwrap();
+        let report = examine(&locks).await.unwrap();
         let clock = only(&report).clock.known().unwrap();
         let uncertainty = i64::try_from(clock.uncertainty.as_micros()).unwrap();
         assert!((clock.offset_us - offset_ms * 1_000).abs() <= uncertainty + 1_000, "{offset_ms}: {clock:?}");
@@ -505,7 +508,7 @@ fn writes(server: &Server) -> BTreeMap<String, u64> {
 }
 
 #[tokio::test]
-async fn preflight_writes_nothing_and_leaves_no_connection() {
+async fn an_examination_writes_nothing_and_leaves_no_connection() {
     let server = Server::start();
     let rules = documented();
     permit(&server, rules.iter().map(|(rule, _)| *rule));
@@ -515,11 +518,11 @@ async fn preflight_writes_nothing_and_leaves_no_connection() {
     for url in [server.url(), as_app(&server)] {
         let locks = Locker::connect(&url).await.unwrap();
         let before = writes(&server);
-        locks.preflight_of(["app:42"]).await.unwrap();
-        locks.preflight().await.unwrap();
+        examine_keys(&locks, ["app:42"]).await.unwrap();
+        examine(&locks).await.unwrap();
         assert_eq!(writes(&server), before, "{url}");
         let connections = || server.command::<String>(&["CLIENT", "LIST"]);
-        eventually(ms(5_000), "its connections end", || !connections().contains("lockhound:preflight")).await;
+        eventually(ms(5_000), "its connections end", || !connections().contains("lockhound:visitor")).await;
         assert_eq!(server.command::<Vec<String>>(&["PUBSUB", "CHANNELS"]), Vec::<String>::new());
         assert_eq!(locks.stats().misplaced_answers, 0);
         locks.close().await;
@@ -529,36 +532,36 @@ async fn preflight_writes_nothing_and_leaves_no_connection() {
 }
 
 #[tokio::test]
-async fn a_dropped_preflight_leaves_no_connection() {
+async fn a_dropped_examination_leaves_no_connection() {
     let server = Server::start();
     let locks = locker(&server).await;
     let before = writes(&server);
     for wait in [0, 1, 3, 10, 30] {
-        drop(tokio::time::timeout(ms(wait), locks.preflight()).await);
+        drop(tokio::time::timeout(ms(wait), examine(&locks)).await);
     }
     settled(&locks).await;
     let connections = || server.command::<String>(&["CLIENT", "LIST"]);
-    eventually(ms(5_000), "its connections end", || !connections().contains("lockhound:preflight")).await;
+    eventually(ms(5_000), "its connections end", || !connections().contains("lockhound:visitor")).await;
     assert_eq!(writes(&server), before);
     fn is_send<T: Send>(_: &T) {}
-    is_send(&locks.preflight_of([key()]));
+    is_send(&examine_keys(&locks, [key()]));
 }
 
 #[tokio::test]
 async fn invalid_names_and_closed_lockers_are_refused() {
     let server = Server::start();
     let locks = locker(&server).await;
-    assert!(matches!(locks.preflight_of(["a", ""]).await, Err(Error::Config(_))));
+    assert!(matches!(examine_keys(&locks, ["a", ""]).await, Err(Error::Config(_))));
     locks.close().await;
-    assert!(matches!(locks.preflight().await, Err(Error::Closed)));
+    assert!(matches!(examine(&locks).await, Err(Error::Closed)));
 }
 
 #[test]
-fn preflight_has_blocking_twins() {
+fn any_executor_runs_an_examination() {
     let server = Server::start();
     let locks = Locker::blocking_connect(server.url()).unwrap();
-    assert!(locks.blocking_preflight().unwrap().keeps(Promise::Locking));
-    assert!(locks.blocking_preflight_of(["app:42"]).unwrap().keeps(Promise::Locking));
+    assert!(block_on(examine(&locks)).unwrap().keeps(Promise::Locking));
+    assert!(block_on(examine_keys(&locks, ["app:42"])).unwrap().keeps(Promise::Locking));
     locks.blocking_close();
 }
 
@@ -572,17 +575,16 @@ mod in_memory {
     async fn a_server_in_memory_reports_its_clock_and_its_delays() {
         let server = testing::Server::new();
         let locks = Locker::builder().memory(&server).connect().await.unwrap();
-        let report = locks.preflight().await.unwrap();
+        let report = examine(&locks).await.unwrap();
         let problems: Vec<_> = report.problems().map(|verdict| verdict.promise).collect();
         assert_eq!(problems, [Promise::Restart], "{report}");
         assert_eq!(only(&report).clock.known().unwrap().offset_us, 0);
         server.set_clock_offset(-5_000);
         server.delay(ms(20)..=ms(40));
-        let report = locks.preflight_of(["app:42"]).await.unwrap();
+        let report = examine_keys(&locks, ["app:42"]).await.unwrap();
         let (clock, times) = (only(&report).clock.known().unwrap(), only(&report).round_trip.known().unwrap());
         assert_eq!(clock.offset_us, -5_000_000);
         assert!(times.p50 >= ms(20) && times.max <= ms(41) && times.count > 20, "{times:?}");
-        assert!(locks.blocking_preflight().is_err(), "it lives in this runtime");
     }
 
     #[tokio::test(start_paused = true)]
@@ -591,16 +593,16 @@ mod in_memory {
         let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.memory(server));
         let locks = nodes.connect().await.unwrap();
         // New servers abstain for a lease.
-        let report = locks.preflight().await.unwrap();
+        let report = examine(&locks).await.unwrap();
         assert_answers(&report, [(Promise::Locking, Answer::No), (Promise::Restart, Answer::Yes)]);
         assert!(
             report.servers.iter().all(|server| server.abstains.as_ref().is_some_and(|why| why.contains("abstains")))
         );
         tokio::time::sleep(Duration::from_secs(40)).await;
-        let report = locks.preflight().await.unwrap();
+        let report = examine(&locks).await.unwrap();
         assert!(report.is_ok(), "{report}");
         servers[1].stop();
-        let report = locks.preflight().await.unwrap();
+        let report = examine(&locks).await.unwrap();
         assert!(report.servers[1].failure.as_ref().is_some_and(|why| why.contains("timed out after 3s")), "{report}");
         assert_answers(&report, [(Promise::Locking, Answer::Yes), (Promise::FaultTolerance, Answer::No)]);
     }

@@ -3,13 +3,13 @@
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-use super::found::by_reason;
-use super::{
-    Answer, Clock, ClusterView, Eviction, Finding, Mode, Persistence, Preflight, Reason, Replica, Rights, Role,
-    SentinelReport, ServerReport, Slots, Verdict,
+use crate::found::{
+    Clock, ClusterView, Eviction, Finding, Mode, Persistence, Replica, Rights, Role, RoundTrips, SentinelReport,
+    ServerReport, Slots, by_reason,
 };
-use crate::shown::Shown;
-use crate::stats::Distribution;
+use crate::promise::{Answer, Reason, Verdict};
+use crate::report::Report;
+use crate::shown::escaped;
 
 const WIDTH: usize = 100;
 
@@ -18,7 +18,7 @@ const FACTS: usize = 17;
 /// The column at which reasons begin.
 const REASONS: usize = 9;
 
-impl Display for Preflight {
+impl Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.servers.iter().try_for_each(|server| writeln!(f, "{server}"))?;
         for verdict in &self.verdicts {
@@ -173,7 +173,7 @@ fn clock(found: &Clock) -> String {
     format!("{apart:.1?} {side} this machine's, +- {:.1?}", found.uncertainty)
 }
 
-fn round_trip(found: &Distribution) -> String {
+fn round_trip(found: &RoundTrips) -> String {
     format!("p50 {:.1?}, p99 {:.1?}, max {:.1?} of {}", found.p50, found.p99, found.max, found.count)
 }
 
@@ -200,7 +200,7 @@ fn write_fact(f: &mut fmt::Formatter<'_>, name: &str, text: &str) -> fmt::Result
 
 /// Writes text in lines: the first after `before`, the others indented by `left`.
 fn write_wrapped(f: &mut fmt::Formatter<'_>, before: &str, left: usize, text: &str) -> fmt::Result {
-    let text = Shown(text).to_string();
+    let text = escaped(text);
     let mut line = before.to_owned();
     let mut is_begun = false;
     for word in text.split(' ') {
@@ -224,13 +224,13 @@ fn write_wrapped(f: &mut fmt::Formatter<'_>, before: &str, left: usize, text: &s
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::Options;
-    use crate::preflight::{Deployment, Forgets, MissingRight, Promise};
+    use crate::cases::{Deployment, Wanted};
+    use crate::found::{Forgets, MissingRight};
+    use crate::promise::Promise;
 
     fn of(servers: Vec<ServerReport>) -> String {
-        let settings = Options::default().validate(servers.len()).expect("valid");
-        let deployment = Deployment::Independent(servers.len());
-        Preflight::new(&settings, deployment, servers).to_string()
+        let wanted = Wanted::by_default(Deployment::Independent(servers.len()));
+        Report::new(&wanted, servers).to_string()
     }
 
     #[test]

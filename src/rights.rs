@@ -1,0 +1,311 @@
+//! The rights that the user of a server needs: each command that a locker sends or lets a script call, with each kind
+//! of key and channel. A kind of lock has a list of its own. The guide has the same rights; a test compares the two.
+
+use crate::command::{MEMORY, WAKE};
+use crate::key::Key;
+use crate::label;
+use crate::options::{Fencing, Format, Settings};
+
+/// A command that a locker uses, with a key or channel, and the ACL rules that permit it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Right {
+    /// The ACL rule for the command: `+pexpire`, `+pubsub|numsub`.
+    pub rule: String,
+    /// The ACL rule for its key or channel, if it has one: `~orders:42`, `~lockhound_fence:*`.
+    pub names: Option<String>,
+    /// Whether that key or channel belongs to one of the locks.
+    pub is_of_lock: bool,
+    /// The words of the command, as an example of it. Sent as they are, they may write.
+    pub words: Vec<String>,
+    /// How the locker uses it.
+    pub usage: Usage,
+    /// What does not work without it; empty if it is only a convenience.
+    pub needed_for: &'static [Need],
+}
+
+/// How a locker uses a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Usage {
+    /// It sends the command, whose example writes nothing.
+    Sent,
+    /// Its scripts call the command.
+    Called,
+    /// It subscribes or unsubscribes with it.
+    Subscribed,
+}
+
+/// What a right is needed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Need {
+    /// Locks are taken, renewed and released.
+    Locking,
+    /// A server that comes back takes part again.
+    FaultTolerance,
+    /// A lock has one holder at a time.
+    Exclusion,
+    /// Waiters are woken by messages.
+    Wakeups,
+    /// [`Lock::holder`](crate::Lock::holder), [`Lock::is_locked`](crate::Lock::is_locked) and
+    /// [`Lock::force_unlock`](crate::Lock::force_unlock) work.
+    Inspection,
+}
+
+/// Commands that a locker uses in one way and for one reason. In their words LOCK, CHANNEL and others stand for a name:
+/// see [`name`].
+struct Row(Usage, &'static [Need], &'static [&'static str]);
+
+const NOTHING: &[Need] = &[];
+const LOCKING: &[Need] = &[Need::Locking];
+const LOCKS: &[Need] = &[Need::Locking, Need::Inspection];
+const TOLERANCE: &[Need] = &[Need::FaultTolerance];
+const EXCLUSION: &[Need] = &[Need::Exclusion];
+const WAKEUPS: &[Need] = &[Need::Wakeups];
+const INSPECTION: &[Need] = &[Need::Inspection];
+
+use Usage::{Called, Sent, Subscribed};
+
+/// What connections send by themselves.
+const CONNECTION: &[Row] = &[
+    Row(Sent, LOCKING, &["HELLO"]),
+    Row(Sent, WAKEUPS, &["PING"]),
+    Row(Sent, LOCKS, &["EVAL return 0"]),
+    Row(Sent, NOTHING, &["CLIENT SETNAME lockhound:visitor", "CLIENT ID"]),
+];
+
+const REPLICAS: &[Row] = &[Row(Sent, LOCKING, &["WAIT 0 1"])];
+
+/// Without CLUSTER INFO, the locker may trust a master for longer that was replaced while it was stopped.
+const CLUSTER: &[Row] = &[Row(Sent, LOCKING, &["CLUSTER SLOTS", "ASKING"]), Row(Sent, EXCLUSION, &["CLUSTER INFO"])];
+
+/// The marks, unless each lock has a counter of its own.
+const MARKS: &[Row] =
+    &[Row(Sent, LOCKING, &["EVALSHA NO-SCRIPT 1 MARK"]), Row(Called, LOCKING, &["INCR MARK", "SET MARK 0", "TIME"])];
+
+const MARKS_OF_SEVERAL: &[Row] = &[Row(Called, LOCKING, &["SET MARK 0 GET", "GET MARK"])];
+
+const REMEMBERED_MARKS: &[Row] = &[Row(Called, LOCKING, &["MGET MARK"])];
+
+const TOKENS: &[Row] = &[Row(Sent, LOCKING, &["EVALSHA NO-SCRIPT 1 TOKEN"]), Row(Called, LOCKING, &["INCR TOKEN"])];
+
+/// A lock of any format.
+const ANY: &[Row] = &[
+    Row(Sent, LOCKS, &["EVALSHA NO-SCRIPT 1 LOCK", "EVALSHA NO-SCRIPT 1 CHANNEL-KEY"]),
+    Row(Called, LOCKS, &["DEL LOCK", "PTTL LOCK"]),
+    Row(Called, LOCKING, &["PEXPIRE LOCK 1", "SET LOCK 0 PX 1"]),
+    Row(Called, INSPECTION, &["TYPE LOCK"]),
+];
+
+const PLAIN: &[Row] = &[Row(Called, LOCKS, &["GET LOCK"])];
+
+const REDISSON: &[Row] = &[
+    Row(Called, INSPECTION, &["GET LOCK", "HGETALL LOCK"]),
+    Row(Called, LOCKING, &["HEXISTS LOCK f", "HSET LOCK f 1", "HSETNX LOCK f 1"]),
+];
+
+const REDISSON_OF_SEVERAL: &[Row] = &[Row(Called, TOLERANCE, &["EXISTS LOCK"])];
+
+/// The list of the lockers that wait for a lock.
+const LIST: &[Row] = &[
+    Row(Called, NOTHING, &["ZADD LIST 1 m", "ZCARD LIST", "ZRANGE LIST 0 1", "ZRANK LIST m", "ZREM LIST m"]),
+    Row(Called, NOTHING, &["PUBSUB NUMSUB"]),
+];
+
+const MESSAGES: &[Row] = &[
+    Row(Called, WAKEUPS, &["PUBLISH CHANNEL 0"]),
+    Row(Subscribed, WAKEUPS, &["SUBSCRIBE CHANNEL", "UNSUBSCRIBE CHANNEL"]),
+];
+
+const SHARDED_MESSAGES: &[Row] = &[
+    Row(Called, WAKEUPS, &["SPUBLISH CHANNEL 0"]),
+    Row(Subscribed, WAKEUPS, &["SSUBSCRIBE CHANNEL", "SUNSUBSCRIBE CHANNEL"]),
+];
+
+/// What wakes this locker alone.
+const WAKE_UPS: &[Row] =
+    &[Row(Called, NOTHING, &["PUBLISH WAKE 0"]), Row(Subscribed, NOTHING, &["SUBSCRIBE WAKE", "UNSUBSCRIBE WAKE"])];
+
+const LABEL: &[Row] = &[Row(Sent, NOTHING, &["EVALSHA NO-SCRIPT 1 LABEL"])];
+
+const MEMORIES: &[Row] = &[
+    Row(Sent, LOCKING, &["EVALSHA NO-SCRIPT 1 MEMORY"]),
+    Row(Called, LOCKING, &["HEXISTS MEMORY digest", "HMGET MEMORY vote", "DEL MEMORY", "HSET MEMORY vote 0"]),
+];
+
+/// Returns the rights that a locker with these settings needs on each of its servers, for these locks.
+pub(crate) fn rights(settings: &Settings, nodes: usize, in_cluster: bool, locks: &[Key]) -> Vec<Right> {
+    let remembers = !settings.restart_quarantine.is_zero();
+    let is_plain = settings.format == Format::Plain;
+    let tokens = settings.fencing == Fencing::Redisson;
+    let info: &[Row] = match () {
+        () if remembers => &[Row(Sent, LOCKING, &["INFO server"])],
+        () if nodes > 1 => &[Row(Sent, EXCLUSION, &["INFO server"])],
+        () => &[Row(Sent, NOTHING, &["INFO server"])],
+    };
+    let of_locker = [
+        (true, CONNECTION),
+        (settings.replicas.is_some(), REPLICAS),
+        (true, info),
+        (in_cluster, CLUSTER),
+        (!tokens, MARKS),
+        (!tokens && nodes > 1, MARKS_OF_SEVERAL),
+        (!tokens && remembers, REMEMBERED_MARKS),
+    ];
+    let of_lock = [
+        (tokens, TOKENS),
+        (true, ANY),
+        (is_plain, PLAIN),
+        (!is_plain, REDISSON),
+        (!is_plain && nodes > 1, REDISSON_OF_SEVERAL),
+        (!in_cluster, LIST),
+        (in_cluster, SHARDED_MESSAGES),
+        (true, MESSAGES),
+    ];
+    let shared = [(!in_cluster, WAKE_UPS), (!is_plain, LABEL), (remembers, MEMORIES)];
+    let any = Key::from("any");
+    let add = |used: &[(bool, &'static [Row])], key: &Key| {
+        let rows = used.iter().filter(|(is_used, _)| *is_used).flat_map(|(_, rows)| *rows);
+        rows.flat_map(|row| row.rights(key)).collect::<Vec<_>>()
+    };
+    let mut rights = add(&of_locker, &any);
+    locks.iter().for_each(|key| rights.extend(add(&of_lock, key)));
+    rights.extend(add(&shared, &any));
+    rights
+}
+
+impl Row {
+    /// Returns the rights that it stands for, for this lock.
+    fn rights(&self, key: &Key) -> impl Iterator<Item = Right> {
+        let Self(usage, needed_for, commands) = *self;
+        commands.iter().map(move |command| right(usage, needed_for, command, key))
+    }
+}
+
+fn right(usage: Usage, needed_for: &'static [Need], command: &str, key: &Key) -> Right {
+    let (mut names, mut is_of_lock) = (None, false);
+    let mut word = |word: &str| {
+        let Some((name, rule)) = name(word, key) else { return word.replace("NO-SCRIPT", NO_SCRIPT) };
+        is_of_lock = rule.is_none();
+        let sign = if word == "CHANNEL" { '&' } else { '~' };
+        names = Some(rule.map_or_else(|| format!("{sign}{}", pattern(&name)), str::to_owned));
+        name
+    };
+    let words: Vec<String> = command.split(' ').map(&mut word).collect();
+    let parts = if ["CLIENT", "CLUSTER", "PUBSUB"].contains(&&*words[0]) { 2 } else { 1 };
+    let rule = format!("+{}", words[..parts].join("|").to_lowercase());
+    Right { rule, names, is_of_lock, words, usage, needed_for }
+}
+
+/// Returns the key or channel that a word stands for, and the rule for it unless it is a name of the lock.
+fn name(word: &str, key: &Key) -> Option<(String, Option<&'static str>)> {
+    Some(match word {
+        "LOCK" => (key.as_str().to_owned(), None),
+        "CHANNEL" | "CHANNEL-KEY" => (key.channel().to_string(), None),
+        "TOKEN" => (key.token(), None),
+        "LIST" => (key.waiting(), None),
+        "MARK" => (key.mark().to_owned(), Some("~lockhound_fence:*")),
+        "WAKE" => (format!("{WAKE}any"), Some("&lockhound_wake:*")),
+        "LABEL" => (label::key_of("any"), Some("~lockhound_label:*")),
+        "MEMORY" => (MEMORY.to_owned(), Some("~lockhound_memory")),
+        _ => return None,
+    })
+}
+
+/// A digest that no script has.
+const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
+
+/// Returns the pattern that matches only this name.
+fn pattern(name: &str) -> String {
+    let mut pattern = String::with_capacity(name.len());
+    for c in name.chars() {
+        if "*?[]\\".contains(c) {
+            pattern.push('\\');
+        }
+        pattern.push(c);
+    }
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::options::{Options, Replicas};
+
+    fn rights_of(servers: usize, in_cluster: bool, change: impl FnOnce(&mut Options)) -> Vec<Right> {
+        let mut options = Options::default();
+        change(&mut options);
+        rights(&options.validate(servers).expect("valid"), servers, in_cluster, &["app:42".into()])
+    }
+
+    /// Returns the rules that are needed, or those that are only a convenience.
+    fn rules(rights: &[Right], is_needed: bool) -> BTreeSet<String> {
+        let rights = rights.iter().filter(|right| right.needed_for.is_empty() != is_needed);
+        rights.flat_map(|right| right.names.iter().cloned().chain([right.rule.clone()])).collect()
+    }
+
+    fn needed(servers: usize, change: impl FnOnce(&mut Options)) -> BTreeSet<String> {
+        rules(&rights_of(servers, false, change), true)
+    }
+
+    /// Returns the rules of the nth ACL SETUSER in the guide, its comments left out, for the name `app:42`.
+    fn documented(nth: usize) -> BTreeSet<String> {
+        let text = include_str!("../docs/guide/operating.md");
+        let block = text.split("```").filter(|block| block.contains("ACL SETUSER app")).nth(nth).expect("a block");
+        let lines = block.lines().map(|line| line.split('#').next().unwrap_or_default());
+        let words: Vec<String> =
+            lines.flat_map(str::split_whitespace).map(|word| word.trim_matches('\'').to_owned()).collect();
+        let words = words.into_iter().filter(|word| word.starts_with(['+', '~', '&']));
+        words.map(|word| word.replace("{app:*", "{app:42}").replace("~app:*", "~app:42")).collect()
+    }
+
+    #[test]
+    fn the_rights_that_are_checked_are_the_documented_ones() {
+        assert_eq!(needed(1, |_| {}), documented(0));
+        let optional = ["+info", "+client|setname", "+client|id", "~lockhound_label:*"].map(str::to_owned);
+        // The lists of waiting lockers, and labels: a publish to any channel, and a script, are among the first.
+        let lists: BTreeSet<String> = documented(1);
+        let shared = ["+subscribe", "+unsubscribe", "+publish", "+evalsha"].map(str::to_owned);
+        let all: BTreeSet<String> = lists.iter().cloned().chain(optional.clone()).chain(shared).collect();
+        assert_eq!(rules(&rights_of(1, false, |_| {}), false), all);
+        // Those after the fourth depend on options.
+        let mut left_out = documented(6);
+        assert!(left_out.remove("+select"), "a connection to a database has it already");
+        for of_preflight in ["+config|get", "+acl|whoami", "+acl|dryrun"] {
+            assert!(left_out.remove(of_preflight), "it reports what it may not ask for as unknown");
+        }
+        assert_eq!(left_out, BTreeSet::from(optional));
+        let both: BTreeSet<String> = documented(0).union(&documented(2)).cloned().collect();
+        assert_eq!(needed(3, |_| {}), both);
+        let of_cluster = rights_of(1, true, |_| {});
+        let both: BTreeSet<String> = documented(0).union(&documented(3)).cloned().collect();
+        assert_eq!(rules(&of_cluster, true), both);
+    }
+
+    #[test]
+    fn options_add_and_remove_rights() {
+        let replicas = Replicas { count: 1, timeout: Duration::from_millis(100) };
+        assert!(needed(1, |o| o.replicas = replicas).contains("+wait"));
+        let at_once = needed(3, |o| o.restart_quarantine = Some(Duration::ZERO));
+        assert!(at_once.contains("+exists") && at_once.contains("+info"), "{at_once:?}");
+        assert!(!at_once.contains("~lockhound_memory") && !at_once.contains("+hmget"), "{at_once:?}");
+        let tokens = needed(1, |o| o.fencing = Fencing::Redisson);
+        assert!(tokens.contains("~redisson_lock_token:{app:42}") && tokens.contains("+incr"), "{tokens:?}");
+        assert!(!tokens.contains("~lockhound_fence:*"), "{tokens:?}");
+        let plain = needed(1, |o| o.format = Format::Plain);
+        assert!(
+            !plain.iter().any(|rule| rule.starts_with("+h") && rule != "+hello") && plain.contains("+get"),
+            "{plain:?}"
+        );
+    }
+
+    #[test]
+    fn the_pattern_of_a_name_matches_no_other_name() {
+        assert_eq!(pattern("orders:{42}"), "orders:{42}");
+        assert_eq!(pattern("a*b?[c]\\"), "a\\*b\\?\\[c\\]\\\\");
+    }
+}
