@@ -68,7 +68,8 @@ impl ServerHandle {
     }
 
     /// Connects to it, within [`connect_timeout`](crate::LockerBuilder::connect_timeout). The connection is
-    /// `lockhound:visitor:<label>:<uuid>` in `CLIENT LIST`. It ends with the visit.
+    /// `lockhound:visitor:<label>:<uuid>` in `CLIENT LIST`, and of a Sentinel `lockhound:sentinel:..`. It ends with the
+    /// visit.
     ///
     /// # Errors
     /// [`Unanswered::Silent`] if there is no connection: the reason names no server.

@@ -419,6 +419,20 @@ async fn what_a_restricted_user_may_not_ask_is_unknown_and_names_the_missing_rig
 }
 
 #[tokio::test]
+async fn names_are_examined_with_the_prefix_of_the_locker() {
+    let server = Server::start();
+    permit(&server, rights::of("Always"));
+    let locks = Locker::builder().node(as_app(&server)).prefix("app:").connect().await.unwrap();
+    // Also the name that the doctor makes up.
+    for report in [examine(&locks).await.unwrap(), examine_keys(&locks, ["42"]).await.unwrap()] {
+        assert_answers(&report, [(Promise::Locking, Answer::Yes), (Promise::Wakeups, Answer::Yes)]);
+    }
+    server.command::<()>(&["ACL", "SETUSER", "app", "resetkeys", "~lockhound_fence:*"]);
+    let report = examine_keys(&locks, ["42"]).await.unwrap();
+    assert!(missing(only(&report)).contains(&"~app:42"), "{report}");
+}
+
+#[tokio::test]
 async fn servers_that_are_down_or_frozen_are_entries_of_the_report() {
     let servers = servers(3);
     let timeout = ms(1_000);
