@@ -21,7 +21,8 @@ def blank(src):
                     if src[j] == '\n': out.append('\n')
                     j += 1
             i = j; continue
-        m = re.match(r'(?:b|c)?r(#*)"', src[i:i+12]) if c in 'brc' and (i == 0 or not (src[i-1].isalnum() or src[i-1] == '_')) else None
+        is_raw = c in 'brc' and (i == 0 or not (src[i - 1].isalnum() or src[i - 1] == '_'))
+        m = re.match(r'(?:b|c)?r(#*)"', src[i:i + 12]) if is_raw else None
         if m:
             end = '"' + m.group(1); j = src.find(end, i + m.end()); j = n if j < 0 else j + len(end)
             out.append('""' + '\n' * src.count('\n', i, j)); i = j; continue
@@ -73,17 +74,25 @@ for p in files:
 product = {p: s for p, s in texts.items() if p not in tests}
 lines = {p: sum(1 for l in s.split('\n') if l.strip()) for p, s in product.items()}
 testing = sum(n for p, n in lines.items() if '/testing' in p)
-types = collections.Counter(m.group(1) for s in product.values() for m in re.finditer(r'(?m)^\s*(?:pub(?:\([a-z]+\))? )?(?:struct|enum|trait|type|union) (\w+)', s) if m.group(1) not in ('State', 'Inner', 'Shared', 'Entry', 'Error', 'Item', 'Output', 'Target', 'IntoFuture', 'Future'))
+VISIBILITY = r'(?:pub(?:\([a-z]+\))? )?'
+USUAL = 'State Inner Shared Entry Error Item Output Target IntoFuture Future'.split()
+defined = re.compile(r'(?m)^\s*' + VISIBILITY + r'(?:struct|enum|trait|type|union) (\w+)')
+names = (m.group(1) for s in product.values() for m in defined.finditer(s))
+types = collections.Counter(name for name in names if name not in USUAL)
 dup = {k: v for k, v in types.items() if v > 1}
 tuples = sum(len(re.findall(r'(?m)^\s*let \((?:mut )?\w+(?:, (?:mut )?\w+)+\)\s*=\s*\(', s)) for s in product.values())
-session = sum(len(re.findall(r'(?m)^    (?:pub(?:\([a-z]+\))? )?(?:const |async )*fn ', blk)) for s in product.values() for blk in re.findall(r'(?ms)^impl(?:<[^>]*>)? Session \{.*?^\}', s))
-lua = sum(1 for d, _, fs in os.walk('lua') for f in fs for l in open(os.path.join(d, f)) if l.strip() and not l.strip().startswith('--'))
+methods = re.compile(r'(?m)^    ' + VISIBILITY + r'(?:const |async )*fn ')
+blocks = re.compile(r'(?ms)^impl(?:<[^>]*>)? Session \{.*?^\}')
+session = sum(len(methods.findall(block)) for s in product.values() for block in blocks.findall(s))
+scripts = (os.path.join(d, f) for d, _, fs in os.walk('lua') for f in fs)
+lua = sum(1 for p in scripts for l in open(p) if l.strip() and not l.strip().startswith('--'))
 def code(path):
     return sum(1 for line in blank(open(path, errors='ignore').read()).split('\n') if line.strip())
 
 unit = sum(code(p) for p in files) - sum(lines.values())
 apart = sum(code(os.path.join(d, f)) for d, _, fs in os.walk('tests') for f in fs if f.endswith('.rs'))
-figures = {'product': sum(lines.values()), 'library': sum(lines.values()) - testing, 'files': len(product), 'longest': max(lines.values()), 'lua': lua, 'tests': unit + apart,
+figures = {'product': sum(lines.values()), 'library': sum(lines.values()) - testing, 'files': len(product),
+           'longest': max(lines.values()), 'lua': lua, 'tests': unit + apart,
            'types': len(types), 'homonyms': len(dup), 'tuples': tuples, 'session': session}
 bad = []
 for k, v in figures.items():
