@@ -139,6 +139,7 @@ pub(crate) fn rights(settings: &Settings, nodes: usize, in_cluster: bool, locks:
     let remembers = !settings.restart_quarantine.is_zero();
     let is_plain = settings.format == Format::Plain;
     let tokens = settings.fencing == Fencing::Redisson;
+    let has_lists = nodes == 1 && !in_cluster;
     let info: &[Row] = match () {
         () if remembers => &[Row(Sent, LOCKING, &["INFO server"])],
         () if nodes > 1 => &[Row(Sent, EXCLUSION, &["INFO server"])],
@@ -159,11 +160,11 @@ pub(crate) fn rights(settings: &Settings, nodes: usize, in_cluster: bool, locks:
         (is_plain, PLAIN),
         (!is_plain, REDISSON),
         (!is_plain && nodes > 1, REDISSON_OF_SEVERAL),
-        (!in_cluster, LIST),
+        (has_lists, LIST),
         (in_cluster, SHARDED_MESSAGES),
         (true, MESSAGES),
     ];
-    let shared = [(!in_cluster, WAKE_UPS), (!is_plain, LABEL), (remembers, MEMORIES)];
+    let shared = [(has_lists, WAKE_UPS), (!is_plain, LABEL), (remembers, MEMORIES)];
     let any = Key::from("any");
     let add = |used: &[(bool, &'static [Row])], key: &Key| {
         let rows = used.iter().filter(|(is_used, _)| *is_used).flat_map(|(_, rows)| *rows);
