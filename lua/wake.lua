@@ -50,7 +50,7 @@ if listed ~= 0 then
         if turn or (others and not (next and me)) then
           redis.call('PUBLISH', channel, '0')
         end
-        return {me and redis.call('ZRANK', list, me) or -1, turn and 1 or 0}
+        return {me and redis.call('ZRANK', list, me) or -1, turn and 1 or others and 2 or 0}
       end
       redis.call('ZREM', list, first)
     end

@@ -309,6 +309,8 @@ pub(crate) enum Release {
     PassedOn {
         place: Option<u64>,
         turn: bool,
+        /// Whether clients that are not in the list are subscribed.
+        others: bool,
     },
     /// Released, and all subscribers were told: the list cannot be used, because of this error of the server.
     Unlisted(String),

@@ -104,9 +104,9 @@ fn released(reply: &Reply) -> Option<Release> {
         Reply::Int(-1) => Some(Release::Gone),
         Reply::Int(told) => u64::try_from(*told).ok().map(Release::Released),
         _ => match array(reply)? {
-            [Reply::Int(place), Reply::Int(turn @ 0..=1)] => {
+            [Reply::Int(place), Reply::Int(turn @ 0..=2)] => {
                 let place = u64::try_from(*place).ok();
-                Some(Release::PassedOn { place, turn: *turn == 1 })
+                Some(Release::PassedOn { place, turn: *turn == 1, others: *turn > 0 })
             }
             [Reply::Int(told), Reply::Bytes(error)] => match forbidden(error) {
                 Some(error) => Some(Release::Unlisted(error)),

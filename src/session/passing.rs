@@ -46,11 +46,9 @@ impl Session {
     pub(super) fn released(&self, hold: &Hold, release: &Release, rest: Option<Duration>) -> bool {
         let key = &hold.claim.key;
         match release {
-            Release::PassedOn { place, turn } => {
+            Release::PassedOn { place, turn, others } => {
                 let before = place.unwrap_or(0);
-                // Clients outside of the list that were told keep the lock from being handed over only if it is their
-                // turn: some never take it.
-                self.gate.note_others(key, if *turn { Others::Told } else { Others::Listed { before } });
+                self.gate.note_others(key, if *others { Others::Told } else { Others::Listed { before } });
                 self.channels.passed_on(key, *place, *turn);
             }
             Release::Unlisted(error) => {
@@ -136,7 +134,7 @@ mod tests {
         assert!(wait(told_of, &Release::Released(1), None));
         assert!(!wait(told_of, &Release::Released(0), None));
         assert!(!wait(told_of, &Release::Released(1), Some(terms.lease)), "it says nothing: the lock stands");
-        assert!(wait(told_of, &Release::PassedOn { place: None, turn: false }, None));
+        assert!(wait(told_of, &Release::PassedOn { place: None, turn: false, others: false }, None));
         assert!(wait(told_of, &Release::Released(0), Some(terms.lease)), "as before");
         assert!(!wait(plain, &Release::Released(1), None), "nobody knows who polls");
         session.engine.stop();

@@ -108,7 +108,7 @@ impl Run<'_> {
                     self.tell_all(key);
                 }
                 let place = me.and_then(|me| self.place_in(list, me));
-                return Ok(Some(Release::PassedOn { place, turn }));
+                return Ok(Some(Release::PassedOn { place, turn, others }));
             }
             self.keys.remove_member(list, &first)?;
         }
