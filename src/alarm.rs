@@ -357,7 +357,7 @@ impl Schedule {
             return;
         }
         line.over = 0;
-        line.holds.retain(|hold| hold.upgrade().is_some_and(|hold| hold.is_held()));
+        line.holds.retain(|hold| hold.upgrade().is_some_and(|hold| hold.needs_alarm()));
         line.holds.shrink_to_fit();
         if line.holds.is_empty() {
             self.lines.remove(&at);
@@ -516,6 +516,21 @@ mod tests {
         }
         let mut of_ended = left.iter().enumerate().map(|(at, left)| left - (99 - at));
         assert!(of_ended.all(|ended| ended <= 50) && left.last() == Some(&0), "{left:?}");
+    }
+
+    /// Whoever found the loss may be in a waker that blocks.
+    #[test]
+    fn a_lost_hold_whose_tokens_are_not_fired_stays_when_its_line_is_packed() {
+        let (lost, ended) = (hold(LEASE), hold(LEASE));
+        let mut schedule = Schedule::default();
+        schedule.ring(&orders(&[Arc::clone(&lost), Arc::clone(&ended)]), lost.since);
+        let at = lost.alarm_at().expect("it is in a line");
+        assert_eq!(ended.alarm_at(), Some(at));
+        lost.mark(lost.valid_until());
+        assert!(lost.is_unfired());
+        ended.lose(crate::error::Loss::Closed);
+        schedule.ring(&Orders { over: vec![at], ..Orders::default() }, lost.since);
+        assert_eq!((places(&schedule), next_loss(&mut schedule).1.len()), (1, 1));
     }
 
     #[test]

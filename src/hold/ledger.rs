@@ -99,6 +99,16 @@ impl Hold {
         }
     }
 
+    /// Returns whether the alarm has to look at it again: it is held, or its tokens are not fired yet.
+    pub(crate) fn needs_alarm(&self) -> bool {
+        let state = self.state();
+        match state.phase {
+            Phase::Held => true,
+            Phase::Lost(_) => !state.fired,
+            Phase::Releasing => false,
+        }
+    }
+
     /// Returns when the alarm looks at it next, if it has ever looked.
     pub(crate) fn alarm_at(&self) -> Option<Instant> {
         self.state().alarm_at
