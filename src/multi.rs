@@ -346,11 +346,11 @@ impl MultiGuard {
     /// Makes all of the locks last for at least this long from now. See [`Guard::extend`](crate::Guard::extend).
     ///
     /// # Errors
-    /// As [`Guard::extend`](crate::Guard::extend). All locks are extended even if one fails, and the error is that of
-    /// the first lock that failed.
+    /// As [`Guard::extend`](crate::Guard::extend). The locks are extended one after the other, also if one fails; the
+    /// error is that of the first that failed.
     ///
     /// # Cancel safety
-    /// Dropping the future ends the wait and nothing else: the leases may be extended.
+    /// Dropping the future leaves the locks as they are that it has not come to. That under way may be extended.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.0.grip.extend(lease).await
     }

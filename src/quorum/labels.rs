@@ -44,19 +44,21 @@ impl Quorum {
     pub(crate) async fn labelled(&self, holder: Holder) -> Holder {
         let Some(locker) = locker_of(holder.owner_bytes()) else { return holder };
         let mut asking = self.ask_for_labels(&Command::LabelOf(locker.into()), Answer::label_of);
-        let (started, mut answered) = (Instant::now(), 0);
+        // Those that refuse labels have answered.
+        let refusing = self.labels.0.iter().filter(|off| off.load(Ordering::Relaxed)).count();
+        let (started, mut answered) = (Instant::now(), refusing);
         // In a cluster the master of the label may be away, while that of the lock is not.
         let mut until = self.nodes.iter().map(|node| started + node.patience()).max();
-        while let Some((place, outcome)) = asking.next_by(until).await {
+        loop {
+            if answered >= self.majority() {
+                until = until.min(Some(patience_of(started)));
+            }
+            let Some((place, outcome)) = asking.next_by(until).await else { return holder };
             answered += 1;
             if let Some(text) = self.heard_of_label(place, outcome).flatten() {
                 return holder.labelled(Some(shown(&text)));
             }
-            if answered == self.majority() {
-                until = until.min(Some(patience_of(started)));
-            }
         }
-        holder
     }
 
     /// Asks the servers that do not refuse it.
