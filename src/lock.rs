@@ -507,10 +507,11 @@ impl Lock {
     /// after them keeps it, however late the command arrives. Redisson's fields name its threads and not their
     /// acquisitions, so a Redisson thread that has released the lock and taken it again loses it too.
     ///
-    /// Guards of this [`Locker`](crate::Locker) are lost at once, with
-    /// [`Loss::ForceUnlocked`](crate::Loss::ForceUnlocked), even if the server then does not answer. Holders elsewhere,
-    /// and one whose grant is on its way, learn of it at their next renewal at the latest, and may act until then: use
-    /// it as an operator, or for holders that are known to be dead.
+    /// Guards of this [`Locker`](crate::Locker) are lost before they are released, with
+    /// [`Loss::ForceUnlocked`](crate::Loss::ForceUnlocked), even if the server does not answer. Holders elsewhere, and
+    /// one here whose grant is on its way just then, learn of it at their next renewal at the latest (with a
+    /// [`fixed_lease`](Self::fixed_lease) at its end), and may act until then: use it as an operator, or for holders
+    /// that are known to be dead.
     ///
     /// # Errors
     /// - [`Error::Unavailable`]: the lock may have been released or not.

@@ -43,19 +43,22 @@ impl Quorum {
     }
 
     /// Releases the key from the owners that the nodes name as its holders now. Returns whether any node did. The
-    /// command names them, so one that comes late deletes no later holder.
+    /// command names them, so one that comes late deletes no later holder. `depose` is called before it is sent, with
+    /// these names, or with `None` if the nodes did not answer.
     ///
     /// # Errors
     /// [`Error::Unavailable`], or the refusal of a server.
-    pub(crate) async fn force(&self, key: &Key) -> Result<bool, Error> {
+    pub(crate) async fn force(&self, key: &Key, depose: impl FnOnce(Option<&BTreeSet<String>>)) -> Result<bool, Error> {
         let asking = self.ask(|node| {
             let holders = Command::Holders(key.clone());
             async move { script::ask(&node, Lane::Commands, &holders, Answer::holders).await }
         });
         // A holder has a majority, and any majority of answers shares a node with it. Fields on a minority only are
         // left over from attempts, and are released too if the minority answers in time.
-        let answers = self.hear(asking, |_, missing| missing == 0).await?;
-        let seen: BTreeSet<String> = answers.into_iter().flatten().collect();
+        let answers = self.hear(asking, |_, missing| missing == 0).await;
+        let seen = answers.map(|answers| answers.into_iter().flatten().collect::<BTreeSet<String>>());
+        depose(seen.as_ref().ok());
+        let seen = seen?;
         if seen.is_empty() {
             return Ok(false);
         }

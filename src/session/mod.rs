@@ -38,6 +38,7 @@ mod try_lock;
 mod unconfirmed;
 mod undos;
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -62,11 +63,12 @@ use self::unconfirmed::Unconfirmed;
 use self::undos::Undos;
 use crate::alarm::Alarm;
 use crate::clock::Instant;
+use crate::command::sha1;
 use crate::engine::{Crew, Engine, Job};
 use crate::error::{Error, Loss};
 use crate::foreign::{self, contained};
 use crate::gate::Gate;
-use crate::hold::{Ledger, Lost};
+use crate::hold::{Hold, Ledger, Lost};
 use crate::identity::Turns;
 use crate::key::Key;
 use crate::node::{LinkEvent, Target};
@@ -251,15 +253,24 @@ impl Session {
     /// Releases a key, whoever holds it.
     pub(crate) async fn force_unlock(self: &Arc<Self>, key: &Key) -> Result<bool, Error> {
         self.enter()?;
-        // Before it is sent: afterwards others may acquire the lock before the answer comes.
-        let mut deposed = false;
-        for hold in self.gate.holds_of(key) {
-            deposed |= hold.lose(Loss::ForceUnlocked);
-        }
         let (session, forced) = (Arc::clone(self), key.clone());
-        // The release of a guard that was deposed here may have come first.
-        let operation = async move { session.quorum.force(&forced).await };
-        Ok(self.on_engine(operation).await? || deposed)
+        self.on_engine(async move {
+            let (mut deposed, before) = (false, session.gate.holds_of(&forced));
+            // A holder that is told of its loss releases, and then the next one here may have the lock: it must not be
+            // among those that are named. Nor is it late: others may acquire the lock once the command is sent.
+            let depose = |names: Option<&BTreeSet<String>>| {
+                let is_named =
+                    |hold: &Hold| names.is_some_and(|names| names.contains(&sha1(hold.claim.field.as_bytes())));
+                let now = session.gate.holds_of(&forced);
+                for hold in before.iter().chain(now.iter().filter(|hold| is_named(hold))) {
+                    deposed |= hold.lose(Loss::ForceUnlocked);
+                }
+            };
+            let answer = session.quorum.force(&forced, depose).await;
+            // The release of a guard that was deposed here may have come first.
+            Ok(answer? || deposed)
+        })
+        .await
     }
 
     /// Begins a call, before anything that may wait for a mutex.

@@ -516,3 +516,27 @@ async fn values_are_shown_in_a_short_line_without_internals() {
         assert!(!["Arc", "Mutex", "Session", "Settings", "Options"].iter().any(|word| shown.contains(word)), "{shown}");
     }
 }
+
+/// The holder is told of its loss and drops its guard; the next one has the lock before the command is executed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn force_unlock_takes_the_lock_from_nobody_that_came_after_it() {
+    let server = Server::start();
+    let (locks, other) = (locker(&server).await, locker(&server).await);
+    for _ in 0..100 {
+        let lock = locks.get(key()).owned_by(Owner::new());
+        let held = lock.lock().await.unwrap();
+        let lost = held.lost();
+        let leaving = tokio::spawn(async move {
+            lost.cancelled().await;
+            drop(held);
+        });
+        let next = lock.clone().owned_by(Owner::new());
+        let next = tokio::spawn(async move { next.lock().await.unwrap() });
+        eventually(ms(10_000), "it waits", || locks.stats().waiters == 1).await;
+        assert!(lock.force_unlock().await.unwrap());
+        leaving.await.unwrap();
+        let next = next.await.unwrap();
+        assert!(other.get(lock.key()).try_lock().await.unwrap().is_none() || next.is_lost(), "two are inside");
+        next.unlock().await.unwrap();
+    }
+}
