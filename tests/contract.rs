@@ -473,7 +473,7 @@ on_every_deployment! {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_user_with_the_guides_list_of_rights_can_lock() {
     let server = Server::start();
-    for list in ["Always", "One server, or several", "Several servers", "The option `replicas`"] {
+    for list in ["Always", "One server", "Several servers", "The option `replicas`"] {
         let commands = common::rights::commands(list);
         assert_eq!(commands.len(), 1, "{list}");
         for command in commands {
