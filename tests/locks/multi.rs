@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::common::labels::labelled;
 use crate::common::machine::within;
 use crate::common::polls::poll_times;
 use crate::common::proxy::{Mode, Proxy};
@@ -64,6 +65,7 @@ async fn one_script_takes_all_of_them() {
     let server = Server::start();
     let locks = locker(&server).await;
     locks.all(names::<2>()).lock().await.unwrap().unlock().await.unwrap();
+    labelled(&locks, std::slice::from_ref(&server)).await;
     let all = locks.all(names::<50>());
     let before = server.calls("evalsha");
     let guard = all.lock().await.unwrap();
@@ -414,9 +416,12 @@ async fn the_plain_format_takes_all_or_none_too() {
     assert_eq!(locked(&server, &keys), 1);
     other.unlock().await.unwrap();
     // A lock of the other format is held too.
-    let hash = locker(&server[0]).await.get(&keys[1]).lock().await.unwrap();
+    let hashes = locker(&server[0]).await;
+    let hash = hashes.get(&keys[1]).lock().await.unwrap();
     assert!(locks.all(&keys).try_lock().await.unwrap().is_none());
     hash.unlock().await.unwrap();
+    // Its label takes a script, too.
+    labelled(&hashes, &server).await;
     let before = server[0].calls("evalsha");
     let guard = locks.all(&keys).lock().await.unwrap();
     assert_eq!(server[0].calls("evalsha"), before + 1);
