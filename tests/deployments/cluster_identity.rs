@@ -222,5 +222,6 @@ async fn a_node_without_an_address_costs_a_connect_nothing() {
     locks.get(&mine).lock().await.unwrap().unlock().await.unwrap();
     let gone = std::iter::repeat_with(key).find(|key| cluster.first_master_of(key) == 2).unwrap();
     let error = locks.get(&gone).try_lock_for(ms(500)).await.unwrap_err().to_string();
-    assert!(!error.contains(":0"), "{error}");
+    // The name of the lock may begin with a zero.
+    assert!(!error.replace(&gone, "").contains(":0"), "{error}");
 }
