@@ -9,9 +9,7 @@ local lock = KEYS[1]
 local lease_ms, field = ARGV[1], ARGV[2]
 
 local held = redis.pcall('HEXISTS', lock, field)
-if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
-  return held
-end
+-- refused.lua
 -- A key of another type is somebody else's lock.
 if held ~= 1 then
   return 0

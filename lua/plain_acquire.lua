@@ -11,9 +11,7 @@ local lock, mark = KEYS[1], KEYS[2]
 local lease_ms, value, asked = ARGV[1], ARGV[2], ARGV[3]
 
 local held = redis.pcall('GET', lock)
-if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
-  return held
-end
+-- refused.lua
 -- A key of another type is somebody else's lock: Redisson's is a hash.
 if held and held ~= value then
   return {0, redis.call('PTTL', lock)}

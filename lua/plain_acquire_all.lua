@@ -13,9 +13,7 @@ local lease_ms, asked = ARGV[1], ARGV[locks + 2]
 for i = 1, locks do
   local lock, value = KEYS[2 * i - 1], ARGV[i + 1]
   local held = redis.pcall('GET', lock)
-  if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
-    return held
-  end
+  -- refused.lua
   -- A key of another type is somebody else's lock: Redisson's is a hash.
   if held and held ~= value then
     return {0, redis.call('PTTL', lock)}

@@ -7,7 +7,5 @@ local lock = KEYS[1]
 local value = ARGV[1]
 
 local held = redis.pcall('GET', lock)
-if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
-  return held
-end
+-- refused.lua
 return held == value and 1 or 0

@@ -12,9 +12,7 @@ local lock, mark = KEYS[1], KEYS[2]
 local lease_ms, value, asked, holder = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local held = redis.pcall('GET', lock)
-if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
-  return held
-end
+-- refused.lua
 -- A key of another type is not one of our locks.
 if held ~= holder then
   return -1

@@ -10,9 +10,7 @@ local lock, mark = KEYS[1], KEYS[2]
 local value, fence = ARGV[1], ARGV[2]
 
 local held = redis.pcall('GET', lock)
-if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
-  return held
-end
+-- refused.lua
 -- A key of another type is not one of our locks.
 if held ~= value then
   return 0

@@ -3,9 +3,8 @@
 -- KEYS[2]  the channel of its unlock messages
 -- ARGV[1]  value: uuid:task-id:generation
 -- ARGV[2]  the list of the lockers that wait; empty: all subscribers of the channel are notified
--- ARGV[3]  the locker that releases, 1 if it goes into the list or 2 if it goes on waiting, 1 if it is subscribed to
---          the channel and not in the list, 1 if others may have a turn, how long the list is kept, in milliseconds,
---          and since when it waits, as for `enlist`. Or empty
+-- ARGV[3]  the locker that releases, 1 if it goes into the list, 1 if it is subscribed to the channel and not in the
+--          list, 1 if others may have a turn, and how long the list is kept, in milliseconds. Or empty
 -- Returns n              released, and n clients received the message of the channel
 --         {place, turn}  released, and the next locker of the list was woken (turn is 0, or 2 if others are subscribed
 --                        too), or others have a turn (1); place: the number of lockers before the one that released, -1
@@ -16,9 +15,7 @@ local lock, channel = KEYS[1], KEYS[2]
 local value, list, unlisted = ARGV[1], ARGV[2], nil
 
 local held = redis.pcall('GET', lock)
-if type(held) == 'table' and not string.find(held['err'], 'WRONGTYPE', 1, true) then
-  return held
-end
+-- refused.lua
 -- A key of another type is not one of our locks.
 if held ~= value then
   return -1

@@ -37,6 +37,9 @@ const REMEMBERS: &str = include_str!("../../lua/remembers.lua");
 /// The lines that make a fence, for acquires and hand-overs.
 const FENCE: &str = include_str!("../../lua/fence.lua");
 
+/// The lines that return a server's refusal to say whether a lock is held.
+const REFUSED: &str = include_str!("../../lua/refused.lua");
+
 /// The lines that wake the next locker of the list, for scripts that free a lock.
 const WAKE: &str = include_str!("../../lua/wake.lua");
 
@@ -78,9 +81,8 @@ impl Voting {
     /// An acquire that puts its locker into the list if it is not granted.
     fn enlist(acquire: &str) -> Self {
         let (head, acquire) = ("local function acquire(KEYS, ARGV)\n", &*with_fence(acquire));
-        let enlist = ENLIST;
-        let plain = [head, acquire, "end\n", enlist];
-        let voting = [REMEMBERS, head, OR_NOTHING, acquire, "end\n", enlist];
+        let plain = [head, acquire, "end\n", ENLIST];
+        let voting = [REMEMBERS, head, OR_NOTHING, acquire, "end\n", ENLIST];
         Self { plain: Lua::new(&plain.concat()), voting: Lua::new(&voting.concat()) }
     }
 
@@ -96,6 +98,10 @@ pub(super) fn remembering(script: &str) -> Lua {
 
 fn with_fence(script: &str) -> String {
     put_in(script, "fence", FENCE)
+}
+
+fn with_refused(script: &str) -> String {
+    put_in(script, "refused", REFUSED)
 }
 
 fn with_wake(script: &str) -> String {
@@ -157,34 +163,35 @@ fn redisson(told: fn(&str) -> String) -> Scripts {
         acquire: Voting::acquire(include_str!("../../lua/acquire.lua")),
         acquire_all: Voting::acquire(include_str!("../../lua/acquire_all.lua")),
         enlist: Voting::enlist(include_str!("../../lua/acquire.lua")),
-        count: Lua::new(include_str!("../../lua/count.lua")),
+        count: Lua::new(&with_refused(include_str!("../../lua/count.lua"))),
         release: Lua::new(release),
         keep: Lua::new(include_str!("../../lua/keep.lua")),
         hand_over: Lua::new(&with_fence(hand_over)),
         batched: Voting::batched(include_str!("../../lua/acquire.lua"), release, hand_over),
         renew: Voting::telling(include_str!("../../lua/renew.lua")),
         retake: Voting::telling(include_str!("../../lua/retake.lua")),
-        extend: Voting::telling(include_str!("../../lua/extend.lua")),
-        raise: Lua::new(include_str!("../../lua/raise.lua")),
+        extend: Voting::telling(&with_refused(include_str!("../../lua/extend.lua"))),
+        raise: Lua::new(&with_refused(include_str!("../../lua/raise.lua"))),
     }
 }
 
 fn plain(told: fn(&str) -> String) -> Scripts {
-    let release = &*with_wake(&told(include_str!("../../lua/plain_release.lua")));
-    let hand_over = include_str!("../../lua/plain_hand_over.lua");
+    let acquire = &*with_refused(include_str!("../../lua/plain_acquire.lua"));
+    let release = &*with_wake(&with_refused(&told(include_str!("../../lua/plain_release.lua"))));
+    let hand_over = &*with_refused(include_str!("../../lua/plain_hand_over.lua"));
     Scripts {
-        acquire: Voting::acquire(include_str!("../../lua/plain_acquire.lua")),
-        acquire_all: Voting::acquire(include_str!("../../lua/plain_acquire_all.lua")),
-        enlist: Voting::enlist(include_str!("../../lua/plain_acquire.lua")),
-        count: Lua::new(include_str!("../../lua/plain_count.lua")),
+        acquire: Voting::acquire(acquire),
+        acquire_all: Voting::acquire(&with_refused(include_str!("../../lua/plain_acquire_all.lua"))),
+        enlist: Voting::enlist(acquire),
+        count: Lua::new(&with_refused(include_str!("../../lua/plain_count.lua"))),
         release: Lua::new(release),
-        keep: Lua::new(include_str!("../../lua/plain_keep.lua")),
+        keep: Lua::new(&with_refused(include_str!("../../lua/plain_keep.lua"))),
         hand_over: Lua::new(&with_fence(hand_over)),
-        batched: Voting::batched(include_str!("../../lua/plain_acquire.lua"), release, hand_over),
+        batched: Voting::batched(acquire, release, hand_over),
         renew: Voting::telling(include_str!("../../lua/plain_renew.lua")),
-        retake: Voting::telling(include_str!("../../lua/plain_retake.lua")),
-        extend: Voting::telling(include_str!("../../lua/plain_extend.lua")),
-        raise: Lua::new(include_str!("../../lua/plain_raise.lua")),
+        retake: Voting::telling(&with_refused(include_str!("../../lua/plain_retake.lua"))),
+        extend: Voting::telling(&with_refused(include_str!("../../lua/plain_extend.lua"))),
+        raise: Lua::new(&with_refused(include_str!("../../lua/plain_raise.lua"))),
     }
 }
 
@@ -232,7 +239,7 @@ mod tests {
         ];
         for (name, text) in scripts {
             let header: String = text.lines().take_while(|l| l.starts_with("--")).collect();
-            let text = text.replace("-- wake.lua\n", super::WAKE);
+            let text = text.replace("-- wake.lua\n", super::WAKE).replace("-- refused.lua\n", super::REFUSED);
             let body: String = text.lines().skip_while(|l| l.starts_with("--")).collect();
             assert!(header.contains("Returns"), "{name}: the header does not say what it returns");
             for list in ["KEYS", "ARGV"] {
