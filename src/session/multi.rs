@@ -93,18 +93,24 @@ impl Session {
             && self.outage.failure_since(errand.called, now).is_none()
     }
 
-    /// Awaits this until the deadline. The timer runs on the engine, since the caller may have no runtime.
+    /// Awaits this until the deadline.
     pub(crate) async fn in_time<T>(&self, deadline: Option<Instant>, future: impl Future<Output = T>) -> Option<T> {
         let Some(deadline) = deadline else { return Some(future.await) };
-        let (over, timer) = foreign::channel::<()>();
-        let _stop = Stop(self.engine.spawn(async move {
-            sleep(Instant::now().until(deadline)).await;
-            foreign::hang_up(over);
-        }));
         tokio::select! {
             biased;
             value = future => Some(value),
-            _ = timer => None,
+            () = self.pause_until(deadline) => None,
         }
+    }
+
+    /// Waits until then. The timer runs on the engine, since the caller may have no runtime, and begins with the first
+    /// poll; it ends with this future, or with the engine.
+    pub(super) async fn pause_until(&self, end: Instant) {
+        let (over, timer) = foreign::channel::<()>();
+        let _stop = Stop(self.engine.spawn(async move {
+            sleep(Instant::now().until(end)).await;
+            foreign::hang_up(over);
+        }));
+        let _: Result<(), _> = timer.await;
     }
 }

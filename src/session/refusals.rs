@@ -6,11 +6,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::sleep;
-
 use super::Session;
 use crate::clock::Instant;
-use crate::foreign;
 
 /// After this time without a refusal, the next one is told at once again.
 const FORGOTTEN: Duration = Duration::from_secs(1);
@@ -36,17 +33,9 @@ impl Session {
         let now = self.now();
         let pause = self.refusals.next(self.settings.retry_pause(fastrand::f64()), now);
         let pause = end.map_or(pause, |end| pause.min(now.until(end)));
-        if pause.is_zero() {
-            return;
+        if !pause.is_zero() {
+            self.pause_until(now + pause).await;
         }
-        // The caller's executor may have no timers.
-        let (reply, answer) = foreign::channel();
-        self.engine.spawn(async move {
-            sleep(pause).await;
-            foreign::answer(reply, ());
-        });
-        // If the engine ends, there is nothing to wait for.
-        let _: Result<(), _> = answer.await;
     }
 }
 
