@@ -9,7 +9,7 @@ use crate::spread::Spread;
 /// Contest, crew, figure, the crew by whose figure it is divided if any, and the bound.
 type Goal = (&'static str, &'static str, &'static str, Option<&'static str>, Bound);
 
-const GOALS: [Goal; 21] = [
+const GOALS: [Goal; 43] = [
     ("one-process", "64 tasks", "scripts", None, AtMost(1.15)),
     ("one-process", "64 tasks", "per_second", Some("rslock, 64 tasks"), AtLeast(1.6)),
     ("one-process", "64 tasks", "per_second", Some("1 task"), AtLeast(1.7)),
@@ -30,6 +30,28 @@ const GOALS: [Goal; 21] = [
     ("processes-1ms", "32 processes", "evenness_of_processes", None, AtLeast(0.8)),
     ("4x16-1ms", "lockhound", "per_second", Some("Redisson"), AtLeast(1.5)),
     ("jvm-beside", "lockhound + Redisson", "least_share", None, AtLeast(0.25)),
+    ("outsiders/one", "a visitor", "per_second", Some("nobody"), AtLeast(0.8)),
+    ("outsiders/one", "a visitor, again and again", "per_second", Some("nobody"), AtLeast(0.8)),
+    ("outsiders/one", "a stopped process", "per_second", Some("nobody"), AtLeast(0.8)),
+    ("outsiders/one", "a subscriber", "per_second", Some("nobody"), AtLeast(0.8)),
+    ("outsiders/one", "a monitor", "per_second", Some("nobody"), AtLeast(0.8)),
+    ("outsiders/one", "another database", "per_second", Some("nobody"), AtLeast(0.8)),
+    ("outsiders/two", "a visitor", "per_second", Some("nobody"), AtLeast(0.7)),
+    ("outsiders/two", "a visitor, again and again", "per_second", Some("nobody"), AtLeast(0.7)),
+    ("outsiders/two", "a stopped process", "per_second", Some("nobody"), AtLeast(0.7)),
+    ("outsiders/two", "a subscriber", "per_second", Some("nobody"), AtLeast(0.7)),
+    ("outsiders/two", "a monitor", "per_second", Some("nobody"), AtLeast(0.7)),
+    ("outsiders/two", "another database", "per_second", Some("nobody"), AtLeast(0.7)),
+    ("outsiders/two-1ms", "a visitor", "per_second", Some("nobody"), AtLeast(0.7)),
+    ("outsiders/two-1ms", "a visitor, again and again", "per_second", Some("nobody"), AtLeast(0.7)),
+    ("outsiders/two-1ms", "a stopped process", "per_second", Some("nobody"), AtLeast(0.7)),
+    ("outsiders/two-1ms", "a subscriber", "per_second", Some("nobody"), AtLeast(0.7)),
+    ("outsiders/two-1ms", "a monitor", "per_second", Some("nobody"), AtLeast(0.7)),
+    ("outsiders/two-1ms", "another database", "per_second", Some("nobody"), AtLeast(0.7)),
+    ("outsiders/shares", "8 tasks + a JVM", "least_share", None, AtLeast(0.25)),
+    ("outsiders/shares", "2 of 8 tasks + a JVM", "least_share", None, AtLeast(0.25)),
+    ("outsiders/shares", "2 of 1 task + 1 without lists", "last_share", None, AtMost(0.5)),
+    ("outsiders/shares", "4 of 4 tasks + 1 without lists", "last_share", None, AtMost(0.33)),
     ("quorum-20", "20 contenders", "per_second", Some("1 alone"), AtLeast(QUORUM)),
 ];
 

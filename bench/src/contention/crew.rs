@@ -22,6 +22,8 @@ pub(crate) struct Running {
     crew: &'static Crew,
     /// The processes of each member.
     processes: Vec<Vec<Process>>,
+    /// The servers.
+    urls: Vec<String>,
     slots: usize,
 }
 
@@ -44,7 +46,7 @@ impl Running {
         for process in processes.iter_mut().flatten() {
             process.ready()?;
         }
-        Ok(Self { crew, processes, slots: 0 })
+        Ok(Self { crew, processes, urls: urls.to_vec(), slots: 0 })
     }
 
     pub(crate) fn name(&self) -> &'static str {
@@ -65,6 +67,7 @@ impl Running {
         // The names of keys must have no spaces and no commas, which separate words and keys in a line.
         let prefix = format!("contention:{}:{}:{}", plan.name, self.crew.name, self.slots).replace([' ', ','], "");
         self.slots += 1;
+        let _outsider = self.crew.outsider.start(&self.urls[0], &format!("{prefix}:0"))?;
         let begin = now() + nanos(NOTICE);
         let (from, to) = (begin + nanos(LEAD), begin + nanos(LEAD + time));
         let keys = (0..plan.keys).map(|key| format!("{prefix}:{key}")).collect();

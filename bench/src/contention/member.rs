@@ -13,6 +13,9 @@ use super::line::{Order, Wait, now};
 use crate::Failure;
 use crate::contender::LEASE;
 
+/// The user that may not use waiting lists, and its password.
+pub(super) const UNLISTED: &str = "unlisted";
+
 /// The client that takes the locks.
 #[derive(Clone)]
 enum Client {
@@ -67,6 +70,10 @@ impl Client {
         let builder = builder.restart_quarantine(Duration::ZERO);
         Ok(match client {
             "lockhound" => Self::Lockhound(builder.connect().await?),
+            "unlisted" => {
+                let urls = urls.iter().map(|url| url.replace("://", &format!("://{UNLISTED}:{UNLISTED}@")));
+                Self::Lockhound(urls.fold(Locker::builder(), |builder, url| builder.node(url)).connect().await?)
+            }
             "plain" => Self::Lockhound(builder.format(Format::Plain).connect().await?),
             "rslock" => Self::Rslock(LockManager::new(urls.to_vec())),
             other => return Err(format!("there is no client named \"{other}\"").into()),

@@ -8,6 +8,7 @@ mod crew;
 mod hand_over;
 mod line;
 pub(crate) mod member;
+mod outsider;
 mod picture;
 mod plan;
 mod process;
@@ -20,6 +21,7 @@ use serde::Serialize;
 
 use self::crew::Running;
 use self::hand_over::HandOver;
+use self::member::UNLISTED;
 use self::plan::{PLANS, Plan};
 use self::round::Round;
 use crate::Failure;
@@ -64,7 +66,7 @@ pub(crate) struct Entry {
 type Figure = fn(&Round) -> f64;
 
 /// The figures of a round, by name.
-const FIGURES: [(&str, Figure); 10] = [
+const FIGURES: [(&str, Figure); 11] = [
     ("per_second", |round| round.per_second),
     ("scripts", |round| round.scripts),
     ("server_us", |round| round.server_us),
@@ -73,6 +75,7 @@ const FIGURES: [(&str, Figure); 10] = [
     ("evenness", Round::evenness),
     ("evenness_of_processes", Round::evenness_of_processes),
     ("least_share", Round::least_share),
+    ("last_share", Round::last_share),
     ("longest_wait_ms", |round| round.longest_wait_ms),
     ("overlaps", |round| round.overlaps as f64),
 ];
@@ -80,7 +83,7 @@ const FIGURES: [(&str, Figure); 10] = [
 impl Contention {
     /// Measures all contests and the hand-over between two lockers, or one contest only.
     pub(crate) fn measure(only: Option<&str>) -> Result<Self, Failure> {
-        let plans = PLANS.iter().filter(|plan| only.is_none_or(|only| plan.name == only));
+        let plans = PLANS.iter().filter(|plan| only.is_none_or(|only| plan.is_named(only)));
         let contests = plans.map(Contest::measure).collect::<Result<_, _>>()?;
         let hand_over = if only.is_none_or(|only| only == HAND_OVER) { Some(HandOver::measure()?) } else { None };
         stuck::over();
@@ -97,7 +100,7 @@ impl Contention {
 /// # Errors
 /// What to ask for instead, if there is no such contest.
 pub(crate) fn contest_named(name: &str) -> Result<&'static str, String> {
-    let names = || PLANS.iter().map(|plan| plan.name).chain([HAND_OVER]);
+    let names = || PLANS.iter().flat_map(|plan| plan.group().into_iter().chain([plan.name])).chain([HAND_OVER]);
     let known = || names().collect::<Vec<_>>().join(", ");
     names().find(|known| *known == name).ok_or_else(|| format!("there is no contest \"{name}\"; there are {}", known()))
 }
@@ -110,6 +113,11 @@ impl Contest {
         let servers = (0..plan.servers).map(|_| Server::start()).collect::<Result<Vec<_>, _>>()?;
         let mut controls = servers.iter().map(Server::connect).collect::<Result<Vec<_>, _>>()?;
         let urls: Vec<String> = servers.iter().map(Server::url).collect();
+        for control in &mut controls {
+            let password = format!(">{UNLISTED}");
+            let words = ["ACL", "SETUSER", UNLISTED, "on", &password, "~*", "+@all", "&redisson_lock__channel:*"];
+            control.call(&words.map(str::as_bytes))?;
+        }
         let (mut running, mut skipped) = (Vec::new(), BTreeMap::new());
         for crew in plan.crews {
             stuck::at(plan.name, crew.name);

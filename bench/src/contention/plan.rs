@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use super::process::Program::{self, Lockhound, NodeRedlock, Plain, RedisPy, Redisson, Redsync, Rslock};
+use super::outsider::Outsider;
+use super::process::Program::{self, Lockhound, NodeRedlock, Plain, RedisPy, Redisson, Redsync, Rslock, Unlisted};
 
 /// One contest. Each of its crews has a slot in every round.
 pub(crate) struct Plan {
+    /// Perhaps behind the name of a group and a slash.
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     pub(crate) servers: usize,
@@ -15,10 +17,23 @@ pub(crate) struct Plan {
     pub(crate) crews: &'static [Crew],
 }
 
+impl Plan {
+    /// Returns whether this is the name of the contest, or of its group.
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        self.name == name || self.group() == Some(name)
+    }
+
+    pub(crate) fn group(&self) -> Option<&'static str> {
+        self.name.split_once('/').map(|(group, _)| group)
+    }
+}
+
 /// The processes that contend at the same time.
 pub(crate) struct Crew {
     pub(crate) name: &'static str,
     pub(crate) members: &'static [Member],
+    /// Who is beside them.
+    pub(crate) outsider: Outsider,
 }
 
 /// Processes of one program.
@@ -33,12 +48,16 @@ pub(crate) struct Member {
 
 impl Crew {
     const fn of(name: &'static str, members: &'static [Member]) -> Self {
-        Self { name, members }
+        Self { name, members, outsider: Outsider::Nobody }
+    }
+
+    const fn beside(outsider: Outsider, name: &'static str, members: &'static [Member]) -> Self {
+        Self { name, members, outsider }
     }
 
     /// Returns whether lockhound is a member.
     pub(crate) fn has_lockhound(&self) -> bool {
-        self.members.iter().any(|member| matches!(member.program, Lockhound | Plain))
+        self.members.iter().any(|member| matches!(member.program, Lockhound | Plain | Unlisted))
     }
 }
 
@@ -68,7 +87,22 @@ const PROCESSES: &[Crew] = &[
     Crew::of("32 processes", &[processes(Lockhound, 32, 4)]),
 ];
 
-pub(crate) const PLANS: [Plan; 10] = [
+const fn beside_each(members: &'static [Member]) -> [Crew; 7] {
+    [
+        Crew::of("nobody", members),
+        Crew::beside(Outsider::Visitor, "a visitor", members),
+        Crew::beside(Outsider::RegularVisitor, "a visitor, again and again", members),
+        Crew::beside(Outsider::Stopped, "a stopped process", members),
+        Crew::beside(Outsider::Subscriber, "a subscriber", members),
+        Crew::beside(Outsider::Monitor, "a monitor", members),
+        Crew::beside(Outsider::OtherDatabase, "another database", members),
+    ]
+}
+
+const BESIDE_ONE: &[Crew] = &beside_each(&[tasks(Lockhound, 16)]);
+const BESIDE_TWO: &[Crew] = &beside_each(&[processes(Lockhound, 2, 8)]);
+
+pub(crate) const PLANS: [Plan; 14] = [
     Plan {
         name: "one-process",
         title: "tasks of one process on one key, kept for no time",
@@ -127,6 +161,47 @@ pub(crate) const PLANS: [Plan; 10] = [
         hold_us: 1_000,
         slot: Duration::from_secs(5),
         crews: &[Crew::of("lockhound + Redisson", &[processes(Lockhound, 3, 4), processes(Redisson, 3, 4)])],
+    },
+    Plan {
+        name: "outsiders/one",
+        title: "16 tasks of one process on one key, kept for no time, beside a client that does not take the lock",
+        servers: 1,
+        keys: 1,
+        hold_us: 0,
+        slot: Duration::from_secs(3),
+        crews: BESIDE_ONE,
+    },
+    Plan {
+        name: "outsiders/two",
+        title: "2 processes of 8 tasks on one key, kept for no time, beside a client that does not take the lock",
+        servers: 1,
+        keys: 1,
+        hold_us: 0,
+        slot: Duration::from_secs(3),
+        crews: BESIDE_TWO,
+    },
+    Plan {
+        name: "outsiders/two-1ms",
+        title: "2 processes of 8 tasks on one key, kept for 1 ms, beside a client that does not take the lock",
+        servers: 1,
+        keys: 1,
+        hold_us: 1_000,
+        slot: Duration::from_secs(3),
+        crews: BESIDE_TWO,
+    },
+    Plan {
+        name: "outsiders/shares",
+        title: "processes on one key, kept for 1 ms, beside a client in no list that takes the lock",
+        servers: 1,
+        keys: 1,
+        hold_us: 1_000,
+        slot: Duration::from_secs(5),
+        crews: &[
+            Crew::of("8 tasks + a JVM", &[tasks(Lockhound, 8), processes(Redisson, 1, 1)]),
+            Crew::of("2 of 8 tasks + a JVM", &[processes(Lockhound, 2, 8), processes(Redisson, 1, 1)]),
+            Crew::of("2 of 1 task + 1 without lists", &[processes(Lockhound, 2, 1), processes(Unlisted, 1, 1)]),
+            Crew::of("4 of 4 tasks + 1 without lists", &[processes(Lockhound, 4, 4), processes(Unlisted, 1, 4)]),
+        ],
     },
     Plan {
         name: "languages",

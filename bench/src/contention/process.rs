@@ -19,6 +19,8 @@ pub(crate) enum Program {
     Lockhound,
     /// lockhound with `Format::Plain`.
     Plain,
+    /// lockhound as a user that may not use waiting lists.
+    Unlisted,
     Rslock,
     Redisson,
     RedisPy,
@@ -35,6 +37,7 @@ impl Program {
         let client = match self {
             Self::Lockhound => "lockhound",
             Self::Plain => "plain",
+            Self::Unlisted => "unlisted",
             Self::Rslock => "rslock",
             Self::Redisson | Self::RedisPy | Self::NodeRedlock | Self::Redsync => return self.foreign(tasks, urls),
         };
@@ -79,7 +82,7 @@ impl Program {
     pub(crate) fn commands(self) -> &'static [&'static str] {
         match self {
             // Their SETs run within scripts, and must not be counted twice.
-            Self::Lockhound | Self::Plain | Self::Redisson => &["evalsha", "eval"],
+            Self::Lockhound | Self::Plain | Self::Unlisted | Self::Redisson => &["evalsha", "eval"],
             Self::Rslock | Self::RedisPy | Self::NodeRedlock | Self::Redsync => &["evalsha", "eval", "set", "setnx"],
         }
     }
@@ -117,6 +120,10 @@ impl Process {
             return Err("it has another clock, so that overlaps could not be seen".into());
         }
         Ok(())
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
     }
 
     pub(crate) fn tell(&mut self, order: &Order) -> Result<(), Failure> {

@@ -77,6 +77,11 @@ impl Round {
         self.fewest_of_process as f64 / self.most_of_process as f64
     }
 
+    /// Returns the share of the last kind of program.
+    pub(crate) fn last_share(&self) -> f64 {
+        self.shares.last().copied().unwrap_or_default()
+    }
+
     /// Returns the least share of a kind of program.
     pub(crate) fn least_share(&self) -> f64 {
         self.shares.iter().copied().fold(1.0, f64::min)
