@@ -4,11 +4,13 @@
 -- ARGV[1]  value: uuid:task-id:generation
 -- ARGV[2]  the list of the lockers that wait; empty: all subscribers of the channel are notified
 -- ARGV[3]  the locker that releases, 1 if it goes into the list, 1 if it is subscribed to the channel and not in the
---          list, 1 if others may have a turn, and how long the list is kept, in milliseconds. Or empty
+--          list, how long a turn of others would last or 0, and how long the list is kept, both in milliseconds. Or
+--          empty
 -- Returns n              released, and n clients received the message of the channel
---         {place, turn}  released, and the next locker of the list was woken (turn is 0, or 2 if others are subscribed
---                        too), or others have a turn (1); place: the number of lockers before the one that released, -1
---                        if it is not in the list
+--         {place, turn, others, waiting}
+--                        released, and the next locker of the list was woken (turn is 0), or others have a turn, so
+--                        long; place: the number of lockers before the one that released, -1 if it is not in the list;
+--                        others: how many clients are subscribed that are not in the list, of `waiting` lockers
 --         {told, error}  released, and `told` clients received the message of the channel: the list cannot be used
 --         -1             gone: the lock is not held under this value
 local lock, channel = KEYS[1], KEYS[2]

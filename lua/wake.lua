@@ -9,7 +9,7 @@ if listed ~= 0 then
     if type(listed) == 'table' then
       error(listed)
     end
-    local me, enlists, listens, offers, lifetime = string.match(ARGV[3], '^(%S+) (%d) (%d) (%d) (%d+)$')
+    local me, enlists, listens, offers, lifetime = string.match(ARGV[3], '^(%S+) (%d) (%d) (%d+) (%d+)$')
     if me and enlists == '1' then
       redis.call('ZADD', list, (tonumber(redis.call('ZRANGE', list, -1, -1, 'WITHSCORES')[2]) or 0) + 1, me)
       if redis.call('PTTL', list) * 2 < lifetime + 0 then
@@ -32,25 +32,26 @@ if listed ~= 0 then
       local ears = redis.call('PUBSUB', 'NUMSUB', channel, wake .. first, wake .. (next or first))
       -- Clients that are not in the list are subscribed too, Redisson's for example. They hear only the message of the
       -- channel.
-      local others = ears[2] - (listens or 0) > redis.call('ZCARD', list)
-      local turn = others and offers == '1'
+      local waiting = redis.call('ZCARD', list)
+      local others = math.max(ears[2] - (listens or 0) - waiting, 0)
+      local turn = me and others > 0 and offers + 0 or 0
       if ears[4] > 0 then
-        redis.call('PUBLISH', wake .. first, (turn and 'turn ' or 'go ') .. lock)
+        redis.call('PUBLISH', wake .. first, (turn > 0 and 'turn ' .. turn or 'go') .. ' ' .. lock)
         local watches = ears[6] > 0
-        while not turn and next and next ~= me and tries <= 100 and not watches do
+        while turn == 0 and next and next ~= me and tries <= 100 and not watches do
           redis.call('ZREM', list, next)
           next, tries = redis.call('ZRANGE', list, 1, 1)[1], tries + 1
           watches = next and redis.call('PUBSUB', 'NUMSUB', wake .. next)[2] > 0
         end
-        if not turn and watches and next and next ~= me then
+        if turn == 0 and watches and next and next ~= me then
           redis.call('PUBLISH', wake .. next, 'watch ' .. lock)
         end
         -- If nobody watches the first locker, or nobody keeps track of the turns of others, others must not depend on
         -- it.
-        if turn or (others and not (next and me)) then
+        if turn > 0 or (others > 0 and not (next and me)) then
           redis.call('PUBLISH', channel, '0')
         end
-        return {me and redis.call('ZRANK', list, me) or -1, turn and 1 or others and 2 or 0}
+        return {me and redis.call('ZRANK', list, me) or -1, turn, others, waiting}
       end
       redis.call('ZREM', list, first)
     end

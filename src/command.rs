@@ -95,8 +95,8 @@ pub(crate) struct Releaser {
     pub(crate) enlists: bool,
     /// It is subscribed to the channel, and is not in the list.
     pub(crate) listens: bool,
-    /// Subscribers that are in no list may be told instead.
-    pub(crate) offers: bool,
+    /// Subscribers that are in no list may be told instead, and have this turn.
+    pub(crate) offers: Option<Duration>,
     /// The lifetime of the list. It is renewed when less than half is left.
     pub(crate) lifetime: Duration,
 }
@@ -308,9 +308,11 @@ pub(crate) enum Release {
     /// number of lockers in the list before the one that released, if it is there.
     PassedOn {
         place: Option<u64>,
-        turn: bool,
-        /// Whether clients that are not in the list are subscribed.
-        others: bool,
+        turn: Option<Duration>,
+        /// How many clients are subscribed that are not in the list.
+        others: u64,
+        /// How many lockers are in the list.
+        waiting: u64,
     },
     /// Released, and all subscribers were told: the list cannot be used, because of this error of the server.
     Unlisted(String),

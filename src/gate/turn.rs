@@ -5,9 +5,9 @@
 //! shows who else waits. If others wait in a list, the lock is handed over once to each caller that waits here at the
 //! beginning of a turn; the next turn comes when each locker of the list has had one. If many lockers are in the list,
 //! a turn that is short so far goes on until each caller had the lock twice: the more processes share the CPUs, the
-//! longer it takes until the next one is awake, with cold caches. If the message reached clients that are in no list,
-//! nothing is handed over: a JVM takes a millisecond or more to react, and eight hand-overs before each of its chances
-//! would leave it almost nothing.
+//! longer it takes until the next one is awake, with cold caches. While clients that are in no list take their turns
+//! (`notify/others.rs`), nothing is handed over: a JVM takes a millisecond or more to react, and eight hand-overs
+//! before each of its chances would leave it almost nothing.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) enum Others {
     Listed {
         before: u64,
     },
-    /// Clients that are in no list, and only get the message of a release.
+    /// Clients that are in no list, and take their turns.
     Told,
 }
 

@@ -32,7 +32,8 @@ pub(crate) use self::ear::listen;
 use self::listed::{AfterPass, Listed};
 pub(crate) use self::news::Begun;
 use self::news::WakeUp;
-use self::others::Ended;
+use self::others::{Ended, Given};
+pub(crate) use self::others::{Offer, Turns};
 use self::table::{Batch, Listener, Name, Table};
 use self::wake::WakeChannel;
 use crate::clock::Instant;
@@ -96,9 +97,8 @@ impl Channels {
         let (name, now) = (Name::clone(key.channel()), Instant::now());
         let mut table = self.table();
         let (listener, asks) = table.subscribe(&name, key);
-        let turn = table.others.at(&name).and_then(|others| others.turn_given(now));
-        if let Some(given) = turn {
-            listener.news().leave_turn(given);
+        if let Some(given) = table.others.at(&name).and_then(|others| others.given(now)) {
+            listener.news().leave_turn(given, table.owes_message(&name));
         }
         drop(table);
         self.listed().begin_wait(key);
@@ -108,11 +108,24 @@ impl Channels {
         Subscription { channels: Arc::clone(self), name, listener, lists: AtomicBool::new(false) }
     }
 
-    /// Returns whether a caller waited here a moment ago, or others have a turn that this locker gave them.
+    /// Returns whether others have a turn that this locker gave them.
+    pub(crate) fn has_given_turn(&self, key: &Key) -> bool {
+        self.table().others.at(key.channel()).is_some_and(|others| others.given(Instant::now()).is_some())
+    }
+
+    /// Returns whether a caller waited here a moment ago.
     pub(crate) fn is_contended(&self, key: &Key) -> bool {
-        let (name, table) = (key.channel(), self.table());
-        let turn = table.others.at(name).and_then(|others| others.turn_given(Instant::now()));
-        turn.is_some() || table.is_confirmed(name)
+        self.table().is_confirmed(key.channel())
+    }
+
+    /// Called when this locker is about to release a lock, whose message it may hear. Returns whether a driver waits.
+    pub(crate) fn begin_release(&self, key: &Key) -> bool {
+        let mut table = self.table();
+        table.release(key.channel());
+        let drivers = table.listeners_of(key.channel(), key);
+        drop(table);
+        drivers.iter().for_each(|listener| listener.news().release());
+        !drivers.is_empty()
     }
 
     /// Called when the locker with this name is about to release a lock. Returns what the server has to know of it.
@@ -120,12 +133,10 @@ impl Channels {
     pub(crate) fn release(&self, locker: &Arc<str>, key: &Key, waits: bool, lease: Duration) -> Releaser {
         let (name, now) = (key.channel(), Instant::now());
         let table = self.table();
-        let offers = table.others.at(name).is_none_or(|others| others.may_have_a_turn(now));
+        let offers = table.others.at(name).map_or(Some(others::SHORT), |others| others.offer(now));
         let listens = table.is_confirmed(name);
-        let drivers = table.listeners_of(name, key);
         drop(table);
-        drivers.iter().for_each(|listener| listener.news().release());
-        let enlists = waits && listens && !drivers.is_empty() && self.is_woken();
+        let enlists = self.begin_release(key) && waits && listens && self.is_woken();
         let (locker, lifetime) = (Arc::clone(locker), self.lifetime(lease));
         if enlists {
             self.listed().enter(key, now + lifetime, now);
@@ -133,23 +144,45 @@ impl Channels {
         Releaser { locker, enlists, listens: listens && !enlists, offers, lifetime }
     }
 
-    /// Records that a release of this locker woke another one, or gave others a turn.
-    pub(crate) fn passed_on(&self, key: &Key, place: Option<u64>, turn: bool) {
+    /// Records that a release of this locker woke another one, or gave others a turn. Returns what those do with turns.
+    pub(crate) fn passed_on(&self, key: &Key, place: Option<u64>, offer: Offer) -> Turns {
         let (name, now) = (key.channel(), Instant::now());
         let mut table = self.table();
-        if turn {
-            let listed = place.map_or(1, |place| place + 1);
-            table.others.change(name, now).begin_turn(now, listed);
+        let mut turns = Turns::Left;
+        let given = offer.turn.map(|length| Given { since: now, end: now + length, alone: false });
+        if offer.others > 0 {
+            let of_channel = table.others.change(name, now);
+            of_channel.release(now, offer.lockers, offer.others, given);
+            turns = of_channel.turns(now);
         }
         let drivers = table.listeners_of(name, key);
         drop(table);
-        let Some(place) = place else { return };
-        drivers.iter().for_each(|listener| listener.news().pass_on(place, turn, now));
-        if drivers.is_empty() {
-            // A pass may have been sent before the release that put the locker in.
-            self.listed().enter(key, now, now);
-            (self.hooks.idle)(key);
+        if let Some(place) = place {
+            drivers.iter().for_each(|listener| listener.news().pass_on(place, given, now));
+            if drivers.is_empty() {
+                // A pass may have been sent before the release that put the locker in.
+                self.listed().enter(key, now, now);
+                (self.hooks.idle)(key);
+            }
         }
+        turns
+    }
+
+    /// Records that the message of a release, which found no list, reached so many other clients. If they may have
+    /// a turn, this locker leaves it to them.
+    pub(crate) fn told(&self, key: &Key, others: u64) -> Turns {
+        let (name, now) = (key.channel(), Instant::now());
+        let mut table = self.table();
+        let (listens, drivers) = (table.is_confirmed(name), table.listeners_of(name, key));
+        let of_channel = table.others.change(name, now);
+        let turn = of_channel.offer(now).map(|length| Given { since: now, end: now + length, alone: true });
+        of_channel.release(now, 1, others, turn);
+        let turns = of_channel.turns(now);
+        drop(table);
+        if let Some(given) = turn {
+            drivers.iter().for_each(|listener| listener.news().give_turn(given, listens, now));
+        }
+        turns
     }
 
     /// Returns how long a list is kept for a waiter with this lease, so that the list still exists when the locker
@@ -194,7 +227,13 @@ impl Channels {
         if self.wake.as_ref().is_some_and(|wake| *wake.name == *name) {
             return self.wake_up(text);
         }
-        let Some(told) = self.table().message(node, name) else { return };
+        let mut table = self.table();
+        let Some(told) = table.message(node, name) else { return };
+        let hurries = told.is_empty() && table.hurry(name, Instant::now());
+        drop(table);
+        if hurries {
+            self.tell();
+        }
         for listener in told {
             listener.news().message(Instant::now());
             listener.message.notify_one();
@@ -208,11 +247,19 @@ impl Channels {
         let key = Key::from(key);
         let drivers = self.table().listeners_of(key.channel(), &key);
         for listener in &drivers {
-            listener.news().wake_up(wake_up, Instant::now());
+            let now = Instant::now();
+            let ended = listener.news().wake_up(wake_up, now);
             listener.message.notify_one();
+            self.turn_ended(key.channel(), ended, now);
         }
         if drivers.is_empty() {
             (self.hooks.idle)(&key);
+        }
+    }
+
+    fn turn_ended(&self, name: &Name, ended: Option<Ended>, now: Instant) {
+        if let Some(ended) = ended {
+            self.table().others.change(name, now).end_turn(now, ended);
         }
     }
 
@@ -261,10 +308,9 @@ impl Subscription {
     pub(crate) fn begin(&self) -> Begun {
         self.channels.table().begin(&self.name, &self.listener);
         let _heard: Option<()> = self.listener.message.notified().now_or_never();
-        let begun = self.listener.news().begin(Instant::now());
-        if begun.taken {
-            self.turn_ended(Some(Ended::Taken));
-        }
+        let now = Instant::now();
+        let begun = self.listener.news().begin(now);
+        self.channels.turn_ended(&self.name, begun.taken, now);
         begun
     }
 
@@ -288,20 +334,13 @@ impl Subscription {
             self.channels.listed().leave(&self.listener.key);
         }
         let ended = self.listener.news().granted();
-        self.turn_ended(ended);
+        self.channels.turn_ended(&self.name, ended, Instant::now());
     }
 
-    /// Records that another owner holds the lock, and the locker's place in the list if it is there.
-    pub(crate) fn held(&self, place: Option<u64>) {
-        let ended = self.listener.news().held(place);
-        self.turn_ended(ended);
-    }
-
-    fn turn_ended(&self, ended: Option<Ended>) {
-        if let Some(ended) = ended {
-            let now = Instant::now();
-            self.channels.table().others.change(&self.name, now).end_turn(now, ended);
-        }
+    /// Records that another owner holds the lock, for so long if it is not renewed, and the locker's place in the list
+    /// if it is there.
+    pub(crate) fn held(&self, place: Option<u64>, ttl: Option<Duration>) {
+        self.listener.news().held(place, ttl, Instant::now());
     }
 
     /// Returns whether it is this locker's turn, by its name or as the first of the list.

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::others::{Ended, TURN};
+use super::others::{Ended, Given, LONG};
 use crate::clock::Instant;
 
 /// How long a woken locker has until the next one checks the lock: enough for a message and a script on a busy machine.
@@ -19,12 +19,16 @@ const APART: Duration = Duration::from_millis(2);
 /// The latest check.
 const LATEST: Duration = Duration::from_millis(200);
 
+/// The longest time for which messages of the channel are no reason to ask.
+const QUIET: u32 = 64;
+
 /// A wake-up of one locker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WakeUp {
     Go,
     Watch,
-    Turn,
+    /// For so long.
+    Turn(Duration),
 }
 
 impl WakeUp {
@@ -34,7 +38,11 @@ impl WakeUp {
         let wake_up = match word {
             "go" => Self::Go,
             "watch" => Self::Watch,
-            "turn" => Self::Turn,
+            "turn" => {
+                let (millis, name) = name.split_once(' ')?;
+                // Anybody may send a message, and no turn is longer.
+                return Some((Self::Turn(Duration::from_millis(millis.parse().ok()?).min(LONG)), name));
+            }
             _ => return None,
         };
         Some((wake_up, name))
@@ -58,6 +66,7 @@ pub(super) struct News {
     /// Set if the next message of the channel is the one that gave others their turn.
     skips: bool,
     turn: Turn,
+    strangers: Strangers,
 }
 
 /// A turn of others.
@@ -65,11 +74,31 @@ pub(super) struct News {
 enum Turn {
     #[default]
     None,
-    /// The next message of the channel after the one that began the turn is theirs.
-    Lasts,
-    Taken,
-    /// Its time is over: the server's next answer shows whether somebody took it.
+    /// It began then. The next message of the channel after the one that began the turn is theirs.
+    Lasts(Instant),
+    /// So long after it began, if its time was not over.
+    Taken(Option<Duration>),
+    /// Its time is over: the server's next answer shows whether somebody has the lock.
     Over,
+    /// Somebody has it. If they have, its release sends a message of the channel, and otherwise a wake-up.
+    Held,
+    /// This locker gave it to them, and the first of the list times it.
+    Given(Given),
+}
+
+/// Messages of the channel that are about another lock: databases of one server, and cluster nodes, share channels.
+///
+/// After such a message the same hold is still there. The more of these come in a row, the longer the next ones are no
+/// reason to ask.
+#[derive(Debug, Default, Clone, Copy)]
+struct Strangers {
+    /// The driver asks because of a message of the channel.
+    told: bool,
+    /// When the lease of the last holder ends.
+    lease: Option<Instant>,
+    in_a_row: u32,
+    /// Messages are no reason to ask until then.
+    quiet: Option<Instant>,
 }
 
 /// The circumstances of the driver's next attempt.
@@ -78,38 +107,41 @@ pub(crate) struct Begun {
     /// Its time to check has come: the locker whose turn it was has not acted.
     pub(crate) looked: bool,
     /// Others took the turn that was given to them.
-    pub(super) taken: bool,
+    pub(super) taken: Option<Ended>,
 }
 
 impl News {
     /// Begins an attempt. Messages from before it say nothing about its result.
     pub(super) fn begin(&mut self, now: Instant) -> Begun {
-        let looked = !self.go && self.look.is_some_and(|look| look <= now);
-        let begun = Begun { looked, taken: self.turn == Turn::Taken };
-        let is_over = looked && self.turn == Turn::Lasts;
-        *self = Self { turn: if is_over { Turn::Over } else { Turn::None }, ..Self::default() };
+        let is_due = !self.go && self.look.is_some_and(|look| look <= now);
+        let taken = match self.turn {
+            Turn::Taken(after) => Some(Ended::Taken(after)),
+            _ => None,
+        };
+        let turn = match self.turn {
+            Turn::Lasts(_) if is_due => Turn::Over,
+            Turn::Held | Turn::Given(_) if !self.go => self.turn,
+            _ => Turn::None,
+        };
+        let begun = Begun { looked: is_due && self.place.is_some(), taken };
+        *self = Self { turn, strangers: self.strangers, ..Self::default() };
         begun
     }
 
-    /// Records that another owner holds the lock. Returns the outcome of a turn of others that has ended.
-    pub(super) fn held(&mut self, place: Option<u64>) -> Option<Ended> {
+    /// Records that another owner holds the lock, for so long if it is not renewed.
+    pub(super) fn held(&mut self, place: Option<u64>, ttl: Option<Duration>, now: Instant) {
         // A wake-up that came meanwhile is more recent.
         self.place = self.place.or(place);
-        self.end_turn(Ended::Unknown)
-    }
-
-    /// Records that it is granted. Returns the same as [`held`](Self::held).
-    pub(super) fn granted(&mut self) -> Option<Ended> {
-        self.place = None;
-        self.end_turn(Ended::NotTaken)
-    }
-
-    fn end_turn(&mut self, ended: Ended) -> Option<Ended> {
-        if self.turn != Turn::Over {
-            return None;
+        if self.turn == Turn::Over {
+            self.turn = Turn::Held;
         }
-        self.turn = Turn::None;
-        Some(ended)
+        self.strangers.held(ttl.map(|ttl| now + ttl), now);
+    }
+
+    /// Records that it is granted. Returns the outcome of a turn of others that has ended.
+    pub(super) fn granted(&mut self) -> Option<Ended> {
+        (self.place, self.strangers) = (None, Strangers::default());
+        matches!(std::mem::take(&mut self.turn), Turn::Over | Turn::Given(_)).then_some(Ended::NotTaken)
     }
 
     /// Records that its locker releases the lock. Messages from while it held the lock say nothing.
@@ -119,25 +151,40 @@ impl News {
 
     /// Records that this release woke another locker, or gave others their `turn`, with this many before this one in
     /// the list.
-    pub(super) fn pass_on(&mut self, place: u64, turn: bool, now: Instant) {
+    pub(super) fn pass_on(&mut self, place: u64, turn: Option<Given>, now: Instant) {
         // The driver has asked since, and that answer is more recent.
         let Some(heard) = self.released.take() else { return };
         (self.place, self.passed_on) = (self.place.or(Some(place)), true);
         if place == 1 {
             self.look.get_or_insert(now + WATCH);
         }
-        self.skips |= turn && heard == 0;
-        if heard > u32::from(turn) {
+        self.skips |= turn.is_some() && heard == 0;
+        self.turn = turn.map_or(self.turn, Turn::Given);
+        if heard > u32::from(turn.is_some()) {
             self.message(now);
         }
     }
 
-    /// Records that the driver starts while others have a turn that its locker gave them. The message of that turn may
-    /// be yet to come.
-    pub(super) fn leave_turn(&mut self, given: Instant) {
-        (self.passed_on, self.skips) = (true, true);
-        // The first of the list checks at the end of the turn, and finds out whether somebody took it.
-        self.look = Some(given + TURN + APART);
+    /// Records that others have a turn, and that no locker is in the list. If the locker `listens`, a message of its
+    /// own release comes.
+    pub(super) fn give_turn(&mut self, given: Given, listens: bool, now: Instant) {
+        let Some(heard) = self.released.take() else { return };
+        self.leave_turn(given, listens && heard == 0);
+        if heard > u32::from(listens) {
+            self.message(now);
+        }
+    }
+
+    /// Records that the driver starts while others have a turn that its locker gave them. The message of that turn is
+    /// yet to come, or has come.
+    pub(super) fn leave_turn(&mut self, given: Given, comes: bool) {
+        (self.passed_on, self.skips) = (true, comes);
+        if given.alone {
+            (self.turn, self.look) = (Turn::Lasts(given.since), Some(given.end));
+        } else {
+            // The first of the list checks at the end of the turn.
+            (self.turn, self.look) = (Turn::Given(given), Some(given.end + APART));
+        }
     }
 
     /// Records that no message came for as long as it waits for one.
@@ -152,16 +199,26 @@ impl News {
         std::mem::take(&mut self.passed_on) && !self.go
     }
 
-    /// Records a wake-up.
-    pub(super) fn wake_up(&mut self, wake_up: WakeUp, now: Instant) {
+    /// Records a wake-up. Returns the outcome of a turn of others that this locker gave.
+    pub(super) fn wake_up(&mut self, wake_up: WakeUp, now: Instant) -> Option<Ended> {
+        // A locker of the list has released the lock. If it took the lock before the end of the turn, nobody knows
+        // whether the others would have taken that.
+        let ended = match self.turn {
+            Turn::Given(given) if given.end <= now => Some(Ended::NotTaken),
+            _ => None,
+        };
+        if matches!(self.turn, Turn::Held | Turn::Given(_)) {
+            self.turn = Turn::None;
+        }
         match wake_up {
             WakeUp::Go => self.go = true,
             WakeUp::Watch => (self.place, self.look) = (Some(0), Some(now + WATCH)),
-            WakeUp::Turn => {
-                (self.place, self.look) = (Some(0), Some(now + TURN));
-                (self.skips, self.turn) = (true, Turn::Lasts);
+            WakeUp::Turn(length) => {
+                (self.place, self.look) = (Some(0), Some(now + length));
+                (self.skips, self.turn) = (true, Turn::Lasts(now));
             }
         }
+        ended
     }
 
     /// Records a message of the channel or, with several servers, messages of a majority.
@@ -173,13 +230,27 @@ impl News {
             *heard += 1;
             return;
         }
-        match (self.turn, self.place) {
-            (Turn::Lasts, _) => (self.turn, self.go) = (Turn::Taken, true),
-            (_, None | Some(0)) => self.go = true,
-            (_, Some(place)) => {
-                let later = WATCH + later(place);
-                self.look = Some(now + later.min(LATEST));
+        match self.turn {
+            Turn::Lasts(since) => {
+                (self.turn, self.go) = (Turn::Taken(Some(now.since(since))), true);
+                return;
             }
+            Turn::Held => self.turn = Turn::Taken(None),
+            Turn::Given(given) if now < given.end => self.turn = Turn::Taken(Some(now.since(given.since))),
+            // It may have begun the next turn.
+            Turn::Given(_) => self.turn = Turn::None,
+            _ => {}
+        }
+        match self.place {
+            None | Some(0) => {
+                self.strangers.told = true;
+                match self.strangers.quiet.filter(|quiet| *quiet > now) {
+                    Some(quiet) => self.look = Some(self.look.map_or(quiet, |look| look.min(quiet))),
+                    None => self.go = true,
+                }
+            }
+            // It may be the turn of others, which the first of the list times.
+            Some(place) => self.look = Some(now + (LONG + WATCH + later(place)).min(LATEST)),
         }
     }
 
@@ -209,6 +280,19 @@ impl News {
     }
 }
 
+impl Strangers {
+    /// Records that another owner holds the lock until then, if it is not renewed.
+    fn held(&mut self, lease: Option<Instant>, now: Instant) {
+        // The lease of another hold would have begun later. Answers take times of their own.
+        let is_same = |(last, lease): (Instant, Instant)| last.since(lease).max(lease.since(last)) < APART;
+        let is_same = self.lease.zip(lease).is_some_and(is_same);
+        (self.told, self.lease, self.in_a_row) =
+            (false, lease, if !is_same { 0 } else { self.in_a_row + u32::from(self.told) });
+        let quiet = Duration::from_millis(2_u64.saturating_pow(self.in_a_row).min(QUIET.into()));
+        self.quiet = (self.in_a_row > 0).then(|| now + quiet);
+    }
+}
+
 /// Returns how much later than the first in the list a locker with this place checks.
 fn later(place: u64) -> Duration {
     APART * u32::try_from(place).unwrap_or(u32::MAX).min(1_000)
@@ -223,7 +307,7 @@ mod tests {
     fn listed(place: u64, now: Instant) -> News {
         let mut news = News::default();
         news.begin(now);
-        news.held(Some(place));
+        news.held(Some(place), None, now);
         news
     }
 
@@ -231,7 +315,7 @@ mod tests {
     fn a_driver_outside_of_the_list_goes_at_every_message() {
         let now = Instant::now();
         let mut news = News::default();
-        news.held(None);
+        news.held(None, None, now);
         assert_eq!((news.due(now), news.delay(), news.is_listed()), (None, Duration::ZERO, false));
         news.message(now);
         assert_eq!(news.due(now), Some(now));
@@ -240,7 +324,7 @@ mod tests {
     #[test]
     fn the_first_of_the_list_goes_at_once_and_the_others_check_one_after_the_other() {
         let now = Instant::now();
-        for (place, due) in [(0, 0), (1, 22), (2, 24), (50, 120), (10_000, 200)] {
+        for (place, due) in [(0, 0), (1, 62), (2, 64), (50, 160), (10_000, 200)] {
             let mut news = listed(place, now);
             news.message(now);
             assert_eq!(news.due(now), Some(now + MS * due), "{place}");
@@ -254,7 +338,7 @@ mod tests {
         let mut news = listed(1, now);
         news.message(now);
         news.message(now + 15 * MS);
-        assert_eq!(news.due(now), Some(now + 37 * MS));
+        assert_eq!(news.due(now), Some(now + 77 * MS));
     }
 
     #[test]
@@ -263,12 +347,12 @@ mod tests {
         let mut news = News::default();
         news.begin(now);
         news.wake_up(WakeUp::Go, now);
-        news.held(Some(3));
+        news.held(Some(3), None, now);
         assert_eq!(news.due(now), Some(now));
         news.release();
         assert_eq!(news.due(now), None);
         news.wake_up(WakeUp::Go, now);
-        news.pass_on(2, false, now);
+        news.pass_on(2, None, now);
         assert!(!news.take_passed_on(), "there is something to ask for");
         assert_eq!(news.due(now), Some(now));
     }
@@ -280,13 +364,13 @@ mod tests {
         news.wake_up(WakeUp::Watch, now);
         assert_eq!(news.due(now), Some(now + WATCH));
         assert!(!news.begin(now + 19 * MS).looked, "it had another reason");
-        news.held(Some(1));
+        news.held(Some(1), None, now);
         news.wake_up(WakeUp::Watch, now);
         assert!(news.begin(now + WATCH).looked);
         assert_eq!(news.due(now), None);
         let mut second = News::default();
         second.release();
-        second.pass_on(1, false, now);
+        second.pass_on(1, None, now);
         assert!(second.take_passed_on() && !second.take_passed_on());
         assert_eq!(second.due(now), Some(now + WATCH), "the one that its own release woke");
     }
@@ -298,30 +382,56 @@ mod tests {
         let mut news = News::default();
         news.begin(now);
         news.wake_up(WakeUp::Watch, now);
-        news.held(Some(5));
+        news.held(Some(5), None, now);
         news.message(now);
         assert_eq!(news.due(now), Some(now));
     }
 
     #[test]
     fn a_turn_of_others_ends_with_their_message_or_its_time() {
-        let now = Instant::now();
+        let (now, turn) = (Instant::now(), 10 * MS);
         let mut news = listed(1, now);
-        news.wake_up(WakeUp::Turn, now);
+        news.wake_up(WakeUp::Turn(turn), now);
         news.message(now);
-        assert_eq!(news.due(now), Some(now + TURN), "the message that they were told by");
+        assert_eq!(news.due(now), Some(now + turn), "the message that they were told by");
         news.message(now + 3 * MS);
         assert_eq!(news.due(now), Some(now));
-        assert_eq!(news.begin(now + 3 * MS), Begun { looked: false, taken: true });
-        for (granted, ended) in [(true, Ended::NotTaken), (false, Ended::Unknown)] {
+        let taken = Some(Ended::Taken(Some(3 * MS)));
+        assert_eq!(news.begin(now + 3 * MS), Begun { looked: false, taken });
+        assert_eq!(news.begin(now + 3 * MS).taken, None, "once");
+        let mut news = listed(0, now);
+        news.wake_up(WakeUp::Turn(turn), now);
+        news.message(now);
+        assert_eq!(news.begin(now + turn), Begun { looked: true, taken: None });
+        assert_eq!((news.granted(), news.granted()), (Some(Ended::NotTaken), None));
+    }
+
+    /// A client may keep the lock for longer than its turn.
+    #[test]
+    fn the_release_behind_a_turn_shows_who_took_it() {
+        let (now, turn) = (Instant::now(), 10 * MS);
+        let after_turn = || {
             let mut news = listed(0, now);
-            news.wake_up(WakeUp::Turn, now);
+            news.wake_up(WakeUp::Turn(turn), now);
             news.message(now);
-            assert_eq!(news.begin(now + TURN), Begun { looked: true, taken: false });
-            let told = if granted { news.granted() } else { news.held(Some(0)) };
-            assert_eq!(told, Some(ended));
-            assert_eq!(news.granted(), None, "once");
-        }
+            news.begin(now + turn);
+            news.held(Some(0), None, now + turn);
+            assert_eq!(news.due(now + turn), None);
+            news
+        };
+        let mut news = after_turn();
+        assert_eq!(news.begin(now + 15 * MS).taken, None, "a re-check");
+        news.held(Some(0), None, now + 15 * MS);
+        news.message(now + 20 * MS);
+        assert_eq!(news.begin(now + 20 * MS).taken, Some(Ended::Taken(None)));
+        let mut news = after_turn();
+        news.wake_up(WakeUp::Go, now + 20 * MS);
+        assert_eq!(news.begin(now + 20 * MS).taken, None, "a locker of the list came past it");
+        assert_eq!(news.granted(), None);
+    }
+
+    fn given(now: Instant, alone: bool) -> Given {
+        Given { since: now, end: now + 10 * MS, alone }
     }
 
     /// The message of its own release comes before or after the answer.
@@ -332,28 +442,117 @@ mod tests {
             let mut news = News::default();
             news.release();
             (0..heard).for_each(|_| news.message(now));
-            news.pass_on(2, true, now);
-            assert_eq!(news.due(now), (heard == 2).then_some(now + 24 * MS), "{heard}");
+            news.pass_on(2, Some(given(now, false)), now);
+            assert_eq!(news.due(now), (heard == 2).then_some(now + 64 * MS), "{heard}");
             if heard == 0 {
                 news.message(now);
                 assert_eq!(news.due(now), None);
             }
             news.message(now);
-            assert_eq!(news.due(now), Some(now + 24 * MS));
+            assert_eq!(news.due(now), Some(now + 64 * MS));
         }
         let mut news = News::default();
         news.release();
         news.message(now);
-        news.pass_on(2, false, now);
-        assert_eq!(news.due(now), Some(now + 24 * MS), "it was that of another");
+        news.pass_on(2, None, now);
+        assert_eq!(news.due(now), Some(now + 64 * MS), "it was that of another");
+        let mut news = News::default();
+        news.leave_turn(given(now, false), false);
+        assert_eq!(news.due(now), Some(now + 12 * MS), "a driver that comes during it");
+    }
+
+    /// Otherwise it would offer turns for ever if it never is the first of the list.
+    #[test]
+    fn a_locker_learns_the_outcome_of_a_turn_that_it_gave_to_others() {
+        let now = Instant::now();
+        let gave = || {
+            let mut news = News::default();
+            news.release();
+            news.pass_on(2, Some(given(now, false)), now);
+            news.message(now);
+            news
+        };
+        for (at, ended) in [(9, None), (10, Some(Ended::NotTaken))] {
+            assert_eq!(gave().wake_up(WakeUp::Watch, now + at * MS), ended, "{at}");
+        }
+        for (at, taken) in [(9, Some(Ended::Taken(Some(9 * MS)))), (10, None)] {
+            let mut news = gave();
+            news.message(now + at * MS);
+            assert_eq!(news.begin(now + at * MS).taken, taken, "{at}");
+        }
+        let mut news = gave();
+        news.begin(now + 12 * MS);
+        assert_eq!(news.granted(), Some(Ended::NotTaken));
+        let mut news = gave();
+        news.begin(now + 12 * MS);
+        news.held(Some(1), None, now + 12 * MS);
+        assert_eq!(news.wake_up(WakeUp::Go, now + 13 * MS), Some(Ended::NotTaken));
+    }
+
+    #[test]
+    fn a_locker_that_is_alone_times_the_turn_that_it_gave_to_others() {
+        let now = Instant::now();
+        for (listens, heard) in [(false, 0), (true, 0), (true, 1)] {
+            let released = || {
+                let mut news = News::default();
+                news.release();
+                (0..heard).for_each(|_| news.message(now));
+                news.give_turn(given(now, true), listens, now);
+                if listens && heard == 0 {
+                    news.message(now);
+                }
+                assert!(news.take_passed_on() && news.due(now) == Some(now + 10 * MS));
+                news
+            };
+            let mut news = released();
+            news.message(now + 2 * MS);
+            assert_eq!(news.due(now), Some(now));
+            let taken = Some(Ended::Taken(Some(2 * MS)));
+            assert_eq!(news.begin(now + 2 * MS), Begun { looked: false, taken });
+            let mut news = released();
+            assert_eq!(news.begin(now + 10 * MS), Begun { looked: false, taken: None }, "it is in no list");
+            assert_eq!(news.granted(), Some(Ended::NotTaken));
+        }
+        let mut news = News::default();
+        news.release();
+        (0..2).for_each(|_| news.message(now));
+        news.give_turn(given(now, true), true, now);
+        assert!(!news.take_passed_on(), "they took it before the answer came");
+    }
+
+    /// Each database of a server has locks of its own, and they all share its channels.
+    #[test]
+    fn messages_after_which_the_same_hold_is_there_are_heeded_ever_less_often() {
+        let (mut now, lease) = (Instant::now(), 30_000 * MS);
+        let end = now + lease;
+        let mut news = listed(0, now);
+        news.held(Some(0), Some(lease), now);
+        for quiet in [0, 2, 4, 8, 16, 32, 64, 64] {
+            assert_eq!(news.due(now), None);
+            news.message(now);
+            news.message(now);
+            let due = news.due(now).expect("there was a message");
+            assert_eq!(now.until(due), quiet * MS);
+            now = due;
+            news.begin(now);
+            news.held(Some(0), Some(now.until(end)), now);
+        }
+        news.message(now);
+        news.wake_up(WakeUp::Go, now);
+        assert_eq!(news.due(now), Some(now), "it is called by its name");
+        news.begin(now);
+        news.held(Some(0), Some(lease), now);
+        news.message(now);
+        assert_eq!(news.due(now), Some(now), "there is another hold");
     }
 
     #[test]
     fn wake_ups_are_read_and_other_messages_are_not() {
         assert_eq!(WakeUp::parse("go a b"), Some((WakeUp::Go, "a b")));
         assert_eq!(WakeUp::parse("watch x"), Some((WakeUp::Watch, "x")));
-        assert_eq!(WakeUp::parse("turn {x}"), Some((WakeUp::Turn, "{x}")));
-        for other in ["", "go", "0", "gone x", "GO x"] {
+        assert_eq!(WakeUp::parse("turn 10 {x} y"), Some((WakeUp::Turn(10 * MS), "{x} y")));
+        assert_eq!(WakeUp::parse("turn 86400000 x"), Some((WakeUp::Turn(LONG), "x")), "nobody waits for a day");
+        for other in ["", "go", "0", "gone x", "GO x", "turn x", "turn -1 x", "turn 1"] {
             assert_eq!(WakeUp::parse(other), None, "{other}");
         }
     }

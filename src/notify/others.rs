@@ -1,9 +1,10 @@
-//! How often clients outside of a waiting list are given a turn.
+//! How often clients outside of a waiting list are given a turn, and for how long.
 //!
 //! Clients of Redisson and earlier versions of this crate subscribe to a channel and are in no list. If a channel has
-//! more subscribers than the list has members, there may be such clients, or just a locker that stays subscribed for a
-//! moment. So a turn is offered: again at once while it is taken, and less and less often while it is not, since each
-//! turn delays the lockers of the list.
+//! more subscribers than the list has members, there may be such clients, or just one that never takes the lock: a
+//! locker that stays subscribed for a moment, a stopped process, a monitor. So the outcome of turns decides. While they
+//! are taken, such clients get as many as if they were in the list. Turns that nobody takes are offered less and less
+//! often, since each delays the lockers of the list, and last longer: the client may be far away.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,22 +12,33 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 
-/// The length of a turn. A client on the JVM takes 1.4 to 3 ms.
-pub(super) const TURN: Duration = Duration::from_millis(10);
+/// The shortest turn. A client on the JVM takes 1.4 to 3 ms.
+pub(super) const SHORT: Duration = Duration::from_millis(10);
+/// The longest turn.
+pub(super) const LONG: Duration = Duration::from_millis(40);
 
 /// The pause after one turn that nobody took.
 const SHORTEST: Duration = Duration::from_millis(8);
 /// The longest pause for each locker of the list, since they offer turns one after the other.
 const LONGEST: Duration = Duration::from_millis(512);
 
+/// What clients outside of the list do with their turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turns {
+    /// They have one now, or took the last one.
+    Taken,
+    /// They have had few, and did not take them.
+    Unknown,
+    /// They never take them.
+    Left,
+}
+
 /// The outcome of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// A message of a release came during it.
-    Taken,
+    /// A message of a release came: so long after the turn began, if it came before its end.
+    Taken(Option<Duration>),
     NotTaken,
-    /// Somebody holds the lock: one of them that keeps it for longer, or a client that came past the list.
-    Unknown,
 }
 
 /// How long the outcome of a turn is remembered.
@@ -62,53 +74,106 @@ impl Known {
 /// What a locker knows of others at one channel.
 #[derive(Debug)]
 pub(super) struct Others {
+    /// The pause before the next turn. Zero: they take their turns.
     gap: Duration,
+    /// How long a turn lasts.
+    length: Duration,
     /// When the next turn may be offered.
     next: Option<Instant>,
-    /// When this locker last gave them one.
-    given: Option<Instant>,
+    /// While they take their turns: how many releases of this locker come before the next one.
+    passes: u64,
+    /// How many lockers used the list at this one's last release.
+    listed: u64,
+    /// The turn that this locker gave them last.
+    given: Option<Given>,
     changed: Option<Instant>,
+}
+
+/// What a release that found a list says about others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Offer {
+    /// They have a turn, and it lasts so long.
+    pub(crate) turn: Option<Duration>,
+    /// How many there are.
+    pub(crate) others: u64,
+    /// How many lockers use the list, the one that released included.
+    pub(crate) lockers: u64,
+}
+
+/// A turn that this locker gave to others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Given {
+    pub(super) since: Instant,
+    pub(super) end: Instant,
+    /// No other locker waits, so this one finds out whether it is taken.
+    pub(super) alone: bool,
 }
 
 impl Default for Others {
     fn default() -> Self {
-        Self { gap: SHORTEST, next: None, given: None, changed: None }
+        let (gap, length, listed) = (SHORTEST, SHORT, 1);
+        Self { gap, length, next: None, passes: 0, listed, given: None, changed: None }
     }
 }
 
 impl Others {
-    pub(super) fn may_have_a_turn(&self, now: Instant) -> bool {
-        self.next.is_none_or(|next| next <= now)
+    /// Returns how long a turn would last that is offered now, if one may be.
+    pub(super) fn offer(&self, now: Instant) -> Option<Duration> {
+        let may = if self.take_turns() { self.passes == 0 } else { self.next.is_none_or(|next| next <= now) };
+        may.then_some(self.length)
     }
 
-    /// Records that they are given a turn, with this many lockers in the list.
-    pub(super) fn begin_turn(&mut self, now: Instant, listed: u64) {
-        self.given = Some(now);
-        self.wait(now, listed);
+    /// Returns whether they took the last turn whose outcome this locker knows.
+    fn take_turns(&self) -> bool {
+        self.gap.is_zero()
     }
 
-    /// Returns when the turn that this locker gave them began, while it lasts.
-    pub(super) fn turn_given(&self, now: Instant) -> Option<Instant> {
-        self.given.filter(|given| now.since(*given) < TURN)
+    /// Returns what they do with their turns, while they have one or not.
+    pub(super) fn turns(&self, now: Instant) -> Turns {
+        if self.take_turns() || self.given(now).is_some() {
+            Turns::Taken
+        } else if self.gap < LONGEST / 4 {
+            Turns::Unknown
+        } else {
+            Turns::Left
+        }
+    }
+
+    /// Records a release of this locker, after which so many lockers are in the list and so many clients outside of it.
+    pub(super) fn release(&mut self, now: Instant, listed: u64, others: u64, turn: Option<Given>) {
+        self.listed = listed.max(1);
+        match turn {
+            Some(_) => {
+                (self.given, self.passes) = (turn, (self.listed / others.max(1)).saturating_sub(1));
+                self.wait(now);
+            }
+            None => self.passes = self.passes.saturating_sub(1),
+        }
+    }
+
+    /// Returns the turn that this locker gave them, while it lasts.
+    pub(super) fn given(&self, now: Instant) -> Option<Given> {
+        self.given.filter(|given| now < given.end)
     }
 
     /// Records the outcome of the last turn.
     pub(super) fn end_turn(&mut self, now: Instant, ended: Ended) {
+        self.given = None;
         match ended {
-            Ended::Taken => (self.gap, self.next, self.given) = (Duration::ZERO, None, None),
-            Ended::Unknown => {
-                self.gap = (self.gap / 2).max(SHORTEST);
-                self.wait(now, 1);
+            Ended::Taken(after) => {
+                self.length = after.map_or(self.length, |after| (after * 2).clamp(SHORT, LONG));
+                (self.gap, self.next) = (Duration::ZERO, None);
             }
             Ended::NotTaken => {
                 self.gap = (self.gap * 2).clamp(SHORTEST, LONGEST);
-                self.wait(now, 1);
+                self.length = (self.gap / 4).clamp(self.length, LONG);
+                self.wait(now);
             }
         }
     }
 
-    fn wait(&mut self, now: Instant, listed: u64) {
-        let listed = u32::try_from(listed.max(1)).unwrap_or(u32::MAX).min(1_000);
+    fn wait(&mut self, now: Instant) {
+        let listed = u32::try_from(self.listed).unwrap_or(u32::MAX).min(1_000);
         self.next = (!self.gap.is_zero()).then(|| now + self.gap * listed);
     }
 }
@@ -119,34 +184,52 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    fn turn(now: Instant) -> Option<Given> {
+        Some(Given { since: now, end: now + SHORT, alone: false })
+    }
+
     #[test]
     fn the_outcome_of_turns_is_forgotten_after_a_minute() {
         let (mut known, now) = (Known::default(), Instant::now());
         let name = |n: usize| Arc::from(n.to_string());
-        (0..1_000).for_each(|n| known.change(&name(n), now).begin_turn(now, 1));
-        assert!(known.at("999").is_some_and(|others| others.turn_given(now) == Some(now)));
+        (0..1_000).for_each(|n| known.change(&name(n), now).release(now, 1, 1, turn(now)));
+        assert!(known.at("999").is_some_and(|others| others.given(now) == turn(now)));
         let later = now + KEPT;
-        (0..2_000).for_each(|n| known.change(&name(10_000 + n), later).begin_turn(later, 1));
+        (0..2_000).for_each(|n| known.change(&name(10_000 + n), later).release(later, 1, 1, turn(later)));
         assert_eq!((known.at("999").is_some(), known.channels.len()), (false, 2_000));
     }
 
     #[test]
-    fn turns_are_offered_while_they_are_taken_and_less_often_while_they_are_not() {
+    fn turns_that_nobody_takes_are_offered_less_often_and_last_longer() {
         let (mut others, mut now) = (Others::default(), Instant::now());
-        assert!(others.may_have_a_turn(now), "nobody knows yet");
-        others.begin_turn(now, 3);
-        assert!(!others.may_have_a_turn(now + 23 * MS) && others.may_have_a_turn(now + 24 * MS));
-        for gap in [16, 32, 64, 128, 256, 512, 512] {
+        assert_eq!(others.offer(now), Some(SHORT), "nobody knows yet");
+        others.release(now, 3, 1, turn(now));
+        assert_eq!((others.offer(now + 23 * MS), others.offer(now + 24 * MS)), (None, Some(SHORT)));
+        for (gap, length) in [(16, 10), (32, 10), (64, 16), (128, 32), (256, 40), (512, 40), (512, 40)] {
             others.end_turn(now, Ended::NotTaken);
-            assert!(!others.may_have_a_turn(now + (gap - 1) * MS) && others.may_have_a_turn(now + gap * MS), "{gap}");
-            now = now + gap * MS;
+            assert_eq!(others.turns(now), if gap < 128 { Turns::Unknown } else { Turns::Left });
+            now = now + gap * 3 * MS;
+            assert_eq!((others.offer(now.before(MS)), others.offer(now)), (None, Some(length * MS)), "{gap}");
         }
-        others.end_turn(now, Ended::Taken);
-        others.begin_turn(now, 3);
-        assert!(others.may_have_a_turn(now), "again and again");
-        others.end_turn(now, Ended::Unknown);
-        assert!(!others.may_have_a_turn(now + 7 * MS) && others.may_have_a_turn(now + 8 * MS));
-        others.end_turn(now, Ended::NotTaken);
-        assert!(!others.may_have_a_turn(now + 15 * MS) && others.may_have_a_turn(now + 16 * MS));
+        // Whoever is that far away may take the next one too.
+        for (after, length) in [(None, LONG), (Some(15 * MS), 30 * MS), (Some(2 * MS), SHORT)] {
+            others.end_turn(now, Ended::Taken(after));
+            assert_eq!((others.length, others.next, others.turns(now)), (length, None, Turns::Taken));
+        }
+    }
+
+    /// Each locker of the list counts for as much as each client outside of it.
+    #[test]
+    fn clients_outside_of_the_list_have_as_many_turns_as_its_lockers() {
+        for (listed, clients, every) in [(1, 1, 1), (2, 1, 2), (4, 1, 4), (4, 2, 2), (3, 3, 1), (2, 5, 1)] {
+            let (mut others, now) = (Others::default(), Instant::now());
+            others.end_turn(now, Ended::Taken(None));
+            let offered = (0..20).filter(|_| {
+                let offered = others.offer(now).is_some();
+                others.release(now, listed, clients, turn(now).filter(|_| offered));
+                offered
+            });
+            assert_eq!(offered.count(), 20 / every, "{listed} {clients}");
+        }
     }
 }

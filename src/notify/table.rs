@@ -37,6 +37,30 @@ pub(super) struct Table {
 struct Channel {
     ears: Vec<Ear>,
     idle_since: Option<Instant>,
+    last: LastMessage,
+}
+
+/// Where the last message of a channel came from, since this locker last released its lock there.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum LastMessage {
+    /// It has not released the lock, or the message of that release may be missed.
+    #[default]
+    Unknown,
+    /// None has come.
+    None,
+    /// It may be the message of that release.
+    Own,
+    Another,
+}
+
+impl LastMessage {
+    fn next(self) -> Self {
+        match self {
+            Self::Unknown => Self::Unknown,
+            Self::None => Self::Own,
+            Self::Own | Self::Another => Self::Another,
+        }
+    }
 }
 
 /// A listener, and the nodes that have sent a message since its round began.
@@ -175,8 +199,36 @@ impl Table {
     /// minority is no reason to ask.
     pub(super) fn message(&mut self, node: NodeIndex, name: &str) -> Option<Vec<Arc<Listener>>> {
         let majority = majority(self.nodes.len());
-        let ears = self.channels.get_mut(name)?.ears.iter_mut();
+        let channel = self.channels.get_mut(name)?;
+        channel.last = channel.last.next();
+        let ears = channel.ears.iter_mut();
         Some(ears.filter_map(|ear| ear.hear(node, majority).then(|| Arc::clone(&ear.listener))).collect())
+    }
+
+    /// Called after a message. A channel without listeners no longer lingers if that is another locker's: whoever
+    /// releases a lock leaves it to its subscribers for a moment. Returns whether there is one to be removed.
+    pub(super) fn hurry(&mut self, name: &str, now: Instant) -> bool {
+        let Some((name, _)) = self.channels.get_key_value(name) else { return false };
+        let name = Arc::clone(name);
+        let Some(channel) = self.channels.get_mut(&name) else { return false };
+        let Some(since) = channel.idle_since.filter(|_| channel.last == LastMessage::Another) else { return false };
+        self.idle.remove(&(since, Arc::clone(&name)));
+        let since = now.before(LINGER);
+        channel.idle_since = Some(since);
+        self.idle.insert((since, name))
+    }
+
+    /// Records that this locker sends a release, whose message comes if the channel is confirmed.
+    pub(super) fn release(&mut self, name: &str) {
+        let is_confirmed = self.is_confirmed(name);
+        if let Some(channel) = self.channels.get_mut(name) {
+            channel.last = if is_confirmed { LastMessage::None } else { LastMessage::Unknown };
+        }
+    }
+
+    /// Returns whether the message of the last release may be yet to come.
+    pub(super) fn owes_message(&self, name: &str) -> bool {
+        self.channels.get(name).is_some_and(|channel| channel.last == LastMessage::None)
     }
 
     /// Returns the listeners of a lock's drivers.
@@ -313,6 +365,23 @@ mod tests {
             add: add.iter().map(|text| name(text)).collect(),
             remove: remove.iter().map(|text| name(text)).collect(),
         }
+    }
+
+    /// The locker whose release it was would wait in vain for somebody to take the lock.
+    #[test]
+    fn a_channel_without_listeners_goes_at_the_message_of_another_locker() {
+        let (mut table, start, x) = (Table::new(1), Instant::now(), name("x"));
+        let (listener, _) = table.subscribe(&x, &"k".into());
+        settle(&mut table, 0);
+        table.message(0, "x");
+        assert!(!table.hurry("x", start), "it has a listener");
+        served(&mut table, &x, &listener, start);
+        table.release("x");
+        table.message(0, "x");
+        assert!(!table.hurry("x", start) && !table.sweep(start), "it was its own");
+        table.message(0, "x");
+        assert!(table.hurry("x", start) && table.sweep(start));
+        assert_eq!(settle(&mut table, 0), batch(&[], &["x"]));
     }
 
     #[test]

@@ -104,9 +104,11 @@ fn released(reply: &Reply) -> Option<Release> {
         Reply::Int(-1) => Some(Release::Gone),
         Reply::Int(told) => u64::try_from(*told).ok().map(Release::Released),
         _ => match array(reply)? {
-            [Reply::Int(place), Reply::Int(turn @ 0..=2)] => {
+            [Reply::Int(place), Reply::Int(turn), Reply::Int(others), Reply::Int(waiting)] => {
                 let place = u64::try_from(*place).ok();
-                Some(Release::PassedOn { place, turn: *turn == 1, others: *turn > 0 })
+                let [turn, others, waiting] = [turn, others, waiting].map(|number| u64::try_from(*number).ok());
+                let turn = Some(turn?).filter(|turn| *turn > 0).map(Duration::from_millis);
+                Some(Release::PassedOn { place, turn, others: others?, waiting: waiting? })
             }
             [Reply::Int(told), Reply::Bytes(error)] => match forbidden(error) {
                 Some(error) => Some(Release::Unlisted(error)),

@@ -292,7 +292,8 @@ impl Spell for Word<'_> {
             Self::Number(number) => write!(text, "{number}"),
             Self::List(key) => write!(text, "{}", key.as_waiting()),
             Self::Releaser(Releaser { locker, enlists, listens, offers, lifetime }) => {
-                let [enlists, listens, offers] = [enlists, listens, offers].map(|flag| u8::from(*flag));
+                let [enlists, listens] = [enlists, listens].map(|flag| u8::from(*flag));
+                let offers = offers.map_or(0, |turn| turn.as_millis());
                 write!(text, "{locker} {enlists} {listens} {offers} {}", lifetime.as_millis())
             }
         };

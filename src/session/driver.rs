@@ -156,11 +156,12 @@ impl Driving<'_> {
         }
     }
 
-    /// Returns whether somebody waited here a moment ago, or others wait. Then the locker is put into the list at once:
-    /// otherwise it would never be there as long as it is always the first to ask.
+    /// Returns whether it is the turn of others, or somebody waited here a moment ago, or others wait. Then the locker
+    /// is put into the list at once: otherwise it would never be there as long as it is always the first to ask.
     fn is_contended(&self) -> bool {
         let Session { quorum, channels, gate, .. } = &**self.session;
-        quorum.lister().is_some() && (channels.is_contended(self.key) || gate.others_wait(self.key))
+        channels.has_given_turn(self.key)
+            || quorum.lister().is_some() && (channels.is_contended(self.key) || gate.others_wait(self.key))
     }
 
     async fn listen(&self) -> Subscription {
@@ -202,9 +203,9 @@ impl Driving<'_> {
     fn learn(&self, listening: &Subscription, attempt: &Attempt) {
         match attempt {
             Attempt::Granted(_) => listening.granted(),
-            Attempt::Held { place: Some(Place::Behind(place)), .. } => listening.held(Some(*place)),
-            Attempt::Held { place, .. } => {
-                listening.held(None);
+            Attempt::Held { place: Some(Place::Behind(place)), ttl, .. } => listening.held(Some(*place), *ttl),
+            Attempt::Held { place, ttl, .. } => {
+                listening.held(None, *ttl);
                 if let Some(Place::Refused(error)) = place {
                     self.session.quorum.unlist(self.key, error);
                 }

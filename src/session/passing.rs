@@ -10,7 +10,7 @@ use crate::foreign::contained;
 use crate::gate::Others;
 use crate::hold::Hold;
 use crate::key::Key;
-use crate::notify::{Hook, Hooks};
+use crate::notify::{Hook, Hooks, Offer, Turns};
 use crate::quorum::was_there;
 
 /// What the release of a hold tells the server about waiting lockers: each copy of it the same.
@@ -33,8 +33,13 @@ impl Session {
     /// Returns whom the release of this hold wakes, which is sent to all servers now.
     pub(super) fn wakes(&self, hold: &Hold, passing: &Passing) -> Wakes {
         let wakes = || {
-            let Some(locker) = self.quorum.lister_of(&hold.claim.key) else { return Wakes::All };
             let key = &hold.claim.key;
+            let Some(locker) = self.quorum.lister_of(key) else {
+                if self.counts_others(hold) {
+                    self.channels.begin_release(key);
+                }
+                return Wakes::All;
+            };
             let lease = hold.lease();
             Wakes::Next(Some(self.channels.release(locker, key, self.gate.is_awaited(key), lease)))
         };
@@ -46,10 +51,12 @@ impl Session {
     pub(super) fn released(&self, hold: &Hold, release: &Release, rest: Option<Duration>) -> bool {
         let key = &hold.claim.key;
         match release {
-            Release::PassedOn { place, turn, others } => {
+            Release::PassedOn { place, turn, others, waiting } => {
                 let before = place.unwrap_or(0);
-                self.gate.note_others(key, if *others { Others::Told } else { Others::Listed { before } });
-                self.channels.passed_on(key, *place, *turn);
+                let offer = Offer { turn: *turn, others: *others, lockers: waiting + u64::from(place.is_none()) };
+                let turns = self.channels.passed_on(key, *place, offer);
+                let others = if turns == Turns::Taken { Others::Told } else { Others::Listed { before } };
+                self.gate.note_others(key, others);
             }
             Release::Unlisted(error) => {
                 self.gate.note_others(key, Others::Unknown);
@@ -62,15 +69,24 @@ impl Session {
         was_there(key, release)
     }
 
-    /// Notes how many clients the message of a release reached. That tells whether others wait only if all waiters
-    /// listen, and this server counts all of them.
+    /// Returns whether the number of clients that the message of this hold's release reaches tells whether others wait:
+    /// all waiters listen, and this server, the only one, counts all of them.
+    fn counts_others(&self, hold: &Hold) -> bool {
+        let nodes = self.quorum.nodes();
+        hold.claim.kind.is_told_of() && nodes.len() <= 1 && !nodes.iter().any(|node| node.is_cluster())
+    }
+
+    /// Notes how many clients the message of a release reached.
     fn note_others(&self, hold: &Hold, told: u64) {
         let key = &hold.claim.key;
-        let tells_all = hold.claim.kind.is_told_of() && !self.quorum.nodes().iter().any(|node| node.is_cluster());
-        let others = match told > u64::from(self.channels.hears(key)) {
-            true if tells_all => Others::Told,
-            false if tells_all => Others::Nobody,
-            _ => Others::Unknown,
+        let others = match told.saturating_sub(self.channels.hears(key).into()) {
+            _ if !self.counts_others(hold) => Others::Unknown,
+            0 => Others::Nobody,
+            others => match self.channels.told(key, others) {
+                Turns::Taken => Others::Told,
+                Turns::Unknown => Others::Unknown,
+                Turns::Left => Others::Nobody,
+            },
         };
         self.gate.note_others(key, others);
     }
@@ -134,7 +150,7 @@ mod tests {
         assert!(wait(told_of, &Release::Released(1), None));
         assert!(!wait(told_of, &Release::Released(0), None));
         assert!(!wait(told_of, &Release::Released(1), Some(terms.lease)), "it says nothing: the lock stands");
-        assert!(wait(told_of, &Release::PassedOn { place: None, turn: false, others: false }, None));
+        assert!(wait(told_of, &Release::PassedOn { place: None, turn: None, others: 0, waiting: 1 }, None));
         assert!(wait(told_of, &Release::Released(0), Some(terms.lease)), "as before");
         assert!(!wait(plain, &Release::Released(1), None), "nobody knows who polls");
         session.engine.stop();

@@ -99,16 +99,19 @@ impl Run<'_> {
             }
             let listed = self.keys.members(list)?.len() as u64;
             let listens = releaser.is_some_and(|releaser| releaser.listens);
-            let others = self.ears.listening(key.channel()) > listed + u64::from(listens);
-            let turn = others && releaser.is_some_and(|releaser| releaser.offers);
+            let others = self.ears.listening(key.channel()).saturating_sub(listed + u64::from(listens));
+            let turn = releaser.and_then(|releaser| releaser.offers).filter(|_| others > 0);
             if self.hears(&first) {
-                self.wake_up(&first, if turn { "turn" } else { "go" }, key);
-                let is_watched = !turn && self.have_watched(list, me, key, MOST - tries)?;
-                if others && !(is_watched && me.is_some()) {
+                match turn {
+                    Some(turn) => self.wake_up(&first, &format!("turn {}", millis(turn)), key),
+                    None => self.wake_up(&first, "go", key),
+                }
+                let is_watched = turn.is_none() && self.have_watched(list, me, key, MOST - tries)?;
+                if others > 0 && !(is_watched && me.is_some()) {
                     self.tell_all(key);
                 }
                 let place = me.and_then(|me| self.place_in(list, me));
-                return Ok(Some(Release::PassedOn { place, turn, others }));
+                return Ok(Some(Release::PassedOn { place, turn, others, waiting: listed }));
             }
             self.keys.remove_member(list, &first)?;
         }

@@ -76,6 +76,7 @@ const MODELS: [(&str, &[(&str, Held)]); 5] = [
             ("TrustsReconnects", By("reconnects_are_trusted")),
             ("OnlyTheFirstHears", By("only_the_first_hears")),
             ("EndlessTurns", By("turns_have_no_end")),
+            ("EndlessTurnsAlone", By("turns_alone_have_no_end")),
             ("MuteWithoutList", NO_OTHERS),
             ("OneDecidesForAll", NO_OTHERS),
             ("PassesAreInOrder", LOOKS),

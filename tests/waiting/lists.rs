@@ -223,17 +223,22 @@ async fn a_foreign_key_in_the_place_of_the_list_costs_no_wake_up() {
     assert_eq!(server.command::<String>(&["GET", &list(&key)]), "x");
 }
 
-/// A user has the rights of an earlier version: there are no lists, all waiters are notified, and nothing else changes.
-#[tokio::test]
-async fn without_rights_to_lists_all_waiters_are_notified() {
-    let (server, key) = (Server::start(), key());
+/// Returns the address for a user with the rights of an earlier version, which knew no lists.
+fn unlisted(server: &Server) -> String {
     let rules = "~test:* ~lockhound_fence:* ~redisson_lock__channel:* &redisson_lock__channel:* +hello +ping \
                  +eval +evalsha +client|setname +client|id +info +subscribe +unsubscribe +publish +del +pttl \
                  +pexpire +set +type +get +hgetall +hexists +hset +hsetnx +incr +time";
     let words: Vec<&str> =
         ["ACL", "SETUSER", "app", "on", ">secret"].into_iter().chain(rules.split_whitespace()).collect();
     server.command::<()>(&words);
-    let url = server.url().replace("redis://", "redis://app:secret@");
+    server.url().replace("redis://", "redis://app:secret@")
+}
+
+/// A user has the rights of an earlier version: there are no lists, all waiters are notified, and nothing else changes.
+#[tokio::test]
+async fn without_rights_to_lists_all_waiters_are_notified() {
+    let (server, key) = (Server::start(), key());
+    let url = unlisted(&server);
     let mut lockers = Vec::new();
     for _ in 0..3 {
         lockers.push(builder(&url, ms(30_000)).connect().await.unwrap());
@@ -272,9 +277,9 @@ async fn waiters_go_on_after_the_server_is_emptied() {
     }
 }
 
-/// Contends like Redisson on a JVM: it makes an attempt, waits for a message, which reaches it 2 ms late, and tries
+/// Contends like Redisson on a JVM: it makes an attempt, waits for a message, which reaches it late, and tries
 /// again.
-fn foreign(server: &Server, key: &str, over: &Arc<AtomicBool>) -> thread::JoinHandle<u64> {
+fn foreign(server: &Server, key: &str, late: Duration, over: &Arc<AtomicBool>) -> thread::JoinHandle<u64> {
     let (client, key, over) = (redis::Client::open(server.url()).unwrap(), key.to_owned(), Arc::clone(over));
     thread::spawn(move || {
         let (mut commands, mut subscriber) = (client.get_connection().unwrap(), client.get_connection().unwrap());
@@ -295,7 +300,7 @@ fn foreign(server: &Server, key: &str, over: &Arc<AtomicBool>) -> thread::JoinHa
                 release.key(&key).key(&channel).invoke::<u64>(&mut commands).unwrap();
                 thread::sleep(ms(2));
             } else if messages.get_message().is_ok() {
-                thread::sleep(ms(2));
+                thread::sleep(late);
             }
         }
         times
@@ -306,13 +311,82 @@ fn foreign(server: &Server, key: &str, over: &Arc<AtomicBool>) -> thread::JoinHa
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_use_no_list_have_their_turns() {
     let (server, key, over) = (Server::start(), key(), Arc::new(AtomicBool::new(false)));
-    let theirs = foreign(&server, &key, &over);
+    let theirs = foreign(&server, &key, ms(2), &over);
     let ours: u64 = contend(&server, &key, 3, 1, ms(3_000)).await.iter().sum();
     over.store(true, Ordering::Relaxed);
     let theirs = theirs.join().unwrap();
     println!("ours {ours}, theirs {theirs}");
     assert!(theirs * 6 >= ours, "ours {ours}, theirs {theirs}");
     assert!(ours * 4 >= theirs, "ours {ours}, theirs {theirs}");
+}
+
+/// Its lockers hand the lock over among many tasks, and the client is slow: it is far away, or collects its garbage.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_uses_no_list_is_not_starved() {
+    for (lockers, late) in [(1, 2), (1, 15), (2, 15)] {
+        let (server, key, over) = (Server::start(), key(), Arc::new(AtomicBool::new(false)));
+        let theirs = foreign(&server, &key, ms(late), &over);
+        let ours: u64 = contend_for(&server, &key, lockers, 8, ms(1), ms(3_000)).await.iter().sum();
+        over.store(true, Ordering::Relaxed);
+        let theirs = theirs.join().unwrap();
+        println!("{lockers} lockers, {late} ms late: ours {ours}, theirs {theirs}");
+        assert!(theirs * 8 >= ours, "{lockers} lockers, {late} ms late: ours {ours}, theirs {theirs}");
+    }
+}
+
+/// It asks at once behind its own release, and would always be first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locker_without_lists_does_not_starve_those_with_lists() {
+    let (server, key, over) = (Server::start(), key(), Arc::new(AtomicBool::new(false)));
+    let unlisted = builder(&unlisted(&server), ms(30_000)).connect().await.unwrap();
+    let (lock, ends) = (unlisted.get(&key), Arc::clone(&over));
+    let theirs = tokio::spawn(async move {
+        let mut times = 0;
+        while !ends.load(Ordering::Relaxed) {
+            let guard = lock.lock().await.unwrap();
+            tokio::time::sleep(ms(1)).await;
+            guard.unlock().await.unwrap();
+            times += 1;
+        }
+        times
+    });
+    let ours = contend_for(&server, &key, 4, 1, ms(1), ms(3_000)).await;
+    over.store(true, Ordering::Relaxed);
+    let theirs: u64 = theirs.await.unwrap();
+    println!("with lists {ours:?}, without {theirs}");
+    // Without turns in proportion it has as many as all the others together, and more without a pause.
+    assert!(theirs <= 2 * ours.iter().sum::<u64>() / 4 + 20, "with lists {ours:?}, without {theirs}");
+    assert!(theirs * 8 >= ours.iter().sum(), "with lists {ours:?}, without {theirs}");
+}
+
+/// A monitor, a stopped process, or a waiter for another lock: the databases of a server share its channels.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_never_take_the_lock_cost_no_hand_overs() {
+    for (lockers, outsider) in [(1, "SUBSCRIBE"), (1, "PSUBSCRIBE"), (1, "another database"), (2, "another database")] {
+        let (server, key) = (Server::start(), key());
+        let mut listener = server.connection().unwrap();
+        let mut messages = listener.as_pubsub();
+        let channel = format!("redisson_lock__channel:{{{key}}}");
+        match outsider {
+            "SUBSCRIBE" => messages.subscribe(&channel).unwrap(),
+            "PSUBSCRIBE" => messages.psubscribe("*").unwrap(),
+            _ => {}
+        }
+        let mut held = None;
+        if outsider == "another database" {
+            let url = format!("{}/1", server.url());
+            let [holder, waits] = [&url, &url].map(|url| builder(url, ms(30_000)).connect());
+            held = Some(holder.await.unwrap().get(&key).lock().await.unwrap());
+            wait(&waits.await.unwrap(), &key);
+            crate::listens(&server).await;
+        }
+        let before = scripts(&server);
+        let all: u64 = contend(&server, &key, lockers, 8, ms(3_000)).await.iter().sum();
+        let sent = scripts(&server) - before;
+        println!("{lockers} lockers beside {outsider}: {all} acquisitions, {sent} scripts");
+        assert!(sent * 2 <= all * 3, "{lockers} lockers beside {outsider}: {sent} scripts for {all} acquisitions");
+        drop(held);
+    }
 }
 
 /// A client that subscribes and never makes an attempt costs the hand-overs within lockers, and little more: turns that

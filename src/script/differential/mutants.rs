@@ -172,7 +172,7 @@ impl Mutant {
             }
             (Self::WaitsForTheFirst, Command::Acquire { listing: Some(listing), .. }) => listing.looked = false,
             (Self::GivesNoTurns, Command::Release { wakes: Wakes::Next(Some(Releaser { offers, .. })), .. }) => {
-                *offers = false;
+                *offers = None;
             }
             (Self::VotesWithoutMemory, Command::Acquire { vote, .. }) => *vote = None,
             (Self::VotesEarly, Command::Amend(Amendment { waited, .. })) => *waited = None,

@@ -160,7 +160,7 @@ fn rarely_a_vote() -> impl Strategy<Value = Option<Remembered>> {
 
 fn wakes() -> impl Strategy<Value = Wakes> {
     let lifetime = select(vec![1_000, 90_000]).prop_map(Duration::from_millis);
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    let flags = (any::<bool>(), any::<bool>(), option::of(Just(Duration::from_millis(10))));
     let releaser = (locker(), flags, lifetime).prop_map(|(locker, (enlists, listens, offers), lifetime)| Releaser {
         locker,
         enlists,

@@ -46,6 +46,8 @@ pub(super) enum Answer {
     Held(Option<u8>),
     /// The lock is free, and no locker in the list was woken.
     Released,
+    /// The same, and it is the turn of clients outside of the list.
+    Left,
     /// Another locker was woken, and this one has a place in the list.
     HandedOn(u8),
     /// The same, and it is the turn of clients outside of the list.
@@ -319,6 +321,14 @@ impl Locker {
                 self.phase = if self.driven { Phase::Ready } else { Phase::Idle };
                 self.forget();
             }
+            Answer::Left if self.driven => {
+                // Nobody else times the turn.
+                self.phase = Phase::Parked;
+                self.looks |= !scheme.is(Mutant::EndlessTurnsAlone);
+                self.skips |= !self.heard;
+                self.heard = false;
+            }
+            Answer::Left => self.phase = Phase::Idle,
             Answer::HandedOn(_) | Answer::HandedOver(_) if !self.driven => {
                 // It was called meanwhile.
                 self.phase = Phase::Idle;

@@ -4,7 +4,7 @@
 //! # What is modelled
 //! - The server: who holds the key, and the list. A refused acquire enlists its locker; a grant takes it off. A release
 //!   wakes the first locker that is subscribed and tells the next one to watch; or gives clients outside of the list a
-//!   turn; or, without a list, tells all.
+//!   turn; or, without a list, tells all, and perhaps leaves them a turn.
 //! - Three lockers with a driver each, as `session/driver.rs` and `notify/news.rs` have it: what is heard while an
 //!   acquire is under way, the place that a release returns, timers, a driver that ends while its locker is in the list
 //!   (`pass`).
@@ -58,6 +58,8 @@ const LOCKERS_ONLY: Scheme =
 const AGAIN: Scheme = Scheme { callers: [2, 1, 1], ..LOCKERS_ONLY };
 /// A caller comes after a release.
 const COMES_LATER: Scheme = Scheme { callers: [1, 1, 0], later: [1, 0, 0], ..LOCKERS_ONLY };
+/// One locker has another caller, beside a client in no list.
+const ALONE: Scheme = Scheme { callers: [2, 0, 0], foreign: 1, ..LOCKERS_ONLY };
 const WITH_FOREIGN: Scheme = Scheme { callers: [1, 1, 0], foreign: 2, ..LOCKERS_ONLY };
 
 /// One mistake each.
@@ -79,6 +81,8 @@ pub(crate) enum Mutant {
     OnlyTheFirstHears,
     /// A turn of clients outside of the list has no end.
     EndlessTurns,
+    /// The same, if no other locker is in the list.
+    EndlessTurnsAlone,
     /// A release that finds no subscribed locker in the list sends no message.
     MuteWithoutList,
     /// The only locker in the list is woken without being watched, and clients outside of the list are not told.
@@ -206,6 +210,12 @@ fn every_locker_has_to_heed_the_messages_of_the_channel() {
 #[test]
 fn a_turn_of_others_has_to_end() {
     breaks(Scheme { faults: 0, leaves: 1, ..WITH_FOREIGN.with(Mutant::EndlessTurns) }, &[PROGRESS]);
+}
+
+#[test]
+fn a_turn_that_a_lone_locker_gives_to_others_has_to_end() {
+    breaks(Scheme { faults: 0, leaves: 1, ..ALONE.with(Mutant::EndlessTurnsAlone) }, &[PROGRESS]);
+    keeps_its_promises(ALONE);
 }
 
 #[test]

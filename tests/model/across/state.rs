@@ -296,6 +296,7 @@ impl State {
                 match self.place(at).filter(|_| woken && enlists) {
                     Some(place) if turn => Answer::HandedOver(place),
                     Some(place) => Answer::HandedOn(place),
+                    None if turn && !woken => Answer::Left,
                     None => Answer::Released,
                 }
             }
