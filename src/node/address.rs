@@ -179,12 +179,14 @@ impl Address {
     }
 
     /// Returns the configuration for a server at this place, whose name leads to `found`.
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "only a certificate is checked for the name"))]
     pub(super) fn config_at(&self, place: &Place, found: SocketAddr) -> Config {
-        let mut server = Server::new(found.ip().to_string(), found.port());
-        #[cfg(feature = "tls")]
-        {
-            server.tls_server_name = Some((&*place.host).into());
-        }
+        let server = Server {
+            host: found.ip().to_string().into(),
+            port: found.port(),
+            #[cfg(feature = "tls")]
+            tls_server_name: Some((&*place.host).into()),
+        };
         Config { server: ServerConfig::Centralized { server }, ..self.config() }
     }
 
