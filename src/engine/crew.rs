@@ -239,7 +239,7 @@ mod tests {
 
     impl Scene {
         fn new() -> Self {
-            let engine = Engine::start(Duration::ZERO).expect("a thread");
+            let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
             let (says, said) = channel();
             Self { crew: Crew::new(&engine), engine, says, said, alive: Arc::default() }
         }
@@ -379,7 +379,7 @@ mod tests {
                 }
             }
         }
-        let engine = Engine::start(Duration::ZERO).expect("a thread");
+        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
         let (crew, over) = (Arc::new(Crew::new(&engine)), Arc::<AtomicBool>::default());
         crew.give(Endless { crew: Arc::clone(&crew), over: Arc::clone(&over) });
         let (says, said) = channel();
@@ -409,7 +409,7 @@ mod tests {
                 }
             }
         }
-        let engine = Engine::start(Duration::ZERO).expect("a thread");
+        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
         let (crew, (says, said)) = (Crew::new(&engine), channel());
         engine.spawn(async move {
             (0..1_000).for_each(|number| crew.give(Quick { number, says: says.clone() }));
@@ -437,7 +437,7 @@ mod tests {
                 std::future::pending::<()>().await;
             }
         }
-        let engine = Engine::start(Duration::ZERO).expect("a thread");
+        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
         let (crew, (says, said)) = (Crew::new(&engine), channel());
         // From a task of the engine, so all are there before the foreman looks.
         engine.spawn(async move {

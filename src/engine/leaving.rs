@@ -32,10 +32,6 @@ pub(super) struct Debts {
 }
 
 impl Debts {
-    pub(super) fn new() -> Arc<Self> {
-        Self::of(std::process::id())
-    }
-
     pub(super) fn of(pid: u32) -> Arc<Self> {
         Arc::new(Self {
             pid,
@@ -51,12 +47,16 @@ impl Debts {
         self.pid != std::process::id()
     }
 
-    fn is_settled(&self) -> bool {
+    pub(super) fn add(&self) {
+        self.open.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
         // With the store of `awaited` before it, and the opposite order in `settle`, one of the two sees the other.
         self.open.load(Ordering::SeqCst) == 0
     }
 
-    fn settle(&self) {
+    pub(super) fn settle(&self) {
         if self.open.fetch_sub(1, Ordering::SeqCst) == 1 && self.awaited.load(Ordering::SeqCst) {
             drop(self.turn.lock().unwrap_or_else(PoisonError::into_inner));
             self.settled.notify_all();
@@ -77,55 +77,16 @@ impl Debts {
     }
 }
 
-/// A piece of work under way, from before it is queued to its end. The thread that makes it waits for it at the
-/// thread's end.
-#[derive(Debug)]
-pub(crate) struct Debt {
-    engine: Arc<Debts>,
-    thread: Option<Arc<Debts>>,
+/// Returns the calling thread's own count, if that thread waits for what it queues now on an engine.
+pub(super) fn owe(engine: &Arc<Debts>) -> Option<Arc<Debts>> {
+    // A thread whose thread-locals are destroyed can no longer wait.
+    HERE.try_with(|here| here.owe(engine)).ok().flatten()
 }
 
-impl Debt {
-    pub(super) fn new(engine: &Arc<Debts>) -> Self {
-        // A thread whose thread-locals are destroyed can no longer wait.
-        let thread = HERE.try_with(|here| here.owe(engine)).ok().flatten();
-        engine.open.fetch_add(1, Ordering::SeqCst);
-        if let Some(thread) = &thread {
-            thread.open.fetch_add(1, Ordering::SeqCst);
-        }
-        Self { engine: Arc::clone(engine), thread }
-    }
-
-    /// Counts work for which no thread waits.
-    pub(super) fn unawaited(engine: &Arc<Debts>) -> Self {
-        engine.open.fetch_add(1, Ordering::SeqCst);
-        Self { engine: Arc::clone(engine), thread: None }
-    }
-
-    /// Returns whether its thread, or `main`, would wait for it at its end.
-    #[cfg(test)]
-    pub(super) fn is_awaited(&self) -> bool {
-        let main = HERE.with(|here| here.awaits.borrow().iter().any(|known| Arc::ptr_eq(known, &self.engine)));
-        self.thread.is_some() || main
-    }
-}
-
-impl Drop for Debt {
-    fn drop(&mut self) {
-        if let Some(thread) = &self.thread {
-            thread.settle();
-        }
-        self.engine.settle();
-    }
-}
-
-/// Records that the calling thread uses an engine, even if it has queued nothing yet.
-pub(super) fn greet(engine: &Arc<Debts>) {
-    let _: Result<(), _> = HERE.try_with(|here| {
-        if here.kind == Kind::Main {
-            here.note(engine);
-        }
-    });
+/// Returns whether the calling thread would wait for all work of an engine at its end.
+#[cfg(test)]
+pub(super) fn is_noted(engine: &Arc<Debts>) -> bool {
+    HERE.with(|here| here.awaits.borrow().iter().any(|known| Arc::ptr_eq(known, engine)))
 }
 
 thread_local! {
@@ -156,8 +117,6 @@ impl Here {
         Self { kind, awaits: RefCell::default() }
     }
 
-    /// Called when the thread queues something. Returns the thread's own count if that has to include it, besides the
-    /// engine's.
     fn owe(&self, engine: &Arc<Debts>) -> Option<Arc<Debts>> {
         match self.kind {
             Kind::Ours => None,
@@ -199,11 +158,16 @@ impl Drop for Here {
 
 #[cfg(test)]
 mod tests {
+    use super::super::debt::{Debt, Tally, Work};
     use super::*;
+
+    fn debts() -> Arc<Debts> {
+        Debts::of(std::process::id())
+    }
 
     #[test]
     fn our_own_threads_wait_for_nothing_and_others_for_their_own_work() {
-        let engine = Debts::new();
+        let engine = debts();
         for name in ["lockhound", "lockhound-alarm"] {
             let ours = Here::of(Some(name));
             assert!(ours.owe(&engine).is_none() && ours.awaits.borrow().is_empty(), "{name}");
@@ -212,37 +176,37 @@ mod tests {
             let other = Here::of(name);
             let own = other.owe(&engine).expect("one of its own");
             assert!(!Arc::ptr_eq(&own, &engine));
-            assert!(Arc::ptr_eq(&own, &other.owe(&Debts::new()).expect("another engine's")), "one a thread");
+            assert!(Arc::ptr_eq(&own, &other.owe(&debts()).expect("another engine's")), "one a thread");
         }
     }
 
     #[test]
     fn main_waits_for_each_locker_that_it_uses_and_forgets_those_that_are_gone() {
         let main = Here::of(Some("main"));
-        let first = Debts::new();
+        let first = debts();
         for _ in 0..3 {
             assert!(main.owe(&first).is_none());
         }
         assert_eq!(main.awaits.borrow().len(), 1);
         for _ in 0..100 {
-            main.note(&Debts::new());
+            main.note(&debts());
         }
         assert_eq!(main.awaits.borrow().len(), 2, "the first, and the last until the next comes");
     }
 
     #[test]
     fn no_thread_waits_for_unawaited_work() {
-        let (awaited, unawaited) = (Debts::new(), Debts::new());
-        let debts = [Debt::new(&awaited), Debt::unawaited(&unawaited)];
+        let [awaited, unawaited] = [(); 2].map(|()| Tally::new(std::process::id(), 0));
+        let debts = [Debt::new(&awaited, Work::Part), Debt::unawaited(&unawaited, Work::Part)];
         assert_eq!(debts.each_ref().map(Debt::is_awaited), [true, false]);
-        assert!(!unawaited.is_settled());
+        assert!(!unawaited.debts.is_settled());
         drop(debts);
-        assert!(awaited.is_settled() && unawaited.is_settled());
+        assert!(awaited.debts.is_settled() && unawaited.debts.is_settled());
     }
 
     #[test]
     fn work_that_was_queued_before_a_fork_is_not_waited_for() {
-        let (parents, own) = (Debts::of(0), Debts::new());
+        let (parents, own) = (Debts::of(0), debts());
         assert!(parents.is_inherited() && !own.is_inherited());
         let thread = Here::of(None);
         let before = thread.owe(&parents).expect("one of its own");
@@ -252,20 +216,21 @@ mod tests {
 
     #[test]
     fn a_thread_ends_once_its_debts_are_settled() {
-        let engine = Debts::new();
+        let engine = Tally::new(std::process::id(), 0);
         let (hand, debts) = std::sync::mpsc::channel();
         let thread = std::thread::spawn({
             let engine = Arc::clone(&engine);
-            move || hand.send([Debt::new(&engine), Debt::new(&engine)]).expect("a receiver")
+            move || hand.send([(); 2].map(|()| Debt::new(&engine, Work::Part))).expect("a receiver")
         });
         let debts: [Debt; 2] = debts.recv().expect("a sender");
-        let own = Arc::clone(debts[0].thread.as_ref().expect("a thread's"));
-        assert_eq!((own.open.load(Ordering::SeqCst), engine.open.load(Ordering::SeqCst)), (2, 2));
+        let own = Arc::clone(debts[0].thread().expect("a thread's"));
+        assert_eq!((own.open.load(Ordering::SeqCst), engine.debts.open.load(Ordering::SeqCst)), (2, 2));
         drop(debts);
         thread.join().expect("no panic");
-        assert!(own.is_settled() && engine.is_settled());
+        assert!(own.is_settled() && engine.debts.is_settled());
         // A thread waits for work that never ends, but not forever.
-        let (start, debt) = (Instant::now(), std::thread::spawn(move || Debt::new(&engine)).join().expect("no panic"));
+        let start = Instant::now();
+        let debt = std::thread::spawn(move || Debt::new(&engine, Work::Part)).join().expect("no panic");
         let waited = Instant::now().since(start);
         assert!(waited >= PATIENCE, "{waited:?}");
         drop(debt);

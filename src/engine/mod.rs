@@ -14,6 +14,7 @@
 
 mod busy_poll;
 mod crew;
+mod debt;
 mod leaving;
 mod outbox;
 
@@ -29,8 +30,7 @@ use tokio_util::sync::DropGuard;
 
 use self::busy_poll::BusyPoll;
 pub(crate) use self::crew::{Crew, Job};
-pub(crate) use self::leaving::Debt;
-use self::leaving::Debts;
+pub(crate) use self::debt::{Debt, Tally, Work};
 use self::outbox::{Outbox, Postman};
 use crate::clock::Clock;
 use crate::foreign::Journal;
@@ -44,7 +44,7 @@ pub(crate) struct Engine {
     stop: CancellationToken,
     busy_poll: Arc<BusyPoll>,
     /// The work under way on it for the program.
-    debts: Arc<Debts>,
+    tally: Arc<Tally>,
     outbox: Arc<Outbox>,
     journal: Arc<Journal>,
     clock: Clock,
@@ -62,16 +62,16 @@ struct Guest {
 }
 
 impl Engine {
-    /// Starts the thread "lockhound", which polls busily for this long if that pays.
-    pub(crate) fn start(busy_poll: Duration) -> io::Result<Self> {
+    /// Starts the thread "lockhound", which polls busily for this long if that pays, for this many nodes.
+    pub(crate) fn start(busy_poll: Duration, nodes: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let debts = Debts::new();
+        let tally = Tally::new(std::process::id(), nodes);
         let engine = Self {
             handle: runtime.handle().clone(),
             stop: CancellationToken::new(),
             busy_poll: Arc::new(BusyPoll::new(busy_poll)),
-            journal: journal(&debts),
-            debts,
+            journal: journal(&tally),
+            tally,
             outbox: Arc::default(),
             clock: Clock::machine(),
             #[cfg(feature = "testing")]
@@ -104,17 +104,17 @@ impl Engine {
 
     /// Makes an engine that is a guest in this runtime, which becomes a host of lockers: see [`Clock::of`].
     #[cfg(feature = "testing")]
-    pub(crate) fn guest_in(runtime: &Handle) -> Self {
+    pub(crate) fn guest_in(runtime: &Handle, nodes: usize) -> Self {
         let stop = CancellationToken::new();
         let tasks = Guests::new(runtime.clone(), stop.clone());
-        let debts = Debts::new();
+        let tally = Tally::new(std::process::id(), nodes);
         let engine = Self {
             handle: runtime.clone(),
             guest: Some(Guest { tasks, _end: Arc::new(stop.clone().drop_guard()) }),
             stop,
             busy_poll: Arc::new(BusyPoll::new(Duration::ZERO)),
-            journal: journal(&debts),
-            debts,
+            journal: journal(&tally),
+            tally,
             outbox: Arc::default(),
             clock: Clock::of(runtime),
         };
@@ -175,22 +175,25 @@ impl Engine {
         self.busy_poll.waits_for_others();
     }
 
-    /// Counts work that has to be done before the thread that queued it, or `main`, ends: see [`leaving`].
-    pub(crate) fn owe(&self) -> Debt {
-        if self.is_guest() { Debt::unawaited(&self.debts) } else { Debt::new(&self.debts) }
+    /// Counts work. It has to be done before the thread that queued it, or `main`, ends: see [`leaving`].
+    pub(crate) fn owe(&self, work: Work) -> Debt {
+        if self.is_guest() { Debt::unawaited(&self.tally, work) } else { Debt::new(&self.tally, work) }
     }
 
-    /// Records that the calling thread uses this engine.
+    /// Returns the counts of what is under way.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    /// Records that the calling thread uses this engine, even if it queues nothing.
     pub(crate) fn greet(&self) {
-        if !self.is_guest() {
-            leaving::greet(&self.debts);
-        }
+        drop(self.owe(Work::Part));
     }
 
     /// Returns whether this process is a forked copy of the one that started the engine. A fork copies only the thread
     /// that calls it, and a mutex that another thread held at that moment stays locked: call this before taking any.
     pub(crate) fn is_forked(&self) -> bool {
-        self.debts.is_inherited()
+        self.tally.debts.is_inherited()
     }
 
     /// Waits for a future on this thread, which must not run async code. Not for a guest: the thread that waits may be
@@ -206,9 +209,9 @@ impl Engine {
 }
 
 /// Makes a journal whose events `main` waits for at its end.
-fn journal(debts: &Arc<Debts>) -> Arc<Journal> {
-    let debts = Arc::clone(debts);
-    Journal::new(move || Debt::unawaited(&debts))
+fn journal(tally: &Arc<Tally>) -> Arc<Journal> {
+    let tally = Arc::clone(tally);
+    Journal::new(move || Debt::unawaited(&tally, Work::Part))
 }
 
 #[cfg(test)]
@@ -221,7 +224,7 @@ impl Engine {
 
     /// Returns the same engine as a forked copy of its process sees it.
     pub(crate) fn forked(self) -> Self {
-        Self { debts: Debts::of(0), ..self }
+        Self { tally: Tally::new(0, 1), ..self }
     }
 
     /// Returns whether the engine sleeps whatever is asked.
@@ -256,7 +259,7 @@ mod tests {
 
     #[test]
     fn an_engine_that_nobody_asks_sleeps() {
-        let engine = Engine::start(Duration::from_micros(150)).expect("a thread");
+        let engine = Engine::start(Duration::from_micros(150), 1).expect("a thread");
         for number in 0..1_000 {
             assert_eq!(ask(&engine, move || number).recv(), Ok(number));
         }
@@ -312,7 +315,7 @@ mod tests {
 
         /// An engine with tasks of three generations, and one that sleeps.
         async fn busy() -> (Engine, Alive) {
-            let (engine, alive) = (Engine::guest_in(&Handle::current()), Alive::new());
+            let (engine, alive) = (Engine::guest_in(&Handle::current(), 1), Alive::new());
             engine.spawn(alive.clone().task(2));
             let asleep = alive.clone();
             engine.ask(async move {
@@ -334,7 +337,7 @@ mod tests {
 
         #[tokio::test(start_paused = true)]
         async fn a_guest_goes_by_the_time_of_its_runtime() {
-            let (engine, machine) = (Engine::guest_in(&Handle::current()), Clock::machine().now());
+            let (engine, machine) = (Engine::guest_in(&Handle::current(), 1), Clock::machine().now());
             let start = engine.clock().now();
             let (reply, answer) = tokio::sync::oneshot::channel();
             engine.ask(async move {
@@ -360,7 +363,7 @@ mod tests {
         #[tokio::test(start_paused = true)]
         async fn all_tasks_of_a_guest_end_with_the_last_handle() {
             let (engine, alive) = busy().await;
-            let other = Engine::guest_in(&Handle::current());
+            let other = Engine::guest_in(&Handle::current(), 1);
             let (others, its) = (engine.clone(), Alive::new());
             other.spawn(its.clone().task(0));
             drop(engine);
@@ -387,7 +390,7 @@ mod tests {
             engine.ask(alive.clone().task(2));
             engine.answered();
             engine.greet();
-            drop(engine.owe());
+            drop(engine.owe(Work::Part));
             assert_eq!(alive.count(), 0);
             engine.stop();
             drop(engine);
@@ -405,7 +408,7 @@ mod tests {
             let runtime = paused();
             let (told, heard) = channel();
             runtime.block_on(async {
-                let engine = Engine::guest_in(&Handle::current());
+                let engine = Engine::guest_in(&Handle::current(), 1);
                 let asks = Asks(engine.clone(), told);
                 engine.spawn(async move {
                     let _asks = asks;
@@ -420,8 +423,8 @@ mod tests {
         #[test]
         fn no_thread_that_ends_waits_for_a_guest() {
             let runtime = paused();
-            let engine = Engine::guest_in(runtime.handle());
-            assert!(!engine.owe().is_awaited());
+            let engine = Engine::guest_in(runtime.handle(), 1);
+            assert!(!engine.owe(Work::Part).is_awaited());
         }
     }
 }

@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn letters_go_out_together_after_the_tasks_that_are_ready() {
-        let engine = Engine::start(Duration::ZERO).expect("a thread");
+        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
         let (says, said) = channel();
         let posts = engine.clone();
         engine.spawn(async move {
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn only_so_many_letters_wait() {
-        let engine = Engine::start(Duration::ZERO).expect("a thread");
+        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
         let (says, said) = channel();
         let posts = engine.clone();
         engine.spawn(async move {
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn letters_are_opened_when_the_engine_ends_and_after_that_at_once() {
-        let engine = Engine::start(Duration::ZERO).expect("a thread");
+        let engine = Engine::start(Duration::ZERO, 1).expect("a thread");
         let (says, said) = channel();
         let (stopping, letter) = (engine.clone(), says.clone());
         engine.spawn(async move {

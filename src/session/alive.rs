@@ -46,7 +46,7 @@ impl Alive {
     async fn connect_here(settings: Settings, targets: Vec<Target>) -> Result<Self, Error> {
         let outside =
             |_| Error::config("memory", "a locker over servers in memory needs a tokio runtime: call connect() in one");
-        let engine = Engine::guest_in(&tokio::runtime::Handle::try_current().map_err(outside)?);
+        let engine = Engine::guest_in(&tokio::runtime::Handle::try_current().map_err(outside)?, targets.len());
         let alarm = Alarm::of_guest(&engine);
         Self::connected(Self::begin_on(&engine, alarm, settings, targets).await)
     }
@@ -68,7 +68,7 @@ impl Alive {
         }
         let no_thread = |error: std::io::Error| failed(&targets, &format!("the thread cannot start: {error}"));
         let alarm = Alarm::of_process().map_err(no_thread)?;
-        let engine = Engine::start(settings.busy_poll).map_err(no_thread)?;
+        let engine = Engine::start(settings.busy_poll, targets.len()).map_err(no_thread)?;
         let (reply, answer) = std::sync::mpsc::sync_channel(1);
         let starting = engine.clone();
         engine.spawn(async move {
@@ -94,7 +94,7 @@ impl Alive {
     fn begin(settings: Settings, targets: Vec<Target>) -> Result<Answer<Result<Self, Error>>, Error> {
         let no_thread = |error: std::io::Error| failed(&targets, &format!("the thread cannot start: {error}"));
         let alarm = Alarm::of_process().map_err(no_thread)?;
-        let engine = Engine::start(settings.busy_poll).map_err(no_thread)?;
+        let engine = Engine::start(settings.busy_poll, targets.len()).map_err(no_thread)?;
         Ok(Self::begin_on(&engine, alarm, settings, targets))
     }
 

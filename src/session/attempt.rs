@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::{Grip, Session};
 use crate::clock::{self, Instant};
 use crate::command::{Claim, Listing};
-use crate::engine::Debt;
+use crate::engine::{Debt, Work};
 use crate::error::{Error, Loss};
 use crate::fence::{Fence, Source};
 use crate::foreign::{self, contained};
@@ -103,7 +103,7 @@ impl<'a> Asked<'a> {
         let Self { session, owner, .. } = *self;
         let (generation, fence) = (hold.generation, hold.fence.get());
         contained(|| tracing::debug!(key = %hold.claim.key.shown(), %owner, generation, fence, "acquired"));
-        Granted { hold, debt: session.engine.owe() }
+        Granted { hold, debt: session.engine.owe(Work::Part) }
     }
 }
 
@@ -134,7 +134,7 @@ impl Session {
             return Attempt::Refused(error);
         }
         // Its caller may be gone, and `main` about to end, before it is known what has to be undone.
-        let _debt = self.engine.owe();
+        let _debt = self.engine.owe(Work::Part);
         let mut asked = Asked::new(self, keys, owner, origin, terms, lease::recheck_interval(terms.lease));
         let sent = asked.sent;
         let with = quorum::Asked { lease: terms.lease, fences: asked.fences, listing };

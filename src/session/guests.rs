@@ -45,7 +45,7 @@ fn guest() -> Arc<Session> {
 
 /// Makes a session that is a guest in this runtime.
 pub(super) fn guest_in(runtime: &Handle) -> Arc<Session> {
-    let engine = Engine::guest_in(runtime);
+    let engine = Engine::guest_in(runtime, 1);
     let alarm = Alarm::of_guest(&engine);
     session(engine, alarm)
 }
@@ -254,7 +254,7 @@ fn runtimes_have_times_of_their_own_at_once() {
 #[tokio::test(start_paused = true)]
 async fn an_engine_with_a_thread_keeps_the_machines_time() {
     let guest = guest();
-    let real = session(Engine::start(Duration::ZERO).expect("a thread"), Alarm::of_process().expect("a thread"));
+    let real = session(Engine::start(Duration::ZERO, 1).expect("a thread"), Alarm::of_process().expect("a thread"));
     let (short, long) = (Duration::from_millis(500), Terms { lease: SECOND * 3_600, ..TERMS });
     let beside = Arc::clone(&real);
     let holds =

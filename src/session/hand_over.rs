@@ -16,11 +16,11 @@ use tokio::time::timeout;
 
 use super::Session;
 use super::attempt::Asked;
-use super::pending::Late;
 use super::release::release;
 use super::unconfirmed::Unconfirmed;
 use crate::clock::Instant;
 use crate::command::HandOver;
+use crate::engine::Work;
 use crate::foreign::contained;
 use crate::gate::Head;
 use crate::lease;
@@ -43,7 +43,7 @@ pub(super) async fn hand_over(released: Unconfirmed, head: Option<Head>) {
         session.engine.spawn(release(released));
         return;
     };
-    let (_debt, _late) = (session.engine.owe(), Late::new(session));
+    let _debt = session.engine.owe(Work::Release);
     let key = released.hold.claim.key.clone();
     let patience = lease::recheck_interval(head.terms.lease).min(session.settings.command_timeout);
     let next = Asked::new(session, slice::from_ref(&key), &head.owner, head.origin, head.terms, patience);

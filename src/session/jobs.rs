@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::Session;
-use super::pending::Pending;
 use super::unconfirmed::Unconfirmed;
+use crate::engine::Work;
 use crate::error::Error;
 use crate::foreign::{self, Span};
 use crate::key::Key;
@@ -42,7 +42,7 @@ impl Session {
             Err(error) => foreign::answer(reply, Err(error)),
             Ok(()) => {
                 // Closing waits for it: what it is granted has to be given back while there is a connection.
-                let (pending, session) = (Pending::new(self), Arc::clone(self));
+                let (pending, session) = (self.engine.owe(Work::Operation), Arc::clone(self));
                 self.ask(Task::Other(Box::pin(async move {
                     let panicked = |said: String| Err(session.panicked(&said));
                     let result = foreign::survive(operation).await.unwrap_or_else(panicked);

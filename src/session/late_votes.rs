@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Session;
-use super::pending::Pending;
 use crate::clock::Instant;
 use crate::command::{Acquire, Claim};
+use crate::engine::Work;
 use crate::foreign::contained;
 use crate::hold::{Hold, HoldState};
 use crate::lease::NodeIndex;
@@ -61,7 +61,7 @@ impl Session {
         mut late: Calls<Acquire>,
         settled: impl Fn(&Arc<Self>, NodeIndex, Outcome<bool>) + Send + 'static,
     ) {
-        let mut pending: Vec<_> = late.missing().map(|node| (node, Pending::at(self, node))).collect();
+        let mut pending: Vec<_> = late.missing().map(|node| (node, self.engine.owe(Work::Vote(node)))).collect();
         if pending.is_empty() {
             return;
         }
@@ -79,7 +79,7 @@ impl Session {
         if !hold.is_held() || self.is_closed() {
             return;
         }
-        let (session, pending) = (Arc::clone(self), Pending::at(self, node));
+        let (session, pending) = (Arc::clone(self), self.engine.owe(Work::Vote(node)));
         self.engine.spawn(async move {
             let sent = Instant::now();
             if matches!(hold.mark(sent), HoldState::Safe | HoldState::Jeopardy) {
@@ -235,8 +235,8 @@ mod tests {
         };
         session
             .follow(Calls::new([1, 2].map(|node| (node, answers(node))).into_iter()), |_, node, _| assert_eq!(node, 1));
-        let _undo = Pending::undo(&session, 2);
-        let closed = tokio::time::timeout(Duration::from_secs(10), session.pendings.end(1, || true)).await;
+        let _undo = session.engine.owe(Work::Undo(2));
+        let closed = tokio::time::timeout(Duration::from_secs(10), session.engine.tally().end(1, || true)).await;
         assert!(closed.is_ok(), "only the third is waited for, and for a moment");
         session.engine.stop();
     }

@@ -22,6 +22,6 @@ impl Session {
 
     pub(super) fn tell_levels(&self) {
         let (holds, waiters) = self.gate.census();
-        self.levels.tell(NAMES, [holds, waiters, self.pendings.all(), self.pendings.undos()]);
+        self.levels.tell(NAMES, [holds, waiters, self.engine.tally().all(), self.engine.tally().undos()]);
     }
 }

@@ -28,7 +28,6 @@ mod losses;
 mod multi;
 mod outage;
 mod passing;
-mod pending;
 mod reentries;
 mod refusals;
 mod release;
@@ -56,7 +55,6 @@ use self::jobs::Task;
 pub(crate) use self::joint::{JointGrip, JointView};
 use self::labels::Labelling;
 use self::outage::Outage;
-use self::pending::Pendings;
 use self::reentries::Warned;
 use self::refusals::Refusals;
 use self::unconfirmed::Unconfirmed;
@@ -101,7 +99,6 @@ pub(crate) struct Session {
     closed: AtomicBool,
     /// The message of the panic that ended the watchdog.
     failure: OnceLock<String>,
-    pendings: Pendings,
     undos: Undos,
     labelling: Arc<Labelling>,
     levels: Levels<4>,
@@ -170,7 +167,6 @@ impl Session {
             crew: Crew::new(&engine),
             engine,
             channels: Channels::new(names.len(), quorum.lister(), settings.lease, Self::hooks(weak)),
-            pendings: Pendings::new(names.len()),
             undos,
             watchdog: Watchdog::new(&settings),
             alarm,
@@ -216,7 +212,8 @@ impl Session {
         }
         let (holds, waiters) = self.gate.census();
         let misplaced_answers = self.quorum.nodes().iter().map(|node| node.misplaced_answers()).sum();
-        let stats = self.counters.stats(holds, waiters, self.pendings.all(), self.pendings.undos());
+        let tally = self.engine.tally();
+        let stats = self.counters.stats(holds, waiters, tally.all(), tally.undos());
         let nodes = self.quorum.roll().nodes(self.now());
         Stats { nodes, misplaced_answers, dropped_events: self.engine.journal().dropped(), ..stats }
     }
@@ -384,17 +381,17 @@ impl Session {
 
     /// Makes a session over this many servers that are never there.
     fn over_nobodies(servers: usize) -> Arc<Self> {
-        Self::on(Engine::start(Duration::ZERO).expect("a thread"), servers, Duration::ZERO)
+        Self::on(Engine::start(Duration::ZERO, servers).expect("a thread"), servers, Duration::ZERO)
     }
 
     /// Makes a session over three servers with memories that have not been seen yet.
     fn over_strangers() -> Arc<Self> {
-        Self::on(Engine::start(Duration::ZERO).expect("a thread"), 3, Duration::from_secs(30))
+        Self::on(Engine::start(Duration::ZERO, 3).expect("a thread"), 3, Duration::from_secs(30))
     }
 
     /// Makes a session over one server that is never there, as a forked process sees it.
     fn forked() -> Arc<Self> {
-        Self::on(Engine::start(Duration::ZERO).expect("a thread").forked(), 1, Duration::ZERO)
+        Self::on(Engine::start(Duration::ZERO, 1).expect("a thread").forked(), 1, Duration::ZERO)
     }
 
     fn on(engine: Engine, servers: usize, quarantine: Duration) -> Arc<Self> {

@@ -4,8 +4,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use super::Session;
-use super::pending::Pending;
 use crate::command::{Release, Wakes};
+use crate::engine::Work;
 use crate::foreign::contained;
 use crate::gate::Others;
 use crate::hold::Hold;
@@ -98,7 +98,7 @@ impl Session {
             return;
         }
         let (session, key) = (Arc::clone(self), key.clone());
-        let pending = Pending::new(self);
+        let pending = self.engine.owe(Work::Operation);
         self.engine.spawn(async move {
             loop {
                 let passed = session.quorum.pass(key.clone()).await;

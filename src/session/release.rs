@@ -10,9 +10,9 @@ use tokio::time::sleep;
 use super::Session;
 use super::jobs::Task;
 use super::passing::Passing;
-use super::pending::Late;
 use super::unconfirmed::Unconfirmed;
 use crate::clock::Instant;
+use crate::engine::Work;
 use crate::error::{Error, Loss, NodeFailure};
 use crate::foreign::{self, Answer, contained};
 use crate::hold::{self, Entrance, Hold, HoldState, Leave};
@@ -147,7 +147,7 @@ impl Session {
 pub(super) async fn release(mut unconfirmed: Unconfirmed) {
     let (session, hold) = (Arc::clone(&unconfirmed.session), Arc::clone(&unconfirmed.hold));
     // The end of the program, and closing, give the slower servers a moment too.
-    let (_debt, _late) = (session.engine.owe(), Late::new(&session));
+    let _debt = session.engine.owe(Work::Release);
     let common = Arc::new(Common { executed: unconfirmed.may_have_been_executed(), ..Common::default() });
     let release_on = |node| (node, release_on(Arc::clone(&session), Arc::clone(&hold), node, Arc::clone(&common)));
     let mut answers = Calls::new(session.quorum.everywhere().map(release_on));

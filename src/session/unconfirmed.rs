@@ -6,9 +6,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::Session;
-use super::pending::Pending;
 use crate::clock::Instant;
 use crate::command::Claim;
+use crate::engine::{Debt, Work};
 use crate::error::{Error, Loss, NodeFailure};
 use crate::foreign::{self, contained};
 use crate::hold::{self, Hold};
@@ -20,7 +20,7 @@ pub(super) struct Unconfirmed {
     pub(super) session: Arc<Session>,
     pub(super) hold: Arc<Hold>,
     /// What the caller waits for, until it is told.
-    awaited: Option<(oneshot::Sender<Result<(), Error>>, Pending)>,
+    awaited: Option<(oneshot::Sender<Result<(), Error>>, Debt)>,
     /// When the caller is told in any case.
     pub(super) deadline: Instant,
     /// What a hand-over without an answer may have taken, or may yet take: a claim and its lease.
@@ -33,7 +33,7 @@ pub(super) struct Unconfirmed {
 
 impl Unconfirmed {
     pub(super) fn new(session: &Arc<Session>, hold: Arc<Hold>, reply: oneshot::Sender<Result<(), Error>>) -> Self {
-        let awaited = Some((reply, Pending::new(session)));
+        let awaited = Some((reply, session.engine.owe(Work::Operation)));
         let deadline = session.now() + session.settings.command_timeout;
         Self { session: Arc::clone(session), hold, awaited, deadline, may_have: None, lost: false, done: false }
     }
@@ -73,7 +73,7 @@ impl Unconfirmed {
         true
     }
 
-    fn tell(&self, settled: Settled, reply: oneshot::Sender<Result<(), Error>>, pending: Pending) {
+    fn tell(&self, settled: Settled, reply: oneshot::Sender<Result<(), Error>>, pending: Debt) {
         let (session, hold) = (&self.session, &self.hold);
         let answer = match settled {
             Settled::Done => Ok(()),

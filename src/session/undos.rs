@@ -20,9 +20,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::sleep;
 
 use super::Session;
-use super::pending::Pending;
 use crate::clock::Instant;
 use crate::command::Claim;
+use crate::engine::{Debt, Work};
 use crate::foreign::{self, contained};
 use crate::hold::{self, Hold};
 use crate::lease::{self, NodeIndex};
@@ -54,7 +54,7 @@ pub(super) struct Undo {
     stands: Duration,
     /// Until when it is kept all the same.
     kept_until: Option<Instant>,
-    _pending: Option<Pending>,
+    _pending: Option<Debt>,
 }
 
 impl std::fmt::Debug for Undo {
@@ -83,7 +83,7 @@ impl Session {
     ) {
         let taken = taken.into_iter().map(|node| (node, false));
         for (node, uncertain) in taken.chain(uncertain.into_iter().map(|node| (node, true))) {
-            let _pending = Some(Pending::undo(self, node));
+            let _pending = Some(self.engine.owe(Work::Undo(node)));
             let undo = Undo { claim: claim.clone(), uncertain, stands, kept_until, _pending };
             // After the engine's end nothing is sent any more.
             let _: Result<_, _> = self.undos.0[node].send(undo);
