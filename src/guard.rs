@@ -9,10 +9,9 @@ use tokio_util::sync::CancellationToken;
 use crate::error::{Error, Loss};
 use crate::fence::Fence;
 use crate::handle::Taken;
-use crate::hold::HoldState;
+use crate::hold::{Hold, HoldState};
 use crate::key::Key;
 use crate::owner::Owner;
-use crate::session::{Grip, Held as _};
 
 /// A guard of a held lock. Dropping it decrements the hold count; dropping the last guard of a hold releases the lock.
 ///
@@ -46,9 +45,13 @@ use crate::session::{Grip, Held as _};
 ///
 /// In a forked process a guard of the parent is lost ([`Loss::Forked`]), and dropping it does nothing.
 #[must_use = "the lock is released when its guard is dropped"]
-pub struct Guard(pub(crate) Taken<Grip>);
+pub struct Guard(pub(crate) Taken);
 
 impl Guard {
+    fn hold(&self) -> &Hold {
+        self.0.grips.first().hold()
+    }
+
     /// Returns a token that fires when the lock is lost. Cancelling it cancels nothing else.
     ///
     /// The thread "lockhound-alarm" or another thread that learns of the loss first fires the token, and runs the
@@ -71,7 +74,7 @@ impl Guard {
     /// # }
     /// ```
     pub fn lost(&self) -> CancellationToken {
-        self.0.grip.token()
+        self.0.grips.token()
     }
 
     /// Returns whether the lock is lost. It reads the clock, so it is right even if the watchdog is late.
@@ -91,38 +94,38 @@ impl Guard {
     /// # Errors
     /// [`Error::Lost`].
     pub fn check(&self) -> Result<(), Error> {
-        self.0.grip.check()
+        self.0.grips.check()
     }
 
     /// Returns how safe the lock is. It reads the clock.
     pub fn state(&self) -> HoldState {
-        self.0.grip.state()
+        self.0.grips.state()
     }
 
     /// Returns how long the lock is certainly held if it is not renewed again: until the end of its validity on the
     /// local clock, or of `max_hold`. Zero if it is lost.
     pub fn remaining(&self) -> Duration {
-        self.0.grip.view().remaining()
+        self.0.grips.remaining()
     }
 
     /// Returns the fencing token of this hold. A re-entry has the fence of the outermost acquisition.
     pub fn fence(&self) -> Fence {
-        self.0.grip.hold().fence
+        self.hold().fence
     }
 
     /// Returns how many guards this hold has.
     pub fn hold_count(&self) -> u32 {
-        self.0.grip.hold().guards()
+        self.hold().guards()
     }
 
     /// Returns the name of the lock.
     pub fn key(&self) -> &Key {
-        &self.0.grip.hold().claim.key
+        &self.hold().claim.key
     }
 
     /// Returns the owner of this hold.
     pub fn owner(&self) -> Owner {
-        self.0.grip.hold().owner()
+        self.hold().owner()
     }
 
     /// Gives the whole hold, with all its guards, to a new owner, so that this task no longer enters it again. It sends
@@ -140,7 +143,7 @@ impl Guard {
     /// # }
     /// ```
     pub fn detach(self) -> Self {
-        self.0.grip.give_to(Owner::new());
+        self.0.grips.give_to(&Owner::new());
         self
     }
 
@@ -205,7 +208,7 @@ impl Guard {
     /// # }
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        self.0.grip.extend(lease).await
+        self.0.grips.extend(lease).await
     }
 
     /// Extends as [`extend`](Self::extend) does, for threads without async code.
@@ -253,7 +256,7 @@ impl Guard {
 
 impl fmt::Debug for Guard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hold = self.0.grip.hold();
+        let hold = self.hold();
         f.debug_struct("Guard")
             .field("key", &hold.claim.key)
             .field("owner", &format_args!("{}", hold.owner()))

@@ -22,25 +22,7 @@ use crate::identity::{Caller, Runs, Scope};
 use crate::key::Key;
 use crate::options::{Reentry, Settings, validate_duration};
 use crate::owner::Owner;
-use crate::session::{Alive, Held, Session};
-
-/// What a handle locks: one key, or several.
-pub(crate) trait Wanted {
-    /// The proof that it is held.
-    type Grip: Held;
-
-    /// Returns the names, sorted.
-    fn keys(&self) -> &[Key];
-
-    /// Takes the lock or locks. Returns `None` if somebody else still holds one when the call's wait is over.
-    async fn take(
-        &self,
-        session: &Arc<Session>,
-        caller: &Caller,
-        terms: &Terms,
-        calling: &Calling<'_>,
-    ) -> Result<Option<Self::Grip>, Error>;
-}
+use crate::session::{Alive, Grips, Session, Views};
 
 /// How long a call waits for a lock that somebody else holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,15 +56,16 @@ impl Wait {
 
 /// One name or several, and how they are locked.
 #[derive(Debug, Clone)]
-pub(crate) struct Handle<W> {
+pub(crate) struct Handle {
     alive: Arc<Alive>,
-    pub(crate) wanted: W,
+    /// Sorted.
+    pub(crate) keys: Arc<[Key]>,
     pub(crate) manner: Manner,
 }
 
-impl<W> Handle<W> {
-    pub(crate) fn new(alive: Arc<Alive>, wanted: W) -> Self {
-        Self { alive, wanted, manner: Manner::default() }
+impl Handle {
+    pub(crate) fn new(alive: Arc<Alive>, keys: Arc<[Key]>) -> Self {
+        Self { alive, keys, manner: Manner::default() }
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
@@ -92,10 +75,8 @@ impl<W> Handle<W> {
     pub(crate) fn settings(&self) -> &Settings {
         self.session().settings()
     }
-}
 
-impl<W: Wanted> Handle<W> {
-    pub(crate) async fn take(&self, wait: Wait) -> Result<Option<Taken<W::Grip>>, Error> {
+    pub(crate) async fn take(&self, wait: Wait) -> Result<Option<Taken>, Error> {
         let calling = self.calling(wait);
         // Boxed: its task has room for this only while it waits, and not while it holds the lock.
         let mut taking = Box::pin(async {
@@ -113,7 +94,7 @@ impl<W: Wanted> Handle<W> {
         taken
     }
 
-    pub(crate) fn take_blocking(&self, wait: Wait) -> Result<Option<Taken<W::Grip>>, Error> {
+    pub(crate) fn take_blocking(&self, wait: Wait) -> Result<Option<Taken>, Error> {
         let calling = self.calling(wait);
         let (owner, reentry) = self.manner.asks(self.settings());
         let caller = Caller::blocking(owner, reentry);
@@ -122,36 +103,51 @@ impl<W: Wanted> Handle<W> {
     }
 
     /// Begins the span of a hold, beside that of the wait.
-    fn held(&self, taken: Result<Option<Taken<W::Grip>>, Error>) -> Result<Option<Taken<W::Grip>>, Error> {
+    fn held(&self, taken: Result<Option<Taken>, Error>) -> Result<Option<Taken>, Error> {
         taken.map(|taken| taken.map(|taken| self.in_span(taken)))
     }
 
-    fn in_span(&self, mut taken: Taken<W::Grip>) -> Taken<W::Grip> {
-        taken.span = HoldSpan::of(&taken.grip, self.wanted.keys(), self.manner.class);
+    fn in_span(&self, mut taken: Taken) -> Taken {
+        taken.span = HoldSpan::of(&taken.grips, &self.keys, self.manner.class);
         taken
     }
 
     fn calling(&self, wait: Wait) -> Calling<'_> {
-        Calling::begin(self.session(), wait, self.wanted.keys(), self.manner.class)
+        Calling::begin(self.session(), wait, &self.keys, self.manner.class)
     }
 
-    async fn take_as(&self, caller: &Caller, calling: &Calling<'_>) -> Result<Option<Taken<W::Grip>>, Error> {
+    async fn take_as(&self, caller: &Caller, calling: &Calling<'_>) -> Result<Option<Taken>, Error> {
         calling.is_by(&caller.owner);
         let terms = self.terms()?;
-        let grip = match self.wanted.take(self.session(), caller, &terms, calling).await {
-            Ok(grip) => grip,
+        let grips = match self.take_all(caller, &terms, calling).await {
+            Ok(grips) => grips,
             // Boxed, as everything is that few calls come to: there is room for it while a call waits.
             Err(error) => return Err(Box::pin(self.refused(error, calling)).await),
         };
-        // Nothing is awaited from here on: a grip that no caller gets is dropped before its `min_hold` begins.
-        if let (Some(grip), Some(min_hold)) = (&grip, self.manner.min_hold) {
-            grip.keep_for(min_hold);
+        // Nothing is awaited from here on: grips that no caller gets are dropped before their `min_hold` begins.
+        if let (Some(grips), Some(min_hold)) = (&grips, self.manner.min_hold) {
+            grips.keep_for(min_hold);
         }
-        if let (Some(grip), Some(class)) = (&grip, self.manner.class) {
-            grip.is_of_class(class);
+        if let (Some(grips), Some(class)) = (&grips, self.manner.class) {
+            grips.is_of_class(class);
         }
         let (alive, span) = (Arc::clone(&self.alive), HoldSpan::default());
-        Ok(grip.map(|grip| Taken { grip, alive, runs: caller.runs.clone(), span }))
+        Ok(grips.map(|grips| Taken { grips, alive, runs: caller.runs.clone(), span }))
+    }
+
+    /// Takes the lock or locks. Returns `None` if somebody else still holds one when the call's wait is over.
+    async fn take_all(&self, caller: &Caller, terms: &Terms, calling: &Calling<'_>) -> Result<Option<Grips>, Error> {
+        let session = self.session();
+        let until = calling.deadline();
+        // Boxed, all but the usual one: a call has room for the largest of these futures while it waits.
+        match &*self.keys {
+            [key] if calling.waits() => Ok(session.wait_in_line(key, caller, terms, until).await?.map(Grips::from)),
+            [key] => Ok(Box::pin(session.try_lock(key, caller, *terms)).await?.map(Grips::from)),
+            keys if calling.waits() => {
+                Ok(Box::pin(session.lock_all(keys, caller, *terms, until)).await?.and_then(Grips::join))
+            }
+            keys => Ok(Box::pin(session.try_all(keys, caller, *terms)).await?.and_then(Grips::join)),
+        }
     }
 
     /// Returns the error of a call, once it may be told.
@@ -159,17 +155,16 @@ impl<W: Wanted> Handle<W> {
         if matches!(error, Error::Server { .. }) {
             self.session().pace_refusal(calling.deadline()).await;
         }
-        error.of(self.wanted.keys())
+        error.of(&self.keys)
     }
 
-    /// Runs a section with this `view` while the lock is held, and drops the section if the lock is lost. Keeps the
-    /// lock for as long as `keep` wants for the section's value, from then on. Returns `None` if somebody else still
-    /// holds it when the wait is over.
-    pub(crate) async fn run<V, T, Fut>(
+    /// Runs a section while the lock is held, and drops the section if the lock is lost. Keeps the lock for as long as
+    /// `keep` wants for the section's value, from then on. Returns `None` if somebody else still holds it when the wait
+    /// is over.
+    pub(crate) async fn run<T, Fut>(
         &self,
         wait: Wait,
-        view: impl FnOnce(&W::Grip, Scope) -> V,
-        section: impl FnOnce(V) -> Fut,
+        section: impl FnOnce(Views, Scope) -> Fut,
         keep: impl FnOnce(&T) -> Option<Duration>,
     ) -> Result<Option<T>, Error>
     where
@@ -181,7 +176,7 @@ impl<W: Wanted> Handle<W> {
             // Bad terms are reported before anything is awaited.
             self.terms()?;
             let (owner, reentry) = self.manner.asks(self.settings());
-            let turn = self.session().begin_run(self.wanted.keys().into(), owner, reentry);
+            let turn = self.session().begin_run(Arc::clone(&self.keys), owner, reentry);
             let Some(run) = self.session().in_time(calling.end_of_turn(), turn).await else { return Ok(None) };
             let run = run?;
             let taken = self.take_as(run.caller(), &calling).await?;
@@ -196,39 +191,35 @@ impl<W: Wanted> Handle<W> {
                 return refused.map(|_| None);
             }
         };
-        let lost = taken.grip.token();
-        let view = view(&taken.grip, run.scope());
-        let work = run.scope().run(async { section(view).await });
+        let lost = taken.grips.token();
+        let (view, scope) = (taken.grips.view(), run.scope());
+        let work = run.scope().run(async { section(view, scope).await });
         let work = pin!(until_lost(lost, work));
         let Some(value) = foreign::in_span(taken.span.span(), work).await else {
             // The token has fired, so there is a loss to report.
-            let lost = Err(taken.grip.check().err().unwrap_or(Error::Closed));
-            let Taken { grip, alive: _alive, span, .. } = taken;
-            drop(grip);
+            let lost = Err(taken.grips.check().err().unwrap_or(Error::Closed));
+            let Taken { grips, alive: _alive, span, .. } = taken;
+            drop(grips);
             span.ended(&lost);
             return lost.map(|()| None);
         };
         if let Some(kept) = keep(&value) {
-            taken.grip.keep_for(kept);
+            taken.grips.keep_for(kept);
         }
         self.done(value, taken.unlock().await).map(Some)
     }
 
     /// Does the same as [`run`](Self::run) for a thread: it is the owner, and nothing stops the section.
-    pub(crate) fn run_blocking<V, T>(
-        &self,
-        view: impl FnOnce(&W::Grip, Scope) -> V,
-        section: impl FnOnce(V) -> T,
-    ) -> Result<T, Error> {
+    pub(crate) fn run_blocking<T>(&self, section: impl FnOnce(Views, Scope) -> T) -> Result<T, Error> {
         let taken = self.take_blocking(Wait::Always)?.ok_or(Error::Closed)?;
-        let scope = Scope { owner: taken.grip.owner(), runs: taken.runs.clone() };
-        let value = section(view(&taken.grip, scope));
+        let scope = Scope { owner: taken.grips.owner(), runs: taken.runs.clone() };
+        let value = section(taken.grips.view(), scope);
         self.done(value, taken.blocking_unlock())
     }
 
     /// Returns the value of a section that is done, by what its release found.
     fn done<T>(&self, value: T, released: Result<(), Error>) -> Result<T, Error> {
-        let shown = names(self.wanted.keys());
+        let shown = names(&self.keys);
         match released {
             Err(error @ Error::Lost { .. }) => {
                 contained(|| {
@@ -253,7 +244,7 @@ impl<W: Wanted> Handle<W> {
     /// # Errors
     /// [`Error::Config`] for a name or a time that cannot be used.
     fn terms(&self) -> Result<Terms, Error> {
-        let keys = self.wanted.keys();
+        let keys = &self.keys;
         if keys.is_empty() {
             return Err(Error::config("keys", "no name of a lock is given; give one or more"));
         }
@@ -305,31 +296,31 @@ impl Manner {
 
 /// The content of a guard.
 #[derive(Debug)]
-pub(crate) struct Taken<G> {
-    // The order matters: the grip is dropped first, while the engine still runs.
-    pub(crate) grip: G,
+pub(crate) struct Taken {
+    // The order matters: the grips are dropped first, while the engine still runs.
+    pub(crate) grips: Grips,
     alive: Arc<Alive>,
     /// The runs in which it was taken.
     runs: Runs,
     span: HoldSpan,
 }
 
-impl<G: Held> Taken<G> {
-    pub(crate) fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F, G> {
-        Scope { owner: self.grip.owner(), runs: self.runs.clone() }.run(future)
+impl Taken {
+    pub(crate) fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        Scope { owner: self.grips.owner(), runs: self.runs.clone() }.run(future)
     }
 
     fn is_reentry(&self) -> bool {
-        self.grip.is_reentry()
+        self.grips.is_reentry()
     }
 
     pub(crate) fn blocking_extend(&self, lease: Duration) -> Result<(), Error> {
-        self.alive.session().block_on(self.grip.extend(lease))
+        self.alive.session().block_on(self.grips.extend(lease))
     }
 
     pub(crate) async fn unlock(self) -> Result<(), Error> {
-        let Self { grip, alive, span, .. } = self;
-        let answer = grip.unlock().await;
+        let Self { grips, alive, span, .. } = self;
+        let answer = grips.unlock().await;
         span.ended(&answer);
         // The engine has to run until the answer is here.
         drop(alive);
@@ -337,8 +328,8 @@ impl<G: Held> Taken<G> {
     }
 
     pub(crate) fn blocking_unlock(self) -> Result<(), Error> {
-        let Self { grip, alive, span, .. } = self;
-        let answer = alive.session().block_on(grip.unlock());
+        let Self { grips, alive, span, .. } = self;
+        let answer = alive.session().block_on(grips.unlock());
         span.ended(&answer);
         answer
     }

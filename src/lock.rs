@@ -11,14 +11,13 @@ use crate::error::Error;
 use crate::fence::Fence;
 use crate::foreign;
 use crate::guard::Guard;
-use crate::handle::{Calling, Handle, Wait, Wanted};
-use crate::hold::Terms;
+use crate::handle::{Handle, Wait};
 use crate::holder::Holder;
-use crate::identity::{Caller, Scope};
+use crate::identity::Scope;
 use crate::key::Key;
 use crate::options::{Reentry, validate_duration};
 use crate::owner::Owner;
-use crate::session::{Alive, Grip, Session, View};
+use crate::session::{Alive, Views};
 
 /// A re-entrant lock with a name. Cheap to clone; the handle by itself holds nothing.
 ///
@@ -56,37 +55,16 @@ use crate::session::{Alive, Grip, Session, View};
 /// It is never an error that somebody else holds the lock: [`try_lock`](Self::try_lock) returns `None`, and
 /// [`lock`](Self::lock) waits.
 #[derive(Clone)]
-pub struct Lock(Handle<Key>);
-
-impl Wanted for Key {
-    type Grip = Grip;
-
-    fn keys(&self) -> &[Key] {
-        std::slice::from_ref(self)
-    }
-
-    async fn take(
-        &self,
-        session: &Arc<Session>,
-        caller: &Caller,
-        terms: &Terms,
-        calling: &Calling<'_>,
-    ) -> Result<Option<Grip>, Error> {
-        if !calling.waits() {
-            return Box::pin(session.try_lock(self, caller, *terms)).await;
-        }
-        session.wait_in_line(self, caller, terms, calling.deadline()).await
-    }
-}
+pub struct Lock(Handle);
 
 impl Lock {
     pub(crate) fn new(alive: Arc<Alive>, key: Key) -> Self {
-        Self(Handle::new(alive, key))
+        Self(Handle::new(alive, [key].into()))
     }
 
     /// Returns the name of the lock.
     pub fn key(&self) -> &Key {
-        &self.0.wanted
+        &self.0.keys[0]
     }
 
     /// Returns a handle that takes the lock for a fixed time, from 100 ms to 30 days. The watchdog does not renew the
@@ -351,7 +329,7 @@ impl Lock {
         F: FnOnce(Section) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.0.run(Wait::Always, Section::of, section, |_| None).await?.ok_or(Error::Closed)
+        self.0.run(Wait::Always, |view, scope| section(Section { view, scope }), |_| None).await?.ok_or(Error::Closed)
     }
 
     /// Does the same as [`run`](Self::run), but waits for at most this long. The time bounds the wait for the lock, and
@@ -383,7 +361,7 @@ impl Lock {
         F: FnOnce(Section) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.0.run(Wait::up_to(wait), Section::of, section, |_| None).await
+        self.0.run(Wait::up_to(wait), |view, scope| section(Section { view, scope }), |_| None).await
     }
 
     /// Does a job once in each period, on whichever machine comes first. Every machine calls this when its timer goes
@@ -436,7 +414,9 @@ impl Lock {
         validate_duration("period / 2", kept)?;
         settings.check_quarantine("period / 2", kept)?;
         let patience = (period / 4).min(settings.lease * 2);
-        self.0.run(Wait::up_to(patience), Section::of, job, |done| done.is_ok().then_some(kept)).await
+        self.0
+            .run(Wait::up_to(patience), |view, scope| job(Section { view, scope }), |done| done.is_ok().then_some(kept))
+            .await
     }
 
     /// Takes the lock, calls a function, and releases the lock, for threads without async code. The owner is the
@@ -460,7 +440,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn blocking_run<T>(&self, section: impl FnOnce(Section) -> T) -> Result<T, Error> {
-        self.0.run_blocking(Section::of, section)
+        self.0.run_blocking(|view, scope| section(Section { view, scope }))
     }
 
     /// Returns whether an attempt to take the lock would find it held.
@@ -532,15 +512,11 @@ impl Lock {
 /// A critical section's view of the lock that [`Lock::run`] holds for it.
 #[derive(Clone)]
 pub struct Section {
-    view: View,
+    view: Views,
     scope: Scope,
 }
 
 impl Section {
-    fn of(grip: &Grip, scope: Scope) -> Self {
-        Self { view: grip.view().clone(), scope }
-    }
-
     /// Returns a token that fires when the lock is lost. Cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
         self.view.token()
@@ -557,7 +533,7 @@ impl Section {
 
     /// Returns the fencing token of this hold.
     pub fn fence(&self) -> Fence {
-        self.view.hold().fence
+        self.view.first().hold().fence
     }
 
     /// Runs a future as part of this section, in any task: its locks enter again. It is for children that the section
@@ -583,7 +559,7 @@ impl fmt::Debug for Lock {
 
 impl fmt::Debug for Section {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hold = self.view.hold();
+        let hold = self.view.first().hold();
         f.debug_struct("Section").field("key", &hold.claim.key).field("fence", &hold.fence).finish_non_exhaustive()
     }
 }

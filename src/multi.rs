@@ -9,13 +9,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, Loss};
 use crate::fence::Fence;
-use crate::handle::{Calling, Handle, Taken, Wait, Wanted};
-use crate::hold::{HoldState, Terms};
-use crate::identity::{Caller, Scope};
+use crate::handle::{Handle, Taken, Wait};
+use crate::hold::HoldState;
+use crate::identity::Scope;
 use crate::key::Key;
 use crate::options::Reentry;
 use crate::owner::Owner;
-use crate::session::{Alive, Held as _, JointGrip, JointView, Session};
+use crate::session::{Alive, Views};
 
 /// Several locks that are taken together: all of them, or none. Cheap to clone; the handle by itself holds nothing.
 ///
@@ -45,30 +45,7 @@ use crate::session::{Alive, Held as _, JointGrip, JointView, Session};
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct MultiLock(Handle<Arc<[Key]>>);
-
-impl Wanted for Arc<[Key]> {
-    type Grip = JointGrip;
-
-    fn keys(&self) -> &[Key] {
-        self
-    }
-
-    async fn take(
-        &self,
-        session: &Arc<Session>,
-        caller: &Caller,
-        terms: &Terms,
-        calling: &Calling<'_>,
-    ) -> Result<Option<JointGrip>, Error> {
-        let grips = if calling.waits() {
-            Box::pin(session.lock_all(self, caller, *terms, calling.deadline())).await?
-        } else {
-            Box::pin(session.try_all(self, caller, *terms)).await?
-        };
-        Ok(grips.map(JointGrip::new))
-    }
-}
+pub struct MultiLock(Handle);
 
 impl MultiLock {
     pub(crate) fn new(alive: Arc<Alive>, mut keys: Vec<Key>) -> Self {
@@ -78,7 +55,7 @@ impl MultiLock {
 
     /// Returns the names, sorted.
     pub fn keys(&self) -> &[Key] {
-        &self.0.wanted
+        &self.0.keys
     }
 
     /// Returns a handle that takes the locks for a fixed time; see [`Lock::fixed_lease`](crate::Lock::fixed_lease). The
@@ -231,7 +208,10 @@ impl MultiLock {
         F: FnOnce(MultiSection) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.0.run(Wait::Always, MultiSection::of, section, |_| None).await?.ok_or(Error::Closed)
+        self.0
+            .run(Wait::Always, |view, scope| section(MultiSection { view, scope }), |_| None)
+            .await?
+            .ok_or(Error::Closed)
     }
 
     /// Does the same as [`run`](Self::run), but waits for at most this long. Returns `None` if somebody else still held
@@ -247,7 +227,7 @@ impl MultiLock {
         F: FnOnce(MultiSection) -> Fut,
         Fut: Future<Output = T>,
     {
-        self.0.run(Wait::up_to(wait), MultiSection::of, section, |_| None).await
+        self.0.run(Wait::up_to(wait), |view, scope| section(MultiSection { view, scope }), |_| None).await
     }
 
     /// Takes all of the locks, calls a function, and releases them, for threads without async code. See
@@ -259,7 +239,7 @@ impl MultiLock {
     /// # Panics
     /// Panics in async code, which it would block.
     pub fn blocking_run<T>(&self, section: impl FnOnce(MultiSection) -> T) -> Result<T, Error> {
-        self.0.run_blocking(MultiSection::of, section)
+        self.0.run_blocking(|view, scope| section(MultiSection { view, scope }))
     }
 }
 
@@ -273,12 +253,12 @@ impl MultiLock {
 /// Dropping the guard releases all of the locks in the background; [`unlock`](Self::unlock) reports whether that
 /// worked.
 #[must_use = "the locks are released when their guard is dropped"]
-pub struct MultiGuard(Taken<JointGrip>);
+pub struct MultiGuard(Taken);
 
 impl MultiGuard {
     /// Returns a token that fires once, when any of the locks is lost. Cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
-        self.0.grip.token()
+        self.0.grips.token()
     }
 
     /// Returns whether any of the locks is lost. It reads the clock, so it is right even if the watchdog is late.
@@ -298,28 +278,28 @@ impl MultiGuard {
     /// # Errors
     /// [`Error::Lost`].
     pub fn check(&self) -> Result<(), Error> {
-        self.0.grip.check()
+        self.0.grips.check()
     }
 
     /// Returns how safe the worst of the locks is. It reads the clock.
     pub fn state(&self) -> HoldState {
-        self.0.grip.state()
+        self.0.grips.state()
     }
 
     /// Returns how long all of the locks are certainly held if none is renewed again. Zero if one is lost.
     pub fn remaining(&self) -> Duration {
-        self.0.grip.view().remaining()
+        self.0.grips.remaining()
     }
 
     /// Returns the fencing token of one of the locks, or `None` for a name that is not among them. Each lock has a
     /// sequence of its own.
     pub fn fence(&self, key: impl AsRef<str>) -> Option<Fence> {
-        fence(self.0.grip.view(), key.as_ref())
+        self.0.grips.fence_of(key.as_ref())
     }
 
     /// Returns the names and their fencing tokens, sorted by name.
     pub fn fences(&self) -> impl Iterator<Item = (&Key, Fence)> {
-        fences(self.0.grip.view())
+        self.0.grips.fences()
     }
 
     /// Returns the names, sorted.
@@ -330,7 +310,7 @@ impl MultiGuard {
     /// Gives all holds, with all their guards, to a new owner, so that this task no longer enters them again. See
     /// [`Guard::detach`](crate::Guard::detach).
     pub fn detach(self) -> Self {
-        self.0.grip.give_to(Owner::new());
+        self.0.grips.give_to(&Owner::new());
         self
     }
 
@@ -352,7 +332,7 @@ impl MultiGuard {
     /// # Cancel safety
     /// Dropping the future leaves the locks as they are that it has not come to. That under way may be extended.
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        self.0.grip.extend(lease).await
+        self.0.grips.extend(lease).await
     }
 
     /// Extends as [`extend`](Self::extend) does, for threads without async code.
@@ -409,15 +389,11 @@ impl fmt::Debug for MultiGuard {
 /// A critical section's view of the locks that [`MultiLock::run`] holds for it.
 #[derive(Debug, Clone)]
 pub struct MultiSection {
-    view: JointView,
+    view: Views,
     scope: Scope,
 }
 
 impl MultiSection {
-    fn of(grip: &JointGrip, scope: Scope) -> Self {
-        Self { view: grip.view().clone(), scope }
-    }
-
     /// Returns a token that fires when any of the locks is lost. Cancelling it cancels nothing else.
     pub fn lost(&self) -> CancellationToken {
         self.view.token()
@@ -443,19 +419,11 @@ impl MultiSection {
 
     /// Returns the fencing token of one of the locks, or `None` for a name that is not among them.
     pub fn fence(&self, key: impl AsRef<str>) -> Option<Fence> {
-        fence(&self.view, key.as_ref())
+        self.view.fence_of(key.as_ref())
     }
 
     /// Returns how long all of the locks are certainly held if none is renewed again.
     pub fn remaining(&self) -> Duration {
         self.view.remaining()
     }
-}
-
-fn fences(view: &JointView) -> impl Iterator<Item = (&Key, Fence)> {
-    view.views().iter().map(|view| (&view.hold().claim.key, view.hold().fence))
-}
-
-fn fence(view: &JointView, key: &str) -> Option<Fence> {
-    fences(view).find(|(name, _)| name.as_str() == key).map(|(_, fence)| fence)
 }

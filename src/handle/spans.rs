@@ -5,7 +5,7 @@ use tracing::field::{Empty, display};
 use crate::error::Error;
 use crate::foreign;
 use crate::key::Key;
-use crate::session::Held;
+use crate::session::Grips;
 
 /// Returns the span of the caller's wait. The engine logs its work for the call outside of this span.
 pub(super) fn wait(operation: &'static str, keys: &[Key], class: Option<&'static str>) -> foreign::Span {
@@ -29,8 +29,8 @@ pub(super) struct HoldSpan {
 }
 
 impl HoldSpan {
-    pub(super) fn of(grip: &impl Held, keys: &[Key], class: Option<&'static str>) -> Self {
-        let (owner, reentry, fence) = (grip.owner(), grip.is_reentry(), grip.fence().map(display));
+    pub(super) fn of(grips: &Grips, keys: &[Key], class: Option<&'static str>) -> Self {
+        let (owner, reentry, fence) = (grips.owner(), grips.is_reentry(), display(grips.first().hold().fence));
         let span = match keys {
             [key] => foreign::span(|| {
                 tracing::info_span!(

@@ -7,12 +7,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::Session;
 use crate::error::{Error, Loss};
-use crate::fence::Fence;
 use crate::foreign::Answer;
 use crate::hold::{self, Entrance, Hold, HoldState};
 use crate::identity::{Known, Origin};
 use crate::key::Key;
-use crate::owner::Owner;
 
 /// A view of a hold. It keeps neither the lock nor the engine alive.
 #[derive(Debug, Clone)]
@@ -64,48 +62,10 @@ impl View {
     }
 }
 
-/// The proof that one lock is held, or several. Dropping it gives them back.
-pub(crate) trait Held {
-    /// Returns a token that fires with the first loss. Cancelling it cancels nothing else.
-    fn token(&self) -> CancellationToken;
-
-    /// Returns how safe it is now.
-    fn state(&self) -> HoldState;
-
-    /// # Errors
-    /// [`Error::Lost`] with the first loss.
-    fn check(&self) -> Result<(), Error>;
-
-    /// Returns whether its owner held it already when its caller got it.
-    fn is_reentry(&self) -> bool;
-
-    /// Returns the fence of a single lock.
-    fn fence(&self) -> Option<Fence>;
-
-    /// Notes that a handle of this class has it.
-    fn is_of_class(&self, class: &'static str);
-
-    /// Returns the owner that holds it.
-    fn owner(&self) -> Owner;
-
-    /// Gives it to another owner.
-    fn give_to(&self, owner: Owner);
-
-    /// Keeps the lock on the servers for this long from now on, whenever it is released. Of several times the latest
-    /// counts.
-    fn keep_for(&self, min_hold: Duration);
-
-    /// Makes a fixed lease last for at least this long from now.
-    ///
-    /// # Errors
-    /// As [`Guard::extend`](crate::Guard::extend).
-    async fn extend(&self, lease: Duration) -> Result<(), Error>;
-
-    /// Releases, and waits for the answer. Once this future has been polled, dropping it only ends the wait.
-    ///
-    /// # Errors
-    /// The loss, or the error of the release.
-    async fn unlock(self) -> Result<(), Error>;
+impl AsRef<Self> for View {
+    fn as_ref(&self) -> &Self {
+        self
+    }
 }
 
 /// One of the guards of a hold, as data. It is sent to its caller through a channel; if it is dropped on the way, it
@@ -163,12 +123,23 @@ impl Grip {
         matches!(self.stage, Stage::Taken(_))
     }
 
-    pub(crate) fn view(&self) -> &View {
-        &self.view
+    pub(super) fn hold(&self) -> &Arc<Hold> {
+        &self.view.hold
     }
 
-    pub(crate) fn hold(&self) -> &Arc<Hold> {
-        &self.view.hold
+    pub(super) fn is_reentry(&self) -> bool {
+        self.is_reentry
+    }
+
+    pub(super) fn keep_for(&self, min_hold: Duration) {
+        let View { session, hold } = &self.view;
+        hold.keep_until(session.now() + min_hold);
+    }
+
+    pub(super) async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let View { session, hold } = &self.view;
+        let extending = session.extend(hold, lease);
+        extending.await.map_err(|error| error.of(std::slice::from_ref(&hold.claim.key)))
     }
 
     /// Releases. The answer comes later.
@@ -187,52 +158,9 @@ impl Grip {
     }
 }
 
-impl Held for Grip {
-    fn token(&self) -> CancellationToken {
-        self.view.token()
-    }
-
-    fn state(&self) -> HoldState {
-        self.view.state()
-    }
-
-    fn check(&self) -> Result<(), Error> {
-        self.view.check()
-    }
-
-    fn is_reentry(&self) -> bool {
-        self.is_reentry
-    }
-
-    fn fence(&self) -> Option<Fence> {
-        Some(self.hold().fence)
-    }
-
-    fn is_of_class(&self, class: &'static str) {
-        self.hold().is_of_class(class);
-    }
-
-    fn owner(&self) -> Owner {
-        self.hold().owner()
-    }
-
-    fn give_to(&self, owner: Owner) {
-        self.hold().give_to(owner);
-    }
-
-    fn keep_for(&self, min_hold: Duration) {
-        let View { session, hold } = &self.view;
-        hold.keep_until(session.now() + min_hold);
-    }
-
-    async fn extend(&self, lease: Duration) -> Result<(), Error> {
-        let View { session, hold } = &self.view;
-        let extending = session.extend(hold, lease);
-        extending.await.map_err(|error| error.of(std::slice::from_ref(&hold.claim.key)))
-    }
-
-    async fn unlock(self) -> Result<(), Error> {
-        self.release().answer().await
+impl AsRef<View> for Grip {
+    fn as_ref(&self) -> &View {
+        &self.view
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::{Grip, Held as _, Session};
+use super::{Grip, Grips, Session};
 use crate::alarm::Alarm;
 use crate::clock::{Clock, Instant};
 use crate::engine::Engine;
@@ -94,11 +94,11 @@ async fn a_token_fires_exactly_at_the_end_of_validity() {
             let (token, end) = (hold.token(), hold.valid_until());
             sleep(session.now().until(end) - MS).await;
             assert_eq!(
-                (token.is_cancelled(), grip.view().state(), grip.view().remaining()),
+                (token.is_cancelled(), grip.as_ref().state(), grip.as_ref().remaining()),
                 (false, HoldState::Safe, MS)
             );
             token.cancelled().await;
-            assert_eq!((session.now(), grip.view().state()), (end, HoldState::Lost(Loss::Expired)), "{lease:?}");
+            assert_eq!((session.now(), grip.as_ref().state()), (end, HoldState::Lost(Loss::Expired)), "{lease:?}");
         }
     })
     .await;
@@ -190,16 +190,16 @@ async fn ticks_come_at_thirds_of_the_lease_and_the_second_that_fails_is_the_last
         let fails = tick + command_timeout;
         until(fails.before(MS)).await;
         let before = if third == 1 { HoldState::Safe } else { HoldState::Jeopardy };
-        assert_eq!(grip.view().state(), before);
+        assert_eq!(grip.as_ref().state(), before);
         if third == 1 {
             until(fails + MS).await;
-            assert_eq!(grip.view().state(), HoldState::Jeopardy);
+            assert_eq!(grip.as_ref().state(), HoldState::Jeopardy);
         }
     }
     hold.token().cancelled().await;
     let last = (start + LEASE / 3 * 2).round_down(lease::grid(LEASE)) + command_timeout;
     assert_eq!(session.now(), last);
-    assert_eq!(grip.view().state(), HoldState::Lost(Loss::RenewalFailed));
+    assert_eq!(grip.as_ref().state(), HoldState::Lost(Loss::RenewalFailed));
     let latest = session.stats().renewal_lateness.max;
     assert!(latest <= Duration::from_micros(1), "no timer is late, as far as can be counted: {latest:?}");
 }
@@ -265,8 +265,8 @@ async fn an_engine_with_a_thread_keeps_the_machines_time() {
     // Days pass in this runtime, and not in that of the locker.
     sleep(SECOND * 86_400 * 3).await;
     assert_eq!(guest.now(), Instant::now());
-    assert_eq!(grips[1].view().state(), HoldState::Safe);
-    let left = grips[1].view().remaining();
+    assert_eq!(grips[1].as_ref().state(), HoldState::Safe);
+    let left = grips[1].as_ref().remaining();
     assert!(left > SECOND * 3_000 && left < SECOND * 3_600, "{left:?}");
     let virtually = guest.now();
     let ((), took) = machine_time(fleeting.token().cancelled_owned()).await;
@@ -295,7 +295,7 @@ fn threads_outside_see_the_time_of_the_locker() {
         (session, hold, grip)
     });
     let left = hold.since.until(hold.valid_until()) - SECOND * 5;
-    let look = || (grip.view().state(), grip.view().remaining());
+    let look = || (grip.as_ref().state(), grip.as_ref().remaining());
     assert_eq!(look(), (HoldState::Safe, left));
     // Its time stands still while its runtime does not run.
     std::thread::scope(|scope| assert_eq!(scope.spawn(look).join().expect("no panic"), (HoldState::Safe, left)));

@@ -1,43 +1,70 @@
-//! Several holds as one: the state of the worst one counts.
+//! One hold or several as one: the state of the worst one counts.
 
+use std::iter::once;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::grip::{Held, Releasing};
+use super::grip::Releasing;
 use super::{Grip, View};
 use crate::error::Error;
 use crate::fence::Fence;
 use crate::hold::{HoldState, Joint};
+use crate::key::Key;
 use crate::owner::Owner;
 
-/// A view of several holds. It keeps neither the locks nor the engine alive.
+/// What a guard has of each of its holds, or a section.
 #[derive(Debug, Clone)]
-pub(crate) struct JointView {
-    views: Vec<View>,
+pub(crate) struct Joined<T> {
+    first: T,
+    // Boxed: a task has room for it while it waits for one lock.
+    more: Option<Box<More<T>>>,
+}
+
+/// The other ones of several.
+#[derive(Debug, Clone)]
+struct More<T> {
+    rest: Vec<T>,
+    /// The common token of all.
     joint: Arc<Joint>,
 }
 
-impl JointView {
-    pub(crate) fn views(&self) -> &[View] {
-        &self.views
+/// One guard of each hold.
+pub(crate) type Grips = Joined<Grip>;
+
+/// A view of each hold. It keeps neither the locks nor the engine alive.
+pub(crate) type Views = Joined<View>;
+
+impl<T: AsRef<View>> Joined<T> {
+    fn each(&self) -> impl Iterator<Item = &T> {
+        once(&self.first).chain(self.more.iter().flat_map(|more| &more.rest))
+    }
+
+    fn views(&self) -> impl Iterator<Item = &View> {
+        self.each().map(AsRef::as_ref)
+    }
+
+    /// Returns the view of the first of them.
+    pub(crate) fn first(&self) -> &View {
+        self.first.as_ref()
     }
 
     /// Returns a token that fires with the first loss. Cancelling it cancels nothing else.
     pub(crate) fn token(&self) -> CancellationToken {
         // In a forked process the token of each hold has fired, and the joint one never fires.
-        self.views.iter().find(|view| view.is_forked()).map_or_else(|| self.joint.token(), View::token)
+        let more = self.more.as_ref().filter(|_| !self.first().is_forked());
+        more.map_or_else(|| self.first().token(), |more| more.joint.token())
     }
 
     /// Returns how safe the worst of them is now.
     pub(crate) fn state(&self) -> HoldState {
         // Each one is checked: the first caller that finds a loss fires the tokens.
-        let worst = self.views.iter().map(View::state).fold(HoldState::Safe, |worst, state| match (worst, state) {
+        let worst = self.views().map(View::state).fold(HoldState::Safe, |worst, state| match (worst, state) {
             (HoldState::Lost(_), _) | (HoldState::Jeopardy, HoldState::Safe) => worst,
             _ => state,
         });
-        match (worst, self.joint.loss()) {
+        match (worst, self.more.as_ref().and_then(|more| more.joint.loss())) {
             (HoldState::Lost(_), Some(first)) => HoldState::Lost(first),
             (worst, _) => worst,
         }
@@ -47,95 +74,116 @@ impl JointView {
     /// [`Error::Lost`] with the first loss.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let state = self.state();
-        let lost_first = self.views.iter().find(|view| view.state() == state).or(self.views.first());
-        lost_first.map_or(Ok(()), |view| state.check(&view.hold().claim.key))
+        let lost_first = self.views().find(|view| self.more.is_none() || view.state() == state);
+        state.check(&lost_first.unwrap_or(self.first()).hold().claim.key)
     }
 
     /// Returns how long all of them are certainly ours if they are not renewed again.
     pub(crate) fn remaining(&self) -> Duration {
-        self.views.iter().map(View::remaining).min().unwrap_or_default()
+        self.views().map(View::remaining).min().unwrap_or_default()
+    }
+
+    /// Returns the names and their fences, sorted by name.
+    pub(crate) fn fences(&self) -> impl Iterator<Item = (&Key, Fence)> {
+        self.views().map(|view| (&view.hold().claim.key, view.hold().fence))
+    }
+
+    pub(crate) fn fence_of(&self, key: &str) -> Option<Fence> {
+        self.fences().find(|(name, _)| name.as_str() == key).map(|(_, fence)| fence)
     }
 }
 
-/// One guard of each of several holds.
-#[derive(Debug)]
-pub(crate) struct JointGrip {
-    grips: Vec<Grip>,
-    view: JointView,
+impl From<Grip> for Joined<Grip> {
+    fn from(first: Grip) -> Self {
+        Self { first, more: None }
+    }
 }
 
-impl JointGrip {
-    pub(crate) fn new(grips: Vec<Grip>) -> Self {
+/// Dropping them gives the locks back.
+impl Joined<Grip> {
+    /// Joins them, if there is any.
+    pub(crate) fn join(grips: Vec<Grip>) -> Option<Self> {
         let joint = Arc::new(Joint::default());
         grips.iter().for_each(|grip| grip.hold().join(&joint));
-        let view = JointView { views: grips.iter().map(|grip| grip.view().clone()).collect(), joint };
-        Self { grips, view }
+        let mut grips = grips.into_iter();
+        let first = grips.next()?;
+        Some(Self { first, more: Some(Box::new(More { rest: grips.collect(), joint })) })
     }
 
-    pub(crate) fn view(&self) -> &JointView {
-        &self.view
-    }
-}
-
-impl Held for JointGrip {
-    fn token(&self) -> CancellationToken {
-        self.view.token()
+    pub(crate) fn view(&self) -> Views {
+        let more = self.more.as_ref().map(|more| {
+            let rest = more.rest.iter().map(|grip| grip.as_ref().clone()).collect();
+            Box::new(More { rest, joint: Arc::clone(&more.joint) })
+        });
+        Joined { first: self.first().clone(), more }
     }
 
-    fn state(&self) -> HoldState {
-        self.view.state()
+    /// Returns whether their owner held all of them already when their caller got them.
+    pub(crate) fn is_reentry(&self) -> bool {
+        self.each().all(Grip::is_reentry)
     }
 
-    fn check(&self) -> Result<(), Error> {
-        self.view.check()
+    /// Notes that a handle of this class has them.
+    pub(crate) fn is_of_class(&self, class: &'static str) {
+        self.each().for_each(|grip| grip.hold().is_of_class(class));
     }
 
-    fn is_reentry(&self) -> bool {
-        self.grips.iter().all(Grip::is_reentry)
+    /// Returns the owner that holds them.
+    pub(crate) fn owner(&self) -> Owner {
+        self.first.hold().owner()
     }
 
-    fn fence(&self) -> Option<Fence> {
-        None
+    /// Gives them to another owner.
+    pub(crate) fn give_to(&self, owner: &Owner) {
+        self.each().for_each(|grip| grip.hold().give_to(owner.clone()));
     }
 
-    fn is_of_class(&self, class: &'static str) {
-        self.grips.iter().for_each(|grip| grip.is_of_class(class));
+    /// Keeps the locks on the servers for this long from now on, whenever they are released. Of several times the
+    /// latest counts.
+    pub(crate) fn keep_for(&self, min_hold: Duration) {
+        self.each().for_each(|grip| grip.keep_for(min_hold));
     }
 
-    fn owner(&self) -> Owner {
-        self.grips.first().map_or_else(Owner::new, |grip| grip.hold().owner())
-    }
-
-    fn give_to(&self, owner: Owner) {
-        self.grips.iter().for_each(|grip| grip.give_to(owner.clone()));
-    }
-
-    fn keep_for(&self, min_hold: Duration) {
-        self.grips.iter().for_each(|grip| grip.keep_for(min_hold));
-    }
-
-    /// Extends one after the other, whatever the outcome of each. Returns the first error.
-    async fn extend(&self, lease: Duration) -> Result<(), Error> {
+    /// Makes their fixed leases last for at least this long from now, one after the other, whatever the outcome of
+    /// each. Returns the first error.
+    ///
+    /// # Errors
+    /// As [`Guard::extend`](crate::Guard::extend).
+    pub(crate) async fn extend(&self, lease: Duration) -> Result<(), Error> {
         let mut first = Ok(());
-        for grip in &self.grips {
+        for grip in self.each() {
             first = first.and(grip.extend(lease).await);
         }
         first
     }
 
-    /// Releases all of them at once, whatever the outcome of each. Returns the first loss, or the first other error.
-    async fn unlock(self) -> Result<(), Error> {
+    /// Releases all of them at once, whatever the outcome of each, and waits for the answers. Once this future has been
+    /// polled, dropping it only ends the wait.
+    ///
+    /// # Errors
+    /// The first loss, or the first other error.
+    pub(crate) async fn unlock(self) -> Result<(), Error> {
         // Before anything is awaited: from here on, dropping this future only ends the wait.
-        let releasing: Vec<Releasing> = self.grips.into_iter().map(Grip::release).collect();
+        let first = self.first.release();
+        match self.more {
+            None => first.answer().await,
+            Some(more) => Box::pin(more.unlock(first)).await,
+        }
+    }
+}
+
+impl More<Grip> {
+    async fn unlock(self, first: Releasing) -> Result<(), Error> {
+        let rest: Vec<Releasing> = self.rest.into_iter().map(Grip::release).collect();
         let (mut lost, mut failed) = (Vec::new(), None);
-        for release in releasing {
+        for release in once(first).chain(rest) {
             match release.answer().await {
                 Ok(()) => {}
                 Err(Error::Lost { key, loss }) => lost.push((key, loss)),
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        let first = self.view.joint.loss();
+        let first = self.joint.loss();
         let lost_first = lost.iter().find(|(_, loss)| Some(*loss) == first).or(lost.first());
         let lost = lost_first.map(|(key, loss)| Error::lost(key, first.unwrap_or(*loss)));
         lost.or(failed).map_or(Ok(()), Err)

@@ -59,7 +59,7 @@ impl Session {
             }
             let Some(taken) = self.collect(&mut errand).await? else { return Ok(None) };
             // The first ones may have been lost while it waited for the others: then none counts.
-            if taken.iter().all(|grip| grip.view().check().is_ok()) {
+            if taken.iter().all(|grip| grip.as_ref().check().is_ok()) {
                 return Ok(Some(taken));
             }
             drop(taken);

@@ -102,7 +102,7 @@ impl Session {
         if !grip.claim() {
             return self.check_open().map(|()| None);
         }
-        match grip.view().look() {
+        match grip.as_ref().look() {
             HoldState::Lost(Loss::Closed) => Err(Error::Closed),
             HoldState::Lost(_) => self.check_open().map(|()| None),
             HoldState::Safe | HoldState::Jeopardy => Ok(Some(grip)),

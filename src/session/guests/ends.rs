@@ -16,7 +16,7 @@ async fn closing_ends_all_tasks() {
     session.close().await;
     assert!(matches!(waiter.await, Ok(Some(Error::Closed))));
     assert!(hold.token().is_cancelled());
-    assert_eq!(grip.view().state(), HoldState::Lost(Loss::Closed));
+    assert_eq!(grip.as_ref().state(), HoldState::Lost(Loss::Closed));
     for _ in 0..5 {
         yield_now().await;
     }
@@ -43,13 +43,13 @@ fn lockers_end_with_their_runtime() {
         }
         (session, grips, waiter)
     });
-    let tokens = grips.each_ref().map(|grip| grip.view().token());
+    let tokens = grips.each_ref().map(|grip| grip.as_ref().token());
     drop(runtime);
     assert!(matches!(waiter.join(), Ok(Some(Error::Closed))), "even if its driver was never polled");
     assert!(tokens.iter().all(tokio_util::sync::CancellationToken::is_cancelled), "nothing renews any more");
-    assert!(grips.iter().all(|grip| matches!(grip.view().state(), HoldState::Lost(_))));
+    assert!(grips.iter().all(|grip| matches!(grip.as_ref().state(), HoldState::Lost(_))));
     let [first, second] = grips;
-    assert!(matches!(futures_executor::block_on(first.unlock()), Err(Error::Lost { .. })));
+    assert!(matches!(futures_executor::block_on(Grips::from(first).unlock()), Err(Error::Lost { .. })));
     drop(second);
     let call =
         futures_executor::block_on(session.wait_in_line(&"k".into(), &caller(), &TERMS, Some(session.now() + SECOND)));
