@@ -1,14 +1,13 @@
--- Reports who a server is and what it remembers. A server that has no memory, or another server's, begins a new one.
+-- Reports who a server is and what it remembers. A server that has no memory, or another server's, begins a new one: it
+-- is shut until it is opened (open.lua).
 -- KEYS[1]  the server's memory; without this key nothing is remembered, and nothing is written
--- ARGV[1]  the memory of a server that begins a new one
+-- ARGV[1]  the id of a memory that begins now
 -- ARGV[2]  the longest lease of the locker that asks, in milliseconds
--- ARGV[3]  the memory that this locker saw last ..
--- ARGV[4]  .. and for how long it has been listed, at least, in milliseconds
--- Returns {run_id, role, master}                  no memory, or no master (the role may be 'cluster'); host:port
---         {run_id, role, '', memory, lease, age}  lease: the longest one that lockers announced; age: how long it has
---                                                 been listed
-local memory = KEYS[1]
-local begun, lease_ms, last, age_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+-- ARGV[3]  the number of servers that it was given
+-- Returns {run_id, role, master}                       no memory, or no master (the role may be 'cluster'); host:port
+--         {run_id, role, '', id, seats, lease, waited}  lease: the longest one that was announced; waited: for how long
+--                                                       the server has been shut, in milliseconds; -1: it votes
+local memory, begins, lease_ms, seats = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 
 local function told(info, name)
   return string.match(info, '\n' .. name .. ':([^\r\n]*)') or ''
@@ -24,24 +23,26 @@ if not memory or role ~= 'master' then
   return {run, role, master ~= '' and master .. ':' .. told(replication, 'master_port') or ''}
 end
 
--- remember.lua
 -- A master that was a replica for a while has kept its run id, but has the data of another server.
 local second = told(replication, 'master_replid2')
 local server = run .. second
-local found = redis.call('HMGET', memory, 'server', 'vote', 'lease', 'age')
-local vote, lease, age = found[2], tonumber(found[3] or 0), tonumber(found[4] or 0)
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local found = redis.call('HMGET', memory, 'server', 'id', 'seats', 'lease', 'begun')
+local id, lease, begun = found[2], math.max(tonumber(found[4] or 0), lease_ms), tonumber(found[5] or 0)
 -- A master whose replicas have been away for an hour forgets that it was once a replica, and forgets nothing else.
 local is_own = found[1] == server or (found[1] and string.find(second, '^0*$') and string.sub(found[1], 1, #run) == run)
-if not is_own or not vote or redis.call('HEXISTS', memory, digest(vote)) == 0 then
-  vote, age = begun, 0
-  remember(server, vote, lease, age)
-end
-if lease < tonumber(lease_ms) then
-  lease = tonumber(lease_ms)
+if not is_own or not id or redis.call('HEXISTS', memory, id) == 0 then
+  id, begun, found[3] = begins, now, seats
+  -- Fails before anything is deleted if the user may not write the memory.
+  redis.call('HSET', memory, 'lease', lease)
+  redis.call('DEL', memory)
+  redis.call('HSET', memory, 'server', server, 'id', id, 'seats', seats, 'lease', lease, 'begun', begun, id, '')
+elseif begun > 0 then
+  -- If the clock was set back, the wait begins again. The largest number of servers has the first say.
+  begun, found[3] = math.min(begun, now), tostring(math.max(tonumber(found[3] or 0), tonumber(seats)))
+  redis.call('HSET', memory, 'seats', found[3], 'lease', lease, 'begun', begun)
+elseif found[3] == seats and tostring(lease) ~= found[4] then
   redis.call('HSET', memory, 'lease', lease)
 end
-if vote == last and age < tonumber(age_ms) then
-  age = tonumber(age_ms)
-  redis.call('HSET', memory, 'age', age)
-end
-return {run, role, '', vote, lease, age}
+return {run, role, '', id, found[3], lease, begun == 0 and -1 or now - begun}

@@ -16,7 +16,7 @@ use crate::key::Key;
 use crate::options::Format;
 
 /// The key of a server's memory.
-pub(crate) const MEMORY: &str = "lockhound_memory";
+pub(crate) const MEMORY: &str = "lockhound_vote";
 
 /// The prefix of the channel on which a locker is woken; the locker's id follows.
 pub(crate) const WAKE: &str = "lockhound_wake:";
@@ -101,21 +101,8 @@ pub(crate) struct Releaser {
     pub(crate) lifetime: Duration,
 }
 
-/// The memory that a server has to have for its answer to be a vote: the one that it had when it was vetted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Remembered {
-    pub(crate) memory: Arc<str>,
-    /// The field for which the server looks. Names of servers are as long, and are unique too.
-    pub(crate) digest: Arc<str>,
-}
-
-impl From<&str> for Remembered {
-    fn from(memory: &str) -> Self {
-        Self { memory: memory.into(), digest: sha1(memory.as_bytes())[..16].into() }
-    }
-}
-
-/// A command to a server. If its answer is to be a vote, `vote` is the memory that the server has to have.
+/// A command to a server. If its answer is to be a vote, `vote` is the id of the memory that the server has to have:
+/// the one that it had when it was vetted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Command {
     /// Takes all of these locks, which are of one kind, or none. A server without the memory for the vote does nothing.
@@ -123,7 +110,7 @@ pub(crate) enum Command {
         claims: Arc<[Claim]>,
         lease: Duration,
         fences: Source,
-        vote: Option<Remembered>,
+        vote: Option<Arc<str>>,
         /// Only for a single lock.
         listing: Option<Listing>,
     },
@@ -153,29 +140,27 @@ pub(crate) enum Command {
         lease: Duration,
         fences: Source,
     },
-    /// Re-acquires a held lock on a server that lost it. The server does so even without the memory.
+    /// Re-acquires a held lock on a server that lost it. A server without the memory for the vote does nothing.
     Retake {
         claim: Claim,
         lease: Duration,
         count: u32,
-        vote: Option<Remembered>,
+        vote: Option<Arc<str>>,
     },
-    /// Makes a held lock last for at least this long from now. The server does so even without the memory.
+    /// Makes a held lock last for at least this long from now.
     Extend {
         claim: Claim,
         lease: Duration,
-        vote: Option<Remembered>,
     },
     /// Raises the mark of a lock that is held there to this fence, unless the mark is higher already.
     Raise {
         claim: Claim,
         fence: Fence,
     },
-    /// Renews many locks of one kind at once. The server does so even without the memory.
+    /// Renews many locks of one kind at once.
     Renew {
         claims: Arc<[Claim]>,
         lease: Duration,
-        vote: Option<Remembered>,
     },
     /// Writes what a locker calls itself, to stay for an hour, or deletes it.
     Label {
@@ -195,12 +180,14 @@ pub(crate) enum Command {
     },
     /// Asks for the identity of a server. With `Announced`, the server also updates its memory.
     Vet(Option<Announced>),
-    /// Changes a server's memory, if it is still as expected.
-    Amend(Amendment),
-    /// Asks for the highest mark of a server. A server without the memory for the vote answers nothing.
-    Highest {
-        vote: Option<Remembered>,
+    /// Asks what the server with this id has to know before it votes. A server without the memory for the vote answers
+    /// nothing.
+    Ask {
+        about: Arc<str>,
+        vote: Option<Arc<str>>,
     },
+    /// Lets a server vote, if it still has the memory that this was decided on.
+    Open(Opening),
 }
 
 impl Command {
@@ -219,25 +206,27 @@ impl Command {
 /// What a locker announces to a server that keeps a memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Announced {
-    /// The memory that it begins with if it has none.
-    pub(crate) begun: Arc<str>,
+    /// The id of the memory that it begins if it has none.
+    pub(crate) id: Arc<str>,
     pub(crate) lease: Duration,
-    /// Its last known memory.
-    pub(crate) last: Arc<str>,
-    /// How long it has been listed since it had that memory.
-    pub(crate) age: Duration,
+    pub(crate) servers: usize,
 }
 
-/// A change of a server's memory.
+/// What lets a server vote.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Amendment {
-    pub(crate) from: String,
-    pub(crate) to: String,
-    pub(crate) listed: bool,
-    /// If it is to vote: the longest lease for which it has waited.
-    pub(crate) waited: Option<Duration>,
-    /// If it is to vote: its marks are raised to the highest of these numbers that is not too far ahead of its clock.
-    pub(crate) marks: Option<String>,
+pub(crate) struct Opening {
+    pub(crate) from: Arc<str>,
+    pub(crate) to: Arc<str>,
+    /// The longest lease for which it has waited.
+    pub(crate) waited: Duration,
+    /// The longest lease that the others told.
+    pub(crate) lease: Duration,
+    /// Its marks are raised to the highest of these numbers that is not too far ahead of its clock.
+    pub(crate) marks: String,
+    /// The ids of the servers that begin together with it.
+    pub(crate) with: String,
+    /// The number of servers.
+    pub(crate) servers: usize,
 }
 
 /// A server's answer, with one variant for each command.
@@ -249,14 +238,14 @@ pub(crate) enum Answer {
     /// Also the answer to `Keep`, which notifies nobody.
     Release(Release),
     HandOver(HandOver),
-    /// True if the claim holds the lock again, false if another holds it there.
-    Retake(Told<bool>),
+    /// True if the claim holds the lock again, false if another holds it there; `None` as for an acquire.
+    Retake(Option<bool>),
     /// True if the claim holds the lock there, for at least the lease.
-    Extend(Told<bool>),
+    Extend(bool),
     Raise(Raise),
     /// One for each claim, in the order given. A lock that too few replicas have acknowledged does not count as
     /// renewed.
-    Renew(Told<Vec<Renew>>),
+    Renew(Vec<Renew>),
     Label,
     /// The text, any bytes, or `None` if there is none.
     LabelOf(Option<Vec<u8>>),
@@ -266,10 +255,10 @@ pub(crate) enum Answer {
     /// Whether the lock was theirs, and nobody else's.
     Force(bool),
     Vet(Identity),
-    /// The memory after the command.
-    Amend(Remembrance),
-    /// A number as text, or `None` if the server does not have the memory for the vote.
-    Highest(Option<String>),
+    /// `None` if the server does not have the memory for the vote.
+    Ask(Option<Told>),
+    /// Whether it votes now.
+    Open(bool),
 }
 
 /// What a server answered to an acquire.
@@ -347,11 +336,15 @@ pub(crate) enum Renew {
     Failed(String),
 }
 
-/// An answer, and whether the server has the memory for the vote: only then the answer is a vote.
+/// What one server knows that another has to know before it votes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Told<T> {
-    pub(crate) answer: T,
-    pub(crate) remembers: bool,
+pub(crate) struct Told {
+    /// Whether it votes, and did so when the other one forgot.
+    pub(crate) votes: bool,
+    /// The longest lease that was announced to it.
+    pub(crate) lease: Duration,
+    /// Its highest mark.
+    pub(crate) mark: String,
 }
 
 /// The holder of a lock, as its key shows it.
@@ -374,14 +367,16 @@ pub(crate) struct Identity {
     pub(crate) memory: Option<Remembrance>,
 }
 
-/// A server's memory, as text.
+/// A server's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Remembrance {
-    pub(crate) memory: String,
+    pub(crate) id: String,
+    /// The number of servers.
+    pub(crate) servers: usize,
     /// The longest lease that was announced to it.
     pub(crate) lease: Duration,
-    /// The minimum time for which it has been listed.
-    pub(crate) age: Duration,
+    /// How long it has been shut; `None` if it votes.
+    pub(crate) waited: Option<Duration>,
 }
 
 /// Returns the error for a key that holds something other than a lock.
@@ -427,11 +422,11 @@ impl Answer {
         if let Self::HandOver(answer) = self { Some(answer) } else { None }
     }
 
-    pub(crate) fn retake(self) -> Option<Told<bool>> {
+    pub(crate) fn retake(self) -> Option<Option<bool>> {
         if let Self::Retake(answer) = self { Some(answer) } else { None }
     }
 
-    pub(crate) fn extend(self) -> Option<Told<bool>> {
+    pub(crate) fn extend(self) -> Option<bool> {
         if let Self::Extend(answer) = self { Some(answer) } else { None }
     }
 
@@ -439,7 +434,7 @@ impl Answer {
         if let Self::Raise(answer) = self { Some(answer) } else { None }
     }
 
-    pub(crate) fn renew(self) -> Option<Told<Vec<Renew>>> {
+    pub(crate) fn renew(self) -> Option<Vec<Renew>> {
         if let Self::Renew(answer) = self { Some(answer) } else { None }
     }
 
@@ -467,11 +462,11 @@ impl Answer {
         if let Self::Vet(answer) = self { Some(answer) } else { None }
     }
 
-    pub(crate) fn amend(self) -> Option<Remembrance> {
-        if let Self::Amend(answer) = self { Some(answer) } else { None }
+    pub(crate) fn told(self) -> Option<Option<Told>> {
+        if let Self::Ask(answer) = self { Some(answer) } else { None }
     }
 
-    pub(crate) fn highest(self) -> Option<Option<String>> {
-        if let Self::Highest(answer) = self { Some(answer) } else { None }
+    pub(crate) fn opened(self) -> Option<bool> {
+        if let Self::Open(answer) = self { Some(answer) } else { None }
     }
 }

@@ -313,11 +313,6 @@ impl Hold {
         self.claims_of(&self.state())
     }
 
-    /// Makes later answers of a node count only together with the votes of these nodes: see [`Votes::part`].
-    pub(crate) fn part(&self, beside: &[bool]) {
-        self.state().votes.part(beside);
-    }
-
     /// Records that a node has renewed, by a renewal sent at this time. Returns true if the validity of the majority
     /// now ends later than before.
     pub(crate) fn renewed(self: &Arc<Self>, node: NodeIndex, sent: Instant, now: Instant) -> bool {
@@ -632,21 +627,6 @@ mod tests {
         assert!(!hold.has_vote(2));
         assert!(hold.vote(2, now, now) && hold.has_vote(2));
         assert!(hold.is_uncertain(2), "the command without an answer may still be executed");
-    }
-
-    /// The first and the last of the three no longer list each other, and the second cannot be reached.
-    #[test]
-    fn votes_of_nodes_that_do_not_list_each_other_make_no_later_majority() {
-        let hold = Arc::new(Hold::for_test(Owner::task(1), watched(), &[0, 1, 2], 3));
-        let (since, sent) = (hold.since, hold.since + Duration::from_secs(10));
-        let (end, later) = (hold.valid_until(), sent + Duration::from_millis(20));
-        assert!(!hold.renewed(2, sent, sent), "one of three is no majority");
-        hold.part(&[true, true, false]);
-        assert!(!hold.renewed(0, later, later));
-        assert_eq!(hold.valid_until(), end, "as long as the majority that granted it, and no longer");
-        assert_eq!(hold.at(since), HoldState::Safe);
-        assert!(hold.renewed(1, later, later), "those two list each other");
-        assert_eq!(hold.valid_until(), lease::valid_until(later, LEASE));
     }
 
     #[test]

@@ -411,28 +411,27 @@ impl LockerBuilder {
     /// Sets the minimum time for which one of several servers abstains after it may have forgotten locks. The Redis
     /// documentation of distributed locks calls this *delayed restarts*.
     ///
-    /// Each server keeps a *memory*, the key `lockhound_memory`, which is lost or out of date when the server's data
-    /// is: after a restart, a failover, a `FLUSHALL`. Such a server abstains until enough of the others list it, and
-    /// then for the longest `restart_quarantine` that any program with this option has announced to any of them, plus
-    /// one hundredth. Until then its vote counts as missing. If that leaves no majority, as at the first start of a
-    /// deployment, [`Lock::lock`] waits, and [`Error::Unavailable`] says which server abstains. The quarantine does not
-    /// depend on a server's clock or uptime.
+    /// Each server keeps a *memory*, the key `lockhound_vote`, which is lost or out of date when the server's data is:
+    /// after a restart, a failover, a `FLUSHALL`. Such a server abstains for the longest `restart_quarantine` that any
+    /// program with this option has announced, plus one hundredth, and until enough of the others have told it what it
+    /// may have forgotten: all but a minority of them, or, after another quarantine, those that make a majority with
+    /// it. Until then its vote counts as missing. If that leaves no majority, as at the first start of a deployment,
+    /// [`Lock::lock`] waits, and [`Error::Unavailable`] says which server abstains.
     ///
-    /// Servers whose votes make a majority list each other. An address that leads to different servers in different
-    /// programs therefore makes no second majority. Every program has to name the same servers;
-    /// [`connect`](Self::connect) refuses a different number of them.
+    /// Every program has to reach the same servers, and should set the same quarantine.
+    /// [`connect`](Self::connect) refuses a different number of servers. See [`guide::quorums`](crate::guide::quorums).
     ///
     /// No lease of this locker may be longer than the quarantine. Clients in other languages announce nothing: the
     /// quarantine must not be shorter than their longest lease. A single server forgets what was announced to it
     /// together with its locks: there, every program has to set the same quarantine. Zero is for servers that forget
-    /// nothing (`appendonly yes` and `appendfsync always`): no memory is kept on them, and whether addresses lead to
-    /// different servers is checked only within this process.
+    /// nothing (`appendonly yes` and `appendfsync always`): no memory is kept on them.
     ///
-    /// It does not cover: the eviction or deletion of single keys; `SWAPDB`; a server that becomes a replica and a
-    /// master again before any locker has asked it for anything, without its connections ending (`CLIENT KILL TYPE
-    /// normal` ends them); a machine that is restored from a snapshot together with its processes; a proxy that changes
-    /// servers within a connection; a program that starts while it cannot reach one of three servers, finds another one
-    /// empty, and is led to an empty one in place of the third; and servers' clocks that jump while locks are held.
+    /// It does not cover: an address that leads some programs to another, empty server; a failover behind an address
+    /// whose old master still serves somebody; a second server that loses its data before the first one votes again;
+    /// the eviction or deletion of single keys; `SWAPDB`; a server that becomes a replica and a master again before any
+    /// locker has asked it for anything, without its connections ending (`CLIENT KILL TYPE normal` ends them); a
+    /// machine that is restored from a snapshot together with its processes; a proxy that changes servers within a
+    /// connection; and servers' clocks that jump while locks are held or while a server abstains.
     ///
     /// `cargo run --example redlock` kills one of three servers under a holder and brings it back, empty.
     ///

@@ -131,7 +131,7 @@ const LABEL: &[Row] = &[Row(Sent, NOTHING, &["EVALSHA NO-SCRIPT 1 LABEL"])];
 
 const MEMORIES: &[Row] = &[
     Row(Sent, LOCKING, &["EVALSHA NO-SCRIPT 1 MEMORY"]),
-    Row(Called, LOCKING, &["HEXISTS MEMORY digest", "HMGET MEMORY vote", "DEL MEMORY", "HSET MEMORY vote 0"]),
+    Row(Called, LOCKING, &["HEXISTS MEMORY id", "HMGET MEMORY id", "DEL MEMORY", "HSET MEMORY id 0"]),
 ];
 
 /// Returns the rights that a locker with these settings needs on each of its servers, for these locks.
@@ -209,7 +209,7 @@ fn name(word: &str, key: &Key) -> Option<(String, Option<&'static str>)> {
         "MARK" => (key.mark().to_owned(), Some("~lockhound_fence:*")),
         "WAKE" => (format!("{WAKE}any"), Some("&lockhound_wake:*")),
         "LABEL" => (label::key_of("any"), Some("~lockhound_label:*")),
-        "MEMORY" => (MEMORY.to_owned(), Some("~lockhound_memory")),
+        "MEMORY" => (MEMORY.to_owned(), Some("~lockhound_vote")),
         _ => return None,
     })
 }
@@ -293,7 +293,7 @@ mod tests {
         assert!(needed(1, |o| o.replicas = replicas).contains("+wait"));
         let at_once = needed(3, |o| o.restart_quarantine = Some(Duration::ZERO));
         assert!(at_once.contains("+exists") && at_once.contains("+info"), "{at_once:?}");
-        assert!(!at_once.contains("~lockhound_memory") && !at_once.contains("+hmget"), "{at_once:?}");
+        assert!(!at_once.contains("~lockhound_vote") && !at_once.contains("+hmget"), "{at_once:?}");
         let tokens = needed(1, |o| o.fencing = Fencing::Redisson);
         assert!(tokens.contains("~redisson_lock_token:{app:42}") && tokens.contains("+incr"), "{tokens:?}");
         assert!(!tokens.contains("~lockhound_fence:*"), "{tokens:?}");

@@ -10,7 +10,7 @@ mod words;
 
 use self::reading::{idle, read};
 use self::words::{Topology, Words};
-use crate::command::{Acquire, Answer, Command, HandOver, Raise, Renew, Told};
+use crate::command::{Acquire, Answer, Command, HandOver, Raise, Renew};
 use crate::node::{Call, Lane, Node, Outcome, ReplicaAck, Reply, Server, Step};
 
 /// Lets a node execute a command once, and reads the answer.
@@ -69,7 +69,7 @@ async fn answer(node: &Node, command: &Command, (reply, ack): (Outcome<Reply>, R
 
 /// Waits until enough replicas have what was written. The answer "gone" does not wait for them.
 async fn acknowledge(mut answer: Outcome<Answer>, ack: ReplicaAck) -> Outcome<Answer> {
-    if let Outcome::Done(Answer::Renew(Told { answer: renewed, .. })) = &mut answer {
+    if let Outcome::Done(Answer::Renew(renewed)) = &mut answer {
         if renewed.contains(&Renew::Renewed)
             && let Err(failure) = ack.confirm().await
         {
@@ -87,8 +87,8 @@ fn wrote(answer: &Answer) -> bool {
         answer,
         Answer::Acquire(Some(Acquire::Granted(_)))
             | Answer::HandOver(HandOver::Granted(_))
-            | Answer::Retake(Told { answer: true, .. })
-            | Answer::Extend(Told { answer: true, .. })
+            | Answer::Retake(Some(true))
+            | Answer::Extend(true)
             | Answer::Raise(Raise::Raised)
     )
 }

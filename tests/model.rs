@@ -41,6 +41,8 @@ mod across;
 mod client;
 #[path = "model/hand_over.rs"]
 mod hand_over;
+#[path = "model/memory/mod.rs"]
+mod memory;
 #[path = "model/promises.rs"]
 mod promises;
 #[path = "model/quorum/mod.rs"]

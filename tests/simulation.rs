@@ -240,10 +240,6 @@ fn simulate(seed: u64, aloud: bool) -> (Vec<String>, Duration) {
             program.rest().await;
             stories::change_too_late(&world, &program.net, &plan, program.two_workers()).await;
             program.rest().await;
-            if plan.mislead {
-                stories::led_to_a_blank_server(&world, &program.net, &plan, program.two_workers()).await;
-                program.rest().await;
-            }
         }
         program.end().await;
         let mut trace = world.trace();

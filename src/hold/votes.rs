@@ -37,16 +37,6 @@ impl Votes {
         *vote = (*vote).max(Some(until));
     }
 
-    /// Makes later votes of a node count only together with those of these nodes. The votes of the others may be valid
-    /// for longer than the present majority. They must not make another majority with a later vote, since those servers
-    /// do not list each other. So they are cut to the end of the majority.
-    pub(super) fn part(&mut self, beside: &[bool]) {
-        let Some(end) = self.majority_until() else { return };
-        for (vote, _) in self.until.iter_mut().zip(beside).filter(|(_, is_beside)| !**is_beside) {
-            *vote = vote.map(|until| until.min(end));
-        }
-    }
-
     /// Removes a node's vote. Returns whether the others are a majority.
     pub(super) fn remove(&mut self, node: NodeIndex) -> bool {
         self.until[node] = None;

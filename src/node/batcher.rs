@@ -35,7 +35,7 @@ use super::script_runner::{By, Lua, ScriptRunner, is_not_known};
 use super::slot::Slot;
 use super::word_list::WordList;
 use crate::clock::Instant;
-use crate::command::{MEMORY, Remembered};
+use crate::command::MEMORY;
 use crate::error::{Error, NodeFailure, ServerErrorKind};
 use crate::foreign;
 
@@ -69,7 +69,7 @@ pub(crate) struct Step {
     pub(crate) batched: Option<Batched>,
     /// If its answer is a vote: what the server has to remember for that. The key of the memory and this digest are the
     /// last of a script's keys and arguments.
-    pub(crate) vote: Option<Remembered>,
+    pub(crate) vote: Option<Arc<str>>,
     pub(crate) words: WordList,
     /// Whether it may leave something there that has to be undone if its answer never comes.
     pub(crate) takes: bool,
@@ -258,7 +258,7 @@ impl Batcher {
         let vote = steps().find_map(|step| step.vote.as_ref());
         if let Some(vote) = vote {
             keys.push(MEMORY);
-            args.push(&vote.digest);
+            args.push(vote);
         }
         let acknowledged = steps().filter(|step| step.acknowledged).count();
         let shared_by = |shared: Batched| if vote.is_some() { shared.voting } else { shared.lua };

@@ -1,10 +1,12 @@
 //! A script to be sent to a server.
 
+use std::sync::Arc;
+
 use super::batcher::Step;
 use super::script_runner::Lua;
 use super::slot::Slot;
 use super::word_list::WordList;
-use crate::command::{MEMORY, Remembered};
+use crate::command::MEMORY;
 
 /// A script to be run once.
 #[derive(Clone)]
@@ -12,7 +14,7 @@ pub(crate) enum Call {
     /// It may share a script with others.
     Step(Step),
     /// It is sent by itself. `acknowledged`: whether replicas have to acknowledge it, if they are asked at all.
-    Script { lua: &'static Lua, words: WordList, vote: Option<Remembered>, acknowledged: bool },
+    Script { lua: &'static Lua, words: WordList, vote: Option<Arc<str>>, acknowledged: bool },
 }
 
 impl Call {
@@ -23,7 +25,7 @@ impl Call {
 
     pub(crate) fn args(&self) -> Vec<&str> {
         let (words, vote) = self.words();
-        words.args().chain(vote.map(|vote| &*vote.digest)).collect()
+        words.args().chain(vote.map(|vote| &**vote)).collect()
     }
 
     pub(crate) fn lua(&self) -> &'static Lua {
@@ -41,7 +43,7 @@ impl Call {
         }
     }
 
-    fn words(&self) -> (&WordList, Option<&Remembered>) {
+    fn words(&self) -> (&WordList, Option<&Arc<str>>) {
         match self {
             Self::Step(Step { words, vote, .. }) | Self::Script { words, vote, .. } => (words, vote.as_ref()),
         }

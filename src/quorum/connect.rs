@@ -115,6 +115,6 @@ pub(crate) fn connect_lazily(
 fn over(nodes: Vec<(Arc<Node>, Events)>, settings: &Settings, locker: &str, roll: Arc<Roll>) -> (Quorum, Ears, Ears) {
     let (nodes, events): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
     let (subscribers, ups) = events.into_iter().map(|events| (events.subscriber, events.grants)).unzip();
-    let quorum = Quorum::new(nodes, settings.restart_quarantine).with_lists(locker);
+    let quorum = Quorum::new(nodes, settings.restart_quarantine, settings.connect_timeout).with_lists(locker);
     (quorum.with_roll(roll), subscribers, ups)
 }

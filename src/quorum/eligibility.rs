@@ -1,29 +1,30 @@
 //! Decides whose vote counts, from what each server has shown on each connection.
 //!
+//! A server that lost its data has forgotten its locks. So each server keeps a *memory*, which is lost with its data: a
+//! server that begins a new one is *shut*, and has no vote before the longest lease is over and the others have told it
+//! what it may have forgotten (see [`super::vetting`]). These are the *delayed restarts* of the Redis documentation's
+//! page on distributed locks, without asking how long a process has run.
+//!
 //! # Invariants
-//! - A vote counts if its connection was vetted before the request was sent, and is still the same; and, if servers
-//!   have memories, if the server had the memory then that it was vetted with.
+//! - A vote counts if its connection was vetted before the request was sent, and is still the same.
+//! - A server grants or retakes a lock only if it has the memory then that it was vetted with, and votes. A lock that
+//!   is on a server that is shut was there before, so its renewal counts.
 //! - All connections of a node show the same server; two nodes of a locker never do.
-//! - Servers whose votes count list each other: see [`super::members`].
+//! - The servers that vote for a round are known before the first of them is asked. So at that moment a majority knows
+//!   this locker's leases; and a server that votes and does not know them is one of the others, at any later time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 
-use super::members::{self, Change, Id, Known, Memory, Phase, Plan};
-use super::place::{Place, unfitness};
+use super::place::{Memory, Place, Shut, other_number, unfitness};
 use crate::clock::Instant;
-use crate::command::{Identity, Remembered, Remembrance};
+use crate::command::Identity;
 use crate::error::NodeFailure;
-use crate::lease::NodeIndex;
+use crate::lease::{NodeIndex, majority};
 use crate::node::{Lane, Node};
-use crate::random;
-
-/// How often a locker has a server with a new memory listed by each of the others, within a quarantine.
-const MOST_LISTINGS: usize = 3;
 
 /// Why an answer is no vote if the server's memory is not the one that was vetted.
 pub(super) const FORGOT: &str = "no longer has the memory that it was vetted with: it is vetted again";
@@ -40,45 +41,13 @@ pub(super) enum Status {
     Votes,
 }
 
-/// What is known about all nodes, and the plan that follows from it.
-#[derive(Debug)]
-struct Found {
-    places: Vec<Place>,
-    /// The plan after the last change, and the time of that change.
-    plan: Plan,
-    planned: Instant,
-    /// Increases with each change of what the servers remember.
-    lists: u64,
-}
-
 /// The permission to ask a node for its vote on one connection.
 #[derive(Debug, Clone)]
 pub(super) struct Ticket {
     lane: Lane,
     epoch: Option<u64>,
-    /// What the server has to remember for its answer to be a vote.
-    pub(super) vote: Option<Remembered>,
-    /// Whether its answer is a vote for a lock that is acquired; if not, why.
-    pub(super) votes: Result<(), NodeFailure>,
-    /// The same for a lock that already is on the server.
-    pub(super) keeps: Result<(), NodeFailure>,
-    /// Which state of the servers' lists it was made from: increases with each change.
-    pub(super) lists: u64,
-}
-
-impl Ticket {
-    /// Returns whether there is no other server, and this one has no memory.
-    pub(super) fn is_of_a_lone_server(&self) -> bool {
-        self.epoch.is_none()
-    }
-
-    /// Returns whether the votes of both count together: they do if they were made from the same state of the lists, or
-    /// if the two servers list each other.
-    pub(super) fn is_of(&self, other: &Self) -> bool {
-        let memory = |ticket: &Self| Memory::parse(&ticket.vote.as_ref()?.memory);
-        self.lists == other.lists
-            || matches!((memory(self), memory(other)), (Some(one), Some(other)) if one.is_mutual(&other))
-    }
+    /// The id that the server's memory has to have for its answer to be a vote.
+    pub(super) vote: Option<Arc<str>>,
 }
 
 /// What an answer is asked for.
@@ -94,7 +63,9 @@ pub(super) enum Ask {
 #[derive(Debug)]
 pub(crate) struct Eligibility {
     quarantine: Duration,
-    found: Mutex<Found>,
+    /// From then on, a server that has not answered is away.
+    connected_by: Instant,
+    places: Mutex<Vec<Place>>,
     /// Notified when something was found out.
     news: Notify,
     /// By place: notified when the server is to be vetted again.
@@ -102,12 +73,16 @@ pub(crate) struct Eligibility {
 }
 
 impl Eligibility {
-    pub(super) fn new(nodes: &[Arc<Node>], quarantine: Duration) -> Arc<Self> {
-        let places = nodes.iter().map(|node| Place::new(Arc::clone(node.name()))).collect();
-        let plan = Plan { votes: vec![false; nodes.len()], keeps: vec![false; nodes.len()], ..Plan::default() };
-        let doubts = nodes.iter().map(|_| Notify::new()).collect();
-        let found = Mutex::new(Found { places, plan, planned: Instant::now(), lists: 0 });
-        Arc::new(Self { quarantine, found, news: Notify::new(), doubts })
+    /// Makes it for nodes of which each is connected within `connect_timeout`, if it is there.
+    pub(super) fn new(nodes: &[Arc<Node>], quarantine: Duration, connect_timeout: Duration) -> Arc<Self> {
+        let places = Mutex::new(nodes.iter().map(|node| Place::new(Arc::clone(node.name()))).collect());
+        Arc::new(Self {
+            quarantine,
+            connected_by: Instant::now() + connect_timeout,
+            places,
+            news: Notify::new(),
+            doubts: nodes.iter().map(|_| Notify::new()).collect(),
+        })
     }
 
     /// Returns whether there is nothing to find out: a single server without a memory cannot be mistaken for another.
@@ -121,7 +96,7 @@ impl Eligibility {
     }
 
     /// Returns the number of servers.
-    pub(super) fn seats(&self) -> usize {
+    pub(super) fn servers(&self) -> usize {
         self.doubts.len()
     }
 
@@ -140,44 +115,48 @@ impl Eligibility {
         lane: Lane,
         ask: Ask,
     ) -> Result<Ticket, NodeFailure> {
-        self.ticket_unlike(None, place, node, lane, ask).await
-    }
-
-    /// As [`ticket`](Self::ticket), but waits for another memory than the one of the former ticket, which the server no
-    /// longer has.
-    pub(super) async fn ticket_unlike(
-        &self,
-        former: Option<&Ticket>,
-        place: NodeIndex,
-        node: &Node,
-        lane: Lane,
-        ask: Ask,
-    ) -> Result<Ticket, NodeFailure> {
-        if self.is_moot() {
-            return Ok(Ticket { lane, epoch: None, vote: None, votes: Ok(()), keeps: Ok(()), lists: 0 });
-        }
         let deadline = Instant::now() + node.patience();
         loop {
             // Created before the check, so that news that come after the check are not missed.
             let news = self.news.notified();
-            let reason = match self.look(place, node, lane, ask) {
-                Ok(ticket) if former.is_some_and(|former| former.vote == ticket.vote) => {
-                    self.found().places[place].failure(FORGOT)
+            match self.look(place, node, lane, ask) {
+                Err(Missing::News(reason)) => {
+                    self.doubt(place);
+                    if timeout(Instant::now().until(deadline), news).await.is_err() {
+                        return Err(reason);
+                    }
                 }
-                Ok(ticket) => return Ok(ticket),
-                Err(Missing::Unfit(failure)) => return Err(failure),
-                Err(Missing::News(failure)) => failure,
-            };
-            self.doubt(place);
-            if timeout(Instant::now().until(deadline), news).await.is_err() {
-                return Err(reason);
+                known => return known.map_err(Missing::reason),
             }
         }
     }
 
-    fn look(&self, place: NodeIndex, node: &Node, lane: Lane, ask: Ask) -> Result<Ticket, Missing> {
-        let found = self.found();
-        let (at, epoch) = (&found.places[place], node.epoch(lane));
+    /// Waits until a majority can be asked for its vote. Returns by node the ticket, or why there is none.
+    pub(super) async fn tickets(&self, nodes: &[Arc<Node>]) -> Vec<Result<Ticket, NodeFailure>> {
+        let deadline = Instant::now() + nodes.iter().map(|node| node.patience()).max().unwrap_or_default();
+        loop {
+            let news = self.news.notified();
+            let look = |(place, node): (NodeIndex, &Arc<Node>)| self.look(place, node, Lane::Grants, Ask::Vote);
+            let known: Vec<_> = nodes.iter().enumerate().map(look).collect();
+            let mut awaited = false;
+            for (place, _) in known.iter().enumerate().filter(|(_, known)| matches!(known, Err(Missing::News(_)))) {
+                awaited = true;
+                self.doubt(place);
+            }
+            let enough = known.iter().filter(|known| known.is_ok()).count() >= majority(nodes.len());
+            if enough || !awaited || timeout(Instant::now().until(deadline), news).await.is_err() {
+                return known.into_iter().map(|known| known.map_err(Missing::reason)).collect();
+            }
+        }
+    }
+
+    /// Returns the ticket, if it is known whether the vote on this connection counts.
+    pub(super) fn look(&self, place: NodeIndex, node: &Node, lane: Lane, ask: Ask) -> Result<Ticket, Missing> {
+        if self.is_moot() {
+            return Ok(Ticket { lane, epoch: None, vote: None });
+        }
+        let places = self.places();
+        let (at, epoch) = (&places[place], node.epoch(lane));
         if let Some(reason) = &at.unfit {
             return Err(Missing::Unfit(at.failure(reason)));
         }
@@ -186,53 +165,28 @@ impl Eligibility {
             let reason = at.unknown.as_deref().unwrap_or("it was connected anew a moment ago");
             return Err(Missing::News(at.failure(format!("does not vote before it is known who it is: {reason}"))));
         }
-        let (votes, keeps) = self.counts(&found, place);
-        if let (Err(failure), Ask::Vote) = (&votes, ask) {
-            return Err(Missing::Unfit(failure.clone()));
+        if let (Some(shut), Ask::Vote) = (at.memory.as_ref().and_then(|memory| memory.shut), ask) {
+            return Err(Missing::Unfit(at.failure(self.abstention(shut))));
         }
-        Ok(Ticket { lane, epoch: Some(epoch), vote: at.memory.clone(), votes, keeps, lists: found.lists })
-    }
-
-    /// Returns whether the vote of a vetted server counts: for a lock that is acquired, and for one that is on the
-    /// server.
-    fn counts(&self, found: &Found, place: NodeIndex) -> (Result<(), NodeFailure>, Result<(), NodeFailure>) {
-        if !self.remembers() {
-            return (Ok(()), Ok(()));
-        }
-        let plan = &found.plan;
-        if plan.votes[place] && plan.keeps[place] {
-            return (Ok(()), Ok(()));
-        }
-        let at = &found.places[place];
-        let failure = || at.failure(self.abstention(at, found));
-        let or_not = |counts: bool| if counts { Ok(()) } else { Err(failure()) };
-        (or_not(plan.votes[place]), or_not(plan.keeps[place]))
+        Ok(Ticket { lane, epoch: Some(epoch), vote: at.memory.as_ref().map(|memory| Arc::clone(&memory.id)) })
     }
 
     /// Returns why a vetted server has no vote.
-    fn abstention(&self, place: &Place, found: &Found) -> String {
-        let quarantine = self.quarantine;
-        let begun = "it is new, or has restarted or lost its data, and may have forgotten locks";
-        match place.sight.as_ref().map(|sight| sight.memory.phase) {
-            Some(Phase::Votes) => "does not vote: too few of the others are there and list it".to_owned(),
-            Some(Phase::Listed) if found.plan.wait.is_some() => {
-                let rest = Instant::now().until(found.planned + found.plan.wait.unwrap_or_default());
-                format!("abstains for another {rest:.1?}: {begun} (restart_quarantine = {quarantine:?})")
-            }
-            _ => format!(
-                "abstains: {begun} (restart_quarantine = {quarantine:?}, which begins when enough of the others list \
-                 it)"
-            ),
-        }
-    }
-
-    /// Returns by place whose votes count together now, for locks that are on the servers. `None` if all do.
-    pub(super) fn beside(&self) -> Option<Box<[bool]>> {
-        if !self.remembers() {
-            return None;
-        }
-        let keeps = &self.found().plan.keeps;
-        keeps.contains(&false).then(|| keeps.as_slice().into())
+    fn abstention(&self, shut: Shut) -> String {
+        let (now, quarantine, servers) = (Instant::now(), self.quarantine, self.servers());
+        let (rest, at_most) = (now.until(shut.until), now.until(shut.at_most));
+        let until = if !rest.is_zero() {
+            format!("for another {rest:.1?}")
+        } else if !at_most.is_zero() {
+            let asked = servers - majority(servers) + 1;
+            format!("until {asked} others that vote can be asked what it may have forgotten, at most for {at_most:.1?}")
+        } else {
+            "until a majority can be reached".to_owned()
+        };
+        format!(
+            "abstains {until}: it is new, or has restarted or lost its data, and may have forgotten locks \
+             (restart_quarantine = {quarantine:?})"
+        )
     }
 
     /// Returns whether an answer came on the connection that the ticket is for.
@@ -249,168 +203,100 @@ impl Eligibility {
         self.doubts[place].notified().await;
     }
 
-    /// Returns a future that waits for news. News that come after this call are not missed, even before it is awaited.
-    pub(super) fn told(&self) -> Notified<'_> {
-        self.news.notified()
-    }
-
     /// Takes in what a server showed on a connection.
     pub(super) fn saw(&self, place: NodeIndex, lane: Lane, epoch: u64, identity: &Identity, now: Instant) {
-        let unfit = unfitness(&self.found().places, place, lane, identity);
-        self.change(place, |at| {
-            let vetted = unfit.is_none().then_some(epoch);
-            if lane == Lane::Renewals {
-                at.renewals = vetted;
-                return;
-            }
+        let mut places = self.places();
+        let (unfit, servers) = (unfitness(&places, place, lane, identity), places.len());
+        let (at, vetted) = (&mut places[place], unfit.is_none().then_some(epoch));
+        if lane == Lane::Renewals {
+            at.renewals = vetted;
+        } else {
             at.run_id = vetted.map(|_| identity.run_id.clone());
+            at.memory = identity.memory.as_ref().filter(|_| vetted.is_some()).map(|told| Memory::new(told, now));
+            at.met |= at.memory.as_ref().is_some_and(|memory| memory.shut.is_none());
+            at.is_of_others = other_number(servers, identity.memory.as_ref()).is_some();
             (at.grants, at.unknown, at.unfit) = (vetted, None, unfit);
-            match identity.memory.as_ref().filter(|_| vetted.is_some()) {
-                Some(told) => at.remember(told, now),
-                None => (at.sight, at.memory) = (None, None),
-            }
-        });
+        }
+        drop(places);
+        self.news.notify_waiters();
     }
 
     /// Notes that a server could not be vetted, and why. If it is `unfit`, its vote does not count.
     pub(super) fn failed(&self, place: NodeIndex, lane: Lane, reason: &str, unfit: bool) {
-        self.change(place, |at| {
-            if lane == Lane::Renewals {
-                at.renewals = None;
-            } else {
-                (at.grants, at.sight, at.memory) = (None, None, None);
-                at.unfit = unfit.then(|| reason.to_owned());
-                at.unknown = Some(reason.to_owned());
-            }
-        });
+        let at = &mut self.places()[place];
+        if lane == Lane::Renewals {
+            at.renewals = None;
+        } else {
+            (at.grants, at.memory) = (None, None);
+            at.unfit = unfit.then(|| reason.to_owned());
+            at.unknown = Some(reason.to_owned());
+        }
+        self.news.notify_waiters();
     }
 
     /// Lets a server vote without vetting: INFO is not permitted, and servers have no memories.
     pub(super) fn trust(&self, place: NodeIndex, lane: Lane, epoch: u64) {
-        self.change(place, |at| {
-            if lane == Lane::Renewals {
-                at.renewals = Some(epoch);
-            } else {
-                (at.grants, at.unknown, at.unfit) = (Some(epoch), None, None);
-            }
-        });
-    }
-
-    /// Returns which of the servers that are seen another one starts to list by this change.
-    pub(super) fn listed_by(&self, change: &Change) -> Vec<NodeIndex> {
-        let found = self.found();
-        let is_listed = |at: &Place| {
-            let id = at.sight.as_ref().map(|sight| sight.memory.id);
-            id.is_some_and(|id| id != change.to.id && change.to.lists(id) && !change.from.lists(id))
-        };
-        found.places.iter().enumerate().filter(|(_, at)| is_listed(at)).map(|(place, _)| place).collect()
-    }
-
-    /// Notes that such a change was written, or may have been.
-    pub(super) fn listed(&self, places: &[NodeIndex], now: Instant) {
-        let mut found = self.found();
-        for &place in places {
-            let listings = &mut found.places[place].listings;
-            listings.retain(|listed| listed.until(now) < self.quarantine);
-            listings.push(now);
+        let at = &mut self.places()[place];
+        if lane == Lane::Renewals {
+            at.renewals = Some(epoch);
+        } else {
+            (at.grants, at.unknown, at.unfit) = (Some(epoch), None, None);
         }
+        self.news.notify_waiters();
     }
 
-    /// Takes in what a server remembers after a change was written or was not. Returns whether that is new. It is never
-    /// new if the connection has yet to be vetted, so that the same change is not written again at once.
-    pub(super) fn amended(&self, place: NodeIndex, epoch: u64, told: &Remembrance, now: Instant) -> bool {
-        let mut is_new = false;
-        self.change(place, |at| {
-            if at.grants == Some(epoch) {
-                is_new = at.memory.as_ref().is_none_or(|memory| *memory.memory != told.memory);
-                at.remember(told, now);
-            }
-        });
-        is_new
+    /// Returns what a server remembers that does not vote yet.
+    pub(super) fn shut(&self, place: NodeIndex) -> Option<(Memory, Shut)> {
+        let memory = self.places()[place].memory.clone()?;
+        memory.shut.map(|shut| (memory, shut))
     }
 
-    pub(super) fn plan(&self) -> Plan {
-        self.plan_of(&self.found().places)
+    /// Returns whether a server that has not answered yet may still be on its way.
+    pub(super) fn is_connecting(&self, now: Instant) -> bool {
+        now < self.connected_by
     }
 
-    fn plan_of(&self, places: &[Place]) -> Plan {
-        let seen = places.iter().map(|place| place.sight.as_ref());
-        let former: Vec<Option<Id>> = places.iter().map(|place| place.former).collect();
-        let met: Vec<bool> = places.iter().map(|place| place.met).collect();
-        let now = Instant::now();
-        let recent = |at: &&Instant| at.until(now) < self.quarantine;
-        let rests = |place: &Place| place.listings.iter().filter(recent).count() >= MOST_LISTINGS * places.len();
-        let rests: Vec<bool> = places.iter().map(rests).collect();
-        let known = Known { former: &former, met: &met, lease: self.quarantine, rests: &rests };
-        members::plan(seen, known, now, &mut fresh)
+    /// Returns whether a server votes that is one of another number of servers: this locker was given a wrong list.
+    pub(super) fn is_misled(&self) -> bool {
+        self.places().iter().any(|at| at.is_of_others)
     }
 
-    /// Returns what a listed server remembers, and for how long it has been listed.
-    pub(super) fn last(&self, place: NodeIndex, now: Instant) -> Option<(Arc<str>, Duration)> {
-        let found = self.found();
-        let at = &found.places[place];
-        let sight = at.sight.as_ref().filter(|sight| sight.memory.phase == Phase::Listed)?;
-        Some((Arc::clone(&at.memory.as_ref()?.memory), sight.age + now.since(sight.read)))
+    /// Returns whether this locker has ever seen the server there vote.
+    pub(super) fn met(&self, place: NodeIndex) -> bool {
+        self.places()[place].met
     }
 
     pub(super) fn status(&self, place: NodeIndex) -> Status {
-        let found = self.found();
-        let at = &found.places[place];
+        let places = self.places();
+        let at = &places[place];
         match (&at.unfit, &at.unknown) {
             (Some(reason), _) => Status::Unfit(reason.clone()),
             (None, Some(reason)) => Status::Unknown(reason.clone()),
-            (None, None) => match self.counts(&found, place).0 {
-                Ok(()) => Status::Votes,
-                Err(failure) => Status::Abstains(failure.reason),
+            (None, None) => match at.memory.as_ref().and_then(|memory| memory.shut) {
+                Some(shut) => Status::Abstains(self.abstention(shut)),
+                None => Status::Votes,
             },
         }
     }
 
-    fn found(&self) -> MutexGuard<'_, Found> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Changes what is known about a node, and plans again.
-    fn change(&self, place: NodeIndex, change: impl FnOnce(&mut Place)) {
-        let mut found = self.found();
-        let before = found.places[place].memory.clone();
-        change(&mut found.places[place]);
-        if self.remembers() {
-            found.lists += u64::from(found.places[place].memory != before);
-            (found.plan, found.planned) = (self.plan_of(&found.places), Instant::now());
-        }
-        drop(found);
-        self.news.notify_waiters();
-    }
-}
-
-#[cfg(test)]
-impl Eligibility {
-    /// The server at this place shows what it remembers. A connection that was never there is in its first epoch, 0.
-    pub(super) fn shows(&self, place: NodeIndex, memory: &str) {
-        let told = Remembrance { memory: memory.into(), lease: Duration::ZERO, age: Duration::ZERO };
-        let (run_id, role, master) = (place.to_string(), "master".into(), String::new());
-        let identity = Identity { run_id, role, master, memory: Some(told) };
-        self.saw(place, Lane::Grants, 0, &identity, Instant::now());
+    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Why there is no ticket.
-enum Missing {
+pub(super) enum Missing {
     /// There will be none soon.
     Unfit(NodeFailure),
     /// There may be one with the next news.
     News(NodeFailure),
 }
 
-pub(super) fn fresh() -> Id {
-    Id(random::uuid().as_u64_pair().0)
-}
-
-/// Returns a change as it is sent: the old memory, the new one, and whether the server is listed by it.
-pub(super) fn texts(change: &Change) -> (String, String, bool) {
-    let listed = change.to.phase == Phase::Listed && change.from.phase != Phase::Listed;
-    (change.from.to_string(), change.to.to_string(), listed)
+impl Missing {
+    fn reason(self) -> NodeFailure {
+        let (Self::Unfit(reason) | Self::News(reason)) = self;
+        reason
+    }
 }
 
 #[cfg(test)]
@@ -418,6 +304,7 @@ mod tests {
     use std::pin::pin;
 
     use super::*;
+    use crate::command::Remembrance;
     use crate::options::Options;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -430,85 +317,42 @@ mod tests {
         (0..count).map(|_| Node::of_nobody(&settings)).collect()
     }
 
-    /// Three servers, each seen with this memory.
-    fn seen(memories: [&str; 3]) -> (Vec<Arc<Node>>, Arc<Eligibility>) {
-        let nodes = nodes(3);
-        let eligibility = Eligibility::new(&nodes, QUARANTINE);
-        (0..3).for_each(|place| eligibility.shows(place, memories[place]));
-        (nodes, eligibility)
-    }
-
     /// What the server at this place shows. A connection that was never there is in its first epoch, 0.
-    fn identity(place: NodeIndex, memory: &str) -> Identity {
-        let (run_id, role, master) = (place.to_string(), "master".into(), String::new());
-        Identity { run_id, role, master, memory: Some(told(memory)) }
+    fn identity(place: NodeIndex, servers: usize, waited: Option<Duration>) -> Identity {
+        let memory = Remembrance { id: format!("id{place}"), servers, lease: QUARANTINE, waited };
+        Identity { run_id: place.to_string(), role: "master".into(), master: String::new(), memory: Some(memory) }
     }
 
-    fn told(memory: &str) -> Remembrance {
-        Remembrance { memory: memory.into(), lease: Duration::ZERO, age: Duration::ZERO }
-    }
-
-    fn now() -> Instant {
-        Instant::now()
-    }
-
-    /// Returns why the server at this place abstains.
-    fn abstains(eligibility: &Eligibility, place: NodeIndex) -> String {
-        match eligibility.status(place) {
-            Status::Abstains(reason) => reason,
-            status => panic!("{status:?}"),
+    /// Three servers of which these have been shut for so long.
+    fn seen(waited: [Option<Duration>; 3]) -> (Vec<Arc<Node>>, Arc<Eligibility>) {
+        let nodes = nodes(3);
+        let eligibility = Eligibility::new(&nodes, QUARANTINE, SECOND);
+        for (place, waited) in waited.into_iter().enumerate() {
+            eligibility.saw(place, Lane::Grants, 0, &identity(place, 3, waited), Instant::now());
         }
-    }
-
-    const ALL: &str = "000000000000000a,000000000000000b,000000000000000c";
-
-    /// Returns a memory as a server stores it.
-    fn memory(id: &str, phase: &str, members: &str) -> String {
-        format!("000000000000000{id} 3 {phase} {members} ")
-    }
-
-    fn begun(id: &str) -> String {
-        memory(id, "begun", &format!("000000000000000{id}"))
-    }
-
-    /// All of them vote, except the one at place 1, which is in this phase.
-    fn with(phase: &str) -> (Vec<Arc<Node>>, Arc<Eligibility>) {
-        let second = if phase == "begun" { begun("b") } else { memory("b", phase, ALL) };
-        seen([&memory("a", "votes", ALL), &second, &memory("c", "votes", ALL)])
+        (nodes, eligibility)
     }
 
     #[tokio::test]
     async fn a_single_server_without_a_memory_needs_no_vetting() {
-        let of = |servers, quarantine| Eligibility::new(&nodes(servers), quarantine);
+        let of = |servers, quarantine| Eligibility::new(&nodes(servers), quarantine, SECOND);
         assert!(of(1, Duration::ZERO).is_moot());
         assert!(!of(1, QUARANTINE).is_moot() && !of(2, Duration::ZERO).is_moot() && !of(3, QUARANTINE).is_moot());
         assert!(of(1, QUARANTINE).remembers() && !of(3, Duration::ZERO).remembers());
-        assert_eq!((of(3, QUARANTINE).seats(), of(3, QUARANTINE).quarantine()), (3, QUARANTINE));
-    }
-
-    #[test]
-    fn votes_count_together_if_the_lists_are_the_same_or_the_servers_list_each_other() {
-        let ticket = |memory: Option<String>, lists| {
-            let vote = memory.map(|memory| memory.as_str().into());
-            Ticket { lane: Lane::Grants, epoch: Some(0), vote, votes: Ok(()), keeps: Ok(()), lists }
-        };
-        let one = ticket(Some(memory("a", "votes", ALL)), 1);
-        assert!(one.is_of(&ticket(Some(memory("b", "votes", ALL)), 2)), "they list each other");
-        assert!(!one.is_of(&ticket(Some(begun("b")), 2)) && !one.is_of(&ticket(None, 2)));
-        assert!(one.is_of(&ticket(Some(begun("b")), 1)), "known at one time");
+        assert_eq!((of(3, QUARANTINE).servers(), of(3, QUARANTINE).quarantine()), (3, QUARANTINE));
     }
 
     #[tokio::test]
     async fn a_vote_counts_on_the_connection_that_was_vetted() {
-        let (nodes, eligibility) = with("votes");
+        let (nodes, eligibility) = seen([None; 3]);
         let look = |lane| eligibility.look(0, &nodes[0], lane, Ask::Vote);
-        assert!(look(Lane::Grants).is_ok());
+        assert!(look(Lane::Grants).is_ok_and(|ticket| ticket.vote.as_deref() == Some("id0")));
         assert!(matches!(look(Lane::Renewals), Err(Missing::News(_))), "another connection");
-        eligibility.saw(0, Lane::Renewals, 0, &identity(1, &begun("b")), now());
+        eligibility.saw(0, Lane::Renewals, 0, &identity(1, 3, None), Instant::now());
         assert!(matches!(look(Lane::Renewals), Err(Missing::News(_))), "it shows another server");
-        eligibility.saw(0, Lane::Renewals, 0, &identity(0, &memory("a", "votes", ALL)), now());
+        eligibility.saw(0, Lane::Renewals, 0, &identity(0, 3, None), Instant::now());
         assert!(look(Lane::Renewals).is_ok());
-        eligibility.saw(0, Lane::Grants, 1, &identity(0, &memory("a", "votes", ALL)), now());
+        eligibility.saw(0, Lane::Grants, 1, &identity(0, 3, None), Instant::now());
         assert!(matches!(look(Lane::Grants), Err(Missing::News(_))), "the vetted one is a later one");
         let ticket = look(Lane::Renewals).ok().expect("known");
         assert!(eligibility.holds(&ticket, &nodes[0]));
@@ -517,43 +361,56 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_forgot_what_a_ticket_was_for_is_vetted_again() {
-        let (nodes, eligibility) = with("votes");
-        let node = &nodes[0];
-        let former = eligibility.ticket(0, node, Lane::Grants, Ask::Vote).await.expect("it votes");
-        assert!(futures_util::poll!(pin!(eligibility.doubted(0))).is_pending());
-        let refused = eligibility.ticket_unlike(Some(&former), 0, node, Lane::Grants, Ask::Vote).await;
-        assert!(refused.is_err_and(|failure| failure.reason == FORGOT), "nothing else was heard of it");
-        assert!(futures_util::poll!(pin!(eligibility.doubted(0))).is_ready());
-        let former = Ticket { vote: Some(begun("a").as_str().into()), ..former };
-        assert!(eligibility.ticket_unlike(Some(&former), 0, node, Lane::Grants, Ask::Vote).await.is_ok());
+    async fn a_server_that_is_shut_has_no_vote_but_keeps_the_locks_that_it_has() {
+        let (nodes, eligibility) = seen([None, Some(SECOND), None]);
+        let look = |ask| eligibility.look(1, &nodes[1], Lane::Grants, ask);
+        assert!(matches!(look(Ask::Vote), Err(Missing::Unfit(_))));
+        assert!(look(Ask::Keep).is_ok());
+        assert!(eligibility.shut(1).is_some() && eligibility.shut(0).is_none());
+        assert!(eligibility.met(0) && !eligibility.met(1));
     }
 
     #[tokio::test]
-    async fn a_server_that_abstains_has_no_vote_for_an_acquire_and_gives_a_reason() {
-        let (nodes, eligibility) = with("begun");
-        let look = |eligibility: &Eligibility, ask| eligibility.look(1, &nodes[1], Lane::Grants, ask);
-        assert!(matches!(look(&eligibility, Ask::Vote), Err(Missing::Unfit(_))));
-        let kept = look(&eligibility, Ask::Keep).ok().expect("it is known");
-        assert!(kept.votes.is_err() && kept.keeps.is_err());
-        assert!(abstains(&eligibility, 1).contains("which begins when enough of the others list it)"));
-        let (_, eligibility) = with("listed");
-        let kept = look(&eligibility, Ask::Keep).ok().expect("it is known");
-        assert!(kept.votes.is_err() && kept.keeps.is_ok(), "a lock that is on the server stays");
-        assert!(abstains(&eligibility, 1).starts_with("abstains for another "));
-        let alone = |id| memory(id, "votes", "000000000000000a,000000000000000c");
-        let (_, eligibility) = seen([&alone("a"), &memory("b", "listed", ALL), &alone("c")]);
-        assert!(abstains(&eligibility, 1).contains("which begins when"), "nobody lists it yet");
-        let (_, eligibility) = seen([&memory("a", "votes", ALL), &begun("b"), &begun("c")]);
-        assert!(abstains(&eligibility, 0).starts_with("does not vote: too few"));
-        let (_, eligibility) = with("votes");
-        assert!((0..3).all(|place| eligibility.status(place) == Status::Votes));
+    async fn a_server_that_abstains_says_until_when() {
+        let reason = |waited| match seen([None, Some(waited), None]).1.status(1) {
+            Status::Abstains(reason) => reason,
+            status => panic!("{status:?}"),
+        };
+        assert!(reason(SECOND).starts_with("abstains for another 9."), "{}", reason(SECOND));
+        let ready = reason(SECOND * 12);
+        assert!(ready.contains("until 2 others that vote can be asked") && ready.contains("at most for 8."), "{ready}");
+        assert!(reason(SECOND * 30).starts_with("abstains until a majority can be reached:"));
+    }
+
+    #[tokio::test]
+    async fn the_voters_of_a_round_are_known_before_it_begins() {
+        let (nodes, eligibility) = seen([None, None, Some(SECOND)]);
+        let known = |tickets: Vec<Result<Ticket, _>>| tickets.iter().map(Result::is_ok).collect::<Vec<_>>();
+        assert_eq!(known(eligibility.tickets(&nodes).await), [true, true, false]);
+        eligibility.failed(1, Lane::Grants, "silent", false);
+        let mut waiting = pin!(eligibility.tickets(&nodes));
+        assert!(futures_util::poll!(waiting.as_mut()).is_pending(), "no majority");
+        assert!(futures_util::poll!(pin!(eligibility.doubted(1))).is_ready(), "it is vetted again");
+        eligibility.saw(1, Lane::Grants, 0, &identity(1, 3, None), Instant::now());
+        assert_eq!(known(waiting.await), [true, true, false]);
+        eligibility.failed(1, Lane::Grants, "silent", false);
+        assert_eq!(known(eligibility.tickets(&nodes).await), [true, false, false], "it does not wait for ever");
+    }
+
+    #[tokio::test]
+    async fn a_locker_with_a_wrong_list_knows_that_until_the_servers_say_otherwise() {
+        let (_, eligibility) = seen([None, Some(SECOND), None]);
+        assert!(!eligibility.is_misled());
+        eligibility.saw(0, Lane::Grants, 0, &identity(0, 5, None), Instant::now());
+        assert!(eligibility.is_misled() && matches!(eligibility.status(0), Status::Unfit(_)));
+        eligibility.saw(0, Lane::Grants, 0, &identity(0, 5, Some(SECOND)), Instant::now());
+        assert!(!eligibility.is_misled() && matches!(eligibility.status(0), Status::Abstains(_)));
     }
 
     #[tokio::test]
     async fn servers_without_memories_vote_once_they_are_known_or_trusted() {
         let nodes = nodes(3);
-        let eligibility = Eligibility::new(&nodes, Duration::ZERO);
+        let eligibility = Eligibility::new(&nodes, Duration::ZERO, SECOND);
         assert!(matches!(eligibility.status(0), Status::Unknown(_)));
         eligibility.trust(0, Lane::Grants, 0);
         assert_eq!(eligibility.status(0), Status::Votes);
@@ -561,59 +418,5 @@ mod tests {
         assert!(look(Lane::Grants).is_ok() && look(Lane::Renewals).is_err());
         eligibility.trust(0, Lane::Renewals, 0);
         assert!(look(Lane::Renewals).is_ok());
-    }
-
-    #[tokio::test]
-    async fn a_change_lists_those_that_were_not_listed_before() {
-        let (_, eligibility) = with("begun");
-        let read = |text: String| Memory::parse(&text).expect("a memory");
-        let from = read(memory("a", "votes", "000000000000000a,000000000000000c"));
-        let change = Change { place: 0, from, to: read(memory("a", "votes", ALL)), waited: None };
-        assert_eq!(eligibility.listed_by(&change), [1]);
-        let own = Change { from: read(begun("b")), to: read(memory("b", "listed", ALL)), ..change.clone() };
-        assert_eq!(eligibility.listed_by(&own), [0, 2], "nobody lists itself");
-        let texts = |phases: [&str; 2]| {
-            let [from, to] = phases.map(|phase| read(memory("b", phase, ALL)));
-            texts(&Change { from, to, ..change.clone() })
-        };
-        assert_eq!(texts(["begun", "listed"]), (memory("b", "begun", ALL), memory("b", "listed", ALL), true));
-        assert!(!texts(["listed", "listed"]).2 && !texts(["listed", "votes"]).2);
-    }
-
-    #[tokio::test]
-    async fn listings_are_kept_for_a_quarantine() {
-        let (_, eligibility) = with("begun");
-        let begin = now();
-        for after in [Duration::ZERO, QUARANTINE - SECOND, QUARANTINE] {
-            eligibility.listed(&[1], begin + after);
-        }
-        assert_eq!(
-            eligibility.found().places[1].listings,
-            [QUARANTINE - SECOND, QUARANTINE].map(|after| begin + after)
-        );
-    }
-
-    #[tokio::test]
-    async fn another_memory_of_a_server_is_news() {
-        let (nodes, eligibility) = with("begun");
-        let lists = || eligibility.look(0, &nodes[0], Lane::Grants, Ask::Vote).ok().expect("it votes").lists;
-        let (before, listed) = (lists(), memory("b", "listed", ALL));
-        assert!(!eligibility.amended(1, 1, &told(&listed), now()), "the connection has yet to be vetted");
-        assert_eq!((lists(), eligibility.last(1, now())), (before, None));
-        assert!(eligibility.amended(1, 0, &told(&listed), now()));
-        let after = lists();
-        assert_ne!(after, before);
-        assert!(!eligibility.amended(1, 0, &told(&listed), now()));
-        assert_eq!(lists(), after);
-    }
-
-    #[tokio::test]
-    async fn the_time_that_a_server_has_been_listed_goes_on_after_it_was_read() {
-        let (_, eligibility) = with("votes");
-        let read = now();
-        assert_eq!(eligibility.last(1, read), None, "it does not wait");
-        let listed = memory("b", "listed", ALL);
-        eligibility.amended(1, 0, &Remembrance { age: SECOND * 5, ..told(&listed) }, read);
-        assert_eq!(eligibility.last(1, read + SECOND * 2), Some((listed.as_str().into(), SECOND * 7)));
     }
 }

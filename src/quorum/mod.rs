@@ -12,7 +12,6 @@ mod eligibility;
 mod extend;
 mod inspect;
 mod labels;
-mod members;
 mod outcome;
 mod pace;
 mod place;
@@ -43,7 +42,7 @@ use self::labels::Labels;
 pub(crate) use self::outcome::{Acquired, Majority, Settled};
 use self::pace::patience_of;
 pub(crate) use self::undoing::Undoing;
-use self::voter::{Company, Voter};
+use self::voter::Voter;
 pub(crate) use self::votes::Confirmations;
 use self::votes::RoundVotes;
 use self::waiting::Lists;
@@ -124,9 +123,9 @@ pub(crate) struct Quorum {
 
 impl Quorum {
     /// Makes a quorum of servers that abstain for at least `quarantine` after they have lost their memory. Zero: they
-    /// have no memories.
-    pub(crate) fn new(nodes: Vec<Arc<Node>>, quarantine: Duration) -> Self {
-        let eligibility = Eligibility::new(&nodes, quarantine);
+    /// have no memories. A server that is there is connected within `connect_timeout`.
+    pub(crate) fn new(nodes: Vec<Arc<Node>>, quarantine: Duration, connect_timeout: Duration) -> Self {
+        let eligibility = Eligibility::new(&nodes, quarantine, connect_timeout);
         let labels = Labels::new(nodes.len());
         Self { nodes, eligibility, lists: None, labels, roll: Arc::default(), round_trip_us: AtomicU64::new(0) }
     }
@@ -143,9 +142,6 @@ impl Quorum {
                     return Err(Error::config("node", format!("{} {reason}", node.name())));
                 }
             }
-        }
-        if self.eligibility.remembers() {
-            vetting::list(&self.eligibility, &self.nodes).await;
         }
         vetting::start(&self.eligibility, &self.nodes, ups);
         Ok(())
@@ -212,11 +208,17 @@ impl Quorum {
     /// granted our lock this would not hold: it may have granted the next one before our fence was written. A yes with
     /// a fence that another node does not accept does not count.
     pub(crate) async fn acquire(&self, claims: &Arc<[Claim]>, asked: Asked, order: Order) -> Round {
-        let company = Arc::<Company>::default();
+        let tickets = self.eligibility.tickets(&self.nodes).await;
         let ask = |at: NodeIndex| {
-            let (voter, claims, company) = (self.voter(at), Arc::clone(claims), Arc::clone(&company));
-            let asked = asked.clone();
-            (at, async move { voter.acquire(&claims, &asked, &company).await })
+            let (voter, claims, ticket, asked) =
+                (self.voter(at), Arc::clone(claims), tickets[at].clone(), asked.clone());
+            let ask = async move {
+                match ticket {
+                    Ok(ticket) => voter.acquire(&claims, &asked, &ticket).await,
+                    Err(failure) => Outcome::NotExecuted(failure),
+                }
+            };
+            (at, ask)
         };
         let (mut nodes, mut round) = (self.everywhere(), RoundVotes::new(self.nodes.len()));
         let mut late = Calls::new(std::iter::empty::<(NodeIndex, std::future::Pending<_>)>());
@@ -374,11 +376,6 @@ impl Quorum {
         self.voter(node).renew(claims, lease).await
     }
 
-    /// Returns by node whose votes count together now, for locks that are on the servers. `None` if all do.
-    pub(crate) fn beside(&self) -> Option<Box<[bool]>> {
-        self.eligibility.beside()
-    }
-
     /// Waits for the answers of a majority, and for more until they are certain or a while has passed.
     async fn hear<T: Send + 'static>(
         &self,
@@ -425,14 +422,6 @@ pub(crate) fn was_there(key: &Key, release: &Release) -> bool {
 }
 
 #[cfg(test)]
-impl Quorum {
-    /// The server at this place shows what it remembers, on a connection that was never there.
-    pub(crate) fn shows(&self, place: NodeIndex, memory: &str) {
-        self.eligibility.shows(place, memory);
-    }
-}
-
-#[cfg(test)]
 #[cfg(feature = "testing")]
 mod tests {
     use super::staged::{Staged, claim};
@@ -441,7 +430,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_server_does_not_answer_after_its_connections_have_ended() {
         let staged = Staged::new();
-        let quorum = Quorum::new(staged.nodes.clone(), Duration::ZERO);
+        let quorum = Quorum::new(staged.nodes.clone(), Duration::ZERO, Duration::ZERO);
         let inspect = async || {
             let inspect = Command::Inspect(claim("k").key);
             script::ask(&staged.nodes[2], Lane::Commands, &inspect, Answer::inspect).await

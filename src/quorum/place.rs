@@ -1,14 +1,13 @@
 //! What is known about one node from its connections.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::members::{Id, Memory, Phase, Sight};
 use crate::clock::Instant;
-use crate::command::{Identity, Remembered, Remembrance};
+use crate::command::{Identity, MEMORY, Remembrance};
 use crate::error::NodeFailure;
-use crate::lease::NodeIndex;
+use crate::lease::drift;
 use crate::node::Lane;
-use crate::shown::Shown;
 
 /// One node, and what its connections have shown.
 #[derive(Debug)]
@@ -18,21 +17,48 @@ pub(super) struct Place {
     /// The numbers of the connections that were vetted.
     pub(super) grants: Option<u64>,
     pub(super) renewals: Option<u64>,
-    pub(super) sight: Option<Sight>,
-    /// The memory, as the server stores it.
-    pub(super) memory: Option<Remembered>,
-    /// The id that is there, or was there last, and whether it has been listed.
-    pub(super) latest: Option<(Id, bool)>,
-    /// The id that was there before that, if the others may list it.
-    pub(super) former: Option<Id>,
-    /// Whether a listed server was ever seen there.
+    pub(super) memory: Option<Memory>,
+    /// Whether this locker has ever seen it vote.
     pub(super) met: bool,
-    /// When this locker last had others list the server that is there.
-    pub(super) listings: Vec<Instant>,
     /// Why nothing is known yet.
     pub(super) unknown: Option<String>,
     /// Why its vote can never count.
     pub(super) unfit: Option<String>,
+    /// Whether it is one of another number of servers than this locker was given.
+    pub(super) is_of_others: bool,
+}
+
+/// What a server remembered when it was vetted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Memory {
+    pub(super) id: Arc<str>,
+    /// The number of servers; while it is shut, the largest one that a program names.
+    pub(super) servers: usize,
+    /// The longest lease that was announced to it.
+    pub(super) lease: Duration,
+    /// `None` if it votes.
+    pub(super) shut: Option<Shut>,
+}
+
+/// When a server that has no vote may be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shut {
+    /// The longest lease is over: when enough of the others have told it what it may have forgotten.
+    pub(super) until: Instant,
+    /// Another longest lease is over: when a majority, this server among them, can be asked at all.
+    pub(super) at_most: Instant,
+}
+
+impl Memory {
+    pub(super) fn new(told: &Remembrance, now: Instant) -> Self {
+        let Remembrance { id, servers, lease, waited } = told;
+        let wait = *lease + drift(*lease);
+        let shut = waited.map(|waited| Shut {
+            until: now + wait.saturating_sub(waited),
+            at_most: now + (wait + *lease).saturating_sub(waited),
+        });
+        Self { id: id.as_str().into(), servers: *servers, lease: *lease, shut }
+    }
 }
 
 impl Place {
@@ -43,50 +69,21 @@ impl Place {
             run_id: None,
             grants: None,
             renewals: None,
-            sight: None,
             memory: None,
-            latest: None,
-            former: None,
             met: false,
-            listings: Vec::new(),
             unknown,
             unfit: None,
+            is_of_others: false,
         }
     }
 
     pub(super) fn failure(&self, reason: impl Into<String>) -> NodeFailure {
         NodeFailure { node: Arc::clone(&self.name), reason: reason.into() }
     }
-
-    pub(super) fn remember(&mut self, told: &Remembrance, now: Instant) {
-        self.memory = Some(told.memory.as_str().into());
-        self.sight = Memory::parse(&told.memory).map(|memory| {
-            self.meet(&memory);
-            Sight { memory, lease: told.lease, age: told.age, read: now }
-        });
-        if self.sight.is_none() {
-            self.unknown = Some(format!("it remembers {}, which is not of this version", Shown(&told.memory)));
-        }
-    }
-
-    /// Notes which memory is there. The one that was there before is still in the others' lists, unless it was never
-    /// listed.
-    pub(super) fn meet(&mut self, memory: &Memory) {
-        let is_listed = memory.phase != Phase::Begun;
-        self.met |= is_listed;
-        self.latest = match self.latest {
-            Some((latest, listed)) if latest == memory.id => Some((latest, listed || is_listed)),
-            Some((latest, true)) => {
-                self.former = Some(latest);
-                Some((memory.id, is_listed))
-            }
-            _ => Some((memory.id, is_listed)),
-        };
-    }
 }
 
 /// Returns why the vote of this server can never count, if so.
-pub(super) fn unfitness(places: &[Place], place: NodeIndex, lane: Lane, identity: &Identity) -> Option<String> {
+pub(super) fn unfitness(places: &[Place], place: usize, lane: Lane, identity: &Identity) -> Option<String> {
     let Identity { run_id, role, master, memory } = identity;
     if role == "cluster" {
         return Some(crate::node::IN_CLUSTER_MODE.to_owned());
@@ -102,41 +99,61 @@ pub(super) fn unfitness(places: &[Place], place: NodeIndex, lane: Lane, identity
     if let Some((_, other)) = places.iter().enumerate().find(is_same) {
         return Some(format!("is the same server as {}; it has one vote", other.name));
     }
-    let seats = Memory::parse(&memory.as_ref()?.memory)?.seats;
-    (seats != places.len()).then(|| {
-        format!("is one of {seats} servers; this locker was given {}: name all of them in every program", places.len())
+    other_number(places.len(), memory.as_ref()).map(|servers| {
+        format!(
+            "is one of {servers} servers, and this program names {}: name all {servers} of them in it; or, if their \
+             number has to change, stop all programs, delete the key {MEMORY} on each server, and start the programs",
+            places.len()
+        )
     })
+}
+
+/// Returns of how many servers a server that votes is one, if this locker was given another number of them. One that
+/// is shut becomes one of those that it is opened with.
+pub(super) fn other_number(given: usize, memory: Option<&Remembrance>) -> Option<usize> {
+    memory.filter(|memory| memory.waited.is_none() && memory.servers != given).map(|memory| memory.servers)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
-    const LISTS: &str = "3 votes 000000000000000a,000000000000000b,000000000000000c ";
+    const SECOND: Duration = Duration::from_secs(1);
 
     fn places() -> Vec<Place> {
         (0..3).map(|place| Place::new(format!("n{place}").as_str().into())).collect()
     }
 
-    fn identity(run_id: &str, memory: &str) -> Identity {
-        let memory = Remembrance { memory: memory.into(), lease: Duration::ZERO, age: Duration::ZERO };
-        Identity { run_id: run_id.into(), role: "master".into(), master: String::new(), memory: Some(memory) }
+    fn remembers(servers: usize, waited: Option<Duration>) -> Remembrance {
+        Remembrance { id: "a".into(), servers, lease: SECOND * 10, waited }
+    }
+
+    fn identity(run_id: &str, servers: usize) -> Identity {
+        let memory = Some(remembers(servers, None));
+        Identity { run_id: run_id.into(), role: "master".into(), master: String::new(), memory }
     }
 
     #[test]
-    fn the_former_memory_is_the_last_one_that_others_may_list() {
-        let place = &mut places()[0];
-        let mut meets = |id, phase| {
-            place.meet(&Memory { phase, ..Memory::begun(Id(id), 3) });
-            place.former
-        };
-        assert_eq!((meets(1, Phase::Begun), meets(2, Phase::Begun)), (None, None), "the former one was never listed");
-        assert_eq!((meets(2, Phase::Listed), meets(2, Phase::Begun)), (None, None), "it is the same");
-        assert_eq!(meets(3, Phase::Votes), Some(Id(2)));
-        assert_eq!(meets(4, Phase::Begun), Some(Id(3)));
-        assert_eq!(meets(5, Phase::Begun), Some(Id(3)), "4 was never listed");
+    fn a_server_waits_for_the_longest_lease_and_at_most_for_two() {
+        let now = Instant::now();
+        let shut = |waited| Memory::new(&remembers(3, Some(waited)), now).shut.expect("it has no vote");
+        let drift = drift(SECOND * 10);
+        let fresh = shut(Duration::ZERO);
+        assert_eq!((fresh.until, fresh.at_most), (now + SECOND * 10 + drift, now + SECOND * 20 + drift));
+        let later = shut(SECOND * 9);
+        assert_eq!((later.until, later.at_most), (now + SECOND + drift, now + SECOND * 11 + drift));
+        let late = shut(SECOND * 15);
+        assert_eq!((late.until, late.at_most), (now, now + SECOND * 5 + drift));
+        assert_eq!(shut(SECOND * 99), Shut { until: now, at_most: now });
+        assert_eq!(Memory::new(&remembers(3, None), now).shut, None);
+    }
+
+    #[test]
+    fn only_a_server_that_votes_is_one_of_another_number() {
+        assert_eq!(other_number(3, Some(&remembers(2, None))), Some(2));
+        assert_eq!(other_number(3, Some(&remembers(3, None))), None);
+        assert_eq!(other_number(3, Some(&remembers(2, Some(SECOND)))), None, "it refuses nobody");
+        assert_eq!(other_number(3, None), None);
     }
 
     #[test]
@@ -146,12 +163,13 @@ mod tests {
             places[0].run_id = Some("zero".into());
             unfitness(&places, 1, lane, identity).unwrap_or_default()
         };
-        let memory = |seats| format!("000000000000000a {}", LISTS.replace('3', seats));
-        let fit = identity("one", &memory("3"));
+        let fit = identity("one", 3);
         assert_eq!(why(Lane::Grants, &fit), "");
         assert_eq!(why(Lane::Renewals, &fit), "leads to another server than its other connections do");
-        assert_eq!(why(Lane::Grants, &identity("zero", &memory("3"))), "is the same server as n0; it has one vote");
-        assert!(why(Lane::Grants, &identity("one", &memory("5"))).starts_with("is one of 5 servers"));
+        assert_eq!(why(Lane::Grants, &identity("zero", 3)), "is the same server as n0; it has one vote");
+        let others = why(Lane::Grants, &identity("one", 5));
+        assert!(others.starts_with("is one of 5 servers, and this program names 3: name all 5"), "{others}");
+        assert!(others.contains(MEMORY), "{others}");
         let of = |role: &str, master: &str| Identity { role: role.into(), master: master.into(), ..fit.clone() };
         assert_eq!(why(Lane::Grants, &of("cluster", "")), crate::node::IN_CLUSTER_MODE);
         assert!(why(Lane::Grants, &of("slave", "")).contains("of another server;"));

@@ -1,4 +1,4 @@
-//! Servers in memory with memories that a test chooses, for tests of whose votes count.
+//! Servers in memory that vote or have forgotten as a test chooses, for tests of whose votes count.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,12 +7,15 @@ use super::eligibility::Eligibility;
 use super::vetting;
 use super::voter::Voter;
 use crate::clock::Clock;
-use crate::command::{Announced, Answer, Claim, Command, Kind, MEMORY};
+use crate::command::{Announced, Answer, Claim, Command, Kind, Opening};
 use crate::lease::NodeIndex;
 use crate::node::{Lane, Node, Outcome, Target, Wiring};
 use crate::options::Options;
 use crate::script;
 use crate::testing::Server;
+
+/// The longest lease of the locker.
+pub(super) const QUARANTINE: Duration = Duration::from_secs(10);
 
 /// Three servers, in a runtime with paused time, and what a locker knows about them.
 pub(super) struct Staged {
@@ -29,12 +32,20 @@ impl Staged {
         Self::over(Duration::ZERO)
     }
 
-    /// Returns servers with these memories, which the locker has seen.
-    pub(super) async fn of(memories: [&str; 3]) -> Self {
-        let staged = Self::over(Duration::from_secs(1));
-        for (place, memory) in memories.into_iter().enumerate() {
-            staged.remembers(place, memory).await;
+    /// Returns servers that remember and vote, which the locker has seen.
+    pub(super) async fn voting() -> Self {
+        let staged = Self::over(QUARANTINE);
+        for place in 0..3 {
+            staged.forgets(place, Duration::ZERO).await;
+            staged.votes(place).await;
         }
+        staged.look().await;
+        staged
+    }
+
+    /// Returns servers that have begun to wait for the quarantine, which the locker has seen.
+    pub(super) async fn begun() -> Self {
+        let staged = Self::over(QUARANTINE);
         staged.look().await;
         staged
     }
@@ -50,19 +61,37 @@ impl Staged {
             Node::await_server(&Target::Memory(server.clone()), &wiring).0
         };
         let nodes: Vec<_> = servers.iter().map(node).collect();
-        let eligibility = Eligibility::new(&nodes, quarantine);
+        let eligibility = Eligibility::new(&nodes, quarantine, Duration::ZERO);
         Self { servers, nodes, eligibility, _clock: clock }
     }
 
-    /// Gives the server at this place another memory, which the locker has not seen yet.
-    pub(super) async fn remembers(&self, place: NodeIndex, memory: &str) {
-        self.servers[place].delete(MEMORY);
-        // The server has no memory, and so begins this one.
-        let announced = Announced { begun: memory.into(), lease: Duration::ZERO, last: "".into(), age: Duration::ZERO };
-        let vet = Command::Vet(Some(announced));
+    /// Has the server at this place forget, and another locker, with this lease, see that before ours does.
+    pub(super) async fn forgets(&self, place: NodeIndex, lease: Duration) {
+        self.servers[place].flush();
+        let (id, servers) = (Self::id(place), self.nodes.len());
+        let vet = Command::Vet(Some(Announced { id, lease, servers }));
         let told = script::ask(&self.nodes[place], Lane::Grants, &vet, Answer::vet).await;
         let Outcome::Done(identity) = told else { panic!("{told:?}") };
-        assert_eq!(identity.memory.map(|told| told.memory).as_deref(), Some(memory));
+        assert!(identity.memory.is_some_and(|memory| memory.waited.is_some()));
+    }
+
+    /// Has a server vote that has just forgotten.
+    pub(super) async fn votes(&self, place: NodeIndex) {
+        let opening = Opening {
+            from: Self::id(place),
+            to: format!("{}'", Self::id(place)).into(),
+            waited: Duration::MAX,
+            lease: Duration::ZERO,
+            marks: String::new(),
+            with: String::new(),
+            servers: self.nodes.len(),
+        };
+        let opened = script::ask(&self.nodes[place], Lane::Grants, &Command::Open(opening), Answer::opened).await;
+        assert!(matches!(opened, Outcome::Done(true)), "{opened:?}");
+    }
+
+    fn id(place: NodeIndex) -> Arc<str> {
+        format!("id{place}").into()
     }
 
     /// Has the locker vet all servers.

@@ -1,4 +1,13 @@
-//! Finds out who the servers are, and writes what lets them vote.
+//! Finds out who the servers are, and lets those vote that have waited.
+//!
+//! A server that may have forgotten locks is *shut*. Once the longest lease is over that it knows of, the others are
+//! asked for their longest lease and their highest mark. It is *opened*
+//! - if `servers - majority + 1` others vote and have answered: each majority that it ever voted with contains one of
+//!   them. If one of them knows a longer lease, it waits on, and they are asked again;
+//! - or if so many others are shut too that no majority can vote. They begin together, and the first of them names the
+//!   others, so that they may follow. A locker that misses a server that it has seen voting does not do this;
+//! - or, after another longest lease, if a majority answers at all. As long as all programs have one longest lease, no
+//!   two holders are in even so; but a fence may repeat.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +16,14 @@ use futures_util::future::join_all;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::sleep;
 
-use super::eligibility::{Ask, Eligibility, Status, fresh, texts};
-use super::members::{Change, Memory, Phase, Plan};
+use super::eligibility::{Ask, Eligibility, Status};
 use crate::clock::Instant;
-use crate::command::{Amendment, Announced, Answer, Command, Remembered};
-use crate::error::{Error, NodeFailure, ServerErrorKind};
+use crate::command::{Announced, Answer, Command, Opening, Told};
+use crate::error::{Error, ServerErrorKind};
 use crate::foreign::{self, contained};
 use crate::lease::{NodeIndex, majority};
 use crate::node::{Lane, LinkEvent, Node, Outcome};
+use crate::random;
 use crate::script;
 use crate::tasks;
 
@@ -29,10 +38,7 @@ pub(super) async fn vet(eligibility: &Eligibility, place: NodeIndex, node: &Node
 
 async fn vet_on(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: Lane) {
     let epoch = node.epoch(lane);
-    let begun = Memory::begun(fresh(), eligibility.seats()).to_string();
-    let last = eligibility.last(place, Instant::now());
-    let (last, age) = last.unwrap_or_else(|| ("".into(), Duration::ZERO));
-    let announced = Announced { begun: begun.into(), lease: eligibility.quarantine(), last, age };
+    let announced = Announced { id: fresh(), lease: eligibility.quarantine(), servers: eligibility.servers() };
     let vet = Command::Vet(eligibility.remembers().then_some(announced));
     let reason = match script::ask(node, lane, &vet, Answer::vet).await {
         Outcome::Done(identity) if node.epoch(lane) == epoch => {
@@ -46,6 +52,11 @@ async fn vet_on(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: 
         Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => failure.reason,
     };
     eligibility.failed(place, lane, &reason, false);
+}
+
+/// Returns a random id, so that no two memories have the same.
+fn fresh() -> Arc<str> {
+    format!("{:016x}", random::uuid().as_u64_pair().0).into()
 }
 
 /// Handles a server that does not permit INFO, so that it cannot be told who it is.
@@ -66,25 +77,26 @@ fn unreadable(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: La
     eligibility.trust(place, lane, epoch);
 }
 
-/// Starts the tasks that vet the servers and write their memories.
+/// Starts the tasks that vet the servers.
 pub(super) fn start(eligibility: &Arc<Eligibility>, nodes: &[Arc<Node>], ups: Vec<UnboundedReceiver<LinkEvent>>) {
     if eligibility.is_moot() {
         return;
     }
-    for (place, (node, mut ups)) in nodes.iter().zip(ups).enumerate() {
-        let (eligibility, node) = (Arc::clone(eligibility), Arc::clone(node));
-        tasks::spawn(foreign::restarted(async move |_| look_after(&eligibility, place, &node, &mut ups).await));
-    }
-    if eligibility.remembers() {
+    for (place, mut ups) in ups.into_iter().enumerate() {
         let (eligibility, nodes) = (Arc::clone(eligibility), nodes.to_vec());
-        tasks::spawn(foreign::restarted(async move |_| amend(&eligibility, &nodes).await));
+        tasks::spawn(foreign::restarted(async move |_| look_after(&eligibility, place, &nodes, &mut ups).await));
     }
 }
 
-/// Vets a server again after each reconnect, and when in doubt, before its vote counts again. Ends when its connection
-/// is quit, or with the engine; nobody awaits it.
-async fn look_after(eligibility: &Eligibility, place: NodeIndex, node: &Node, ups: &mut UnboundedReceiver<LinkEvent>) {
-    let mut before = Status::Votes;
+/// Vets a server again after each reconnect, and when in doubt, before its vote counts again; and opens it if it has
+/// waited. Ends when its connection is quit, or with the engine; nobody awaits it.
+async fn look_after(
+    eligibility: &Eligibility,
+    place: NodeIndex,
+    nodes: &[Arc<Node>],
+    ups: &mut UnboundedReceiver<LinkEvent>,
+) {
+    let (node, mut before) = (&nodes[place], Status::Votes);
     loop {
         let status = eligibility.status(place);
         if let Some(presence) = node.presence() {
@@ -108,6 +120,7 @@ async fn look_after(eligibility: &Eligibility, place: NodeIndex, node: &Node, up
             () = sleep(pause.unwrap_or_default()), if pause.is_some() => {}
         }
         vet(eligibility, place, node).await;
+        open(eligibility, place, nodes).await;
     }
 }
 
@@ -127,238 +140,175 @@ fn tell(node: &Node, status: &Status, before: &Status) {
     }
 }
 
-/// Writes the first changes: servers with new memories list each other, and their wait begins.
-pub(super) async fn list(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
-    // First to list, and then to be listed.
-    for _ in 0..2 {
-        let plan = plan(eligibility, nodes).await;
-        join_all(plan.changes.iter().map(|change| carry_out(eligibility, nodes, change, &plan))).await;
-    }
+/// Why a server may vote again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Grounds {
+    /// Enough of the others have told it what it may have forgotten.
+    Told,
+    /// So many others are shut too that no majority can vote: they begin together.
+    Together,
+    /// It has waited for twice the longest lease, and a majority answers.
+    Late,
 }
 
-/// Plans what to write. Before a plan throws out a server that votes, this asks all servers once more: an idle locker
-/// may know that server's new memory and only the old lists of the others.
-async fn plan(eligibility: &Eligibility, nodes: &[Arc<Node>]) -> Plan {
-    let first = eligibility.plan();
-    let throws_out =
-        |change: &Change| first.changes.iter().any(|known| known.throws_out() && known.from == change.from);
-    if !first.changes.iter().any(Change::throws_out) {
-        return first;
-    }
-    join_all(nodes.iter().enumerate().map(|(place, node)| vet_on(eligibility, place, node, Lane::Grants))).await;
-    (0..nodes.len()).for_each(|place| look_on(eligibility, place));
-    let mut plan = eligibility.plan();
-    plan.changes.retain(|change| !change.throws_out() || throws_out(change));
-    plan
+/// What the other servers answered for one that may be opened.
+#[derive(Debug, Clone, Copy)]
+struct Answered {
+    servers: usize,
+    /// How many of the others vote.
+    open: usize,
+    /// How many others are shut too.
+    shut: usize,
+    /// Whether one is silent that this locker has seen voting.
+    misses: bool,
+    /// Whether one that is silent may still be on its way.
+    connecting: bool,
+    /// Whether the server has waited for another longest lease.
+    late: bool,
 }
 
-/// Has a server vetted again that is no longer known: `look_after` sleeps while the server's vote counts.
-fn look_on(eligibility: &Eligibility, place: NodeIndex) {
-    if matches!(eligibility.status(place), Status::Unknown(_) | Status::Unfit(_)) {
-        eligibility.doubt(place);
-    }
-}
-
-/// Writes the planned changes to the servers' memories. Ends with the engine; nobody awaits it.
-async fn amend(eligibility: &Eligibility, nodes: &[Arc<Node>]) {
-    loop {
-        let told = eligibility.told();
-        let plan = plan(eligibility, nodes).await;
-        let pause = plan.wait.unwrap_or(VET_AGAIN * 10).clamp(VET_AGAIN / 10, VET_AGAIN * 10);
-        if plan.changes.is_empty() {
-            tokio::select! {
-                biased;
-                () = told => {}
-                () = sleep(pause) => {}
-            }
-            continue;
+impl Answered {
+    fn grounds(self) -> Option<Grounds> {
+        let (majority, answers) = (majority(self.servers), self.open + self.shut);
+        let minority = self.servers - majority;
+        if self.open > minority {
+            return Some(Grounds::Told);
         }
-        let changes = plan.changes.iter().map(|change| carry_out(eligibility, nodes, change, &plan));
-        let written = join_all(changes).await;
-        if written.iter().any(|written| !written) {
-            // A server that does not answer, or with nothing new, is not asked again at once.
-            sleep(VET_AGAIN).await;
+        if self.connecting && answers + 1 < self.servers {
+            return None;
         }
+        let together = self.shut >= minority && !self.misses;
+        let late = self.late && answers + 1 >= majority;
+        if together { Some(Grounds::Together) } else { late.then_some(Grounds::Late) }
     }
 }
 
-/// Writes one change. Returns whether the server's answer told this locker anything new.
-async fn carry_out(eligibility: &Eligibility, nodes: &[Arc<Node>], change: &Change, plan: &Plan) -> bool {
-    let node = &nodes[change.place];
-    let epoch = node.epoch(Lane::Grants);
-    let marks = match change.to.phase {
-        Phase::Votes if change.from.phase != Phase::Votes => {
-            match highest(eligibility, nodes, change.place, plan).await {
-                Ok(marks) => Some(marks),
-                Err(failure) => return not_changed(node, &failure),
-            }
+/// Lets a server vote, if it has waited and there are grounds.
+async fn open(eligibility: &Eligibility, place: NodeIndex, nodes: &[Arc<Node>]) {
+    let now = Instant::now();
+    let Some((memory, shut)) = eligibility.shut(place).filter(|(_, shut)| shut.until <= now) else { return };
+    let late = shut.at_most <= now;
+    // A program with a wrong list leaves it to the others. It cannot be told from one that has looked and gone.
+    if eligibility.is_misled() || (memory.servers > nodes.len() && !late) {
+        return;
+    }
+    let (node, others) = (&nodes[place], || nodes.iter().enumerate().filter(|&(at, _)| at != place));
+    let told = join_all(others().map(|(at, other)| ask(eligibility, at, other, &memory.id))).await;
+    let silent: Vec<_> = others().zip(&told).filter(|(_, told)| told.is_none()).map(|(other, _)| other).collect();
+    let told: Vec<_> = told.into_iter().flatten().collect();
+    let forgot: Vec<&str> = told.iter().filter(|(_, told)| !told.votes).map(|(id, _)| &**id).collect();
+    let answered = Answered {
+        servers: nodes.len(),
+        open: told.len() - forgot.len(),
+        shut: forgot.len(),
+        misses: silent.iter().any(|&(at, _)| eligibility.met(at)),
+        connecting: eligibility.is_connecting(now),
+        late,
+    };
+    let Some(grounds) = answered.grounds() else { return };
+    let opening = Opening {
+        from: memory.id,
+        to: fresh(),
+        waited: memory.lease,
+        lease: told.iter().map(|(_, told)| told.lease).max().unwrap_or_default(),
+        marks: told.iter().map(|(_, told)| told.mark.as_str()).collect::<Vec<_>>().join(" "),
+        with: if grounds == Grounds::Told { String::new() } else { forgot.join(" ") },
+        servers: nodes.len(),
+    };
+    let opened = script::ask(node, Lane::Grants, &Command::Open(opening), Answer::opened).await;
+    if matches!(opened, Outcome::Done(true)) {
+        tell_grounds(node, grounds, &silent);
+    }
+    vet(eligibility, place, node).await;
+}
+
+/// Logs what is not promised about locks of before.
+fn tell_grounds(node: &Node, grounds: Grounds, silent: &[(NodeIndex, &Arc<Node>)]) {
+    let unasked = silent.iter().map(|(_, other)| &**other.name()).collect::<Vec<_>>().join(", ");
+    match grounds {
+        Grounds::Told => {}
+        Grounds::Together => contained(|| {
+            tracing::warn!(node = %node.name(), "most servers are new, or have lost their data: they begin together");
+        }),
+        Grounds::Late => contained(|| {
+            tracing::warn!(
+                node = %node.name(), unasked,
+                "a server votes again though not enough others could be asked: fences may repeat"
+            );
+        }),
+    }
+}
+
+/// Asks another server, if it still is the one that was vetted, what the server with this id has to know. Returns the
+/// other's id too.
+async fn ask(eligibility: &Eligibility, at: NodeIndex, other: &Node, about: &Arc<str>) -> Option<(Arc<str>, Told)> {
+    let ticket = eligibility.look(at, other, Lane::Grants, Ask::Keep).ok()?;
+    let ask = Command::Ask { about: Arc::clone(about), vote: ticket.vote.clone() };
+    match script::ask(other, Lane::Grants, &ask, Answer::told).await {
+        Outcome::Done(Some(told)) if eligibility.holds(&ticket, other) => Some((ticket.vote?, told)),
+        Outcome::Done(_) => {
+            eligibility.doubt(at);
+            None
         }
         _ => None,
-    };
-    let (from, to, listed) = texts(change);
-    let amend = Amendment { from, to: to.clone(), listed, waited: change.waited, marks };
-    let newcomers = eligibility.listed_by(change);
-    let outcome = script::ask(node, Lane::Grants, &Command::Amend(amend), Answer::amend).await;
-    let may_stand = match &outcome {
-        Outcome::Done(told) => told.memory == to,
-        Outcome::Unknown(_) => true,
-        Outcome::NotExecuted(_) | Outcome::Refused(_) => false,
-    };
-    if may_stand {
-        eligibility.listed(&newcomers, Instant::now());
     }
-    match outcome {
-        // On another connection, it may be the memory of another server.
-        Outcome::Done(told) if node.epoch(Lane::Grants) == epoch => {
-            let is_new = eligibility.amended(change.place, epoch, &told, Instant::now());
-            look_on(eligibility, change.place);
-            is_new
-        }
-        outcome => {
-            eligibility.doubt(change.place);
-            not_changed(node, &outcome)
-        }
-    }
-}
-
-fn not_changed(node: &Node, why: &dyn std::fmt::Debug) -> bool {
-    contained(|| tracing::debug!(node = %node.name(), ?why, "the memory of a server could not be changed"));
-    false
-}
-
-/// Returns the highest mark of each of the other servers that vote: of so many that each majority without this server
-/// contains one of them. If no server votes, those that answer are enough.
-async fn highest(
-    eligibility: &Eligibility,
-    nodes: &[Arc<Node>],
-    place: NodeIndex,
-    plan: &Plan,
-) -> Result<String, NodeFailure> {
-    let witnesses = if plan.founding { 0 } else { nodes.len() - majority(nodes.len()) + 1 };
-    let votes = |at: NodeIndex| plan.founding || plan.votes[at];
-    let others = nodes.iter().enumerate().filter(|&(at, _)| at != place && votes(at));
-    let told = join_all(others.map(|(at, node)| highest_of(eligibility, at, node, plan.founding))).await;
-    let (mut marks, mut failure) = (Vec::new(), None);
-    for told in told {
-        match told {
-            Outcome::Done(mark) => marks.push(mark),
-            Outcome::NotExecuted(why) | Outcome::Unknown(why) => failure = Some(why),
-            Outcome::Refused(error) => {
-                failure = Some(NodeFailure { node: Arc::clone(nodes[place].name()), reason: error.to_string() });
-            }
-        }
-    }
-    match failure {
-        Some(failure) if marks.len() < witnesses => Err(failure),
-        _ => Ok(marks.join(" ")),
-    }
-}
-
-/// Returns the highest mark of a server, if it still is the one that votes: its address may lead elsewhere by now.
-async fn highest_of(eligibility: &Eligibility, place: NodeIndex, node: &Node, founding: bool) -> Outcome<String> {
-    if founding {
-        return ask_highest(node, None).await.map(Option::unwrap_or_default);
-    }
-    let ticket = match eligibility.ticket(place, node, Lane::Grants, Ask::Vote).await {
-        Ok(ticket) => ticket,
-        Err(failure) => return Outcome::NotExecuted(failure),
-    };
-    match ask_highest(node, ticket.vote.clone()).await {
-        Outcome::Done(Some(mark)) if eligibility.holds(&ticket, node) => Outcome::Done(Some(mark)),
-        Outcome::Done(_) => {
-            eligibility.doubt(place);
-            let reason = "is no longer the server that voted here".to_owned();
-            Outcome::NotExecuted(NodeFailure { node: Arc::clone(node.name()), reason })
-        }
-        outcome => outcome,
-    }
-    .map(Option::unwrap_or_default)
-}
-
-async fn ask_highest(node: &Node, vote: Option<Remembered>) -> Outcome<Option<String>> {
-    script::ask(node, Lane::Grants, &Command::Highest { vote }, Answer::highest).await
 }
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-
-    use super::super::voter::Company;
     use super::*;
     use crate::options::Options;
 
-    /// Three servers that cannot be reached any more, each seen with this memory.
-    fn seen(memories: [&str; 3]) -> (Vec<Arc<Node>>, Arc<Eligibility>) {
-        let options = Options { command_timeout: Some(Duration::from_millis(50)), ..Options::default() };
-        let settings = options.validate(1).expect("valid");
-        let nodes: Vec<_> = memories.iter().map(|_| Node::of_nobody(&settings)).collect();
-        let eligibility = Eligibility::new(&nodes, Duration::from_secs(1));
-        (0..3).for_each(|place| eligibility.shows(place, memories[place]));
-        (nodes, eligibility)
-    }
+    /// Three servers, all of which answer and none of which has waited for long.
+    const ANSWERED: Answered = Answered { servers: 3, open: 0, shut: 0, misses: false, connecting: false, late: false };
 
-    const IN_STEP: [&str; 3] = [
-        "000000000000000a 3 votes 000000000000000a,000000000000000c ",
-        "000000000000000b 3 votes 000000000000000b ",
-        "000000000000000c 3 votes 000000000000000a,000000000000000c ",
-    ];
-
-    #[tokio::test]
-    async fn servers_that_do_not_answer_before_another_is_thrown_out_are_vetted_again() {
-        let (nodes, eligibility) = seen(IN_STEP);
-        assert!(eligibility.plan().changes.iter().any(Change::throws_out));
-        assert!(plan(&eligibility, &nodes).await.changes.is_empty(), "nobody is known any more");
-        for place in 0..3 {
-            assert!(futures_util::poll!(pin!(eligibility.doubted(place))).is_ready(), "{place}");
+    #[test]
+    fn a_server_is_told_by_one_of_each_majority_that_it_voted_with() {
+        for (servers, least) in [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3), (7, 4)] {
+            let told = |open| Answered { servers, open, ..ANSWERED }.grounds() == Some(Grounds::Told);
+            assert!(told(least) && (least == 1 || !told(least - 1)), "{servers}");
+            assert!(servers < 2 || majority(servers) - 1 > servers - 1 - least, "{servers}");
         }
+        let connecting = Answered { open: 2, connecting: true, servers: 5, ..ANSWERED };
+        assert_eq!(connecting.grounds(), None);
+        assert_eq!(Answered { open: 3, ..connecting }.grounds(), Some(Grounds::Told), "enough have answered");
     }
 
-    #[tokio::test]
-    async fn votes_from_different_lists_count_together_only_if_the_servers_list_each_other() {
-        let (nodes, eligibility) = seen(IN_STEP);
-        let ticket = async |place: NodeIndex| {
-            eligibility.ticket(place, &nodes[place], Lane::Grants, Ask::Keep).await.expect("it was seen")
-        };
-        let (first, same_time) = (ticket(0).await, ticket(1).await);
-        eligibility.shows(1, "000000000000000b 3 votes 000000000000000b,000000000000000c ");
-        let (changed, mutual) = (ticket(1).await, ticket(2).await);
-        let company = Company::default();
-        assert!(company.admits(&first) && company.admits(&mutual));
-        assert!(!company.admits(&changed), "the first does not list it");
-        assert!(!company.admits(&same_time), "nor does the other");
-        let company = Company::default();
-        assert!(company.admits(&first) && company.admits(&same_time), "at one time the plan says whose votes count");
+    #[test]
+    fn servers_begin_together_if_no_majority_can_vote() {
+        let together = |answered: Answered| answered.grounds() == Some(Grounds::Together);
+        assert!(together(Answered { shut: 2, ..ANSWERED }), "a new deployment");
+        assert!(together(Answered { shut: 1, ..ANSWERED }), "the third is away");
+        assert!(!together(Answered { shut: 1, misses: true, ..ANSWERED }), "it may vote elsewhere");
+        assert!(!together(Answered { shut: 1, connecting: true, ..ANSWERED }), "it may be on its way");
+        assert!(together(Answered { shut: 1, open: 1, connecting: true, ..ANSWERED }), "all have answered");
+        assert!(!together(Answered { servers: 5, shut: 1, open: 2, ..ANSWERED }));
+        assert!(together(Answered { servers: 5, shut: 2, ..ANSWERED }));
     }
 
-    #[tokio::test]
-    async fn a_listing_counts_if_its_server_was_seen_when_it_was_sent() {
-        let begun = "000000000000000b 3 begun 000000000000000b ";
-        let members = ["000000000000000a", "000000000000000c", "00000000000000ff"].join(",");
-        let of = |id: &str| format!("000000000000000{id} 3 votes {members} ");
-        let (_nodes, eligibility) = seen([&of("a"), begun, &of("c")]);
-        let lists = |plan: Plan| plan.changes.iter().filter(|change| change.place != 1).count();
-        assert_eq!(lists(eligibility.plan()), 2);
-        // Three times by each of the others, and each time the server was no longer known when the answer came.
-        for change in eligibility.plan().changes.iter().cycle().take(9) {
-            assert_eq!(lists(eligibility.plan()), 2, "not often enough yet");
-            let listed = eligibility.listed_by(change);
-            eligibility.failed(1, Lane::Grants, "silent", false);
-            eligibility.listed(&listed, Instant::now());
-            eligibility.shows(1, begun);
-        }
-        assert_eq!(lists(eligibility.plan()), 0, "it rests");
+    #[test]
+    fn a_server_that_has_waited_twice_is_opened_by_a_majority() {
+        let late = Answered { late: true, ..ANSWERED };
+        assert_eq!(Answered { open: 1, ..late }.grounds(), Some(Grounds::Late));
+        assert_eq!(Answered { open: 1, late: false, ..late }.grounds(), None);
+        assert_eq!(Answered { shut: 1, misses: true, ..late }.grounds(), Some(Grounds::Late));
+        assert_eq!(Answered { servers: 5, open: 1, ..late }.grounds(), None, "no majority");
+        assert_eq!(Answered { servers: 5, open: 1, shut: 1, ..late }.grounds(), Some(Grounds::Late));
+        assert_eq!(Answered { open: 1, connecting: true, ..late }.grounds(), None);
     }
 
     #[tokio::test]
     async fn servers_that_forbid_info_vote_if_there_are_no_memories() {
-        let (nodes, remembering) = seen(IN_STEP);
-        let trusting = Eligibility::new(&nodes, Duration::ZERO);
+        let options = Options { command_timeout: Some(Duration::from_millis(50)), ..Options::default() };
+        let settings = options.validate(1).expect("valid");
+        let nodes: Vec<_> = (0..3).map(|_| Node::of_nobody(&settings)).collect();
+        let trusting = Eligibility::new(&nodes, Duration::ZERO, Duration::ZERO);
         for lane in [Lane::Grants, Lane::Renewals] {
             unreadable(&trusting, 0, &nodes[0], lane, 0, "NOPERM");
-            let ticket = trusting.ticket(0, &nodes[0], lane, Ask::Vote).await;
-            assert!(ticket.is_ok_and(|ticket| ticket.votes.is_ok()), "{lane:?}");
+            assert!(trusting.look(0, &nodes[0], lane, Ask::Vote).is_ok(), "{lane:?}");
         }
         assert_eq!(trusting.status(0), Status::Votes);
+        let remembering = Eligibility::new(&nodes, Duration::from_secs(1), Duration::ZERO);
         unreadable(&remembering, 0, &nodes[0], Lane::Grants, 0, "NOPERM");
         let status = remembering.status(0);
         assert!(matches!(&status, Status::Unfit(reason) if reason.contains("NOPERM")), "{status:?}");
@@ -366,80 +316,92 @@ mod tests {
 
     #[cfg(feature = "testing")]
     mod over_servers {
-        use super::super::super::staged::Staged;
+        use tokio::time::advance;
+
+        use super::super::super::staged::{QUARANTINE, Staged};
         use super::*;
 
-        const BEGUN: [&str; 3] = [
-            "000000000000000a 3 begun 000000000000000a ",
-            "000000000000000b 3 begun 000000000000000b ",
-            "000000000000000c 3 begun 000000000000000c ",
-        ];
-
-        #[tokio::test(start_paused = true)]
-        async fn the_wait_of_servers_that_begin_together_starts_once_they_are_listed() {
-            let Staged { nodes, eligibility, .. } = &Staged::of(BEGUN).await;
-            assert_eq!(eligibility.plan().wait, None);
-            list(eligibility, nodes).await;
-            let plan = eligibility.plan();
-            assert!(plan.changes.is_empty() && plan.wait.is_some(), "{plan:?}");
+        /// Vets the server at this place, and opens it if it may be.
+        async fn look(staged: &Staged, place: NodeIndex) -> bool {
+            let node = &staged.nodes[place];
+            vet(&staged.eligibility, place, node).await;
+            open(&staged.eligibility, place, &staged.nodes).await;
+            staged.eligibility.status(place) == Status::Votes
         }
 
         #[tokio::test(start_paused = true)]
-        async fn a_server_is_thrown_out_if_it_is_still_not_listed_when_all_are_asked_again() {
-            let Staged { nodes, eligibility, .. } = &Staged::of(IN_STEP).await;
-            let plan = plan(eligibility, nodes).await;
-            assert!(matches!(&plan.changes[..], [change] if change.throws_out() && change.place == 1), "{plan:?}");
-        }
-
-        /// The second server was not listed, and by now it is the first one: only the second look shows that.
-        #[tokio::test(start_paused = true)]
-        async fn no_server_is_thrown_out_by_what_only_the_second_look_shows() {
-            let staged = Staged::of(IN_STEP).await;
-            for (place, memory) in [
-                (0, "000000000000000a 3 votes 000000000000000a "),
-                (1, "000000000000000b 3 votes 000000000000000b,000000000000000c "),
-                (2, "000000000000000c 3 votes 000000000000000b,000000000000000c "),
-            ] {
-                staged.remembers(place, memory).await;
+        async fn a_new_deployment_waits_for_one_quarantine_and_then_votes() {
+            let staged = Staged::begun().await;
+            advance(QUARANTINE).await;
+            assert!(!look(&staged, 0).await, "the allowance for clocks is not over");
+            advance(Duration::from_millis(102)).await;
+            for place in 0..3 {
+                assert!(look(&staged, place).await, "{place}");
             }
-            let planned = plan(&staged.eligibility, &staged.nodes).await;
-            assert_eq!(planned.changes, [], "not by what only this look showed");
-            let planned = plan(&staged.eligibility, &staged.nodes).await;
-            assert!(
-                matches!(&planned.changes[..], [change] if change.throws_out() && change.place == 0),
-                "{planned:?}"
-            );
         }
 
         #[tokio::test(start_paused = true)]
-        async fn a_change_that_was_written_is_known_at_once_and_counts_as_a_listing() {
-            let [first, second, third] = [
-                "000000000000000a 3 votes 000000000000000a,000000000000000c ",
-                "000000000000000b 3 begun 000000000000000b ",
-                "000000000000000c 3 votes 000000000000000a,000000000000000c ",
-            ];
-            let staged = Staged::of([first, second, third]).await;
-            let Staged { nodes, eligibility, .. } = &staged;
-            let lists = |plan: &Plan| plan.changes.iter().find(|change| change.place == 0).cloned();
-            // Three times for each of the servers.
-            for _ in 0..9 {
-                let plan = eligibility.plan();
-                let change = lists(&plan).expect("it does not rest yet");
-                assert!(carry_out(eligibility, nodes, &change, &plan).await, "it is news");
-                assert_eq!(lists(&eligibility.plan()), None);
-                staged.remembers(0, first).await;
-                vet(eligibility, 0, &nodes[0]).await;
+        async fn a_server_is_opened_when_the_longest_lease_of_the_others_is_over() {
+            let staged = Staged::voting().await;
+            staged.forgets(0, Duration::from_secs(1)).await;
+            assert!(!look(&staged, 0).await);
+            advance(QUARANTINE + Duration::from_millis(102)).await;
+            assert!(look(&staged, 0).await);
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn a_server_waits_on_for_a_longer_lease_that_another_tells() {
+            let staged = Staged::voting().await;
+            let announced = Announced { id: fresh(), lease: QUARANTINE * 3, servers: 3 };
+            let vet = Command::Vet(Some(announced));
+            assert!(matches!(script::ask(&staged.nodes[1], Lane::Grants, &vet, Answer::vet).await, Outcome::Done(_)));
+            staged.forgets(0, Duration::ZERO).await;
+            assert!(!look(&staged, 0).await);
+            advance(QUARANTINE * 2).await;
+            assert!(!look(&staged, 0).await, "it is told of the longer lease");
+            advance(QUARANTINE * 2).await;
+            assert!(look(&staged, 0).await);
+        }
+
+        /// Of three servers one is silent, and another one has forgotten.
+        #[tokio::test(start_paused = true)]
+        async fn a_server_that_cannot_ask_enough_others_waits_for_one_more_lease() {
+            let staged = Staged::voting().await;
+            staged.servers[2].stop();
+            staged.forgets(0, Duration::ZERO).await;
+            assert!(!look(&staged, 0).await);
+            advance(QUARANTINE * 2).await;
+            assert!(!look(&staged, 0).await);
+            advance(Duration::from_millis(102)).await;
+            assert!(look(&staged, 0).await);
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn an_opening_that_was_decided_before_another_loss_does_nothing() {
+            let staged = Staged::voting().await;
+            staged.forgets(0, Duration::ZERO).await;
+            look(&staged, 0).await;
+            advance(QUARANTINE * 2).await;
+            // This locker has not seen the second loss.
+            staged.servers[0].flush();
+            open(&staged.eligibility, 0, &staged.nodes).await;
+            assert!(matches!(staged.eligibility.status(0), Status::Abstains(_)));
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn a_locker_with_a_wrong_list_opens_no_server() {
+            let staged = Staged::voting().await;
+            let pair = Eligibility::new(&staged.nodes[..2], QUARANTINE, Duration::ZERO);
+            staged.forgets(0, Duration::ZERO).await;
+            for place in [0, 1] {
+                vet(&pair, place, &staged.nodes[place]).await;
             }
-            assert_eq!(lists(&eligibility.plan()), None, "it rests");
-        }
-
-        #[tokio::test(start_paused = true)]
-        async fn a_change_that_is_not_answered_is_no_news() {
-            let staged = Staged::of(BEGUN).await;
-            let plan = staged.eligibility.plan();
-            staged.servers[0].stop();
-            let change = plan.changes.iter().find(|change| change.place == 0).expect("it is to be listed");
-            assert!(!carry_out(&staged.eligibility, &staged.nodes, change, &plan).await);
+            assert!(matches!(pair.status(1), Status::Unfit(_)) && matches!(pair.status(0), Status::Abstains(_)));
+            advance(QUARANTINE * 3).await;
+            vet(&pair, 0, &staged.nodes[0]).await;
+            open(&pair, 0, &staged.nodes[..2]).await;
+            assert!(matches!(pair.status(0), Status::Abstains(_)), "{:?}", pair.status(0));
+            assert!(look(&staged, 0).await, "the others open it");
         }
     }
 }

@@ -191,7 +191,7 @@ mod tests {
     #[tokio::test]
     async fn a_locker_stands_in_no_list_that_was_refused_and_without_rights_in_none() {
         let settings = Options::default().validate(1).expect("valid");
-        let quorum = Quorum::new(vec![Node::of_nobody(&settings)], Duration::ZERO).with_lists("locker");
+        let quorum = Quorum::new(vec![Node::of_nobody(&settings)], Duration::ZERO, Duration::ZERO).with_lists("locker");
         let listed = || [quorum.lister(), quorum.lister_of(&"one".into()), quorum.lister_of(&"other".into())];
         let listed = || listed().map(|locker| locker.map(|name| &**name));
         let me = Some("locker");

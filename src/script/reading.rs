@@ -23,33 +23,29 @@ const GONE: Reply = Reply::Int(-1);
 
 /// Reads the reply to a command as its answer.
 pub(super) fn read(node: &Arc<str>, command: &Command, reply: Outcome<Reply>) -> Outcome<Answer> {
-    let (reply, remembers) = match command {
-        Command::Retake { vote, .. } | Command::Extend { vote, .. } | Command::Renew { vote, .. } => {
-            tell(node, reply, vote.is_some())
-        }
-        Command::Inspect(key) | Command::Holders(key) => (of_a_lock(node, key, reply), true),
-        _ => (reply, true),
+    let reply = match command {
+        Command::Inspect(key) | Command::Holders(key) => of_a_lock(node, key, reply),
+        _ => reply,
     };
     reply.and_then(node, |reply| match command {
         Command::Acquire { claims, .. } => acquired(reply, claims.len()).map(Answer::Acquire),
         Command::Count { .. } => counted(reply).map(Answer::Count),
         Command::Release { .. } | Command::Keep { .. } | Command::Pass { .. } => released(reply).map(Answer::Release),
         Command::HandOver { .. } => handed_over(reply).map(Answer::HandOver),
-        Command::Retake { .. } => yes_or_no(reply).map(|answer| Answer::Retake(Told { answer, remembers })),
-        Command::Extend { .. } => yes_or_no(reply).map(|answer| Answer::Extend(Told { answer, remembers })),
+        Command::Retake { .. } if is_forgotten(reply) => Some(Answer::Retake(None)),
+        Command::Ask { .. } if is_forgotten(reply) => Some(Answer::Ask(None)),
+        Command::Retake { .. } => yes_or_no(reply).map(|answer| Answer::Retake(Some(answer))),
+        Command::Extend { .. } => yes_or_no(reply).map(Answer::Extend),
         Command::Raise { .. } => raised(reply).map(Answer::Raise),
-        Command::Renew { claims, .. } => {
-            renewed(reply, claims.len()).map(|answer| Answer::Renew(Told { answer, remembers }))
-        }
+        Command::Renew { claims, .. } => renewed(reply, claims.len()).map(Answer::Renew),
         Command::Label { .. } => (*reply == Reply::Int(1)).then_some(Answer::Label),
         Command::LabelOf(_) => label(reply).map(Answer::LabelOf),
         Command::Inspect(_) => standing(reply).map(Answer::Inspect),
         Command::Holders(_) => names(reply).map(Answer::Holders),
         Command::Force { .. } => yes_or_no(reply).map(Answer::Force),
         Command::Vet(_) => identity(reply).map(Answer::Vet),
-        Command::Amend(_) => array(reply).and_then(remembrance).map(Answer::Amend),
-        Command::Highest { .. } if is_forgotten(reply) => Some(Answer::Highest(None)),
-        Command::Highest { .. } => text(reply).map(|mark| Answer::Highest(Some(mark))),
+        Command::Ask { .. } => told(reply).map(|told| Answer::Ask(Some(told))),
+        Command::Open(_) => yes_or_no(reply).map(Answer::Open),
     })
 }
 
@@ -138,17 +134,6 @@ fn raised(reply: &Reply) -> Option<Raise> {
     }
 }
 
-/// Splits the reply of a script that tells whether the server remembers: the script's own reply, and whether it does.
-fn tell(node: &Arc<str>, reply: Outcome<Reply>, asked: bool) -> (Outcome<Reply>, bool) {
-    match reply {
-        Outcome::Done(Reply::Array(mut told)) if asked && matches!(told.as_slice(), [Reply::Int(0 | 1), _]) => {
-            let remembers = told[0] == Reply::Int(1);
-            (told.swap_remove(1).into_outcome(node), remembers)
-        }
-        reply => (reply, !asked),
-    }
-}
-
 /// Returns the answer for each lock. The reply names only the locks that were not renewed, and counts the others.
 fn renewed(reply: &Reply, locks: usize) -> Option<Vec<Renew>> {
     let [Reply::Int(renewed), odd @ ..] = array(reply)? else { return None };
@@ -217,9 +202,18 @@ fn identity(reply: &Reply) -> Option<Identity> {
 }
 
 fn remembrance(items: &[Reply]) -> Option<Remembrance> {
-    let [memory, lease, age] = items else { return None };
-    let duration = |reply| int(reply).and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
-    Some(Remembrance { memory: text(memory)?, lease: duration(lease)?, age: duration(age)? })
+    let [id, servers, lease, waited] = items else { return None };
+    let waited = if int(waited)? == -1 { None } else { Some(duration(waited)?) };
+    Some(Remembrance { id: text(id)?, servers: text(servers)?.parse().ok()?, lease: duration(lease)?, waited })
+}
+
+fn told(reply: &Reply) -> Option<Told> {
+    let [votes, lease, mark] = array(reply)? else { return None };
+    Some(Told { votes: yes_or_no(votes)?, lease: duration(lease)?, mark: text(mark)? })
+}
+
+fn duration(reply: &Reply) -> Option<Duration> {
+    int(reply).and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis)
 }
 
 fn yes_or_no(reply: &Reply) -> Option<bool> {

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use super::refusal::{explain, is_vague};
 use super::words::{Topology, Words};
 use super::{answer, call};
-use crate::command::{Acquire, Answer, Claim, Command, Renew, Told, Wakes};
+use crate::command::{Acquire, Answer, Claim, Command, Renew, Wakes};
 use crate::error::{Error, NodeFailure};
 use crate::key::Key;
 use crate::node::{Cluster, Lane, Node, Outcome, slot_of};
@@ -21,19 +21,13 @@ pub(super) async fn run(cluster: &Cluster, node: &Node, lane: Lane, command: Com
         return Outcome::Refused(torn(&claim.key));
     }
     debug_assert!(
-        !matches!(
-            &command,
-            Command::Acquire { vote: Some(_), .. }
-                | Command::Renew { vote: Some(_), .. }
-                | Command::Retake { vote: Some(_), .. }
-                | Command::Extend { vote: Some(_), .. }
-        ),
+        !matches!(&command, Command::Acquire { vote: Some(_), .. } | Command::Retake { vote: Some(_), .. }),
         "a cluster stands alone, and remembers nothing"
     );
     match command {
         Command::Force { key, .. } if is_torn(&key) => Outcome::Refused(torn(&key)),
         Command::Renew { claims, lease, .. } if claims.len() > 1 => {
-            let renew = |claims| Command::Renew { claims, lease, vote: None };
+            let renew = |claims| Command::Renew { claims, lease };
             renew_all(cluster, node, lane, &claims, renew).await
         }
         Command::Acquire { claims, lease, fences, .. } if by_slot(&claims).len() > 1 => {
@@ -118,7 +112,7 @@ async fn renew_all(
     }
     let answer =
         answers.into_iter().map(|said| said.unwrap_or_else(|| Renew::Failed("was not asked".into()))).collect();
-    Outcome::Done(Answer::Renew(Told { answer, remembers: true }))
+    Outcome::Done(Answer::Renew(answer))
 }
 
 /// Returns whether some of the keys are on one server and some on another.
@@ -129,7 +123,7 @@ fn is_moving(outcome: &Outcome<Answer>) -> bool {
 /// Returns the answer for each of `count` locks, or why there is none.
 fn said(outcome: Outcome<Answer>, count: usize) -> Result<Vec<Renew>, String> {
     match outcome {
-        Outcome::Done(Answer::Renew(told)) if told.answer.len() == count => Ok(told.answer),
+        Outcome::Done(Answer::Renew(answer)) if answer.len() == count => Ok(answer),
         Outcome::Done(_) => Err("answered something other than what was asked".to_owned()),
         Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => Err(failure.reason),
         Outcome::Refused(error) => Err(error.to_string()),

@@ -1,8 +1,7 @@
 //! Puts the texts of scripts together: of those that differ between formats, and of those whose answer may be a vote.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
-use crate::command::Remembered;
 use crate::node::{Batched, Lua};
 
 /// The scripts that differ between formats.
@@ -18,9 +17,9 @@ pub(super) struct Scripts {
     pub(super) hand_over: Lua,
     /// Many acquires, releases and hand-overs in one script.
     pub(super) batched: Voting,
-    pub(super) renew: Voting,
+    pub(super) renew: Lua,
     pub(super) retake: Voting,
-    pub(super) extend: Voting,
+    pub(super) extend: Lua,
     pub(super) raise: Lua,
 }
 
@@ -45,10 +44,6 @@ const WAKE: &str = include_str!("../../lua/wake.lua");
 
 const ENLIST: &str = include_str!("../../lua/enlist.lua");
 
-/// Removes the server's memory from KEYS, for scripts that iterate over them. The others address their keys by index,
-/// since this costs a third of a microsecond.
-const ITS_OWN: &str = "table.remove(KEYS)\n";
-
 /// Ends a script, or a step, if the server does not remember.
 const OR_NOTHING: &str = "if not remembers then\n  return {-1}\nend\n";
 
@@ -60,13 +55,6 @@ impl Voting {
 
     fn acquire(body: &str) -> Self {
         Self::or_nothing(&with_fence(body))
-    }
-
-    /// A script that does its work, and returns whether the server remembers.
-    pub(super) fn telling(body: &str) -> Self {
-        let told =
-            [REMEMBERS, ITS_OWN, "local function work()\n", body, "end\nreturn {remembers and 1 or 0, work()}\n"];
-        Self { plain: Lua::new(body), voting: Lua::new(&told.concat()) }
     }
 
     /// The four scripts as steps of one. Hand-overs are never votes.
@@ -86,14 +74,9 @@ impl Voting {
         Self { plain: Lua::new(&plain.concat()), voting: Lua::new(&voting.concat()) }
     }
 
-    pub(super) fn for_vote(&self, vote: &Option<Remembered>) -> &Lua {
+    pub(super) fn for_vote(&self, vote: &Option<Arc<str>>) -> &Lua {
         if vote.is_some() { &self.voting } else { &self.plain }
     }
-}
-
-/// Makes a script that writes the server's memory.
-pub(super) fn remembering(script: &str) -> Lua {
-    Lua::new(&put_in(script, "remember", include_str!("../../lua/remember.lua")))
 }
 
 fn with_fence(script: &str) -> String {
@@ -168,9 +151,9 @@ fn redisson(told: fn(&str) -> String) -> Scripts {
         keep: Lua::new(include_str!("../../lua/keep.lua")),
         hand_over: Lua::new(&with_fence(hand_over)),
         batched: Voting::batched(include_str!("../../lua/acquire.lua"), release, hand_over),
-        renew: Voting::telling(include_str!("../../lua/renew.lua")),
-        retake: Voting::telling(include_str!("../../lua/retake.lua")),
-        extend: Voting::telling(&with_refused(include_str!("../../lua/extend.lua"))),
+        renew: Lua::new(include_str!("../../lua/renew.lua")),
+        retake: Voting::or_nothing(include_str!("../../lua/retake.lua")),
+        extend: Lua::new(&with_refused(include_str!("../../lua/extend.lua"))),
         raise: Lua::new(&with_refused(include_str!("../../lua/raise.lua"))),
     }
 }
@@ -188,9 +171,9 @@ fn plain(told: fn(&str) -> String) -> Scripts {
         keep: Lua::new(&with_refused(include_str!("../../lua/plain_keep.lua"))),
         hand_over: Lua::new(&with_fence(hand_over)),
         batched: Voting::batched(acquire, release, hand_over),
-        renew: Voting::telling(include_str!("../../lua/plain_renew.lua")),
-        retake: Voting::telling(&with_refused(include_str!("../../lua/plain_retake.lua"))),
-        extend: Voting::telling(&with_refused(include_str!("../../lua/plain_extend.lua"))),
+        renew: Lua::new(include_str!("../../lua/plain_renew.lua")),
+        retake: Voting::or_nothing(&with_refused(include_str!("../../lua/plain_retake.lua"))),
+        extend: Lua::new(&with_refused(include_str!("../../lua/plain_extend.lua"))),
         raise: Lua::new(&with_refused(include_str!("../../lua/plain_raise.lua"))),
     }
 }
@@ -271,9 +254,6 @@ mod tests {
             std::sync::LazyLock::force(scripts);
         }
         std::sync::LazyLock::force(&super::PASS);
-        for script in [include_str!("../../lua/vet.lua"), include_str!("../../lua/amend.lua")] {
-            super::remembering(script);
-        }
         let misspelt = std::panic::catch_unwind(|| super::with_wake("-- wakes.lua\nreturn 0\n"));
         assert!(misspelt.is_err(), "it is noticed");
     }

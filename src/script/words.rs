@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::iter::once;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 pub(super) use super::texts::Topology;
-use super::texts::{OfTopology, PASS, PLAIN, REDISSON, Scripts, Voting, remembering};
-use crate::command::{Amendment, Announced, Claim, Command, Kind, Listing, MEMORY, Releaser, Remembered, Wakes};
+use super::texts::{OfTopology, PASS, PLAIN, REDISSON, Scripts, Voting};
+use crate::command::{Announced, Claim, Command, Kind, Listing, MEMORY, Opening, Releaser, Wakes};
 use crate::fence::Source;
 use crate::key::Key;
 use crate::label;
@@ -21,9 +21,9 @@ static HOLDERS: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lu
 static TYPES: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/types.lua")));
 static FORCE: LazyLock<OfTopology<Lua>> =
     LazyLock::new(|| OfTopology::new(|told| Lua::new(&told(include_str!("../../lua/force.lua")))));
-static VET: LazyLock<Lua> = LazyLock::new(|| remembering(include_str!("../../lua/vet.lua")));
-static AMEND: LazyLock<Lua> = LazyLock::new(|| remembering(include_str!("../../lua/amend.lua")));
-static HIGHEST: LazyLock<Voting> = LazyLock::new(|| Voting::or_nothing(include_str!("../../lua/highest.lua")));
+static VET: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/vet.lua")));
+static ASK: LazyLock<Voting> = LazyLock::new(|| Voting::or_nothing(include_str!("../../lua/ask.lua")));
+static OPEN: LazyLock<Lua> = LazyLock::new(|| Lua::new(include_str!("../../lua/open.lua")));
 
 /// A key or an argument.
 enum Word<'a> {
@@ -40,7 +40,7 @@ pub(super) struct Words {
     /// The script that runs it together with others, if it is a step.
     pub(super) batched: Option<Batched>,
     /// What the server has to remember: the last of the keys and of the arguments.
-    pub(super) vote: Option<Remembered>,
+    pub(super) vote: Option<Arc<str>>,
     pub(super) words: WordList,
 }
 
@@ -90,17 +90,17 @@ impl Words {
                 let args = [millis(*lease), field(claim), number(*count)];
                 Self::voting(&scripts(claim).retake, vote, [name(&claim.key)], args)
             }
-            Command::Extend { claim, lease, vote } => {
-                Self::voting(&scripts(claim).extend, vote, [name(&claim.key)], [millis(*lease), field(claim)])
+            Command::Extend { claim, lease } => {
+                Self::new(&scripts(claim).extend, [name(&claim.key)], [millis(*lease), field(claim)])
             }
             Command::Raise { claim, fence } => {
                 let keys = [name(&claim.key), mark(&claim.key)];
                 Self::new(&scripts(claim).raise, keys, [field(claim), number(fence.get())])
             }
-            Command::Renew { claims, lease, vote } => {
+            Command::Renew { claims, lease } => {
                 let (keys, args) =
                     (claims.iter().map(|claim| name(&claim.key)), once(millis(*lease)).chain(fields(claims)));
-                Self::voting(&scripts_of(claims, topology).renew, vote, keys, args)
+                Self::new(&scripts_of(claims, topology).renew, keys, args)
             }
             Command::Label { locker, label } => {
                 let text = label.as_deref().unwrap_or_default();
@@ -113,24 +113,17 @@ impl Words {
                 let args = holders.iter().map(|holder| holder.as_str().into());
                 Self::new(FORCE.get(topology), [name(key), channel(key)], args)
             }
-            Command::Vet(None) => Self::new(&VET, [], ["", "0", "", "0"].map(Word::from)),
-            Command::Vet(Some(Announced { begun, lease, last, age })) => {
-                let args = [(&**begun).into(), millis(*lease), (&**last).into(), millis(*age)];
-                Self::new(&VET, [MEMORY.into()], args)
+            Command::Vet(None) => Self::new(&VET, [], ["", "0", ""].map(Word::from)),
+            Command::Vet(Some(Announced { id, lease, servers })) => {
+                Self::new(&VET, [MEMORY.into()], [(&**id).into(), millis(*lease), number(*servers as u64)])
             }
-            Command::Amend(amendment) => Self::amending(amendment),
-            Command::Highest { vote } => {
-                Self::voting(&HIGHEST, vote, Key::marks().iter().map(|mark| mark.as_str().into()), [])
+            Command::Ask { about, vote } => Self::voting(&ASK, vote, marks(), [(&**about).into()]),
+            Command::Open(Opening { from, to, waited, lease, marks: told, with, servers }) => {
+                let args = [(&**from).into(), (&**to).into(), millis(*waited), millis(*lease), told.as_str().into()];
+                let args = args.into_iter().chain([with.as_str().into(), number(*servers as u64)]);
+                Self::new(&OPEN, once(MEMORY.into()).chain(marks()), args)
             }
         }
-    }
-
-    fn amending(Amendment { from, to, listed, waited, marks }: &Amendment) -> Self {
-        let raised = if marks.is_some() { &Key::marks()[..] } else { &[] };
-        let keys = once(MEMORY.into()).chain(raised.iter().map(|mark| mark.as_str().into()));
-        let (listed, waited) = (if *listed { "1" } else { "0" }, waited.map_or("-1".into(), millis));
-        let told = marks.as_deref().unwrap_or("0");
-        Self::new(&AMEND, keys, [from.as_str().into(), to.as_str().into(), listed.into(), waited, told.into()])
     }
 
     /// Asks for the types of these keys.
@@ -172,7 +165,7 @@ impl Words {
 
     fn voting<'a>(
         script: &'static Voting,
-        vote: &Option<Remembered>,
+        vote: &Option<Arc<str>>,
         keys: impl IntoIterator<Item = Word<'a>>,
         args: impl IntoIterator<Item = Word<'a>>,
     ) -> Self {
@@ -182,6 +175,10 @@ impl Words {
     fn shared(self, batched: Batched) -> Self {
         Self { batched: Some(batched), ..self }
     }
+}
+
+fn marks<'a>() -> impl Iterator<Item = Word<'a>> {
+    Key::marks().iter().map(|mark| mark.as_str().into())
 }
 
 /// A key that a command uses.

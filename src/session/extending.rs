@@ -46,10 +46,7 @@ impl Session {
         let (mut failures, mut refusal) = (Vec::new(), None);
         while let Some((node, answer)) = asking.next().await {
             match answer {
-                Outcome::Done(true) => {
-                    self.quorum.beside().iter().for_each(|beside| hold.part(beside));
-                    hold.extended(node, until, Instant::now());
-                }
+                Outcome::Done(true) => hold.extended(node, until, Instant::now()),
                 Outcome::Done(false) if hold.gone(node) => {}
                 // Without this vote the hold may end sooner.
                 Outcome::Done(false) => self.alarm.watch(hold, Instant::now()),

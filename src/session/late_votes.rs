@@ -102,7 +102,7 @@ impl Session {
     /// Deals with a node's answer to a request that may have made it vote for this hold: yes, no, or unknown.
     fn settle_vote(self: &Arc<Self>, hold: &Arc<Hold>, node: NodeIndex, sent: Instant, answer: &Outcome<bool>) {
         let settled = match answer {
-            Outcome::Done(true) => self.count_vote(hold, node, sent),
+            Outcome::Done(true) => hold.vote(node, sent, Instant::now()),
             // It may be there, or come to be there: while the hold is held that does no harm.
             Outcome::Unknown(_) => hold.make_uncertain(node),
             Outcome::Done(false) | Outcome::NotExecuted(_) | Outcome::Refused(_) => true,
@@ -110,16 +110,6 @@ impl Session {
         if !settled {
             self.undo_vote(&hold.claim, hold.lease() * 2, hold.kept_until(), node, answer);
         }
-    }
-
-    /// Counts a node's yes. If its vote no longer counts together with the others, the lock is on it all the same.
-    fn count_vote(&self, hold: &Arc<Hold>, node: NodeIndex, sent: Instant) -> bool {
-        match self.quorum.beside() {
-            Some(beside) if !beside[node] => return hold.make_uncertain(node),
-            Some(beside) => hold.part(&beside),
-            None => {}
-        }
-        hold.vote(node, sent, Instant::now())
     }
 
     /// Undoes on a node what is no longer wanted there, as its answer requires.
@@ -189,37 +179,6 @@ mod tests {
         session.settle_vote(&hold, 2, sent, &Outcome::Done(true));
         assert!(!hold.gone(1), "a majority is left");
         assert_eq!(hold.valid_until(), lease::valid_until(sent, LEASE));
-        session.engine.stop();
-    }
-
-    /// The others may have dropped the server since it was asked.
-    #[tokio::test]
-    async fn a_late_vote_of_a_server_that_no_other_lists_does_not_count() {
-        let session = Session::over_strangers();
-        let hold = hold();
-        session.settle_vote(&hold, 2, Instant::now(), &Outcome::Done(true));
-        assert!(hold.is_held() && hold.is_uncertain(2), "the lock is on the server");
-        assert!(hold.gone(1), "the first alone is no majority");
-        session.engine.stop();
-    }
-
-    /// The first and the third server list each other, and not the second, whose vote is the latest of the three.
-    #[tokio::test]
-    async fn a_late_vote_makes_no_majority_with_a_server_that_does_not_list_its_own() {
-        let session = Session::over_strangers();
-        let members = "000000000000000a,000000000000000c";
-        session.quorum.shows(0, &format!("000000000000000a 3 votes {members} "));
-        session.quorum.shows(1, "000000000000000b 3 begun 000000000000000b ");
-        session.quorum.shows(2, &format!("000000000000000c 3 votes {members} "));
-        assert_eq!(session.quorum.beside().as_deref(), Some(&[true, false, true][..]));
-        let hold = hold();
-        let (end, later) = (hold.valid_until(), hold.since + LEASE / 2);
-        assert!(!hold.renewed(1, later, later), "one of three is no majority");
-        session.settle_vote(&hold, 2, later, &Outcome::Done(true));
-        assert!(hold.has_vote(2) && !hold.is_uncertain(2), "it votes beside the first");
-        assert_eq!(hold.valid_until(), end, "as long as the majority that granted it, and no longer");
-        assert!(hold.renewed(0, later, later), "those two list each other");
-        assert_eq!(hold.valid_until(), lease::valid_until(later, LEASE));
         session.engine.stop();
     }
 

@@ -115,7 +115,7 @@ mod tests {
             Alarm::of_process().expect("a thread"),
             Uuid::new_v4(),
             settings,
-            Quorum::new(Vec::new(), Duration::ZERO),
+            Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO),
         )
     }
 

@@ -382,26 +382,21 @@ impl Session {
 
     /// Makes a session over this many servers that are never there.
     fn over_nobodies(servers: usize) -> Arc<Self> {
-        Self::on(Engine::start(Duration::ZERO, servers).expect("a thread"), servers, Duration::ZERO)
-    }
-
-    /// Makes a session over three servers with memories that have not been seen yet.
-    fn over_strangers() -> Arc<Self> {
-        Self::on(Engine::start(Duration::ZERO, 3).expect("a thread"), 3, Duration::from_secs(30))
+        Self::on(Engine::start(Duration::ZERO, servers).expect("a thread"), servers)
     }
 
     /// Makes a session over one server that is never there, as a forked process sees it.
     fn forked() -> Arc<Self> {
-        Self::on(Engine::start(Duration::ZERO, 1).expect("a thread").forked(), 1, Duration::ZERO)
+        Self::on(Engine::start(Duration::ZERO, 1).expect("a thread").forked(), 1)
     }
 
-    fn on(engine: Engine, servers: usize, quarantine: Duration) -> Arc<Self> {
+    fn on(engine: Engine, servers: usize) -> Arc<Self> {
         let command_timeout = Some(Duration::from_millis(100));
         let options = crate::options::Options { command_timeout, ..crate::options::Options::default() };
         let settings = options.validate(servers).expect("valid");
         let nodes = (0..servers).map(|_| crate::node::Node::of_nobody(&settings)).collect();
         let alarm = Alarm::of_process().expect("a thread");
-        let quorum = Quorum::new(nodes, quarantine).with_lists("locker");
+        let quorum = Quorum::new(nodes, Duration::ZERO, settings.connect_timeout).with_lists("locker");
         Self::over(engine, alarm, Uuid::new_v4(), settings, quorum).0
     }
 }

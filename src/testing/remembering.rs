@@ -1,11 +1,11 @@
-//! A server's identity, its memory and its marks: `vet.lua`, `amend.lua`, `highest.lua`.
+//! A server's identity, its memory and its marks: `vet.lua`, `ask.lua`, `open.lua`.
 
 use std::time::Duration;
 
 use super::double::{exact, number, whole};
 use super::keyspace::{Value, millis};
 use super::store::{Failure, Run, no_number};
-use crate::command::{Amendment, Announced, Identity, MEMORY, Remembrance, sha1};
+use crate::command::{Announced, Identity, MEMORY, Opening, Remembrance, Told};
 use crate::key::Key;
 
 impl Run<'_> {
@@ -16,62 +16,73 @@ impl Run<'_> {
         second: &str,
     ) -> Result<Identity, Failure> {
         let identity = Identity { run_id: run_id.into(), role: "master".into(), master: String::new(), memory: None };
-        let Some(Announced { begun, lease, last, age }) = announced else { return Ok(identity) };
-        let server = format!("{run_id}{second}");
+        let Some(Announced { id, lease, servers }) = announced else { return Ok(identity) };
+        let (server, now) = (format!("{run_id}{second}"), exact(self.now_ms()));
         let was_replica = second.bytes().any(|byte| byte != b'0');
         let is_own = match self.keys.field(MEMORY, "server")? {
             Some(found) => found == server.as_bytes() || (!was_replica && found.starts_with(run_id.as_bytes())),
             None => false,
         };
-        let vote = self.keys.field(MEMORY, "vote")?.map(<[u8]>::to_vec);
-        let (mut longest, mut listed) = (self.number_of("lease")?, self.number_of("age")?);
-        let is_whole = match &vote {
-            Some(vote) => is_own && self.keys.field(MEMORY, &digest(vote))?.is_some(),
-            None => false,
-        };
-        let vote = vote.filter(|_| is_whole).unwrap_or_else(|| begun.as_bytes().to_vec());
+        let known = self.text_of("id")?;
+        let (lease, mut begun) = (self.number_of("lease")?.max(exact(millis(*lease))), self.number_of("begun")?);
+        let is_whole = is_own && !known.is_empty() && self.keys.field(MEMORY, &known)?.is_some();
         if !is_whole {
-            listed = 0.0;
-            self.remember(server.as_bytes(), &vote, longest, listed);
+            begun = now;
+            self.remember(&server, id, &servers.to_string(), lease, begun, None);
+        } else if begun > 0.0 {
+            begun = begun.min(now);
+            let seats = self.number_of("seats")?.max(exact(*servers as u64));
+            for (name, number) in [("seats", seats), ("lease", lease), ("begun", begun)] {
+                self.keys.set_field(MEMORY, name, &number.to_string())?;
+            }
+        } else if self.text_of("seats")? == servers.to_string() && self.text_of("lease")? != lease.to_string() {
+            self.keys.set_field(MEMORY, "lease", &lease.to_string())?;
         }
-        if longest < exact(millis(*lease)) {
-            longest = exact(millis(*lease));
-            self.keys.set_field(MEMORY, "lease", &longest.to_string())?;
-        }
-        if vote == last.as_bytes() && listed < exact(millis(*age)) {
-            listed = exact(millis(*age));
-            self.keys.set_field(MEMORY, "age", &listed.to_string())?;
-        }
-        Ok(Identity { memory: Some(remembrance(vote, longest, listed)?), ..identity })
+        let (id, servers) = (self.text_of("id")?, self.text_of("seats")?.parse().map_err(|_| Failure::Unreadable)?);
+        let waited = (begun != 0.0).then(|| Duration::from_millis(whole(now - begun)));
+        let memory = Remembrance { id, servers, lease: Duration::from_millis(whole(lease)), waited };
+        Ok(Identity { memory: Some(memory), ..identity })
     }
 
-    pub(super) fn amend(
-        &mut self,
-        Amendment { from, to, listed, waited, marks }: &Amendment,
-    ) -> Result<Remembrance, Failure> {
-        let vote = self.keys.field(MEMORY, "vote")?.unwrap_or_default().to_vec();
-        let (lease, mut age) = (self.number_of("lease")?, self.number_of("age")?);
-        if vote != from.as_bytes() || waited.is_some_and(|waited| lease > exact(millis(waited))) {
-            return remembrance(vote, lease, age);
+    pub(super) fn ask(&mut self, about: &str) -> Result<Told, Failure> {
+        let votes = self.text_of("begun")? == "0" && !self.text_of("with")?.contains(about);
+        let lease = Duration::from_millis(whole(self.number_of("lease")?));
+        let (mut highest, mut text, latest) = (0.0, "0".to_owned(), exact(self.latest()));
+        for mark in Key::marks() {
+            // MGET returns no errors: to it, a key of another type does not exist.
+            let Ok(Some(mark)) = self.keys.text(mark) else { continue };
+            let found = number(mark).ok_or_else(no_number)?;
+            if found > highest && found <= latest {
+                (highest, text) = (found, String::from_utf8_lossy(mark).into_owned());
+            }
         }
-        if let Some(told) = marks {
-            self.raise_all(told)?;
+        Ok(Told { votes, lease, mark: text })
+    }
+
+    pub(super) fn open(&mut self, opening: &Opening) -> Result<bool, Failure> {
+        let Opening { from, to, waited, lease, marks, with, servers } = opening;
+        if self.text_of("id")? != **from {
+            return Ok(false);
         }
-        if *listed {
-            age = 0.0;
+        let lease = self.number_of("lease")?.max(exact(millis(*lease)));
+        if lease > exact(millis(*waited)) {
+            self.keys.set_field(MEMORY, "lease", &lease.to_string())?;
+            return Ok(false);
         }
-        let server = self.keys.field(MEMORY, "server")?.unwrap_or_default().to_vec();
-        self.remember(&server, to.as_bytes(), lease, age);
-        remembrance(to.as_bytes().to_vec(), lease, age)
+        self.raise_all(marks)?;
+        let server = self.text_of("server")?;
+        self.remember(&server, to, &servers.to_string(), lease, 0.0, Some(with));
+        Ok(true)
     }
 
     /// Replaces the whole memory.
-    fn remember(&mut self, server: &[u8], vote: &[u8], lease: f64, age: f64) {
-        let (lease, age, digest) = (lease.to_string(), age.to_string(), digest(vote));
-        let fields: [(&str, &[u8]); 5] =
-            [("server", server), ("vote", vote), ("lease", lease.as_bytes()), ("age", age.as_bytes()), (&digest, b"")];
-        let fields = fields.map(|(field, value)| (field.into(), value.to_vec()));
-        self.keys.set(MEMORY, Value::Hash(fields.into()), None);
+    fn remember(&mut self, server: &str, id: &str, servers: &str, lease: f64, begun: f64, with: Option<&str>) {
+        let (lease, begun) = (lease.to_string(), begun.to_string());
+        let fields =
+            [("server", server), ("id", id), ("seats", servers), ("lease", &lease), ("begun", &begun), (id, "")];
+        let fields = fields.into_iter().chain(with.map(|with| ("with", with)));
+        let fields = fields.map(|(field, value)| (field.into(), value.as_bytes().to_vec())).collect();
+        self.keys.set(MEMORY, Value::Hash(fields), None);
     }
 
     /// Raises all marks to the highest of these numbers that is not too far ahead of this server's clock.
@@ -86,32 +97,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    pub(super) fn highest(&mut self) -> Result<String, Failure> {
-        let (mut highest, mut text, latest) = (0.0, "0".to_owned(), exact(self.latest()));
-        for mark in Key::marks() {
-            // MGET returns no errors: to it, a key of another type does not exist.
-            let Ok(Some(mark)) = self.keys.text(mark) else { continue };
-            let found = number(mark).ok_or_else(no_number)?;
-            if found > highest && found <= latest {
-                (highest, text) = (found, String::from_utf8_lossy(mark).into_owned());
-            }
-        }
-        Ok(text)
-    }
-
     /// Returns a number in the server's memory.
     fn number_of(&mut self, field: &str) -> Result<f64, Failure> {
         self.keys.field(MEMORY, field)?.map_or(Ok(0.0), |text| number(text).ok_or_else(no_number))
     }
-}
 
-/// Returns the field under which the memory stores this digest of a vote.
-fn digest(vote: &[u8]) -> String {
-    sha1(vote)[..16].to_owned()
-}
-
-fn remembrance(memory: Vec<u8>, lease: f64, age: f64) -> Result<Remembrance, Failure> {
-    let memory = String::from_utf8(memory).map_err(|_| Failure::Unreadable)?;
-    let duration = |ms: f64| if ms < 0.0 { Err(Failure::Unreadable) } else { Ok(Duration::from_millis(whole(ms))) };
-    Ok(Remembrance { memory, lease: duration(lease)?, age: duration(age)? })
+    /// Returns a text in the server's memory.
+    fn text_of(&mut self, field: &str) -> Result<String, Failure> {
+        Ok(String::from_utf8_lossy(self.keys.field(MEMORY, field)?.unwrap_or_default()).into_owned())
+    }
 }

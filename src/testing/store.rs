@@ -4,13 +4,14 @@
 //! what it has written so far. `script/differential.rs` compares the two. Rights of users, servers that run out of
 //! memory, and replicas are not modelled.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::double::{exact, number, whole};
 use super::keyspace::{Field, Keyspace, Value, WrongType, millis};
 use crate::command::{
-    Acquire, Answer, Claim, Command, Count, HandOver, Kind, MEMORY, Raise, Release, Remembered, Renew, Standing, Told,
-    Wakes, no_lock, remaining, sha1,
+    Acquire, Answer, Claim, Command, Count, HandOver, Kind, MEMORY, Raise, Release, Renew, Standing, Wakes, no_lock,
+    remaining, sha1,
 };
 use crate::fence::{Fence, Source};
 use crate::key::Key;
@@ -89,23 +90,21 @@ impl Store {
                 run.hand_over(from, to, *lease, *fences).map(Answer::HandOver)
             }
             Command::Retake { claim, lease, count, vote } => {
-                run.and_tell(vote, |run| run.retake(claim, *lease, *count)).map(Answer::Retake)
+                run.if_it_remembers(vote, |run| run.retake(claim, *lease, *count)).map(Answer::Retake)
             }
-            Command::Extend { claim, lease, vote } => {
-                run.and_tell(vote, |run| Ok(run.extend(claim, *lease))).map(Answer::Extend)
-            }
+            Command::Extend { claim, lease } => Ok(Answer::Extend(run.extend(claim, *lease))),
             Command::Raise { claim, fence } => run.raise(claim, *fence).map(Answer::Raise),
-            Command::Renew { claims, lease, vote } => run
-                .and_tell(vote, |run| Ok(claims.iter().map(|claim| run.renew(claim, *lease)).collect()))
-                .map(Answer::Renew),
+            Command::Renew { claims, lease } => {
+                Ok(Answer::Renew(claims.iter().map(|claim| run.renew(claim, *lease)).collect()))
+            }
             Command::Label { locker, label } => Ok(run.label(locker, label.as_deref())),
             Command::LabelOf(locker) => run.label_of(locker).map(Answer::LabelOf),
             Command::Inspect(key) => run.inspect(key).map(Answer::Inspect),
             Command::Holders(key) => run.holders(key).map(Answer::Holders),
             Command::Force { key, holders } => run.force(key, holders).map(Answer::Force),
             Command::Vet(announced) => run.vet(announced.as_ref(), &self.run_id, &self.second_id).map(Answer::Vet),
-            Command::Amend(amendment) => run.amend(amendment).map(Answer::Amend),
-            Command::Highest { vote } => run.if_it_remembers(vote, Run::highest).map(Answer::Highest),
+            Command::Ask { about, vote } => run.if_it_remembers(vote, |run| run.ask(about)).map(Answer::Ask),
+            Command::Open(opening) => run.open(opening).map(Answer::Open),
         }
     }
 }
@@ -119,26 +118,17 @@ pub(super) struct Run<'a> {
 
 /// The check of a server's memory.
 impl Run<'_> {
-    fn remembers(&mut self, vote: &Option<Remembered>) -> Result<bool, Failure> {
+    fn remembers(&mut self, vote: &Option<Arc<str>>) -> Result<bool, Failure> {
         let Some(vote) = vote else { return Ok(true) };
-        Ok(self.keys.field(MEMORY, &vote.digest)?.is_some())
+        Ok(self.keys.field(MEMORY, vote)?.is_some())
     }
 
     fn if_it_remembers<T>(
         &mut self,
-        vote: &Option<Remembered>,
+        vote: &Option<Arc<str>>,
         work: impl FnOnce(&mut Self) -> Result<T, Failure>,
     ) -> Result<Option<T>, Failure> {
         if self.remembers(vote)? { work(self).map(Some) } else { Ok(None) }
-    }
-
-    fn and_tell<T>(
-        &mut self,
-        vote: &Option<Remembered>,
-        work: impl FnOnce(&mut Self) -> Result<T, Failure>,
-    ) -> Result<Told<T>, Failure> {
-        let remembers = self.remembers(vote)?;
-        Ok(Told { answer: work(self)?, remembers })
     }
 }
 
@@ -369,6 +359,10 @@ impl Run<'_> {
 
     pub(super) fn set(&mut self, key: &str, text: String) {
         self.keys.set(key, Value::Text(text.into_bytes()), None);
+    }
+
+    pub(super) fn now_ms(&self) -> u64 {
+        self.now_us / 1_000
     }
 
     /// Returns the highest number that may be a fence.

@@ -38,8 +38,6 @@ pub(super) struct Answers {
     pub(super) sent: Instant,
     pub(super) holds: Batch,
     pub(super) said: Vec<Renew>,
-    /// The nodes together with whose votes this answer counts: see [`Hold::part`].
-    pub(super) beside: Option<Box<[bool]>>,
 }
 
 /// Holds that are renewed together on every node: they have the same lease and kind.
@@ -105,9 +103,8 @@ async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, mut sent:
             Outcome::Done(said) => {
                 sender.counters.batch_answered(node, Instant::now().since(sent));
                 let failed = failed(&batch, &said);
-                let beside = sender.quorum.beside();
                 // If the wheel is gone, the engine has ended, and the answer does not matter.
-                let _: Result<_, _> = sender.answers.send(Answers { node, sent, holds: batch, said, beside });
+                let _: Result<_, _> = sender.answers.send(Answers { node, sent, holds: batch, said });
                 let Some((holds, reason)) = failed else { return };
                 batch = holds;
                 reason
@@ -184,7 +181,7 @@ mod tests {
     async fn in_vain(batch: Batch) -> (Duration, Stats) {
         let command_timeout = Some(Duration::from_millis(50));
         let settings = Options { command_timeout, ..Options::default() }.validate(1).expect("valid");
-        let quorum = Arc::new(Quorum::new(vec![Node::of_nobody(&settings)], Duration::ZERO));
+        let quorum = Arc::new(Quorum::new(vec![Node::of_nobody(&settings)], Duration::ZERO, Duration::ZERO));
         let (counters, (answers, _answered)) =
             (Arc::new(Counters::of_nodes(&["n".into()])), tokio::sync::mpsc::unbounded_channel());
         let (sender, now) = (Sender::new(quorum, Arc::clone(&counters), answers), Instant::now());

@@ -320,7 +320,7 @@ mod tests {
             verdict => panic!("sick of {verdict:?}"),
         });
         let (quorum, (_reconnected, reconnects)) =
-            (Arc::new(Quorum::new(Vec::new(), Duration::ZERO)), unbounded_channel());
+            (Arc::new(Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO)), unbounded_channel());
         run(Arc::clone(&watchdog), quorum, settings, Arc::new(Counters::new()), reconnects, judge).await;
         assert!(told.recv().await.expect("told").contains("sick of Revoked"));
         assert!(tokens[0].is_cancelled());
@@ -355,7 +355,8 @@ mod tests {
         std::thread::sleep(Duration::from_millis(110));
         let mut wheel = Wheel::new(&settings, Arc::new(Counters::new()));
         let ((answers, answered), (_reconnected, reconnects)) = (unbounded_channel(), unbounded_channel());
-        let (quorum, counters) = (Arc::new(Quorum::new(Vec::new(), Duration::ZERO)), Arc::new(Counters::new()));
+        let (quorum, counters) =
+            (Arc::new(Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO)), Arc::new(Counters::new()));
         let sender = Sender::new(quorum, counters, answers);
         let judge: Judge = Box::new(|verdict| panic!("{verdict:?}"));
         let mut clocks = Clocks::read();
@@ -383,7 +384,8 @@ mod tests {
     /// Watches a hold whose renewal is far away for this long, with these clocks. Returns whether a suspend is logged.
     async fn tells_of_a_suspend(lease: Duration, clocks: Clocks, lasts: Duration) -> bool {
         let (watchdog, settings) = (watchdog(), Options::default().validate(1).expect("valid"));
-        let (quorum, counters) = (Arc::new(Quorum::new(Vec::new(), Duration::ZERO)), Arc::new(Counters::new()));
+        let (quorum, counters) =
+            (Arc::new(Quorum::new(Vec::new(), Duration::ZERO, Duration::ZERO)), Arc::new(Counters::new()));
         let (mut wheel, hold) = (Wheel::new(&settings, Arc::clone(&counters)), hold());
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
         let ((answers, answered), (_reconnected, reconnects)) = (unbounded_channel(), unbounded_channel());

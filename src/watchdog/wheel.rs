@@ -166,10 +166,7 @@ impl Wheel {
         let mut renewed = 0;
         for (hold, said) in batch.holds.iter().zip(&batch.said) {
             match said {
-                Renew::Renewed => {
-                    batch.beside.iter().for_each(|beside| hold.part(beside));
-                    renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now));
-                }
+                Renew::Renewed => renewed += usize::from(self.renewed(hold, batch.node, batch.sent, now)),
                 // For a hold that has left the wheel, "gone" means nothing: it was released while the renewal was under
                 // way.
                 Renew::Gone if !self.entries.contains_key(&hold.generation) => {}
@@ -437,7 +434,7 @@ mod tests {
         assert_eq!(renewals.len(), 1, "a tick renews once");
         let holds: Arc<[Arc<Hold>]> = Arc::new([Arc::clone(&hold)]);
         let stale = Place { generation: 1, placing: entry(&wheel).placing };
-        wheel.answered(&Answers { node: 0, sent: begin, holds, said: vec![Renew::Renewed], beside: None }, &judge);
+        wheel.answered(&Answers { node: 0, sent: begin, holds, said: vec![Renew::Renewed] }, &judge);
         wheel.due(stale, end, &mut renewals, &judge);
         assert_eq!(hold.at(end), HoldState::Safe, "the end of a tick that succeeded is none");
         let next = places(&mut wheel);
@@ -453,11 +450,11 @@ mod tests {
         let begin = hold.since + LEASE / 3;
         look(&mut wheel, begin, &mut Vec::new(), &judge);
         let (holds, said) = (Arc::new([Arc::clone(&hold)]), vec![Renew::Failed("OOM".to_owned())]);
-        wheel.answered(&Answers { node: 0, sent: begin, holds, said, beside: None }, &judge);
+        wheel.answered(&Answers { node: 0, sent: begin, holds, said }, &judge);
         assert!(entry(&wheel).tick_until.is_some(), "it is being tried again");
         wheel.entries.remove(&1);
         let (holds, said) = (Arc::new([Arc::clone(&stranger)]), vec![Renew::Gone]);
-        wheel.answered(&Answers { node: 0, sent: begin, holds, said, beside: None }, &judge);
+        wheel.answered(&Answers { node: 0, sent: begin, holds, said }, &judge);
         assert!(stranger.is_held(), "a hold that has left the wheel was released: gone means nothing");
     }
 
@@ -469,31 +466,11 @@ mod tests {
         look(&mut wheel, begin, &mut Vec::new(), &judge);
         let answer = |node| {
             let holds: Arc<[Arc<Hold>]> = Arc::new([Arc::clone(&hold)]);
-            Answers { node, sent: begin, holds, said: vec![Renew::Renewed], beside: None }
+            Answers { node, sent: begin, holds, said: vec![Renew::Renewed] }
         };
         wheel.answered(&answer(2), &judge);
         assert!(entry(&wheel).tick_until.is_some(), "one of three");
         wheel.answered(&answer(0), &judge);
-        assert!(entry(&wheel).tick_until.is_none());
-        assert_eq!(hold.valid_until(), lease::valid_until(begin, LEASE));
-    }
-
-    /// The first and the last no longer list each other when the first one answers.
-    #[test]
-    fn a_tick_does_not_succeed_with_servers_that_do_not_list_each_other() {
-        let (mut wheel, hold, judge) = (wheel(), hold(TERMS, &[0, 1, 2], 3), no_verdict());
-        wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
-        let (begin, end) = (hold.since + LEASE / 3, hold.valid_until());
-        look(&mut wheel, begin, &mut Vec::new(), &judge);
-        let answer = |node, beside: Option<[bool; 3]>| {
-            let (holds, beside): (Arc<[_]>, _) = (Arc::new([Arc::clone(&hold)]), beside.map(|beside| beside.into()));
-            Answers { node, sent: begin, holds, said: vec![Renew::Renewed], beside }
-        };
-        wheel.answered(&answer(2, None), &judge);
-        wheel.answered(&answer(0, Some([true, true, false])), &judge);
-        assert!(entry(&wheel).tick_until.is_some());
-        assert_eq!(hold.valid_until(), end, "two renewed it, and are no majority together");
-        wheel.answered(&answer(1, Some([true, true, false])), &judge);
         assert!(entry(&wheel).tick_until.is_none());
         assert_eq!(hold.valid_until(), lease::valid_until(begin, LEASE));
     }
@@ -540,8 +517,7 @@ mod tests {
     }
 
     fn answer(wheel: &mut Wheel, hold: &Arc<Hold>, node: usize, said: Renew, judge: &Judge) {
-        let answers =
-            Answers { node, sent: hold.since, holds: Arc::new([Arc::clone(hold)]), said: vec![said], beside: None };
+        let answers = Answers { node, sent: hold.since, holds: Arc::new([Arc::clone(hold)]), said: vec![said] };
         wheel.answered(&answers, judge);
     }
 
@@ -557,7 +533,7 @@ mod tests {
         hold.tick_failed();
         assert_eq!(notes(Duration::from_millis(2)), [false, true]);
         let (holds, sent) = (Arc::new([Arc::clone(&hold)]), hold.since + Duration::from_millis(3));
-        wheel.answered(&Answers { node: 0, sent, holds, said: vec![Renew::Renewed], beside: None }, &no_verdict());
+        wheel.answered(&Answers { node: 0, sent, holds, said: vec![Renew::Renewed] }, &no_verdict());
         assert_eq!((wheel.counters.stats(0, 0, 0, 0).renewals, wheel.notes.len()), (1, 0));
     }
 
@@ -641,7 +617,7 @@ mod tests {
         wheel.carry_out(vec![Order::Watch(Arc::downgrade(&hold))]);
         for n in 1..2_000 {
             let (holds, sent) = (Arc::new([Arc::clone(&hold)]), hold.since + Duration::from_micros(n));
-            wheel.answered(&Answers { node: 0, sent, holds, said: vec![Renew::Renewed], beside: None }, &judge);
+            wheel.answered(&Answers { node: 0, sent, holds, said: vec![Renew::Renewed] }, &judge);
         }
         assert!(wheel.schedule.len() <= 1_003, "{}", wheel.schedule.len());
         assert_eq!(places(&mut wheel).len(), 1);

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::distance::Distances;
-use crate::common::several::{on, over_urls, servers};
+use crate::common::several::{over_urls, servers};
 use crate::common::{Server, eventually, key, marks, ms};
 use lockhound::{Error, Locker};
 
@@ -23,8 +22,8 @@ async fn connected(servers: &[Server]) -> Locker {
 }
 
 fn phase(server: &Server) -> String {
-    let memory: Option<String> = server.try_command(&["HGET", "lockhound_memory", "vote"]).ok().flatten();
-    memory.and_then(|memory| memory.split(' ').nth(2).map(str::to_owned)).unwrap_or_default()
+    let begun: Option<String> = server.try_command(&["HGET", "lockhound_vote", "begun"]).ok().flatten();
+    begun.map(|begun| if begun == "0" { "votes" } else { "shut" }.to_owned()).unwrap_or_default()
 }
 
 #[tokio::test]
@@ -66,7 +65,6 @@ async fn a_server_that_begins_anew_refuses_no_attempt_at_the_others() {
     assert!(refused.is_empty(), "{}: {refused:#?}", refused.len());
 }
 
-/// The locker finds out when it has another server listed there, and not by requesting a vote.
 #[tokio::test]
 async fn a_server_that_forgot_unseen_is_looked_at_again() {
     let servers = servers(3);
@@ -89,57 +87,25 @@ async fn a_server_that_forgot_unseen_is_looked_at_again() {
     }
 }
 
-/// The locker was idle while another one had a server listed and let it vote, and learns of the vote before it learns
-/// of the lists.
 #[tokio::test]
-async fn a_locker_that_was_idle_for_a_while_throws_out_no_server() {
-    let (servers, distances) = (servers(3), Distances::new());
-    let awake = connected(&servers).await;
-    let far = |server: &Server| format!("redis://127.0.0.1:{}", distances.to(server.port(), ms(60)));
-    let asleep = connect([far(&servers[0]), servers[1].url(), far(&servers[2])]).await;
-    asleep.get(key()).lock().await.unwrap().unlock().await.unwrap();
-    servers[1].command::<()>(&["FLUSHALL"]);
-    awake.get(key()).lock().await.unwrap().unlock().await.unwrap();
-    eventually(ms(20_000), "it votes again", || phase(&servers[1]) == "votes").await;
-    let remembers = || servers[1].command::<String>(&["HGET", "lockhound_memory", "vote"]);
-    let before = remembers();
-    let (key, start) = (key(), Instant::now());
-    while {
-        let guard = asleep.get(&key).lock().await.unwrap();
-        // The farthest server answers last.
-        tokio::time::sleep(ms(100)).await;
-        let voted = on(&servers, &key);
-        guard.unlock().await.unwrap();
-        voted < 3
-    } {
-        assert!(start.elapsed() < ms(20_000), "it asks all of them again");
-    }
-    assert_eq!(remembers(), before, "no server has forgotten anything meanwhile");
-}
-
-#[tokio::test]
-async fn a_server_whose_memory_has_lost_its_digest_begins_anew() {
+async fn a_server_whose_memory_has_lost_its_id_begins_anew() {
     let servers = servers(3);
     let locks = connected(&servers).await;
-    let memory = || servers[1].command::<String>(&["HGET", "lockhound_memory", "vote"]);
-    let id = |memory: String| memory[..16].to_owned();
-    let before = id(memory());
-    let fields: Vec<String> = servers[1].command(&["HKEYS", "lockhound_memory"]);
-    let digests: Vec<_> = fields.iter().filter(|name| name.len() == 16).collect();
-    assert_eq!(digests.len(), 1, "a vote compares one digest: {fields:?}");
-    servers[1].command::<()>(&["HDEL", "lockhound_memory", digests[0]]);
+    let memory = || servers[1].command::<String>(&["HGET", "lockhound_vote", "id"]);
+    let before = memory();
+    assert_eq!(servers[1].command::<u64>(&["HDEL", "lockhound_vote", &before]), 1, "a vote asks for this field");
     let key = key();
     let guard = locks.get(&key).lock().await.unwrap();
     assert_eq!(servers[1].command::<u64>(&["EXISTS", &key]), 0, "it gave no vote");
     guard.unlock().await.unwrap();
-    eventually(ms(20_000), "it votes again", || id(memory()) != before && phase(&servers[1]) == "votes").await;
+    eventually(ms(20_000), "it votes again", || memory() != before && phase(&servers[1]) == "votes").await;
 }
 
 #[tokio::test]
 async fn a_server_whose_memory_cannot_be_read_is_not_asked_without_end() {
     let servers = servers(3);
     let locks = connected(&servers).await;
-    servers[2].command::<()>(&["SET", "lockhound_memory", "of another kind"]);
+    servers[2].command::<()>(&["SET", "lockhound_vote", "of another kind"]);
     let before = servers[2].calls("evalsha");
     let (start, mut pairs) = (Instant::now(), 0);
     while start.elapsed() < ms(2_000) {
@@ -184,7 +150,7 @@ async fn a_promoted_server_whose_replicas_are_gone_for_long_has_forgotten_nothin
     for replica in &promoted {
         replica.command::<()>(&["CONFIG", "SET", "repl-backlog-ttl", "1"]);
     }
-    let before: Vec<String> = promoted.iter().map(|s| s.command(&["HGET", "lockhound_memory", "vote"])).collect();
+    let before: Vec<String> = promoted.iter().map(|s| s.command(&["HGET", "lockhound_vote", "id"])).collect();
     let second = |server: &Server| {
         let info: String = server.command(&["INFO", "replication"]);
         info.lines().find_map(|line| line.strip_prefix("master_replid2:")).unwrap().to_owned()
@@ -192,7 +158,7 @@ async fn a_promoted_server_whose_replicas_are_gone_for_long_has_forgotten_nothin
     let cleared = || promoted.iter().all(|server| second(server).bytes().all(|byte| byte == b'0'));
     eventually(ms(20_000), "they have forgotten that they were replicas", cleared).await;
     let _late = connect(promoted.iter().map(Server::url)).await;
-    let after: Vec<String> = promoted.iter().map(|s| s.command(&["HGET", "lockhound_memory", "vote"])).collect();
+    let after: Vec<String> = promoted.iter().map(|s| s.command(&["HGET", "lockhound_vote", "id"])).collect();
     assert_eq!(before, after);
     drop(locks);
 }

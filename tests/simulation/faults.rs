@@ -99,7 +99,8 @@ async fn one_trouble(world: &World, net: &Net, plan: &Plan) {
     let (at, locker) = (fastrand::usize(..plan.servers), fastrand::usize(..plan.lockers));
     let (server, route) = (&net.servers[at], &net.routes[locker][at]);
     // Often just long enough for a server to be found silent.
-    let lasts = if one_in(2) { plan.command_timeout.mul_f64(1.0 + fastrand::f64()) } else { up_to(plan.lease * 3) };
+    let lasts =
+        if one_in(2) { plan.command_timeout.mul_f64(1.0 + fastrand::f64()) } else { up_to(plan.longest_silence()) };
     match fastrand::u8(0..8) {
         0 => {
             world.note(format_args!("server {at} stops"));
@@ -149,7 +150,7 @@ async fn mislead(world: &World, net: &Net, plan: &Plan, at: usize) {
     let locker = fastrand::usize(..plan.lockers);
     let there = (at + fastrand::usize(1..plan.servers)) % plan.servers;
     world.note(format_args!("locker {locker} comes to server {there} in the place of {at}"));
-    lead_to(world, net, plan, (locker, at), (&net.servers[there], Some(there))).await;
+    lead_to(world, net, plan, (locker, at), there).await;
 }
 
 /// Some servers, fewer than half, answer almost too late. When somebody has come in, its locker is cut off from them,
@@ -175,20 +176,13 @@ async fn part(world: &World, net: &Net, plan: &Plan) {
 
 /// An address leads elsewhere. Meanwhile its locker may be cut off from fewer than half, so that what is left is one
 /// server, twice; and others from those that it reaches, so that nobody sees all that there is.
-async fn lead_to(
-    world: &World,
-    net: &Net,
-    plan: &Plan,
-    (locker, at): (usize, usize),
-    (there, place): (&Server, Option<usize>),
-) {
-    let mut others: Vec<usize> = (0..plan.servers).filter(|&other| other != at && Some(other) != place).collect();
+async fn lead_to(world: &World, net: &Net, plan: &Plan, (locker, at): (usize, usize), there: usize) {
+    let mut others: Vec<usize> = (0..plan.servers).filter(|&other| other != at && other != there).collect();
     fastrand::shuffle(&mut others);
     let (far, near) = others.split_at(((plan.servers - 1) / 2).min(others.len()));
     let far = if fastrand::bool() { far } else { &[] };
     let (apart, strangers) = (fastrand::bool(), (0..plan.lockers).filter(|&other| other != locker));
-    net.routes[locker][at].lead_to(there);
-    // Long enough for all servers to be listed, or for others to drop them again.
+    net.routes[locker][at].lead_to(&net.servers[there]);
     match fastrand::u8(0..4) {
         0 | 1 => {}
         2 => sleep(up_to(plan.lease / 2)).await,
@@ -218,10 +212,6 @@ pub async fn oblivion(world: Arc<World>, net: Arc<Net>, plan: Plan, keys: Arc<[S
         let Some(&at) = fastrand::choice(&*victims) else { return };
         if plan.remember && plan.servers > 1 && one_in(4) {
             forget_a_vote(&world, &net, &plan, &keys, at).await;
-        } else if plan.remember && plan.mislead && one_in(3) {
-            let locker = fastrand::usize(..plan.lockers);
-            world.note(format_args!("locker {locker} comes to a blank server in the place of {at}"));
-            lead_to(&world, &net, &plan, (locker, at), (&Server::new(), None)).await;
         } else if plan.remember && one_in(2) {
             forget(&world, &net, &plan, at).await;
         } else if plan.delete {

@@ -45,6 +45,13 @@ impl Plan {
         Self { lease: self.lease / times, command_timeout: self.command_timeout / times, ..self }
     }
 
+    /// How long a server is silent at most. One that forgot while another one is silent for longer than a lease votes
+    /// again without having asked that one: fences may repeat then, and leases of other lockers may be cut short.
+    pub fn longest_silence(self) -> Duration {
+        // Two may be silent one after the other.
+        if self.remember && self.servers > 1 { self.lease.mul_f64(0.4) / self.shorter } else { self.lease * 3 }
+    }
+
     pub fn of_seed() -> Self {
         let servers = [1, 3, 3, 5][fastrand::usize(..4)];
         let remember = fastrand::bool();

@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use lockhound::testing::Server;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::faults::Net;
 use crate::plan::{Plan, up_to};
 use crate::worker::Worker;
 use crate::world::World;
+
+/// How many leases after one server forgot the others answer again: after two of them it votes without having asked
+/// them.
+const LONGEST_SILENCE: f64 = 1.9;
 
 /// A server forgets its vote while the fence is agreed upon. A locker reaches only that server for a while, whose mark
 /// counts ahead. It comes to so many of the others that a majority grants a lock, and is cut off from them at once: so
@@ -30,11 +33,12 @@ pub async fn forget_a_vote(world: &World, net: &Net, plan: &Plan, keys: &[String
         world.note(format_args!("locker {locker} is cut off from {near:?}, and server {at} starts anew"));
         net.set_cut(locker, near, true);
         net.servers[at].restart();
+        let over = Instant::now() + plan.lease.mul_f64(LONGEST_SILENCE);
         sleep(late + plan.command_timeout.mul_f64(0.2 + 0.5 * fastrand::f64())).await;
         world.note(format_args!("locker {locker} comes to {near:?} again, which stop"));
         net.set_cut(locker, near, false);
         near.iter().for_each(|&near| net.servers[near].stop());
-        sleep(plan.lease + up_to(plan.lease)).await;
+        sleep_until(over - up_to(plan.lease / 2)).await;
         world.note(format_args!("servers {near:?} go on"));
         near.iter().for_each(|&near| net.servers[near].go_on());
     }
@@ -90,40 +94,6 @@ pub async fn change_too_late(world: &World, net: &Net, plan: &Plan, [late, other
     next.await.unwrap();
 }
 
-/// An address leads a locker to a blank server, and then that locker is cut off from some of the others. So it sees as
-/// many strangers as it sees servers that it knows, while both lockers want a lock.
-pub async fn led_to_a_blank_server(world: &World, net: &Net, plan: &Plan, [led, other]: [Worker; 2]) {
-    let (key, locker) = (fastrand::usize(..plan.keys), led.at);
-    let mut others: Vec<usize> = (0..plan.servers).collect();
-    fastrand::shuffle(&mut others);
-    let at = others.pop().unwrap();
-    let far = &others[..plan.servers / 2];
-    let over = Instant::now() + plan.lease * 8;
-    let wanted = async |worker: Worker| {
-        while Instant::now() < over {
-            worker.come(key).await;
-            sleep(up_to(plan.lease / 3)).await;
-        }
-    };
-    let led_astray = async {
-        sleep(up_to(plan.lease)).await;
-        // So the blank server may be listed by some, and not by those that are far.
-        let late = up_to(plan.command_timeout.mul_f64(0.9));
-        world.note(format_args!(
-            "servers answer within {late:?}, locker {locker} comes to a blank one in place of {at}"
-        ));
-        net.servers.iter().for_each(|server| server.delay(Duration::ZERO..=late));
-        net.routes[locker][at].lead_to(&Server::new());
-        world.note(format_args!("locker {locker} is cut off from {far:?}"));
-        net.set_cut(locker, far, true);
-    };
-    tokio::join!(wanted(led), wanted(other), led_astray);
-    world.note(format_args!("locker {locker} comes to all servers again"));
-    net.routes[locker][at].lead_to(&net.servers[at]);
-    net.set_cut(locker, far, false);
-    (0..plan.servers).for_each(|at| net.calm(at));
-}
-
 /// A server grants a lock and restarts before the others that make a majority with it are heard: the fence that they
 /// are given then is one that it has forgotten. Later they stop, and another locker asks those that are left.
 pub async fn forget_a_grant(world: &World, net: &Net, plan: &Plan, [first, next]: [Worker; 2]) {
@@ -141,12 +111,13 @@ pub async fn forget_a_grant(world: &World, net: &Net, plan: &Plan, [first, next]
     world.note(format_args!("server {at} starts anew, and {near:?} answer at once"));
     near.iter().for_each(|&at| net.servers[at].delay(Duration::ZERO..=Duration::ZERO));
     net.servers[at].restart();
+    let over = Instant::now() + plan.lease.mul_f64(LONGEST_SILENCE);
     sleep(plan.command_timeout + up_to(plan.command_timeout)).await;
     world.note(format_args!("servers {near:?} stop"));
     near.iter().for_each(|&at| net.servers[at].stop());
-    sleep(plan.lease + up_to(plan.lease)).await;
+    sleep_until(over - plan.lease.mul_f64(0.5 + 0.35 * fastrand::f64())).await;
     let next = tokio::spawn(async move { next.come(key).await });
-    sleep(up_to(plan.lease * 2)).await;
+    sleep_until(over).await;
     world.note(format_args!("servers {near:?} go on, and locker {locker} comes to {far:?} again"));
     near.iter().for_each(|&at| net.servers[at].go_on());
     net.set_cut(locker, far, false);

@@ -1,8 +1,8 @@
 //! Mistakes that the server in memory could have: each makes it differ from the scripts.
 
 use crate::command::{
-    Acquire, Amendment, Answer, Claim, Command, Count, HandOver, Identity, Kind, MEMORY, Place, Raise, Release,
-    Releaser, Wakes, sha1,
+    Acquire, Answer, Claim, Command, Count, HandOver, Identity, Kind, MEMORY, Opening, Place, Raise, Release, Releaser,
+    Wakes, sha1,
 };
 use crate::fence::{Fence, Source};
 use crate::label::key_of;
@@ -175,7 +175,7 @@ impl Mutant {
                 *offers = None;
             }
             (Self::VotesWithoutMemory, Command::Acquire { vote, .. }) => *vote = None,
-            (Self::VotesEarly, Command::Amend(Amendment { waited, .. })) => *waited = None,
+            (Self::VotesEarly, Command::Open(Opening { waited, .. })) => *waited = std::time::Duration::MAX,
             (Self::ForcesBystanders, Command::Force { key, holders }) => {
                 let fields = store.keys.fields(key.as_str()).unwrap_or_default();
                 let standing: Vec<String> = fields.iter().map(|(field, _)| sha1(field)).collect();

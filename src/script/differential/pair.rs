@@ -175,7 +175,7 @@ impl Pair {
         }
         let (script, vote) = (script.expect("at least one"), all.iter().find_map(|words| words.vote.as_ref()));
         keys.extend(vote.map(|_| MEMORY));
-        args.extend(vote.map(|vote| &*vote.digest));
+        args.extend(vote.map(|vote| &**vote));
         self.send(pipe, if vote.is_some() { script.voting } else { script.lua }, &keys, &args);
     }
 
@@ -229,7 +229,7 @@ impl Pair {
                     came.push(self.came_of_stored(&mut store, now, command, &mut told));
                 }
                 // The script reads the server's memory once for all steps.
-                Step::Batched(commands) if asks(commands) && store.keys.field(MEMORY, "vote").is_err() => {
+                Step::Batched(commands) if asks(commands) && store.keys.field(MEMORY, "id").is_err() => {
                     came.extend(commands.iter().map(|_| Came::Refused(ServerErrorKind::WrongType, String::new())));
                 }
                 Step::Batched(commands) => {

@@ -9,9 +9,7 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::command::{
-    Amendment, Announced, Claim, Command, Kind, Listing, MEMORY, Releaser, Remembered, WAKE, Wakes, sha1,
-};
+use crate::command::{Announced, Claim, Command, Kind, Listing, MEMORY, Opening, Releaser, WAKE, Wakes, sha1};
 use crate::fence::{Fence, Source};
 use crate::key::Key;
 use crate::label::key_of;
@@ -109,10 +107,10 @@ fn command() -> impl Strategy<Value = Command> {
         30 => (claim(), 1..4_u32).prop_map(|(claim, count)| Command::Count { claim, count }),
         30 => (claim(), lease(), 1..4_u32, vote())
             .prop_map(|(claim, lease, count, vote)| Command::Retake { claim, lease, count, vote }),
-        30 => (claim(), lease(), vote()).prop_map(|(claim, lease, vote)| Command::Extend { claim, lease, vote }),
+        30 => (claim(), lease()).prop_map(|(claim, lease)| Command::Extend { claim, lease }),
         20 => (claim(), lease()).prop_map(|(claim, rest)| Command::Keep { claim, rest }),
         30 => (claim(), far_off()).prop_map(|(claim, fence)| Command::Raise { claim, fence }),
-        30 => (claims(), lease(), vote()).prop_map(|(claims, lease, vote)| Command::Renew { claims, lease, vote }),
+        30 => (claims(), lease()).prop_map(|(claims, lease)| Command::Renew { claims, lease }),
         10 => (locker(), option::weighted(0.7, select(vec!["web-1:4711", "ü"])))
             .prop_map(|(locker, label)| Command::Label { locker, label: label.map(Arc::from) }),
         10 => locker().prop_map(Command::LabelOf),
@@ -120,12 +118,9 @@ fn command() -> impl Strategy<Value = Command> {
         15 => key().prop_map(Command::Holders),
         15 => (key(), vec(holder(), 0..4)).prop_map(|(key, holders)| Command::Force { key, holders: holders.into() }),
         20 => option::weighted(0.9, announced()).prop_map(Command::Vet),
-        20 => amendment().prop_map(Command::Amend),
         // A thousand keys each.
-        1 => (amendment(), marks()).prop_map(|(amendment, marks)| {
-            Command::Amend(Amendment { marks: Some(marks), ..amendment })
-        }),
-        1 => vote().prop_map(|vote| Command::Highest { vote }),
+        3 => opening().prop_map(Command::Open),
+        2 => (id(), id()).prop_map(|(about, vote)| Command::Ask { about, vote: Some(vote) }),
     ]
 }
 
@@ -154,7 +149,7 @@ fn locker() -> impl Strategy<Value = Arc<str>> {
 }
 
 /// Most servers here do not have the memory for it.
-fn rarely_a_vote() -> impl Strategy<Value = Option<Remembered>> {
+fn rarely_a_vote() -> impl Strategy<Value = Option<Arc<str>>> {
     prop_oneof![4 => Just(None), 1 => vote()]
 }
 
@@ -171,7 +166,7 @@ fn wakes() -> impl Strategy<Value = Wakes> {
     prop_oneof![1 => Just(Wakes::All), 5 => option::weighted(0.8, releaser).prop_map(Wakes::Next)]
 }
 
-fn with_vote(command: Command, vote: &Option<Remembered>) -> Command {
+fn with_vote(command: Command, vote: &Option<Arc<str>>) -> Command {
     match command {
         Command::Acquire { claims, lease, fences, listing, .. } => {
             Command::Acquire { claims, lease, fences, vote: vote.clone(), listing }
@@ -248,30 +243,32 @@ fn marks() -> impl Strategy<Value = String> {
     vec(numbers(), 0..3).prop_map(|marks| marks.iter().map(i64::to_string).collect::<Vec<_>>().join(" "))
 }
 
-fn text() -> impl Strategy<Value = Arc<str>> {
-    select(vec!["m1", "m2", ""]).prop_map(Arc::from)
+fn id() -> impl Strategy<Value = Arc<str>> {
+    select(vec!["m1", "m2", "m3"]).prop_map(Arc::from)
 }
 
-fn vote() -> impl Strategy<Value = Option<Remembered>> {
-    prop_oneof![3 => Just(None), 1 => text().prop_map(|memory| Some(Remembered::from(&*memory)))]
+fn vote() -> impl Strategy<Value = Option<Arc<str>>> {
+    prop_oneof![3 => Just(None), 1 => id().prop_map(Some)]
 }
 
-fn age() -> impl Strategy<Value = Duration> {
+/// The longest lease of a locker, and how long a server has waited.
+fn longest() -> impl Strategy<Value = Duration> {
     select(vec![0, 5, 10, 30_000]).prop_map(Duration::from_millis)
 }
 
-fn announced() -> impl Strategy<Value = Announced> {
-    (text(), age(), text(), age()).prop_map(|(begun, lease, last, age)| Announced { begun, lease, last, age })
+fn seats() -> impl Strategy<Value = usize> {
+    prop_oneof![3 => Just(3), 1 => Just(5)]
 }
 
-fn amendment() -> impl Strategy<Value = Amendment> {
-    (text(), text(), any::<bool>(), option::of(age())).prop_map(|(from, to, listed, waited)| Amendment {
-        from: from.to_string(),
-        to: to.to_string(),
-        listed,
-        waited,
-        marks: None,
-    })
+fn announced() -> impl Strategy<Value = Announced> {
+    (id(), longest(), seats()).prop_map(|(id, lease, servers)| Announced { id, lease, servers })
+}
+
+fn opening() -> impl Strategy<Value = Opening> {
+    let with = select(vec!["", "m1", "m2 m3"]).prop_map(str::to_owned);
+    (id(), id(), longest(), longest(), marks(), with, seats()).prop_map(
+        |(from, to, waited, lease, marks, with, servers)| Opening { from, to, waited, lease, marks, with, servers },
+    )
 }
 
 /// The name of a holder, as holders.lua returns it.
@@ -312,19 +309,21 @@ fn foreign() -> impl Strategy<Value = Foreign> {
 /// for its second replication id.
 fn memory() -> impl Strategy<Value = Foreign> {
     let server = select(vec!["%=", "%", "%x", "x", ""]).prop_map(|server| ("server".to_owned(), server.to_owned()));
-    let digest = |memory: &str| (Remembered::from(memory).digest.to_string(), String::new());
-    let vote = |memory: &str| ("vote".to_owned(), memory.to_owned());
-    let whole = text().prop_map(move |memory| vec![vote(&memory), digest(&memory)]);
-    let torn = (option::of(text()), option::of(text())).prop_map(move |(memory, other)| {
-        memory.map(|memory| vote(&memory)).into_iter().chain(other.map(|other| digest(&other))).collect()
+    let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let whole = id().prop_map(move |id| vec![field("id", &id), field(&id, "")]);
+    let torn = (option::of(id()), option::of(id())).prop_map(move |(id, other)| {
+        id.map(|id| field("id", &id)).into_iter().chain(other.map(|other| field(&other, ""))).collect()
     });
-    let vote = prop_oneof![3 => whole, 1 => torn];
-    let number = |name: &'static str| {
-        select(vec!["0", "10", "30000", "-1"]).prop_map(move |number| (name.to_owned(), number.to_owned()))
+    let id = prop_oneof![3 => whole, 1 => torn];
+    let number = |name: &'static str, numbers: &[&'static str]| {
+        select(numbers.to_vec()).prop_map(move |number| (name.to_owned(), number.to_owned()))
     };
-    let some = (option::of(server), vote, option::of(number("lease")), option::of(number("age")));
-    let hash = some.prop_map(|(server, vote, lease, age)| {
-        Foreign::Hash([server, lease, age].into_iter().flatten().chain(vote).collect())
+    // The last of these times is in the future.
+    let begun = number("begun", &["0", "0", "1", "1700000000000", "4000000000000"]);
+    let with = select(vec!["m1", "m2 m3", ""]).prop_map(|with| ("with".to_owned(), with.to_owned()));
+    let rest = (number("lease", &["0", "10", "30000"]), begun, number("seats", &["3", "3", "5"]), option::of(with));
+    let hash = (option::of(server), id, rest).prop_map(|(server, id, (lease, begun, seats, with))| {
+        Foreign::Hash([lease, begun, seats].into_iter().chain(server).chain(with).chain(id).collect())
     });
-    prop_oneof![9 => hash, 1 => Just(Foreign::Text("x".to_owned()))]
+    prop_oneof![8 => hash, 1 => Just(Foreign::List), 1 => Just(Foreign::Text("x".to_owned()))]
 }
