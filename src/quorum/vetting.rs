@@ -216,8 +216,11 @@ async fn open(eligibility: &Eligibility, place: NodeIndex, nodes: &[Arc<Node>]) 
         servers: nodes.len(),
     };
     let opened = script::ask(node, Lane::Grants, &Command::Open(opening), Answer::opened).await;
-    if matches!(opened, Outcome::Done(true)) {
-        tell_grounds(node, grounds, &silent);
+    match opened {
+        Outcome::Done(true) => tell_grounds(node, grounds, &silent),
+        // It waits on, or another locker was faster.
+        Outcome::Done(false) => {}
+        why => contained(|| tracing::debug!(node = %node.name(), ?why, "a server could not be opened")),
     }
     vet(eligibility, place, node).await;
 }
@@ -250,7 +253,13 @@ async fn ask(eligibility: &Eligibility, at: NodeIndex, other: &Node, about: &Arc
             eligibility.doubt(at);
             None
         }
-        _ => None,
+        why => {
+            contained(|| {
+                let node = other.name();
+                tracing::debug!(%node, ?why, "a server could not be asked what another one may have forgotten");
+            });
+            None
+        }
     }
 }
 
