@@ -19,13 +19,14 @@ use crate::rights::Questions;
 /// Each master of a cluster has a line in the report, and each has to keep the promises, since no other master has its
 /// locks.
 ///
-/// It takes no lock and writes no key. On each server it has a connection of its own,
-/// `lockhound:visitor:<label>:<uuid>`, and sends `HELLO`, `INFO`, `CONFIG GET`, `TIME` and, in a cluster,
-/// `CLUSTER INFO`. It asks for the user's rights with `ACL DRYRUN` or, if the user may not send that, tries the
-/// commands. Commands that read are sent; commands that write are called by a read-only script, and the server's
-/// refusal shows whether the user may send them. The text of that script, as of any script, and an entry in the
-/// `ACL LOG` for each refusal stay on the server. Servers before version 7 have no such scripts: there the rights that
-/// scripts need, and those to subscribe, are unknown.
+/// It takes no lock and writes no key, except that [`connect`](lockhound::LockerBuilder::connect) has begun the memory
+/// of several servers that had none ([`restart_quarantine`](lockhound::LockerBuilder::restart_quarantine)). On each
+/// server it has a connection of its own, `lockhound:visitor:<label>:<uuid>`, and sends `HELLO`, `INFO`, `CONFIG GET`,
+/// `TIME` and, in a cluster, `CLUSTER INFO`. It asks for the user's rights with `ACL DRYRUN` or, if the user may not
+/// send that, tries the commands. Commands that read are sent; commands that write are called by a read-only script,
+/// and the server's refusal shows whether the user may send them. The text of that script, as of any script, and an
+/// entry in the `ACL LOG` for each refusal stay on the server. Servers before version 7 have no such scripts: there the
+/// rights that scripts need, and those to subscribe, are unknown.
 ///
 /// Connecting may take [`connect_timeout`](lockhound::LockerBuilder::connect_timeout), and the answers as long again.
 /// The report says *unknown* for questions that are not answered by then, and for those that the user may not ask. A
