@@ -255,8 +255,10 @@ async fn ask(eligibility: &Eligibility, at: NodeIndex, other: &Node, about: &Arc
         }
         why => {
             contained(|| {
-                let node = other.name();
-                tracing::debug!(%node, ?why, "a server could not be asked what another one may have forgotten");
+                tracing::debug!(
+                    node = %other.name(), ?why,
+                    "a server could not be asked what another one may have forgotten"
+                );
             });
             None
         }

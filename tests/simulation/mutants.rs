@@ -8,7 +8,12 @@ use std::path::Path;
 
 /// Those that the programs here do not come to often enough, or at all, each with its reason: they are hunted by name
 /// alone.
-const NOT_FOUND: [&str; 0] = [];
+const NOT_FOUND: [&str; 3] = [
+    // Each takes a loss, and late commands, in one order of many: 250 seeds do not find it. `tests/model/memory` does.
+    "changes_are_written_blindly",
+    "nothing_is_announced",
+    "voters_are_not_known_first",
+];
 
 /// How a file is changed, in one place.
 #[derive(Debug)]
