@@ -1,6 +1,6 @@
 -- Lets a server vote that has waited, and has been told what it may have forgotten.
 -- KEYS[1]    the server's memory
--- KEYS[i+1]  a mark
+-- KEYS[i+1]  a mark, if the others told any
 -- ARGV[1]    the id that it has; it does nothing if that is another one by now
 -- ARGV[2]    the id that it gets
 -- ARGV[3]    the lease that it has waited for, in milliseconds

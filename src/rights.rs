@@ -131,7 +131,7 @@ const LABEL: &[Row] = &[Row(Sent, NOTHING, &["EVALSHA NO-SCRIPT 1 LABEL"])];
 
 const MEMORIES: &[Row] = &[
     Row(Sent, LOCKING, &["EVALSHA NO-SCRIPT 1 MEMORY"]),
-    Row(Called, LOCKING, &["HEXISTS MEMORY id", "HMGET MEMORY id", "DEL MEMORY", "HSET MEMORY id 0"]),
+    Row(Called, LOCKING, &["HEXISTS MEMORY id", "HMGET MEMORY id", "DEL MEMORY", "HSET MEMORY id 0", "TIME"]),
 ];
 
 /// Returns the rights that a locker with these settings needs on each of its servers, for these locks.

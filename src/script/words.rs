@@ -118,12 +118,16 @@ impl Words {
                 Self::new(&VET, [MEMORY.into()], [(&**id).into(), millis(*lease), number(*servers as u64)])
             }
             Command::Ask { about, vote } => Self::voting(&ASK, vote, marks(), [(&**about).into()]),
-            Command::Open(Opening { from, to, waited, lease, marks: told, with, servers }) => {
-                let args = [(&**from).into(), (&**to).into(), millis(*waited), millis(*lease), told.as_str().into()];
-                let args = args.into_iter().chain([with.as_str().into(), number(*servers as u64)]);
-                Self::new(&OPEN, once(MEMORY.into()).chain(marks()), args)
-            }
+            Command::Open(opening) => Self::opening(opening),
         }
+    }
+
+    fn opening(Opening { from, to, waited, lease, marks: told, with, servers }: &Opening) -> Self {
+        // A server that stands alone is told nothing, and its user may have no right to marks (tokens).
+        let raised = marks().filter(|_| !told.is_empty());
+        let args = [(&**from).into(), (&**to).into(), millis(*waited), millis(*lease), told.as_str().into()];
+        let args = args.into_iter().chain([with.as_str().into(), number(*servers as u64)]);
+        Self::new(&OPEN, once(MEMORY.into()).chain(raised), args)
     }
 
     /// Asks for the types of these keys.

@@ -89,7 +89,7 @@ impl Run<'_> {
     fn raise_all(&mut self, told: &str) -> Result<(), Failure> {
         let numbers = told.split(|c: char| !c.is_ascii_digit()).filter_map(|text| text.parse().ok());
         let highest = numbers.filter(|number| *number <= self.latest()).max().unwrap_or(0_u64);
-        for mark in Key::marks() {
+        for mark in Key::marks().iter().filter(|_| !told.is_empty()) {
             if self.number_in(mark)? < exact(highest) {
                 self.set(mark, highest.to_string());
             }

@@ -12,7 +12,7 @@ use crate::common::rights;
 use crate::common::sentinel::Sentinels;
 use crate::common::several::{over, servers, settled};
 use crate::common::{Server, builder, eventually, key, locker, machine, ms, soon};
-use lockhound::{Error, Locker};
+use lockhound::{Error, Fencing, Locker};
 use lockhound_doctor::{self as doctor, Answer, Finding, Forgets, Promise, Report, Role, ServerReport};
 use lockhound_doctor::{examine, examine_keys};
 
@@ -349,6 +349,25 @@ async fn a_missing_right_is_the_only_one_reported() {
     }
     let text = format!("{:?}", examine(&locks).await);
     assert!(!text.contains("t0p-secret") && text.contains("app:***@"), "{text}");
+}
+
+/// The server has to vote first, for which its memory is written.
+#[tokio::test]
+async fn a_server_that_remembers_votes_with_the_rights_it_needs() {
+    for (count, fencing) in [(1, Fencing::Lockhound), (1, Fencing::Redisson), (3, Fencing::Lockhound)] {
+        let servers = servers(count);
+        let over = |address: &dyn Fn(&Server) -> String| {
+            let nodes = servers.iter().fold(Locker::builder(), |builder, server| builder.node(address(server)));
+            nodes.lease(ms(1_000)).restart_quarantine(ms(1_000)).fencing(fencing)
+        };
+        let told = over(&Server::url).connect_lazy().unwrap().rights(["app:42"]).unwrap();
+        let needed = told.iter().filter(|right| !right.needed_for.is_empty());
+        let rules: Vec<&str> = needed.flat_map(|right| right.names.iter().chain([&right.rule])).map(|s| &**s).collect();
+        servers.iter().for_each(|server| permit(server, rules.iter().copied()));
+        let locks = over(&as_app).connect().await.unwrap();
+        let guard = soon(ms(10_000), locks.get("app:42").lock()).await;
+        guard.unwrap_or_else(|| panic!("{count} with {fencing:?} do not vote")).unwrap().unlock().await.unwrap();
+    }
 }
 
 /// A right that is missing for a list breaks no promise: without lists all waiters are notified.
