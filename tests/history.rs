@@ -90,6 +90,37 @@ fn only_a_fenced_lock_needs_fences_that_grow() {
     assert_eq!(explained(&overtaken), [true; 4]);
 }
 
+/// Each of many holds ends by a release without an answer, or is lost unseen: that makes two orders of each.
+#[test]
+fn ends_without_answers_do_not_multiply_the_search() {
+    let hold = |at: u64| {
+        let who = if at.is_multiple_of(2) { "a" } else { "b" };
+        let since = at * 10;
+        [
+            (who, lock(at + 1), since, since + 2),
+            (who, lock(at + 1), since, since + 3),
+            (who, Op::Unlock, since + 4, 0),
+            (who, Op::Unlock, since + 5, 0),
+            (who, Op::Lose, since + 6, 0),
+        ]
+    };
+    let mut calls: Vec<_> = (1..200).flat_map(hold).collect();
+    let fenced = Model::ReentrantFenced(64);
+    history(&calls).check(fenced).unwrap();
+    // All orders are tried in vain.
+    calls.push(("c", Op::Unlock, 3_000, 3_001));
+    history(&calls).check(fenced).expect_err("C does not hold it");
+}
+
+#[test]
+fn a_release_does_not_end_a_later_hold() {
+    let calls = [("a", lock(1), 1, 2), ("a", Op::Unlock, 3, 0), ("a", Op::Lose, 3, 0), ("a", lock(2), 5, 6)];
+    let then = [("b", lock(3), 7, 8)];
+    let beside = [&calls[..], &then].concat();
+    assert_eq!(explained(&calls), [true; 4]);
+    assert_eq!(explained(&beside), [true, true, false, false], "it could be that of the later hold without fences");
+}
+
 #[test]
 fn locks_are_checked_independently() {
     let mut both = history(&[("a", lock(1), 1, 2)]);

@@ -139,11 +139,18 @@ impl Call {
     }
 }
 
-/// The search for an order of the calls on one lock.
+/// How many states the search for one lock may visit: a hundred times as many as the longest histories of the tests need.
+const MOST_STATES: usize = 1_000_000;
+
+/// The search for an order of the calls on one lock. Without the rules of `Search::may_be_next` and the dead calls of
+/// `Search::visit`, each release without an answer doubles the number of states.
 struct Search {
     model: Model,
-    /// The owner and the operation of each call.
-    calls: Vec<(usize, Op)>,
+    calls: Vec<Step>,
+    /// The calls without an answer, those that are dead first first.
+    unanswered: Vec<usize>,
+    /// The answered locks, by their fences.
+    locks: Vec<usize>,
     /// Calls and returns in the order of their times. `next` and `before` link those that have no place in the order
     /// yet.
     events: Vec<Event>,
@@ -153,11 +160,58 @@ struct Search {
     open: usize,
 }
 
+/// What the search has to know of a call.
+#[derive(Clone, Copy)]
+struct Step {
+    who: usize,
+    op: Op,
+    returned: Option<u64>,
+    /// The highest fence that its owner had asked for by then. A release or a loss cannot be that of a later hold.
+    latest: u64,
+}
+
+impl Step {
+    /// Calls of one kind may take each other's places.
+    fn is_like(&self, other: &Self) -> bool {
+        (self.who, self.op, self.latest) == (other.who, other.op, other.latest)
+    }
+
+    fn deadline(&self) -> u64 {
+        self.returned.unwrap_or(u64::MAX)
+    }
+
+    /// The fence of a lock.
+    fn fence(&self) -> u64 {
+        if let Op::Lock { fence } = self.op { fence } else { 0 }
+    }
+}
+
+/// Returns by call the highest fence that its owner had asked for by then.
+fn latest_fences(model: Model, calls: &[&Call]) -> Vec<u64> {
+    if !model.is_fenced() {
+        return vec![u64::MAX; calls.len()];
+    }
+    let mut order: Vec<usize> = (0..calls.len()).collect();
+    order.sort_by_key(|&at| (calls[at].called, !matches!(calls[at].op, Op::Lock { .. })));
+    let (mut highest, mut latest) = (BTreeMap::<&str, u64>::new(), vec![0; calls.len()]);
+    for at in order {
+        let highest = highest.entry(&calls[at].who).or_default();
+        if let Op::Lock { fence } = calls[at].op {
+            *highest = fence.max(*highest);
+        }
+        latest[at] = *highest;
+    }
+    latest
+}
+
 #[derive(Clone, Copy)]
 struct Event {
     call: usize,
     returns: bool,
 }
+
+/// The states that were visited: which calls have a place, and the lock.
+type Seen = HashSet<(Vec<u64>, State)>;
 
 impl Search {
     fn new(model: Model, calls: &[&Call]) -> Self {
@@ -178,9 +232,64 @@ impl Search {
         let head = events.len();
         let next = (0..=head).map(|at| if at == head { 0 } else { at + 1 }).collect();
         let before = (0..=head).map(|at| if at == 0 { head } else { at - 1 }).collect();
-        let open = calls.iter().filter(|call| call.returned.is_some()).count();
-        let calls = calls.iter().map(|call| (owners[&call.who], call.op)).collect();
-        Self { model, calls, events, next, before, open }
+        let latest = latest_fences(model, calls);
+        let step = |(call, latest): (&&Call, u64)| Step {
+            who: owners[&call.who],
+            op: call.op,
+            returned: call.returned,
+            latest,
+        };
+        let calls: Vec<Step> = calls.iter().zip(latest).map(step).collect();
+        let (mut unanswered, answered): (Vec<_>, Vec<_>) =
+            (0..calls.len()).partition(|&call| calls[call].returned.is_none());
+        unanswered.sort_by_key(|&call| calls[call].latest);
+        let is_lock = |&call: &usize| matches!(calls[call].op, Op::Lock { .. });
+        let mut locks: Vec<usize> = answered.iter().copied().filter(is_lock).collect();
+        locks.sort_by_key(|&call| calls[call].fence());
+        let open = answered.len();
+        Self { model, calls, unanswered, locks, events, next, before, open }
+    }
+
+    /// Returns the state after this call, if it may have the next place.
+    fn after(&self, state: State, call: usize, placed: &[u64]) -> Option<State> {
+        let Step { who, op, latest, .. } = self.calls[call];
+        let is_of_it = matches!(op, Op::Lock { .. }) || state.fence <= latest;
+        let after = self.model.step(state, who, op).filter(|_| is_of_it)?;
+        self.may_be_next(call, state, after, placed).then_some(after)
+    }
+
+    /// Returns whether an order with this call in the next place is worth a look: there is none if it leaves out a lower
+    /// fence, and none that is not also one with another call of its kind, which returned sooner.
+    fn may_be_next(&self, call: usize, state: State, after: State, placed: &[u64]) -> bool {
+        let is_placed = |call: usize| placed[call / 64] & (1 << (call % 64)) != 0;
+        if self.model.is_fenced() && after.fence > state.fence {
+            let from = self.locks.partition_point(|&lock| self.calls[lock].fence() < state.fence);
+            let mut lower = self.locks[from..].iter().take_while(|&&lock| self.calls[lock].fence() < after.fence);
+            if lower.any(|&lock| !is_placed(lock)) {
+                return false;
+            }
+        }
+        let head = self.events.len();
+        let mut at = self.next[head];
+        while !self.events[at].returns {
+            let other = self.events[at].call;
+            let (this, that) = (&self.calls[call], &self.calls[other]);
+            if that.is_like(this) && (that.deadline(), other) < (this.deadline(), call) {
+                return false;
+            }
+            at = self.next[at];
+        }
+        true
+    }
+
+    /// Notes a state; false if it was visited before. Calls that can have no place any more make no difference.
+    fn visit(&self, seen: &mut Seen, placed: &[u64], after: State) -> bool {
+        let mut placed = placed.to_vec();
+        for &call in self.unanswered.iter().take_while(|&&call| self.calls[call].latest < after.fence) {
+            placed[call / 64] |= 1 << (call % 64);
+        }
+        assert!(seen.len() < MOST_STATES, "the search for an order of {} calls is too wide", self.calls.len());
+        seen.insert((placed, after))
     }
 
     fn remove(&mut self, event: usize) {
@@ -208,15 +317,14 @@ impl Search {
             .collect();
         let (mut state, mut placed, mut chosen) =
             (State::default(), vec![0_u64; self.calls.len().div_ceil(64)], Vec::new());
-        let (mut seen, mut farthest) = (HashSet::new(), 0);
+        let (mut seen, mut farthest) = (Seen::new(), 0);
         let mut at = self.next[head];
         while self.open > 0 {
             let Event { call, returns } = self.events[at];
             if !returns {
-                let (who, op) = self.calls[call];
-                if let Some(after) = self.model.step(state, who, op) {
+                if let Some(after) = self.after(state, call, &placed) {
                     placed[call / 64] |= 1 << (call % 64);
-                    if seen.insert((placed.clone(), after)) {
+                    if self.visit(&mut seen, &placed, after) {
                         chosen.push((at, state));
                         state = after;
                         self.remove(at);
