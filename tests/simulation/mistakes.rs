@@ -26,6 +26,9 @@ const NO_OTHERS: Held =
 /// The next locker checks 20 ms later, which is within the bound.
 const WATCHED: Held = No("another one watches, so that it costs 20 ms at the most: 6,000 seeds do not find it");
 
+/// The model of memories finds it.
+const RARE: Held = No("it takes a loss and late commands in one order of many: 250 seeds do not find it");
+
 /// A locker looks at the re-check, which is the bound of the simulation.
 const LOOKS: Held = No("a locker asks by itself within the bound: `tests/in_memory/lists.rs` tests how soon");
 
@@ -109,11 +112,11 @@ const MODELS: [(&str, &[(&str, Held)]); 5] = [
             ("RunIgnored", By("memory_of_another_run")),
             ("IdKept", No("ids are random, so there is no line that would keep one")),
             ("NoWait", By("forgot_and_votes_at_once")),
-            ("NothingAnnounced", By("nothing_is_announced")),
+            ("NothingAnnounced", RARE),
             ("OwnLeases", By("wait_for_own_leases")),
             ("OneWitness", By("one_witness")),
-            ("VettedInRound", By("voters_are_not_known_first")),
-            ("OpenedBlind", By("changes_are_written_blindly")),
+            ("VettedInRound", RARE),
+            ("OpenedBlind", RARE),
             ("RetakeAnywhere", By("b1_renewals_are_not_vetted")),
             ("RetakeKept", By("b1_renewals_are_not_vetted")),
             ("MarksUntold", By("marks_not_brought_along")),

@@ -243,6 +243,11 @@ fn a_server_has_to_be_told_the_leases_by_two_of_three() {
 }
 
 #[test]
+fn a_locker_has_to_announce_its_leases_where_a_memory_is() {
+    breaks(ONE_LOSS.with(Mutant::NothingAnnounced), &[EXCLUSION]);
+}
+
+#[test]
 fn an_opening_has_to_compare_the_id() {
     breaks(ONE_LOSS.with(Mutant::OpenedBlind), &[EXCLUSION]);
 }
@@ -257,7 +262,6 @@ fn a_longer_lease_is_not_covered_if_a_server_is_opened_late() {
 #[cfg(feature = "soak")]
 #[test]
 fn each_rule_of_memories_is_needed() {
-    breaks(ONE_LOSS.with(Mutant::NothingAnnounced), &[EXCLUSION]);
     breaks(World { ticks: 5, losses: 2, ..ONE_LOSS }.with(Mutant::IdKept), &[EXCLUSION]);
     breaks(World { ticks: 4, ..ONE_LOSS }.with(Mutant::VettedInRound), &[EXCLUSION]);
     breaks(World { leases: [2, 3], ticks: 5, ..ONE_LOSS }.with(Mutant::RetakeAnywhere), &[EXCLUSION]);
