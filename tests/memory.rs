@@ -358,6 +358,24 @@ async fn three_failovers_within_a_lease_lose_no_lock_that_all_servers_have() {
     .await;
 }
 
+/// Only the second program has seen a server forget, and has let it vote again. The first cannot reach another one.
+#[tokio::test]
+async fn a_try_lock_gets_what_a_majority_would_grant_after_an_opening() {
+    again_and_again(|| async {
+        let (d, key) = (Deployment::plain().await, key());
+        d.servers[1].command::<()>(&["FLUSHALL"]);
+        drop(d.lockers[1].get(&key).lock().await.unwrap());
+        votes_again(&d.servers[1], LEASE).await;
+        eventually(ms(20_000), "it is free", || d.servers.iter().all(|server| !server.exists(&key))).await;
+        d.cut_off(2);
+        let guard = d.lockers[0].get(&key).try_lock().await.unwrap().expect("two of three grant it");
+        assert!(d.servers[0].exists(&key) && d.servers[1].exists(&key) && !d.servers[2].exists(&key));
+        guard.unlock().await.unwrap();
+        eventually(ms(20_000), "nothing is left", || d.servers.iter().all(|server| !server.exists(&key))).await;
+    })
+    .await;
+}
+
 /// One of three servers is away, and another one restarts without its data.
 #[tokio::test]
 async fn locking_goes_on_by_itself_if_one_is_away_and_one_restarts() {

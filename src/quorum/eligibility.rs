@@ -131,20 +131,27 @@ impl Eligibility {
         }
     }
 
-    /// Waits until a majority can be asked for its vote. Returns by node the ticket, or why there is none.
+    /// Waits until a majority can be asked for its vote. Returns by node the ticket, or why there is none. A server that
+    /// has waited may vote by now, because another locker has opened it: without it, it is vetted once more.
     pub(super) async fn tickets(&self, nodes: &[Arc<Node>]) -> Vec<Result<Ticket, NodeFailure>> {
         let deadline = Instant::now() + nodes.iter().map(|node| node.patience()).max().unwrap_or_default();
+        let looks: Vec<u64> = self.places().iter().map(|at| at.looks).collect();
+        let may_come = |(place, known): (NodeIndex, &Result<_, Missing>)| match known {
+            Err(Missing::News(_)) => true,
+            Err(Missing::Waited(_)) => self.places()[place].looks == looks[place],
+            Err(Missing::Unfit(_)) | Ok(_) => false,
+        };
         loop {
             let news = self.news.notified();
             let look = |(place, node): (NodeIndex, &Arc<Node>)| self.look(place, node, Lane::Grants, Ask::Vote);
             let known: Vec<_> = nodes.iter().enumerate().map(look).collect();
-            let mut awaited = false;
-            for (place, _) in known.iter().enumerate().filter(|(_, known)| matches!(known, Err(Missing::News(_)))) {
-                awaited = true;
+            let awaited: Vec<NodeIndex> =
+                known.iter().enumerate().filter(|&at| may_come(at)).map(|(place, _)| place).collect();
+            let enough = known.iter().filter(|known| known.is_ok()).count() >= majority(nodes.len());
+            for &place in awaited.iter().filter(|&&place| !enough || matches!(known[place], Err(Missing::News(_)))) {
                 self.doubt(place);
             }
-            let enough = known.iter().filter(|known| known.is_ok()).count() >= majority(nodes.len());
-            if enough || !awaited || timeout(Instant::now().until(deadline), news).await.is_err() {
+            if enough || awaited.is_empty() || timeout(Instant::now().until(deadline), news).await.is_err() {
                 return known.into_iter().map(|known| known.map_err(Missing::reason)).collect();
             }
         }
@@ -166,7 +173,8 @@ impl Eligibility {
             return Err(Missing::News(at.failure(format!("does not vote before it is known who it is: {reason}"))));
         }
         if let (Some(shut), Ask::Vote) = (at.memory.as_ref().and_then(|memory| memory.shut), ask) {
-            return Err(Missing::Unfit(at.failure(self.abstention(shut))));
+            let (reason, waits) = (at.failure(self.abstention(shut)), Instant::now() < shut.until);
+            return Err(if waits { Missing::Unfit(reason) } else { Missing::Waited(reason) });
         }
         Ok(Ticket { lane, epoch: Some(epoch), vote: at.memory.as_ref().map(|memory| Arc::clone(&memory.id)) })
     }
@@ -194,6 +202,15 @@ impl Eligibility {
         ticket.epoch.is_none_or(|epoch| epoch == node.epoch(ticket.lane))
     }
 
+    /// Takes in that a server no longer has the memory that this ticket names. It is vetted before it is asked again.
+    pub(super) fn forgot(&self, place: NodeIndex, ticket: &Ticket) {
+        let at = &mut self.places()[place];
+        if at.memory.as_ref().map(|memory| &memory.id) == ticket.vote.as_ref() {
+            at.grants = None;
+        }
+        self.doubt(place);
+    }
+
     /// Has a node vetted again.
     pub(super) fn doubt(&self, place: NodeIndex) {
         self.doubts[place].notify_one();
@@ -215,6 +232,7 @@ impl Eligibility {
             at.memory = identity.memory.as_ref().filter(|_| vetted.is_some()).map(|told| Memory::new(told, now));
             at.met |= at.memory.as_ref().is_some_and(|memory| memory.shut.is_none());
             at.is_of_others = other_number(servers, identity.memory.as_ref()).is_some();
+            at.looks += 1;
             (at.grants, at.unknown, at.unfit) = (vetted, None, unfit);
         }
         drop(places);
@@ -227,7 +245,7 @@ impl Eligibility {
         if lane == Lane::Renewals {
             at.renewals = None;
         } else {
-            (at.grants, at.memory) = (None, None);
+            (at.grants, at.memory, at.looks) = (None, None, at.looks + 1);
             at.unfit = unfit.then(|| reason.to_owned());
             at.unknown = Some(reason.to_owned());
         }
@@ -288,13 +306,15 @@ impl Eligibility {
 pub(super) enum Missing {
     /// There will be none soon.
     Unfit(NodeFailure),
+    /// The server has waited: there is one as soon as somebody has opened it.
+    Waited(NodeFailure),
     /// There may be one with the next news.
     News(NodeFailure),
 }
 
 impl Missing {
     fn reason(self) -> NodeFailure {
-        let (Self::Unfit(reason) | Self::News(reason)) = self;
+        let (Self::Unfit(reason) | Self::Waited(reason) | Self::News(reason)) = self;
         reason
     }
 }

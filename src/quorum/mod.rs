@@ -98,6 +98,15 @@ pub(crate) struct Round {
     pub(crate) uncertain: Vec<NodeIndex>,
     /// Nodes that have not answered yet.
     pub(crate) late: Calls<Acquire>,
+    /// Whether a node has another memory than the one that was vetted.
+    forgot: bool,
+}
+
+impl Round {
+    /// Returns whether another round may have another outcome, because a node voted under a new memory by then.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.forgot && matches!(self.acquired, Acquired::Unavailable(_) | Acquired::Split)
+    }
 }
 
 /// Why no majority has a fence.
@@ -227,7 +236,8 @@ impl Quorum {
             let patience = Instant::now() + self.answers_within();
             if let Some((node, answer)) = late.next_by(Some(patience)).await {
                 if matches!(answer, Outcome::Done(Acquire::Held(_))) {
-                    return Round { acquired: Acquired::Outrun, taken: Vec::new(), uncertain: Vec::new(), late };
+                    let (acquired, taken, uncertain) = (Acquired::Outrun, Vec::new(), Vec::new());
+                    return Round { acquired, taken, uncertain, late, forgot: false };
                 }
                 round.add(node, answer);
             }
@@ -262,7 +272,7 @@ impl Quorum {
                 Err(Disagreement::Unheard(nodes)) => break Acquired::Unavailable(nodes),
             }
         };
-        Round { acquired, taken: round.taken(), uncertain: round.uncertain, late }
+        Round { acquired, taken: round.taken(), forgot: round.forgot, uncertain: round.uncertain, late }
     }
 
     /// Makes a majority have the fence of each of these locks.

@@ -18,6 +18,8 @@ pub(super) struct Place {
     pub(super) grants: Option<u64>,
     pub(super) renewals: Option<u64>,
     pub(super) memory: Option<Memory>,
+    /// How often it was looked at.
+    pub(super) looks: u64,
     /// Whether this locker has ever seen it vote.
     pub(super) met: bool,
     /// Why nothing is known yet.
@@ -70,6 +72,7 @@ impl Place {
             grants: None,
             renewals: None,
             memory: None,
+            looks: 0,
             met: false,
             unknown,
             unfit: None,

@@ -78,7 +78,7 @@ impl Voter {
     fn vouch<T>(&self, ticket: &Ticket, answer: Outcome<Option<T>>) -> Outcome<T> {
         match answer {
             Outcome::Done(None) => {
-                self.eligibility.doubt(self.place);
+                self.eligibility.forgot(self.place, ticket);
                 Outcome::NotExecuted(self.failure(FORGOT))
             }
             Outcome::Done(_) if !self.eligibility.holds(ticket, &self.node) => {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::eligibility::FORGOT;
 use super::outcome::{Acquired, Majority, Settled};
 use crate::command::{Acquire, Place};
 use crate::error::{Error, NodeFailure};
@@ -25,6 +26,8 @@ pub(super) struct RoundVotes {
     disregarded: Vec<NodeIndex>,
     refusal: Option<Error>,
     failures: Vec<NodeFailure>,
+    /// Whether a node has another memory than the one that was vetted.
+    pub(super) forgot: bool,
     answers: usize,
 }
 
@@ -32,7 +35,7 @@ impl RoundVotes {
     pub(super) fn new(nodes: usize) -> Self {
         let (granted, held, uncertain, disregarded) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (place, refusal, failures) = (None, None, Vec::new());
-        Self { nodes, granted, held, place, uncertain, disregarded, refusal, failures, answers: 0 }
+        Self { nodes, granted, held, place, uncertain, disregarded, refusal, failures, forgot: false, answers: 0 }
     }
 
     pub(super) fn add(&mut self, node: NodeIndex, answer: Outcome<Acquire>) {
@@ -45,7 +48,10 @@ impl RoundVotes {
                 self.place = Some(place);
             }
             Outcome::Refused(error) => self.refusal = Some(error),
-            Outcome::NotExecuted(failure) => self.failures.push(failure),
+            Outcome::NotExecuted(failure) => {
+                self.forgot |= failure.reason == FORGOT;
+                self.failures.push(failure);
+            }
             Outcome::Unknown(failure) => {
                 self.uncertain.push(node);
                 self.failures.push(failure);

@@ -119,7 +119,8 @@ impl Drop for Asked<'_> {
 
 impl Session {
     /// Sends one acquire for all of these locks or none, each with a generation of its own. This runs in a task of the
-    /// engine, to its end: only this task knows what the acquire may have taken.
+    /// engine, to its end: only this task knows what the acquire may have taken. If it fails and a server turns out to
+    /// have a new memory, it is undone, and sent once more: a server that is vetted during a round has no vote in it.
     pub(super) async fn attempt(
         self: &Arc<Self>,
         keys: &[Key],
@@ -135,10 +136,18 @@ impl Session {
         }
         // Its caller may be gone, and `main` about to end, before it is known what has to be undone.
         let _debt = self.engine.owe(Work::Part);
-        let mut asked = Asked::new(self, keys, owner, origin, terms, lease::recheck_interval(terms.lease));
+        let new = || Asked::new(self, keys, owner, origin, terms, lease::recheck_interval(terms.lease));
+        let mut asked = new();
+        let with = |fences| quorum::Asked { lease: terms.lease, fences, listing: listing.clone() };
+        let mut round = self.quorum.acquire(&asked.claims, with(asked.fences), order).await;
+        if round.is_outdated() {
+            self.give_back(&asked.claims, terms.lease, &round.taken).await;
+            self.undo_attempt(&asked.claims, terms.lease, round.late, &[], &round.uncertain);
+            asked.settled = true;
+            asked = new();
+            round = self.quorum.acquire(&asked.claims, with(asked.fences), Order::AllAtOnce).await;
+        }
         let sent = asked.sent;
-        let with = quorum::Asked { lease: terms.lease, fences: asked.fences, listing };
-        let round = self.quorum.acquire(&asked.claims, with, order).await;
         let acquired = round.acquired.and_then(|majority| asked.holds(&majority));
         match &acquired {
             Acquired::Granted(holds) => {

@@ -13,11 +13,12 @@
 //! - While a server is silent, one undo at a time asks whether it is back. The servers are independent of each other.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::Session;
 use crate::clock::Instant;
@@ -55,6 +56,8 @@ pub(super) struct Undo {
     /// Until when it is kept all the same.
     kept_until: Option<Instant>,
     _pending: Option<Debt>,
+    /// If somebody waits for its end.
+    _awaited: Option<UnboundedSender<Infallible>>,
 }
 
 impl std::fmt::Debug for Undo {
@@ -84,10 +87,23 @@ impl Session {
         let taken = taken.into_iter().map(|node| (node, false));
         for (node, uncertain) in taken.chain(uncertain.into_iter().map(|node| (node, true))) {
             let _pending = Some(self.engine.owe(Work::Undo(node)));
-            let undo = Undo { claim: claim.clone(), uncertain, stands, kept_until, _pending };
+            let undo = Undo { claim: claim.clone(), uncertain, stands, kept_until, _pending, _awaited: None };
             // After the engine's end nothing is sent any more.
             let _: Result<_, _> = self.undos.0[node].send(undo);
         }
+    }
+
+    /// Undoes an acquire on the nodes that granted it, and waits for that, but no longer than a command may take.
+    pub(super) async fn give_back(self: &Arc<Self>, claims: &[Claim], lease: Duration, taken: &[NodeIndex]) {
+        let (awaited, mut ends) = unbounded_channel();
+        for (claim, &node) in claims.iter().flat_map(|claim| taken.iter().map(move |node| (claim, node))) {
+            let (claim, _pending) = (claim.clone(), Some(self.engine.owe(Work::Undo(node))));
+            let _awaited = Some(awaited.clone());
+            let undo = Undo { claim, uncertain: false, stands: lease, kept_until: None, _pending, _awaited };
+            let _: Result<_, _> = self.undos.0[node].send(undo);
+        }
+        drop(awaited);
+        let _: Result<_, _> = timeout(self.settings.command_timeout, ends.recv()).await;
     }
 
     /// Undoes what stands under the field of a hold that is no longer held, on all nodes where it may. A node that has
@@ -293,8 +309,9 @@ mod tests {
     fn sent(uncertain: bool, count: usize) -> (List, Instant) {
         let (mut list, now) = (List::new(SECOND), Instant::now());
         for _ in 0..count {
-            let (claim, _pending) = (Claim { kind: Kind::Redisson, key: "k".into(), field: "f".into() }, None);
-            list.add(Undo { claim, uncertain, stands: SECOND * 10, kept_until: None, _pending }, now);
+            let claim = Claim { kind: Kind::Redisson, key: "k".into(), field: "f".into() };
+            let (stands, _pending, _awaited) = (SECOND * 10, None, None);
+            list.add(Undo { claim, uncertain, stands, kept_until: None, _pending, _awaited }, now);
         }
         assert_eq!(due(&mut list, now).len(), count);
         (list, now)
@@ -363,7 +380,8 @@ mod tests {
             list.unanswered(number, asked);
         }
         let (claim, _pending) = (Claim { kind: Kind::Redisson, key: "k".into(), field: "f".into() }, None);
-        list.add(Undo { claim, uncertain: true, stands: SECOND, kept_until: None, _pending }, asked);
+        let (stands, _awaited) = (SECOND, None);
+        list.add(Undo { claim, uncertain: true, stands, kept_until: None, _pending, _awaited }, asked);
         assert_eq!(due(&mut list, asked), [3], "a new one is behind its acquire all the same");
         assert!(list.answered(3, asked).is_none());
         assert_eq!(due(&mut list, asked), [1, 2, 0]);
