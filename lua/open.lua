@@ -8,13 +8,14 @@
 -- ARGV[5]    their marks: its own are raised to the highest one that is at most 30 days ahead of its clock
 -- ARGV[6]    the ids of the servers that begin together with it
 -- ARGV[7]    the number of servers
+-- ARGV[8]    the number of servers that its memory named when this was decided
 -- Returns 1  it votes
---         0  it has another id, or waits on for a longer lease
+--         0  it has another id, somebody names another number of servers by now, or it waits on for a longer lease
 local memory, from, to = KEYS[1], ARGV[1], ARGV[2]
 local waited_ms, told_ms, told, with, seats = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV[7]
 
-local found = redis.call('HMGET', memory, 'server', 'id', 'lease')
-if found[2] ~= from then
+local found = redis.call('HMGET', memory, 'server', 'id', 'lease', 'seats')
+if found[2] ~= from or found[4] ~= ARGV[8] then
   return 0
 end
 local lease = math.max(tonumber(found[3] or 0), told_ms)

@@ -28,7 +28,7 @@ local second = told(replication, 'master_replid2')
 local server = run .. second
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local found = redis.call('HMGET', memory, 'server', 'id', 'seats', 'lease', 'begun')
+local found = redis.call('HMGET', memory, 'server', 'id', 'seats', 'lease', 'begun', 'named')
 local id, lease, begun = found[2], math.max(tonumber(found[4] or 0), lease_ms), tonumber(found[5] or 0)
 -- A master whose replicas have been away for an hour forgets that it was once a replica, and forgets nothing else.
 local is_own = found[1] == server or (found[1] and string.find(second, '^0*$') and string.sub(found[1], 1, #run) == run)
@@ -37,11 +37,17 @@ if not is_own or not id or redis.call('HEXISTS', memory, id) == 0 then
   -- Fails before anything is deleted if the user may not write the memory.
   redis.call('HSET', memory, 'lease', lease)
   redis.call('DEL', memory)
-  redis.call('HSET', memory, 'server', server, 'id', id, 'seats', seats, 'lease', lease, 'begun', begun, id, '')
+  redis.call('HSET', memory, 'server', server, 'id', id, id, '')
+  redis.call('HSET', memory, 'seats', seats, 'lease', lease, 'begun', begun, 'named', now)
 elseif begun > 0 then
-  -- If the clock was set back, the wait begins again. The largest number of servers has the first say.
-  begun, found[3] = math.min(begun, now), tostring(math.max(tonumber(found[3] or 0), tonumber(seats)))
-  redis.call('HSET', memory, 'seats', found[3], 'lease', lease, 'begun', begun)
+  -- The largest number of servers has the say, until nobody has named it for the longest lease.
+  local named = tonumber(found[6] or 0)
+  if tonumber(seats) >= tonumber(found[3] or 0) or math.abs(now - named) > lease then
+    found[3], named = seats, now
+  end
+  -- If the clock was set back, the wait begins again.
+  begun = math.min(begun, now)
+  redis.call('HSET', memory, 'seats', found[3], 'lease', lease, 'begun', begun, 'named', named)
 elseif found[3] == seats and tostring(lease) ~= found[4] then
   redis.call('HSET', memory, 'lease', lease)
 end

@@ -227,6 +227,8 @@ pub(crate) struct Opening {
     pub(crate) with: String,
     /// The number of servers.
     pub(crate) servers: usize,
+    /// The number of servers that the memory named when this was decided.
+    pub(crate) named: usize,
 }
 
 /// A server's answer, with one variant for each command.

@@ -447,6 +447,29 @@ async fn another_number_of_servers_is_refused() {
     d.lockers[0].get(key()).lock().await.unwrap().unlock().await.unwrap();
 }
 
+/// Those that name three servers can open none: two of them are down. The one that was given the third alone could.
+#[tokio::test]
+async fn a_program_that_names_fewer_servers_opens_none() {
+    let lease = ms(3_000);
+    let d = Deployment::new(servers(3), [lease; 2]).await;
+    d.servers[0].kill();
+    d.servers[2].kill();
+    d.servers[1].command::<()>(&["FLUSHALL"]);
+    d.lockers[0].get(key()).try_lock().await.unwrap_err();
+    let seats = || d.servers[1].command::<Option<String>>(&["HGET", "lockhound_vote", "seats"]);
+    eventually(ms(10_000), "it begins again", || seats().is_some()).await;
+    let one = over_urls([d.servers[1].url()], lease).restart_quarantine(lease).connect().await.unwrap();
+    let end = Instant::now() + lease.mul_f64(2.5);
+    while Instant::now() < end {
+        let answer = one.get(key()).try_lock().await;
+        assert!(matches!(answer, Err(Error::Unavailable { .. })), "{answer:?}");
+        assert!(!votes(&d.servers[1]) && seats().as_deref() == Some("3"));
+        tokio::time::sleep(ms(20)).await;
+    }
+    d.servers[0].restart();
+    d.lockers[0].get(key()).lock().await.unwrap().unlock().await.unwrap();
+}
+
 /// The first program of a new deployment was given two of the three servers.
 #[tokio::test]
 async fn a_wrong_list_does_not_lock_out_the_right_programs() {

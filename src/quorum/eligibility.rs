@@ -131,8 +131,8 @@ impl Eligibility {
         }
     }
 
-    /// Waits until a majority can be asked for its vote. Returns by node the ticket, or why there is none. A server that
-    /// has waited may vote by now, because another locker has opened it: without it, it is vetted once more.
+    /// Waits until a majority can be asked for its vote. Returns by node the ticket, or why there is none. If there are
+    /// too few, a server that has waited is vetted once more: another locker may have opened it by now.
     pub(super) async fn tickets(&self, nodes: &[Arc<Node>]) -> Vec<Result<Ticket, NodeFailure>> {
         let deadline = Instant::now() + nodes.iter().map(|node| node.patience()).max().unwrap_or_default();
         let looks: Vec<u64> = self.places().iter().map(|at| at.looks).collect();
@@ -172,15 +172,15 @@ impl Eligibility {
             let reason = at.unknown.as_deref().unwrap_or("it was connected anew a moment ago");
             return Err(Missing::News(at.failure(format!("does not vote before it is known who it is: {reason}"))));
         }
-        if let (Some(shut), Ask::Vote) = (at.memory.as_ref().and_then(|memory| memory.shut), ask) {
-            let (reason, waits) = (at.failure(self.abstention(shut)), Instant::now() < shut.until);
+        if let (Some((memory, shut)), Ask::Vote) = (at.shut(), ask) {
+            let (reason, waits) = (at.failure(self.abstention(memory, shut)), Instant::now() < shut.until);
             return Err(if waits { Missing::Unfit(reason) } else { Missing::Waited(reason) });
         }
         Ok(Ticket { lane, epoch: Some(epoch), vote: at.memory.as_ref().map(|memory| Arc::clone(&memory.id)) })
     }
 
     /// Returns why a vetted server has no vote.
-    fn abstention(&self, shut: Shut) -> String {
+    fn abstention(&self, memory: &Memory, shut: Shut) -> String {
         let (now, quarantine, servers) = (Instant::now(), self.quarantine, self.servers());
         let (rest, at_most) = (now.until(shut.until), now.until(shut.at_most));
         let until = if !rest.is_zero() {
@@ -188,6 +188,8 @@ impl Eligibility {
         } else if !at_most.is_zero() {
             let asked = servers - majority(servers) + 1;
             format!("until {asked} others that vote can be asked what it may have forgotten, at most for {at_most:.1?}")
+        } else if memory.servers != servers {
+            format!("until no program names {} servers, where this one names {servers}", memory.servers)
         } else {
             "until a majority can be reached".to_owned()
         };
@@ -265,8 +267,7 @@ impl Eligibility {
 
     /// Returns what a server remembers that does not vote yet.
     pub(super) fn shut(&self, place: NodeIndex) -> Option<(Memory, Shut)> {
-        let memory = self.places()[place].memory.clone()?;
-        memory.shut.map(|shut| (memory, shut))
+        self.places()[place].shut().map(|(memory, shut)| (memory.clone(), shut))
     }
 
     /// Returns whether a server that has not answered yet may still be on its way.
@@ -290,8 +291,8 @@ impl Eligibility {
         match (&at.unfit, &at.unknown) {
             (Some(reason), _) => Status::Unfit(reason.clone()),
             (None, Some(reason)) => Status::Unknown(reason.clone()),
-            (None, None) => match at.memory.as_ref().and_then(|memory| memory.shut) {
-                Some(shut) => Status::Abstains(self.abstention(shut)),
+            (None, None) => match at.shut() {
+                Some((memory, shut)) => Status::Abstains(self.abstention(memory, shut)),
                 None => Status::Votes,
             },
         }

@@ -39,7 +39,7 @@ pub(crate) use self::calls::Calls;
 pub(crate) use self::connect::{connect, connect_lazily};
 use self::eligibility::{Eligibility, Status};
 use self::labels::Labels;
-pub(crate) use self::outcome::{Acquired, Majority, Settled};
+pub(crate) use self::outcome::{Acquired, Majority, Round, Settled};
 use self::pace::patience_of;
 pub(crate) use self::undoing::Undoing;
 use self::voter::Voter;
@@ -86,27 +86,6 @@ pub(crate) struct Vote {
     pub(crate) lease: Duration,
     pub(crate) count: u32,
     pub(crate) fence: Fence,
-}
-
-/// An acquire's outcome, and what has to be undone if it was not granted.
-#[derive(Debug)]
-pub(crate) struct Round {
-    pub(crate) acquired: Acquired,
-    /// Nodes that granted it: one release is enough there.
-    pub(crate) taken: Vec<NodeIndex>,
-    /// Nodes that may have granted it, or may yet.
-    pub(crate) uncertain: Vec<NodeIndex>,
-    /// Nodes that have not answered yet.
-    pub(crate) late: Calls<Acquire>,
-    /// Whether a node has another memory than the one that was vetted.
-    forgot: bool,
-}
-
-impl Round {
-    /// Returns whether another round may have another outcome, because a node voted under a new memory by then.
-    pub(crate) fn is_outdated(&self) -> bool {
-        self.forgot && matches!(self.acquired, Acquired::Unavailable(_) | Acquired::Split)
-    }
 }
 
 /// Why no majority has a fence.

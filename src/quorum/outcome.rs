@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::command::Place;
+use super::calls::Calls;
+use crate::command::{Acquire, Place};
 use crate::error::{Error, NodeFailure};
 use crate::fence::Fence;
 use crate::lease::NodeIndex;
@@ -41,6 +42,27 @@ impl<G> Acquired<G> {
             Self::Refused(error) => Acquired::Refused(error),
             Self::Unavailable(nodes) => Acquired::Unavailable(nodes),
         }
+    }
+}
+
+/// An acquire's outcome, and what has to be undone if it was not granted.
+#[derive(Debug)]
+pub(crate) struct Round {
+    pub(crate) acquired: Acquired,
+    /// Nodes that granted it: one release is enough there.
+    pub(crate) taken: Vec<NodeIndex>,
+    /// Nodes that may have granted it, or may yet.
+    pub(crate) uncertain: Vec<NodeIndex>,
+    /// Nodes that have not answered yet.
+    pub(crate) late: Calls<Acquire>,
+    /// Whether a node has another memory than the one that was vetted.
+    pub(super) forgot: bool,
+}
+
+impl Round {
+    /// Returns whether another round may have another outcome, because a node voted under a new memory by then.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.forgot && matches!(self.acquired, Acquired::Unavailable(_) | Acquired::Split)
     }
 }
 

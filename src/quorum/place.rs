@@ -34,7 +34,7 @@ pub(super) struct Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Memory {
     pub(super) id: Arc<str>,
-    /// The number of servers; while it is shut, the largest one that a program names.
+    /// The number of servers; while it is shut, the largest one that a program has named lately.
     pub(super) servers: usize,
     /// The longest lease that was announced to it.
     pub(super) lease: Duration,
@@ -78,6 +78,12 @@ impl Place {
             unfit: None,
             is_of_others: false,
         }
+    }
+
+    /// Returns what it remembers, and when it may be opened, if it does not vote yet.
+    pub(super) fn shut(&self) -> Option<(&Memory, Shut)> {
+        let memory = self.memory.as_ref()?;
+        memory.shut.map(|shut| (memory, shut))
     }
 
     pub(super) fn failure(&self, reason: impl Into<String>) -> NodeFailure {

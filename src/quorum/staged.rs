@@ -85,6 +85,7 @@ impl Staged {
             marks: String::new(),
             with: String::new(),
             servers: self.nodes.len(),
+            named: self.nodes.len(),
         };
         let opened = script::ask(&self.nodes[place], Lane::Grants, &Command::Open(opening), Answer::opened).await;
         assert!(matches!(opened, Outcome::Done(true)), "{opened:?}");

@@ -187,9 +187,8 @@ impl Answered {
 async fn open(eligibility: &Eligibility, place: NodeIndex, nodes: &[Arc<Node>]) {
     let now = Instant::now();
     let Some((memory, shut)) = eligibility.shut(place).filter(|(_, shut)| shut.until <= now) else { return };
-    let late = shut.at_most <= now;
-    // A program with a wrong list leaves it to the others. It cannot be told from one that has looked and gone.
-    if eligibility.is_misled() || (memory.servers > nodes.len() && !late) {
+    // A program with a wrong list leaves it to the others.
+    if eligibility.is_misled() {
         return;
     }
     let (node, others) = (&nodes[place], || nodes.iter().enumerate().filter(|&(at, _)| at != place));
@@ -203,9 +202,13 @@ async fn open(eligibility: &Eligibility, place: NodeIndex, nodes: &[Arc<Node>]) 
         shut: forgot.len(),
         misses: silent.iter().any(|&(at, _)| eligibility.met(at)),
         connecting: eligibility.is_connecting(now),
-        late,
+        late: shut.at_most <= now,
     };
     let Some(grounds) = answered.grounds() else { return };
+    // Whoever names more servers may be right, unless one that votes names as many as this locker.
+    if answered.open == 0 && memory.servers != nodes.len() {
+        return;
+    }
     let opening = Opening {
         from: memory.id,
         to: fresh(),
@@ -214,6 +217,7 @@ async fn open(eligibility: &Eligibility, place: NodeIndex, nodes: &[Arc<Node>]) 
         marks: told.iter().map(|(_, told)| told.mark.as_str()).collect::<Vec<_>>().join(" "),
         with: if grounds == Grounds::Told { String::new() } else { forgot.join(" ") },
         servers: nodes.len(),
+        named: memory.servers,
     };
     let opened = script::ask(node, Lane::Grants, &Command::Open(opening), Answer::opened).await;
     match opened {
@@ -397,6 +401,54 @@ mod tests {
             staged.servers[0].flush();
             open(&staged.eligibility, 0, &staged.nodes).await;
             assert!(matches!(staged.eligibility.status(0), Status::Abstains(_)));
+        }
+
+        /// Has a program that was given this many servers look at the first one.
+        async fn looks(staged: &Staged, servers: usize) {
+            let vet = Command::Vet(Some(Announced { id: fresh(), lease: QUARANTINE, servers }));
+            assert!(matches!(script::ask(&staged.nodes[0], Lane::Grants, &vet, Answer::vet).await, Outcome::Done(_)));
+        }
+
+        /// It decides to, and then another one names more servers.
+        #[tokio::test(start_paused = true)]
+        async fn an_opening_for_fewer_servers_than_somebody_names_does_nothing() {
+            let staged = Staged::begun().await;
+            let alone = Eligibility::new(&staged.nodes[..1], QUARANTINE, Duration::ZERO);
+            staged.servers[0].flush();
+            vet(&alone, 0, &staged.nodes[0]).await;
+            advance(QUARANTINE * 3).await;
+            looks(&staged, 3).await;
+            open(&alone, 0, &staged.nodes[..1]).await;
+            assert!(matches!(alone.status(0), Status::Abstains(_)), "{:?}", alone.status(0));
+            for _ in 0..5 {
+                advance(QUARANTINE).await;
+                looks(&staged, 3).await;
+                vet(&alone, 0, &staged.nodes[0]).await;
+                open(&alone, 0, &staged.nodes[..1]).await;
+                assert!(matches!(alone.status(0), Status::Abstains(_)), "whoever names three servers looks at it");
+            }
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn who_has_named_more_servers_and_is_gone_keeps_none_shut() {
+            let staged = Staged::begun().await;
+            advance(QUARANTINE).await;
+            looks(&staged, 5).await;
+            advance(QUARANTINE / 2).await;
+            assert!(!look(&staged, 0).await, "it may be right");
+            advance(QUARANTINE).await;
+            assert!(look(&staged, 0).await, "it has not come again");
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn who_names_more_servers_than_those_that_vote_keeps_none_shut() {
+            let staged = Staged::voting().await;
+            staged.forgets(0, Duration::ZERO).await;
+            assert!(!look(&staged, 0).await);
+            looks(&staged, 5).await;
+            advance(QUARANTINE + Duration::from_millis(102)).await;
+            looks(&staged, 5).await;
+            assert!(look(&staged, 0).await, "the others vote as three");
         }
 
         #[tokio::test(start_paused = true)]

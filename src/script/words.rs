@@ -122,11 +122,11 @@ impl Words {
         }
     }
 
-    fn opening(Opening { from, to, waited, lease, marks: told, with, servers }: &Opening) -> Self {
+    fn opening(Opening { from, to, waited, lease, marks: told, with, servers, named }: &Opening) -> Self {
         // A server that stands alone is told nothing, and its user may have no right to marks (tokens).
         let raised = marks().filter(|_| !told.is_empty());
         let args = [(&**from).into(), (&**to).into(), millis(*waited), millis(*lease), told.as_str().into()];
-        let args = args.into_iter().chain([with.as_str().into(), number(*servers as u64)]);
+        let args = args.into_iter().chain([with.as_str().into(), number(*servers as u64), number(*named as u64)]);
         Self::new(&OPEN, once(MEMORY.into()).chain(raised), args)
     }
 

@@ -28,11 +28,15 @@ impl Run<'_> {
         let is_whole = is_own && !known.is_empty() && self.keys.field(MEMORY, &known)?.is_some();
         if !is_whole {
             begun = now;
-            self.remember(&server, id, &servers.to_string(), lease, begun, None);
+            self.remember(&server, id, &servers.to_string(), lease, begun, &[("named", &now.to_string())]);
         } else if begun > 0.0 {
             begun = begun.min(now);
-            let seats = self.number_of("seats")?.max(exact(*servers as u64));
-            for (name, number) in [("seats", seats), ("lease", lease), ("begun", begun)] {
+            let (mut seats, mut named) = (self.number_of("seats")?, self.number_of("named")?);
+            let mine = exact(*servers as u64);
+            if mine >= seats || (now - named).abs() > lease {
+                (seats, named) = (mine, now);
+            }
+            for (name, number) in [("seats", seats), ("lease", lease), ("begun", begun), ("named", named)] {
                 self.keys.set_field(MEMORY, name, &number.to_string())?;
             }
         } else if self.text_of("seats")? == servers.to_string() && self.text_of("lease")? != lease.to_string() {
@@ -60,8 +64,8 @@ impl Run<'_> {
     }
 
     pub(super) fn open(&mut self, opening: &Opening) -> Result<bool, Failure> {
-        let Opening { from, to, waited, lease, marks, with, servers } = opening;
-        if self.text_of("id")? != **from {
+        let Opening { from, to, waited, lease, marks, with, servers, named } = opening;
+        if self.text_of("id")? != **from || self.text_of("seats")? != named.to_string() {
             return Ok(false);
         }
         let lease = self.number_of("lease")?.max(exact(millis(*lease)));
@@ -71,16 +75,16 @@ impl Run<'_> {
         }
         self.raise_all(marks)?;
         let server = self.text_of("server")?;
-        self.remember(&server, to, &servers.to_string(), lease, 0.0, Some(with));
+        self.remember(&server, to, &servers.to_string(), lease, 0.0, &[("with", with)]);
         Ok(true)
     }
 
     /// Replaces the whole memory.
-    fn remember(&mut self, server: &str, id: &str, servers: &str, lease: f64, begun: f64, with: Option<&str>) {
+    fn remember(&mut self, server: &str, id: &str, servers: &str, lease: f64, begun: f64, more: &[(&str, &str)]) {
         let (lease, begun) = (lease.to_string(), begun.to_string());
         let fields =
             [("server", server), ("id", id), ("seats", servers), ("lease", &lease), ("begun", &begun), (id, "")];
-        let fields = fields.into_iter().chain(with.map(|with| ("with", with)));
+        let fields = fields.into_iter().chain(more.iter().copied());
         let fields = fields.map(|(field, value)| (field.into(), value.as_bytes().to_vec())).collect();
         self.keys.set(MEMORY, Value::Hash(fields), None);
     }

@@ -139,7 +139,7 @@ impl Call {
     }
 }
 
-/// How many states the search for one lock may visit: a hundred times as many as the longest histories of the tests need.
+/// How many states the search for one lock may visit: far more than the longest histories of the tests need.
 const MOST_STATES: usize = 1_000_000;
 
 /// The search for an order of the calls on one lock. Without the rules of `Search::may_be_next` and the dead calls of
@@ -258,8 +258,8 @@ impl Search {
         self.may_be_next(call, state, after, placed).then_some(after)
     }
 
-    /// Returns whether an order with this call in the next place is worth a look: there is none if it leaves out a lower
-    /// fence, and none that is not also one with another call of its kind, which returned sooner.
+    /// Returns whether an order with this call in the next place is worth a look: it is not if a lower fence is left
+    /// out, or if another call of its kind, which returned sooner, could take the place.
     fn may_be_next(&self, call: usize, state: State, after: State, placed: &[u64]) -> bool {
         let is_placed = |call: usize| placed[call / 64] & (1 << (call % 64)) != 0;
         if self.model.is_fenced() && after.fence > state.fence {

@@ -266,8 +266,17 @@ fn announced() -> impl Strategy<Value = Announced> {
 
 fn opening() -> impl Strategy<Value = Opening> {
     let with = select(vec!["", "m1", "m2 m3"]).prop_map(str::to_owned);
-    (id(), id(), longest(), longest(), marks(), with, seats()).prop_map(
-        |(from, to, waited, lease, marks, with, servers)| Opening { from, to, waited, lease, marks, with, servers },
+    (id(), id(), longest(), longest(), marks(), with, (seats(), seats())).prop_map(
+        |(from, to, waited, lease, marks, with, (servers, named))| Opening {
+            from,
+            to,
+            waited,
+            lease,
+            marks,
+            with,
+            servers,
+            named,
+        },
     )
 }
 
@@ -321,9 +330,12 @@ fn memory() -> impl Strategy<Value = Foreign> {
     // The last of these times is in the future.
     let begun = number("begun", &["0", "0", "1", "1700000000000", "4000000000000"]);
     let with = select(vec!["m1", "m2 m3", ""]).prop_map(|with| ("with".to_owned(), with.to_owned()));
-    let rest = (number("lease", &["0", "10", "30000"]), begun, number("seats", &["3", "3", "5"]), option::of(with));
-    let hash = (option::of(server), id, rest).prop_map(|(server, id, (lease, begun, seats, with))| {
-        Foreign::Hash([lease, begun, seats].into_iter().chain(server).chain(with).chain(id).collect())
+    let named = number("named", &["0", "1700000000000", "4000000000000"]);
+    let seats = number("seats", &["3", "3", "5"]);
+    let rest = (number("lease", &["0", "10", "30000"]), begun, seats, option::of(named), option::of(with));
+    let hash = (option::of(server), id, rest).prop_map(|(server, id, (lease, begun, seats, named, with))| {
+        let rest = named.into_iter().chain(server).chain(with).chain(id);
+        Foreign::Hash([lease, begun, seats].into_iter().chain(rest).collect())
     });
     prop_oneof![8 => hash, 1 => Just(Foreign::List), 1 => Just(Foreign::Text("x".to_owned()))]
 }
