@@ -5,13 +5,18 @@
 
 mod common;
 
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use common::log::Log;
 use common::proxy::{Mode, Proxy};
 use common::several::{over_urls, servers};
 use common::{Server, eventually, key, ms, soon};
 use futures_util::future::join_all;
 use lockhound::{Error, Locker};
+use tracing_subscriber::filter::LevelFilter;
+
+static LOG: LazyLock<Log> = LazyLock::new(|| Log::collect_from(LevelFilter::WARN));
 
 /// The longest lease, unless a test says otherwise.
 const LEASE: Duration = Duration::from_millis(1_000);
@@ -468,6 +473,30 @@ async fn a_program_that_names_fewer_servers_opens_none() {
     }
     d.servers[0].restart();
     d.lockers[0].get(key()).lock().await.unwrap().unlock().await.unwrap();
+}
+
+/// A program comes to three servers that vote by right addresses; another one has a stranger's in place of the third.
+#[tokio::test]
+async fn a_stranger_s_address_is_named_in_a_warning() {
+    let (d, stranger) = (Deployment::plain().await, Server::start());
+    let log = &*LOG;
+    let connect =
+        |servers: [&Server; 3]| over_urls(servers.map(Server::url), LEASE).restart_quarantine(LEASE).connect();
+    let [one, two, three] = [0, 1, 2].map(|at| &d.servers[at]);
+    let right = connect([one, two, three]).await.unwrap();
+    let _wrong = connect([one, two, &stranger]).await.unwrap();
+    let warned = |server: &Server| {
+        let (address, news) = (format!("127.0.0.1:{}", server.port()), "new to the others, or was emptied");
+        log.text().lines().filter(|line| line.contains(news) && line.contains(&address)).count()
+    };
+    eventually(ms(10_000), "it is named", || warned(&stranger) > 0).await;
+    eventually(LEASE + ms(20_000), "it votes", || votes(&stranger)).await;
+    assert_eq!((warned(&stranger), d.servers.iter().map(warned).max()), (1, Some(0)));
+    // A server that is emptied cannot be told from it.
+    two.command::<()>(&["FLUSHALL"]);
+    right.get(key()).lock().await.unwrap().unlock().await.unwrap();
+    eventually(ms(10_000), "it is named too", || warned(two) == 1).await;
+    votes_again(two, LEASE).await;
 }
 
 /// The first program of a new deployment was given two of the three servers.

@@ -241,6 +241,20 @@ impl Eligibility {
         self.news.notify_waiters();
     }
 
+    /// Notes that this locker has begun the memory of a server.
+    pub(super) fn began(&self, place: NodeIndex) {
+        self.places()[place].begun = true;
+    }
+
+    /// Returns whether this locker has begun the memory of a server though most of the others vote: once for each one.
+    pub(super) fn is_news(&self, place: NodeIndex) -> bool {
+        let mut places = self.places();
+        let votes = |(at, other): &(NodeIndex, &Place)| *at != place && other.votes();
+        let is_news = places[place].begun && places.iter().enumerate().filter(votes).count() * 2 >= places.len();
+        places[place].begun &= !is_news && !places[place].votes();
+        is_news
+    }
+
     /// Notes that a server could not be vetted, and why. If it is `unfit`, its vote does not count.
     pub(super) fn failed(&self, place: NodeIndex, lane: Lane, reason: &str, unfit: bool) {
         let at = &mut self.places()[place];

@@ -20,6 +20,8 @@ pub(super) struct Place {
     pub(super) memory: Option<Memory>,
     /// How often it was looked at.
     pub(super) looks: u64,
+    /// Whether this locker has begun its memory, and has not said so yet.
+    pub(super) begun: bool,
     /// Whether this locker has ever seen it vote.
     pub(super) met: bool,
     /// Why nothing is known yet.
@@ -73,6 +75,7 @@ impl Place {
             renewals: None,
             memory: None,
             looks: 0,
+            begun: false,
             met: false,
             unknown,
             unfit: None,
@@ -84,6 +87,11 @@ impl Place {
     pub(super) fn shut(&self) -> Option<(&Memory, Shut)> {
         let memory = self.memory.as_ref()?;
         memory.shut.map(|shut| (memory, shut))
+    }
+
+    /// Returns whether it was seen to vote.
+    pub(super) fn votes(&self) -> bool {
+        self.unfit.is_none() && self.memory.as_ref().is_some_and(|memory| memory.shut.is_none())
     }
 
     pub(super) fn failure(&self, reason: impl Into<String>) -> NodeFailure {

@@ -39,10 +39,15 @@ pub(super) async fn vet(eligibility: &Eligibility, place: NodeIndex, node: &Node
 async fn vet_on(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: Lane) {
     let epoch = node.epoch(lane);
     let announced = Announced { id: fresh(), lease: eligibility.quarantine(), servers: eligibility.servers() };
+    let id = Arc::clone(&announced.id);
     let vet = Command::Vet(eligibility.remembers().then_some(announced));
     let reason = match script::ask(node, lane, &vet, Answer::vet).await {
         Outcome::Done(identity) if node.epoch(lane) == epoch => {
-            return eligibility.saw(place, lane, epoch, &identity, Instant::now());
+            eligibility.saw(place, lane, epoch, &identity, Instant::now());
+            if identity.memory.is_some_and(|memory| *memory.id == *id) {
+                eligibility.began(place);
+            }
+            return;
         }
         Outcome::Done(_) => "it was reconnected in the meantime".to_owned(),
         Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
@@ -104,6 +109,15 @@ async fn look_after(
         }
         if status != before {
             tell(node, &status, &before);
+        }
+        if eligibility.is_news(place) {
+            contained(|| {
+                tracing::warn!(
+                    node = %node.name(),
+                    "this server is new to the others, or was emptied: it votes once the longest lease is over; check \
+                     its address if nobody has replaced or restarted it"
+                );
+            });
         }
         let pause = match status {
             Status::Votes => None,
