@@ -23,7 +23,7 @@ use super::place::{Memory, Place, Shut, other_number, unfitness};
 use crate::clock::Instant;
 use crate::command::Identity;
 use crate::error::NodeFailure;
-use crate::lease::{NodeIndex, majority};
+use crate::lease::{NodeIndex, drift, majority};
 use crate::node::{Lane, Node};
 
 /// Why an answer is no vote if the server's memory is not the one that was vetted.
@@ -173,7 +173,9 @@ impl Eligibility {
             return Err(Missing::News(at.failure(format!("does not vote before it is known who it is: {reason}"))));
         }
         if let (Some((memory, shut)), Ask::Vote) = (at.shut(), ask) {
-            let (reason, waits) = (at.failure(self.abstention(memory, shut)), Instant::now() < shut.until);
+            // Another locker may have heard a little sooner that the wait is over.
+            let waits = Instant::now() + drift(memory.lease) < shut.until;
+            let reason = at.failure(self.abstention(memory, shut));
             return Err(if waits { Missing::Unfit(reason) } else { Missing::Waited(reason) });
         }
         Ok(Ticket { lane, epoch: Some(epoch), vote: at.memory.as_ref().map(|memory| Arc::clone(&memory.id)) })
@@ -226,6 +228,7 @@ impl Eligibility {
     pub(super) fn saw(&self, place: NodeIndex, lane: Lane, epoch: u64, identity: &Identity, now: Instant) {
         let mut places = self.places();
         let (unfit, servers) = (unfitness(&places, place, lane, identity), places.len());
+        let was_shut = places[place].shut().is_some();
         let (at, vetted) = (&mut places[place], unfit.is_none().then_some(epoch));
         if lane == Lane::Renewals {
             at.renewals = vetted;
@@ -236,6 +239,10 @@ impl Eligibility {
             at.is_of_others = other_number(servers, identity.memory.as_ref()).is_some();
             at.looks += 1;
             (at.grants, at.unknown, at.unfit) = (vetted, None, unfit);
+            if was_shut && at.votes() {
+                // Those that begin together are new to nobody.
+                places.iter_mut().for_each(|at| at.begun = false);
+            }
         }
         drop(places);
         self.news.notify_waiters();
@@ -251,7 +258,7 @@ impl Eligibility {
         let mut places = self.places();
         let votes = |(at, other): &(NodeIndex, &Place)| *at != place && other.votes();
         let is_news = places[place].begun && places.iter().enumerate().filter(votes).count() * 2 >= places.len();
-        places[place].begun &= !is_news && !places[place].votes();
+        places[place].begun &= !is_news;
         is_news
     }
 
@@ -430,6 +437,40 @@ mod tests {
         assert_eq!(known(waiting.await), [true, true, false]);
         eligibility.failed(1, Lane::Grants, "silent", false);
         assert_eq!(known(eligibility.tickets(&nodes).await), [true, false, false], "it does not wait for ever");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_has_waited_is_looked_at_once_more_if_too_few_vote() {
+        let (waits, waited) = (Some(SECOND), Some(QUARANTINE * 2));
+        let known = |tickets: Vec<Result<_, _>>| tickets.iter().map(Result::is_ok).collect::<Vec<_>>();
+        let (nodes, eligibility) = seen([None, waited, waits]);
+        let mut waiting = pin!(eligibility.tickets(&nodes));
+        assert!(futures_util::poll!(waiting.as_mut()).is_pending(), "another locker may have opened one");
+        assert!(futures_util::poll!(pin!(eligibility.doubted(1))).is_ready());
+        assert!(futures_util::poll!(pin!(eligibility.doubted(2))).is_pending(), "none can be open yet");
+        eligibility.saw(1, Lane::Grants, 0, &identity(1, 3, None), Instant::now());
+        assert_eq!(known(waiting.await), [true, true, false]);
+        let (nodes, eligibility) = seen([None, waited, waits]);
+        let mut waiting = pin!(eligibility.tickets(&nodes));
+        assert!(futures_util::poll!(waiting.as_mut()).is_pending());
+        eligibility.saw(1, Lane::Grants, 0, &identity(1, 3, waited), Instant::now());
+        assert_eq!(known(waiting.await), [true, false, false], "it is still shut: it is not waited for");
+        let (nodes, eligibility) = seen([None, None, waited]);
+        assert_eq!(known(eligibility.tickets(&nodes).await), [true, true, false], "enough vote");
+    }
+
+    #[tokio::test]
+    async fn a_server_is_news_once_if_most_of_the_others_voted_before_it() {
+        let (_, eligibility) = seen([None, None, Some(SECOND)]);
+        assert!(!eligibility.is_news(2), "another locker has begun it");
+        eligibility.began(2);
+        assert!(eligibility.is_news(2) && !eligibility.is_news(2));
+        let (_, eligibility) = seen([Some(SECOND); 3]);
+        (0..3).for_each(|place| eligibility.began(place));
+        for place in 0..2 {
+            eligibility.saw(place, Lane::Grants, 0, &identity(place, 3, None), Instant::now());
+        }
+        assert!((0..3).all(|place| !eligibility.is_news(place)), "a new deployment");
     }
 
     #[tokio::test]
