@@ -4,10 +4,11 @@
 -- ARGV[1]  the id of a memory that begins now
 -- ARGV[2]  the longest lease of the locker that asks, in milliseconds
 -- ARGV[3]  the number of servers that it was given
+-- ARGV[4]  how much that counts beside another locker's number
 -- Returns {run_id, role, master}                       no memory, or no master (the role may be 'cluster'); host:port
 --         {run_id, role, '', id, seats, lease, waited}  lease: the longest one that was announced; waited: for how long
 --                                                       the server has been shut, in milliseconds; -1: it votes
-local memory, begins, lease_ms, seats = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local memory, begins, lease_ms, seats, rank = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 
 local function told(info, name)
   return string.match(info, '\n' .. name .. ':([^\r\n]*)') or ''
@@ -28,7 +29,7 @@ local second = told(replication, 'master_replid2')
 local server = run .. second
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local found = redis.call('HMGET', memory, 'server', 'id', 'seats', 'lease', 'begun', 'named')
+local found = redis.call('HMGET', memory, 'server', 'id', 'seats', 'lease', 'begun', 'named', 'rank')
 local id, lease, begun = found[2], math.max(tonumber(found[4] or 0), lease_ms), tonumber(found[5] or 0)
 -- A master whose replicas have been away for an hour forgets that it was once a replica, and forgets nothing else.
 local is_own = found[1] == server or (found[1] and string.find(second, '^0*$') and string.sub(found[1], 1, #run) == run)
@@ -38,16 +39,16 @@ if not is_own or not id or redis.call('HEXISTS', memory, id) == 0 then
   redis.call('HSET', memory, 'lease', lease)
   redis.call('DEL', memory)
   redis.call('HSET', memory, 'server', server, 'id', id, id, '')
-  redis.call('HSET', memory, 'seats', seats, 'lease', lease, 'begun', begun, 'named', now)
+  redis.call('HSET', memory, 'seats', seats, 'lease', lease, 'begun', begun, 'named', now, 'rank', rank)
 elseif begun > 0 then
-  -- The largest number of servers has the say, until nobody has named it for the longest lease.
-  local named = tonumber(found[6] or 0)
-  if tonumber(seats) >= tonumber(found[3] or 0) or math.abs(now - named) > lease then
-    found[3], named = seats, now
+  -- The number that counts most has the say, until nobody has named it for the longest lease.
+  if rank >= tonumber(found[7] or 0) or math.abs(now - tonumber(found[6] or 0)) > lease then
+    found[3] = seats
+    redis.call('HSET', memory, 'seats', seats, 'named', now, 'rank', rank)
   end
   -- If the clock was set back, the wait begins again.
   begun = math.min(begun, now)
-  redis.call('HSET', memory, 'seats', found[3], 'lease', lease, 'begun', begun, 'named', named)
+  redis.call('HSET', memory, 'lease', lease, 'begun', begun)
 elseif found[3] == seats and tostring(lease) ~= found[4] then
   redis.call('HSET', memory, 'lease', lease)
 end

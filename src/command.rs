@@ -210,6 +210,8 @@ pub(crate) struct Announced {
     pub(crate) id: Arc<str>,
     pub(crate) lease: Duration,
     pub(crate) servers: usize,
+    /// How much that number counts beside another locker's.
+    pub(crate) rank: usize,
 }
 
 /// What lets a server vote.

@@ -530,3 +530,56 @@ async fn a_wrong_list_does_not_lock_out_the_right_programs() {
     })
     .await;
 }
+
+/// Returns an address where nobody listens.
+fn nowhere() -> String {
+    let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    format!("redis://{}", taken.local_addr().unwrap())
+}
+
+/// A program that names five servers stays, and is the first that sees that the three have lost their data.
+#[tokio::test]
+async fn a_longer_list_locks_nobody_out_after_all_are_emptied() {
+    again_and_again(|| async {
+        for idle in [false, true] {
+            let d = Deployment::plain().await;
+            let urls = d.servers.iter().map(Server::url).chain([nowhere(), nowhere()]);
+            let wrong = over_urls(urls, LEASE).restart_quarantine(LEASE).connect_lazy().unwrap();
+            let is_told = async || {
+                let told = "is one of 3 servers, and this program names 5";
+                while !wrong.get(key()).try_lock().await.unwrap_err().to_string().contains(told) {
+                    tokio::time::sleep(ms(20)).await;
+                }
+            };
+            soon(ms(10_000), is_told()).await.expect("it is told");
+            d.servers.iter().for_each(|server| server.command::<()>(&["FLUSHALL"]));
+            if idle {
+                let seats = |server: &Server| server.command::<Option<String>>(&["HGET", "lockhound_vote", "seats"]);
+                let has_begun = || d.servers.iter().all(|server| seats(server).as_deref() == Some("5"));
+                eventually(ms(10_000), "it begins them", has_begun).await;
+                tokio::time::sleep(3 * LEASE).await;
+                assert!(!d.servers.iter().any(votes), "it lets them vote");
+                let error = wrong.get(key()).try_lock().await.unwrap_err().to_string();
+                assert!(error.contains("until a program lets it vote that names 3 servers"), "{error}");
+            }
+            let guard = tokio::time::timeout(LEASE + ms(10_000), d.lockers[0].get(key()).lock()).await;
+            guard.expect("they vote as three").unwrap().unlock().await.unwrap();
+            soon(ms(10_000), is_told()).await.expect("it is told again");
+        }
+    })
+    .await;
+}
+
+/// A program that names seven servers, of which four do not exist, was first in a new deployment, and stays.
+#[tokio::test]
+async fn a_list_without_a_majority_locks_nobody_out() {
+    let servers = servers(3);
+    let urls = || servers.iter().map(Server::url);
+    let seven = urls().chain([nowhere(), nowhere(), nowhere(), nowhere()]);
+    let _wrong = over_urls(seven, LEASE).restart_quarantine(LEASE).connect_lazy().unwrap();
+    let begun = |server: &Server| server.command::<u64>(&["EXISTS", "lockhound_vote"]) == 1;
+    eventually(ms(10_000), "it begins them", || servers.iter().all(begun)).await;
+    let right = over_urls(urls(), LEASE).restart_quarantine(LEASE).connect().await.unwrap();
+    let guard = tokio::time::timeout(LEASE + ms(10_000), right.get(key()).lock()).await.expect("they vote");
+    guard.unwrap().unlock().await.unwrap();
+}

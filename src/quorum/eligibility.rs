@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::place::{Memory, Place, Shut, other_number, unfitness};
+use super::place::{Memory, Place, Shut, other_number, rank, right_number, unfitness};
 use crate::clock::Instant;
 use crate::command::Identity;
 use crate::error::NodeFailure;
@@ -175,21 +175,25 @@ impl Eligibility {
         if let (Some((memory, shut)), Ask::Vote) = (at.shut(), ask) {
             // Another locker may have heard a little sooner that the wait is over.
             let waits = Instant::now() + drift(memory.lease) < shut.until;
-            let reason = at.failure(self.abstention(memory, shut));
+            let reason = at.failure(self.abstention(&places, memory, shut));
             return Err(if waits { Missing::Unfit(reason) } else { Missing::Waited(reason) });
         }
         Ok(Ticket { lane, epoch: Some(epoch), vote: at.memory.as_ref().map(|memory| Arc::clone(&memory.id)) })
     }
 
     /// Returns why a vetted server has no vote.
-    fn abstention(&self, memory: &Memory, shut: Shut) -> String {
-        let (now, quarantine, servers) = (Instant::now(), self.quarantine, self.servers());
+    fn abstention(&self, places: &[Place], memory: &Memory, shut: Shut) -> String {
+        let (now, longest, servers) = (Instant::now(), memory.lease, places.len());
         let (rest, at_most) = (now.until(shut.until), now.until(shut.at_most));
         let until = if !rest.is_zero() {
             format!("for another {rest:.1?}")
         } else if !at_most.is_zero() {
             let asked = servers - majority(servers) + 1;
             format!("until {asked} others that vote can be asked what it may have forgotten, at most for {at_most:.1?}")
+        } else if let Some(right) = right_number(places) {
+            format!(
+                "until a program lets it vote that names {right} servers, as one that voted did; this one names {servers}"
+            )
         } else if memory.servers != servers {
             format!("until no program names {} servers, where this one names {servers}", memory.servers)
         } else {
@@ -197,7 +201,7 @@ impl Eligibility {
         };
         format!(
             "abstains {until}: it is new, or has restarted or lost its data, and may have forgotten locks \
-             (restart_quarantine = {quarantine:?})"
+             (the longest restart_quarantine that it knows of is {longest:?})"
         )
     }
 
@@ -236,7 +240,7 @@ impl Eligibility {
             at.run_id = vetted.map(|_| identity.run_id.clone());
             at.memory = identity.memory.as_ref().filter(|_| vetted.is_some()).map(|told| Memory::new(told, now));
             at.met |= at.memory.as_ref().is_some_and(|memory| memory.shut.is_none());
-            at.is_of_others = other_number(servers, identity.memory.as_ref()).is_some();
+            at.is_of = other_number(servers, identity.memory.as_ref()).or(at.is_of);
             at.looks += 1;
             (at.grants, at.unknown, at.unfit) = (vetted, None, unfit);
             if was_shut && at.votes() {
@@ -296,9 +300,14 @@ impl Eligibility {
         now < self.connected_by
     }
 
-    /// Returns whether a server votes that is one of another number of servers: this locker was given a wrong list.
+    /// Returns whether this locker was given a wrong list.
     pub(super) fn is_misled(&self) -> bool {
-        self.places().iter().any(|at| at.is_of_others)
+        right_number(&self.places()).is_some()
+    }
+
+    /// Returns how much this locker's number of servers counts beside another's.
+    pub(super) fn rank(&self) -> usize {
+        rank(&self.places())
     }
 
     /// Returns whether this locker has ever seen the server there vote.
@@ -313,7 +322,7 @@ impl Eligibility {
             (Some(reason), _) => Status::Unfit(reason.clone()),
             (None, Some(reason)) => Status::Unknown(reason.clone()),
             (None, None) => match at.shut() {
-                Some((memory, shut)) => Status::Abstains(self.abstention(memory, shut)),
+                Some((memory, shut)) => Status::Abstains(self.abstention(&places, memory, shut)),
                 None => Status::Votes,
             },
         }
@@ -474,13 +483,22 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_locker_with_a_wrong_list_knows_that_until_the_servers_say_otherwise() {
-        let (_, eligibility) = seen([None, Some(SECOND), None]);
-        assert!(!eligibility.is_misled());
+    async fn a_locker_whose_number_no_server_has_confirmed_has_no_say() {
+        let (_, eligibility) = seen([Some(SECOND); 3]);
+        eligibility.failed(2, Lane::Grants, "it is away", false);
+        assert_eq!(eligibility.rank(), 1_003, "a majority is there");
+        eligibility.failed(1, Lane::Grants, "it is away", false);
+        assert_eq!(eligibility.rank(), 3);
         eligibility.saw(0, Lane::Grants, 0, &identity(0, 5, None), Instant::now());
         assert!(eligibility.is_misled() && matches!(eligibility.status(0), Status::Unfit(_)));
-        eligibility.saw(0, Lane::Grants, 0, &identity(0, 5, Some(SECOND)), Instant::now());
-        assert!(!eligibility.is_misled() && matches!(eligibility.status(0), Status::Abstains(_)));
+        eligibility.saw(0, Lane::Grants, 0, &identity(0, 3, Some(Duration::MAX)), Instant::now());
+        assert!(
+            matches!(eligibility.status(0), Status::Abstains(reason) if reason.contains("names 5 servers, as one"))
+        );
+        assert_eq!(eligibility.rank(), 0, "it has forgotten that");
+        eligibility.saw(1, Lane::Grants, 0, &identity(1, 3, None), Instant::now());
+        assert!(!eligibility.is_misled());
+        assert_eq!(eligibility.rank(), 3_003);
     }
 
     #[tokio::test]

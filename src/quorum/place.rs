@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::command::{Identity, MEMORY, Remembrance};
 use crate::error::NodeFailure;
-use crate::lease::drift;
+use crate::lease::{drift, majority};
 use crate::node::Lane;
 
 /// One node, and what its connections have shown.
@@ -28,15 +28,15 @@ pub(super) struct Place {
     pub(super) unknown: Option<String>,
     /// Why its vote can never count.
     pub(super) unfit: Option<String>,
-    /// Whether it is one of another number of servers than this locker was given.
-    pub(super) is_of_others: bool,
+    /// Of how many servers it was one when it voted, if this locker was given another number of them.
+    pub(super) is_of: Option<usize>,
 }
 
 /// What a server remembered when it was vetted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Memory {
     pub(super) id: Arc<str>,
-    /// The number of servers; while it is shut, the largest one that a program has named lately.
+    /// The number of servers; while it is shut, the one that counts most of those that programs have named lately.
     pub(super) servers: usize,
     /// The longest lease that was announced to it.
     pub(super) lease: Duration,
@@ -79,7 +79,7 @@ impl Place {
             met: false,
             unknown,
             unfit: None,
-            is_of_others: false,
+            is_of: None,
         }
     }
 
@@ -129,6 +129,23 @@ pub(super) fn unfitness(places: &[Place], place: usize, lane: Lane, identity: &I
 /// is shut becomes one of those that it is opened with.
 pub(super) fn other_number(given: usize, memory: Option<&Remembrance>) -> Option<usize> {
     memory.filter(|memory| memory.waited.is_none() && memory.servers != given).map(|memory| memory.servers)
+}
+
+/// Returns of how many servers one was that voted, if this locker was given another number, and has never seen a server
+/// vote that is one of as many: it was given a wrong list.
+pub(super) fn right_number(places: &[Place]) -> Option<usize> {
+    places.iter().find_map(|at| at.is_of).filter(|_| !places.iter().any(|at| at.met))
+}
+
+/// Returns how much this locker's number of servers counts beside another's: nothing if a server that voted has denied
+/// it, most if one has confirmed it, more if a majority of them is there, and then the larger number.
+pub(super) fn rank(places: &[Place]) -> usize {
+    if right_number(places).is_some() {
+        return 0;
+    }
+    let is_met = places.iter().any(|at| at.met);
+    let is_there = places.iter().filter(|at| at.memory.is_some()).count() >= majority(places.len());
+    1_000 * (usize::from(is_met) * 2 + usize::from(is_there)) + places.len()
 }
 
 #[cfg(test)]

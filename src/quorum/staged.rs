@@ -69,7 +69,7 @@ impl Staged {
     pub(super) async fn forgets(&self, place: NodeIndex, lease: Duration) {
         self.servers[place].flush();
         let (id, servers) = (Self::id(place), self.nodes.len());
-        let vet = Command::Vet(Some(Announced { id, lease, servers }));
+        let vet = Command::Vet(Some(Announced { id, lease, servers, rank: 1_000 + servers }));
         let told = script::ask(&self.nodes[place], Lane::Grants, &vet, Answer::vet).await;
         let Outcome::Done(identity) = told else { panic!("{told:?}") };
         assert!(identity.memory.is_some_and(|memory| memory.waited.is_some()));

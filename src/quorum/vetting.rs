@@ -38,7 +38,8 @@ pub(super) async fn vet(eligibility: &Eligibility, place: NodeIndex, node: &Node
 
 async fn vet_on(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: Lane) {
     let epoch = node.epoch(lane);
-    let announced = Announced { id: fresh(), lease: eligibility.quarantine(), servers: eligibility.servers() };
+    let (lease, servers, rank) = (eligibility.quarantine(), eligibility.servers(), eligibility.rank());
+    let announced = Announced { id: fresh(), lease, servers, rank };
     let id = Arc::clone(&announced.id);
     let vet = Command::Vet(eligibility.remembers().then_some(announced));
     let reason = match script::ask(node, lane, &vet, Answer::vet).await {
@@ -201,10 +202,6 @@ impl Answered {
 async fn open(eligibility: &Eligibility, place: NodeIndex, nodes: &[Arc<Node>]) {
     let now = Instant::now();
     let Some((memory, shut)) = eligibility.shut(place).filter(|(_, shut)| shut.until <= now) else { return };
-    // A program with a wrong list leaves it to the others.
-    if eligibility.is_misled() {
-        return;
-    }
     let (node, others) = (&nodes[place], || nodes.iter().enumerate().filter(|&(at, _)| at != place));
     let told = join_all(others().map(|(at, other)| ask(eligibility, at, other, &memory.id))).await;
     let silent: Vec<_> = others().zip(&told).filter(|(_, told)| told.is_none()).map(|(other, _)| other).collect();
@@ -219,8 +216,8 @@ async fn open(eligibility: &Eligibility, place: NodeIndex, nodes: &[Arc<Node>]) 
         late: shut.at_most <= now,
     };
     let Some(grounds) = answered.grounds() else { return };
-    // Whoever names more servers may be right, unless one that votes names as many as this locker.
-    if answered.open == 0 && memory.servers != nodes.len() {
+    // Another number of servers may be right, unless one that votes names as many as this locker.
+    if answered.open == 0 && (eligibility.is_misled() || memory.servers != nodes.len()) {
         return;
     }
     let opening = Opening {
@@ -381,7 +378,7 @@ mod tests {
         #[tokio::test(start_paused = true)]
         async fn a_server_waits_on_for_a_longer_lease_that_another_tells() {
             let staged = Staged::voting().await;
-            let announced = Announced { id: fresh(), lease: QUARANTINE * 3, servers: 3 };
+            let announced = Announced { id: fresh(), lease: QUARANTINE * 3, servers: 3, rank: 3 };
             let vet = Command::Vet(Some(announced));
             assert!(matches!(script::ask(&staged.nodes[1], Lane::Grants, &vet, Answer::vet).await, Outcome::Done(_)));
             staged.forgets(0, Duration::ZERO).await;
@@ -419,7 +416,7 @@ mod tests {
 
         /// Has a program that was given this many servers look at the first one.
         async fn looks(staged: &Staged, servers: usize) {
-            let vet = Command::Vet(Some(Announced { id: fresh(), lease: QUARANTINE, servers }));
+            let vet = Command::Vet(Some(Announced { id: fresh(), lease: QUARANTINE, servers, rank: 1_000 + servers }));
             assert!(matches!(script::ask(&staged.nodes[0], Lane::Grants, &vet, Answer::vet).await, Outcome::Done(_)));
         }
 

@@ -113,9 +113,10 @@ impl Words {
                 let args = holders.iter().map(|holder| holder.as_str().into());
                 Self::new(FORCE.get(topology), [name(key), channel(key)], args)
             }
-            Command::Vet(None) => Self::new(&VET, [], ["", "0", ""].map(Word::from)),
-            Command::Vet(Some(Announced { id, lease, servers })) => {
-                Self::new(&VET, [MEMORY.into()], [(&**id).into(), millis(*lease), number(*servers as u64)])
+            Command::Vet(None) => Self::new(&VET, [], ["", "0", "", "0"].map(Word::from)),
+            Command::Vet(Some(Announced { id, lease, servers, rank })) => {
+                let [servers, rank] = [*servers, *rank].map(|count| number(count as u64));
+                Self::new(&VET, [MEMORY.into()], [(&**id).into(), millis(*lease), servers, rank])
             }
             Command::Ask { about, vote } => Self::voting(&ASK, vote, marks(), [(&**about).into()]),
             Command::Open(opening) => Self::opening(opening),

@@ -16,7 +16,7 @@ impl Run<'_> {
         second: &str,
     ) -> Result<Identity, Failure> {
         let identity = Identity { run_id: run_id.into(), role: "master".into(), master: String::new(), memory: None };
-        let Some(Announced { id, lease, servers }) = announced else { return Ok(identity) };
+        let Some(Announced { id, lease, servers, rank }) = announced else { return Ok(identity) };
         let (server, now) = (format!("{run_id}{second}"), exact(self.now_ms()));
         let was_replica = second.bytes().any(|byte| byte != b'0');
         let is_own = match self.keys.field(MEMORY, "server")? {
@@ -28,15 +28,23 @@ impl Run<'_> {
         let is_whole = is_own && !known.is_empty() && self.keys.field(MEMORY, &known)?.is_some();
         if !is_whole {
             begun = now;
-            self.remember(&server, id, &servers.to_string(), lease, begun, &[("named", &now.to_string())]);
+            self.remember(
+                &server,
+                id,
+                &servers.to_string(),
+                lease,
+                begun,
+                &[("named", &now.to_string()), ("rank", &rank.to_string())],
+            );
         } else if begun > 0.0 {
             begun = begun.min(now);
-            let (mut seats, mut named) = (self.number_of("seats")?, self.number_of("named")?);
-            let mine = exact(*servers as u64);
-            if mine >= seats || (now - named).abs() > lease {
-                (seats, named) = (mine, now);
+            let (servers, rank) = (exact(*servers as u64), exact(*rank as u64));
+            if rank >= self.number_of("rank")? || (now - self.number_of("named")?).abs() > lease {
+                for (name, number) in [("seats", servers), ("named", now), ("rank", rank)] {
+                    self.keys.set_field(MEMORY, name, &number.to_string())?;
+                }
             }
-            for (name, number) in [("seats", seats), ("lease", lease), ("begun", begun), ("named", named)] {
+            for (name, number) in [("lease", lease), ("begun", begun)] {
                 self.keys.set_field(MEMORY, name, &number.to_string())?;
             }
         } else if self.text_of("seats")? == servers.to_string() && self.text_of("lease")? != lease.to_string() {

@@ -261,7 +261,8 @@ fn seats() -> impl Strategy<Value = usize> {
 }
 
 fn announced() -> impl Strategy<Value = Announced> {
-    (id(), longest(), seats()).prop_map(|(id, lease, servers)| Announced { id, lease, servers })
+    let announced = (id(), longest(), seats(), select(vec![0, 3, 1_003]));
+    announced.prop_map(|(id, lease, servers, rank)| Announced { id, lease, servers, rank })
 }
 
 fn opening() -> impl Strategy<Value = Opening> {
