@@ -531,6 +531,22 @@ async fn a_wrong_list_does_not_lock_out_the_right_programs() {
     .await;
 }
 
+/// A program that has ended once gave a lease of an hour.
+#[tokio::test]
+async fn a_longest_lease_that_was_a_mistake_can_be_lowered() {
+    let d = Deployment::plain().await;
+    let urls = d.servers.iter().map(Server::url);
+    over_urls(urls, LEASE).restart_quarantine(ms(3_600_000)).connect().await.unwrap().close().await;
+    for server in &d.servers {
+        assert_eq!(server.command::<u64>(&["HGET", "lockhound_vote", "lease"]), 3_600_000);
+        server.command::<()>(&["HSET", "lockhound_vote", "lease", "1000"]);
+    }
+    d.servers[1].kill();
+    d.servers[1].restart();
+    votes_again(&d.servers[1], LEASE).await;
+    d.lockers[0].get(key()).lock().await.unwrap().unlock().await.unwrap();
+}
+
 /// Returns an address where nobody listens.
 fn nowhere() -> String {
     let taken = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();

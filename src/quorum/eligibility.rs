@@ -191,9 +191,7 @@ impl Eligibility {
             let asked = servers - majority(servers) + 1;
             format!("until {asked} others that vote can be asked what it may have forgotten, at most for {at_most:.1?}")
         } else if let Some(right) = right_number(places) {
-            format!(
-                "until a program lets it vote that names {right} servers, as one that voted did; this one names {servers}"
-            )
+            format!("until a program lets it vote that names {right} servers, as one that voted did, and not {servers}")
         } else if memory.servers != servers {
             format!("until no program names {} servers, where this one names {servers}", memory.servers)
         } else {

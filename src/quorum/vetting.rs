@@ -108,8 +108,11 @@ async fn look_after(
         if let Some(presence) = node.presence() {
             presence.votes(status == Status::Votes);
         }
-        if status != before {
+        // Of one that only was silent for a moment, nothing is told twice.
+        let is_known = !matches!(status, Status::Unknown(_));
+        if is_known && status != before {
             tell(node, &status, &before);
+            before = status.clone();
         }
         if eligibility.is_news(place) {
             contained(|| {
@@ -126,8 +129,6 @@ async fn look_after(
             Status::Abstains(_) => Some((eligibility.quarantine() / 16).clamp(VET_AGAIN / 10, VET_AGAIN * 10)),
         };
         // Callers that wait for news about it doubt again after each useless answer.
-        let is_known = !matches!(status, Status::Unknown(_));
-        before = status;
         tokio::select! {
             biased;
             up = ups.recv() => if up.is_none() { return },
@@ -145,7 +146,7 @@ fn tell(node: &Node, status: &Status, before: &Status) {
         (Status::Unfit(reason), _) => {
             contained(|| tracing::warn!(node = %node.name(), reason, "the vote of this server does not count"));
         }
-        (Status::Abstains(reason), Status::Votes | Status::Unknown(_) | Status::Unfit(_)) => {
+        (Status::Abstains(reason), Status::Votes | Status::Unfit(_)) => {
             contained(|| tracing::warn!(node = %node.name(), reason, "this server has no vote for a while"));
         }
         (Status::Votes, _) => {

@@ -212,9 +212,17 @@ async fn the_grant_of_a_server_whose_address_leads_elsewhere_is_no_vote() {
 async fn a_vote_that_no_longer_counts_is_reported_once() {
     let (servers, (log, _logging)) = (servers(3), Log::of_thread());
     let told = |what| log.text().matches(what).count();
-    let _locks = remembered(&servers, 2_000).await;
+    let locks = remembered(&servers, 2_000).await;
     let before = told("this server has no vote for a while");
     servers[2].restart();
+    // While it abstains, it falls silent again and again, and is asked for a lock.
+    for _ in 0..3 {
+        sleep(ms(100)).await;
+        servers[2].stop();
+        locks.get(key()).try_lock().await.unwrap().unwrap().unlock().await.unwrap();
+        sleep(ms(500)).await;
+        servers[2].go_on();
+    }
     sleep(ms(20_000)).await;
     assert_eq!(told("this server has no vote for a while"), before + 1);
     let addresses: Vec<Server> = servers.iter().map(Server::route).collect();
