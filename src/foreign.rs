@@ -34,6 +34,14 @@ pub(crate) fn contained(foreign: impl FnOnce()) {
     caught(foreign);
 }
 
+/// Logs an event of this level: `log!(warn, %node, "it is away")`. The subscriber is foreign code, and [`contained`].
+macro_rules! log {
+    ($level:ident, $($event:tt)+) => {
+        $crate::foreign::contained(|| tracing::$level!($($event)+))
+    };
+}
+pub(crate) use log;
+
 /// Sends an answer to a caller, whose waker is foreign code. If the caller is gone, it drops the answer.
 pub(crate) fn answer<T>(reply: oneshot::Sender<T>, answer: T) {
     if reply.is_closed() {

@@ -16,7 +16,7 @@ pub(crate) use self::calling::Calling;
 use self::spans::HoldSpan;
 use crate::clock::Instant;
 use crate::error::Error;
-use crate::foreign::{self, contained};
+use crate::foreign::{self, log};
 use crate::hold::Terms;
 use crate::identity::{Caller, Runs, Scope};
 use crate::key::Key;
@@ -222,19 +222,12 @@ impl Handle {
         let shown = names(&self.keys);
         match released {
             Err(error @ Error::Lost { .. }) => {
-                contained(|| {
-                    tracing::warn!(
-                        key = %shown, %error,
-                        "the section is done, but its lock was lost: its value is dropped"
-                    );
-                });
+                log!(warn, key = %shown, %error, "the section is done, but its lock was lost: its value is dropped");
                 Err(error)
             }
             // The work is done; the lock is gone from the servers at the end of its lease at the latest.
             Err(error) => {
-                contained(
-                    || tracing::warn!(key = %shown, %error, "the section is done, but the release is not confirmed"),
-                );
+                log!(warn, key = %shown, %error, "the section is done, but the release is not confirmed");
                 Ok(value)
             }
             Ok(()) => Ok(value),

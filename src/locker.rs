@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::credentials::{AnyProvider, CredentialProvider};
 use crate::error::Error;
-use crate::foreign::{self, contained};
+use crate::foreign::{self, log};
 use crate::key::Key;
 use crate::lock::Lock;
 use crate::multi::MultiLock;
@@ -638,15 +638,14 @@ impl LockerBuilder {
         }
         match targets.len() {
             0 => return Err(Error::config("node", "no server is given; name one with .node(\"redis://host:6379\")")),
-            nodes if nodes % 2 == 0 => contained(|| {
-                tracing::warn!(
-                    nodes,
-                    "an even number of servers survives no more failures than one server less, and costs one more: {} \
-                     of them may be away, and {} have to answer",
-                    (nodes - 1) / 2,
-                    nodes / 2 + 1
-                );
-            }),
+            nodes if nodes % 2 == 0 => log!(
+                warn,
+                nodes,
+                "an even number of servers survives no more failures than one server less, and costs one more: {} \
+                of them may be away, and {} have to answer",
+                (nodes - 1) / 2,
+                nodes / 2 + 1
+            ),
             _ => {}
         }
         Ok((settings, targets))

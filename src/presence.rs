@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::lease::majority;
 use crate::stats::{Levels, NodeState, tell_server};
 
@@ -173,7 +173,7 @@ impl Presence {
         let was_told = self.roll.servers().entry(self.number).is_some_and(|entry| std::mem::take(&mut entry.is_told));
         if was_told {
             let node = &self.name;
-            contained(|| tracing::info!(%node, "a master that was away has no slots any more: it is not used"));
+            log!(info, %node, "a master that was away has no slots any more: it is not used");
         }
     }
 
@@ -198,27 +198,25 @@ impl Presence {
     fn log(&self, news: &News, reason: &str) {
         let node = &self.name;
         match *news {
-            News::Back { voting, servers, lasted } => contained(|| {
-                tracing::info!(%node, away = ?lasted, voting, servers, "a server is back");
-            }),
-            News::Away { part: Part::Master, .. } => contained(|| {
-                tracing::warn!(
-                    %node, reason,
-                    "a master of the cluster is away: callers wait for the locks of its slots"
-                );
-            }),
-            News::Away { servers: 1, .. } => contained(|| {
-                tracing::warn!(%node, reason, "the server is away: callers wait, and no lease is renewed");
-            }),
-            News::Away { voting, servers, .. } if voting > majority(servers) => contained(|| {
-                tracing::warn!(%node, reason, voting, servers, "a server is away: the others go on without it");
-            }),
-            News::Away { voting, servers, .. } if voting == majority(servers) => contained(|| {
-                tracing::warn!(%node, reason, voting, servers, "a server is away: one more failure stops locking");
-            }),
-            News::Away { voting, servers, .. } => contained(|| {
-                tracing::warn!(%node, reason, voting, servers, "a server is away: too few are left to lock");
-            }),
+            News::Back { voting, servers, lasted } => log!(
+                info, %node, away = ?lasted, voting, servers, "a server is back"
+            ),
+            News::Away { part: Part::Master, .. } => log!(
+                warn, %node, reason,
+                "a master of the cluster is away: callers wait for the locks of its slots"
+            ),
+            News::Away { servers: 1, .. } => log!(
+                warn, %node, reason, "the server is away: callers wait, and no lease is renewed"
+            ),
+            News::Away { voting, servers, .. } if voting > majority(servers) => log!(
+                warn, %node, reason, voting, servers, "a server is away: the others go on without it"
+            ),
+            News::Away { voting, servers, .. } if voting == majority(servers) => log!(
+                warn, %node, reason, voting, servers, "a server is away: one more failure stops locking"
+            ),
+            News::Away { voting, servers, .. } => log!(
+                warn, %node, reason, voting, servers, "a server is away: too few are left to lock"
+            ),
         }
     }
 }

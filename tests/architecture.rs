@@ -27,22 +27,12 @@ const LAYERS: [Layer; 6] = [
         modules: &["session", "watchdog", "gate", "alarm", "hold", "engine", "identity"],
         libraries: &["tokio", "tokio_util", "dashmap", "tracing", "uuid", "fastrand"],
     },
-    Layer { name: "agree", modules: &["quorum", "notify"], libraries: &["tokio", "tracing", "futures_util", "uuid"] },
+    Layer { name: "agree", modules: &["quorum", "notify"], libraries: &["tokio", "futures_util", "uuid"] },
     Layer { name: "proto", modules: &["script"], libraries: &["futures_util"] },
     Layer {
         name: "wire",
         modules: &["node", "testing"],
-        libraries: &[
-            "fred",
-            "tokio",
-            "tokio_util",
-            "futures_util",
-            "tracing",
-            "uuid",
-            "url",
-            "percent_encoding",
-            "socket2",
-        ],
+        libraries: &["fred", "tokio", "tokio_util", "futures_util", "uuid", "url", "percent_encoding", "socket2"],
     },
     Layer {
         name: "pure",
@@ -491,43 +481,46 @@ fn manners(source: &Source) -> Vec<String> {
     complaints
 }
 
-/// A subscriber is foreign code: every event and span is wrapped so that its panic is contained.
+/// A subscriber is foreign code: its panic is contained at every event, by `log!`, and at every span.
 fn containment(source: &Source) -> Vec<String> {
     let tokens = &source.tokens;
     let mut complaints = Vec::new();
     for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.is("tracing")) {
         let text = |offset: usize| tokens.get(at + offset).map_or("", |token| token.text.as_str());
-        let wanted = match text(2) {
-            _ if text(1) != "::" || text(3) != "!" => continue,
-            name if name.ends_with("span") => "span",
-            _ => "contained",
-        };
-        let mut before = tokens[..at].iter().rev().map(|token| token.text.as_str()).skip_while(|text| *text == "{");
-        if !["|", "|", "(", wanted].iter().all(|wanted| before.next() == Some(wanted)) {
-            complaints.push(source.complaint(token.line, &format!("`{}!` has to stand in `{wanted}(|| ..)`", text(2))));
+        if text(1) != "::" || text(3) != "!" {
+            continue;
         }
+        let mut before = tokens[..at].iter().rev().map(|token| token.text.as_str()).skip_while(|text| *text == "{");
+        let complaint = match text(2) {
+            name if !name.ends_with("span") => format!("`tracing::{name}!(..)` has to be `log!({name}, ..)`"),
+            _ if ["|", "|", "(", "span"].iter().all(|wanted| before.next() == Some(wanted)) => continue,
+            name => format!("`{name}!` has to stand in `span(|| ..)`"),
+        };
+        complaints.push(source.complaint(token.line, &complaint));
     }
     complaints
+}
+
+/// Returns the events of a file, `log!(level, fields, "message")`, each from its level on.
+fn events(tokens: &[Token]) -> impl Iterator<Item = &[Token]> {
+    let begins = |at: usize| tokens[at].is("log") && tokens[at + 1].is("!") && tokens[at + 2].is("(");
+    let begins = (0..tokens.len().saturating_sub(2)).filter(move |&at| begins(at));
+    begins.map(|at| &tokens[at + 3..closing(tokens, at + 2)])
 }
 
 /// Returns the warnings and errors in the log that a page does not have word for word. Of a text with values only the
 /// longest piece between two values is compared.
 fn unexplained(source: &Source, page: &str) -> Vec<String> {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let (page, tokens) = (words(page), &source.tokens);
+    let page = words(page);
     let mut complaints = Vec::new();
-    for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.is("tracing")) {
-        let is = |offset: usize, text: &str| tokens.get(at + offset).is_some_and(|token| token.is(text));
-        if !(is(1, "::") && (is(2, "warn") || is(2, "error")) && is(3, "!")) {
-            continue;
-        }
-        let event = &tokens[at + 4..closing(tokens, at + 4)];
+    for event in events(&source.tokens).filter(|event| event[0].is("warn") || event[0].is("error")) {
         let mut texts = event.iter().filter(|token| token.kind == Kind::Literal && token.text.starts_with('"'));
         let text = texts.next_back().map_or("", |token| token.text.trim_matches('"')).replace("\\\n", "");
         let pieces = text.split('{').map(|piece| words(piece.split_once('}').map_or(piece, |(_, rest)| rest)));
         let piece = pieces.max_by_key(String::len).unwrap_or_default();
         if piece.is_empty() || !page.contains(&piece) {
-            complaints.push(source.complaint(token.line, &format!("`{piece}`")));
+            complaints.push(source.complaint(event[0].line, &format!("`{piece}`")));
         }
     }
     complaints
@@ -551,14 +544,11 @@ fn variants<'a>(tokens: &'a [Token], name: &str) -> Vec<&'a str> {
 
 /// The name of a lock must not forge lines of the log: events and spans show it escaped.
 fn names(source: &Source) -> Vec<String> {
-    let tokens = &source.tokens;
+    let spans = source.tokens.windows(4).enumerate().filter(|(_, span)| span[0].is("tracing") && span[3].is("!"));
+    let spans = spans.map(|(at, _)| &source.tokens[at + 4..closing(&source.tokens, at + 4)]);
     let mut complaints = Vec::new();
-    for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.is("tracing")) {
-        if !tokens.get(at + 3).is_some_and(|token| token.is("!")) {
-            continue;
-        }
-        let event = &tokens[at + 4..closing(tokens, at + 4)];
-        for (sign, _) in event.iter().enumerate().filter(|(_, token)| token.is("%")) {
+    for event in events(&source.tokens).chain(spans) {
+        for (sign, token) in event.iter().enumerate().filter(|(_, token)| token.is("%")) {
             let path = event[sign + 1..].iter().take_while(|token| token.kind == Kind::Word || token.is("."));
             if path.last().is_some_and(|last| last.is("key") || last.is("keys")) {
                 complaints.push(source.complaint(token.line, "a name is not shown as it is: `key = %key.shown()`"));
@@ -1136,16 +1126,14 @@ fn a_warning_without_an_entry_is_found() {
     let page = "- **`a server is\n  away`**: bring it back. **`an odd number of servers: {}`**";
     let found = |event: &str| unexplained(&Source::new("gate.rs", &format!("fn f() {{ {event} }}")), page).len();
     for fine in [
-        "tracing::warn!(node = \"a name\", \"a server is away\");",
-        "tracing::warn!(\"a server \\\n    is away\");",
-        "tracing::error!(\"an odd number of servers: {}\", f(1));",
-        "tracing::debug!(\"nobody reads this\");",
+        "log!(warn, node = \"a name\", \"a server is away\");",
+        "log!(warn, \"a server \\\n    is away\");",
+        "log!(error, \"an odd number of servers: {}\", f(1));",
+        "log!(debug, \"nobody reads this\");",
     ] {
         assert_eq!(found(fine), 0, "{fine}");
     }
-    for alarm in
-        ["tracing::warn!(\"a server is gone\");", "tracing::error!(%node, \"{n} replicas\");", "tracing::warn!(n);"]
-    {
+    for alarm in ["log!(warn, \"a server is gone\");", "log!(error, %node, \"{n} replicas\");", "log!(warn, n);"] {
         assert_eq!(found(alarm), 1, "{alarm}");
     }
     let tokens = lex("enum E { /// A.\n #[error(\"x, y\")] A, B(Loss), #[non_exhaustive] C { d: u8, e: u8 } }");
@@ -1154,22 +1142,21 @@ fn a_warning_without_an_entry_is_found() {
 
 #[test]
 fn a_subscriber_that_panics_is_contained() {
-    assert_fine(
-        "gate.rs",
-        "use tracing::Span; fn f() { contained(|| tracing::warn!(x)); foreign::span(|| tracing::debug_span!(x)); }",
-    );
-    assert_complaint("gate.rs", "fn f() { tracing::warn!(x); }", "has to stand in `contained(|| ..)`");
+    assert_fine("gate.rs", "use tracing::Span; fn f() { log!(warn, x); foreign::span(|| tracing::debug_span!(x)); }");
+    assert_complaint("gate.rs", "fn f() { contained(|| tracing::warn!(x)); }", "has to be `log!(warn, ..)`");
     assert_complaint("gate.rs", "fn f() { contained(|| tracing::info_span!(x)); }", "has to stand in `span(|| ..)`");
 }
 
 #[test]
 fn names_are_escaped_in_the_log() {
-    let event = |fields| format!("fn f() {{ contained(|| tracing::warn!({fields}, \"x\")); }}");
+    let event = |fields| format!("fn f() {{ log!(warn, {fields}, \"x\"); }}");
+    let span = |fields| format!("fn f() {{ span(|| tracing::debug_span!(\"x\", {fields})); }}");
     for fields in ["key = %key.shown()", "key = %hold.key.shown(), %owner", "keys = ?self.keys", "%monkey"] {
         assert_fine("gate.rs", &event(fields));
     }
     for fields in ["%key", "key = %hold.key, %owner", "parent: None, x = 1, key = %self.key"] {
         assert_complaint("gate.rs", &event(fields), "key.shown()");
+        assert_complaint("gate.rs", &span(fields), "key.shown()");
     }
 }
 

@@ -28,7 +28,7 @@ use tracing::span::{Attributes, Id, Record, Span};
 use tracing::subscriber::{Interest, NoSubscriber};
 use tracing::{Level, Metadata, Subscriber};
 
-use super::contained;
+use super::{contained, log};
 
 /// How many events wait at most. Those below the level info have half of that.
 const MOST: usize = 4_096;
@@ -163,9 +163,9 @@ impl Journal {
                     contained(|| event.tell());
                 }
                 Turn::Pass(Note::End(span)) => contained(|| drop(span)),
-                Turn::Say(events) => contained(|| {
-                    tracing::warn!(events, "log events were dropped: the program's subscriber does not keep up");
-                }),
+                Turn::Say(events) => {
+                    log!(warn, events, "log events were dropped: the program's subscriber does not keep up");
+                }
                 Turn::End => return,
             }
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::login;
 use super::reply::{self, Outcome, Reply};
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::shown::Shown;
 
 /// What a server refuses to the connections of a node. Each connection has a number from 0 to 7.
@@ -72,19 +72,13 @@ impl Admission {
             true => "this server refuses the credentials that their provider gives",
             false => "this server refuses the credentials",
         };
-        contained(|| {
-            tracing::warn!(
-                %node,
-                reply = %Shown(reply),
-                "{what}: it grants and renews no lock until it takes them again"
-            );
-        });
+        log!(warn, %node, reply = %Shown(reply), "{what}: it grants and renews no lock until it takes them again");
     }
 
     /// Notes that the server accepted this connection.
     fn let_in(&self, connection: u8, node: &str) {
         if clear(&self.shut_out, connection) {
-            contained(|| tracing::info!(%node, "this server takes the credentials again"));
+            log!(info, %node, "this server takes the credentials again");
         }
     }
 
@@ -92,13 +86,10 @@ impl Admission {
     /// since it has other keys, so this is logged only once per connection.
     fn limited(&self, connection: u8, node: &str, reply: &str) {
         if set(&self.limited, connection) {
-            contained(|| {
-                tracing::warn!(
-                    %node,
-                    reply = %Shown(reply),
-                    "this user lacks a right on this server that locks need (guide::operating has the list)"
-                );
-            });
+            log!(
+                warn, %node, reply = %Shown(reply),
+                "this user lacks a right on this server that locks need (guide::operating has the list)"
+            );
         }
     }
 }

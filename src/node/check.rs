@@ -10,7 +10,7 @@ use super::link::{Fitness, Link};
 use super::reply::{self, Outcome, Reply};
 use super::scheme::Mode;
 use crate::error::{Error, NodeFailure, ServerErrorKind};
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::shown::{Shown, cut};
 
 /// The oldest version that this crate works with.
@@ -128,12 +128,7 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32
                 Some(found) if found < OLDEST => Err(too_old(&version)),
                 Some(found) => Ok(Some(found)),
                 None => {
-                    contained(|| {
-                        tracing::warn!(
-                            %node, version = %Shown(&version),
-                            "the server reports no version that can be read"
-                        );
-                    });
+                    log!(warn, %node, version = %Shown(&version), "the server reports no version that can be read");
                     Ok(None)
                 }
             }
@@ -142,7 +137,7 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32
             Err(too_old("5 or older"))
         }
         Outcome::Refused(Error::Server { kind: ServerErrorKind::NoPermission, source }) => {
-            contained(|| tracing::debug!(%node, error = %source, "the server's version cannot be read"));
+            log!(debug, %node, error = %source, "the server's version cannot be read");
             Ok(None)
         }
         Outcome::Refused(error) => Err(Obstacle::Lasting(error)),
@@ -153,19 +148,16 @@ pub(super) async fn greeting(node: &Arc<str>, link: &Link) -> Result<Option<(u32
 /// Warns about a server that may evict locks.
 pub(super) async fn eviction(node: &Arc<str>, link: &Link) {
     let Outcome::Done(Reply::Bytes(info)) = link.call("INFO", vec!["memory".into()]).await else {
-        contained(|| tracing::debug!(%node, "INFO is not allowed: the eviction policy cannot be checked"));
+        log!(debug, %node, "INFO is not allowed: the eviction policy cannot be checked");
         return;
     };
     let info = String::from_utf8_lossy(&info);
     if let Some(policy) = field(&info, "maxmemory_policy").filter(|&policy| policy != "noeviction") {
-        contained(|| {
-            tracing::warn!(
-                %node,
-                policy = cut(policy.as_bytes()),
-                "this server may delete locks when its memory is full, and two may then hold one lock: set \
-                 `maxmemory-policy noeviction`"
-            );
-        });
+        log!(
+            warn, %node, policy = cut(policy.as_bytes()),
+            "this server may delete locks when its memory is full, and two may then hold one lock: set \
+            `maxmemory-policy noeviction`"
+        );
     }
 }
 
@@ -209,9 +201,7 @@ pub(super) async fn get_to_know(link: &Arc<Link>) {
         if let Some(reason) = reason {
             let fitness = Fitness::Unfit(reason.clone());
             if link.is_first() && !link.is_known_as(&fitness) {
-                contained(|| {
-                    tracing::warn!(%node, reason, "this server cannot be used, and is checked again once a second");
-                });
+                log!(warn, %node, reason, "this server cannot be used, and is checked again once a second");
             }
             link.set_fitness(fitness);
         }

@@ -35,7 +35,7 @@ use super::slot::{Slot, slot_of};
 use super::{Events, Lane, Wiring};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
-use crate::foreign::contained;
+use crate::foreign::log;
 
 /// How long a new subscription waits for a master that does not answer.
 const SUBSCRIBING: Duration = Duration::from_millis(200);
@@ -90,13 +90,12 @@ impl Cluster {
             return Err(Obstacle::Passing(failure));
         }
         for failure in &failures {
-            contained(|| {
-                tracing::warn!(
-                    node = failure.node(),
-                    reason = failure.reason(),
-                    "a master of the cluster is away: it is connected once it is back"
-                );
-            });
+            log!(
+                warn,
+                node = failure.node(),
+                reason = failure.reason(),
+                "a master of the cluster is away: it is connected once it is back"
+            );
         }
         for (place, (redis, events)) in connected {
             masters.enlist(place, redis, events);

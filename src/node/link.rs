@@ -50,7 +50,7 @@ use super::client::{Role, attempt_timeout, reply_timeout};
 use super::naming::Naming;
 use super::reply::{self, Outcome, Reply};
 use crate::error::NodeFailure;
-use crate::foreign::{self, contained};
+use crate::foreign::{self, log};
 use crate::options::Settings;
 use crate::presence::Presence;
 
@@ -317,7 +317,7 @@ impl Link {
     async fn introduce(&self) {
         let outcome = self.call("CLIENT", vec!["SETNAME".into(), self.client_name.clone().into()]).await;
         if !matches!(outcome, Outcome::Done(_)) {
-            contained(|| tracing::debug!(node = %self.address.name, ?outcome, "the connection could not be named"));
+            log!(debug, node = %self.address.name, ?outcome, "the connection could not be named");
         }
     }
 
@@ -349,7 +349,7 @@ async fn tend(link: &Arc<Link>, events: &UnboundedSender<LinkEvent>) {
             () = listen(link, events) => {}
             () = heartbeat(link) => {}
         }
-        contained(|| tracing::debug!(node = %link.address.name, role = link.role.name(), "the client is replaced"));
+        log!(debug, node = %link.address.name, role = link.role.name(), "the client is replaced");
         tokio::select! {
             biased;
             () = link.stopped.cancelled() => return,

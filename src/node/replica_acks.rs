@@ -22,7 +22,7 @@ use super::link::Link;
 use super::number::Number;
 use super::reply::{Outcome, Reply};
 use crate::error::{Error, NodeFailure};
-use crate::foreign::{self, contained};
+use crate::foreign::{self, log};
 use crate::options::Replicas;
 
 /// Whether enough replicas have what a script wrote.
@@ -180,19 +180,13 @@ impl ReplicaAcks {
         let (node, wanted) = (self.link.server(), self.replicas.count);
         match self.wait().await {
             Outcome::Done(found) if found >= i64::from(wanted) => {}
-            Outcome::Done(found) => contained(|| {
-                tracing::warn!(
-                    %node,
-                    found,
-                    wanted,
-                    "too few replicas of this server acknowledge: until there are more, it grants no lock"
-                );
-            }),
+            Outcome::Done(found) => log!(
+                warn, %node, found, wanted,
+                "too few replicas of this server acknowledge: until there are more, it grants no lock"
+            ),
             Outcome::Refused(error) => return Err(error),
             Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
-                contained(
-                    || tracing::warn!(%node, reason = failure.reason, "the replicas of this server could not be asked"),
-                );
+                log!(warn, %node, reason = failure.reason, "the replicas of this server could not be asked");
             }
         }
         Ok(())

@@ -33,7 +33,7 @@ use super::place::Place;
 use super::reply::{self, NOT_CONNECTED, Outcome, Reply};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
-use crate::foreign::{self, contained};
+use crate::foreign::{self, log};
 use crate::options::Settings;
 use crate::stats::tell_server;
 
@@ -175,15 +175,15 @@ impl Watches {
         let (master, now) = (naming.master(), Instant::now());
         let news = self.changes.lock().unwrap_or_else(PoisonError::into_inner).next(&master, now);
         match (news, master) {
-            (Some(Change::Another(before)), Ok(master)) => contained(|| {
-                tracing::info!(%node, %before, %master, "the Sentinels name another master: connecting to it");
-            }),
-            (Some(Change::Again(away)), Ok(master)) => contained(|| {
-                tracing::info!(%node, %master, ?away, "the Sentinels name a master again");
-            }),
-            (Some(Change::Nobody), Err(reason)) => contained(|| {
-                tracing::warn!(%node, reason, "the Sentinels have named no master for a while: no lock is granted");
-            }),
+            (Some(Change::Another(before)), Ok(master)) => log!(
+                info, %node, %before, %master, "the Sentinels name another master: connecting to it"
+            ),
+            (Some(Change::Again(away)), Ok(master)) => log!(
+                info, %node, %master, ?away, "the Sentinels name a master again"
+            ),
+            (Some(Change::Nobody), Err(reason)) => log!(
+                warn, %node, reason, "the Sentinels have named no master for a while: no lock is granted"
+            ),
             _ => {}
         }
     }
@@ -277,20 +277,18 @@ impl Watch {
             Said::Fails(reason) => {
                 if warned.failed(Instant::now()) {
                     tell_server(node, false);
-                    contained(|| tracing::warn!(%node, reason, "this Sentinel has no say in who is the master"));
+                    log!(warn, %node, reason, "this Sentinel has no say in who is the master");
                 }
             }
             Said::Names { .. } => {
                 tell_server(node, true);
                 if let Some(away) = warned.recovered(Instant::now()) {
-                    contained(|| tracing::info!(%node, ?away, "this Sentinel names a master again"));
+                    log!(info, %node, ?away, "this Sentinel names a master again");
                 }
             }
         }
         if details.in_tilt.is_some_and(|in_tilt| warned.tilted(in_tilt)) {
-            contained(|| {
-                tracing::warn!(%node, "this Sentinel is in TILT mode: its clock or its machine stood still");
-            });
+            log!(warn, %node, "this Sentinel is in TILT mode: its clock or its machine stood still");
         }
     }
 

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use super::Channels;
 use super::table::{Batch, Name};
 use crate::clock::Instant;
-use crate::foreign::{self, contained};
+use crate::foreign::{self, log};
 use crate::node::{LinkEvent, Node, Outcome, hear_during};
 
 /// The pause before a batch that the connection did not take is tried again.
@@ -93,12 +93,7 @@ impl Ear {
             Outcome::Done(()) => {}
             Outcome::Refused(error) => {
                 if !std::mem::replace(&mut self.deaf, true) {
-                    contained(|| {
-                        tracing::warn!(
-                            %error,
-                            "unlock messages cannot be received: waiters look every sixth of a lease"
-                        );
-                    });
+                    log!(warn, %error, "unlock messages cannot be received: waiters look every sixth of a lease");
                 }
             }
             Outcome::NotExecuted(_) => {

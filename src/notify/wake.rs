@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use super::table::Name;
 use crate::command::WAKE;
 use crate::error::Error;
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::lease::{NodeIndex, majority};
 
 /// A locker's own channel. It is subscribed from the locker's first wait on.
@@ -53,14 +53,11 @@ impl WakeChannel {
     /// Records that the user may not subscribe on this server. After a reconnect it is asked again.
     pub(super) fn refuse(&self, node: NodeIndex, error: &Error) {
         self.change(node, ASKED, REFUSED);
-        contained(|| {
-            tracing::warn!(
-                channel = &*self.name,
-                %error,
-                "this locker cannot be woken by its name: it is told what all are told (guide::operating has the \
-                 rights)"
-            );
-        });
+        log!(
+            warn, channel = &*self.name, %error,
+            "this locker cannot be woken by its name: it is told what all are told (guide::operating has the \
+            rights)"
+        );
     }
 
     /// Records that this server has to be asked again, if it was asked before.

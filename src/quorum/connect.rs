@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 use super::{Quorum, STRAGGLERS};
 use crate::clock::Instant;
 use crate::error::{Error, NodeFailure};
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::lease::majority;
 use crate::node::{Events, LinkEvent, Node, Target, Wiring};
 use crate::options::Settings;
@@ -82,9 +82,7 @@ pub(crate) async fn connect(
         let known = failures.iter().find(|failure| failure.node() == &**target.name()).cloned();
         let failure = known.or_else(|| target.last_failure());
         let reason = failure.as_ref().map_or("it has not answered yet", NodeFailure::reason);
-        contained(
-            || tracing::warn!(node = %target.name(), reason, "a server is away: it is connected once it is back"),
-        );
+        log!(warn, node = %target.name(), reason, "a server is away: it is connected once it is back");
     }
     let present: Vec<bool> = slots.iter().map(Option::is_some).collect();
     let awaited = |(target, slot): (&Target, Option<_>)| slot.unwrap_or_else(|| Node::await_server(target, &wiring()));

@@ -12,7 +12,7 @@ use super::{Calls, Quorum};
 use crate::clock::Instant;
 use crate::command::{Answer, Command};
 use crate::error::{Error, ServerErrorKind};
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::holder::Holder;
 use crate::label::{Label, locker_of, shown};
 use crate::lease::NodeIndex;
@@ -80,11 +80,9 @@ impl Quorum {
         };
         let node = self.nodes[place].name();
         if !is_final {
-            contained(|| tracing::debug!(%node, reason, "a label is neither written nor read this time"));
+            log!(debug, %node, reason, "a label is neither written nor read this time");
         } else if !self.labels.0[place].swap(true, Ordering::Relaxed) {
-            contained(|| {
-                tracing::debug!(%node, reason, "labels are off: the user has no right to ~lockhound_label:*");
-            });
+            log!(debug, %node, reason, "labels are off: the user has no right to ~lockhound_label:*");
         }
         None
     }

@@ -50,7 +50,7 @@ use crate::clock::Instant;
 use crate::command::{self, Acquire, Answer, Claim, Command, HandOver, Listing, Raise, Release, Renew};
 use crate::error::{Error, NodeFailure};
 use crate::fence::{Fence, Source};
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::key::Key;
 use crate::lease::{NodeIndex, majority};
 use crate::node::{Lane, LinkEvent, Node, Outcome};
@@ -313,9 +313,7 @@ impl Quorum {
             let Vote { claim, fence, .. } = vote;
             let raise = Command::Raise { claim: claim.clone(), fence };
             let raised = script::ask(node, Lane::Grants, &raise, Answer::raise).await;
-            contained(|| {
-                tracing::trace!(key = %claim.key.shown(), %fence, ?raised, "the fence is remembered again");
-            });
+            log!(trace, key = %claim.key.shown(), %fence, ?raised, "the fence is remembered again");
         }
         answer
     }
@@ -405,7 +403,7 @@ impl Quorum {
 pub(crate) fn was_there(key: &Key, release: &Release) -> bool {
     let was_there = *release != Release::Gone;
     if was_there {
-        contained(|| tracing::trace!(key = %key.shown(), ?release, "released"));
+        log!(trace, key = %key.shown(), ?release, "released");
     }
     was_there
 }

@@ -20,7 +20,7 @@ use super::eligibility::{Ask, Eligibility, Status};
 use crate::clock::Instant;
 use crate::command::{Announced, Answer, Command, Opening, Told};
 use crate::error::{Error, ServerErrorKind};
-use crate::foreign::{self, contained};
+use crate::foreign::{self, log};
 use crate::lease::{NodeIndex, majority};
 use crate::node::{Lane, LinkEvent, Node, Outcome};
 use crate::random;
@@ -73,12 +73,7 @@ fn unreadable(eligibility: &Eligibility, place: NodeIndex, node: &Node, lane: La
         return;
     }
     if lane == Lane::Grants {
-        contained(|| {
-            tracing::warn!(
-                node = %node.name(), reason,
-                "INFO is not allowed: two addresses of one server go unnoticed"
-            );
-        });
+        log!(warn, node = %node.name(), reason, "INFO is not allowed: two addresses of one server go unnoticed");
     }
     eligibility.trust(place, lane, epoch);
 }
@@ -115,13 +110,11 @@ async fn look_after(
             before = status.clone();
         }
         if eligibility.is_news(place) {
-            contained(|| {
-                tracing::warn!(
-                    node = %node.name(),
-                    "this server is new to the others, or was emptied: it votes once the longest lease is over; check \
-                     its address if nobody has replaced or restarted it"
-                );
-            });
+            log!(
+                warn, node = %node.name(),
+                "this server is new to the others, or was emptied: it votes once the longest lease is over; check \
+                its address if nobody has replaced or restarted it"
+            );
         }
         let pause = match status {
             Status::Votes => None,
@@ -144,13 +137,13 @@ async fn look_after(
 fn tell(node: &Node, status: &Status, before: &Status) {
     match (status, before) {
         (Status::Unfit(reason), _) => {
-            contained(|| tracing::warn!(node = %node.name(), reason, "the vote of this server does not count"));
+            log!(warn, node = %node.name(), reason, "the vote of this server does not count");
         }
         (Status::Abstains(reason), Status::Votes | Status::Unfit(_)) => {
-            contained(|| tracing::warn!(node = %node.name(), reason, "this server has no vote for a while"));
+            log!(warn, node = %node.name(), reason, "this server has no vote for a while");
         }
         (Status::Votes, _) => {
-            contained(|| tracing::debug!(node = %node.name(), "the vote of this server counts again"));
+            log!(debug, node = %node.name(), "the vote of this server counts again");
         }
         _ => {}
     }
@@ -236,7 +229,7 @@ async fn open(eligibility: &Eligibility, place: NodeIndex, nodes: &[Arc<Node>]) 
         Outcome::Done(true) => tell_grounds(node, grounds, &silent),
         // It waits on, or another locker was faster.
         Outcome::Done(false) => {}
-        why => contained(|| tracing::debug!(node = %node.name(), ?why, "a server could not be opened")),
+        why => log!(debug, node = %node.name(), ?why, "a server could not be opened"),
     }
     vet(eligibility, place, node).await;
 }
@@ -246,15 +239,13 @@ fn tell_grounds(node: &Node, grounds: Grounds, silent: &[(NodeIndex, &Arc<Node>)
     let unasked = silent.iter().map(|(_, other)| &**other.name()).collect::<Vec<_>>().join(", ");
     match grounds {
         Grounds::Told => {}
-        Grounds::Together => contained(|| {
-            tracing::warn!(node = %node.name(), "most servers are new, or have lost their data: they begin together");
-        }),
-        Grounds::Late => contained(|| {
-            tracing::warn!(
-                node = %node.name(), unasked,
-                "a server votes again though not enough others could be asked: fences may repeat"
-            );
-        }),
+        Grounds::Together => log!(
+            warn, node = %node.name(), "most servers are new, or have lost their data: they begin together"
+        ),
+        Grounds::Late => log!(
+            warn, node = %node.name(), unasked,
+            "a server votes again though not enough others could be asked: fences may repeat"
+        ),
     }
 }
 
@@ -270,12 +261,7 @@ async fn ask(eligibility: &Eligibility, at: NodeIndex, other: &Node, about: &Arc
             None
         }
         why => {
-            contained(|| {
-                tracing::debug!(
-                    node = %other.name(), ?why,
-                    "a server could not be asked what another one may have forgotten"
-                );
-            });
+            log!(debug, node = %other.name(), ?why, "a server could not be asked what another one may have forgotten");
             None
         }
     }

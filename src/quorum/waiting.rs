@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Quorum;
 use crate::command::{Answer, Claim, Command, Release, Releaser, Wakes};
 use crate::error::Error;
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::key::Key;
 use crate::lease::NodeIndex;
 use crate::node::{Lane, Node, Outcome};
@@ -140,15 +140,11 @@ impl Quorum {
         let Some(lists) = &self.lists else { return };
         let refusal = Refusal::of(error);
         if lists.refuse(key, refusal) {
-            contained(|| {
-                tracing::warn!(
-                    key = %key.shown(),
-                    ?refusal,
-                    error,
-                    "the lists of waiting lockers cannot be used: each release wakes all (guide::operating \
-                     has the rights)"
-                );
-            });
+            log!(
+                warn, key = %key.shown(), ?refusal, error,
+                "the lists of waiting lockers cannot be used: each release wakes all (guide::operating \
+                has the rights)"
+            );
         }
     }
 }

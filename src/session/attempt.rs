@@ -10,7 +10,7 @@ use crate::command::{Claim, Listing};
 use crate::engine::{Debt, Work};
 use crate::error::{Error, Loss};
 use crate::fence::{Fence, Source};
-use crate::foreign::{self, contained};
+use crate::foreign::{self, contained, log};
 use crate::gate::{Admitted, Waiter};
 use crate::hold::{Grant, Hold, Terms};
 use crate::identity::Origin;
@@ -102,7 +102,7 @@ impl<'a> Asked<'a> {
     pub(super) fn granted(&self, hold: Arc<Hold>) -> Granted {
         let Self { session, owner, .. } = *self;
         let (generation, fence) = (hold.generation, hold.fence.get());
-        contained(|| tracing::debug!(key = %hold.claim.key.shown(), %owner, generation, fence, "acquired"));
+        log!(debug, key = %hold.claim.key.shown(), %owner, generation, fence, "acquired");
         Granted { hold, debt: session.engine.owe(Work::Part) }
     }
 }

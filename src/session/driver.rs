@@ -13,7 +13,7 @@ use super::{Grip, Session};
 use crate::clock::Instant;
 use crate::command::{Kind, Place};
 use crate::error::Error;
-use crate::foreign::{self, contained};
+use crate::foreign::{self, contained, log};
 use crate::gate::{Head, LastRound, Next, Waiter};
 use crate::key::Key;
 use crate::lease;
@@ -119,7 +119,7 @@ impl Driving<'_> {
                     let look = self.look();
                     // The lease has run out once its last millisecond is over. No message comes then.
                     let ttl = ttl.map_or(look, |ttl| ttl + Duration::from_millis(1) + listening.delay());
-                    contained(|| tracing::debug!(key = %key.shown(), owner = %head.owner, ?ttl, "waiting"));
+                    log!(debug, key = %key.shown(), owner = %head.owner, ?ttl, "waiting");
                     self.wait(wake, listening, ttl.min(look)).await;
                     if !listening.is_called() {
                         self.make_way().await;
@@ -326,25 +326,18 @@ impl Driving<'_> {
         self.named = true;
         let key = self.key;
         let Some(left) = left else {
-            contained(|| {
-                tracing::warn!(
-                    key = %key.shown(),
-                    holder = %Shown(&holder),
-                    "the holder of this lock has no lease: waiters wait until its holder, force_unlock or, if that \
-                     is refused, DEL releases it"
-                );
-            });
+            log!(
+                warn, key = %key.shown(), holder = %Shown(&holder),
+                "the holder of this lock has no lease: waiters wait until its holder, force_unlock or, if that \
+                is refused, DEL releases it"
+            );
             return;
         };
-        contained(|| {
-            tracing::warn!(
-                key = %key.shown(),
-                holder = %Shown(&holder),
-                ?left,
-                "this lock lasts longer than any lease: another program set its time, or the server's clock was set \
-                 back; if its holder is dead, call force_unlock"
-            );
-        });
+        log!(
+            warn, key = %key.shown(), holder = %Shown(&holder), ?left,
+            "this lock lasts longer than any lease: another program set its time, or the server's clock was set \
+            back; if its holder is dead, call force_unlock"
+        );
     }
 
     /// Ends one waiter's wait with an error.

@@ -21,7 +21,7 @@ use super::unconfirmed::Unconfirmed;
 use crate::clock::Instant;
 use crate::command::HandOver;
 use crate::engine::Work;
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::gate::Head;
 use crate::lease;
 use crate::node::Outcome;
@@ -98,17 +98,17 @@ impl Handing<'_> {
                 self.released.end(Settled::Gone);
             }
             Outcome::NotExecuted(failure) => {
-                contained(|| tracing::trace!(key = %key.shown(), %failure, "not handed over"));
+                log!(trace, key = %key.shown(), %failure, "not handed over");
                 self.next.settled = true;
                 session.engine.spawn(release(self.released));
             }
             Outcome::Unknown(failure) => {
-                contained(|| tracing::debug!(key = %key.shown(), %failure, "nobody knows who has it"));
+                log!(debug, key = %key.shown(), %failure, "nobody knows who has it");
                 self.undo_in_order(session);
             }
             // The script may have done a part of it.
             Outcome::Refused(error) => {
-                contained(|| tracing::debug!(key = %key.shown(), %error, "the hand-over was refused"));
+                log!(debug, key = %key.shown(), %error, "the hand-over was refused");
                 self.undo_in_order(session);
             }
         }

@@ -13,7 +13,7 @@ use super::Session;
 use crate::clock::Instant;
 use crate::command::{Acquire, Claim};
 use crate::engine::Work;
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::hold::{Hold, HoldState};
 use crate::lease::NodeIndex;
 use crate::node::Outcome;
@@ -87,12 +87,10 @@ impl Session {
                 let vote = Vote { claim, lease, count: hold.guards(), fence };
                 let answer = session.quorum.retake(node, vote).await;
                 let taken = matches!(answer, Outcome::Done(true));
-                contained(|| {
-                    tracing::debug!(
-                        key = %hold.claim.key.shown(), field = %hold.claim.field, node, taken,
-                        "a lost vote is asked for again"
-                    );
-                });
+                log!(
+                    debug, key = %hold.claim.key.shown(), field = %hold.claim.field, node, taken,
+                    "a lost vote is asked for again"
+                );
                 session.settle_vote(&hold, node, sent, &answer);
             }
             drop(pending);

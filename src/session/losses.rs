@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::Session;
 use crate::error::Loss;
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::hold::{Hold, Lost};
 
 /// The most losses that are handled before the first of them is logged.
@@ -58,12 +58,10 @@ impl Told {
         let (key, owner, generation, age) = (&hold.claim.key, hold.owner(), hold.generation, at.since(hold.since));
         if self.each < EACH {
             self.each += 1;
-            contained(|| tracing::warn!(key = %key.shown(), %owner, generation, reason = %loss, ?age, "lock lost"));
+            log!(warn, key = %key.shown(), %owner, generation, reason = %loss, ?age, "lock lost");
             return;
         }
-        contained(|| {
-            tracing::debug!(key = %key.shown(), %owner, generation, reason = %loss, ?age, "one of these is lost");
-        });
+        log!(debug, key = %key.shown(), %owner, generation, reason = %loss, ?age, "one of these is lost");
         match self.more.iter_mut().find(|(reason, ..)| reason == loss) {
             Some((_, locks, _)) => *locks += 1,
             None => self.more.push((*loss, 1, Arc::clone(hold))),
@@ -74,7 +72,7 @@ impl Told {
         (self.until, self.each) = (None, 0);
         for (reason, locks, first) in self.more.drain(..) {
             let key = &first.claim.key;
-            contained(|| tracing::warn!(locks, key = %key.shown(), %reason, "more locks lost"));
+            log!(warn, locks, key = %key.shown(), %reason, "more locks lost");
         }
     }
 }

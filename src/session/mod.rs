@@ -65,7 +65,7 @@ use crate::clock::Instant;
 use crate::command::sha1;
 use crate::engine::{Crew, Engine, Job};
 use crate::error::{Error, Loss};
-use crate::foreign::{self, contained};
+use crate::foreign::{self, log};
 use crate::gate::Gate;
 use crate::hold::{Hold, Ledger, Lost};
 use crate::identity::Turns;
@@ -333,9 +333,7 @@ impl Session {
             // Code that panicked may panic again; the other holds have to be lost all the same.
             let _: Result<_, _> = catch_unwind(AssertUnwindSafe(|| hold.lose(Loss::RenewalFailed)));
         }
-        contained(|| {
-            tracing::error!(message, "the watchdog ended by a panic: every lock is lost, and none is granted any more");
-        });
+        log!(error, message, "the watchdog ended by a panic: every lock is lost, and none is granted any more");
     }
 
     /// Handles a message for a key. If the key is held here, somebody may have deleted it. The message of our own

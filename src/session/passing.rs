@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Session;
 use crate::command::{Release, Wakes};
 use crate::engine::Work;
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::gate::Others;
 use crate::hold::Hold;
 use crate::key::Key;
@@ -103,9 +103,7 @@ impl Session {
             loop {
                 let passed = session.quorum.pass(key.clone()).await;
                 if let Err(error) = &passed {
-                    contained(|| {
-                        tracing::debug!(key = %key.shown(), %error, "the locker could not be taken off the list");
-                    });
+                    log!(debug, key = %key.shown(), %error, "the locker could not be taken off the list");
                 }
                 if !session.channels.end_pass(&key, passed.is_ok()) {
                     break;

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use super::Session;
 use crate::clock::Instant;
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::hold::{Entrance, Hold};
 use crate::identity::{Caller, Known, Origin, Place};
 use crate::key::Key;
@@ -54,7 +54,7 @@ impl Session {
     /// Logs a re-entry.
     pub(super) fn note_reentry(&self, hold: &Hold) {
         let (owner, generation, guards) = (hold.owner(), hold.generation, hold.guards());
-        contained(|| tracing::debug!(key = %hold.claim.key.shown(), %owner, generation, guards, "entered again"));
+        log!(debug, key = %hold.claim.key.shown(), %owner, generation, guards, "entered again");
     }
 
     /// Notes that a caller takes its guard.
@@ -76,16 +76,13 @@ impl Session {
         self.counters.suspicious_reentry();
         if self.warned.is_due(&hold.claim.key, Warning::Beside, now) {
             let (key, owner) = (&hold.claim.key, hold.owner());
-            contained(|| {
-                tracing::warn!(
-                    key = %key.shown(),
-                    %owner,
-                    "a guard was released before a newer one of the same owner: branches of one task, or a task that \
-                     was given the guard, may have been inside together. Use lock.run(..) in branches, \
-                     lock.owned_by(Owner::new()) for guards of branches, guard.detach() for one that is given away, or \
-                     Reentry::Scope"
-                );
-            });
+            log!(
+                warn, key = %key.shown(), %owner,
+                "a guard was released before a newer one of the same owner: branches of one task, or a task that \
+                was given the guard, may have been inside together. Use lock.run(..) in branches, \
+                lock.owned_by(Owner::new()) for guards of branches, guard.detach() for one that is given away, or \
+                Reentry::Scope"
+            );
         }
         true
     }
@@ -119,15 +116,12 @@ impl Session {
         Some(Stop(self.engine.spawn(async move {
             sleep(lease::recheck_interval(session.settings.lease)).await;
             if session.warned.is_due(&key, Warning::Itself, Instant::now()) {
-                contained(|| {
-                    tracing::warn!(
-                        key = %key.shown(),
-                        %owner,
-                        "a call waits for a lock that was taken in its own task, as another owner: if the holder \
-                         waits for this call, both wait forever. Lock in the holder's scope (guard.scope(..), or \
-                         inside of lock.run(..)), or release first"
-                    );
-                });
+                log!(
+                    warn, key = %key.shown(), %owner,
+                    "a call waits for a lock that was taken in its own task, as another owner: if the holder \
+                    waits for this call, both wait forever. Lock in the holder's scope (guard.scope(..), or \
+                    inside of lock.run(..)), or release first"
+                );
             }
         })))
     }

@@ -14,7 +14,7 @@ use super::unconfirmed::Unconfirmed;
 use crate::clock::Instant;
 use crate::engine::Work;
 use crate::error::{Error, Loss, NodeFailure};
-use crate::foreign::{self, Answer, contained};
+use crate::foreign::{self, Answer, log};
 use crate::hold::{self, Entrance, Hold, HoldState, Leave};
 use crate::lease::NodeIndex;
 use crate::node::Outcome;
@@ -85,9 +85,7 @@ impl Session {
                 Settled::Done | Settled::Gone => Ok(()),
                 Settled::Refused(_) | Settled::Unanswered(_) => {
                     if hold.is_held() {
-                        contained(|| {
-                            tracing::warn!(key = %key.shown(), count, ?settled, "the hold count could not be written");
-                        });
+                        log!(warn, key = %key.shown(), count, ?settled, "the hold count could not be written");
                     }
                     Ok(())
                 }
@@ -125,12 +123,10 @@ impl Session {
 
     /// Takes back a grant that nobody claimed in time, or before it was lost.
     pub(super) fn take_back(self: &Arc<Self>, hold: &Arc<Hold>) {
-        contained(|| {
-            tracing::debug!(
-                key = %hold.claim.key.shown(), field = &*hold.claim.field,
-                "nobody took the lock that was granted: it is given back"
-            );
-        });
+        log!(
+            debug, key = %hold.claim.key.shown(), field = &*hold.claim.field,
+            "nobody took the lock that was granted: it is given back"
+        );
         match hold.mark(self.now()) {
             HoldState::Lost(Loss::Released) => {
                 let (reply, _) = foreign::channel();
@@ -246,9 +242,7 @@ impl Session {
         let (session, hold) = (Arc::clone(self), Arc::clone(hold));
         self.engine.spawn(async move {
             if let Err(error) = session.write_count(&hold, count).await {
-                contained(
-                    || tracing::debug!(key = %hold.claim.key.shown(), %error, "the hold count could not be written"),
-                );
+                log!(debug, key = %hold.claim.key.shown(), %error, "the hold count could not be written");
             }
         });
     }
@@ -272,12 +266,10 @@ impl Session {
         };
         match hold.at(self.now()) {
             HoldState::Safe => {
-                contained(|| {
-                    tracing::warn!(
-                        key = %hold.claim.key.shown(), count, %error,
-                        "entered again, but the count could not be written"
-                    );
-                });
+                log!(
+                    warn, key = %hold.claim.key.shown(), count, %error,
+                    "entered again, but the count could not be written"
+                );
                 Ok(())
             }
             HoldState::Jeopardy => Err(error),

@@ -10,7 +10,7 @@ use crate::clock::Instant;
 use crate::command::Claim;
 use crate::engine::{Debt, Work};
 use crate::error::{Error, Loss, NodeFailure};
-use crate::foreign::{self, contained};
+use crate::foreign::{self, contained, log};
 use crate::hold::{self, Hold};
 use crate::quorum::Settled;
 
@@ -64,12 +64,7 @@ impl Unconfirmed {
         }
         self.session.counters.lost(Loss::NotOwner);
         let Claim { key, field, .. } = &self.hold.claim;
-        contained(|| {
-            tracing::warn!(
-                key = %key.shown(), field = &**field, reason = %Loss::NotOwner,
-                "released, but it was not ours"
-            );
-        });
+        log!(warn, key = %key.shown(), field = &**field, reason = %Loss::NotOwner, "released, but it was not ours");
         true
     }
 
@@ -89,17 +84,15 @@ impl Unconfirmed {
         let Claim { key, field, .. } = &hold.claim;
         match (&answer, hold::rest(hold.kept_until(), session.now())) {
             (Ok(()), None) => log_released(hold),
-            (Ok(()), Some(rest)) => contained(|| {
-                tracing::debug!(key = %key.shown(), field = &**field, ?rest, "released, and kept for its min_hold");
-            }),
+            (Ok(()), Some(rest)) => log!(
+                debug, key = %key.shown(), field = &**field, ?rest, "released, and kept for its min_hold"
+            ),
             // A loss has been logged, and silence too.
             (Err(Error::Lost { .. } | Error::Unavailable { .. }), _) => {}
-            (Err(error), _) => contained(|| {
-                tracing::warn!(
-                    key = %key.shown(), field = &**field, %error,
-                    "the release was refused: the lock stays on the server until its lease is over"
-                );
-            }),
+            (Err(error), _) => log!(
+                warn, key = %key.shown(), field = &**field, %error,
+                "the release was refused: the lock stays on the server until its lease is over"
+            ),
         }
         session.engine.answered();
         session.engine.post(move || {
@@ -140,9 +133,7 @@ impl Unconfirmed {
     /// Handles the end of the command timeout without an answer.
     pub(super) fn overdue(&mut self, nodes: Vec<NodeFailure>) {
         let Claim { key, field, .. } = &self.hold.claim;
-        contained(|| {
-            tracing::warn!(key = %key.shown(), field = &**field, "the release is not confirmed yet");
-        });
+        log!(warn, key = %key.shown(), field = &**field, "the release is not confirmed yet");
         self.conclude(Settled::Unanswered(nodes));
     }
 
@@ -183,7 +174,7 @@ impl Session {
 
 fn log_released(hold: &Hold) {
     let Claim { key, field, .. } = &hold.claim;
-    contained(|| tracing::debug!(key = %key.shown(), field = &**field, "released"));
+    log!(debug, key = %key.shown(), field = &**field, "released");
 }
 
 impl std::fmt::Debug for Unconfirmed {

@@ -24,7 +24,7 @@ use super::Session;
 use crate::clock::Instant;
 use crate::command::Claim;
 use crate::engine::{Debt, Work};
-use crate::foreign::{self, contained};
+use crate::foreign::{self, log};
 use crate::hold::{self, Hold};
 use crate::lease::{self, NodeIndex};
 use crate::node::Outcome;
@@ -156,20 +156,20 @@ fn settle(session: &Session, list: &mut List, number: u64, outcome: Outcome<bool
         // Nothing was taken either: a server that refuses this user's release has refused the acquire too.
         Outcome::Refused(error) => {
             if let Some(Undo { claim: Claim { key, field, .. }, .. }) = list.refused(number) {
-                contained(|| tracing::debug!(key = %key.shown(), field = &*field, %error, "an undo was refused"));
+                log!(debug, key = %key.shown(), field = &*field, %error, "an undo was refused");
             }
             None
         }
         Outcome::NotExecuted(failure) | Outcome::Unknown(failure) => {
             if let Some(Undo { claim: Claim { key, field, .. }, .. }) = list.unanswered(number, now) {
-                contained(|| tracing::trace!(key = %key.shown(), field = &**field, %failure, "an undo has no answer"));
+                log!(trace, key = %key.shown(), field = &**field, %failure, "an undo has no answer");
             }
             None
         }
     };
     if let Some(Undo { claim: Claim { key, field, .. }, .. }) = &ended {
         session.counters.undone();
-        contained(|| tracing::debug!(key = %key.shown(), field = &**field, "undone"));
+        log!(debug, key = %key.shown(), field = &**field, "undone");
     }
 }
 

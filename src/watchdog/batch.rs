@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use super::schedule::BATCH;
 use crate::clock::Instant;
 use crate::command::{Claim, Renew};
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::hold::Hold;
 use crate::lease::NodeIndex;
 use crate::node::{Outcome, slot_of};
@@ -124,7 +124,7 @@ async fn renew(sender: Arc<Sender>, node: NodeIndex, mut batch: Batch, mut sent:
         };
         let name = sender.quorum.nodes()[node].name();
         sender.counters.batch_failed(node, name, &reason);
-        contained(|| tracing::debug!(node = %name, keys = batch.len(), reason, "a renewal has no answer"));
+        log!(debug, node = %name, keys = batch.len(), reason, "a renewal has no answer");
         let pause = Duration::from_millis(20).min(Instant::now().until(until) / 4);
         sleep(pause.max(Duration::from_millis(1))).await;
         sent = Instant::now();

@@ -23,7 +23,7 @@ use self::batch::{Answers, Sender};
 use self::wheel::Wheel;
 use crate::clock::{self, Instant};
 use crate::error::Loss;
-use crate::foreign::{self, contained};
+use crate::foreign::{self, log};
 use crate::hold::Hold;
 use crate::lease::{self, NodeIndex};
 use crate::node::LinkEvent;
@@ -244,7 +244,7 @@ async fn keep_watch(
             () = sleep(beat), if may_jump && !wheel.is_empty() => {}
         }
         if Instant::now().since(clocks.boot) >= beat && clocks.jumped() {
-            contained(|| tracing::warn!("the machine was suspended: every lock is looked at"));
+            log!(warn, "the machine was suspended: every lock is looked at");
             wheel.sweep(&mut renewals, judge);
         }
         if !renewals.is_empty() {

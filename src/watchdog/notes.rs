@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::hold::Hold;
 use crate::stats::Counters;
 
@@ -57,16 +57,12 @@ impl Report {
             }
             match note {
                 Note::Renewed => {
-                    contained(|| tracing::trace!(key = %key.shown(), owner = %hold.owner(), generation, "renewed"));
+                    log!(trace, key = %key.shown(), owner = %hold.owner(), generation, "renewed");
                 }
-                Note::Failed(0) => contained(|| {
-                    tracing::debug!(
-                        key = %key.shown(),
-                        owner = %hold.owner(),
-                        generation,
-                        "a renewal out of turn failed"
-                    );
-                }),
+                Note::Failed(0) => log!(
+                    debug, key = %key.shown(), owner = %hold.owner(), generation,
+                    "a renewal out of turn failed"
+                ),
                 Note::Failed(times) => failed.push((hold, times)),
                 Note::SafeAgain => safe.push((hold, 0)),
                 // The loss has a log line of its own.
@@ -76,15 +72,13 @@ impl Report {
         if self.failed.gathers(&failed) {
             for (hold, failed) in &failed {
                 let (key, owner, generation) = (&hold.claim.key, hold.owner(), hold.generation);
-                contained(|| {
-                    tracing::debug!(key = %key.shown(), %owner, generation, failed, "one of these is in jeopardy");
-                });
+                log!(debug, key = %key.shown(), %owner, generation, failed, "one of these is in jeopardy");
             }
         }
         if self.safe.gathers(&safe) {
             for (hold, _) in &safe {
                 let (key, owner, generation) = (&hold.claim.key, hold.owner(), hold.generation);
-                contained(|| tracing::debug!(key = %key.shown(), %owner, generation, "one of these is safe"));
+                log!(debug, key = %key.shown(), %owner, generation, "one of these is safe");
             }
         }
         self.failed.add(failed, now).iter().for_each(|summary| tell_failed(summary, counters));
@@ -147,16 +141,12 @@ impl Gathered {
 fn tell_failed((locks, first, failed): &Summary, counters: &Counters) {
     let (key, reason, generation) = (&first.claim.key, counters.why_unrenewed(), first.generation);
     if *locks == 1 {
-        contained(|| {
-            tracing::warn!(
-                key = %key.shown(), owner = %first.owner(), generation, failed, reason,
-                "a renewal failed: the lock is in jeopardy"
-            );
-        });
+        log!(
+            warn, key = %key.shown(), owner = %first.owner(), generation, failed, reason,
+            "a renewal failed: the lock is in jeopardy"
+        );
     } else {
-        contained(|| {
-            tracing::warn!(locks, key = %key.shown(), failed, reason, "renewals failed: these locks are in jeopardy");
-        });
+        log!(warn, locks, key = %key.shown(), failed, reason, "renewals failed: these locks are in jeopardy");
     }
 }
 
@@ -164,9 +154,9 @@ fn tell_safe((locks, first, _): &Summary) {
     let key = &first.claim.key;
     if *locks == 1 {
         let owner = first.owner();
-        contained(|| tracing::info!(key = %key.shown(), %owner, "renewed again: the lock is safe"));
+        log!(info, key = %key.shown(), %owner, "renewed again: the lock is safe");
     } else {
-        contained(|| tracing::info!(locks, key = %key.shown(), "renewed again: these locks are safe"));
+        log!(info, locks, key = %key.shown(), "renewed again: these locks are safe");
     }
 }
 

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::super::link::{LinkEvent, hear_during};
 use super::super::redis::Redis;
 use super::super::reply::Outcome;
-use crate::foreign::{self, contained};
+use crate::foreign::{self, log};
 
 /// How long after a failure a master is asked again.
 const RETRY: Duration = Duration::from_millis(100);
@@ -200,12 +200,7 @@ impl Listening {
                     if let Outcome::Refused(error) = outcome
                         && !std::mem::replace(&mut self.deaf, true)
                     {
-                        contained(|| {
-                            tracing::warn!(
-                                %error,
-                                "a master sends no unlock messages: waiters look every sixth of a lease"
-                            );
-                        });
+                        log!(warn, %error, "a master sends no unlock messages: waiters look every sixth of a lease");
                     }
                     self.has.extend(add);
                     remove.iter().for_each(|name| _ = self.has.remove(name));

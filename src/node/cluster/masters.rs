@@ -34,7 +34,7 @@ use super::slots::SlotMap;
 use super::told::{PAUSE, Told, ask, ask_seeds};
 use crate::clock::Instant;
 use crate::error::NodeFailure;
-use crate::foreign::{self, contained};
+use crate::foreign::{self, log};
 use crate::options::Settings;
 use crate::presence::{Part, Roll};
 
@@ -270,12 +270,10 @@ impl Masters {
         drop(state);
         let Some(master) = master else { return };
         if is_news {
-            contained(|| {
-                tracing::warn!(
-                    node = %master.redis.commands().server(),
-                    "this server belongs to another cluster: nothing is sent to it, and its connections are closed"
-                );
-            });
+            log!(
+                warn, node = %master.redis.commands().server(),
+                "this server belongs to another cluster: nothing is sent to it, and its connections are closed"
+            );
         }
         self.retire(master, Duration::ZERO);
     }
@@ -333,12 +331,10 @@ impl Masters {
         match ask_seeds(&self.seeds, &self.wiring(), &self.known).await {
             Ok((told, subscribing)) => {
                 if !self.known.has_any(&told.nodes) {
-                    contained(|| {
-                        tracing::warn!(
-                            node = %self.seeds.name, from = %told.by,
-                            "no node of the cluster answers: the servers of its address have been made a new one"
-                        );
-                    });
+                    log!(
+                        warn, node = %self.seeds.name, from = %told.by,
+                        "no node of the cluster answers: the servers of its address have been made a new one"
+                    );
                 }
                 let mut state = self.state();
                 state.subscribing = subscribing;
@@ -348,7 +344,7 @@ impl Masters {
             }
             Err(obstacle) => {
                 let error = obstacle.into_error(&self.seeds.name);
-                contained(|| tracing::debug!(cluster = %self.seeds.name, %error, "no server tells the slots"));
+                log!(debug, cluster = %self.seeds.name, %error, "no server tells the slots");
                 None
             }
         }

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 
 use super::{Link, lock};
 use crate::error::NodeFailure;
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::node::client::reply_timeout;
 use crate::node::reply::Outcome;
 
@@ -76,7 +76,7 @@ pub(super) async fn heartbeat(link: &Arc<Link>) {
         if silent == 2 {
             silent = 0;
             let (node, role) = (&link.address.name, link.role.name());
-            contained(|| tracing::debug!(%node, role, "two silent heartbeats: reconnecting"));
+            log!(debug, %node, role, "two silent heartbeats: reconnecting");
             let client = link.client();
             let forced = timeout(link.settings.command_timeout, client.force_reconnection()).await;
             // During an outage the client goes on reconnecting and is not connected. A stuck router still claims that

@@ -19,7 +19,7 @@ use super::super::client::Role;
 use super::{Link, lock};
 use crate::clock::Instant;
 use crate::error::NodeFailure;
-use crate::foreign::contained;
+use crate::foreign::log;
 use crate::node::number::{Number, numbered};
 use crate::node::reply::{self, Outcome, Reply};
 
@@ -137,13 +137,10 @@ impl Link {
         if !self.slips.is_news() {
             return;
         }
-        contained(|| {
-            tracing::warn!(
-                node = %self.address.name,
-                role = self.role.name(),
-                "an answer belongs to another command: it is ignored, and the connection is given up"
-            );
-        });
+        log!(
+            warn, node = %self.address.name, role = self.role.name(),
+            "an answer belongs to another command: it is ignored, and the connection is given up"
+        );
     }
 
     fn unknown<T>(&self, reason: &str) -> Outcome<T> {
